@@ -67,6 +67,9 @@ VERBS = {
         "share a cluster among jobs: a queue, and a daemon that wires and starts them",
         "cluster.cluster",
     ),
+    "nccl-env": Verb(
+        "the environment in which stock NCCL runs on a plan's cables", "fabric.nccl_env"
+    ),
     "doctor": Verb("what is wrong with a host or a cluster, and how to repair it", "fabric.doctor"),
 }
 

@@ -7,10 +7,13 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <set>
 #include <stdexcept>
@@ -30,6 +33,8 @@ constexpr int kMostUnsentBytes = 128 << 10;
 constexpr int kLeastUnsentBytes = 16 << 10;
 constexpr double kUnsentS = 0.005;
 constexpr double kBytesPerGbps = 1e9 / 8;
+constexpr int kLocal = INT32_MAX;  // in a greeting, in place of a cable
+constexpr size_t kNamedDigits = 32;
 
 struct Greeting {
   std::array<char, 64> token;
@@ -48,8 +53,8 @@ sockaddr_in addressOf(const std::string& text, int port) {
 }
 
 std::string textOf(int cable, const Cable& of) {
-  return "cable " + std::to_string(cable) + " (rank " + std::to_string(of.link.source) + " " +
-         of.source_address + " to rank " + std::to_string(of.link.target) + " " +
+  return "cable " + std::to_string(cable) + " (server " + std::to_string(of.link.source) + " " +
+         of.source_address + " to server " + std::to_string(of.link.target) + " " +
          of.target_address + ":" + std::to_string(of.tcp_port) + ")";
 }
 
@@ -97,24 +102,46 @@ bool waitFor(int fd, std::chrono::milliseconds limit) {
   return ::poll(&wanted, 1, static_cast<int>(limit.count())) > 0;
 }
 
+// The abstract name of a rank of this job: it lives in the network namespace, needs no file, and
+// vanishes with its socket.
+std::pair<sockaddr_un, socklen_t> localAddress(const Wiring& wiring, int rank) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name =
+      "topoopt-nccl/" + wiring.asked.substr(0, kNamedDigits) + "/" + std::to_string(rank);
+  std::copy(name.begin(), name.end(), address.sun_path + 1);
+  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
+}
+
+bool isOwnUser(int fd) {
+  ucred other{};
+  socklen_t bytes = sizeof other;
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &bytes) == 0 && other.uid == geteuid();
+}
+
 }  // namespace
 
 Cables::Cables(Wiring wiring, int rank)
     : wiring_(std::move(wiring)), rank_(rank), stop_event_(eventfd(0, EFD_CLOEXEC)) {
   std::set<std::pair<std::string, int>> listening;
   for (const Cable& cable : wiring_.cables) {
-    if (cable.link.target != rank_) continue;
+    if (wiring_.listener(cable) != rank_) continue;
     if (listening.emplace(cable.target_address, cable.tcp_port).second) {
       listeners_.push_back(listenAt(cable));
     }
   }
+  for (int other = 0; other < wiring_.ranks(); ++other) {
+    if (other == rank_ || wiring_.serverOf(other) != wiring_.serverOf(rank_)) continue;
+    neighbours_.push_back(other);
+  }
+  if (!neighbours_.empty()) local_listener_ = listenLocally();
   acceptor_ = quietThread([this] { accept(); });
 }
 
 Cables::~Cables() { stop(); }
 
 bool Cables::mine(const Cable& cable) const {
-  return cable.link.source == rank_ || cable.link.target == rank_;
+  return wiring_.dialler(cable) == rank_ || wiring_.listener(cable) == rank_;
 }
 
 Descriptor Cables::listenAt(const Cable& cable) const {
@@ -148,7 +175,7 @@ Descriptor Cables::dial(int number) const {
 
 bool Cables::greet(int fd, int number) const {
   if (!say(fd, wiring_.asked, number, rank_)) return false;
-  const int target = wiring_.cables[static_cast<size_t>(number)].link.target;
+  const int target = wiring_.listener(wiring_.cables[static_cast<size_t>(number)]);
   return hear(fd, wiring_.said) == std::pair{number, target};
 }
 
@@ -158,7 +185,7 @@ int Cables::welcome(int fd) const {
   const auto [number, source] = hear(fd, wiring_.asked);
   if (number < 0 || static_cast<size_t>(number) >= wiring_.cables.size()) return -1;
   const Cable& cable = wiring_.cables[static_cast<size_t>(number)];
-  if (cable.link.target != rank_ || cable.link.source != source) return -1;
+  if (wiring_.listener(cable) != rank_ || wiring_.dialler(cable) != source) return -1;
   if (!say(fd, wiring_.said, number, rank_)) return -1;
   prepare(fd, cable.gbps, cable.target_pace_gbps);
   return number;
@@ -167,13 +194,16 @@ int Cables::welcome(int fd) const {
 void Cables::accept() {
   std::vector<pollfd> wanted{{stop_event_.get(), POLLIN, 0}};
   for (const Descriptor& listener : listeners_) wanted.push_back({listener.get(), POLLIN, 0});
+  const int local = local_listener_.get();
+  if (local >= 0) wanted.push_back({local, POLLIN, 0});
   while (!stopping_) {
     if (::poll(wanted.data(), wanted.size(), -1) <= 0) continue;
     for (size_t i = 1; i < wanted.size(); ++i) {
       if ((wanted[i].revents & POLLIN) == 0) continue;
       Descriptor connection(::accept4(wanted[i].fd, nullptr, nullptr, SOCK_CLOEXEC));
       if (connection.get() < 0) continue;
-      const int cable = welcome(connection.get());
+      const int cable =
+          wanted[i].fd == local ? welcomeLocally(connection.get()) : welcome(connection.get());
       if (cable >= 0) take(cable, std::move(connection));
     }
   }
@@ -186,7 +216,9 @@ void Cables::take(int cable, Descriptor connection) {
     endpoint = endpoint_;
     if (!endpoint) connected_[cable] = std::move(connection);
   }
-  if (endpoint) endpoint->replaceCable(cable, handOver(std::move(connection)));
+  if (endpoint && static_cast<size_t>(cable) < wiring_.cables.size()) {
+    endpoint->replaceCable(cable, handOver(std::move(connection)), keyOf(cable));
+  }
 }
 
 bool Cables::have(int cable) {
@@ -196,31 +228,90 @@ bool Cables::have(int cable) {
 
 EndpointConfig Cables::connect(std::chrono::milliseconds limit) {
   const Clock::time_point deadline = Clock::now() + limit;
+  for (const int other : neighbours_) await(numberOf(other), deadline);
   for (size_t i = 0; i < wiring_.cables.size(); ++i) {
-    const int number = static_cast<int>(i);
-    const Cable& cable = wiring_.cables[i];
-    if (!mine(cable)) continue;
-    while (!have(number)) {
-      if (cable.link.source == rank_) {
-        Descriptor connection = dial(number);
-        if (connection.get() >= 0) take(number, std::move(connection));
-      }
-      if (have(number)) break;
-      if (stopping_) throw std::runtime_error("it ends");
-      if (Clock::now() > deadline) {
-        throw std::runtime_error(textOf(number, cable) + " has no connection after " +
-                                 std::to_string(limit.count() / 1000) + " s");
-      }
-      waitFor(stop_event_.get(), kBetweenDials);
-    }
+    if (mine(wiring_.cables[i])) await(static_cast<int>(i), deadline);
   }
   return configuration();
+}
+
+void Cables::await(int number, Clock::time_point deadline) {
+  const int other = number - static_cast<int>(wiring_.cables.size());
+  while (!have(number)) {
+    Descriptor connection;
+    if (other >= 0) {
+      if (other < rank_) connection = dialLocally(other);
+    } else if (wiring_.dialler(wiring_.cables[static_cast<size_t>(number)]) == rank_) {
+      connection = dial(number);
+    }
+    if (connection.get() >= 0) {
+      take(number, std::move(connection));
+      return;
+    }
+    if (stopping_) throw std::runtime_error("it ends");
+    if (Clock::now() > deadline) throw std::runtime_error(nameOf(number) + " has no connection");
+    waitFor(stop_event_.get(), kBetweenDials);
+  }
+}
+
+// ---- ranks of one server: the higher one dials -------------------------------------------------
+
+int Cables::numberOf(int rank) const { return static_cast<int>(wiring_.cables.size()) + rank; }
+
+std::string Cables::nameOf(int number) const {
+  const auto index = static_cast<size_t>(number);
+  if (index < wiring_.cables.size()) return textOf(number, wiring_.cables[index]);
+  return "rank " + std::to_string(index - wiring_.cables.size()) +
+         ", which is on this server (ranks of one server need one network namespace and user),";
+}
+
+Descriptor Cables::listenLocally() const {
+  Descriptor listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto [address, bytes] = localAddress(wiring_, rank_);
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0 ||
+      ::listen(listener.get(), SOMAXCONN) != 0) {
+    throw std::runtime_error(
+        "cannot listen for the ranks of this server: " + std::string(std::strerror(errno)) +
+        "; is rank " + std::to_string(rank_) + " running already?");
+  }
+  return listener;
+}
+
+Descriptor Cables::dialLocally(int other) const {
+  Descriptor connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto [address, bytes] = localAddress(wiring_, other);
+  setLimit(connection.get(), kGreetingLimit);
+  if (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0 ||
+      !isOwnUser(connection.get()) || !say(connection.get(), wiring_.asked, kLocal, rank_) ||
+      hear(connection.get(), wiring_.said) != std::pair{kLocal, other}) {
+    return {};
+  }
+  setLimit(connection.get(), std::chrono::milliseconds(0));
+  return connection;
+}
+
+int Cables::welcomeLocally(int fd) const {
+  setLimit(fd, kGreetingLimit);
+  if (!isOwnUser(fd)) return -1;
+  const auto [kind, source] = hear(fd, wiring_.asked);
+  const bool near = std::find(neighbours_.begin(), neighbours_.end(), source) != neighbours_.end();
+  if (kind != kLocal || !near || source < rank_) return -1;
+  if (!say(fd, wiring_.said, kLocal, rank_)) return -1;
+  setLimit(fd, std::chrono::milliseconds(0));
+  return numberOf(source);
+}
+
+// ---- what the endpoint gets --------------------------------------------------------------------
+
+std::string Cables::keyOf(int cable) const {
+  return wiring_.cables[static_cast<size_t>(cable)].tls_key;
 }
 
 EndpointConfig Cables::configuration() {
   EndpointConfig config;
   config.rank = rank_;
-  config.size = wiring_.ranks;
+  config.size = wiring_.ranks();
+  config.servers = wiring_.servers;
   for (const plan::Route& route : wiring_.routes) {
     const auto& ranks = route.servers;
     if (std::find(ranks.begin(), ranks.end(), rank_) != ranks.end()) config.routes.push_back(route);
@@ -230,16 +321,26 @@ EndpointConfig Cables::configuration() {
     const Cable& cable = wiring_.cables[i];
     const plan::Link& link = cable.link;
     const double rate = cable.gbps > 0 ? cable.gbps : 1.0;
-    config.cables.push_back({link, link.source, link.target, cable.duplex, rate});
+    const int dialler = wiring_.dialler(cable), listener = wiring_.listener(cable);
+    config.cables.push_back({link, dialler, listener, cable.duplex, rate});
     if (!mine(cable)) continue;
     LinkSpec spec;
-    const bool dialled = link.source == rank_;
+    const bool dialled = dialler == rank_;
     const plan::Link back{link.target, link.target_port, link.source, link.source_port};
     spec.link = dialled || !cable.duplex ? link : back;
     spec.sends = dialled || cable.duplex;
-    spec.peer = dialled ? link.target : link.source;
+    spec.peer = dialled ? listener : dialler;
     spec.cable = static_cast<int>(i);
     spec.fd = handOver(std::move(connected_[spec.cable]));
+    spec.tls_key = cable.tls_key;
+    config.links.push_back(spec);
+  }
+  for (const int other : neighbours_) {
+    LinkSpec spec;
+    spec.link = {rank_, -1, other, -1};
+    spec.peer = other;
+    spec.kind = LinkKind::kSharedMemory;
+    spec.fd = handOver(std::move(connected_[numberOf(other)]));
     config.links.push_back(spec);
   }
   return config;
@@ -262,7 +363,7 @@ void Cables::redial() {
   while (!stopping_) {
     bool missing = false;
     for (const int cable : endpoint_->lostCables()) {
-      if (wiring_.cables[static_cast<size_t>(cable)].link.source != rank_) continue;
+      if (wiring_.dialler(wiring_.cables[static_cast<size_t>(cable)]) != rank_) continue;
       Descriptor connection = dial(cable);
       if (connection.get() >= 0) {
         take(cable, std::move(connection));

@@ -1,4 +1,5 @@
-// The connections of one rank's cables: dialled and accepted, anew when one is lost.
+// The connections of one rank: those of its server's cables, if it has them, dialled and accepted,
+// anew when one is lost; and one with every other rank of its server, in shared memory.
 
 #pragma once
 
@@ -43,15 +44,25 @@ class Cables {
   Descriptor dial(int cable) const;
   bool greet(int fd, int cable) const;
   int welcome(int fd) const;
+  void await(int number, Clock::time_point deadline);
+  // Connections with ranks of this server, numbered after all cables.
+  int numberOf(int rank) const;
+  std::string nameOf(int number) const;
+  Descriptor listenLocally() const;
+  Descriptor dialLocally(int other) const;
+  int welcomeLocally(int fd) const;
   void accept();
   void take(int cable, Descriptor connection);
   void redial();
   bool have(int cable);
   bool mine(const Cable& cable) const;
+  std::string keyOf(int cable) const;
 
   const Wiring wiring_;
   const int rank_;
   std::vector<Descriptor> listeners_;
+  Descriptor local_listener_;
+  std::vector<int> neighbours_;  // the other ranks of this server
   Descriptor stop_event_;
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;

@@ -84,9 +84,14 @@ std::string Comm::why() const {
 // ---- beginning and end -------------------------------------------------------------------------
 
 Net::Net(Wiring wiring, int rank, const Limits& limits)
-    : rank_(rank), ranks_(wiring.ranks), job_(jobOf(wiring)), cables_(wiring, rank) {
+    : rank_(rank),
+      server_(wiring.serverOf(rank)),
+      ranks_(wiring.ranks()),
+      job_(jobOf(wiring)),
+      cables_(wiring, rank) {
   for (const Cable& cable : wiring.cables) {
-    const bool sends = cable.link.source == rank || (cable.duplex && cable.link.target == rank);
+    const plan::Link& link = cable.link;
+    const bool sends = link.source == server_ || (cable.duplex && link.target == server_);
     if (sends) rate_gbps_ += cable.gbps;
   }
   beginning_ = quietThread([this, limits] { begin(limits); });
@@ -239,17 +244,14 @@ Result Net::connect(Handle& handle, Comm*& comm) {
   if (handle.rank < 0 || handle.rank >= ranks_) {
     return failed(kInvalidArgument, "the handle names no rank of the plan");
   }
-  if (handle.rank == rank_) return failed(kInvalidUsage, "a rank does not connect to itself");
   if (broken_) return failed(kSystemError, why_);
   if (!ready_) return kSuccess;
+  if (handle.rank == rank_) return connectToItself(handle, comm);
   auto* connecting = static_cast<Comm*>(handle.connecting);
   if (!connecting) {
     const std::lock_guard lock(mutex_);
-    if (next_channel_ >> kChannelBits) {
-      return failed(kSystemError, "a rank can make " + std::to_string(1 << kChannelBits) +
-                                      " connections in its life");
-    }
-    const uint32_t channel = static_cast<uint32_t>(rank_) << kChannelBits | next_channel_++;
+    uint32_t channel = 0;
+    if (const Result result = makeChannels(1, channel); result != kSuccess) return result;
     const auto made = std::make_shared<Comm>(handle.rank, channel, true);
     comms_[channel] = made;
     handle.connecting = made.get();
@@ -273,6 +275,35 @@ Result Net::connect(Handle& handle, Comm*& comm) {
   return kSuccess;
 }
 
+// With mutex_.
+Result Net::makeChannels(uint32_t count, uint32_t& first) {
+  if ((next_channel_ + count) >> kChannelBits) {
+    return failed(kSystemError, "a rank can make " + std::to_string(1 << kChannelBits) +
+                                    " connections in its life");
+  }
+  first = static_cast<uint32_t>(rank_) << kChannelBits | next_channel_;
+  next_channel_ += count;
+  return kSuccess;
+}
+
+// As where several of NCCL's ranks are one process.
+Result Net::connectToItself(Handle& handle, Comm*& comm) {
+  const std::lock_guard lock(mutex_);
+  const auto listener = listeners_.find(handle.listener);
+  if (listener == listeners_.end()) {
+    return failed(kRemoteError, "this rank does not listen there any more");
+  }
+  uint32_t channel = 0;
+  if (const Result result = makeChannels(2, channel); result != kSuccess) return result;
+  const auto sender = std::make_shared<Comm>(rank_, channel, true);
+  const auto receiver = std::make_shared<Comm>(rank_, channel + 1, false);
+  comms_[sender->channel] = sender;
+  comms_[receiver->channel] = receiver;
+  listener->second->waiting.push_back(receiver);
+  comm = sender.get();
+  return kSuccess;
+}
+
 Result Net::accept(Listener& listener, Comm*& comm) {
   if (broken_) return failed(kSystemError, why_);
   if (!ready_) return kSuccess;
@@ -283,12 +314,16 @@ Result Net::accept(Listener& listener, Comm*& comm) {
     next = listener.waiting.front();
     listener.waiting.pop_front();
   }
-  endpoint_->reactor().post([this, next] { say(next->peer, {Kind::kAccepted, next->channel, 0}); });
+  if (next->peer != rank_) {
+    endpoint_->reactor().post(
+        [this, next] { say(next->peer, {Kind::kAccepted, next->channel, 0}); });
+  }
   comm = next.get();
   return kSuccess;
 }
 
 void Net::close(Comm& closed) {
+  if (closed.peer == rank_) return closeOwn(closed);
   std::shared_ptr<Comm> comm = closed.shared_from_this();
   // After this the memory of all requests is free.
   endpoint_->reactor().run([this, comm] {
@@ -305,6 +340,24 @@ void Net::close(Comm& closed) {
   comm->forgetRequests();
 }
 
+// The other end fails what it waits for.
+void Net::closeOwn(Comm& closed) {
+  const std::shared_ptr<Comm> comm = closed.shared_from_this();
+  endpoint_->reactor().run([this, comm] {
+    own_.forget(comm->ownChannel(), comm->sends);
+    const auto other = commOf(rank_, comm->sends ? comm->channel + 1 : comm->channel - 1);
+    if (other && comm->sends) {
+      other->most = other->messages;
+      checkEnd(*other);
+    } else if (other) {
+      other->fail("this rank has closed the connection");
+    }
+    const std::lock_guard lock(mutex_);
+    comms_.erase(comm->channel);
+  });
+  comm->forgetRequests();
+}
+
 void Net::close(Listener& listener) {
   std::deque<std::shared_ptr<Comm>> waiting;
   {
@@ -314,6 +367,10 @@ void Net::close(Listener& listener) {
     listeners_.erase(listener.number);
   }
   for (const auto& comm : waiting) {
+    if (comm->peer == rank_) {
+      closeOwn(*comm);
+      continue;
+    }
     endpoint_->reactor().post(
         [this, comm] { say(comm->peer, {Kind::kRefused, comm->channel, 0}); });
     drop(comm->channel);
@@ -329,8 +386,12 @@ Result Net::send(Comm& comm, const void* data, size_t bytes, int tag, Request*& 
   request->bytes[0] = bytes;
   endpoint_->reactor().post([this, request, data, bytes, tag, comm = comm.shared_from_this()] {
     ++comm->messages;
-    endpoint_->send(flowOf(*comm, tag), data, bytes, kFingerprint,
-                    [request, comm](std::exception_ptr error) { note(*request, *comm, error); });
+    Done done = [request, comm](std::exception_ptr error) { note(*request, *comm, error); };
+    if (comm->peer == rank_) {
+      own_.send(comm->ownChannel(), tag, data, bytes, std::move(done));
+    } else {
+      endpoint_->send(flowOf(*comm, tag), data, bytes, kFingerprint, std::move(done));
+    }
   });
   return kSuccess;
 }
@@ -355,12 +416,18 @@ Result Net::receive(Comm& comm, int count, void** data, const size_t* bytes, con
     comm->posted += static_cast<uint64_t>(count);
     for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
       const Buffer& buffer = buffers[i];
-      endpoint_->receiveUpTo(flowOf(*comm, buffer.tag), buffer.data, buffer.bytes, kFingerprint,
-                             &request->bytes[i], [this, request, comm](std::exception_ptr error) {
-                               ++comm->messages;
-                               note(*request, *comm, error);
-                               checkEnd(*comm);
-                             });
+      Done done = [this, request, comm](std::exception_ptr error) {
+        ++comm->messages;
+        note(*request, *comm, error);
+        checkEnd(*comm);
+      };
+      if (comm->peer == rank_) {
+        own_.receive(comm->ownChannel(), buffer.tag, buffer.data, buffer.bytes, &request->bytes[i],
+                     std::move(done));
+      } else {
+        endpoint_->receiveUpTo(flowOf(*comm, buffer.tag), buffer.data, buffer.bytes, kFingerprint,
+                               &request->bytes[i], std::move(done));
+      }
     }
     checkEnd(*comm);
   });

@@ -23,6 +23,7 @@
 
 #include "nccl/abi.h"
 #include "nccl/cables.h"
+#include "nccl/own_messages.h"
 #include "nccl/wiring.h"
 #include "transport/endpoint.h"
 
@@ -48,6 +49,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   Request* take(int count);
   // Whether nothing is on its way.
   bool idle() const;
+  // Of a connection of a rank with itself, whose ends have a number each: that of its sending end.
+  uint32_t ownChannel() const { return sends ? channel : channel - 1; }
   void forgetRequests();
   void fail(const std::string& why);
   std::string why() const;
@@ -100,7 +103,7 @@ class Net {
   Net(const Net&) = delete;
   Net& operator=(const Net&) = delete;
 
-  int rank() const { return rank_; }
+  int server() const { return server_; }
   double rateGbps() const { return rate_gbps_; }
 
   Listener* listen(Handle& handle);
@@ -131,12 +134,16 @@ class Net {
   void onControl(int peer, const Control& control);
   void onConnect(int peer, const Control& control);
   void open(const std::shared_ptr<Comm>& comm);
+  Result connectToItself(Handle& handle, Comm*& comm);
+  void closeOwn(Comm& comm);
   void drop(uint32_t channel);
   void checkEnd(Comm& comm);
+  Result makeChannels(uint32_t count, uint32_t& first);
   std::shared_ptr<Comm> commOf(int peer, uint32_t channel);
   void failAll(const std::string& why);
 
   const int rank_;
+  const int server_;
   const int ranks_;
   const uint64_t job_;
   double rate_gbps_ = 0;
@@ -150,6 +157,7 @@ class Net {
   uint32_t next_channel_ = 1;
   std::map<uint32_t, std::unique_ptr<Listener>> listeners_;
   std::map<uint32_t, std::shared_ptr<Comm>> comms_;  // by channel
+  OwnMessages own_;                                  // loop
   std::thread beginning_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -78,7 +79,7 @@ Result begin(Logger given) {
     const char* path = variable("TOPOOPT_NCCL_WIRING");
     if (!path) throw std::runtime_error("TOPOOPT_NCCL_WIRING is not set; see docs/nccl.md");
     Wiring wiring = Wiring::load(path);
-    const int rank = rankOf(wiring.ranks);
+    const int rank = rankOf(wiring.ranks());
     const Limits limits{limitOf("TOPOOPT_NCCL_CONNECT_LIMIT_S", kConnectLimitS),
                         limitOf("TOPOOPT_SILENCE_LIMIT_S", kSilenceLimitS)};
     net = std::make_unique<Net>(std::move(wiring), rank, limits);
@@ -107,7 +108,7 @@ template <typename Properties>
 void describe(Properties& properties) {
   properties = {};
   properties.name = plugin_name;
-  properties.guid = static_cast<uint64_t>(net->rank()) + 1;
+  properties.guid = static_cast<uint64_t>(net->server()) + 1;  // whose ranks share its cables
   properties.memory_kinds = kHostMemory;
   properties.registration_is_global = 1;
   properties.speed_mbps = speedMbps();
@@ -138,7 +139,9 @@ Result propertiesV11(int device, PropertiesV11* properties) {
 
 Result listen(int device, void* handle, void** listener) {
   if (!isDevice(device)) return report(kInvalidArgument, "there is device 0 only");
-  *listener = net->listen(*static_cast<Handle*>(handle));
+  Handle made;  // NCCL's memory need not be aligned
+  *listener = net->listen(made);
+  std::memcpy(handle, &made, sizeof made);
   return kSuccess;
 }
 
@@ -146,8 +149,11 @@ Result connect(int device, void* handle, void** comm, DeviceHandle** offload) {
   *comm = nullptr;
   if (offload) *offload = nullptr;
   if (!isDevice(device)) return report(kInvalidArgument, "there is device 0 only");
+  Handle given;
+  std::memcpy(&given, handle, sizeof given);
   Comm* made = nullptr;
-  const Result result = net->connect(*static_cast<Handle*>(handle), made);
+  const Result result = net->connect(given, made);
+  std::memcpy(handle, &given, sizeof given);
   *comm = made;
   return report(result);
 }

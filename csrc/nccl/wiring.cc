@@ -1,5 +1,6 @@
 #include "nccl/wiring.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <sstream>
@@ -12,25 +13,53 @@ namespace {
 constexpr int kMostRanks = 1024;  // as many as there are numbers of connections for
 constexpr size_t kTokenDigits = 64;
 
+constexpr int kNoRank = -1;
+
 bool isToken(const std::string& text) {
   return text.size() == kTokenDigits &&
          text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-bool isRank(int rank, int ranks) { return rank >= 0 && rank < ranks; }
+bool isBelow(int number, size_t count) {
+  return number >= 0 && static_cast<size_t>(number) < count;
+}
+
+std::string bytesOf(const std::string& digits) {
+  std::string bytes;
+  for (size_t i = 0; i < digits.size(); i += 2) {
+    bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
+  }
+  return bytes;
+}
+
+bool readRanks(std::istringstream& words, Wiring& wiring) {
+  for (int server; words >> server;) {
+    if (!isBelow(server, kMostRanks)) return false;
+    const auto count = static_cast<size_t>(server) + 1;
+    if (wiring.leaders.size() < count) wiring.leaders.resize(count, kNoRank);
+    int& leader = wiring.leaders[count - 1];
+    if (leader == kNoRank) leader = wiring.ranks();
+    wiring.servers.push_back(server);
+  }
+  const bool all =
+      std::find(wiring.leaders.begin(), wiring.leaders.end(), kNoRank) == wiring.leaders.end();
+  return words.eof() && all && wiring.ranks() > 1 && wiring.ranks() <= kMostRanks;
+}
 
 bool readCable(std::istringstream& words, Wiring& wiring) {
   Cable cable;
-  std::string ports;
+  std::string ports, key;
   plan::Link& link = cable.link;
   words >> link.source >> link.source_port >> link.target >> link.target_port >> ports >>
       cable.gbps >> cable.source_address >> cable.target_address >> cable.tcp_port >>
-      cable.source_pace_gbps >> cable.target_pace_gbps;
+      cable.source_pace_gbps >> cable.target_pace_gbps >> key;
   cable.duplex = ports == "duplex";
-  const bool good = words && isRank(link.source, wiring.ranks) &&
-                    isRank(link.target, wiring.ranks) && link.source != link.target &&
-                    (cable.duplex || ports == "simplex") && cable.gbps >= 0 &&
-                    cable.source_pace_gbps >= 0 && cable.target_pace_gbps >= 0 &&
+  const bool encrypted = isToken(key);
+  if (encrypted) cable.tls_key = bytesOf(key);
+  const bool good = words && isBelow(link.source, wiring.leaders.size()) &&
+                    isBelow(link.target, wiring.leaders.size()) && link.source != link.target &&
+                    (encrypted || key == "-") && (cable.duplex || ports == "simplex") &&
+                    cable.gbps >= 0 && cable.source_pace_gbps >= 0 && cable.target_pace_gbps >= 0 &&
                     cable.tcp_port > 0 && cable.tcp_port < 65536;
   wiring.cables.push_back(cable);
   return good;
@@ -41,7 +70,7 @@ bool readRoute(std::istringstream& words, Wiring& wiring) {
   words >> route.weight;
   if (!words || !(route.weight > 0) || !std::isfinite(route.weight)) return false;
   for (int rank; words >> rank;) {
-    if (!isRank(rank, wiring.ranks)) return false;
+    if (!isBelow(rank, wiring.servers.size())) return false;
     route.servers.push_back(rank);
   }
   const bool good = words.eof() && route.servers.size() > 1;
@@ -57,10 +86,7 @@ bool readLine(const std::string& line, Wiring& wiring) {
     words >> wiring.asked >> wiring.said;
     return isToken(wiring.asked) && isToken(wiring.said) && wiring.asked != wiring.said;
   }
-  if (kind == "ranks") {
-    words >> wiring.ranks;
-    return words && wiring.ranks > 1 && wiring.ranks <= kMostRanks;
-  }
+  if (kind == "ranks") return readRanks(words, wiring);
   if (kind == "cable") return readCable(words, wiring);
   return kind == "route" && readRoute(words, wiring);
 }
@@ -71,8 +97,8 @@ Wiring Wiring::load(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   if (!std::getline(file, line)) throw std::runtime_error(path + ": cannot be read, or is empty");
-  if (line != "topoopt-nccl-wiring 1") {
-    throw std::runtime_error(path + ": line 1 is not \"topoopt-nccl-wiring 1\"");
+  if (line != "topoopt-nccl-wiring 2") {
+    throw std::runtime_error(path + ": line 1 is not \"topoopt-nccl-wiring 2\"");
   }
   Wiring wiring;
   for (int number = 2; std::getline(file, line); ++number) {
@@ -80,8 +106,8 @@ Wiring Wiring::load(const std::string& path) {
       throw std::runtime_error(path + ": line " + std::to_string(number) + " is wrong: " + line);
     }
   }
-  if (wiring.asked.empty() || wiring.ranks == 0 || wiring.cables.empty()) {
-    throw std::runtime_error(path + ": needs the lines job, ranks and cable");
+  if (wiring.asked.empty() || wiring.servers.empty()) {
+    throw std::runtime_error(path + ": needs the lines job and ranks");
   }
   return wiring;
 }

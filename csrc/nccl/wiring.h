@@ -1,14 +1,15 @@
 // What a rank under NCCL is told of the network: a text that torch_topoopt.fabric.nccl_wiring
 // writes. One line says one thing, words are separated by blanks:
 //
-//   topoopt-nccl-wiring 1
+//   topoopt-nccl-wiring 2
 //   job ASKED SAID                           64 hexadecimal digits each: what the dialling end of a
 //                                            cable says, and what the other one answers
-//   ranks N
-//   cable S SPORT T TPORT duplex|simplex GBPS ADDRESS ADDRESS TCPPORT PACE PACE
-//                                            S dials T, which listens; what each end sends at most,
-//                                            in Gb/s (0: no limit)
-//   route WEIGHT R0 R1 ...
+//   ranks S0 S1 ...                          the server of each rank; its lowest rank has its
+//   cables cable S SPORT T TPORT duplex|simplex GBPS ADDRESS ADDRESS TCPPORT PACE PACE KEY
+//                                            server S dials T, which listens; what each end sends
+//                                            at most, in Gb/s (0: no limit); 64 hexadecimal digits
+//                                            that TLS 1.3 begins with, or "-": nothing is encrypted
+//   route WEIGHT R0 R1 ...                   over ranks
 
 #pragma once
 
@@ -28,17 +29,28 @@ struct Cable {
   int tcp_port = 0;
   double source_pace_gbps = 0;
   double target_pace_gbps = 0;
+  std::string tls_key{};  // 32 bytes, or none
 };
 
 struct Wiring {
   std::string asked{};
   std::string said{};
-  int ranks = 0;
+  std::vector<int> servers{};  // of each rank
+  std::vector<int> leaders{};  // of each server: the rank that has its cables
   std::vector<Cable> cables{};
   std::vector<plan::Route> routes{};
 
   // Throws std::runtime_error with the line that is wrong, or with why there is none.
   static Wiring load(const std::string& path);
+
+  int ranks() const { return static_cast<int>(servers.size()); }
+  int serverOf(int rank) const { return servers[static_cast<size_t>(rank)]; }
+  // The rank with the cables of the server at the dialling, or the listening end.
+  int dialler(const Cable& cable) const { return leaderOf(cable.link.source); }
+  int listener(const Cable& cable) const { return leaderOf(cable.link.target); }
+
+ private:
+  int leaderOf(int server) const { return leaders[static_cast<size_t>(server)]; }
 };
 
 }  // namespace topoopt::nccl

@@ -21,7 +21,8 @@ _MOVED_MTU = 9000
 
 @dataclass(frozen=True)
 class Hosts:
-    """Namespaces that the ranks enter: rank R that of server R // `ranks_per_server`.
+    """Namespaces that the ranks enter: rank R that of server R // `ranks_per_server`, or of that
+    place in `order`, which has all servers, if it is not empty.
 
     `namespaces` is their path without the server's number; the rendezvous is at `address` of this
     machine, which all of them reach.
@@ -30,6 +31,7 @@ class Hosts:
     namespaces: str
     ranks_per_server: int
     address: str
+    order: tuple[int, ...] = ()
 
 
 def add_options(group: argparse._ActionsContainer) -> None:

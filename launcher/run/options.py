@@ -21,6 +21,7 @@ from torch_topoopt.launcher.run import (
     controller_options,
     elastic_options,
     fabrics,
+    nccl_ranks,
 )
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import format_gbps
@@ -57,7 +58,8 @@ _EXAMPLES = """\
   topoopt run --plan plan.json --max-restarts 1 --tee 3 train.py
   topoopt run --nnodes 2:4 --max-restarts 3 train.py   # 4 emulated servers, 2 would do
   sudo .venv/bin/topoopt run --fabric netns --servers 12 --degree 4 --bandwidth 25Mbps train.py
-  topoopt run --cluster lab.yaml --nnodes 4 --node-rank 2 train.py   # on each of the four hosts"""
+  topoopt run --cluster lab.yaml --nnodes 4 --node-rank 2 train.py   # on each of the four hosts
+  topoopt run --cluster lab.yaml --nccl train.py   # the same, with stock NCCL"""
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,9 @@ class RunOptions:
     or where a `model` that was only `found` in the script cannot be profiled, `script` is traced.
     Without that too, `unknown` says why. `of_script`: whether model or plan are of the script
     that is trained, so that predictions can be held against it. `take_over` are other backends.
-    `forks`: whether ranks start as forks of a process that has imported torch. After a failure the
-    job starts again, up to `max_restarts` times and on `least_servers` or more (None: on all).
+    `nccl`: ranks use NCCL, over its network plugin. `forks`: whether ranks start as forks of a
+    process that has imported torch. After a failure the job starts again, up to `max_restarts`
+    times and on `least_servers` or more (None: on all).
     """
 
     cluster: Cluster
@@ -95,6 +98,7 @@ class RunOptions:
     seed: int
     run_dir: Path | None
     encrypt: bool
+    nccl: bool
     transport: str | None
     wandb: bool
     json: bool
@@ -107,13 +111,11 @@ def parse(argv: list[str]) -> RunOptions:
         _print_help()
         raise SystemExit(0)
     named = _named_plan(argv)
-    early = documents.load(Plan, named) if named else None  # before torch, which takes seconds
+    early = _plan_of(named)  # before torch, which takes seconds
     options = make_parser()
     options.error = lambda message: parser.fail(options, message, argv)  # type: ignore
     arguments = options.parse_args(argv)
-    plan = early
-    if arguments.plan != named:
-        plan = documents.load(Plan, arguments.plan) if arguments.plan else None
+    plan = early if arguments.plan == named else _plan_of(arguments.plan)
     site, least = None, None
     gbps = arguments.bandwidth if plan is None else plan.cluster.link_gbps
     if arguments.cluster:
@@ -131,7 +133,7 @@ def parse(argv: list[str]) -> RunOptions:
     source = trace_options.choose(arguments, syntax, cluster, plan)
     choice = _planning(arguments, source.model, plan, cluster)
     elastic_options.check(arguments, plan, choice, cluster, least)
-    _check_network(arguments, cluster)
+    _check_network(arguments, cluster, plan)
     return RunOptions(
         cluster=cluster,
         planning=choice,
@@ -156,6 +158,7 @@ def parse(argv: list[str]) -> RunOptions:
         seed=arguments.seed,
         run_dir=arguments.run_dir,
         encrypt=arguments.encrypt,
+        nccl=arguments.nccl,
         transport=arguments.transport,
         wandb=arguments.wandb,
         json=arguments.json,
@@ -163,10 +166,15 @@ def parse(argv: list[str]) -> RunOptions:
     )
 
 
-def _check_network(arguments: argparse.Namespace, cluster: Cluster) -> None:
+def _plan_of(path: str | None) -> Plan | None:
+    return documents.load(Plan, path) if path else None
+
+
+def _check_network(arguments: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> None:
     fabrics.check(arguments.fabric, arguments)
     alltoall.check(arguments, cluster)
     controller_options.check(arguments)
+    nccl_ranks.check(arguments, cluster, plan)
     if arguments.encrypt and arguments.transport not in (None, TCP):
         raise InputError(
             f"transport: links over {arguments.transport} are not encrypted; leave out --encrypt, "
@@ -179,7 +187,7 @@ _WITHOUT_VALUE = frozenset(
     {
         *("-h", "--help", "-m", "--module", "--no-python", "--no_python", "--run-path"),
         *("--run_path", "--standalone", "--virtual-local-rank", "--virtual_local_rank"),
-        *("--encrypt", "--json", "--measure", "--wandb"),
+        *("--encrypt", "--json", "--nccl", "--measure", "--wandb"),
     }
 )
 
@@ -270,6 +278,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
         action="store_true",
         help="encrypt the links between servers (TLS 1.3; docs/security.md says what it costs)",
     )
+    nccl_ranks.add_options(group)
     group.add_argument(
         "--transport",
         choices=TRANSPORTS,

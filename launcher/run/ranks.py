@@ -179,8 +179,12 @@ def _configure(arguments: argparse.Namespace, hosts: Hosts | None) -> tuple[Any,
         raise InputError(str(error)) from None
     if callable(command):  # --run-path: torch starts it with multiprocessing, which ends it with us
         return config, command, command_arguments
-    per_server = str(arguments.accelerators_per_server or 0)
-    where = f"{hosts.ranks_per_server}:{hosts.namespaces}" if hosts else "-"
+    emulated = arguments.nccl and not arguments.cluster  # machines, as NCCL is to see them
+    per_server = str(arguments.accelerators_per_server or int(emulated))
+    where = "-"
+    if hosts is not None:
+        servers = ",".join(map(str, (hosts.ranks_per_server, *hosts.order)))
+        where = f"{servers}:{hosts.namespaces}"
     wrapper = ["-I", "-S", rank_main.__file__, str(os.getpid()), per_server, where, command]
     return config, sys.executable, [*wrapper, *command_arguments]
 

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from torch_topoopt.launcher.run import (
     controller_options,
     fabrics,
     link_bytes,
+    nccl_ranks,
     processor_use,
     ranks,
     restarts,
@@ -140,11 +141,12 @@ class RunInProgress:
         while True:
             driver = self.driver()
             try:
-                self.wire(plan, driver)
+                wiring = self.wire(plan, driver)
                 with alltoall.served(
                     self.options.alltoall, driver, plan, self.all_to_alls, self.terminal
                 ) as circuits:
-                    failures = self.train(fabrics.hosts(driver, plan), circuits)
+                    variables = self._variables(plan, wiring, circuits)
+                    failures = self.train(self._hosts(driver, plan), variables)
             finally:
                 driver.close()
             signals.check()
@@ -394,8 +396,31 @@ class RunInProgress:
             )
         return wiring
 
-    def train(self, hosts: Hosts | None, circuits: str) -> list[RankFailure]:
-        """Stage 4; returns the ranks that failed first. `circuits` is where they ask for moves."""
+    def _hosts(self, driver: FabricDriver, plan: Plan) -> Hosts | None:
+        """Where the ranks run; those of NCCL in the order of its ring."""
+        hosts = fabrics.hosts(driver, plan)
+        order = nccl_ranks.order_of(plan) if self.options.nccl else ()
+        if order and self.site is not None:
+            if self.options.max_restarts:
+                raise InputError(
+                    f"max-restarts: {self.options.max_restarts}: ranks of NCCL are in the order of "
+                    f"a ring, servers {' '.join(map(str, order))}, and restarts keep that of the "
+                    "cluster file; list its servers in that order, or leave --max-restarts out"
+                )
+            self.options.torchrun.node_rank = order.index(self.site.choice.server)
+        return hosts if hosts is None else replace(hosts, order=order)
+
+    def _variables(self, plan: Plan, wiring: Wiring, circuits: str) -> dict[str, str]:
+        """Of the ranks' environment. `circuits` is where they ask for moves."""
+        if self.options.nccl:
+            return nccl_ranks.variables(
+                plan,
+                wiring,
+                self.folder / nccl_ranks.WIRING_FILE,
+                encrypt=self.options.encrypt,
+                site=self.site,
+                interface={"loopback": "lo", "netns": "management"}.get(wiring.fabric),
+            )
         variables = {
             "TOPOOPT_PLAN": _absolute(self.folder / "plan.json"),
             "TOPOOPT_WIRING": _absolute(self.folder / "wiring.json"),
@@ -411,6 +436,10 @@ class RunInProgress:
             variables[TRANSPORT_VARIABLE] = self.options.transport
         if circuits:
             variables[CIRCUITS_VARIABLE] = circuits
+        return variables
+
+    def train(self, hosts: Hosts | None, variables: dict[str, str]) -> list[RankFailure]:
+        """Stage 4; returns the ranks that failed first."""
         with self.stage("train", live=False) as stage:
             sys.stdout.flush()
             logs = self.folder / "logs"
@@ -450,6 +479,8 @@ def main(argv: list[str]) -> int:
     check_installed()
     if options.encrypt:
         _check_tls()
+    if options.nccl:
+        nccl_ranks.require(options.cluster, emulated=options.site is None)
     if options.wandb:
         wandb_log.require()
     if not options.json:
@@ -544,7 +575,7 @@ def _finish(
         _tables(job, plan, links, iterations)
     _summary(job, page, wandb_dir, failed=bool(failures))
     script = job.options.torchrun.training_script
-    if job.leads and plan.network.links and not failures:
+    if job.leads and plan.network.links and not (failures or job.options.nccl):
         if unused := asked_groups.unused_links(groups, measured=bool(links)):
             console.warning(unused)
         elif beside := asked_groups.beside(groups):

@@ -4,27 +4,28 @@
 //   nccl_net_harness PLUGIN VERSION EXCHANGE RANK RANKS SCENARIO
 //
 // EXCHANGE is a file that all ranks share, for the handles that NCCL passes over its own network.
-// Scenarios: pairs, ring, gone, wrong, rate BYTES FROM TO. It prints one line, and ends with status
-// 1 and why if something is not as it must be.
+// Scenarios: pairs, mesh BYTES, ring BYTES [cut], gone, wrong, rate BYTES FROM TO, delay FROM TO.
+// It prints one line, and ends with status 1 and why if something is not as it must be.
 
-#include <dlfcn.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "nccl/abi.h"
+#include "nccl_net_api.h"
 
 namespace {
 
@@ -33,150 +34,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMostRanks = 64;
 constexpr std::chrono::seconds kLimit{100};
-
-void must(bool good, const std::string& what) {
-  if (!good) throw std::runtime_error(what);
-}
-
-void quietly(int level, unsigned long, const char*, int, const char* format, ...) {
-  if (level <= kWarnLevel) std::fprintf(stderr, "plugin: %s\n", format);
-}
-
-// One version of the interface, as if it were all of them.
-struct Api {
-  std::function<Result()> init;
-  Devices devices;
-  std::function<Result(int, PropertiesV11&)> properties;
-  std::function<Result(int, void*, void**)> listen;
-  std::function<Result(int, void*, void**)> connect;
-  Accept accept;
-  Register register_memory;
-  RegisterDmaBuf register_dma_buf;
-  Deregister deregister;
-  std::function<Result(void*, void*, size_t, int, void*, void**)> send;
-  std::function<Result(void*, int, void**, size_t*, int*, void**, void**)> receive;
-  Flush flush;
-  Test test;
-  Close close_send, close_receive, close_listen;
-};
-
-template <typename Net>
-Api common(const Net& net) {
-  Api api;
-  api.devices = net.devices;
-  api.accept = net.accept;
-  api.register_memory = net.register_memory;
-  api.register_dma_buf = net.register_dma_buf;
-  api.deregister = net.deregister;
-  api.flush = net.flush;
-  api.test = net.test;
-  api.close_send = net.close_send;
-  api.close_receive = net.close_receive;
-  api.close_listen = net.close_listen;
-  return api;
-}
-
-template <typename Net>
-const Net& symbol(void* library, const char* name) {
-  const void* found = dlsym(library, name);
-  must(found != nullptr, std::string(name) + " is missing");
-  return *static_cast<const Net*>(found);
-}
-
-Api apiV8(const NetV8& net) {
-  Api api = common(net);
-  api.init = [&net] { return net.init(quietly); };
-  api.properties = [&net](int device, PropertiesV11& all) {
-    PropertiesV8 own{};
-    const Result result = net.properties(device, &own);
-    all = {};
-    all.memory_kinds = own.memory_kinds;
-    all.speed_mbps = own.speed_mbps;
-    all.most_grouped = own.most_grouped;
-    return result;
-  };
-  api.listen = [&net](int device, void* handle, void** to) {
-    return net.listen(device, handle, to);
-  };
-  api.connect = [&net](int device, void* handle, void** to) {
-    DeviceHandle* offload = nullptr;
-    return net.connect(device, handle, to, &offload);
-  };
-  api.send = [&net](void* comm, void* data, size_t bytes, int tag, void* memory, void** request) {
-    return net.send(comm, data, static_cast<int>(bytes), tag, memory, request);
-  };
-  api.receive = [&net](void* comm, int count, void** data, size_t* bytes, int* tags, void** memory,
-                       void** request) {
-    std::vector<int> sizes(bytes, bytes + count);
-    return net.receive(comm, count, data, sizes.data(), tags, memory, request);
-  };
-  return api;
-}
-
-Api apiV9(const NetV9& net) {
-  Api api = common(net);
-  api.init = [&net] { return net.init(quietly); };
-  api.properties = [&net](int device, PropertiesV11& all) { return net.properties(device, &all); };
-  api.listen = net.listen;
-  api.connect = [&net](int device, void* handle, void** to) {
-    return net.connect(device, handle, to, nullptr);
-  };
-  api.send = net.send;
-  api.receive = net.receive;
-  return api;
-}
-
-template <typename Net>
-void addProfiled(Api& api, const Net& net) {
-  api.send = [&net](void* comm, void* data, size_t bytes, int tag, void* memory, void** request) {
-    return net.send(comm, data, bytes, tag, memory, nullptr, request);
-  };
-  api.receive = [&net](void* comm, int count, void** data, size_t* bytes, int* tags, void** memory,
-                       void** request) {
-    return net.receive(comm, count, data, bytes, tags, memory, nullptr, request);
-  };
-}
-
-Api apiV10(const NetV10& net) {
-  Api api = common(net);
-  api.init = [&net] { return net.init(quietly, nullptr); };
-  api.properties = [&net](int device, PropertiesV11& all) { return net.properties(device, &all); };
-  api.listen = net.listen;
-  api.connect = [&net](int device, void* handle, void** to) {
-    CommConfig config{-1};
-    return net.connect(device, &config, handle, to, nullptr);
-  };
-  addProfiled(api, net);
-  return api;
-}
-
-Api apiV11(const NetV11& net) {
-  Api api = common(net);
-  static void* context = nullptr;
-  api.init = [&net] {
-    CommConfig config{-1};
-    return net.init(&context, 7, &config, quietly, nullptr);
-  };
-  api.properties = [&net](int device, PropertiesV11& all) { return net.properties(device, &all); };
-  api.listen = [&net](int device, void* handle, void** to) {
-    return net.listen(context, device, handle, to);
-  };
-  api.connect = [&net](int device, void* handle, void** to) {
-    return net.connect(context, device, handle, to, nullptr);
-  };
-  addProfiled(api, net);
-  return api;
-}
-
-Api load(const char* path, int version) {
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  must(library != nullptr, library ? "" : dlerror());
-  const std::string name = "ncclNetPlugin_v" + std::to_string(version);
-  if (version == 8) return apiV8(symbol<NetV8>(library, name.c_str()));
-  if (version == 9) return apiV9(symbol<NetV9>(library, name.c_str()));
-  if (version == 10) return apiV10(symbol<NetV10>(library, name.c_str()));
-  return apiV11(symbol<NetV11>(library, name.c_str()));
-}
 
 struct Exchange {
   struct Slot {
@@ -314,6 +171,12 @@ struct Rank {
     }
   }
 
+  std::vector<int> everyone() const {
+    std::vector<int> peers = others();
+    peers.push_back(rank);
+    return peers;
+  }
+
   std::vector<int> others() const {
     std::vector<int> peers;
     for (int peer = 0; peer < ranks; ++peer) {
@@ -333,7 +196,7 @@ std::vector<unsigned char> pattern(size_t bytes, int from, int to, int number) {
 
 // Eight messages that are on their way at once, into buffers that are larger than some of them.
 void outstanding(Rank& here, const std::vector<Pair>& pairs, const std::vector<size_t>& sizes) {
-  for (const int peer : here.others()) {
+  for (const int peer : here.everyone()) {
     const Pair& pair = pairs[static_cast<size_t>(peer)];
     std::vector<std::vector<unsigned char>> out, in;
     std::vector<void*> sent, received;
@@ -356,7 +219,7 @@ void outstanding(Rank& here, const std::vector<Pair>& pairs, const std::vector<s
 
 // One receive of eight buffers, whose tags the sender uses in the opposite order.
 void grouped(Rank& here, const std::vector<Pair>& pairs) {
-  for (const int peer : here.others()) {
+  for (const int peer : here.everyone()) {
     const Pair& pair = pairs[static_cast<size_t>(peer)];
     std::vector<std::vector<unsigned char>> out, in;
     std::vector<void*> data, sent;
@@ -390,8 +253,8 @@ void grouped(Rank& here, const std::vector<Pair>& pairs) {
 }
 
 void pairsScenario(Rank& here) {
-  const auto pairs = here.connect(here.others(), 0);
-  const auto second = here.connect(here.others(), 1);  // of another communicator
+  const auto pairs = here.connect(here.everyone(), 0);
+  const auto second = here.connect(here.everyone(), 1);  // of another communicator
   outstanding(here, pairs, {0, 1, 17, 4096, 65536, 100'001, 1 << 20, 0});
   outstanding(here, second, {64 << 10, 0, 3});
   grouped(here, second);
@@ -412,12 +275,59 @@ void pairsScenario(Rank& here) {
   std::printf("rank %d: all pairs\n", here.rank);
 }
 
-// A ring AllReduce's traffic, in NCCL's slices; the trees' neighbours connect as well.
-void ringScenario(Rank& here, size_t bytes) {
+// All pairs at once, a message each way.
+void meshScenario(Rank& here, size_t bytes) {
+  const Clock::time_point began = Clock::now();
+  const auto pairs = here.connect(here.everyone(), 0);
+  const double connected = std::chrono::duration<double>(Clock::now() - began).count();
+  here.meet(0);
+  std::vector<std::vector<unsigned char>> out, in;
+  std::vector<void*> requests;
+  for (const int peer : here.everyone()) {
+    const Pair& pair = pairs[static_cast<size_t>(peer)];
+    in.emplace_back(bytes);
+    out.push_back(pattern(bytes, here.rank, peer, 0));
+    requests.push_back(here.receive(pair.receives, {in.back().data()}, {bytes}, {0}));
+    requests.push_back(here.send(pair.sends, out.back().data(), bytes, 0));
+  }
+  for (void* request : requests) here.wait(request);
+  size_t at = 0;
+  for (const int peer : here.everyone()) {
+    must(in[at++] == pattern(bytes, peer, here.rank, 0), "bytes are wrong");
+  }
+  here.meet(1);
+  here.close(pairs);
+  std::printf("rank %d: all pairs connected in %.3f s\n", here.rank, connected);
+}
+
+int parentOf(int rank, int ranks) {  // in NCCL's first tree
+  const int lowest = rank & -rank;
+  const int beside = (rank ^ lowest) | lowest << 1;
+  return beside < ranks ? beside : rank ^ lowest;
+}
+
+// Ends one of the plugin's TCP connections, as if its other end had: a cable that is lost.
+void cutCable() {
+  for (int fd = 3; fd < 256; ++fd) {
+    sockaddr_in other{};
+    socklen_t bytes = sizeof other;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&other), &bytes) != 0) continue;
+    if (other.sin_family == AF_INET && shutdown(fd, SHUT_RDWR) == 0) return;
+  }
+  throw std::runtime_error("the plugin has no TCP connection");
+}
+
+// What a slice begins and ends with.
+uint64_t stampOf(int rank, size_t step) { return (static_cast<uint64_t>(rank) << 40) + step + 1; }
+
+// A ring AllReduce's traffic, in NCCL's slices; the trees' neighbours connect as well. With `cut`,
+// rank 0 loses a cable in the middle.
+void ringScenario(Rank& here, size_t bytes, bool cut) {
   std::vector<int> tree;
   for (int other = 0; other < here.ranks; ++other) {
-    const bool child = (other - 1) / 2 == here.rank && other > 0;
-    if (child || (here.rank > 0 && other == (here.rank - 1) / 2)) tree.push_back(other);
+    const bool child = other > 0 && parentOf(other, here.ranks) == here.rank;
+    const bool parent = here.rank > 0 && parentOf(here.rank, here.ranks) == other;
+    if (child || parent) tree.push_back(other);
   }
   const int next = (here.rank + 1) % here.ranks;
   const int before = (here.rank + here.ranks - 1) % here.ranks;
@@ -426,26 +336,62 @@ void ringScenario(Rank& here, size_t bytes) {
   here.meet(0);
   const size_t share = bytes / static_cast<size_t>(here.ranks);
   const size_t slice = std::min(share, size_t{512} << 10);
-  std::vector<unsigned char> out(slice), in(slice * 8);
+  const size_t last = slice - sizeof(uint64_t);
+  std::vector<unsigned char> out(slice * 8), in(slice * 8);
   const size_t steps = share / slice * 2 * static_cast<size_t>(here.ranks - 1);
   std::vector<void*> sent(8), received(8);
   const Clock::time_point began = Clock::now();
   for (size_t step = 0; step < steps + 8; ++step) {
     const size_t at = step % 8;
+    unsigned char* const from = in.data() + at * slice;
+    unsigned char* const to = out.data() + at * slice;
     if (step >= 8) {
       here.wait(received[at]);
       here.wait(sent[at]);
+      const uint64_t stamp = stampOf(before, step - 8);
+      must(std::memcmp(from, &stamp, sizeof stamp) == 0 &&
+               std::memcmp(from + last, &stamp, sizeof stamp) == 0,
+           "a slice is wrong");
     }
     if (step >= steps) continue;
-    received[at] = here.receive(ring[static_cast<size_t>(before)].receives,
-                                {in.data() + at * slice}, {slice}, {0});
-    sent[at] = here.send(ring[static_cast<size_t>(next)].sends, out.data(), slice, 0);
+    if (cut && here.rank == 0 && step == steps / 2) cutCable();
+    const uint64_t stamp = stampOf(here.rank, step);
+    std::memcpy(to, &stamp, sizeof stamp);
+    std::memcpy(to + last, &stamp, sizeof stamp);
+    received[at] = here.receive(ring[static_cast<size_t>(before)].receives, {from}, {slice}, {0});
+    sent[at] = here.send(ring[static_cast<size_t>(next)].sends, to, slice, 0);
   }
   here.meet(1);
   const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
   std::printf("rank %d: sent_bytes %zu seconds %.6f\n", here.rank, steps * slice, seconds);
   here.close(ring);
   here.close(trees);
+}
+
+// Half of the time that eight bytes take to and fro, the median of many.
+void delayScenario(Rank& here, int from, int to) {
+  const auto pairs = here.connect(here.others(), 0);
+  here.meet(0);
+  const bool begins = here.rank == from;
+  if (begins || here.rank == to) {
+    const Pair& pair = pairs[static_cast<size_t>(begins ? to : from)];
+    std::array<char, 8> data{};
+    std::vector<double> seconds;
+    const auto passOn = [&](bool sends) {
+      here.wait(sends ? here.send(pair.sends, data.data(), data.size(), 0)
+                      : here.receive(pair.receives, {data.data()}, {data.size()}, {0}));
+    };
+    for (int i = 0; i < 501; ++i) {
+      const Clock::time_point began = Clock::now();
+      passOn(begins);
+      passOn(!begins);
+      seconds.push_back(std::chrono::duration<double>(Clock::now() - began).count() / 2);
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + 250, seconds.end());
+    if (begins) std::printf("rank %d: round_bytes 8 seconds %.6f\n", here.rank, seconds[250]);
+  }
+  here.meet(1);
+  here.close(pairs);
 }
 
 void rateScenario(Rank& here, size_t bytes, int from, int to) {
@@ -532,6 +478,8 @@ void wrongScenario(Rank& here) {
   std::printf("rank %d: all refused\n", here.rank);
 }
 
+using namespace std::string_literals;
+
 void run(int count, char** words) {
   must(count >= 7, "usage: nccl_net_harness PLUGIN VERSION EXCHANGE RANK RANKS SCENARIO ...");
   Rank here{load(words[1], std::atoi(words[2])), openExchange(words[3]), std::atoi(words[4]),
@@ -549,7 +497,13 @@ void run(int count, char** words) {
   if (scenario == "pairs") pairsScenario(here);
   if (scenario == "gone") goneScenario(here);
   if (scenario == "wrong") wrongScenario(here);
-  if (scenario == "ring") ringScenario(here, static_cast<size_t>(number(7)));
+  if (scenario == "mesh") meshScenario(here, static_cast<size_t>(number(7)));
+  if (scenario == "delay") {
+    delayScenario(here, static_cast<int>(number(7)), static_cast<int>(number(8)));
+  }
+  if (scenario == "ring") {
+    ringScenario(here, static_cast<size_t>(number(7)), count > 8 && words[8] == "cut"s);
+  }
   if (scenario == "rate") {
     rateScenario(here, static_cast<size_t>(number(7)), static_cast<int>(number(8)),
                  static_cast<int>(number(9)));

@@ -49,6 +49,7 @@ GIVEN = (
     Given("docs/routes.md", "dead.json", "[[0, 1], [3, 0]]"),
     Given("docs/routes.md", "routed.json", '{"version": 1, "tors"'),
     Given("docs/allocation.md", "jobs.json", '[{"name": "a", "shape": "2x3"}'),
+    Given("docs/nccl.md", "sparks.yaml", "version: 1"),
     Given("docs/extending.md", "mine.py", "# mine.py"),
     Given("docs/extending.md", "twin.py", "# twin.py"),
 )
@@ -153,6 +154,7 @@ ELSEWHERE = (
     ),
     Elsewhere(r"benchmarks/faults\.py", "tests/benchmarks/test_faults_benchmark.py"),
     Elsewhere(r"benchmarks/published_graphs\.py", "tests/benchmarks/test_published_graphs.py"),
+    Elsewhere(r"run --cluster lab\.yaml --nccl", "tests/launcher/test_nccl_run.py"),
     Elsewhere(r"--ssh box0|run --cluster", f"{HERE}::test_the_readme_on_four_machines"),
     Elsewhere(r"discover --agent|--hostfile", "tests/launcher/test_discover.py"),
     Elsewhere(r"fabric (apply|snapshot|restore) ", "tests/launcher/test_fabric_switches.py"),

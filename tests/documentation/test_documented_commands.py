@@ -47,7 +47,7 @@ def _tested_by_itself(text: str) -> bool:
 def _works(workshop: Workshop, command: Command) -> str:
     """Runs a command; what is wrong with it, or nothing."""
     text = smaller(command.page, command.text)
-    if command.inline and re.fullmatch(r"topoopt [a-z]+( [a-z]+)?", text):
+    if command.inline and re.fullmatch(r"topoopt [a-z][a-z-]*( [a-z]+)?", text):
         text += " --help"  # the name of a verb
     outcome = workshop.run(text)
     if outcome.code == 0:
@@ -61,7 +61,7 @@ def _works(workshop: Workshop, command: Command) -> str:
 def _unknown_options(workshop: Workshop, text: str) -> str:
     """A form, such as `topoopt plan --cluster`: its options are those of the verb."""
     words = text.split()
-    verb = [word for word in words[1:3] if re.fullmatch(r"[a-z]+", word)]
+    verb = [word for word in words[1:3] if re.fullmatch(r"[a-z][a-z-]*", word)]
     options = {word.split("=")[0] for word in words if word.startswith("--")}
     helps: list[Outcome] = []
     for name in (verb, verb[:1]):

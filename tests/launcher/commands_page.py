@@ -41,6 +41,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "doctor": "optional, and may be the standard input",
         "run": "the same command runs on every host",
         "plan": "stands in for servers, ports and bandwidth",
+        "nccl-env": "only addresses are read",
         "fabric_script": "needs interfaces in the file",
         "fabric_apply": "its switches are set",
         "fabric_snapshot": "its switches are asked",
@@ -81,6 +82,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "plan": "the result, which has a default name",
         "discover": "the result, which has a default name",
         "fabric_script": "the default is to print it",
+        "nccl-env": "what the plugin reads, only if asked for",
     },
     "--remote-command": {"discover": "with --ssh", "doctor": "always"},
     "--scheme": {

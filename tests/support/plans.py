@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch_topoopt.plan import (
     Cluster,
@@ -73,3 +74,26 @@ def make_ring_plan(servers: int = 4, *, link_gbps: float = 1.0, ports: str = "du
         search=(SearchSample(1, 0.02, 0.02),),
         strategy=(Placement("layer", everyone),),
     ).validate()
+
+
+def renumbered(plan: Plan, order: tuple[int, ...]) -> Plan:
+    """The same plan, whose server k is now order[k]."""
+    network = plan.network
+    links = tuple(
+        replace(link, source=order[link.source], target=order[link.target])
+        for link in network.links
+    )
+    groups = tuple(
+        replace(
+            group,
+            rings=tuple(
+                replace(ring, servers=tuple(order[s] for s in ring.servers)) for ring in group.rings
+            ),
+        )
+        for group in network.groups
+    )
+    routes = tuple(
+        replace(route, servers=tuple(order[s] for s in route.servers)) for route in network.routes
+    )
+    renumbered = replace(network, links=links, groups=groups, routes=routes)
+    return replace(plan, network=renumbered)

@@ -1,8 +1,10 @@
 """Becomes one rank: `python rank_main.py LAUNCHER_PID RANKS_PER_SERVER NAMESPACES COMMAND...`.
 
 It imports nothing big. RANKS_PER_SERVER other than 0 gives the script the place on its machine that
-it would have if every emulated server were a machine of its own. NAMESPACES other than "-" is
-K:PATH: rank R first enters the network namespace at PATH followed by R // K, its server's number.
+it would have if every emulated server were a machine of its own; with TOPOOPT_SERVER_GPUS, the GPUs
+of this machine, also GPUs of its own, as far as there are enough. NAMESPACES other than "-" is
+K:PATH: rank R first enters the network namespace at PATH followed by R // K, its server's number;
+K,S0,S1,...:PATH has the servers in another order.
 
 The rank asks the kernel to be killed when its launcher ends, however that happens, and then turns
 into COMMAND; so even a launcher killed with SIGKILL leaves no rank behind.
@@ -41,14 +43,22 @@ def place_on_server(ranks_per_server: int) -> None:
         GROUP_RANK=str(rank // ranks_per_server),
         GROUP_WORLD_SIZE=str(world_size // ranks_per_server),
     )
+    gpus = os.environ.get("TOPOOPT_SERVER_GPUS", "").split(",")
+    if gpus != [""]:
+        server = rank // ranks_per_server
+        own = (gpus[(server * ranks_per_server + i) % len(gpus)] for i in range(ranks_per_server))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        os.environ["NCCL_HOSTID"] = f"topoopt-server-{server}"  # else it would use shared memory
 
 
 def enter_namespace(namespaces: str) -> None:
     """Enters the network namespace of this rank's server; "-": none."""
     if namespaces == "-":
         return
-    per_server, path = namespaces.split(":", 1)
-    path += str(int(os.environ["RANK"]) // int(per_server))
+    where, path = namespaces.split(":", 1)
+    per_server, *order = where.split(",")
+    place = int(os.environ["RANK"]) // int(per_server)
+    path += order[place] if order else str(place)
     try:
         with open(path) as namespace:
             libc = ctypes.CDLL(None, use_errno=True)

@@ -113,6 +113,15 @@ class ClusterSite:
         broadcast(self._meeting, "plan", plan.to_json())
         return plan
 
+    def share_text(self, topic: str, make: Callable[[], str]) -> str:
+        """What server 0 makes; raises FabricError on the others if it cannot."""
+        if not self.leads:
+            return str(receive(self._meeting, topic, time.monotonic() + _GATHER_S))
+        with failure_broadcast(self._meeting, topic, f"{self.choice.name}: "):
+            text = make()
+        broadcast(self._meeting, topic, text)
+        return text
+
     def fabric(self, snapshots: Path) -> FabricDriver:
         """The driver of this host's cables, and of the circuits of ports on switches.
 

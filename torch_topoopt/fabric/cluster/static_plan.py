@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.wiring import PortAddress, Wiring
 from torch_topoopt.plan import Cluster, Link, Network
 from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS, Cable, network_of_cables
 from torch_topoopt.topology.routing.shortest_paths import hop_distances, neighbours
@@ -108,6 +109,26 @@ def place(plan: Plan, file: ClusterFile) -> PortNames:
             raise FabricError(_missing_cable(link, plan, file))
         placed[link.source, link.source_port], placed[link.target, link.target_port] = cables.pop(0)
     return placed
+
+
+def unverified_wiring(plan: Plan, file: ClusterFile, tcp_port: int) -> Wiring:
+    """`plan` at the addresses of the cluster file, which nobody has compared with the machines.
+
+    Raises FabricError naming the first cable that the plan needs and the file does not have.
+    """
+    ports = tuple(
+        PortAddress(
+            server,
+            port,
+            file.ports[end][1].ip,
+            None,
+            speed_gbps=file.ports[end][1].gbps,
+            interface=file.ports[end][1].interface,
+        )
+        for (server, port), end in place(plan, file).items()
+    )
+    wiring = Wiring(Wiring.VERSION, "static", plan.digest(), tcp_port, ports)
+    return wiring.validate().check(plan)
 
 
 def _gbps(file: ClusterFile, cable: tuple[str, str]) -> float:

@@ -1,0 +1,76 @@
+"""benchmarks/nccl_net.py: what routes can carry, and NCCL's plugin on namespaces, as root."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import nccl_net
+import pytest
+from support.fabric.netns_fixtures import require_namespaces
+from support.nccl_harness import compiled
+
+from torch_topoopt.fabric.nccl_wiring import write_nccl_wiring
+from torch_topoopt.fabric.netns.fabric import NetnsFabric
+from torch_topoopt.fabric.netns.options import NetnsOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from torch_topoopt.plan import Plan
+
+GBPS = 0.02
+SECONDS = 2.5  # of every transfer
+RING_BYTES = 4 * 2 * (512 << 10)  # two slices of NCCL's for each host, 2.5 s
+LEAST = 0.9  # of what the links can carry; headers take 0.07
+
+
+def test_opposite_hosts_of_a_ring_have_both_ways_and_neighbours_one() -> None:
+    plan = nccl_net.data_parallel_plan(4, 2, 1.0)
+    routes = nccl_net.routes_of(plan)
+    ways = {servers for servers, _ in routes[0, 2]}
+    assert ways <= {(0, 1, 2), (0, 3, 2)}
+    assert nccl_net.carried_gbps(plan, routes, [(0, 2)]) == pytest.approx(float(len(ways)))
+    assert nccl_net.carried_gbps(plan, routes, [(0, 1)]) == pytest.approx(1.0)
+    around = [(k, (k + 1) % 4) for k in range(4)]
+    assert nccl_net.carried_gbps(plan, routes, around) == pytest.approx(1.0)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return nccl_net.data_parallel_plan(4, 2, GBPS)
+
+
+@pytest.fixture(scope="module")
+def hosts(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Iterator[nccl_net.Hosts]:
+    require_namespaces()
+    harness = compiled("nccl_net_harness", tmp_path_factory)
+    folder: Path = tmp_path_factory.mktemp("nccl")
+    fabric = NetnsFabric(f"test-nccl-{os.getpid()}", NetnsOptions(gbps=GBPS))
+    try:
+        write_nccl_wiring(folder / "wiring", plan, fabric.connect(plan))
+        yield nccl_net.Hosts(str(harness), fabric, plan, folder, per_server=1)
+    finally:
+        fabric.close()
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("far", [1, 2])
+def test_a_pair_gets_what_its_routes_carry(hosts: nccl_net.Hosts, plan: Plan, far: int) -> None:
+    gbps = nccl_net.carried_gbps(plan, nccl_net.routes_of(plan), [(0, far)])
+    size = int(gbps * nccl_net.BYTES_PER_GBPS * SECONDS)
+    (measured,) = hosts.run("rate", str(size), "0", str(far))
+    assert measured >= LEAST * gbps
+
+
+@pytest.mark.alone
+def test_a_ring_all_reduce_gets_its_links(hosts: nccl_net.Hosts) -> None:
+    assert min(hosts.run("ring", str(RING_BYTES))) >= LEAST * GBPS
+
+
+def test_an_all_reduce_goes_on_without_a_cable(hosts: nccl_net.Hosts) -> None:
+    measured = hosts.run("ring", str(RING_BYTES), meanwhile=lambda: hosts.cut(0.8, 0.8))
+    assert len(measured) == 4  # each with all that it was to get, which it has checked
+    assert "its interface is down" in hosts.printed
+    assert "is back" in hosts.printed
