@@ -55,10 +55,10 @@ def test_a_cluster_file_with_link_local_addresses_survives_its_yaml() -> None:
             "fe80::1/64",
             "fe80::2%a",
             "eth1",
-            r"servers\[0\].ports\[0\].address: 'fe80::1/64' is not a",
+            r"servers\[0\].ports\[0\].address: 'fe80::1/64' is not an",
         ),
-        ("fd00::1%eth1", "fe80::2%a", "eth1", "not a link-local IPv6 address with its interface"),
-        ("fe80::1%eth1/abc", "fe80::2%a", "eth1", "not a link-local IPv6 address"),
+        ("fd00::1%eth1", "fe80::2%a", "eth1", "nor a link-local one with its interface"),
+        ("fe80::1%eth1/abc", "fe80::2%a", "eth1", "nor a link-local one"),
         (
             "fe80::1%eth2/64",
             "fe80::2%a",

@@ -99,10 +99,7 @@ def _check_ipv4(port: PortEntry, path: str) -> None:
     except ValueError:
         address = None
     if address is None or "/" not in port.address:
-        raise DocumentError(
-            f"{path}.address: {brief(port.address)} is not an IPv4 address with its prefix length, "
-            "such as 10.201.0.1/30, nor a link-local one with its interface, such as fe80::1%eth0"
-        )
+        raise _no_address(port, path)
     network = address.network
     if network.prefixlen < 31 and address.ip in (
         network.network_address,
@@ -113,16 +110,20 @@ def _check_ipv4(port: PortEntry, path: str) -> None:
         )
 
 
+def _no_address(port: PortEntry, path: str) -> DocumentError:
+    return DocumentError(
+        f"{path}.address: {brief(port.address)} is not an IPv4 address with its prefix length, "
+        "such as 10.201.0.1/30, nor a link-local one with its interface, such as fe80::1%eth0"
+    )
+
+
 def _check_link_local(port: PortEntry, path: str) -> None:
     try:
         parse_port_ip(port.ip)
         # IPv6Interface does not take a zone with a prefix length everywhere
         ipaddress.IPv6Interface(port.address.replace(f"%{zone_of(port.address)}", ""))
     except ValueError:
-        raise DocumentError(
-            f"{path}.address: {brief(port.address)} is not a link-local IPv6 address with its "
-            "interface, such as fe80::1%eth0"
-        ) from None
+        raise _no_address(port, path) from None
     zone = zone_of(port.address)
     if port.interface not in (None, zone):
         raise DocumentError(
