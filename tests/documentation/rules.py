@@ -55,7 +55,10 @@ GIVEN = (
 )
 
 # Pages that another test runs whole.
-WHOLE = {"docs/rehearsal.md": "tests/launcher/test_rehearsal.py"}
+WHOLE = {
+    "docs/recipes.md": "tests/launcher/test_recipes.py",
+    "docs/rehearsal.md": "tests/launcher/test_rehearsal.py",
+}
 
 SMALLER = (
     Smaller(".*", r"--servers (32|64|128|512|4096)\b", "--servers 8"),

@@ -208,13 +208,11 @@ def paired(
 
 
 def _of_bundle(names: Sequence[str], bundle: Bundle, left: Sequence[End]) -> Iterator[str]:
-    for ends in (bundle.near, bundle.far):
-        if len(ends) > 1:
-            functions = ", ".join(f"{names[host]}:{interface}" for host, interface in ends)
-            yield (
-                f"{functions}: functions of one physical port, which are links of one cable and "
-                "share its rate"
-            )
+    near, far = (
+        f"{names[ends[0][0]]} ({', '.join(interface for _, interface in ends)})"
+        for ends in (bundle.near, bundle.far)
+    )
+    yield f"{near} - {far}: functions of one port each, links of one cable that share its rate"
     for host, interface in left:
         yield f"{names[host]}:{interface}: left out, the other end of its cable has fewer functions"
 

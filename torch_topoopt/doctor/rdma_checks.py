@@ -70,8 +70,7 @@ def check_rdma_mtu(site: Site) -> Iterator[Finding]:
         fits = roce_mtu(interface.mtu) > payload
         yield Finding(
             *("note", "rdma-mtu", server, where),
-            what=f"packets of RDMA carry {payload} bytes, for the MTU of {interface.name} is "
-            f"{interface.mtu}",
+            what=f"packets of RDMA carry {payload} bytes, for the MTU is {interface.mtu}",
             why=f"with {_BEST_PAYLOAD_BYTES} there are fewer packets and headers, for TCP too",
             repair=()
             if fits

@@ -8,7 +8,6 @@ of its own (a UTS namespace) and its tree of devices.
 
 from __future__ import annotations
 
-import shlex
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -31,7 +30,7 @@ _ADDRESSED_S = limit_s(20)
 # Takes what OpenSSH takes: options, `--`, the host or its address, and words that a shell there
 # reads.
 _SSH = """#!/bin/sh
-while getopts "To:l:" option; do :; done
+while getopts "nTo:l:" option; do :; done
 shift $((OPTIND - 1))
 host=$1; shift
 case $host in
@@ -39,6 +38,7 @@ case $host in
 *) echo "ssh: Could not resolve hostname $host: Name or service not known" >&2; exit 255 ;;
 esac
 export SSH_CONNECTION="192.0.2.77 4242 $address 22"
+cd {folder}/"$name"/home
 exec {folder}/on "$name" sh -c "$*"
 """
 _ON = """#!/bin/sh
@@ -80,12 +80,13 @@ class Machines:
         _program(folder / "ssh", _SSH.format(cases=cases, folder=folder))
         for host in hosts:
             (folder / host / "sys").mkdir(parents=True)
+            (folder / host / "home").mkdir()
         return made
 
     def command(self, host: int, *words: str) -> tuple[str, ...]:
         return (str(self.folder / "on"), self.hosts[host], *words)
 
-    def cable(self, one: Socket, other: Socket, rate: str) -> None:
+    def cable(self, one: Socket, other: Socket, rate: str, mtu: int = 1500) -> None:
         """Both ends come up. Functions of a port share the cable's rate, such as 400mbit.
 
         A port with several functions is a bridge of them and the wire, as a card's switch is.
@@ -102,10 +103,12 @@ class Machines:
             for number, function in enumerate(functions):
                 inside = End(port, f"f{number}")
                 self.namespaces.cable(End(namespace, function), inside)
+                _set_mtu(mtu, End(namespace, function), inside)
                 ip(f"-n {port} link set f{number} master card up")
                 self._up(namespace, function)
             ends.append(End(port, "wire"))
         self.namespaces.cable(*ends)
+        _set_mtu(mtu, *ends)
         for end in ends:
             if end.interface == "wire":
                 ip(f"-n {end.namespace} link set wire master card")
@@ -135,16 +138,17 @@ class Machines:
         words = ip(f"-n {namespace} -6 -o addr show dev {interface} scope link -tentative").split()
         return words[3].partition("/")[0] if "inet6" in words else ""
 
+    def addresses(self, host: int) -> dict[str, tuple[str, ...]]:
+        """The link-local address of each of its interfaces on cables."""
+        namespace = self.namespaces.names[host]
+        own = [interface for where, interface in self._ends if where == namespace]
+        return {interface: (self.address(namespace, interface),) for interface in own}
+
     def write_spark_trees(self) -> None:
         """Every host's tree of devices is a Spark's, with entries for the addresses that it has."""
         for number, host in enumerate(self.hosts):
-            namespace = self.namespaces.names[number]
-            addresses = {
-                interface: (self.address(namespace, interface),)
-                for where, interface in self._ends
-                if where == namespace
-            }
-            add_spark(self.folder / host / "sys", f"fc4c:ea03:00f9:{4230 + number}", addresses)
+            tree, guid = self.folder / host / "sys", f"fc4c:ea03:00f9:{4230 + number}"
+            add_spark(tree, guid, self.addresses(number))
 
 
 _WITHOUT_DAD = (
@@ -152,10 +156,12 @@ _WITHOUT_DAD = (
 )
 
 
+def _set_mtu(mtu: int, *ends: End) -> None:
+    for end in ends:
+        if mtu != 1500:  # what they have
+            ip(f"-n {end.namespace} link set {end.interface} mtu {mtu}")
+
+
 def _program(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o755)
-
-
-def quoted(words: Sequence[str]) -> str:
-    return shlex.join(words)
