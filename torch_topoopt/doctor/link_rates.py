@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LinkRate:
+class ExpectedLink:
     """One link. `carrier`: what `--transport auto` takes. `gbps`: the most that it gets each way
     while all other links of its hosts are busy too, whatever the processor can (None: not known).
     """
@@ -32,13 +32,13 @@ class _Limit:
     what: str
 
 
-def link_rates(site: Site) -> list[LinkRate]:
+def link_rates(site: Site) -> list[ExpectedLink]:
     """Of the cables of the file, as far as one of their ends was asked; without a file, of this
     host's interfaces that have an RDMA device or a known card."""
     return list(_of_interfaces(site) if site.file is None else _of_cables(site))
 
 
-def _of_cables(site: Site) -> Iterator[LinkRate]:
+def _of_cables(site: Site) -> Iterator[ExpectedLink]:
     assert site.file is not None
     for cable in site.file.cables:
         ends = []
@@ -60,7 +60,7 @@ def _asked(site: Site, end: str) -> bool:
     return end.partition(":")[0] in site.facts
 
 
-def _of_interfaces(site: Site) -> Iterator[LinkRate]:
+def _of_interfaces(site: Site) -> Iterator[ExpectedLink]:
     for server, facts in site.facts.items():
         for interface in site.fabric_interfaces(server):
             if facts.rdma.port_of(interface.name) or facts.rdma.card_of(interface.name):
@@ -70,8 +70,8 @@ def _of_interfaces(site: Site) -> Iterator[LinkRate]:
                 yield _rate(f"{server} ({interface.name})", by_verbs, least)
 
 
-def _rate(link: str, by_verbs: bool, least: _Limit | None) -> LinkRate:
-    return LinkRate(
+def _rate(link: str, by_verbs: bool, least: _Limit | None) -> ExpectedLink:
+    return ExpectedLink(
         link,
         "verbs" if by_verbs else "tcp",
         least.gbps if least else None,
