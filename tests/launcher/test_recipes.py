@@ -56,10 +56,10 @@ def prepare(machines: Machines) -> None:
         f'shift; eval "to=\\${{$#}}"; for file in "$@"; do [ "$file" = "$to" ] || '
         f'cp "$file" {machines.folder}/"${{to%:}}"/home/; done',
     )
-    # measuring steps takes seconds, which all ranks share two cores for
+    # measuring steps and searching strategies take seconds, on two cores for all machines
     _program(
         programs / "topoopt",
-        'verb=$1; shift; [ "$verb" != run ] || verb="run --no-measure-steps"\n'
+        'verb=$1; shift; [ "$verb" != run ] || verb="run --no-measure-steps --strategy-space data-parallel"\n'
         f'exec {shlex.join(server.command("topoopt"))} $verb "$@"',
     )
     script = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
