@@ -59,7 +59,7 @@ def prepare(machines: Machines) -> None:
     # measuring steps and searching strategies take seconds, on two cores for all machines
     _program(
         programs / "topoopt",
-        'verb=$1; shift\n'
+        "verb=$1; shift\n"
         '[ "$verb" != run ] || verb="run --no-measure-steps --strategy-space data-parallel"\n'
         f'exec {shlex.join(server.command("topoopt"))} $verb "$@"',
     )
