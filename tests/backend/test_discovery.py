@@ -11,7 +11,7 @@ import torch.distributed as dist
 from support.backend.network_namespaces import HostsFactory
 from support.backend.ranks import run_bare_ranks, values
 from support.launcher import wait_for
-from support.plain_namespaces import ip
+from support.plain_namespaces import ip, skip_without_ipv6
 
 from torch_topoopt.runtime import backend
 
@@ -140,6 +140,7 @@ def test_cables_whose_addresses_are_all_in_one_subnet_keep_their_traffic(hosts):
 
 
 def test_cables_without_addresses_are_used_by_their_link_local_ones(hosts):
+    skip_without_ipv6()
     cables = [(0, 1), (1, 2), (2, 3), (0, 3)]
     ring = hosts.make(4, cables)
     for number, ends in enumerate(cables):
