@@ -57,12 +57,14 @@ void CarrierWatch::onReady(uint32_t) {
 }
 
 int interfaceOf(int socket) {
-  sockaddr_in own{};
-  socklen_t size = sizeof own;
-  if (getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
-      own.sin_family != AF_INET) {
-    return 0;
+  sockaddr_storage near{};
+  socklen_t size = sizeof near;
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&near), &size) != 0) return 0;
+  if (near.ss_family == AF_INET6) {  // a link-local address says it, others have 0
+    return static_cast<int>(reinterpret_cast<const sockaddr_in6&>(near).sin6_scope_id);
   }
+  if (near.ss_family != AF_INET) return 0;
+  const auto& own = reinterpret_cast<const sockaddr_in&>(near);
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return 0;
   int index = 0;

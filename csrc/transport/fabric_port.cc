@@ -15,8 +15,11 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
+#include <mutex>
 #endif
 
 namespace topoopt {
@@ -92,7 +95,8 @@ void check(const std::string& provider, const char* what, ssize_t result) {
   if (result < 0) fail(provider, what, result);
 }
 
-Info find(const std::string& provider, const std::vector<std::byte>& source) {
+// Asks all of libfabric's providers, which takes milliseconds.
+Info ask(const std::string& provider, const std::vector<std::byte>& source) {
   if (!library().missing.empty()) throw FabricError(library().missing);
   const Info hints(library().dupinfo(nullptr));
   if (!hints) throw std::bad_alloc();
@@ -120,6 +124,45 @@ Info find(const std::string& provider, const std::vector<std::byte>& source) {
   return Info(found);
 }
 
+bool isOf(const fi_info& info, const std::vector<std::byte>& source) {
+  sa_family_t family = AF_UNSPEC;
+  std::memcpy(&family, source.data() + offsetof(sockaddr, sa_family), sizeof family);
+  if (info.src_addr == nullptr) return false;
+  if (family == AF_INET && info.addr_format == FI_SOCKADDR_IN) {
+    sockaddr_in near{};
+    std::memcpy(&near, source.data(), std::min(source.size(), sizeof near));
+    const auto* const own = static_cast<const sockaddr_in*>(info.src_addr);
+    return own->sin_addr.s_addr == near.sin_addr.s_addr;
+  }
+  if (family == AF_INET6 && info.addr_format == FI_SOCKADDR_IN6) {
+    sockaddr_in6 near{};
+    std::memcpy(&near, source.data(), std::min(source.size(), sizeof near));
+    const auto* const own = static_cast<const sockaddr_in6*>(info.src_addr);
+    return IN6_ARE_ADDR_EQUAL(&own->sin6_addr, &near.sin6_addr) &&
+           own->sin6_scope_id == near.sin6_scope_id;
+  }
+  return false;
+}
+
+// What a provider offers at all addresses of this host: asked once, for all links of the process.
+const Info& allOf(const std::string& provider) {
+  static auto& known = *new std::map<std::string, Info>;  // libfabric may end before static objects
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (!library().missing.empty()) throw FabricError(library().missing);
+  const auto found = known.find(provider);
+  if (found != known.end()) return found->second;
+  return known.emplace(provider, ask(provider, {})).first->second;
+}
+
+// The first that it offers at `source`, or at all; null if there is none.
+Info find(const std::string& provider, const std::vector<std::byte>& source) {
+  for (const fi_info* info = allOf(provider).get(); info != nullptr; info = info->next) {
+    if (source.empty() || isOf(*info, source)) return Info(library().dupinfo(info));
+  }
+  return ask(provider, source);  // an address that came later, or that is not listed
+}
+
 // What says that there is nobody any more, rather than that something is wrong here.
 bool meansGone(int error) {
   switch (error) {
@@ -137,6 +180,14 @@ bool meansGone(int error) {
     default:
       return false;
   }
+}
+
+// The index of the interface of a link-local address; 0 for others.
+uint32_t interfaceOf(const std::vector<std::byte>& source) {
+  sockaddr_in6 near{};
+  if (source.size() < sizeof near) return 0;
+  std::memcpy(&near, source.data(), sizeof near);
+  return near.sin6_family == AF_INET6 ? near.sin6_scope_id : 0;
 }
 
 std::string addressText(const fi_info& info) {
@@ -164,8 +215,7 @@ std::string fabricVersion() {
 
 std::vector<FabricOffer> fabricOffers(const std::string& provider) {
   std::vector<FabricOffer> offers;
-  const Info found = find(provider, {});
-  for (const fi_info* info = found.get(); info != nullptr; info = info->next) {
+  for (const fi_info* info = allOf(provider).get(); info != nullptr; info = info->next) {
     offers.push_back({info->fabric_attr->prov_name, info->domain_attr->name, addressText(*info)});
   }
   return offers;
@@ -192,8 +242,11 @@ struct FabricPort::State {
   uint64_t next_key = 1;
 
   bool has(uint64_t mode) const { return (info->domain_attr->mr_mode & mode) != 0; }
+  uint32_t interface = 0;  // of a link-local address
+
   void open();
   void openEndpoint();
+  void throughOwnInterface(std::vector<std::byte>& theirs) const;
   Owned<fid_mr> registered(const std::byte* memory, size_t bytes, uint64_t access);
   void* localOf(const Owned<fid_mr>& memory) { return memory ? fi_mr_desc(memory.get()) : nullptr; }
   Completion completionOf(const fi_cq_data_entry& entry);
@@ -242,6 +295,17 @@ void FabricPort::State::openEndpoint() {
   name.resize(bytes);
 }
 
+// A link-local address (RFC 4007) is reached through an interface of this host: the number of it
+// that the other end has sent is its own.
+void FabricPort::State::throughOwnInterface(std::vector<std::byte>& theirs) const {
+  sockaddr_in6 far{};
+  if (interface == 0 || info->addr_format != FI_SOCKADDR_IN6 || theirs.size() < sizeof far) return;
+  std::memcpy(&far, theirs.data(), sizeof far);
+  if (far.sin6_family != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&far.sin6_addr)) return;
+  far.sin6_scope_id = interface;
+  std::memcpy(theirs.data(), &far, sizeof far);
+}
+
 Owned<fid_mr> FabricPort::State::registered(const std::byte* memory, size_t bytes,
                                             uint64_t access) {
   fid_mr* made = nullptr;
@@ -259,6 +323,7 @@ FabricPort::FabricPort(const Setup& setup) : state_(std::make_unique<State>()) {
                       " for this link (fi_info -p " + setup.provider + " shows what it has)");
   }
   state.provider = state.info->fabric_attr->prov_name;
+  state.interface = interfaceOf(setup.source);
   state.slots = setup.slots;
   state.slot_bytes = setup.slot_bytes;
   state.sends.resize(setup.slots * setup.slot_bytes);
@@ -283,8 +348,10 @@ const std::string& FabricPort::provider() const { return state_->provider; }
 const std::vector<std::byte>& FabricPort::name() const { return state_->name; }
 
 void FabricPort::connect(std::span<const std::byte> name) {
+  std::vector<std::byte> theirs(name.begin(), name.end());
+  state_->throughOwnInterface(theirs);
   const int added =
-      fi_av_insert(state_->addresses.get(), name.data(), 1, &state_->peer, 0, nullptr);
+      fi_av_insert(state_->addresses.get(), theirs.data(), 1, &state_->peer, 0, nullptr);
   if (added != 1)
     throw FabricError("libfabric (" + state_->provider + "): no way to the other end");
 }

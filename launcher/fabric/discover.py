@@ -251,6 +251,8 @@ def _unconnected(found: Survey) -> list[str]:
 
 
 def _show(terminal: console.Terminal, found: Survey, output: Path) -> None:
+    from torch_topoopt.fabric.addresses import is_link_local
+
     rows = []
     for cable in found.cluster.cables:
         ports = [found.cluster.ports[end][1] for end in cable]
@@ -258,7 +260,9 @@ def _show(terminal: console.Terminal, found: Survey, output: Path) -> None:
         rows.append(
             (
                 " - ".join(cable),
-                " - ".join(port.address for port in ports),
+                "link-local"
+                if all(is_link_local(port.address) for port in ports)
+                else " - ".join(port.address for port in ports),
                 ", ".join(format_gbps(s) if s else "not known" for s in sorted(speeds, key=str)),
                 ", ".join(sorted({str(port.mtu) for port in ports})),
             )

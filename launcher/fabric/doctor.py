@@ -26,7 +26,9 @@ Looks at this host, or at all hosts of a cluster file, and says what would keep 
 or slow them down: interfaces, cables in wrong ports, MTU along every cable (packets of full size
 that may not be cut up), reverse-path filters, forwarding, firewalls that drop (Docker's does),
 addresses that two have, reachability, socket buffers, congestion control, speeds, offloads, CPU
-governors. Each finding comes with its reason and the commands that repair it.
+governors, and RDMA: state and GIDs of devices, MTU, pause frames and PFC, PCIe links. It says what
+will carry each link, and at most how fast. Each finding comes with its reason and the commands
+that repair it.
 
 It only reads, and sends ARP and echo packets, until you say --apply: that runs the commands of
 the repair plan (as root), looks after each one whether it helped, and ends with a new look at

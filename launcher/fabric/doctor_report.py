@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 def as_json(site: Site, findings: list[Finding], applied: list[str]) -> dict[str, Any]:
     """The result of the verb; `repairs` are the commands that --apply would run."""
     from torch_topoopt.doctor.cluster_checks import reach_matrix
+    from torch_topoopt.doctor.link_rates import link_rates
     from torch_topoopt.doctor.repair import plan_repairs
 
     return {
         "hosts": list(site.facts),
         "findings": [vars(finding) for finding in findings],
         "reach": reach_matrix(site),
+        "links": [vars(rate) for rate in link_rates(site)],
         "repairs": [
             {"server": finding.server, "command": command}
             for finding in plan_repairs(findings)
@@ -30,7 +32,7 @@ def as_json(site: Site, findings: list[Finding], applied: list[str]) -> dict[str
 
 
 def show(terminal: Terminal, site: Site, findings: list[Finding]) -> None:
-    """Findings, the reachability matrix, the repair plan, and a line that sums up."""
+    """Findings, who reaches whom, what links get, the repair plan, and a line that sums up."""
     from torch_topoopt.doctor.repair import plan_repairs
 
     for alike in _alike(findings):
@@ -44,6 +46,7 @@ def show(terminal: Terminal, site: Site, findings: list[Finding]) -> None:
             for command in finding.repair:
                 terminal.line(f"    if you like, on {_servers(alike)}: {command}")
     _show_matrix(terminal, site)
+    _show_rates(terminal, site)
     repairs = plan_repairs(findings)
     if repairs:
         terminal.line("repair plan (--apply runs it; until the next restart):")
@@ -77,6 +80,22 @@ def _show_matrix(terminal: Terminal, site: Site) -> None:
             for source, row in matrix.items()
         ]
         terminal.table("who reaches whom", ["from", *matrix], rows)
+
+
+def _show_rates(terminal: Terminal, site: Site) -> None:
+    from torch_topoopt.doctor.link_rates import link_rates
+
+    rows = [
+        (
+            rate.link,
+            rate.carrier,
+            "not known" if rate.gbps is None else f"{rate.gbps:.3g} Gb/s",
+            rate.limit,
+        )
+        for rate in link_rates(site)
+    ]
+    if rows:
+        terminal.table("what each link gets", ["link", "over", "at most", "limited by"], rows)
 
 
 def _summary(site: Site, findings: list[Finding]) -> str:

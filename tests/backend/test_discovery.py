@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from support.backend.network_namespaces import HostsFactory
 from support.backend.ranks import run_bare_ranks, values
+from support.launcher import wait_for
+from support.plain_namespaces import ip, skip_without_ipv6
 
 from torch_topoopt.runtime import backend
 
@@ -115,6 +117,47 @@ def test_a_ring_of_four_hosts_uses_its_cables_and_relays_between_opposite_hosts(
         assert found["rings"] == [(0, 1, 2, 3), (0, 3, 2, 1)]
         assert found["interfaces"] == ["cable0", "cable1", "cable2", "cable3"]
         assert found["counters"] == 2
+
+
+def test_cables_whose_addresses_are_all_in_one_subnet_keep_their_traffic(hosts):
+    """Self-assigned addresses: the routes of a host lead to its first cable only."""
+    cables = [(0, 1), (1, 2), (0, 2)]
+    ring = hosts.make(3, cables)
+    for number, ends in enumerate(cables):
+        for host in ends:
+            ip(f"-n {ring.names[host]} -4 addr flush dev cable{number}")
+            ip(f"-n {ring.names[host]} addr add 169.254.{number}.{host + 1}/16 dev cable{number}")
+    outcomes = run_bare_ranks(
+        3,
+        use_and_describe,
+        namespaces=ring.names,
+        store_address=ring.store_address,
+        TOPOOPT_INTERFACES="cable",
+    )
+    for found in values(outcomes):
+        assert found["links"] == duplex(*cables)
+        assert found["interfaces"] == ["cable0", "cable1", "cable2"]
+
+
+def test_cables_without_addresses_are_used_by_their_link_local_ones(hosts):
+    skip_without_ipv6()
+    cables = [(0, 1), (1, 2), (2, 3), (0, 3)]
+    ring = hosts.make(4, cables)
+    for number, ends in enumerate(cables):
+        for host in ends:
+            ip(f"-n {ring.names[host]} -4 addr flush dev cable{number}")
+            shown = f"-n {ring.names[host]} -6 addr show dev cable{number} scope link -tentative"
+            wait_for(lambda shown=shown: "inet6" in ip(shown), f"an address of cable{number}")
+    outcomes = run_bare_ranks(
+        4,
+        use_and_describe,
+        namespaces=ring.names,
+        store_address=ring.store_address,
+        TOPOOPT_INTERFACES="cable",
+    )
+    for rank, found in enumerate(values(outcomes)):
+        assert found["server_of"] == [0, 1, 2, 3], rank
+        assert found["links"] == duplex(*cables)
 
 
 def test_a_line_of_three_hosts_with_two_ranks_each_goes_through_the_middle(hosts):

@@ -10,7 +10,13 @@ from support.limits import limit_s
 
 from torch_topoopt.discovery.agent import PROTOCOL, Channel, greet, meet
 from torch_topoopt.discovery.ports import PortFacts, list_ports
-from torch_topoopt.discovery.survey import cables_of, common_subnet, server_names
+from torch_topoopt.discovery.survey import (
+    cables_of,
+    common_subnet,
+    paired,
+    server_names,
+    shared_cables,
+)
 from torch_topoopt.fabric.credentials import Password
 from torch_topoopt.fabric.driver import FabricError
 
@@ -128,3 +134,57 @@ def test_an_agent_that_does_not_know_the_token_is_found_out() -> None:
         impostor.send({"proof": "guessed"})
         with pytest.raises(FabricError, match="agent: does not know the token"):
             meet(Channel(stream, stream, "agent"), Password("right"))
+
+
+def heard_by_all(*ends: End) -> dict[End, frozenset[End]]:
+    return {end: frozenset(ends) - {end} for end in ends}
+
+
+CARDS = {(host, name): "card p0" for host in range(3) for name in ("f", "g")}
+
+
+def test_functions_of_two_physical_ports_are_links_of_one_cable() -> None:
+    senders = heard_by_all((0, "f"), (0, "g"), (1, "f"), (1, "g"))
+    (bundle,), left = shared_cables(senders, CARDS)
+    assert left == {}
+    assert paired(bundle, lambda a, b: False) == (
+        [((0, "f"), (1, "f")), ((0, "g"), (1, "g"))],
+        [],
+    )
+    crossed = paired(bundle, lambda a, b: a[1] != b[1])
+    assert crossed == ([((0, "f"), (1, "g")), ((0, "g"), (1, "f"))], [])
+    without_own = {
+        end: frozenset(e for e in heard if e[0] != end[0]) for end, heard in senders.items()
+    }
+    assert shared_cables(without_own, CARDS) == ([bundle], {}), "some cards keep it from their own"
+
+
+def test_a_port_with_one_function_takes_one_of_the_two() -> None:
+    senders = heard_by_all((0, "f"), (0, "g"), (1, "f"))
+    (bundle,), left = shared_cables(senders, CARDS)
+    assert left == {}
+    assert paired(bundle, lambda a, b: False) == ([((0, "f"), (1, "f"))], [(0, "g")])
+
+
+@pytest.mark.parametrize(
+    ("senders", "physical"),
+    [
+        (heard_by_all((0, "f"), (0, "g"), (1, "f"), (1, "g")), {}),
+        (heard_by_all((0, "f"), (0, "g"), (1, "f"), (1, "g"), (2, "f")), CARDS),
+        (heard_by_all((0, "f"), (1, "f"), (2, "f")), CARDS),
+        (heard_by_all((0, "f"), (0, "g"), (1, "f"), (1, "x")), CARDS),
+        (heard_by_all((0, "f"), (0, "g")), CARDS),
+        (heard_by_all((0, "f"), (1, "f")), CARDS),
+    ],
+    ids=["no evidence", "a third host", "a switch", "another port", "one host", "plain cable"],
+)
+def test_without_evidence_nothing_is_one_cable(
+    senders: dict[End, frozenset[End]], physical: dict[End, str]
+) -> None:
+    assert shared_cables(senders, physical) == ([], senders)
+
+
+def test_link_local_addresses_of_a_cable_go_together() -> None:
+    near, far = port("fe80::1%a/64"), port("fe80::2%b/64")
+    assert common_subnet(near, far) == ("fe80::1%a", "fe80::2%b")
+    assert common_subnet(near, port("10.0.0.5/30")) is None

@@ -55,7 +55,10 @@ GIVEN = (
 )
 
 # Pages that another test runs whole.
-WHOLE = {"docs/rehearsal.md": "tests/launcher/test_rehearsal.py"}
+WHOLE = {
+    "docs/recipes.md": "tests/launcher/test_recipes.py",
+    "docs/rehearsal.md": "tests/launcher/test_rehearsal.py",
+}
 
 SMALLER = (
     Smaller(".*", r"--servers (32|64|128|512|4096)\b", "--servers 8"),
@@ -77,6 +80,11 @@ SMALLER = (
     ),
     Smaller(".*", r"(benchmarks/collectives\.py --on (shared|loopback).*)", r"\1 --peers gloo"),
     Smaller(".*", r"--ranks 12 --degree 4", "--ranks 3 --degree 2"),
+    Smaller(
+        ".*",
+        r"(benchmarks/fabric_links\.py.*)",
+        r"\1 --links tcp --size 64kB --seconds 0.05 --rounds 1 --no-peer",
+    ),
     Smaller(".*", r"(benchmarks/overlap\.py.*)", r"\1 --rounds 1 --layers 2 --width 64 --ranks 2"),
     Smaller(
         ".*",

@@ -237,12 +237,12 @@ def test_a_link_that_fails_is_named_with_what_is_at_the_ends_of_its_cable(
     )
 
 
-def listen_elsewhere(file: ClusterFile) -> Callable[[str, int], socket.socket]:
+def listen_elsewhere(file: ClusterFile) -> Callable[[str, int, str], socket.socket]:
     """Host 1 listens at an address where no host looks for its port b."""
     from torch_topoopt.fabric.links import listen
 
     wrong = file.ports["h1:b"][1].ip
-    return lambda address, port: listen(f"{address}9" if address == wrong else address, port)
+    return lambda address, port, _: listen(f"{address}9" if address == wrong else address, port)
 
 
 def test_a_cable_that_is_right_points_to_addresses_and_firewalls(

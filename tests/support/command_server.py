@@ -35,7 +35,7 @@ _MARK = "TOPOOPT_TEST_MARK"
 _ENVIRONMENT_AT = 47  # env_start in /proc/PID/stat, counted from the field after the name: proc(5)
 # Forks run these with `-m`, and the launcher has imported them.
 _RUN_BY_NAME = ("torch_topoopt.runtime.forked_rank", "torch_topoopt.profile.script.child")
-_NAMESPACES = {"net": 0x40000000, "mnt": 0x00020000}  # <sched.h>
+_NAMESPACES = {"net": 0x40000000, "mnt": 0x00020000, "uts": 0x04000000}  # <sched.h>
 
 
 def serve(path: str) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,6 +57,12 @@ def skip_unless_possible(*programs: str) -> None:
     if probe.returncode != 0:
         pytest.skip(f"this machine makes no network namespaces: {probe.stderr.strip()}")
     ip(f"netns del {name}")
+
+
+def skip_without_ipv6() -> None:
+    """Skips the test where this kernel gives interfaces no link-local addresses."""
+    if not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this kernel has no IPv6")
 
 
 def up(namespace: str, interface: str, address: str | None = None) -> None:

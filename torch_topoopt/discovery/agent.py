@@ -25,6 +25,7 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from torch_topoopt.discovery.interfaces import list_interfaces
 from torch_topoopt.discovery.neighbours import Neighbours
 from torch_topoopt.discovery.ports import list_ports
 from torch_topoopt.discovery.probe import Probe, Responder, send_probes
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.credentials import Password
 
-PROTOCOL = 2
+PROTOCOL = 3
 _LONGEST_BYTES = 1 << 20
 _LONGEST_GREETING_BYTES = 4096  # of those who have proven nothing yet
 _GREET_S = 10.0
@@ -197,8 +198,10 @@ class Agent:
     def _listen(self, job: str, server: int, addresses: list[str]) -> dict[str, Any]:
         """Answers probes at `addresses` from now on, at the TCP ports that it returns."""
         tcp_ports, listeners = {}, []
+        interfaces = {interface.address: interface.name for interface in list_interfaces()}
         for address in addresses:
-            listener = self._stack.enter_context(listen(address, 0))
+            opened = listen(address, 0, interfaces.get(address))
+            listener = self._stack.enter_context(opened)
             listeners.append(listener)
             tcp_ports[address] = listener.getsockname()[1]
         self._stack.callback(Responder(listeners, job, server).close)

@@ -103,7 +103,7 @@ class _Member:
         error = ""
         try:
             for interface in interfaces:
-                listener = listen(interface.address, 0)
+                listener = listen(interface.address, 0, interface.name)
                 self.listeners[interface.address, listener.getsockname()[1]] = listener
         except OSError as failure:
             error = f"cannot listen at {interface.address} ({interface.name}): {failure.strerror}"
@@ -208,7 +208,7 @@ def _gather_hosts(meeting: Meeting, world_size: int, deadline: float) -> list[An
         known = ", ".join(sorted({i.name for host in hosts for i in host.interfaces}))
         raise FabricError(
             f"discovery: {INTERFACES_VARIABLE}: no host has an interface {min(nowhere)!r} that is "
-            f"up and has an IPv4 address (found: {known})"
+            f"up and has an address (found: {known})"
         )
     return hosts
 

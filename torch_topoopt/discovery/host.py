@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch_topoopt.discovery.interfaces import (
     INTERFACES_VARIABLE,
@@ -15,6 +15,9 @@ from torch_topoopt.discovery.interfaces import (
 )
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan.codec import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SHARED_MEMORY_VARIABLE = "TOPOOPT_SHARED_MEMORY"
 
@@ -58,11 +61,12 @@ class Announcement(Document):
                 known = ", ".join(sorted({i.name for i in listed})) or "none"
                 raise FabricError(
                     f"{INTERFACES_VARIABLE}: {wanted!r} leaves no interface of host {name} that is "
-                    f"up and has an IPv4 address (these are: {known})"
+                    f"up and has an address (these are: {known})"
                 )
         except FabricError as failure:
             error = str(failure)
-        return cls(cls.VERSION, name, machine, identity, tuple(interfaces), tuple(unmatched), error)
+        shared = tuple(_shared_rates(interfaces))
+        return cls(cls.VERSION, name, machine, identity, shared, tuple(unmatched), error)
 
 
 def shared_memory_allowed() -> bool:
@@ -71,6 +75,16 @@ def shared_memory_allowed() -> bool:
     if value not in ("0", "1"):
         raise FabricError(f"{SHARED_MEMORY_VARIABLE}: {value!r} is neither 0 (off) nor 1 (on)")
     return value == "1"
+
+
+def _shared_rates(interfaces: list[Interface]) -> Iterator[Interface]:
+    """The interfaces, each with its part of the rate of the physical port that it is of."""
+    functions: dict[str | None, set[str]] = {}
+    for interface in interfaces:
+        functions.setdefault(interface.physical_port, set()).add(interface.name)
+    for interface in interfaces:
+        count = 1 if interface.physical_port is None else len(functions[interface.physical_port])
+        yield replace(interface, gbps=interface.gbps and interface.gbps / count)
 
 
 def _machine(name: str) -> str:

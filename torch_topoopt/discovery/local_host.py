@@ -15,8 +15,9 @@ class NamespaceHost:
     """The interfaces of this network namespace, and what is at the other end of their cables."""
 
     def interfaces(self) -> dict[str, str]:
-        """IPv4 address -> interface, of all interfaces that are up."""
-        return {interface.address: interface.name for interface in list_interfaces()}
+        """Address -> interface, of all interfaces that are up."""
+        listed = list_interfaces(every_address=True)
+        return {interface.address: interface.name for interface in listed}
 
     def announce(
         self, token: str, udp_port: int, server: str, ports: Mapping[str, str]

@@ -1,7 +1,7 @@
 """The ports of this machine: every interface that could have a cable, with all that is known of it.
 
-`interfaces` lists what can carry IPv4 traffic now; here are also interfaces without an address, and
-the hardware's side: MAC address and MTU.
+`interfaces` lists what can carry traffic now; here are also interfaces without an address, and the
+hardware's side: MAC address, MTU, and which physical port it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from torch_topoopt.discovery import interfaces
+from torch_topoopt.discovery import hardware, interfaces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,13 +24,17 @@ _ARPHRD_ETHER = 1
 
 @dataclass(frozen=True)
 class PortFacts:
-    """An interface that is up. `addresses` are IPv4 with their prefix lengths, `mtu` in bytes."""
+    """An interface that is up. `mtu` in bytes; `physical_port` as hardware.py says.
+
+    `addresses` have their prefix lengths: IPv4, or where it has none, its link-local IPv6 address.
+    """
 
     interface: str
     addresses: tuple[str, ...]
     gbps: float | None
     mtu: int | None
     mac: str | None
+    physical_port: str | None = None
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
@@ -55,6 +59,7 @@ def list_ports() -> list[PortFacts]:
                     interfaces.speed_gbps(control, name),
                     _mtu(control, name),
                     _mac(control, name),
+                    hardware.physical_port(name),
                 )
             )
     return ports

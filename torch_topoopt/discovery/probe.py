@@ -15,6 +15,12 @@ import threading
 import time
 from dataclasses import dataclass
 
+from torch_topoopt.fabric.addresses import (
+    family_of,
+    far_endpoint,
+    own_endpoint,
+    stay_on_cable,
+)
 from torch_topoopt.fabric.strangers import STRANGER_S, Allowance, Strangers, to_close
 
 _HELLO = struct.Struct("!8s16s2I")  # magic, job, server that probes, server that is meant
@@ -31,13 +37,17 @@ _LOOK_S = 1.0  # for those whose time is over
 
 @dataclass(frozen=True)
 class Probe:
-    """One question: does `source_address` of server `source` reach `target`?"""
+    """One question: does `source_address` of server `source` reach `target`?
+
+    `source_interface` matters where several are in one subnet of self-assigned addresses.
+    """
 
     source: int
     source_address: str
     target: int
     target_address: str
     target_tcp_port: int
+    source_interface: str | None = None
 
 
 def _hello(magic: bytes, job: str, source: int, target: int) -> bytes:
@@ -100,7 +110,7 @@ class Responder:
             crowding = to_close(self._received, lambda one: self._received[one].address)
             self._turn_away(crowding, "too many connections that ask nothing")
         try:
-            connection, (address, _) = listener.accept()
+            connection, (address, *_) = listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 time.sleep(_CROWD_PAUSE_S)
@@ -153,13 +163,15 @@ def send_probes(probes: list[Probe], job: str, timeout_s: float = TIMEOUT_S) -> 
     deadline = time.monotonic() + timeout_s
     with contextlib.ExitStack() as sockets, selectors.DefaultSelector() as selector:
         for probe in probes:
-            connection = sockets.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            near, far = probe.source_address, probe.target_address
+            connection = sockets.enter_context(socket.socket(family_of(near), socket.SOCK_STREAM))
             connection.setblocking(False)
             try:
-                connection.bind((probe.source_address, 0))
+                stay_on_cable(connection, near, probe.source_interface)
+                connection.bind(own_endpoint(near, 0))
+                target = far_endpoint(far, probe.target_tcp_port, near)
             except OSError:
                 continue
-            target = (probe.target_address, probe.target_tcp_port)
             if connection.connect_ex(target) in (0, errno.EINPROGRESS):
                 waiting[connection] = (probe, b"")
                 selector.register(connection, selectors.EVENT_WRITE)

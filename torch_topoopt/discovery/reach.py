@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from torch_topoopt.discovery.probe import Probe
+from torch_topoopt.fabric.addresses import is_link_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -59,13 +60,19 @@ def rounds(servers: Sequence[Server]) -> list[list[Probe]]:
             for far, tcp_port in zip(
                 servers[target].interfaces, servers[target].tcp_ports, strict=True
             ):
-                if near.address == far.address and (
-                    servers[source].machine != servers[target].machine
+                if (
+                    near.address == far.address
+                    and not is_link_local(near.address)
+                    and servers[source].machine != servers[target].machine
                 ):
                     continue  # every host has one of these, say of a container bridge
+                if is_link_local(near.address) is not is_link_local(far.address):
+                    continue
                 stage = 2 * (near.address in slow or far.address in slow)
                 stage += not near.shares_subnet(far)
-                stages[stage].append(Probe(source, near.address, target, far.address, tcp_port))
+                stages[stage].append(
+                    Probe(source, near.address, target, far.address, tcp_port, near.name)
+                )
     return [stage for stage in stages if stage]
 
 

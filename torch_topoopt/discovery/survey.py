@@ -1,8 +1,9 @@
 """`topoopt discover`: from announcements and probes between all hosts to a cluster file.
 
-A cable is a pair of ports that receive each other's announcements and no others. A TCP probe
-confirms that its addresses work over it. An interface that is up but is no end of such a cable
-becomes a remark, never a guess.
+A cable is a pair of ports that receive each other's announcements and no others; or, where a port
+has several PCIe functions, the functions of two physical ports that receive those of each other and
+no others: these are as many links of one cable. A TCP probe confirms that its addresses work over
+it. An interface that is up but is no end of such a cable becomes a remark, never a guess.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.discovery.interfaces import Interface, select
 from torch_topoopt.discovery.ports import PortFacts
+from torch_topoopt.fabric.addresses import is_link_local
 from torch_topoopt.fabric.cluster_file.cluster_file import VERSION, ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch_topoopt.discovery.agent import Channel
 
@@ -68,7 +70,20 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
     for channel, server, own in zip(channels, names, looked_at, strict=True):
         channel.ask("announce", server=server, interfaces=own, **session)
     senders = _listen(channels, names, listen_s)
+    physical = {
+        (number, port.interface): port.physical_port
+        for number, host in enumerate(hosts)
+        for port in host.ports
+    }
+    bundles, senders = shared_cables(senders, physical)
     pairs, remarks = cables_of(names, senders)
+    for bundle in bundles:
+        links, left = paired(
+            bundle,
+            lambda a, b: common_subnet(hosts[a[0]].port(a[1]), hosts[b[0]].port(b[1])) is not None,
+        )
+        pairs += links
+        remarks += _of_bundle(names, bundle, left)
     addressed = []
     for a, b in pairs:
         if addresses := common_subnet(hosts[a[0]].port(a[1]), hosts[b[0]].port(b[1])):
@@ -126,9 +141,92 @@ def cables_of(
     return cables, remarks
 
 
+@dataclass(frozen=True)
+class Bundle:
+    """The functions of two physical ports at the ends of one cable."""
+
+    near: tuple[End, ...]
+    far: tuple[End, ...]
+
+
+def shared_cables(
+    senders: dict[End, frozenset[End]], physical: Mapping[End, str | None]
+) -> tuple[list[Bundle], dict[End, frozenset[End]]]:
+    """The cables of ports with several functions, and the senders of all other ports.
+
+    Both ends must be known to be one physical port each: every function hears all of the other end
+    and, at most, its own port's.
+    """
+    bundles = []
+    left = dict(senders)
+    for end in sorted(senders):
+        if end not in left:
+            continue
+        near = _functions(end, senders, physical)
+        others = frozenset().union(*(senders[one] for one in near)) - near
+        if not others or len(near) == len(others) == 1:
+            continue
+        far = _functions(min(others), senders, physical)
+        if far != others or next(iter(far))[0] == end[0]:
+            continue
+        if all(senders[one] - near == far for one in near) and all(
+            senders.get(one, frozenset()) - far == near for one in far
+        ):
+            bundles.append(Bundle(tuple(sorted(near)), tuple(sorted(far))))
+            for one in near | far:
+                left.pop(one, None)
+    return bundles, left
+
+
+def _functions(
+    end: End, senders: Mapping[End, object], physical: Mapping[End, str | None]
+) -> frozenset[End]:
+    """The announcing functions of the physical port of `end`, itself included."""
+    port = physical.get(end)
+    same = {e for e in senders if port is not None and e[0] == end[0] and physical.get(e) == port}
+    return frozenset(same | {end})
+
+
+def paired(
+    bundle: Bundle, share_subnet: Callable[[End, End], bool]
+) -> tuple[list[tuple[End, End]], list[End]]:
+    """As many links as the cable has functions at both ends, and the functions left over.
+
+    Functions whose addresses are in one subnet belong together, else any two do.
+    """
+    far = list(bundle.far)
+    near = list(bundle.near)
+    links = []
+    for matches in (share_subnet, lambda a, b: True):
+        for end in list(near):
+            other = next((one for one in far if matches(end, one)), None)
+            if other is not None:
+                links.append((end, other))
+                near.remove(end)
+                far.remove(other)
+    return sorted(links), near + far
+
+
+def _of_bundle(names: Sequence[str], bundle: Bundle, left: Sequence[End]) -> Iterator[str]:
+    near, far = (
+        f"{names[ends[0][0]]} ({', '.join(interface for _, interface in ends)})"
+        for ends in (bundle.near, bundle.far)
+    )
+    yield f"{near} - {far}: functions of one port each, links of one cable that share its rate"
+    for host, interface in left:
+        yield f"{names[host]}:{interface}: left out, the other end of its cable has fewer functions"
+
+
 def common_subnet(a: PortFacts, b: PortFacts) -> tuple[str, str] | None:
-    """The first addresses (without prefix lengths) of two ports that are in one subnet."""
+    """The first addresses (without prefix lengths) of two ports that are in one subnet.
+
+    Ports that both have but link-local IPv6 addresses are: their announcements said so.
+    """
     for near, far in product(a.addresses, b.addresses):
+        if is_link_local(near) or is_link_local(far):
+            if is_link_local(near) and is_link_local(far):
+                return near.partition("/")[0], far.partition("/")[0]
+            continue
         interface, other = ipaddress.IPv4Interface(near), ipaddress.IPv4Interface(far)
         if other.ip in interface.network and interface.ip in other.network:
             return str(interface.ip), str(other.ip)
@@ -181,19 +279,20 @@ def _probe(
 ) -> set[tuple[End, End]]:
     """The cables over which the address of the first end does not reach that of the second."""
     job = secrets.token_hex(8)
-    tcp_ports: dict[str, int] = {}
+    tcp_ports: list[dict[str, int]] = []  # of each host: two may have one link-local address
     for host, channel in enumerate(channels):
         own = [addresses[1] for _, b, addresses in cables if b[0] == host]
-        tcp_ports |= channel.ask("listen", job=job, server=host, addresses=own)["tcp_ports"]
+        tcp_ports.append(channel.ask("listen", job=job, server=host, addresses=own)["tcp_ports"])
     silent = set()
     for host, channel in enumerate(channels):
         probes = {
             (a, b): {
                 "source": host,
                 "source_address": near,
+                "source_interface": a[1],
                 "target": b[0],
                 "target_address": far,
-                "target_tcp_port": tcp_ports[far],
+                "target_tcp_port": tcp_ports[b[0]][far],
             }
             for a, b, (near, far) in cables
             if a[0] == host
@@ -206,7 +305,7 @@ def _probe(
 def _no_common_subnet(names: Sequence[str], hosts: Sequence[AgentReport], a: End, b: End) -> str:
     ends = []
     for host, interface in (a, b):
-        addresses = ", ".join(hosts[host].port(interface).addresses) or "no IPv4 address"
+        addresses = ", ".join(hosts[host].port(interface).addresses) or "no address"
         ends.append(f"{names[host]}:{interface} ({addresses})")
     return (
         f"cable {ends[0]} - {ends[1]}: left out, its ends need addresses of one subnet, such as a "
@@ -224,6 +323,9 @@ def _cluster(
         end: address for a, b, ends in cables for end, address in zip((a, b), ends, strict=True)
     }
     machines = Counter(host.management for host in hosts)
+    sharing = Counter(  # how many links share the rate of a physical port
+        (number, hosts[number].port(interface).physical_port) for number, interface in address_of
+    )
     servers = []
     for number, host in enumerate(hosts):
         ports = []
@@ -231,11 +333,12 @@ def _cluster(
             if (address := address_of.get((number, facts.interface))) is None:
                 continue
             with_prefix = next(a for a in facts.addresses if a.partition("/")[0] == address)
+            shared_by = sharing[number, facts.physical_port] if facts.physical_port else 1
             ports.append(
                 PortEntry(
                     facts.interface,
                     with_prefix,
-                    facts.gbps,
+                    facts.gbps and facts.gbps / shared_by,
                     interface=facts.interface,
                     mac=facts.mac,
                     mtu=facts.mtu,

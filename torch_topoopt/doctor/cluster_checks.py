@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from torch_topoopt.doctor.findings import Finding, Site
+from torch_topoopt.fabric.addresses import is_link_local, without_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,12 +77,13 @@ def _seen(site: Site, cable: CableProbe) -> Iterator[str]:
     """ "server:port" of those who answered: by their MAC address, else by address."""
     assert site.file is not None
     for answer in cable.answers or ():
-        owner = site.owner_of_mac(answer.mac)
+        owner = site.owner_of_mac(answer.mac) if answer.mac else None
         if owner is not None:
             yield site.name_of_interface(*owner)
             continue
-        by_mac = [end for end, (_, port) in site.file.ports.items() if port.mac == answer.mac]
-        by_ip = [end for end, (_, port) in site.file.ports.items() if port.ip == answer.address]
+        ports = site.file.ports.items()
+        by_mac = [end for end, (_, port) in ports if answer.mac and port.mac == answer.mac]
+        by_ip = [end for end, (_, port) in ports if without_zone(port.ip) == answer.address]
         yield from by_mac or by_ip
 
 
@@ -142,7 +144,7 @@ def check_addresses(site: Site) -> Iterator[Finding]:
     owners: dict[str, list[tuple[str, str]]] = {}
     for server, facts in site.facts.items():
         for interface in facts.interfaces:
-            for ip in interface.ips:
+            for ip in interface.ipv4:
                 owners.setdefault(ip, []).append((server, interface.name))
     for ip, found in owners.items():
         rightful = _rightful(site, ip)
@@ -190,7 +192,7 @@ def _is_private_twice(site: Site, ip: str) -> bool:
     address = ipaddress.IPv4Address(ip)
     managed = {server.management for server in site.file.servers}
     return ip not in managed and all(
-        address not in port.subnet for _, port in site.file.ports.values()
+        address not in (port.subnet or ()) for _, port in site.file.ports.values()
     )
 
 
@@ -198,7 +200,8 @@ def reach_matrix(site: Site) -> Matrix:
     """Reachability between hosts, from the probes of each host.
 
     "direct": over a cable; "relay": all addresses, through other servers; "part": some addresses;
-    "management": but not through a port of the fabric; "none"; "?": that host was not asked.
+    "ranks": link-local addresses without a cable between, so ranks relay; "management": but not
+    through a port of the fabric; "none"; "?": that host was not asked.
     """
     if site.file is None:
         return {}
@@ -209,7 +212,7 @@ def reach_matrix(site: Site) -> Matrix:
 def _cell(site: Site, a: str, b: str) -> str:
     facts = site.facts.get(a)
     asked = [reach for reach in facts.reached if reach.server == b] if facts else []
-    if facts is None or not asked:
+    if facts is None:
         return "?"
     if any(
         cable.back_bytes > 0
@@ -217,6 +220,8 @@ def _cell(site: Site, a: str, b: str) -> str:
         if (site.far_end(a, cable.port) or "").partition(":")[0] == b
     ):
         return "direct"
+    if not asked:
+        return "ranks" if facts.cables and not _is_routed(site, b) else "?"
     own = _own_addresses(site, facts)
     back = [reach for reach in asked if reach.answered]
     by_fabric = [reach for reach in back if reach.source in own]
@@ -227,6 +232,13 @@ def _cell(site: Site, a: str, b: str) -> str:
     return "relay" if len(by_fabric) == len(asked) else "part"
 
 
+def _is_routed(site: Site, server: str) -> bool:
+    """Has it an address that others reach without a cable?"""
+    assert site.file is not None
+    ports = site.file.servers[site.file.server_number(server)].ports
+    return not all(is_link_local(port.ip) for port in ports)
+
+
 def _own_addresses(site: Site, facts: HostFacts) -> set[str]:
     return {ip for i in site.fabric_interfaces(facts.server) for ip in i.ips}
 
@@ -234,7 +246,10 @@ def _own_addresses(site: Site, facts: HostFacts) -> set[str]:
 def check_reach(site: Site) -> Iterator[Finding]:
     """Servers that do not reach each other."""
     for server, facts in site.facts.items():
-        if site.file is not None and site.file.cables and not facts.reached:
+        others = [s.name for s in site.file.servers if s.name != server] if site.file else []
+        routed = any(_is_routed(site, other) for other in others)
+        unasked = not facts.reached if routed else not facts.cables
+        if site.file is not None and site.file.cables and unasked:
             yield Finding(
                 *("note", "reach-unknown", server, server),
                 what="whom it reaches was not asked",

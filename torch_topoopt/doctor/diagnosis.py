@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.doctor import cluster_checks, host_checks
+from torch_topoopt.doctor import cluster_checks, host_checks, rdma_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +23,11 @@ CHECKS: tuple[Callable[[Site], Iterator[Finding]], ...] = (
     host_checks.check_firewall,
     cluster_checks.check_reach,
     host_checks.check_speed,
+    rdma_checks.check_rdma_ports,
+    rdma_checks.check_pcie,
+    rdma_checks.check_registering,
+    rdma_checks.check_rdma_mtu,
+    rdma_checks.check_flow_control,
     host_checks.check_buffers,
     host_checks.check_offloads,
     host_checks.check_congestion,

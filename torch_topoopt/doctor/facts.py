@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from torch_topoopt.fabric.addresses import is_link_local
 from torch_topoopt.plan.codec import Document
 
 
@@ -15,7 +16,8 @@ from torch_topoopt.plan.codec import Document
 class InterfaceFacts:
     """`rp_filter`, `arp_ignore` and `arp_announce` as they act: the larger of `all` and its own.
 
-    `addresses` with prefix length. None: the kernel does not say.
+    `addresses` with prefix length: IPv4, then link-local IPv6 with its interface. None: the kernel
+    does not say.
     """
 
     name: str
@@ -37,6 +39,10 @@ class InterfaceFacts:
     def ips(self) -> tuple[str, ...]:
         return tuple(address.partition("/")[0] for address in self.addresses)
 
+    @property
+    def ipv4(self) -> tuple[str, ...]:
+        return tuple(ip for ip in self.ips if not is_link_local(ip))
+
 
 @dataclass(frozen=True)
 class KernelFacts:
@@ -53,6 +59,74 @@ class KernelFacts:
     core_writable: bool
     congestion: str
     governors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GidFacts:
+    """An entry of an RDMA port's table. `kind`: "RoCE v2", "IB/RoCE v1"; `gid` as IPv6."""
+
+    index: int
+    kind: str
+    gid: str
+    interface: str | None
+
+
+@dataclass(frozen=True)
+class RdmaPortFacts:
+    """A port of an RDMA device. `state`: "ACTIVE" where it works; `layer`: "Ethernet" (RoCE) or
+    "InfiniBand"; `mtu` in bytes, of packets' payload (None: the library's program is not here).
+    """
+
+    device: str
+    port: int
+    interface: str | None
+    state: str
+    layer: str
+    gbps: float | None
+    mtu: int | None
+    gids: tuple[GidFacts, ...]
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """The card of an interface, as far as the kernel says.
+
+    `pcie_gbps`: what its PCIe link carries each way without the overhead of packets, `pcie_text`
+    that in PCIe's words; `pcie_best_gbps` what card and slot could carry. `slot`: functions of one
+    share that link. `physical_port`: functions of one share its rate (discovery/hardware.py).
+    `pfc`: priorities with priority flow control; `pause`: whether pause frames are sent and heeded;
+    `ecn`: whether RoCE reacts to marks.
+    """
+
+    interface: str
+    physical_port: str | None
+    slot: str | None
+    pcie_text: str
+    pcie_gbps: float | None
+    pcie_best_gbps: float | None
+    pfc: tuple[int, ...] | None
+    pause: bool | None
+    ecn: bool | None
+
+
+@dataclass(frozen=True)
+class RdmaFacts:
+    """All RDMA ports and cards. `libraries`: those missing that `verbs` needs; `memlock_bytes`: how
+    much memory a process may register (None: no limit).
+    """
+
+    ports: tuple[RdmaPortFacts, ...] = ()
+    cards: tuple[CardFacts, ...] = ()
+    libraries_missing: tuple[str, ...] = ()
+    memlock_bytes: int | None = None
+
+    def port_of(self, interface: str) -> RdmaPortFacts | None:
+        """The RDMA port of an interface: a working one, if there are several."""
+        found = [port for port in self.ports if port.interface == interface]
+        return min(found, key=lambda port: port.state != "ACTIVE", default=None)
+
+    def card_of(self, interface: str) -> CardFacts | None:
+        return next((card for card in self.cards if card.interface == interface), None)
 
 
 @dataclass(frozen=True)
@@ -80,7 +154,9 @@ class FirewallFacts:
 
 @dataclass(frozen=True)
 class Answer:
-    """The hosts that claim `address`, asked by ARP on one interface."""
+    """A host that claims `address`, asked by ARP on one interface; or, with an IPv6 `address` (of
+    another host, so without its interface there) and no `mac`, one that answers an echo to all.
+    """
 
     address: str
     mac: str
@@ -90,7 +166,8 @@ class Answer:
 class CableProbe:
     """The other end of a port that is up.
 
-    `answers` to ARP for all addresses of the cluster file (None: not asked, that needs root).
+    `answers` to ARP for all addresses of the cluster file, or, of a port with a link-local address,
+    to an echo to all (None: not asked, that needs root).
     `sent_bytes` is the largest packet that was sent there, not to be cut up; `back_bytes` the
     largest that came back (0: none).
     """
@@ -132,6 +209,7 @@ class HostFacts(Document):
     cables: tuple[CableProbe, ...] = ()
     claimed: tuple[Answer, ...] = ()
     reached: tuple[Reach, ...] = ()
+    rdma: RdmaFacts = RdmaFacts()
 
     def validate(self) -> Self:
         return self

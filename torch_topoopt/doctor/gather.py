@@ -6,16 +6,24 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from torch_topoopt.doctor.facts import CableProbe, HostFacts, Reach
+from torch_topoopt.doctor.facts import Answer, CableProbe, HostFacts, Reach
 from torch_topoopt.doctor.firewall import read_firewall
 from torch_topoopt.doctor.kernel import is_root, read_interfaces, read_kernel
-from torch_topoopt.doctor.probes import Echo, answered_echoes, arp_answers, source_towards
+from torch_topoopt.doctor.probes import (
+    Echo,
+    answered_echoes,
+    arp_answers,
+    echoing_hosts,
+    source_towards,
+)
+from torch_topoopt.doctor.rdma import read_rdma
+from torch_topoopt.fabric.addresses import is_link_local, without_zone
 from torch_topoopt.fabric.driver import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.doctor.facts import Answer, InterfaceFacts
+    from torch_topoopt.doctor.facts import InterfaceFacts
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 
@@ -68,6 +76,7 @@ def gather(file: ClusterFile | None, server: str, *, probing: bool = True) -> Ho
         cables=cables,
         claimed=claimed,
         reached=reached,
+        rdma=read_rdma([interface.name for interface in interfaces]),
     )
 
 
@@ -84,12 +93,12 @@ def find_port(port: PortEntry, interfaces: Sequence[InterfaceFacts]) -> Interfac
 
 
 def _claimed(interfaces: Sequence[InterfaceFacts]) -> tuple[Answer, ...]:
-    asked = [i for i in interfaces if i.up and i.carrier and i.mac and i.ips]
+    asked = [i for i in interfaces if i.up and i.carrier and i.mac and i.ipv4]
     own = {i.mac for i in interfaces}
     found: list[Answer] = []
     if asked:
         with ThreadPoolExecutor(len(asked)) as workers:
-            for answers in workers.map(lambda i: _ask(i, i.ips), asked):
+            for answers in workers.map(lambda i: _ask(i, i.ipv4), asked):
                 found += [answer for answer in answers or () if answer.mac not in own]
     return tuple(found)
 
@@ -101,22 +110,30 @@ def _ask(interface: InterfaceFacts, addresses: Sequence[str]) -> tuple[Answer, .
         return None  # not root, or no Ethernet
 
 
+def _echoing(interface: InterfaceFacts) -> tuple[Answer, ...] | None:
+    try:
+        return tuple(Answer(address, "") for address in sorted(echoing_hosts(interface.name)))
+    except OSError:
+        return None  # this user may not
+
+
 def _cables(
     file: ClusterFile, entry: ServerEntry, interfaces: Sequence[InterfaceFacts]
 ) -> tuple[CableProbe, ...]:
     """One for each port that is up, cabled or not: a cable may be where the file has none."""
     far = {a: b for cable in file.cables for a, b in (cable, cable[::-1])}
-    every = [port.ip for _, port in file.ports.values()]
+    every = [port.ip for _, port in file.ports.values() if not is_link_local(port.ip)]
     work = []
     for port in entry.ports:
         found = find_port(port, interfaces)
         if found is not None and found.up and found.carrier:
             other = far.get(f"{entry.name}:{port.name}")
-            work.append((port.name, found, file.ports[other][1].ip if other else None))
+            ip = file.ports[other][1].ip if other else None
+            work.append((port.name, found, ip, is_link_local(port.ip)))
 
-    def probe(one: tuple[str, InterfaceFacts, str | None]) -> CableProbe:
-        name, interface, ip = one
-        answers = _ask(interface, every)
+    def probe(one: tuple[str, InterfaceFacts, str | None, bool]) -> CableProbe:
+        name, interface, ip, by_echo = one
+        answers = _echoing(interface) if by_echo else _ask(interface, every)
         sent, back = _largest(interface, ip) if ip else (0, 0)
         return CableProbe(name, interface.name, answers, sent, back)
 
@@ -129,7 +146,7 @@ def _cables(
 def _largest(interface: InterfaceFacts, ip: str) -> tuple[int, int]:
     sizes = sorted({interface.mtu, *(s for s in _SIZES_BYTES if s < interface.mtu)})
     try:
-        back = answered_echoes([Echo(ip, size) for size in sizes], interface.name)
+        back = answered_echoes([Echo(without_zone(ip), size) for size in sizes], interface.name)
     except OSError:
         return 0, 0  # this user may not
     return sizes[-1], max((echo.size_bytes for echo in back), default=0)
@@ -141,7 +158,10 @@ def _reached(file: ClusterFile, entry: ServerEntry) -> tuple[Reach, ...]:
         for server in file.servers
         if server.name != entry.name
         for port in server.ports
+        if not is_link_local(port.ip)  # only what is at the other end of a cable reaches that
     ]
+    if not others:
+        return ()
     try:
         back = answered_echoes([Echo(ip, _SMALL_BYTES) for _, ip in others])
     except OSError:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.doctor.findings import Finding, Site, set_sysctl
 from torch_topoopt.doctor.firewall import accept_rule
+from torch_topoopt.fabric.addresses import is_link_local, without_zone
 from torch_topoopt.fabric.hosts.host_script import buffer_bytes
 from torch_topoopt.plan.units import rate_text
 
@@ -58,7 +59,7 @@ def check_interfaces(site: Site) -> Iterator[Finding]:
                     why=_SET_UP_WHY,
                     advice="plug the cable in at both ends; the other port must be up, too",
                 )
-            if port.address not in interface.addresses:
+            if port.ip not in interface.ips or _other_prefix(port.address, interface):
                 elsewhere = facts.owner(port.ip)
                 where_else = f"; {elsewhere.name} has it" if elsewhere else ""
                 yield Finding(
@@ -67,9 +68,18 @@ def check_interfaces(site: Site) -> Iterator[Finding]:
                     why="others look for the port at that address",
                     repair=(
                         *(_remove(port.ip, elsewhere) if elsewhere else ()),
-                        f"ip address add {port.address} dev {name}",
+                        f"ip address add {_plain(port.address)} dev {name}",
                     ),
                 )
+
+
+def _other_prefix(address: str, interface: InterfaceFacts) -> bool:
+    return not is_link_local(address) and address not in interface.addresses
+
+
+def _plain(address: str) -> str:
+    """As `ip` takes it."""
+    return f"{without_zone(address)}/64" if is_link_local(address) else address
 
 
 def check_speed(site: Site) -> Iterator[Finding]:
@@ -93,7 +103,7 @@ def check_rp_filter(site: Site) -> Iterator[Finding]:
         if site.file is None or not site.has_relays:
             continue
         for interface in site.fabric_interfaces(server):
-            if interface.rp_filter == 1:
+            if interface.rp_filter == 1 and interface.ipv4:
                 yield Finding(
                     *("error", "rp_filter", server, site.name_of_interface(server, interface.name)),
                     what=f"the reverse-path filter of {interface.name} is strict (1)",
@@ -119,8 +129,9 @@ def check_forwarding(site: Site) -> Iterator[Finding]:
     for server in site.facts:
         if not site.is_relay(server):
             continue
-        interfaces = site.fabric_interfaces(server)
-        for interface in interfaces:
+        for interface in site.fabric_interfaces(server):
+            if not interface.ipv4:
+                continue  # nothing is forwarded there: ranks relay
             if not interface.forwarding:
                 yield Finding(
                     *(
@@ -159,6 +170,8 @@ def check_firewall(site: Site) -> Iterator[Finding]:
         for chain in facts.firewall.drops:
             if site.file is None or (chain.hook == "forward" and not site.is_relay(server)):
                 continue
+            if chain.hook == "forward":
+                names = [i.name for i in site.fabric_interfaces(server) if i.ipv4]
             shut = [n for n in names if n not in chain.accepts and "*" not in chain.accepts]
             if not shut:
                 continue
@@ -184,7 +197,10 @@ def check_arp(site: Site) -> Iterator[Finding]:
     for server in site.facts:
         ports = list(site.ports(server))
         for port, interface in ports:
-            beside = [p.name for p, _ in ports if p is not port and p.subnet == port.subnet]
+            subnet = port.subnet
+            if subnet is None:
+                continue
+            beside = [p.name for p, _ in ports if p is not port and p.subnet == subnet]
             if beside and interface.arp_ignore == 0:
                 yield Finding(
                     *("warning", "arp_ignore", server, f"{server}:{port.name}"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch_topoopt.discovery.interfaces import list_interfaces
 from torch_topoopt.doctor.facts import InterfaceFacts, KernelFacts
+from torch_topoopt.fabric.addresses import is_link_local
 
 _NET = Path("/proc/sys/net")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -33,6 +34,10 @@ def read_interfaces() -> tuple[InterfaceFacts, ...]:
         for entry in route.get_addr(family=socket.AF_INET):
             own = entry.get_attr("IFA_LOCAL") or entry.get_attr("IFA_ADDRESS")
             addresses.setdefault(entry["index"], []).append(f"{own}/{entry['prefixlen']}")
+    for one in list_interfaces(every_address=True):
+        if is_link_local(one.address):
+            index = socket.if_nametoindex(one.name)
+            addresses.setdefault(index, []).append(f"{one.address}/{one.prefix_length}")
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for link in sorted(links, key=lambda one: int(one["index"])):

@@ -1,4 +1,5 @@
-"""Asks what is at the other end: ARP on one interface, and echoes that may not be cut up.
+"""Asks what is at the other end: ARP on one interface, echoes to all nodes of it (IPv6), and echoes
+that may not be cut up.
 
 Nothing has to run on the other hosts: their kernels answer. ARP needs root. The questions carry no
 address of the sender (RFC 5227), so that no host learns anything from them.
@@ -32,8 +33,12 @@ _EVERYBODY = b"\xff" * 6
 # <linux/in.h>, <linux/icmp.h>
 _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE = 10, 3
 _ECHO_REPLY, _ECHO = 0, 8
+# <linux/in6.h>, <linux/icmpv6.h>
+_IPV6_MTU_DISCOVER, _IPV6_PMTUDISC_PROBE = 23, 3
+_ECHO_REPLY6, _ECHO6 = 129, 128
+_ALL_NODES = "ff02::1"
 _HEADER = struct.Struct("!BBHHH")
-_OVERHEAD = 28  # of IPv4 and ICMP
+_OVERHEAD, _OVERHEAD6 = 28, 48  # of IPv4 or IPv6, and ICMP
 
 
 def arp_answers(interface: str, mac: str, addresses: Sequence[str]) -> tuple[Answer, ...]:
@@ -87,21 +92,22 @@ class Echo:
 def answered_echoes(echoes: Iterable[Echo], interface: str | None = None) -> set[Echo]:
     """Those that came back whole. With `interface`, nothing goes another way.
 
-    Raises OSError where this user may not send echoes.
+    The addresses are all IPv4, or all link-local IPv6 without zone. Raises OSError where this user
+    may not send echoes.
     """
     missing = dict(enumerate(dict.fromkeys(echoes)))
     answered: set[Echo] = set()
-    with _icmp_socket() as line:
-        line.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE)
-        if interface is not None:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+    with _echo_socket(any(":" in echo.address for echo in missing.values()), interface) as line:
+        ipv6 = line.family == socket.AF_INET6
         mark = os.urandom(2)
         for _ in range(_ROUNDS):
             for number, echo in missing.items():
                 with contextlib.suppress(OSError):  # no route, or larger than the interface takes
-                    line.sendto(_echo(mark, number, echo.size_bytes), (echo.address, 0))
+                    line.sendto(
+                        _echo(mark, number, echo.size_bytes, ipv6=ipv6), _to(echo, interface)
+                    )
             for _ in _until(line, time.monotonic() + WAIT_S):
-                came, size = _read(*line.recvfrom(1 << 16), line.type, mark, missing)
+                came, size = _read(*line.recvfrom(1 << 16), line, mark, missing)
                 if came is not None and missing[came].size_bytes == size:
                     answered.add(missing.pop(came))
                 if not missing:
@@ -109,36 +115,80 @@ def answered_echoes(echoes: Iterable[Echo], interface: str | None = None) -> set
     return answered
 
 
-def _icmp_socket() -> socket.socket:
-    """Raw as root, else the kind that some systems let every user have."""
+def echoing_hosts(interface: str) -> set[str]:
+    """The IPv6 addresses, without zone, of those on an interface's cable (or segment) that answer
+    an echo to all nodes; raises OSError where this user may not send it."""
+    found: set[str] = set()
+    with _echo_socket(True, interface) as line:
+        mark = os.urandom(2)
+        everybody = Echo(_ALL_NODES, 64)
+        for _ in range(_ROUNDS):
+            line.sendto(_echo(mark, 0, 64, ipv6=True), _to(everybody, interface))
+            for _ in _until(line, time.monotonic() + WAIT_S / _ROUNDS):
+                packet, sender = line.recvfrom(1 << 16)
+                if packet[:1] == bytes([_ECHO_REPLY6]) and packet[8:10] == mark:
+                    found.add(str(sender[0]).partition("%")[0])
+    return found
+
+
+def _to(echo: Echo, interface: str | None) -> tuple[object, ...]:
+    if ":" not in echo.address:
+        return echo.address, 0
+    return echo.address, 0, 0, socket.if_nametoindex(interface) if interface else 0
+
+
+def _echo_socket(ipv6: bool, interface: str | None) -> socket.socket:
+    """Raw as root, else the kind that some systems let every user have; nothing is cut up."""
+    family = socket.AF_INET6 if ipv6 else socket.AF_INET
+    protocol = socket.IPPROTO_ICMPV6 if ipv6 else socket.IPPROTO_ICMP
     try:
-        return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        line = socket.socket(family, socket.SOCK_RAW, protocol)
     except PermissionError:
-        return socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+        line = socket.socket(family, socket.SOCK_DGRAM, protocol)
+    try:
+        if ipv6:
+            line.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _IPV6_PMTUDISC_PROBE)
+            line.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
+        else:
+            line.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE)
+        if interface is not None:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+    except BaseException:
+        line.close()
+        raise
+    return line
 
 
-def _echo(mark: bytes, number: int, size_bytes: int) -> bytes:
-    payload = (mark * size_bytes)[: max(2, size_bytes - _OVERHEAD)]
+def _echo(mark: bytes, number: int, size_bytes: int, *, ipv6: bool) -> bytes:
+    overhead = _OVERHEAD6 if ipv6 else _OVERHEAD
+    payload = (mark * size_bytes)[: max(2, size_bytes - overhead)]
     identity = int.from_bytes(mark, "big")
+    if ipv6:  # the kernel fills in the checksum, which covers addresses
+        return _HEADER.pack(_ECHO6, 0, 0, identity, number) + payload
     checksum = _checksum(_HEADER.pack(_ECHO, 0, 0, identity, number) + payload)
     return _HEADER.pack(_ECHO, 0, checksum, identity, number) + payload
 
 
 def _read(
-    packet: bytes, sender: tuple[str, int], kind: int, mark: bytes, missing: dict[int, Echo]
+    packet: bytes,
+    sender: tuple[str, int],
+    line: socket.socket,
+    mark: bytes,
+    missing: dict[int, Echo],
 ) -> tuple[int | None, int]:
     """The number and size of an answer to one of ours."""
-    if kind & 0xF == socket.SOCK_RAW:
+    ipv6 = line.family == socket.AF_INET6
+    if line.type & 0xF == socket.SOCK_RAW and not ipv6:  # IPv6 gives no header
         packet = packet[(packet[0] & 0xF) * 4 :]
     if len(packet) < _HEADER.size + 2:
         return None, 0
     what, _, _, _, number = _HEADER.unpack_from(packet)
     ours = packet[_HEADER.size : _HEADER.size + 2] == mark
-    if what != _ECHO_REPLY or not ours or number not in missing:
+    if what != (_ECHO_REPLY6 if ipv6 else _ECHO_REPLY) or not ours or number not in missing:
         return None, 0
-    if missing[number].address != sender[0]:
+    if missing[number].address != sender[0].partition("%")[0]:
         return None, 0
-    return number, len(packet) + 20
+    return number, len(packet) + (40 if ipv6 else 20)
 
 
 def _checksum(data: bytes) -> int:

@@ -16,6 +16,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from torch_topoopt.fabric.addresses import (
+    family_of,
+    far_endpoint,
+    own_endpoint,
+    stay_on_cable,
+)
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.identity import Ends, Kind
 from torch_topoopt.fabric.proof import Expected
@@ -110,12 +116,16 @@ def _limit_segments(connection: socket.socket, gbps: float) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, size)
 
 
-def listen(address: str, tcp_port: int) -> socket.socket:
-    """A socket that listens at `address` (port 0: one that is free); raises OSError."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def listen(address: str, tcp_port: int, interface: str | None = None) -> socket.socket:
+    """A socket that listens at `address` (port 0: one that is free); raises OSError.
+
+    `interface` has that address: connections to a self-assigned one stay on it.
+    """
+    listener = socket.socket(family_of(address), socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, tcp_port))
+        stay_on_cable(listener, address, interface)
+        listener.bind(own_endpoint(address, tcp_port))
         listener.listen(LISTEN_QUEUE)
     except BaseException:
         listener.close()
@@ -128,7 +138,7 @@ def connect(near: PortAddress, far: PortAddress, tcp_port: int, timeout_s: float
     connection = _bound(near)
     try:
         connection.settimeout(timeout_s)
-        connection.connect((far.address, tcp_port))
+        connection.connect(far_endpoint(far.address, tcp_port, near.address))
     except BaseException:
         connection.close()
         raise
@@ -144,20 +154,24 @@ def start_connecting(
     """
     connection = _bound(near, source_port)
     connection.setblocking(False)
-    started = connection.connect_ex((far.address, tcp_port))
-    if started not in (0, errno.EINPROGRESS):
+    try:
+        started = connection.connect_ex(far_endpoint(far.address, tcp_port, near.address))
+        if started not in (0, errno.EINPROGRESS):
+            raise OSError(started, os.strerror(started))
+    except BaseException:
         connection.close()
-        raise OSError(started, os.strerror(started))
+        raise
     return connection
 
 
 def _bound(near: PortAddress, source_port: int = 0) -> socket.socket:
     """A data connection of `near`, to be connected."""
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    connection = socket.socket(family_of(near.address), socket.SOCK_STREAM)
     try:
+        stay_on_cable(connection, near.address, near.interface)
         if source_port:  # those to several targets, and ones that have just ended, share a port
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        connection.bind((near.address, source_port))
+        connection.bind(own_endpoint(near.address, source_port))
         if near.gbps is not None:
             _limit_segments(connection, near.gbps)
         prepare(connection, near)
@@ -262,7 +276,7 @@ class ServerPorts:
                 port = self._addresses[link.target, link.target_port]
                 where = (port.address, self._wiring.tcp_port_of(port))
                 if where not in self._listeners:
-                    self._listeners[where] = listen(*where)
+                    self._listeners[where] = listen(*where, port.interface)
                 self._expected.setdefault(where, []).append(link)
 
     def connect(self, handshakes: Handshakes) -> None:

@@ -10,6 +10,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch_topoopt.fabric.addresses import is_link_local
 from torch_topoopt.fabric.links import connections
 from torch_topoopt.fabric.rank_layout import RankLayout, rank_routes
 from torch_topoopt.plan.codec import DocumentError
@@ -58,14 +59,21 @@ def nccl_wiring(
     """The text for one job, whose ranks are those of `nccl_layout`; every call makes another job.
 
     Raises:
-        DocumentError: the wiring is not of this plan, its hosts forward for each other (the plugin
-            relays by itself), or there are more ranks than the plugin takes.
+        DocumentError: the wiring is not of this plan, has link-local addresses, its hosts forward
+            for each other (the plugin relays by itself), or there are more ranks than the plugin
+            takes.
     """
     wiring.check(plan)
     if wiring.forwarded:
         raise DocumentError(
             "forwarded: must be empty, for NCCL's plugin relays by itself; wire without forwarding"
         )
+    for i, port in enumerate(wiring.ports):
+        if is_link_local(port.address):
+            raise DocumentError(
+                f"ports[{i}].address: {port.address} is a link-local IPv6 address, which NCCL's "
+                "plugin does not take; give the cables IPv4 addresses"
+            )
     if ranks_per_server < 1:
         raise DocumentError(f"ranks_per_server: {ranks_per_server} is not 1 or more")
     layout = nccl_layout(plan, ranks_per_server)

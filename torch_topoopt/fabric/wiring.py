@@ -9,6 +9,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from torch_topoopt.fabric.addresses import is_link_local, parse_port_ip, zone_of
 from torch_topoopt.plan.codec import Document, DocumentError, brief
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PortAddress:
-    """The IPv4 address of one server's port.
+    """The address of one server's port: IPv4, or link-local IPv6 with its interface, fe80::1%eth0.
 
     `gbps` limits what the port sends; None: no limit. Several ports of a server may be one
     interface and share its address. `tcp_port` is where the port listens (None: as the Wiring
@@ -77,16 +78,12 @@ class Wiring(Document):
                     f"ports[{used[end]}]"
                 )
             used[end] = i
-            try:
-                ipaddress.IPv4Address(port.address)
-            except ipaddress.AddressValueError:
-                raise DocumentError(
-                    f"{where}.address: {brief(port.address)} is not an IPv4 address"
-                ) from None
+            _check_address(where, port)
             if port.tcp_port is not None and not 1 <= port.tcp_port <= 65535:
                 raise DocumentError(f"{where}.tcp_port: {port.tcp_port} is not in 1..65535")
             owner = owners.setdefault((port.address, self.tcp_port_of(port)), i)
-            if self.ports[owner].server != port.server:
+            # Link-local addresses are of one cable each: two hosts may have the same.
+            if self.ports[owner].server != port.server and not is_link_local(port.address):
                 raise DocumentError(f"{where}.address: {port.address} is already ports[{owner}]")
             for name, rate in (("gbps", port.gbps), ("speed_gbps", port.speed_gbps)):
                 if rate is not None and not rate > 0:
@@ -170,3 +167,20 @@ class Wiring(Document):
     def by_port(self) -> dict[tuple[int, int], PortAddress]:
         """(server, port) -> its address."""
         return {(port.server, port.port): port for port in self.ports}
+
+
+def _check_address(where: str, port: PortAddress) -> None:
+    """Raises DocumentError."""
+    try:
+        parse_port_ip(port.address)
+    except ValueError:
+        raise DocumentError(
+            f"{where}.address: {brief(port.address)} is not an IPv4 address, nor a link-local IPv6 "
+            "address with its interface, such as fe80::1%eth0"
+        ) from None
+    zone = zone_of(port.address)
+    if zone is not None and port.interface not in (None, zone):
+        raise DocumentError(
+            f"{where}.interface: {brief(port.interface)} is not {brief(zone)}, the interface of "
+            "its address"
+        )

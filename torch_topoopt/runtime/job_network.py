@@ -210,7 +210,7 @@ def _without_others(plan: Plan, wiring: Wiring, left: set[int]) -> tuple[Plan, W
 
 def log_link(opened: OpenLink, wiring: Wiring) -> None:
     connection, link = opened.connection, opened.link
-    near, far = connection.getsockname(), connection.getpeername()
+    near, far = connection.getsockname()[:2], connection.getpeername()[:2]
     own = (link.source, link.source_port) if opened.sends else (link.target, link.target_port)
     interface = wiring.by_port()[own].interface
     where = f" on {interface}" if interface else ""

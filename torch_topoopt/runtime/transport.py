@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.fabric.addresses import without_zone
 from torch_topoopt.fabric.driver import FabricError
 
 if TYPE_CHECKING:
@@ -50,4 +51,8 @@ def provider_chooser(extension: Any, transport: str) -> Callable[[socket.socket]
     if not extension.fabric_missing():
         verbs = {address for _, _, address in extension.fabric_offers("verbs") if address}
     other = "tcp" if transport == "fabric" else ""
-    return lambda connection: "verbs" if connection.getsockname()[0] in verbs else other
+
+    def provider_of(connection: socket.socket) -> str:
+        return "verbs" if without_zone(connection.getsockname()[0]) in verbs else other
+
+    return provider_of

@@ -56,7 +56,7 @@ class LocalHost(Protocol):
     """Facts of the machine that a driver runs on."""
 
     def interfaces(self) -> Mapping[str, str]:
-        """IPv4 address -> interface, of all interfaces that are up."""
+        """Address -> interface, of all interfaces that are up."""
         ...
 
     def announce(
@@ -130,7 +130,7 @@ class StaticFabric:
             listeners: dict[tuple[int, int], socket.socket] = {}
             try:
                 present = self._present_ports(placed)
-                tcp_port = self._listen(placed, listeners, stack)
+                tcp_port = self._listen(placed, present, listeners, stack)
                 announcing = stack.enter_context(
                     self._host.announce(session.token, session.udp_port, self._name, present)
                 )
@@ -198,7 +198,11 @@ class StaticFabric:
         return present
 
     def _listen(
-        self, placed: PortNames, listeners: dict[tuple[int, int], socket.socket], stack: ExitStack
+        self,
+        placed: PortNames,
+        present: Mapping[str, str],
+        listeners: dict[tuple[int, int], socket.socket],
+        stack: ExitStack,
     ) -> int:
         """Listens at all planned ports of this server, and reserves their TCP port."""
         own = {port: end for port, end in placed.items() if self._owns(end)}
@@ -211,7 +215,9 @@ class StaticFabric:
                 try:
                     for port, end in own.items():
                         address = self._file.ports[end][1].ip
-                        listeners[port] = attempt.enter_context(listen(address, tcp_port))
+                        interface = present[end.partition(":")[2]]
+                        opened = listen(address, tcp_port, interface)
+                        listeners[port] = attempt.enter_context(opened)
                 except OSError as error:
                     refusal = f"{end} ({address}) TCP port {tcp_port}: {error.strerror}"
                     reservation.close()

@@ -14,6 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric import links
+from torch_topoopt.fabric.addresses import (
+    family_of,
+    far_endpoint,
+    own_endpoint,
+    stay_on_cable,
+)
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.handshake import Handshakes, NoAnswerError
 from torch_topoopt.fabric.identity import Identity
@@ -101,12 +107,13 @@ def _call(
 
 
 def _connect(near: PortAddress, far: PortAddress, tcp_port: int, deadline: float) -> socket.socket:
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    connection = socket.socket(family_of(near.address), socket.SOCK_STREAM)
     try:
         connection.settimeout(links.time_left(deadline))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
-        connection.bind((near.address, 0))
-        connection.connect((far.address, tcp_port))
+        stay_on_cable(connection, near.address, near.interface)
+        connection.bind(own_endpoint(near.address, 0))
+        connection.connect(far_endpoint(far.address, tcp_port, near.address))
     except BaseException:
         connection.close()
         raise

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from torch_topoopt.fabric.addresses import is_link_local
 from torch_topoopt.fabric.credentials import PasswordSource  # noqa: TC001 - read with the fields
 from torch_topoopt.plan.codec import DocumentError, brief, brief_list
 
@@ -15,7 +16,8 @@ CableEnds = tuple[str, str]  # "server:port", twice
 
 @dataclass(frozen=True)
 class PortEntry:
-    """A port of a server. `address` is IPv4 with its prefix length: 10.201.0.1/30.
+    """A port of a server. `address` is IPv4 with its prefix length, 10.201.0.1/30, or link-local
+    IPv6 with its interface, fe80::1%eth0/64.
 
     `gbps` is the speed per direction (None: not known), `mtu` in bytes. `switch` is the socket of a
     circuit switch that the port is plugged into, "ocs0:3"; with a 1x2 switch in front of the port,
@@ -37,7 +39,10 @@ class PortEntry:
         return self.address.partition("/")[0]
 
     @property
-    def subnet(self) -> ipaddress.IPv4Network:
+    def subnet(self) -> ipaddress.IPv4Network | None:
+        """None for a link-local IPv6 address: that is of one cable."""
+        if is_link_local(self.address):
+            return None
         return ipaddress.IPv4Interface(self.address).network
 
 

@@ -6,6 +6,11 @@ import ipaddress
 import re
 from typing import TYPE_CHECKING
 
+from torch_topoopt.fabric.addresses import (
+    is_link_local,
+    parse_port_ip,
+    zone_of,
+)
 from torch_topoopt.plan.codec import DocumentError, brief, brief_list
 
 if TYPE_CHECKING:
@@ -42,7 +47,9 @@ def check_cluster(cluster: ClusterEntries) -> None:
             where = f"{path}.ports[{j}]"
             _check_port(port, where)
             port_names.add(port.name, f"{where}.name")
-            addresses.add(port.ip, f"{where}.address")
+            # Link-local addresses are of one cable each: two hosts may have the same.
+            own = f"{server.name} " if is_link_local(port.ip) else ""
+            addresses.add(f"{own}{port.ip}", f"{where}.address")
             if port.mac:
                 macs.add(port.mac, f"{where}.mac")
     plugged = dict(_check_cables(cluster))
@@ -72,23 +79,10 @@ def _check_name(path: str, name: str) -> None:
 
 def _check_port(port: PortEntry, path: str) -> None:
     _check_name(f"{path}.name", port.name)
-    try:
-        address = ipaddress.IPv4Interface(port.address)
-    except ValueError:
-        address = None
-    if address is None or "/" not in port.address:
-        raise DocumentError(
-            f"{path}.address: {brief(port.address)} is not an IPv4 address with its prefix length, "
-            "such as 10.201.0.1/30"
-        )
-    network = address.network
-    if network.prefixlen < 31 and address.ip in (
-        network.network_address,
-        network.broadcast_address,
-    ):
-        raise DocumentError(
-            f"{path}.address: {port.address} is the network or broadcast address of its subnet"
-        )
+    if is_link_local(port.address):
+        _check_link_local(port, path)
+    else:
+        _check_ipv4(port, path)
     if port.gbps is not None and not port.gbps > 0:
         raise DocumentError(f"{path}.bandwidth: {port.gbps} Gb/s is not greater than 0")
     if port.mac is not None and not _MAC.fullmatch(port.mac):
@@ -97,6 +91,50 @@ def _check_port(port: PortEntry, path: str) -> None:
         )
     if port.mtu is not None and port.mtu not in _MTU:
         raise DocumentError(f"{path}.mtu: {port.mtu} is not in {_MTU[0]}..{_MTU[-1]}")
+
+
+def _check_ipv4(port: PortEntry, path: str) -> None:
+    try:
+        address = ipaddress.IPv4Interface(port.address)
+    except ValueError:
+        address = None
+    if address is None or "/" not in port.address:
+        raise _no_address(port, path)
+    network = address.network
+    if network.prefixlen < 31 and address.ip in (
+        network.network_address,
+        network.broadcast_address,
+    ):
+        raise DocumentError(
+            f"{path}.address: {port.address} is the network or broadcast address of its subnet"
+        )
+
+
+def _no_address(port: PortEntry, path: str) -> DocumentError:
+    return DocumentError(
+        f"{path}.address: {brief(port.address)} is not an IPv4 address with its prefix length, "
+        "such as 10.201.0.1/30, nor a link-local one with its interface, such as fe80::1%eth0"
+    )
+
+
+def _check_link_local(port: PortEntry, path: str) -> None:
+    try:
+        parse_port_ip(port.ip)
+        # IPv6Interface does not take a zone with a prefix length everywhere
+        ipaddress.IPv6Interface(port.address.replace(f"%{zone_of(port.address)}", ""))
+    except ValueError:
+        raise _no_address(port, path) from None
+    zone = zone_of(port.address)
+    if port.interface not in (None, zone):
+        raise DocumentError(
+            f"{path}.interface: {brief(str(port.interface))} is not {brief(str(zone))}, the "
+            "interface of its address"
+        )
+    if port.switch is not None:
+        raise DocumentError(
+            f"{path}.address: {brief(port.address)} is of one cable; ports of a circuit switch "
+            "need IPv4 addresses, such as 10.201.0.1/24"
+        )
 
 
 def _check_cables(cluster: ClusterEntries) -> Iterator[tuple[str, str]]:
@@ -112,7 +150,10 @@ def _check_cables(cluster: ClusterEntries) -> Iterator[tuple[str, str]]:
         if a_server == b_server:
             raise DocumentError(f"{path}: both ends are ports of {cluster.servers[a_server].name}")
         for near, far in ((a, b), (b, a)):
-            if ipaddress.IPv4Address(far.ip) not in near.subnet:
+            if is_link_local(near.ip) and is_link_local(far.ip):
+                continue
+            mixed = is_link_local(near.ip) or is_link_local(far.ip)
+            if mixed or ipaddress.IPv4Address(far.ip) not in (near.subnet or ()):
                 raise DocumentError(
                     f"{path}: {cable[0]} ({a.address}) and {cable[1]} ({b.address}) are not in one "
                     "subnet, so they cannot talk over their cable"

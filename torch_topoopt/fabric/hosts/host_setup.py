@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch_topoopt.fabric.addresses import is_link_local
 from torch_topoopt.fabric.cluster.static_plan import place
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.driver import FabricError
@@ -124,6 +125,12 @@ class _Network:
         self._plan = plan
         self._file = file
         self._placed = placed
+        for end in sorted(placed.values()):
+            if is_link_local(file.ports[end][1].ip):
+                raise FabricError(
+                    f"{end}: {file.ports[end][1].ip} is of one cable, and no host forwards it; "
+                    "give the ports IPv4 addresses, such as 10.201.0.1/30 (ranks relay without any)"
+                )
         self._links: dict[tuple[int, int], list[Link]] = {}
         for link in plan.network.links:
             self._links.setdefault((link.source, link.target), []).append(link)
