@@ -361,7 +361,13 @@ def _sums_in_features(case: _Case) -> _Named:
     most = case.problem.max_transfers // servers**2  # a sum is one from each server to each other
     if most < _FEWEST_SUMS:
         return
-    for label, base in (("layers", case.base), *_apart_from_runs(case)):
+    op_graph, cluster = case.problem.op_graph, case.problem.cluster
+    bases = {"layers": case.base}
+    for label, chosen in case.sets_of_operators().items():
+        if label in _APART_FROM_RUNS:
+            whole = whole_operators(op_graph, cluster, chosen, case.base, None)
+            bases[f"{label} whole by bytes, layers"] = whole
+    for label, base in bases.items():
         for parts in case.divisors:
             for kind in ("columns", "rows"):
                 placed = _layers_split(case, base, parts, kind)
