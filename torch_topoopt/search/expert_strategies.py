@@ -60,6 +60,7 @@ _STAGES = (2, 4, 8, 16)
 _PARTS_OF_STAGES = (2, 4, 8, 16)
 _RUNS = (2, 4)
 _FEWEST_SUMS = 3  # of pairs of layers in parts
+_KINDS_OF_SUMS: tuple[ParameterKind, ...] = ("columns", "rows")  # of what is split first
 _APART_FROM_RUNS = ("heavy operators", "tables")
 _PARTS_APART_FROM_RUNS = (2, 4)
 
@@ -369,7 +370,7 @@ def _sums_in_features(case: _Case) -> _Named:
             bases[f"{label} whole by bytes, layers"] = whole
     for label, base in bases.items():
         for parts in case.divisors:
-            for kind in ("columns", "rows"):
+            for kind in _KINDS_OF_SUMS:
                 placed = _layers_split(case, base, parts, kind)
                 sums = _of_sums(case, placed)
                 if _FEWEST_SUMS <= len(sums) <= most:
