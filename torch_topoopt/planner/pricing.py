@@ -48,6 +48,7 @@ class PairPricing:
         self._cluster = cluster
         self._options = options
         self._problem = LoweredProblem(op_graph, cluster)
+        self._references: dict[tuple[Strategy, int], tuple[float, float]] = {}
 
     def price(self, strategy: Strategy, network: Network, count: int) -> PricedPair:
         """The pair, with rings on `network` for each group that the strategy needs."""
@@ -107,11 +108,11 @@ class PairPricing:
     def references(self, pair: PricedPair) -> tuple[float, float]:
         """Rounded seconds per iteration of the same strategy on a single ring and on an ideal
         switch."""
-        strategy, count = pair.strategy, pair.micro_batches
-        return (
-            rounded(self.single_ring_s(strategy, count)),
-            rounded(self.ideal_switch_s(strategy, count)),
-        )
+        key = strategy, count = pair.strategy, pair.micro_batches
+        if key not in self._references:
+            ring_s = rounded(self.single_ring_s(strategy, count))
+            self._references[key] = ring_s, rounded(self.ideal_switch_s(strategy, count))
+        return self._references[key]
 
 
 def rounded(seconds: float) -> float:
