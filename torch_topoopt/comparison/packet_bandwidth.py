@@ -161,11 +161,12 @@ def _run(
     keep_going: Callable[[float, int], bool] | None = None,
     **options: Any,
 ) -> FlowsResult:
+    if pattern.keep_ports:
+        options |= {"path_choice": "planned", "routing": None}
     return run_program(
         pattern.program,
         level="packet",
         keep_going=keep_going,
-        routing=pattern.routing,
         seed=seed,
-        **{**OPTIONS, **options},
+        **{"routing": pattern.routing, **OPTIONS, **options},
     )
