@@ -16,14 +16,13 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kRepeats = 6;
 constexpr size_t kReducedElements = 32 << 10;
 
-// All_reduces are timed at sizes that grow by kGrowth, until the fastest takes nearly as many times
-// as long: then bytes are what it takes its time for.
+// All_reduces are timed at sizes that grow by kGrowth, as long as they take little time; beyond the
+// last size a straight line will do, for then bytes are what they take their time for.
 constexpr size_t kLeastBytes = 1 << 10;
-constexpr size_t kMostBytes = 16 << 20;
-constexpr size_t kGrowth = 4;
-constexpr double kInBytes = 3.0;
-constexpr double kLongest_s = 0.1;  // an all_reduce that may take longer is not timed
-constexpr double kRounds_s = 0.02;  // of one size and algorithm
+constexpr size_t kMostBytes = 1 << 20;
+constexpr size_t kGrowth = 8;
+constexpr double kLongest_s = 0.15;  // an all_reduce that is expected to take longer is not timed
+constexpr double kRounds_s = 0.01;   // of one size and algorithm
 constexpr size_t kLeastRounds = 1;
 constexpr size_t kMostRounds = 5;
 // What takes that many times as long as the fastest, ever more, and has more bytes to send, is not
@@ -34,8 +33,6 @@ constexpr double kMoreBytes = 1.05;
 // A group for measuring, whose all_reduce is by one algorithm. It ends with this object.
 class Probe {
  public:
-  static constexpr size_t kCalls = 2;
-
   Probe(std::shared_ptr<Endpoint> endpoint, GroupConfig config, Algorithm algorithm,
         uint32_t channel, std::chrono::milliseconds limit)
       : limit_(limit) {
@@ -74,13 +71,13 @@ class Probe {
     return least_s;
   }
 
-  // Seconds of one of two all_reduces that a caller waits for, after one that is not counted: it
-  // takes what links let through at once after a pause (the burst of a token bucket).
+  // Seconds of an all_reduce that a caller waits for, after one that is not counted: it takes what
+  // links let through at once after a pause (the burst of a token bucket).
   double secondsOfCall(std::vector<double>& data) {
     sum(data, 1);
     const auto begin = Clock::now();
-    for (size_t i = 0; i < kCalls; ++i) sum(data, 1);
-    return std::chrono::duration<double>(Clock::now() - begin).count() / kCalls;
+    sum(data, 1);
+    return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
  private:
@@ -132,7 +129,6 @@ class Race {
       }
       dropHopeless(fastest_s);
       if (entrants_.size() < 2 || fastest_s * kGrowth > kLongest_s) break;
-      if (before_s > 0 && fastest_s > before_s * kInBytes) break;
       before_s = fastest_s;
     }
     return times;
@@ -181,7 +177,7 @@ class Race {
   // Returns what the fastest takes, the mean of all members' medians.
   double timeAll(size_t bytes, double before_s) {
     std::vector<double> data(bytes / sizeof(double), 0.0);
-    const double rounds = before_s > 0 ? kRounds_s / (before_s * Probe::kCalls) : kMostRounds;
+    const double rounds = before_s > 0 ? kRounds_s / before_s : kMostRounds;
     const size_t count =
         static_cast<size_t>(std::clamp<double>(std::round(rounds), kLeastRounds, kMostRounds));
     for (size_t round = 0; round < count; ++round) {
