@@ -82,8 +82,8 @@ TEST_F(Measured, TimesGoBeforeTheModel) {
 TEST_F(Measured, BetweenTwoSizesTimesAreOnALineOfLogarithms) {
   EXPECT_NEAR(estimate_.seconds(request(10'000), Algorithm::kTree), 10e-3, 1e-9);
   EXPECT_NEAR(estimate_.seconds(request(10'000), Algorithm::kMultiRing), 10e-3, 1e-9);
-  EXPECT_EQ(chosen(request(9'000)), Algorithm::kTree);
-  EXPECT_EQ(chosen(request(11'000)), Algorithm::kMultiRing);
+  EXPECT_EQ(chosen(request(9'000, false)), Algorithm::kTree);
+  EXPECT_EQ(chosen(request(11'000, false)), Algorithm::kMultiRing);
 }
 
 TEST_F(Measured, BeyondTheLastSizeTheyGrowByTheByteButNoFasterThanLinksAreRated) {
