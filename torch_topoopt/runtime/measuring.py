@@ -59,7 +59,7 @@ def cost_of(
     deadline = time.monotonic() + timeout.total_seconds()
     section = receive(meeting, _TOPIC, deadline)
     if section is not None:
-        model = replace(decode(CostModel, section), beta_s_per_byte=rated)
+        model: CostModel = replace(decode(CostModel, section), beta_s_per_byte=rated)
     else:
         group.cost = CostModel(0.0, 0.0, 0.0, rated)
         model = session.measure_cost(group, timeout)
@@ -87,7 +87,8 @@ def _asked_way() -> str:
 
 def _read(path: Path) -> CostModel | None:
     try:
-        return decode(CostModel, json.loads(path.read_text())["cost_model"]).validate()
+        kept: CostModel = decode(CostModel, json.loads(path.read_text())["cost_model"])
+        return kept.validate()
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
