@@ -55,7 +55,8 @@ TOPOOPT_COUNTS_BITS int mostInLeaf(const uint64_t* set, int columns, int per_lea
 }
 
 // Members of `set`, which are below `columns`, in each leaf.
-TOPOOPT_COUNTS_BITS void countInLeaves(const uint64_t* set, int columns, int per_leaf, int* counts) {
+TOPOOPT_COUNTS_BITS void countInLeaves(const uint64_t* set, int columns, int per_leaf,
+                                       int* counts) {
   for (int first = 0; first < columns; first += per_leaf) {
     *counts++ = countBetween(set, first, std::min(columns, first + per_leaf));
   }
@@ -175,8 +176,8 @@ double BoardMesh::upperShare(const SubMesh& found, int per_leaf) {
 }
 
 // Steps 2 to 4: every row, from `start` on, that leaves enough columns.
-TOPOOPT_COUNTS_BITS bool BoardMesh::collectRows(BoardShape shape, int start, bool wrap, std::vector<int>& rows,
-                            ColumnSet& common) const {
+TOPOOPT_COUNTS_BITS bool BoardMesh::collectRows(BoardShape shape, int start, bool wrap,
+                                                std::vector<int>& rows, ColumnSet& common) const {
   rows.assign(1, start);
   common.assign(rowBits(start), rowBits(start) + words_);
   const int end = wrap ? start + rows_ : rows_;
@@ -193,8 +194,9 @@ TOPOOPT_COUNTS_BITS bool BoardMesh::collectRows(BoardShape shape, int start, boo
 
 // As collectRows, but always the row that has most columns in common with those before and, of
 // such, the fewest others.
-TOPOOPT_COUNTS_BITS bool BoardMesh::collectTightRows(BoardShape shape, int start, std::vector<int>& rows,
-                                 ColumnSet& common) const {
+TOPOOPT_COUNTS_BITS bool BoardMesh::collectTightRows(BoardShape shape, int start,
+                                                     std::vector<int>& rows,
+                                                     ColumnSet& common) const {
   rows.assign(1, start);
   common.assign(rowBits(start), rowBits(start) + words_);
   std::vector<std::pair<int, int>> open;  // (columns in common, row); they only become fewer
@@ -237,8 +239,7 @@ class BoardMesh::LocalSearch {
   void improve(BoardShape shape, double enough, SubMesh& best, double& best_share) {
     shape_ = shape;
     boundColumns(per_leaf_, best_share);
-    const double least =
-        crossing(mostTogether(shape.rows, per_leaf_), shape.rows) + least_columns_;
+    const double least = crossing(mostTogether(shape.rows, per_leaf_), shape.rows) + least_columns_;
     if (least >= best_share) return;
     if (!enoughRows()) return;
     size_t starts = 0;
@@ -284,7 +285,8 @@ class BoardMesh::LocalSearch {
   }
 
   // The most ordered pairs that are together where `open` rows have places yet, at least `least`
-  // and at most `most` of them in one leaf: that many more or fewer there, or whole leaves of others.
+  // and at most `most` of them in one leaf: that many more or fewer there, or whole leaves of
+  // others.
   int64_t mostWithLeaf(int open, int least, int most) const {
     most = std::min(most, open);
     const int kink = std::clamp(open - per_leaf_, least, most);
@@ -438,8 +440,7 @@ std::vector<int> BoardMesh::startRows(int wanted) const {
 }
 
 bool BoardMesh::sameColumns(int a, int b) const {
-  return row_keys_[a] == row_keys_[b] &&
-         std::equal(rowBits(a), rowBits(a) + words_, rowBits(b));
+  return row_keys_[a] == row_keys_[b] && std::equal(rowBits(a), rowBits(a) + words_, rowBits(b));
 }
 
 std::vector<int> BoardMesh::firstColumns(const ColumnSet& common, int wanted) const {

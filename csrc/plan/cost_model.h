@@ -101,8 +101,8 @@ class CostEstimate {
   const GroupLayout& layout_;
   const CostModel model_;
   std::map<Algorithm, std::map<size_t, double>> times_{};  // that were measured: bytes, seconds
-  const bool flat_;                 // one member per server
-  const bool both_;                 // every ring also runs the other way
+  const bool flat_;                                        // one member per server
+  const bool both_;                                        // every ring also runs the other way
   double links_ = 1;                // how many links of one server the rings use together
   int ring_hops_ = 0;               // the most links between neighbours on the first ring
   std::array<int, 2> grid_hops_{};  // and in a row and a column of the grid

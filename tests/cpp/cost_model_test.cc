@@ -57,8 +57,10 @@ class Measured : public testing::Test {
  protected:
   static CostModel timed() {
     CostModel model = kModel;
-    model.all_reduce = {{"tree", 1000, 1e-3},       {"tree", 100'000, 100e-3},
-                        {"multi_ring", 1000, 4e-3}, {"multi_ring", 100'000, 25e-3},
+    model.all_reduce = {{"tree", 1000, 1e-3},
+                        {"tree", 100'000, 100e-3},
+                        {"multi_ring", 1000, 4e-3},
+                        {"multi_ring", 100'000, 25e-3},
                         {"doubling", 1000, 2e-3}};
     return model;
   }
