@@ -45,6 +45,7 @@ from figures import plots
 from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import CostModel, Demand, Group, Plan
+from torch_topoopt.plan.codec import decode
 from torch_topoopt.plan.network import rings_of
 from torch_topoopt.plan.units import parse_gbps
 from torch_topoopt.runtime import backend
@@ -230,7 +231,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         setting.environment["XDG_CACHE_HOME"] = str(folder)  # so that this job measures
         several = tuple(algorithm for algorithm in _ALGORITHMS if algorithm != "both ways")
         found = _launched(setting, Job({}, several, calls, options.rounds))
-        cost = CostModel(**json.loads((folder / "cost_model.json").read_text())["cost_model"])
+        document = json.loads((folder / "cost_model.json").read_text())
+        cost = decode(CostModel, document["cost_model"])
         documents = _with_plan(setting, dataclasses.replace(one, cost_model=cost), folder)
         again = Job(documents, ("both ways",), calls, options.rounds)
         found |= {"both ways": _launched(setting, again)["both ways"]}

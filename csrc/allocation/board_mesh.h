@@ -16,6 +16,7 @@ struct BoardShape {
   int columns;
 
   int boards() const { return rows * columns; }
+  bool operator==(const BoardShape&) const = default;
 };
 
 // Boards that all of `rows` have in all of `columns`, both ascending.
@@ -50,6 +51,9 @@ class BoardMesh {
   // Empty where none was found. `per_leaf` boards in a row, and in a column, share a switch of the
   // lowest tree level.
   SubMesh find(BoardShape shape, Fit fit, int per_leaf) const;
+  // As Fit::kLocal, of all shapes the best one, of equal ones the first; or the first whose
+  // upperShare is at most `enough`.
+  SubMesh findLocal(const std::vector<BoardShape>& shapes, int per_leaf, double enough) const;
 
   // The boards must be free.
   void take(const SubMesh& found);
@@ -65,18 +69,22 @@ class BoardMesh {
   static double upperShare(const SubMesh& found, int per_leaf);
 
  private:
+  class LocalSearch;
+
   bool collectRows(BoardShape shape, int start, bool wrap, std::vector<int>& rows,
                    ColumnSet& common) const;
   bool collectTightRows(BoardShape shape, int start, std::vector<int>& rows,
                         ColumnSet& common) const;
-  SubMesh findLocal(BoardShape shape, int per_leaf) const;
   SubMesh findTight(BoardShape shape) const;
   std::vector<int> startRows(int wanted) const;
   bool sameColumns(int a, int b) const;
   std::vector<int> firstColumns(const ColumnSet& common, int wanted) const;
-  std::vector<int> localColumns(const ColumnSet& common, int wanted, int per_leaf) const;
+  void localColumns(const ColumnSet& common, int wanted, int per_leaf, std::vector<int>& in_leaf,
+                    std::vector<int>& columns) const;
   std::vector<int> tightColumns(const ColumnSet& common, int wanted) const;
   void flip(const SubMesh& found, bool to_free);
+  void countLeaves(int per_leaf) const;
+  void countLeavesOf(int row) const;
   const uint64_t* rowBits(int row) const { return &bits_[static_cast<size_t>(row) * words_]; }
 
   int rows_;
@@ -85,8 +93,14 @@ class BoardMesh {
   std::vector<uint64_t> bits_;
   std::vector<int> free_in_row_;
   std::vector<int> free_in_column_;
+  std::vector<uint64_t> row_keys_;  // equal where rows have the same free columns
   int free_boards_ = 0;
   int first_open_row_ = 0;  // those above have no free board
+  // For Fit::kLocal, of the last `per_leaf`: the leaf of each row among those of a column, and the
+  // most free boards that the row has in one leaf of its own.
+  mutable int per_leaf_ = 0;
+  mutable std::vector<int> leaf_of_;
+  mutable std::vector<int> most_in_leaf_;
 };
 
 }  // namespace topoopt

@@ -10,22 +10,12 @@
 namespace topoopt {
 namespace {
 
-SubMesh findJob(const BoardMesh& mesh, const std::vector<BoardShape>& shapes, Fit fit,
-                int per_leaf) {
-  SubMesh best;
-  double best_share = 0;
+SubMesh findJob(const BoardMesh& mesh, const std::vector<BoardShape>& shapes, Fit fit) {
   for (BoardShape shape : shapes) {
-    SubMesh found = mesh.find(shape, fit, per_leaf);
-    if (found.empty()) continue;
-    if (fit != Fit::kLocal) return found;
-    const double share = BoardMesh::upperShare(found, per_leaf);
-    if (best.empty() || share < best_share) {
-      best = std::move(found);
-      best_share = share;
-    }
-    if (best_share == 0) break;
+    SubMesh found = mesh.find(shape, fit, 1);
+    if (!found.empty()) return found;
   }
-  return best;
+  return {};
 }
 
 int boardsOf(const std::vector<BoardShape>& shapes) {
@@ -71,12 +61,23 @@ std::vector<int> victims(const BoardMesh& mesh, const std::vector<SubMesh>& plac
 std::vector<SubMesh> allocateInOrder(BoardMesh& mesh, const JobShapes& jobs,
                                      const std::vector<int>& order, Fit fit, int per_leaf) {
   std::vector<SubMesh> placed(jobs.size());
+  // Boards only become fewer: what the last job of the same shapes got is as much as can be hoped
+  // for.
+  const std::vector<BoardShape>* last = nullptr;
+  double enough = 0;
   for (int job : order) {
     if (job < 0 || job >= static_cast<int>(jobs.size()) || !placed[job].empty()) {
       throw std::invalid_argument("order: not every job once");
     }
     if (boardsOf(jobs[job]) > mesh.freeBoards()) continue;
-    placed[job] = findJob(mesh, jobs[job], fit, per_leaf);
+    if (fit != Fit::kLocal) {
+      placed[job] = findJob(mesh, jobs[job], fit);
+    } else {
+      if (last == nullptr || jobs[job] != *last) enough = 0;
+      last = &jobs[job];
+      placed[job] = mesh.findLocal(jobs[job], per_leaf, enough);
+      enough = std::max(enough, BoardMesh::upperShare(placed[job], per_leaf));
+    }
     mesh.take(placed[job]);
   }
   return placed;
@@ -114,7 +115,7 @@ void improveAllocation(BoardMesh& mesh, const JobShapes& jobs, std::vector<SubMe
       std::vector<BoardShape> shapes = jobs[job];
       std::rotate(shapes.begin(), shapes.begin() + random.below(static_cast<int>(shapes.size())),
                   shapes.end());
-      placed[job] = findJob(mesh, shapes, random.below(2) == 0 ? Fit::kTight : Fit::kAllStarts, 1);
+      placed[job] = findJob(mesh, shapes, random.below(2) == 0 ? Fit::kTight : Fit::kAllStarts);
       if (placed[job].empty()) continue;
       mesh.take(placed[job]);
       fresh.push_back(job);

@@ -54,13 +54,22 @@ struct Record<plan::StrideRoute> {
 };
 
 template <>
+struct Record<plan::AllReduceTime> {
+  static constexpr auto python = pybind11::detail::const_name("torch_topoopt.plan.AllReduceTime");
+  static constexpr auto fields = std::tuple(Field{"algorithm", &plan::AllReduceTime::algorithm},
+                                            Field{"bytes", &plan::AllReduceTime::bytes},
+                                            Field{"seconds", &plan::AllReduceTime::seconds});
+};
+
+template <>
 struct Record<plan::CostModel> {
   static constexpr auto python = pybind11::detail::const_name("torch_topoopt.plan.CostModel");
   static constexpr auto fields =
       std::tuple(Field{"alpha_s", &plan::CostModel::alpha_s},
                  Field{"per_hop_latency_s", &plan::CostModel::per_hop_latency_s},
                  Field{"beta_s_per_byte", &plan::CostModel::beta_s_per_byte},
-                 Field{"gamma_s_per_byte", &plan::CostModel::gamma_s_per_byte});
+                 Field{"gamma_s_per_byte", &plan::CostModel::gamma_s_per_byte},
+                 Field{"all_reduce", &plan::CostModel::all_reduce});
 };
 
 template <>

@@ -67,6 +67,13 @@ GroupConfig checked(GroupConfig config, const Endpoint& endpoint) {
       fail("cost: " + std::to_string(cost) + " is not at least 0 and finite");
     }
   }
+  for (const plan::AllReduceTime& time : config.cost.all_reduce) {
+    algorithmNamed(time.algorithm);
+    if (!std::isfinite(time.seconds) || time.seconds <= 0 || time.bytes == 0) {
+      fail("cost.all_reduce: " + std::to_string(time.bytes) + " bytes in " +
+           std::to_string(time.seconds) + " s are not a time above 0");
+    }
+  }
   if (config.circuits && config.circuits->members() != size) {
     fail("circuits: they are those of " + std::to_string(config.circuits->members()) +
          " members, not of " + std::to_string(size));

@@ -103,9 +103,11 @@ void LinkGroup::useRings(uint64_t version, uint64_t first, std::vector<plan::Rin
     schedules = planned;
   } else {
     try {
+      CostModel cost = config_.cost;
+      cost.all_reduce.clear();  // over the planned rings
       schedules =
           std::make_shared<ScheduleCache>(planned->layout().over(std::move(rings)), config_.rank,
-                                          config_.cost, algorithmNamed(config_.algorithm));
+                                          cost, algorithmNamed(config_.algorithm));
     } catch (const std::invalid_argument& wrong) {
       const std::string why = "rank " + std::to_string(config_.ranks.front()) +
                               " proposes rings that cannot be: " + wrong.what();

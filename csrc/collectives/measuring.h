@@ -1,4 +1,5 @@
-// The cost model of a group, from what a few tiny collectives take over its links.
+// The cost model of a group, from what a few tiny collectives take over its links, and what its
+// all_reduces take by each algorithm.
 
 #pragma once
 

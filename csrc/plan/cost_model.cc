@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <stdexcept>
 
@@ -71,6 +72,11 @@ CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
       model_(model),
       flat_(layout.mostOthers() == 0),
       both_(everyRingHasAReverse(layout)) {
+  for (const plan::AllReduceTime& time : model.all_reduce) {
+    if (const auto algorithm = algorithmNamed(time.algorithm)) {
+      times_[*algorithm][time.bytes] = time.seconds;
+    }
+  }
   double largest = 0;
   for (const plan::Ring& ring : layout.rings()) largest = std::max(largest, ring.share);
   links_ = 1.0 / largest;
@@ -126,7 +132,11 @@ Algorithm CostEstimate::choose(const Request& request, std::optional<Algorithm> 
   if (list.size() == 1) return list.front();
   Algorithm best = list.front();
   double least_s = std::numeric_limits<double>::infinity();
+  const bool measured =
+      request.collective == Collective::kAllReduce &&
+      std::any_of(list.begin(), list.end(), [&](Algorithm one) { return times_.contains(one); });
   for (const Algorithm algorithm : list) {
+    if (measured && !times_.contains(algorithm)) continue;  // a model is no match for a clock
     const double algorithm_s = seconds(request, algorithm);
     if (algorithm_s >= least_s) continue;
     least_s = algorithm_s;
@@ -269,6 +279,42 @@ double CostEstimate::disseminationSeconds() const {
 }
 
 double CostEstimate::seconds(const Request& request, Algorithm algorithm) const {
+  if (const auto measured_s = measuredSeconds(request, algorithm)) return *measured_s;
+  return modelSeconds(request, algorithm);
+}
+
+// Gathering and scattering along rings are the halves of their all_reduce.
+std::optional<double> CostEstimate::measuredSeconds(const Request& request,
+                                                    Algorithm algorithm) const {
+  const bool half = request.collective == Collective::kAllGather ||
+                    request.collective == Collective::kReduceScatter;
+  const auto found = times_.find(algorithm);
+  if (found == times_.end() || !(half || request.collective == Collective::kAllReduce)) return {};
+  const std::map<size_t, double>& times = found->second;
+  const double part = half ? 0.5 : 1.0;
+  const auto above = times.lower_bound(request.bytes);
+  if (above == times.begin()) return part * above->second;
+  const auto& [low, low_s] = *std::prev(above);
+  if (above != times.end()) {
+    const auto& [high, high_s] = *above;
+    const double place = std::log(static_cast<double>(request.bytes) / static_cast<double>(low)) /
+                         std::log(static_cast<double>(high) / static_cast<double>(low));
+    return part * low_s * std::pow(high_s / low_s, place);
+  }
+  // No faster than links are rated: a slope between two short times may be noise.
+  const auto modelled = [&](size_t bytes) {
+    return modelSeconds({Collective::kAllReduce, bytes, 0, request.commutative}, algorithm);
+  };
+  double beyond_s = modelled(request.bytes) - modelled(low);
+  if (times.size() > 1) {
+    const auto& [before, before_s] = *std::prev(above, 2);
+    const double slope_s = (low_s - before_s) / static_cast<double>(low - before);
+    beyond_s = std::max(beyond_s, slope_s * static_cast<double>(request.bytes - low));
+  }
+  return part * (low_s + beyond_s);
+}
+
+double CostEstimate::modelSeconds(const Request& request, Algorithm algorithm) const {
   const size_t servers = layout_.leaders().size();
   const double around = static_cast<double>(servers - 1) / static_cast<double>(servers);
   const size_t rings = algorithm == Algorithm::kMultiRing ? layout_.rings().size() : 1;

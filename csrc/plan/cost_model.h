@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,13 @@
 
 namespace topoopt::plan {
 
+// What an all_reduce of `bytes` among all ranks has taken by an algorithm.
+struct AllReduceTime {
+  std::string algorithm;
+  size_t bytes = 0;
+  double seconds = 0;
+};
+
 // The alpha-beta-gamma model with a latency per hop, as torch_topoopt.plan.CostModel has it: a
 // message of b bytes over h links takes alpha + h (per-hop latency + b beta), and reducing it b
 // gamma.
@@ -23,6 +31,8 @@ struct CostModel {
   double per_hop_latency_s = 15e-6;  // to pass one on over one link
   double beta_s_per_byte = 1.0e-9;   // of one link
   double gamma_s_per_byte = 0.2e-9;  // of adding up
+  // What all_reduces of this very group have taken; empty for a group that was not measured.
+  std::vector<AllReduceTime> all_reduce{};
 };
 
 }  // namespace topoopt::plan
@@ -63,6 +73,8 @@ class CostEstimate {
 
   // The algorithms that can serve the request, in order of preference where costs are equal.
   std::vector<Algorithm> candidates(const Request& request) const;
+  // What was measured goes before the model: between two sizes on logarithmic axes, and beyond the
+  // last one on a straight line.
   double seconds(const Request& request, Algorithm algorithm) const;
   // The forced one if it can serve the request, or the one that costs least.
   Algorithm choose(const Request& request, std::optional<Algorithm> forced) const;
@@ -76,6 +88,8 @@ class CostEstimate {
   std::vector<TreeShare> trees(const Request& request, Algorithm algorithm) const;
 
  private:
+  double modelSeconds(const Request& request, Algorithm algorithm) const;
+  std::optional<double> measuredSeconds(const Request& request, Algorithm algorithm) const;
   double ringSteps(size_t steps, size_t bytes, double factor, bool reduces, size_t rings) const;
   double treeSeconds(const std::vector<TreeShare>& trees, size_t bytes, int directions,
                      bool reduces) const;
@@ -86,8 +100,9 @@ class CostEstimate {
 
   const GroupLayout& layout_;
   const CostModel model_;
-  const bool flat_;                 // one member per server
-  const bool both_;                 // every ring also runs the other way
+  std::map<Algorithm, std::map<size_t, double>> times_{};  // that were measured: bytes, seconds
+  const bool flat_;                                        // one member per server
+  const bool both_;                                        // every ring also runs the other way
   double links_ = 1;                // how many links of one server the rings use together
   int ring_hops_ = 0;               // the most links between neighbours on the first ring
   std::array<int, 2> grid_hops_{};  // and in a row and a column of the grid

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.allocation.boards import ranges_text
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan.units import counted, format_bytes, format_seconds
 
@@ -62,7 +62,12 @@ def show(terminal: Terminal, found: Allocation, scheme: str) -> None:
     """The allocation for people."""
     listed = list(found.placed.items())
     rows = [
-        (job.name, f"{own.shape[0]}x{own.shape[1]}", _ranges(own.rows), _ranges(own.columns))
+        (
+            job.name,
+            f"{own.shape[0]}x{own.shape[1]}",
+            ranges_text(own.rows),
+            ranges_text(own.columns),
+        )
         for job, own in listed[:_MOST_ROWS]
     ]
     if rows:
@@ -87,8 +92,8 @@ def show_plan(terminal: Terminal, plan: DefragmentationPlan, cost: MoveCost) -> 
         (
             str(number),
             move.job.name,
-            "starts" if move.before is None else _text(move.before),
-            _text(move.after),
+            "starts" if move.before is None else move.before.text(),
+            move.after.text(),
             str(move.sent()),
         )
         for number, step in enumerate(plan.steps, 1)
@@ -145,19 +150,8 @@ def _places(own: SubMesh) -> dict[str, Any]:
     return {"rows": list(own.rows), "columns": list(own.columns)}
 
 
-def _text(own: SubMesh) -> str:
-    return f"rows {_ranges(own.rows)}, columns {_ranges(own.columns)}"
-
-
 def _shape_of(job: BoardJob) -> str:
     return f"{job.rows}x{job.columns}"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """(0, 1, 2, 5) -> "0-2, 5"."""
-    starts = [numbers[0], *(b for a, b in pairwise(numbers) if b != a + 1)]
-    ends = [*(a for a, b in pairwise(numbers) if b != a + 1), numbers[-1]]
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def local_submesh(
     """What locality chooses, the slow way: of all first rows the sub-mesh whose all-to-all crosses
     least of upper levels, the first of such; `free` has each row's free columns."""
     best: tuple[list[int], list[int]] = ([], [])
-    least = 2.0
+    least = Fraction(2)
     for start in range(len(free)):
         if len(free[start]) < columns:
             continue
@@ -72,7 +73,7 @@ def local_submesh(
         if len(found) < rows:
             continue
         chosen = sorted(found), _local_columns(common, columns, per_leaf)
-        share = sum(_crossing(places, per_leaf) for places in chosen)
+        share = _crossing(chosen[0], per_leaf) + _crossing(chosen[1], per_leaf)
         if share < least:
             best, least = chosen, share
     return best
@@ -95,6 +96,6 @@ def _local_columns(common: set[int], wanted: int, per_leaf: int) -> list[int]:
     return sorted(chosen)
 
 
-def _crossing(places: list[int], per_leaf: int) -> float:
+def _crossing(places: list[int], per_leaf: int) -> Fraction:
     leaves = [place // per_leaf for place in places]
-    return 1 - sum(leaves.count(leaf) for leaf in leaves) / len(leaves) ** 2
+    return 1 - Fraction(sum(leaves.count(leaf) for leaf in leaves), len(leaves) ** 2)

@@ -11,6 +11,7 @@ from support.backend.ranks import make_plan, run_ranks, values
 
 import torch_topoopt
 from torch_topoopt.plan import CostModel
+from torch_topoopt.plan.codec import decode
 
 ELEMENTS = 240_000
 
@@ -100,7 +101,11 @@ def test_a_job_measures_what_messages_cost_and_writes_it_down(tmp_path):
     links = values(run_ranks(make_plan(3, 2), tmp_path, create_and_end))
     section = json.loads((tmp_path / "cost_model.json").read_text())
     assert list(section) == ["cost_model"]
-    CostModel(**section["cost_model"]).validate()
+    model = decode(CostModel, section["cost_model"]).validate()
+    timed = {time.bytes: set[str]() for time in model.all_reduce}
+    for time in model.all_reduce:
+        timed[time.bytes].add(time.algorithm)
+    assert {"ring", "tree"} <= timed[1024] == max(timed.values(), key=len)
     assert all(link["sent_bytes"] == 0 for of_rank in links for link in of_rank)
 
 

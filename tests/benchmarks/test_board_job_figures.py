@@ -55,7 +55,8 @@ def test_cells_compare_sets_of_heuristics_on_the_same_mixes() -> None:
 
 
 def row_of(function: str, parameters: dict[str, Any]) -> Any:
-    better = 0.1 * list(board_jobs.VARIANTS).index(parameters.get("variant", "greedy"))
+    every = [*board_jobs.VARIANTS, *board_jobs.BOUNDS]
+    better = 0.1 * every.index(parameters.get("variant", "greedy"))
     if function == "figure_5":
         return board_jobs.figure_5()
     if function == "boards_by_size":
@@ -80,7 +81,7 @@ def test_every_figure_is_made_of_its_rows(number: int) -> None:
     if number == 8:
         of = "Hx2Mesh, 16x16 boards", "transpose"
         assert found["utilisation, median", *of] == pytest.approx(0.3)
-        assert len(made.quantities) == 4 * 9 * (3 + 1)
+        assert len(made.quantities) == 4 * 11 * (3 + 1)
     if number == 9:
         of = "Hx4Mesh, 32x32 boards", "greedy"
         assert found["AllReduce: part of tree traffic on upper levels, maximum", *of] == 0.4
@@ -97,3 +98,11 @@ def test_the_speed_of_each_set_of_heuristics_is_printed(
     assert len(lines) == 2 + len(board_jobs.VARIANTS)
     assert board_allocation.main(["--boards", "8"]) == 2
     assert "boards: '8' is not COLUMNSxROWS" in capsys.readouterr().err
+
+
+def test_no_variant_exceeds_the_bound_of_its_shapes() -> None:
+    mixes: dict[str, Any] = {"law": "powers", "columns": 8, "rows": 8, "mixes": 30, "failed": 0, "seed": 3}
+    bound = board_jobs.utilisations(**mixes, variant="bound, transpose + aspect")
+    for variant in board_jobs.VARIANTS:
+        found = board_jobs.utilisations(**mixes, variant=variant)
+        assert all(ours <= most for ours, most in zip(found, bound, strict=True))

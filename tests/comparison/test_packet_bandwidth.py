@@ -23,6 +23,7 @@ from torch_topoopt.comparison.packet_bandwidth import (
     torus_seconds,
 )
 from torch_topoopt.plan import Cluster
+from torch_topoopt.sim.traffic_patterns import _Flows, ring_all_reduce
 
 
 def _hx(board: int, boards: int) -> Topology:
@@ -95,6 +96,34 @@ def test_steps_of_a_ring_that_are_left_out_take_as_long_as_the_others(
     assert full.simulated == full.steps
     # Chunks of half a packet and less: a ring's cables and traces are not spread evenly along it.
     assert short.seconds == pytest.approx(full.seconds, rel=0.06 if size_bytes == 1 << 20 else 0.01)
+
+
+@pytest.mark.parametrize("boards", [4, 8])
+def test_rings_of_single_accelerators_have_ports_of_their_own(
+    boards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ports of a row lead to one switch: where packets choose among them, rings meet and lose
+    what the larger mesh loses more of."""
+    plane = _hx(1, boards)
+    long_bytes = 2.0**20 * boards**2 * len(plane.rings)
+    own = all_reduce_share(plane, long_bytes, ring_seconds(plane, long_bytes).seconds)
+    steps = 2 * (boards**2 - 1) / boards**2  # of which half of the injection is the peak
+    assert 0.97 * 2 / steps < own < 2 / steps
+    monkeypatch.setattr(_Flows, "_dealt_paths", lambda *unused: None)
+    chosen = all_reduce_share(plane, long_bytes, ring_seconds(plane, long_bytes).seconds)
+    assert chosen < (0.95 if boards == 8 else 1.01) * own
+
+
+def test_rings_over_several_switches_choose_their_ports() -> None:
+    tree = one_plane(tapered_fat_tree.build(Cluster(32, 16, 400.0), radix=8, taper=1.0))
+    orders = [ring.servers for ring in tree.rings]
+    assert not ring_all_reduce(tree, orders, 2.0**20, steps=2).keep_ports
+    plane = _hx(1, 4)
+    pattern = ring_all_reduce(plane, [r.servers for r in plane.rings], 2.0**20, steps=1)
+    assert pattern.keep_ports
+    flows = [pattern.program.flow(task) for task in range(pattern.program.task_count)]
+    links = [link for flow in flows for link in flow.links]
+    assert sorted(links) == list(range(len(plane.links)))  # each is used, and by one flow
 
 
 def test_all_reduce_bandwidth_is_a_part_of_half_of_what_is_injected() -> None:

@@ -53,6 +53,77 @@ TEST_F(Choice, FewBytesTakeFewRoundsAndManyTakeAllRings) {
   EXPECT_EQ(chosen(Collective::kExchange, 1 << 20), Algorithm::kDirect);
 }
 
+class Measured : public testing::Test {
+ protected:
+  static CostModel timed() {
+    CostModel model = kModel;
+    model.all_reduce = {{"tree", 1000, 1e-3},
+                        {"tree", 100'000, 100e-3},
+                        {"multi_ring", 1000, 4e-3},
+                        {"multi_ring", 100'000, 25e-3},
+                        {"doubling", 1000, 2e-3}};
+    return model;
+  }
+  static Request request(size_t bytes, bool commutative = true) {
+    return {Collective::kAllReduce, bytes, 3, commutative};
+  }
+  Algorithm chosen(const Request& request) { return estimate_.choose(request, std::nullopt); }
+
+  GroupLayout layout_{12, fourRings()};
+  CostEstimate estimate_{layout_, timed()};
+};
+
+TEST_F(Measured, TimesGoBeforeTheModel) {
+  EXPECT_EQ(chosen(request(8)), Algorithm::kTree);  // by the model it is doubling
+  EXPECT_EQ(chosen(request(64 << 20)), Algorithm::kMultiRing);
+  EXPECT_EQ(estimate_.seconds(request(8), Algorithm::kTree), 1e-3);
+  EXPECT_EQ(estimate_.seconds(request(1000), Algorithm::kMultiRing), 4e-3);
+  EXPECT_EQ(estimate_.seconds(request(100'000), Algorithm::kMultiRing), 25e-3);
+}
+
+TEST_F(Measured, BetweenTwoSizesTimesAreOnALineOfLogarithms) {
+  EXPECT_NEAR(estimate_.seconds(request(10'000), Algorithm::kTree), 10e-3, 1e-9);
+  EXPECT_NEAR(estimate_.seconds(request(10'000), Algorithm::kMultiRing), 10e-3, 1e-9);
+  EXPECT_EQ(chosen(request(9'000, false)), Algorithm::kTree);
+  EXPECT_EQ(chosen(request(11'000, false)), Algorithm::kMultiRing);
+}
+
+TEST_F(Measured, BeyondTheLastSizeTheyGrowByTheByteButNoFasterThanLinksAreRated) {
+  const double slope_s = 75e-3 / 99'000;
+  CostModel slow = timed();
+  slow.all_reduce[1].seconds = 76e-3;
+  EXPECT_NEAR(CostEstimate(layout_, slow).seconds(request(1'100'000), Algorithm::kTree),
+              76e-3 + 1e6 * slope_s, 1e-9);
+  CostModel rated = timed();
+  rated.beta_s_per_byte = 1e-3;
+  const CostEstimate estimate(layout_, rated);
+  const CostEstimate model(layout_, [&] {
+    CostModel without = rated;
+    without.all_reduce.clear();
+    return without;
+  }());
+  const auto of_model = [&](size_t bytes) {
+    return model.seconds(request(bytes), Algorithm::kMultiRing);
+  };
+  EXPECT_NEAR(estimate.seconds(request(1'100'000), Algorithm::kMultiRing),
+              25e-3 + of_model(1'100'000) - of_model(100'000), 1e-6);
+}
+
+TEST_F(Measured, WhatWasNotTimedIsNotChosenUnlessNothingElseWas) {
+  EXPECT_EQ(chosen(request(8, false)), Algorithm::kTree);
+  CostModel doubling = kModel;
+  doubling.all_reduce = {{"doubling", 1000, 1.0}};
+  const CostEstimate estimate(layout_, doubling);
+  EXPECT_EQ(estimate.choose(request(8), std::nullopt), Algorithm::kDoubling);
+  EXPECT_EQ(estimate.choose(request(64 << 20), std::nullopt), Algorithm::kMultiRing);
+}
+
+TEST_F(Measured, GatheringAndScatteringAreHalvesOfRings) {
+  for (const Collective half : {Collective::kAllGather, Collective::kReduceScatter}) {
+    EXPECT_EQ(estimate_.seconds({half, 1000, 0, true}, Algorithm::kMultiRing), 2e-3);
+  }
+}
+
 TEST_F(Choice, AForcedAlgorithmIsTakenWhereItCanServe) {
   EXPECT_EQ(chosen(Collective::kAllReduce, 8, "ring"), Algorithm::kRing);
   EXPECT_EQ(chosen(Collective::kAllReduce, 64 << 20, "tree"), Algorithm::kTree);

@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <numeric>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "collectives/link_group.h"
@@ -48,7 +50,20 @@ TEST(Measuring, GivesAllMembersTheSameModelAndLeavesThePayloadCountersAlone) {
       EXPECT_EQ(model.alpha_s, models[0].alpha_s);
       EXPECT_EQ(model.per_hop_latency_s, models[0].per_hop_latency_s);
       EXPECT_EQ(model.gamma_s_per_byte, models[0].gamma_s_per_byte);
+      ASSERT_EQ(model.all_reduce.size(), models[0].all_reduce.size());
+      for (size_t i = 0; i < model.all_reduce.size(); ++i) {
+        EXPECT_EQ(model.all_reduce[i].algorithm, models[0].all_reduce[i].algorithm);
+        EXPECT_EQ(model.all_reduce[i].seconds, models[0].all_reduce[i].seconds);
+        EXPECT_GT(model.all_reduce[i].seconds, 0);
+      }
     }
+    std::set<std::string> at_least;  // at the smallest size all that there are are timed
+    for (const plan::AllReduceTime& time : models[0].all_reduce) {
+      if (time.bytes == models[0].all_reduce[0].bytes) at_least.insert(time.algorithm);
+    }
+    std::set<std::string> all = {"doubling", "tree", "ring"};
+    if (rings.size() > 1) all.insert("multi_ring");
+    EXPECT_EQ(at_least, all);
     for (int rank = 0; rank < 4; ++rank) {
       for (const LinkTraffic& link : network.at(rank)->traffic()) {
         EXPECT_EQ(link.sent_bytes, 0u);

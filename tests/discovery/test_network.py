@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -202,3 +202,28 @@ def test_hosts_that_are_cut_off_are_named() -> None:
     assert "host node3 (rank 3; 10.1.3.1 on nic3); host node4 (rank 4; 10.1.3.2 on nic3)" in message
     alone = unreachable(servers[:3], [[0, 1], [2]])
     assert alone.startswith("host node2 (rank 2; 10.1.2.2 on nic2): reached by no other host")
+
+
+def test_cables_that_are_a_torus_are_recognised() -> None:
+    """Rows and columns for the AllReduce along them, and rings that use every cable both ways."""
+    place = [(i, j) for i in range(3) for j in range(4)]
+    number = {at: (7 * k + 2) % 12 for k, at in enumerate(place)}
+    cables = [
+        (number[i, j], number[other], 100.0)
+        for i, j in place
+        for other in ((i, (j + 1) % 4), ((i + 1) % 3, j))
+    ]
+    servers = make_servers(12, cables)
+    plan, _ = plan_network(servers, answer(servers))
+    (group,) = plan.network.groups
+    assert {frozenset(row) for row in group.grid} == {
+        frozenset(number[i, j] for j in range(4)) for i in range(3)
+    }
+    assert len(group.rings) == 4
+    orders = [ring.servers for ring in group.rings]
+    used = {step for order in orders for step in pairwise((*order, order[0]))}
+    assert used == {(link.source, link.target) for link in plan.network.links}
+    slow = [(*cables[0][:2], 10.0), *cables[1:]]
+    servers = make_servers(12, slow)
+    plan, _ = plan_network(servers, answer(servers))
+    assert plan.network.groups[0].grid == ()

@@ -42,7 +42,7 @@ def test_a_job_on_a_hammingmesh_runs_on_its_boards(tmp_path: Path) -> None:
     assert "launch: servers of a HammingMesh are not reached as hosts" in refused.stderr
     dry = launcher.run(*submit, "--dry-run", "train.py")
     assert dry.returncode == 0, dry.stderr
-    assert "2x2 boards, rows 0 1, columns 0 1" in dry.stdout
+    assert "2x2 boards, rows 0-1, columns 0-1" in dry.stdout
     made = launcher.run(*submit, "train.py")
     assert made.returncode == 0, made.stderr
     served = launcher.run("cluster", "daemon", *where, "--until-idle")
@@ -54,5 +54,5 @@ def test_a_job_on_a_hammingmesh_runs_on_its_boards(tmp_path: Path) -> None:
     assert job["boards"] == {"rows": [0, 1], "columns": [0, 1]}
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(4)] == ["4"] * 4
     shown = launcher.run("cluster", "status", "--state", "queue", "1")
-    assert "2x2 boards, rows 0 1, columns 0 1" in shown.stdout
+    assert "2x2 boards, rows 0-1, columns 0-1" in shown.stdout
     assert "nothing to change" in launcher.run("cluster", "daemon", *where, "--dry-run").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from support.limits import limit_s
 
 from torch_topoopt.plan import (
+    AllReduceTime,
     Cluster,
     CostModel,
     Demand,
@@ -259,6 +261,12 @@ def test_the_cost_model_is_an_optional_section(ring_plan: RingPlan) -> None:
     measured = dataclasses.replace(plan, cost_model=CostModel(2e-5, 1e-5, 3e-10))
     assert Plan.from_json(measured.to_json()) == measured.validate()
     assert "beta_s_per_byte" not in measured.to_json()
+    assert "all_reduce" not in measured.to_json()
+    times = (AllReduceTime("tree", 1024, 1e-3), AllReduceTime("multi_ring", 1024, 2e-3))
+    timed = dataclasses.replace(plan, cost_model=CostModel(2e-5, 1e-5, 3e-10, None, times))
+    assert Plan.from_json(timed.to_json()) == timed.validate()
+    with pytest.raises(DocumentError, match=r"all_reduce\[0\].algorithm: 'trees' is not one of"):
+        Plan.from_json(timed.to_json().replace('"tree"', '"trees"'))
 
 
 def test_a_cost_model_of_version_3_is_read_by_its_old_names(ring_plan: RingPlan) -> None:
@@ -290,9 +298,19 @@ def test_a_cost_model_of_version_3_is_read_by_its_old_names(ring_plan: RingPlan)
             -1e-9,
             "cost_model.gamma_s_per_byte: -1e-09 is not a finite number from 0 on",
         ),
+        (
+            "all_reduce",
+            (AllReduceTime("tree", 8, 1.0), AllReduceTime("tree", 0, 1.0)),
+            "cost_model.all_reduce[1].bytes: 0 is not at least 1",
+        ),
+        (
+            "all_reduce",
+            (AllReduceTime("ring", 8, math.inf),),
+            "cost_model.all_reduce[0].seconds: inf is not a finite number above 0",
+        ),
     ],
 )
-def test_a_wrong_cost_is_named(ring_plan: RingPlan, field: str, value: float, message: str) -> None:
+def test_a_wrong_cost_is_named(ring_plan: RingPlan, field: str, value: Any, message: str) -> None:
     model = dataclasses.replace(CostModel(2e-5, 1e-5, 3e-10), **{field: value})
     with pytest.raises(DocumentError, match=re.escape(message)):
         dataclasses.replace(ring_plan(), cost_model=model).validate()

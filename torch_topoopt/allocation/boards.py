@@ -6,6 +6,11 @@ import operator
 import random
 import re
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MOST_BOARDS = 1_000_000
 
@@ -98,6 +103,17 @@ class SubMesh:
         """Row by row: entry i * len(columns) + j is the virtual board (i, j)."""
         return [(row, column) for row in self.rows for column in self.columns]
 
+    def text(self) -> str:
+        """For people: "rows 0-2, columns 1, 3"."""
+        return f"rows {ranges_text(self.rows)}, columns {ranges_text(self.columns)}"
+
     def meets(self, other: SubMesh) -> bool:
         """Whether some board is part of both."""
         return bool(set(self.rows) & set(other.rows) and set(self.columns) & set(other.columns))
+
+
+def ranges_text(numbers: Sequence[int]) -> str:
+    """(0, 1, 2, 5) -> "0-2, 5"."""
+    starts = [numbers[0], *(b for a, b in pairwise(numbers) if b != a + 1)]
+    ends = [*(a for a, b in pairwise(numbers) if b != a + 1), numbers[-1]]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

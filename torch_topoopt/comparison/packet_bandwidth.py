@@ -112,7 +112,7 @@ def permutation_shares(
 
 
 @dataclass(frozen=True)
-class AllReduceTime:
+class RingTime:
     """Of `steps` steps of rings, `simulated` of them packet by packet."""
 
     seconds: float
@@ -120,7 +120,7 @@ class AllReduceTime:
     simulated: int
 
 
-def ring_seconds(topology: Topology, size_bytes: float, *, seed: int = 0) -> AllReduceTime:
+def ring_seconds(topology: Topology, size_bytes: float, *, seed: int = 0) -> RingTime:
     """The AllReduce of `size_bytes` on the topology's rings at once (two Hamiltonian cycles in both
     directions on a HammingMesh and a torus).
 
@@ -133,14 +133,14 @@ def ring_seconds(topology: Topology, size_bytes: float, *, seed: int = 0) -> All
     simulated = RING_STEPS if chunk_packets <= FEW_ABOVE_PACKETS else FEW_RING_STEPS
     if steps <= simulated[-1]:
         result = _run(ring_all_reduce(topology, orders, size_bytes), seed)
-        return AllReduceTime(result.completion_s, steps, steps)
+        return RingTime(result.completion_s, steps, steps)
     first_s, second_s = (
         _run(ring_all_reduce(topology, orders, size_bytes, steps=count), seed).completion_s
         for count in simulated
     )
     first, second = simulated
     seconds = second_s + (steps - second) * (second_s - first_s) / (second - first)
-    return AllReduceTime(seconds, steps, second)
+    return RingTime(seconds, steps, second)
 
 
 def torus_seconds(
@@ -161,11 +161,12 @@ def _run(
     keep_going: Callable[[float, int], bool] | None = None,
     **options: Any,
 ) -> FlowsResult:
+    if pattern.keep_ports:
+        options |= {"path_choice": "planned", "routing": None}
     return run_program(
         pattern.program,
         level="packet",
         keep_going=keep_going,
-        routing=pattern.routing,
         seed=seed,
-        **{**OPTIONS, **options},
+        **{"routing": pattern.routing, **OPTIONS, **options},
     )

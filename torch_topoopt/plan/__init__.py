@@ -21,6 +21,7 @@ from torch_topoopt.plan.demand import (
 )
 from torch_topoopt.plan.document import (
     POLICIES,
+    AllReduceTime,
     CostModel,
     Plan,
     Policy,
@@ -55,6 +56,7 @@ __all__ = [
     "BYTES_PER_GBPS",
     "PARAMETER_KINDS",
     "POLICIES",
+    "AllReduceTime",
     "AllToAll",
     "Cluster",
     "CostModel",

@@ -27,6 +27,26 @@ _NAME_SINCE_4 = {
 SpaceName = Literal["data-parallel", "samples", "full"]
 
 
+AllReduceAlgorithm = Literal["ring", "multi_ring", "tree", "doubling", "torus"]
+
+
+@dataclass(frozen=True)
+class AllReduceTime:
+    """Seconds that an all_reduce of `bytes` among all ranks takes by an algorithm."""
+
+    algorithm: AllReduceAlgorithm
+    bytes: int
+    seconds: float
+
+    def validate(self, where: str) -> Self:
+        """Returns self, or raises DocumentError."""
+        if self.bytes < 1:
+            raise DocumentError(f"{where}.bytes: {self.bytes} is not at least 1")
+        if not 0 < self.seconds < math.inf:
+            raise DocumentError(f"{where}.seconds: {self.seconds} is not a finite number above 0")
+        return self
+
+
 @dataclass(frozen=True)
 class CostModel:
     """The alpha-beta-gamma model with a latency per hop; collectives choose their algorithm by it.
@@ -37,14 +57,18 @@ class CostModel:
 
     The latency per hop is that of the backend, a relay's software included; `link_latency_s` of the
     Cluster is the signal's alone, with which networks are simulated before anything runs.
+
+    `all_reduce` has what all ranks together have taken; it goes before the model where they choose
+    the algorithm of an all_reduce.
     """
 
-    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"beta_s_per_byte"})
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"beta_s_per_byte", "all_reduce"})
 
     alpha_s: float
     per_hop_latency_s: float
     gamma_s_per_byte: float
     beta_s_per_byte: float | None = None
+    all_reduce: tuple[AllReduceTime, ...] = ()
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError: field, value, and what would be right."""
@@ -56,6 +80,8 @@ class CostModel:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise DocumentError(f"cost_model.{name}: {value} is not a finite number from 0 on")
+        for i, time in enumerate(self.all_reduce):
+            time.validate(f"cost_model.all_reduce[{i}]")
         return self
 
 

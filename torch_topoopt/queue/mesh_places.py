@@ -104,6 +104,5 @@ class MeshPlaces:
 
 
 def boards_text(own: SubMesh) -> str:
-    """For people: "2x3 boards, rows 0 1, columns 0 2 3"."""
-    rows, columns = (" ".join(map(str, places)) for places in (own.rows, own.columns))
-    return f"{len(own.rows)}x{len(own.columns)} boards, rows {rows}, columns {columns}"
+    """For people: "2x3 boards, rows 0-1, columns 0, 2-3"."""
+    return f"{len(own.rows)}x{len(own.columns)} boards, {own.text()}"

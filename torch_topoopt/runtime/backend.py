@@ -165,7 +165,7 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
     """The group of those ranks of the job; `options` has its name and timeout."""
     options.global_ranks_in_group = ranks
     config = job.group(ranks)
-    config.name, config.cost = options.group_name, job.cost
+    config.name, config.cost = options.group_name, job.cost_for(ranks)
     config.algorithm = os.environ.get("TOPOOPT_ALGORITHM", "auto")
     # A group that is created again after its end finds what its first life has left there.
     number = store.add(f"lives/{job.life}/{config.name}/{config.rank}", 1)

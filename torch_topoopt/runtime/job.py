@@ -111,6 +111,12 @@ class Job:
             config.circuits = self._circuits
         return config
 
+    def cost_for(self, ranks: Sequence[int]) -> CostModel | None:
+        """The cost model of a group; what all ranks together have taken is for all of them only."""
+        if self.cost is None or list(ranks) == list(self.place.ranks):
+            return self.cost
+        return replace(self.cost, all_reduce=())
+
     def why_circuits_stay(self, config: Any) -> str:
         """During the all-to-alls of a group, though they move for others; "" if nothing is said."""
         if config.circuits is not None or self._circuits is None:

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.plan import CostModel
-from torch_topoopt.plan.codec import DocumentError, write_text_atomically
+from torch_topoopt.plan.codec import DocumentError, decode, json_text, write_text_atomically
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from torch_topoopt.fabric.meeting import Meeting
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.plan import AllReduceTime, Plan
 
 COST_MODEL_VARIABLE = "TOPOOPT_COST_MODEL"
 _WAYS = ("kept", "measure")
@@ -59,7 +59,7 @@ def cost_of(
     deadline = time.monotonic() + timeout.total_seconds()
     section = receive(meeting, _TOPIC, deadline)
     if section is not None:
-        model = replace(CostModel(**section), beta_s_per_byte=rated)
+        model: CostModel = replace(decode(CostModel, section), beta_s_per_byte=rated)
     else:
         group.cost = CostModel(0.0, 0.0, 0.0, rated)
         model = session.measure_cost(group, timeout)
@@ -87,7 +87,8 @@ def _asked_way() -> str:
 
 def _read(path: Path) -> CostModel | None:
     try:
-        return CostModel(**json.loads(path.read_text())["cost_model"]).validate()
+        kept: CostModel = decode(CostModel, json.loads(path.read_text())["cost_model"])
+        return kept.validate()
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -116,17 +117,30 @@ def _keep(path: Path, model: CostModel, before: CostModel | None) -> None:
 
 def _record(model: CostModel, how: str) -> None:
     log.info(
-        "%s: a message takes %.1f us and %.1f us per link, reducing %.2f ns per byte",
+        "%s: a message takes %.1f us and %.1f us per link, reducing %.2f ns per byte%s",
         how,
         model.alpha_s * 1e6,
         model.per_hop_latency_s * 1e6,
         model.gamma_s_per_byte * 1e9,
+        _described(model),
     )
     if run_dir := os.environ.get("TOPOOPT_RUN_DIR"):
         write_text_atomically(Path(run_dir) / "cost_model.json", _text(model))
 
 
+def _described(model: CostModel) -> str:
+    """The fastest algorithm at each size that was timed."""
+    fastest: dict[int, AllReduceTime] = {}
+    for one in model.all_reduce:
+        if one.bytes not in fastest or one.seconds < fastest[one.bytes].seconds:
+            fastest[one.bytes] = one
+    listed = [f"{t.bytes} B {t.seconds * 1e3:.3g} ms ({t.algorithm})" for t in fastest.values()]
+    return f"; all_reduce of {', '.join(listed)}" if listed else ""
+
+
 def _text(model: CostModel) -> str:
     section = {"cost_model": asdict(model)}
     del section["cost_model"]["beta_s_per_byte"]  # as the links are rated
-    return json.dumps(section) + "\n"
+    if not model.all_reduce:
+        del section["cost_model"]["all_reduce"]
+    return json_text(section) + "\n"

@@ -2,6 +2,10 @@
 
 Those of the HammingMesh paper's section V-A. Every flow has one shortest path, the first that the
 topology's adaptive routing allows; with `path_choice="adaptive"` packets choose for themselves.
+
+Where servers are one switch apart and have several ports to it, as single accelerators of a
+HammingMesh, every ring has ports of its own. Where packets choose between ports instead, rings meet
+there and wait for each other, and no ring can make up for that: it has one chunk at every server.
 """
 
 from __future__ import annotations
@@ -23,10 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PatternProgram:
-    """A program of flows; `routing` gave their paths, and gives the packet level its choices."""
+    """A program of flows; `routing` gave their paths, and gives the packet level its choices,
+    unless flows `keep_ports`: then their paths are what they are."""
 
     program: _core.FlowProgram
     routing: _core.AdaptiveRouting
+    keep_ports: bool = False
 
 
 @dataclass
@@ -50,17 +56,46 @@ class _Flows:
             self.after.append(flow)
         return flow
 
-    def program(self, topology: Topology) -> PatternProgram:
-        """Raises ValueError for a size that is not above 0, and as `adaptive_routing`."""
+    def program(self, topology: Topology, *, on_rings: bool = False) -> PatternProgram:
+        """With `on_rings`, and servers one switch apart at most, flows of different servers that
+        pass the same two nodes are dealt to the links between these.
+
+        Raises ValueError for a size that is not above 0, and as `adaptive_routing`.
+        """
         program = _core.FlowProgram(topology.nodes, topology.servers)
         for link in topology.links:
             program.add_link(link.source, link.target, link.gbps * 1e9, link.latency_s * 1e9)
         routing = adaptive_routing(topology)
-        source, target = (np.array(ends, dtype=np.int32) for ends in (self.source, self.target))
-        routing.add_flows(program, source, target, np.array(self.size_bytes, dtype=np.float64))
+        paths = self._dealt_paths(topology, routing) if on_rings else None
+        if paths is None:
+            source, target = (np.array(ends, dtype=np.int32) for ends in (self.source, self.target))
+            routing.add_flows(program, source, target, np.array(self.size_bytes, dtype=np.float64))
+        else:
+            for start, end, size in zip(self.source, self.target, self.size_bytes, strict=True):
+                program.add_flow(start, end, size, paths[start, end])
         before, after = (np.array(tasks, dtype=np.int32) for tasks in (self.before, self.after))
         _core.add_dependencies(program, before, after)
-        return PatternProgram(program, routing)
+        return PatternProgram(program, routing, keep_ports=paths is not None)
+
+    def _dealt_paths(
+        self, topology: Topology, routing: _core.AdaptiveRouting
+    ) -> dict[tuple[int, int], list[int]] | None:
+        """The first path of each pair, on links of its own while there are enough; None where one
+        passes more than a switch."""
+        parallel: dict[tuple[int, int], list[int]] = {}
+        for number, link in enumerate(topology.links):
+            parallel.setdefault((link.source, link.target), []).append(number)
+        taken: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
+        paths: dict[tuple[int, int], list[int]] = {}
+        for pair in dict.fromkeys(zip(self.source, self.target, strict=True)):
+            path = paths[pair] = []
+            for link in (topology.links[number] for number in routing.path(*pair)):
+                ports = parallel[link.source, link.target]
+                users = taken.setdefault((link.source, link.target), {})
+                path.append(ports[users.setdefault(pair, len(users)) % len(ports)])
+            if len(path) > 2:
+                return None
+        return paths
 
 
 def shifted_all_to_all(
@@ -118,7 +153,7 @@ def ring_all_reduce(
             raise ValueError(f"steps: {steps} is not in 1..{full}")
         chunk_bytes = size_bytes / len(orders) / len(order)
         _rotate(flows, order, chunk_bytes, full if steps is None else steps, {})
-    return flows.program(topology)
+    return flows.program(topology, on_rings=True)
 
 
 def torus_all_reduce(
@@ -144,7 +179,7 @@ def torus_all_reduce(
         done = _both_ways(flows, first, chunk_bytes, width - 1, {})
         done = _both_ways(flows, second, chunk_bytes / height, 2 * (height - 1), done)
         _both_ways(flows, first, chunk_bytes, width - 1, done)
-    return flows.program(topology)
+    return flows.program(topology, on_rings=True)
 
 
 def _both_ways(

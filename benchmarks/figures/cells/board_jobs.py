@@ -11,6 +11,7 @@ from torch_topoopt.allocation.board_job import DEFAULT_MOST_ASPECT, BoardJob, Sh
 from torch_topoopt.allocation.boards import Boards
 from torch_topoopt.allocation.schemes import SCHEMES, Heuristics
 from torch_topoopt.allocation.tree_traffic import all_reduce_bytes, all_to_all_bytes, total
+from torch_topoopt.allocation.upper_bound import most_boards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +47,13 @@ VARIANTS: dict[str, tuple[str, Heuristics]] = {
         "ours",
         Heuristics(ShapeRules(True, DEFAULT_MOST_ASPECT), sort=True, locality=True),
     ),
+}
+
+
+# As VARIANTS: what no allocation exceeds whose jobs take these shapes.
+BOUNDS: dict[str, ShapeRules] = {
+    "bound, transpose": ShapeRules(True),
+    "bound, transpose + aspect": ShapeRules(True, DEFAULT_MOST_ASPECT),
 }
 
 
@@ -106,11 +114,23 @@ def allocations(
         yield SCHEMES[scheme](boards, jobs, heuristics, seed=seed + number)
 
 
+def bounds(
+    law: str, columns: int, rows: int, count: int, rules: ShapeRules, seed: int
+) -> Iterator[float]:
+    """The share of boards that jobs can have at most (upper_bound.py), of each of `count` mixes."""
+    boards = Boards(columns, rows)
+    for _, mix in zip(range(count), job_mixes(law, columns, rows, seed), strict=False):
+        jobs = [BoardJob.square(f"{i}", size) for i, size in enumerate(mix)]
+        yield round(most_boards(boards, jobs, rules) / boards.working, 6)
+
+
 # parameters: the mixes, the boards, and how jobs get them
 def utilisations(
     *, law: str, columns: int, rows: int, mixes: int, variant: str, failed: int, seed: int
 ) -> list[float]:
-    """The share of working boards that jobs have, mix by mix."""
+    """The share of working boards that jobs have, or can have, mix by mix."""
+    if variant in BOUNDS:
+        return list(bounds(law, columns, rows, mixes, BOUNDS[variant], seed))
     every = allocations(law, columns, rows, mixes, variant, failed, seed)
     return [round(found.validate().utilisation, 6) for found in every]
 

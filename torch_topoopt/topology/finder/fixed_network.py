@@ -24,6 +24,7 @@ from torch_topoopt.plan import (
 )
 from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.topology.finder.crossed_rings import crossing_of, group_of_rings
+from torch_topoopt.topology.finder.found_torus import torus_cycles, torus_of
 from torch_topoopt.topology.finder.multi_hop_rings import short_ring
 from torch_topoopt.topology.routing.port_rates import LoadWithBytes, path_weights
 from torch_topoopt.topology.routing.shortest_paths import (
@@ -56,7 +57,8 @@ def network_of_cables(count: int, links: tuple[Link, ...], cables: list[Cable]) 
     order of the servers; cables that leave over as much again carry further rings. Where what then
     is left joins the servers in pairs, its cables are on rings too if these pairs cross a ring
     (`crossed_rings`) and an AllReduce is faster so. Elsewhere one short walk, with relays, is the
-    ring. Shares are in proportion to the slowest link of each ring,
+    ring. Of cables that are a torus and alike the group has the grid, and as rings the two cycles
+    that use every cable. Shares are in proportion to the slowest link of each ring,
     and so are the bytes of a pair to the slowest link of each of its paths. Raises DocumentError if
     the network breaks a rule, as when links do not connect all servers.
     """
@@ -73,12 +75,13 @@ def network_of_cables(count: int, links: tuple[Link, ...], cables: list[Cable]) 
         alike = len({gbps for cable_gbps in of_pair.values() for gbps in cable_gbps}) < 2
         routes = _routes(count, adjacent, None if alike else rates)
         table = Network(links, (), routes).routes_by_pair()
+        grid = torus_of(count, (cable.servers for cable in cables)) if alike else ()
         shared = (
             shared_by_slowest_link(rings, table, rates)
-            for rings in _ways_to_ring(count, cables, adjacent)
+            for rings in _ways_to_ring(count, cables, adjacent, torus_cycles(grid) if grid else [])
         )
         best = min(shared, key=lambda rings: _busiest(rings, table, rates))
-        groups = (Group(tuple(range(count)), best),)
+        groups = (Group(tuple(range(count)), best, grid),)
     ports = 1 + max((link.source_port for link in links), default=0)
     network = Network(links, groups, routes)
     return validate_network(Cluster(count, ports, UNKNOWN_GBPS), network)
@@ -114,12 +117,15 @@ def _routes(
 
 
 def _ways_to_ring(
-    count: int, cables: list[Cable], adjacent: set[Pair]
+    count: int, cables: list[Cable], adjacent: set[Pair], of_torus: list[tuple[int, ...]]
 ) -> Iterator[tuple[Ring, ...]]:
     if count == 1:
         yield ()
         return
     everyone = range(count)
+    if of_torus:  # they use every cable, both ways
+        yield group_of_rings(everyone, of_torus, duplex=True).rings
+        return
     orders, spare = _disjoint_cycles(count, cables)
     if not orders:
         if count > 2:
