@@ -46,6 +46,7 @@ VERBS = {
     "topology": Verb(
         "how to wire servers for a demand, and what the network is worth", "plan.topology"
     ),
+    "advise": Verb("how to cable servers without a switch, and what that is worth", "plan.advise"),
     "alltoall": Verb(
         "an all-to-all during which an optical switch moves circuits: when, and to what",
         "plan.alltoall",
