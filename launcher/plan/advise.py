@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import advise_output
+from torch_topoopt.launcher.plan.advise_output import Advice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch_topoopt.comparison.cabling.advice import Alternative
-    from torch_topoopt.comparison.cabling.sheets import LabelledCable, Names
+    from torch_topoopt.comparison.cabling.advice import CablingOption
+    from torch_topoopt.comparison.cabling.sheets import Names
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
 
@@ -125,20 +126,6 @@ def _subnet(text: str) -> ipaddress.IPv4Network:
         raise argparse.ArgumentTypeError(
             f"subnet: {text!r} is not a network, as 10.201.0.0/16: {error}"
         ) from None
-
-
-@dataclass(frozen=True)
-class Advice:
-    """All that is shown and written; the first of the `alternatives` is what was asked for."""
-
-    cluster: Cluster
-    plan: Plan
-    names: Names
-    cables: tuple[LabelledCable, ...]
-    alternatives: tuple[Alternative, ...]
-    sizes: tuple[float, ...]
-    disconnecting: tuple[str, ...]
-    failures: dict[str, Any]
 
 
 def main(argv: list[str]) -> int:
@@ -256,7 +243,7 @@ def _alternatives(
     graph: OpGraph | None,
     plan: Plan,
     progress: Callable[[float | None, str], None],
-) -> tuple[Alternative, ...]:
+) -> tuple[CablingOption, ...]:
     """What was asked for, one port more, and switches with all ports and with one of each."""
     from torch_topoopt.comparison.cabling.advice import cluster_for, on_cables, on_switch
 

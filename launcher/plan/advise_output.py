@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher.plan import cabling_text, plan_tables
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 
 if TYPE_CHECKING:
-    from torch_topoopt.comparison.cabling.advice import Alternative
+    from torch_topoopt.comparison.cabling.advice import CablingOption
+    from torch_topoopt.comparison.cabling.sheets import LabelledCable, Names
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.launcher.plan.advise import Advice
+    from torch_topoopt.plan import Cluster, Plan
 
 _MOST_LISTED = 12  # servers, whose ports are listed one by one
+
+
+@dataclass(frozen=True)
+class Advice:
+    """All that is shown and written; the first of the `alternatives` is what was asked for."""
+
+    cluster: Cluster
+    plan: Plan
+    names: Names
+    cables: tuple[LabelledCable, ...]
+    alternatives: tuple[CablingOption, ...]
+    sizes: tuple[float, ...]
+    disconnecting: tuple[str, ...]
+    failures: dict[str, Any]
 
 
 def title(advice: Advice) -> str:
@@ -135,7 +150,7 @@ def _show_alternatives(terminal: Terminal, advice: Advice) -> None:
         terminal.line(line)
 
 
-def _changes(first: Alternative, others: tuple[Alternative, ...]) -> list[str]:
+def _changes(first: CablingOption, others: tuple[CablingOption, ...]) -> list[str]:
     """A line on each alternative: by which factor the largest sizes change, and the cost."""
     lines = []
     for other in others:

@@ -50,7 +50,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Alternative:
+class CablingOption:
     """One way to join the servers. `cost` is in dollars by the TopoOpt paper's prices, `cable_cost`
     by the HammingMesh paper's (None: parts without a price); `iteration_s` is that of the model, if
     there is one. `disconnecting` cables are those whose loss cuts off a server; on a switch they
@@ -149,11 +149,11 @@ def times_on_switch(servers: int, gbps: float, latency_s: float, sizes: Sequence
 
 def on_cables(
     cluster: Cluster, network: Network, sizes: Sequence[float], plan: Plan | None = None
-) -> Alternative:
+) -> CablingOption:
     """The servers on cables, wired as `network`; `plan` is the model's, if there is one."""
     topology = topoopt.topology_of(cluster, network)
     cost = capital_cost(topology, cluster)
-    return Alternative(
+    return CablingOption(
         f"{counted(cluster.degree, 'port')}, cabled",
         "cables",
         cluster.degree,
@@ -186,7 +186,7 @@ def on_switch(
     ports: int,
     sizes: Sequence[float],
     job: tuple[OpGraph, Strategy, int] | None = None,
-) -> Alternative:
+) -> CablingOption:
     """The servers of `cluster` on a switch that never blocks, with `ports` ports each.
 
     Up to 64 ports it is one switch, whose ports in use are priced; more of them cost what the
@@ -204,7 +204,7 @@ def on_switch(
             ideal, graph, few, strategy, micro_batches=micro_batches
         ).iteration_s
     cost = capital_cost(priced, few)
-    return Alternative(
+    return CablingOption(
         f"{counted(ports, 'port')}, {'switch' if is_one else 'fat-tree'}",
         "switch",
         ports,
