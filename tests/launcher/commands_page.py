@@ -39,6 +39,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     },
     "--cluster": {
         "doctor": "optional, and may be the standard input",
+        "export": "for names, addresses and interfaces",
         "run": "the same command runs on every host",
         "plan": "stands in for servers, ports and bandwidth",
         "nccl-env": "only addresses are read",
@@ -73,6 +74,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     },
     "--model": {
         "advise": "the default is training in general",
+        "export": "the default is beside the plan",
         "run": "the default is the script's",
         "simulate": "the default is beside the plan",
         "cluster_submit": "the default is the script's",
@@ -83,6 +85,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "--output": {
         "profile": "an OpGraph or a trace, only if asked for",
         "advise": "a folder of several files",
+        "export": "a folder where the format has several files; one is printed",
         "plan": "the result, which has a default name",
         "discover": "the result, which has a default name",
         "fabric_script": "the default is to print it",

@@ -225,9 +225,7 @@ def _rings(plan: Plan) -> tuple[Ring, ...]:
     raise ExportError("msccl: the plan has no rings over all servers")
 
 
-def _add_ring(
-    plan: Plan, gpus: list[Gpu], ring: Ring, channel: int, first: int, size: int
-) -> None:
+def _add_ring(plan: Plan, gpus: list[Gpu], ring: Ring, channel: int, first: int, size: int) -> None:
     """Its chunks are `first` and those behind, `size` in each of the ring's segments."""
     count = len(ring.servers)
     by_pair = plan.network.routes_by_pair()

@@ -328,9 +328,7 @@ def _all_there(chunks: list[Chunk | None], where: str) -> list[Chunk | None]:
     return chunks
 
 
-def _sum(
-    own: list[Chunk | None], other: list[Chunk | None], where: str
-) -> list[Chunk | None]:
+def _sum(own: list[Chunk | None], other: list[Chunk | None], where: str) -> list[Chunk | None]:
     found: list[Chunk | None] = []
     for a, b in zip(own, other, strict=True):
         if a is None or b is None:
