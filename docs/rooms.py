@@ -46,7 +46,7 @@ FLOORS: dict[str, frozenset[str]] = {
         }
     ),
     "what runs, and what is held against it": frozenset(
-        {"comparison", "export", "report", "runtime"}
+        {"bench", "comparison", "export", "report", "runtime"}
     ),
     "what people call": frozenset({"__init__", "__main__", "launcher", "models"}),
 }

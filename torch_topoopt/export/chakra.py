@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _Rank:
+class _ServerTrace:
     """The trace of one server, as it grows."""
 
     server: int
@@ -74,7 +74,7 @@ def traces(plan: Plan, op_graph: OpGraph) -> tuple[ChakraTrace, ...]:
     """The trace of every server. Raises ExportError for more than one accelerator of a server, and
     for a pipeline."""
     _check(plan, op_graph)
-    ranks = [_Rank(server) for server in range(plan.cluster.servers)]
+    ranks = [_ServerTrace(server) for server in range(plan.cluster.servers)]
     iteration = _Iteration(plan, op_graph, ranks)
     iteration.forward()
     iteration.backward()
@@ -104,7 +104,7 @@ def _check(plan: Plan, op_graph: OpGraph) -> None:
 class _Iteration:
     """Forward and backward pass on all servers at once."""
 
-    def __init__(self, plan: Plan, op_graph: OpGraph, ranks: list[_Rank]) -> None:
+    def __init__(self, plan: Plan, op_graph: OpGraph, ranks: list[_ServerTrace]) -> None:
         self._plan, self._graph, self._ranks = plan, op_graph, ranks
         self._names = group_names(plan)
         self._reads = shared_reads(op_graph, plan.strategy)

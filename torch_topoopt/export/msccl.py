@@ -32,7 +32,7 @@ _MOST_PARTS = 64  # into which the shares of rings, and those of routes, are rou
 
 
 @dataclass
-class Step:
+class MscclStep:
     """One step; `wait` is (thread block, step) of the same GPU."""
 
     kind: str
@@ -50,7 +50,7 @@ class ThreadBlock:
     send: int
     receive: int
     channel: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[MscclStep] = field(default_factory=list)
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Algorithm:
         return ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _attributes(position: int, step: Step) -> dict[str, str]:
+def _attributes(position: int, step: MscclStep) -> dict[str, str]:
     block, waited = step.wait or (-1, -1)
     values = {
         "s": position,
@@ -186,7 +186,7 @@ def all_to_all(plan: Plan) -> Algorithm:
     _add_hops(gpus, sorted(hops), each)
     for rank, gpu in enumerate(gpus):
         own = ThreadBlock(-1, -1, 0)
-        own.steps.append(Step("cpy", ("i", rank * each), ("o", rank * each), each))
+        own.steps.append(MscclStep("cpy", ("i", rank * each), ("o", rank * each), each))
         gpu.blocks.append(own)
     return Algorithm("topoopt_routes", "alltoall", False, gpus)
 
@@ -253,14 +253,14 @@ def _add_ring(plan: Plan, gpus: list[Gpu], ring: Ring, channel: int, first: int,
                 kind = "rrcs"
             else:
                 kind = "r" if step == 2 * count - 2 else "rcs"
-            block.steps.append(Step(kind, at, at, size))
+            block.steps.append(MscclStep(kind, at, at, size))
         gpus[rank].blocks.append(block)
     for path in paths:
         for before, relay, after in zip(path, path[1:], path[2:], strict=False):
             at = ("s", gpus[relay].scratch)
             gpus[relay].scratch += size
             passing = ThreadBlock(after, before, channel)
-            passing.steps += [Step("rcs", at, at, size) for _ in range(2 * (count - 1))]
+            passing.steps += [MscclStep("rcs", at, at, size) for _ in range(2 * (count - 1))]
             gpus[relay].blocks.append(passing)
 
 
@@ -288,8 +288,8 @@ def _add_hops(
             offset, block, step = kept[here, source, target, first]
             origin, wait = ("s", offset), (block, step)
             gpus[here].blocks[block].steps[step].awaited = True
-        gpus[here].blocks[sending].steps.append(Step("s", origin, goal, size, wait))
+        gpus[here].blocks[sending].steps.append(MscclStep("s", origin, goal, size, wait))
         arriving = gpus[there].blocks[receiving].steps
-        arriving.append(Step("r", goal, goal, size))
+        arriving.append(MscclStep("r", goal, goal, size))
         if not last:
             kept[there, source, target, first] = goal[1], receiving, len(arriving) - 1

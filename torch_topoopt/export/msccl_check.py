@@ -75,7 +75,7 @@ class Checked:
 def check_text(text: str) -> Checked:
     """Reads and runs; raises ExportError with the place of what is wrong."""
     algorithm = read_algorithm(text)
-    results = [_Run(algorithm, random.Random(seed)).run() for seed in range(_ORDERS)]
+    results = [_Execution(algorithm, random.Random(seed)).run() for seed in range(_ORDERS)]
     for other in results[1:]:
         if other != results[0]:
             raise ExportError("algo: the result depends on the order of thread blocks")
@@ -237,7 +237,7 @@ def _check_step(gpu: ReadGpu, step: ReadStep, where: str) -> None:
             raise ExportError(f"{where}: waits for step {waited} of tb {block}, which is not there")
 
 
-class _Run:
+class _Execution:
     """One execution, in an order that `chance` draws."""
 
     def __init__(self, algorithm: ReadAlgorithm, chance: random.Random) -> None:
