@@ -37,6 +37,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "profile": "of one accelerator, whose operators are shown",
         "simulate": "the default is what was planned",
     },
+    "--check": {"bench": "of results", "export": "of a file"},
     "--cluster": {
         "doctor": "optional, and may be the standard input",
         "bench": "measured, not trained on",
@@ -102,6 +103,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "probe": "of the controller",
     },
     "--ports": {"advise": "a number, as people count the sockets of a box"},
+    "--run-dir": {"bench": "nothing is kept unless asked for"},
     "--seed": {"simulate": "of the packet level, which has a default of its own"},
     "--transport": {"run": "of the links that are made, not of simulated senders"},
 }

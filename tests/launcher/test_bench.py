@@ -6,6 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from plain_hosts import Hosts, make_hosts
+from support.launcher import forked
+from support.limits import limit_s
+from support.plain_namespaces import Namespaces
 
 from torch_topoopt.bench.operations import OPERATIONS
 from torch_topoopt.launcher.main import main
@@ -80,3 +84,25 @@ def test_bad_input_is_one_line(
 ) -> None:
     assert main(["bench", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_two_hosts_of_a_cluster_file(launcher: Launcher) -> None:
+    """The same command on each; rank 0's host prints the table."""
+    with Namespaces() as namespaces:
+        hosts = make_hosts(2, [(0, 1), (0, 1)], Hosts(namespaces))
+        hosts.cluster().save(launcher.folder / "cluster.yaml")
+        started = [
+            launcher.start(
+                *("bench", "all_reduce", "--cluster", "cluster.yaml", "--nnodes", "2"),
+                *("-b", "64K", "-e", "64K", "-n", "2", "--node-rank", str(host)),
+                command=("ip", "netns", "exec", hosts.names[host], *forked()),
+            )
+            for host in range(2)
+        ]
+        printed = []
+        for process in started:
+            out, err = process.communicate(timeout=limit_s(100.0))
+            assert process.returncode == 0, err
+            printed.append(out)
+    assert "# Out of bounds values : 0 OK" in printed[0]
+    assert printed[1] == ""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+import torch_topoopt
 from torch_topoopt.bench import table
 from torch_topoopt.bench.bounds import theory_bytes
 from torch_topoopt.bench.operations import (
@@ -84,7 +85,7 @@ def operations_of(text: str) -> list[str]:
     return names
 
 
-class Bench:
+class CollectiveBench:
     """All cases, measured by one rank together with the others."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -181,10 +182,8 @@ class Bench:
 
     def _sent(self) -> dict[tuple[int, int], int]:
         """What this rank's server has sent so far on its links to each other server."""
-        from torch_topoopt.runtime import backend
-
         found: dict[tuple[int, int], int] = {}
-        for link in backend.stats()["links"]:
+        for link in torch_topoopt.stats()["links"]:
             if link["source_port"] >= 0:
                 ends = link["source"], link["target"]
                 found[ends] = found.get(ends, 0) + link["sent_bytes"]
@@ -243,7 +242,7 @@ def main() -> int:
     warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
     dist.init_process_group("topoopt")
     try:
-        bench = Bench(options)
+        bench = CollectiveBench(options)
     except ValueError as error:
         if dist.get_rank() == 0:
             print(f"topoopt bench: error: {error}", file=sys.stderr)
