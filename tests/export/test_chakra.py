@@ -24,6 +24,7 @@ from torch_topoopt.export.chakra_format import (
     decode,
     encode,
 )
+from torch_topoopt.export.chakra_import import op_graph_of
 from torch_topoopt.export.errors import ExportError
 from torch_topoopt.plan import Cluster, Plan
 from torch_topoopt.search.strategies import data_parallel
@@ -215,3 +216,34 @@ def test_networks_that_the_analytical_model_lacks_have_no_file_for_it() -> None:
     network = find_network(full, plan.demand)
     text = astra_sim.configuration(replace(plan, cluster=full, network=network))["network.yml"]
     assert "FullyConnected" in text
+
+
+def test_a_trace_becomes_the_operators_of_its_rank() -> None:
+    graph = chain(3)
+    trace = traces(plan_for(graph, data_parallel(graph, 4), 4), graph)[1]
+    again = op_graph_of(decode(encode(trace)), "again", graph.batch_size // 4)
+    assert [o.name for o in again.operators] == [o.name for o in graph.operators]
+    for found, original in zip(again.operators, graph.operators, strict=True):
+        assert found.forward_flops == original.forward_flops // 4
+        assert found.backward_flops == original.backward_flops // 4
+        assert found.parameter_gradient_bytes == original.parameter_gradient_bytes
+        assert found.measured[0].forward_s > 0
+
+
+def test_backward_nodes_of_pytorch_keep_their_order() -> None:
+    names = ["aten::linear", "aten::relu", "ReluBackward0", "AddmmBackward0", "AddmmBackward0"]
+    nodes = [ChakraNode(i, name, NodeType.COMP, duration_us=10 + i) for i, name in enumerate(names)]
+    reduce = {"comm_type": int(CollectiveType.ALL_REDUCE), "comm_size": 64}
+    nodes.append(ChakraNode(9, "nccl", NodeType.COMM_COLL, (3,), attributes=reduce))
+    graph = op_graph_of(ChakraTrace(tuple(nodes)), "foreign", 8)
+    assert [o.name for o in graph.operators] == [
+        *("aten::linear", "aten::relu", "AddmmBackward0", "AddmmBackward0.2", "ReluBackward0")
+    ]
+    backward_us = [round(o.measured[0].backward_s * 1e6) for o in reversed(graph.operators)]
+    assert backward_us == [12, 13, 14, 0, 0]
+    assert [o.parameter_gradient_bytes for o in graph.operators] == [0, 0, 0, 64, 0]
+
+
+def test_a_trace_that_computes_nothing_is_refused() -> None:
+    with pytest.raises(ExportError, match="no COMP node"):
+        op_graph_of(ChakraTrace(()), "empty", 1)
