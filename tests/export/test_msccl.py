@@ -75,7 +75,7 @@ def test_shares_of_rings_are_chunks() -> None:
     network = replace(plan.network, groups=(Group(everyone, rings),))
     algorithm = check_text(msccl.all_reduce(replace(plan, network=network)).xml()).algorithm
     assert [gpu.chunks["i"] for gpu in algorithm.gpus] == [16] * 4
-    counts = {b.channel: b.steps[0].count for gpu in algorithm.gpus for b in gpu.blocks}
+    counts = {b.channel: b.steps[0].chunks for gpu in algorithm.gpus for b in gpu.blocks}
     assert counts == {0: 3, 1: 1}
 
 

@@ -68,7 +68,7 @@ class Case:
     def count(self) -> int:
         """Elements of one rank's part, as nccl-tests counts them."""
         parts = self.ranks if self.operation in _SPLIT else 1
-        return self.size_bytes // DATATYPES[self.datatype].itemsize // parts
+        return self.size_bytes // int(DATATYPES[self.datatype].itemsize) // parts
 
     @property
     def elements(self) -> int:
@@ -78,7 +78,7 @@ class Case:
     @property
     def moved_bytes(self) -> int:
         """The size that is really measured: `size_bytes` down to whole parts."""
-        return self.elements * DATATYPES[self.datatype].itemsize
+        return self.elements * int(DATATYPES[self.datatype].itemsize)
 
 
 class Buffers:

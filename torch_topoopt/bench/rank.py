@@ -203,7 +203,8 @@ class CollectiveBench:
             rates = self._plan.cluster.pair_gbps(self._plan.network.links)
         return [
             table.LinkRow(
-                *ends,
+                ends[0],
+                ends[1],
                 sent,
                 theory.get(ends) if theory else None,
                 sent * 8 / seconds / 1e9,

@@ -49,6 +49,7 @@ def configuration(plan: Plan) -> dict[str, str]:
         "collective-optimization": "localBWAware",
         "local-mem-bw": 1600,
         "boost-mode": 0,
+        "roofline-enabled": 0,
     }
     groups = {
         name: list(servers)

@@ -45,7 +45,7 @@ def op_graph_of(trace: ChakraTrace, model: str, batch_size: int) -> OpGraph:
                 alone.append(node)
     made = [_operator(title, node, passes.get(title)) for title, node in forward.items()]
     names = set(forward)
-    owner = {node.number: i for i, title in enumerate(forward) if (node := passes.get(title))}
+    owner = {passes[title].number: i for i, title in enumerate(forward) if title in passes}
     for node in reversed(alone):
         title = _unique(_title(node), names)
         names.add(title)

@@ -33,7 +33,7 @@ class ReadStep(NamedTuple):
     kind: str
     source: tuple[str, int]
     target: tuple[str, int]
-    count: int
+    chunks: int
     wait: tuple[int, int] | None
 
 
@@ -133,8 +133,8 @@ def _gpu(element: ET.Element, rank: int) -> ReadGpu:
             _step(step, f"{of_block}.step[{i}]", i)
             for i, step in enumerate(_children(child, "step", of_block))
         )
-        peers = [_number(child, of_block, name, -1) for name in ("send", "recv")]
-        blocks.append(ReadBlock(*peers, _number(child, of_block, "chan"), steps))
+        send, receive = (_number(child, of_block, name, -1) for name in ("send", "recv"))
+        blocks.append(ReadBlock(send, receive, _number(child, of_block, "chan"), steps))
     return ReadGpu(chunks, tuple(blocks))
 
 
@@ -197,7 +197,7 @@ def _check_connections(algorithm: ReadAlgorithm) -> None:
                 (received, (block.receive, rank, block.channel), block.receive, _RECEIVES),
             )
             for table, key, peer, kinds in ends:
-                counts = [step.count for step in block.steps if step.kind in kinds]
+                counts = [step.chunks for step in block.steps if step.kind in kinds]
                 if counts and peer < 0:
                     raise ExportError(f"{where}: sends or receives, and has no peer for it")
                 if counts and key in table:
@@ -226,9 +226,9 @@ def _check_step(gpu: ReadGpu, step: ReadStep, where: str) -> None:
     else:
         touched = (step.target,) if step.kind in ("r", "rcs") else (step.source, step.target)
     for buffer, offset in touched:
-        if offset < 0 or offset + step.count > gpu.chunks[buffer]:
+        if offset < 0 or offset + step.chunks > gpu.chunks[buffer]:
             raise ExportError(
-                f"{where}: chunks {offset} to {offset + step.count - 1} of {buffer}, which has "
+                f"{where}: chunks {offset} to {offset + step.chunks - 1} of {buffer}, which has "
                 f"{gpu.chunks[buffer]}"
             )
     if step.wait is not None:
@@ -298,7 +298,7 @@ class _Execution:
             out.append(result)
         if step.kind not in ("s", "rrs", "nop"):
             buffer, offset = step.target
-            self._buffers[rank][buffer][offset : offset + step.count] = result
+            self._buffers[rank][buffer][offset : offset + step.chunks] = result
         self._done[rank][number] += 1
         return True
 
@@ -309,12 +309,12 @@ class _Execution:
         if step.kind == "nop":
             return []
         buffer, offset = step.source
-        own = self._buffers[rank][buffer][offset : offset + step.count]
+        own = self._buffers[rank][buffer][offset : offset + step.chunks]
         if step.kind in ("s", "cpy"):
             return _all_there(own, where)
         if step.kind == "re":
             buffer, offset = step.target
-            other = self._buffers[rank][buffer][offset : offset + step.count]
+            other = self._buffers[rank][buffer][offset : offset + step.chunks]
             return _sum(own, other, where)
         arrived = into.popleft()
         if step.kind in ("r", "rcs"):

@@ -106,10 +106,10 @@ def _graph(events: list[dict[str, Any]], model: str, batch_size: int) -> OpGraph
         complete = [e for e in complete if begin <= e["ts"] < end or e.get("cat") == "kernel"]
     outermost = _nested([e for e in complete if e.get("cat") == "cpu_op"])
     kernels: dict[int, float] = {}
-    for event in complete:
-        if event.get("cat") == "kernel":
-            started_by = event["args"].get("External id")
-            kernels[started_by] = kernels.get(started_by, 0.0) + event["dur"] / 1e6
+    for raw in complete:
+        if raw.get("cat") == "kernel":
+            started_by = raw["args"].get("External id")
+            kernels[started_by] = kernels.get(started_by, 0.0) + raw["dur"] / 1e6
     passes = [e for e in outermost if e.name.startswith(_BACKWARD)]
     of_number: dict[int, list[_TraceEvent]] = {}
     for event in passes:
