@@ -29,26 +29,31 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from bounds import bus_factor, least_seconds
-from direct_fabric import hop_count
 from mpi import DATATYPES as MPI_DATATYPES
 from mpi import REDUCE_OPS as MPI_REDUCE_OPS
 from mpi import MpiClient, MpiError, mpi_ranks
-from operations import DATATYPES, IN_PLACE, OPERATIONS, REDUCE_OPS, REDUCING, ROOTED, Buffers, Case
 from rank_processes import call_in_processes, exit_code_of
 from settings import Setting, direct_fabric, loopback, shared_memory
 
+from torch_topoopt.bench.bounds import bus_factor, least_seconds
+from torch_topoopt.bench.operations import (
+    DATATYPES,
+    IN_PLACE,
+    OPERATIONS,
+    REDUCE_OPS,
+    REDUCING,
+    ROOTED,
+    Case,
+)
+from torch_topoopt.bench.timing import GroupPeer, over_ranks, parse_size, sizes, target_at
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import parse_gbps
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PEERS = ("gloo", "openmpi")
 _RUN_LIMIT_S = 3600.0
@@ -63,38 +68,6 @@ def build_model() -> torch.nn.Module:
 
 def example_batch(batch_size: int = 64) -> torch.Tensor:
     return torch.zeros(batch_size, 1 << 10)
-
-
-class GroupPeer:
-    """A process group under test, seen from one rank."""
-
-    def __init__(self, name: str, group: Any, rank: int) -> None:
-        self.name = name
-        self._group = group
-        self._rank = rank
-        self._buffers: Buffers | None = None
-        self.cpu_s = 0.0  # of one call in the last `seconds`
-
-    def runs(self, case: Case) -> bool:
-        return True
-
-    def wrong(self, case: Case) -> int:
-        self._buffers = Buffers(case, self._rank)
-        self._buffers.call(self._group)
-        return self._buffers.wrong()
-
-    def seconds(self, case: Case, warm_up: int, iterations: int) -> float:
-        buffers = self._buffers
-        assert buffers is not None, "wrong() makes the buffers"
-        for _ in range(warm_up):
-            buffers.call(self._group)
-        dist.barrier(self._group)
-        started, cpu_started = time.perf_counter(), time.process_time()
-        for _ in range(iterations):
-            buffers.call(self._group)
-        seconds = (time.perf_counter() - started) / iterations
-        self.cpu_s = (time.process_time() - cpu_started) / iterations
-        return seconds
 
 
 class MpiPeer:
@@ -133,12 +106,6 @@ class Measurement:
         return statistics.median(self.seconds)
 
 
-def _over_ranks(values: list[float], reduce_op: Any) -> list[float]:
-    tensor = torch.tensor(values, dtype=torch.float64)
-    dist.all_reduce(tensor, reduce_op)
-    return [float(value) for value in tensor]
-
-
 def measure(peers: list[Peer], case: Case, options: argparse.Namespace) -> dict[str, Measurement]:
     """Alternating rounds of all peers that can run `case`; the same on every rank."""
     peers = [peer for peer in peers if peer.runs(case)]
@@ -146,9 +113,9 @@ def measure(peers: list[Peer], case: Case, options: argparse.Namespace) -> dict[
     for peer in peers:
         started = time.perf_counter()
         wrong[peer.name] = peer.wrong(case)
-        first_s = _over_ranks([time.perf_counter() - started], dist.ReduceOp.MAX)[0]
+        first_s = over_ranks([time.perf_counter() - started], dist.ReduceOp.MAX)[0]
         if first_s < 10 * options.round_seconds:  # else a warm-up costs more than it is worth
-            first_s = _over_ranks([peer.seconds(case, options.warmup_iters, 3)], dist.ReduceOp.MAX)[
+            first_s = over_ranks([peer.seconds(case, options.warmup_iters, 3)], dist.ReduceOp.MAX)[
                 0
             ]
         fitting = round(options.round_seconds / max(first_s, 1e-9))
@@ -162,19 +129,12 @@ def measure(peers: list[Peer], case: Case, options: argparse.Namespace) -> dict[
     result = {}
     for peer in peers:
         name = peer.name
-        slowest = _over_ranks(seconds[name], dist.ReduceOp.MAX)
-        cpu_s, wrongs = _over_ranks(
+        slowest = over_ranks(seconds[name], dist.ReduceOp.MAX)
+        cpu_s, wrongs = over_ranks(
             [statistics.median(cpu[name]), float(wrong[name])], dist.ReduceOp.SUM
         )
         result[name] = Measurement(slowest, cpu_s / dist.get_world_size(), int(wrongs))
     return result
-
-
-def sizes(begin: int, end: int, factor: int, step: int) -> Iterator[int]:
-    size_bytes = begin
-    while size_bytes <= end:
-        yield size_bytes
-        size_bytes = size_bytes + step if step else size_bytes * factor
 
 
 class Table:
@@ -274,22 +234,6 @@ class Table:
         Path(path).write_text(json.dumps(document, indent=1) + "\n")
 
 
-def target_at(plan: Plan | None, ranks: int, root: int, hops: int | None) -> tuple[int, int]:
-    """(rank, hops) of a server that is `hops` from `root`; None: of the farthest."""
-    if plan is None:
-        return (root + 1) % ranks, 1
-    distance = {
-        server: hop_count(plan, root, server)
-        for server in range(plan.cluster.servers)
-        if server != root
-    }
-    wanted = max(distance.values()) if hops is None else hops
-    for server, count in distance.items():
-        if count == wanted:
-            return server, count
-    raise InputError(f"hops: no server is {hops} hops from server {root}")
-
-
 def run_rank(setting: Setting, options: argparse.Namespace, mpi_folder: str | None) -> None:
     """The whole benchmark, as one of its ranks."""
     torch.set_num_threads(1)
@@ -328,16 +272,6 @@ def run_rank(setting: Setting, options: argparse.Namespace, mpi_folder: str | No
     if rank == 0 and options.json:
         table.save(options.json)
     dist.destroy_process_group()
-
-
-def parse_size(text: str) -> int:
-    """ "64K" -> 65536: powers of 1024, as in nccl-tests."""
-    units = {"K": 10, "M": 20, "G": 30}
-    shift = units.get(text[-1:].upper(), 0)
-    number = text[:-1] if shift else text
-    if not number.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8, 64K, 16M or 1G")
-    return int(number) << shift
 
 
 def parse_operations(text: str) -> list[str]:

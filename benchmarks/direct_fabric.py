@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.netns.routes import chosen_routes
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
 from torch_topoopt.topology.find_network import find_network
 
@@ -21,11 +20,6 @@ def make_plan(servers: int, degree: int, gbps: float) -> Plan:
     demand = Demand((GroupDemand(tuple(range(servers)), 1 << 20),), ())
     network = find_network(cluster, demand)
     return Plan.of_network(cluster, network, demand, model="benchmark")
-
-
-def hop_count(plan: Plan, source: int, target: int) -> int:
-    """The links that the kernels' route between two servers has."""
-    return len(chosen_routes(plan)[source, target]) - 1
 
 
 def sampled_links(plan: Plan, count: int) -> list[Link]:

@@ -43,9 +43,12 @@ VERBS = {
     "status": Verb("what a running job does at this moment", "supervise.status"),
     "inspect": Verb("whose part is missing in a job that hangs or has failed", "supervise.inspect"),
     "report": Verb("the report page of a run", "report"),
+    "bench": Verb("collectives measured, with the options and the table of nccl-tests", "bench"),
+    "export": Verb("a plan in the formats of NCCL, MSCCL, Chakra, ASTRA-sim and others", "export"),
     "topology": Verb(
         "how to wire servers for a demand, and what the network is worth", "plan.topology"
     ),
+    "advise": Verb("how to cable servers without a switch, and what that is worth", "plan.advise"),
     "alltoall": Verb(
         "an all-to-all during which an optical switch moves circuits: when, and to what",
         "plan.alltoall",

@@ -8,6 +8,7 @@ from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.profile import measure as profile_measure
 from torch_topoopt.launcher.profile import script as profile_script
+from torch_topoopt.launcher.profile import trace as profile_trace
 from torch_topoopt.plan.units import counted, format_bytes, format_flops, format_seconds
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _EXAMPLES = """\
   topoopt profile train.py:make_net -o opgraph.json
   topoopt profile bert --accelerator h100:bf16
   topoopt profile vgg:tiny --measure --output-costs costs.json    # then: topoopt plan --costs ...
+  topoopt profile --from-trace trace.json --batch-size 64 -o opgraph.json
   topoopt profile train.py --world-size 8 --output-demand demand.json -- --epochs 3
   topoopt topology --servers 8 --degree 4 --demand demand.json"""
 
@@ -48,7 +50,16 @@ _EXAMPLES = """\
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("profile", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("model", metavar="MODEL", help="name, file.py:callable, or script.py")
+    options.add_argument(
+        "model", metavar="MODEL", nargs="?", help="name, file.py:callable, or script.py"
+    )
+    options.add_argument(
+        "--from-trace",
+        metavar="FILE",
+        help="instead of MODEL: what was measured in a Kineto trace (torch.profiler, with "
+        "record_shapes=True, .json or .json.gz) or a Chakra trace (.et) of one rank's iteration of "
+        "--batch-size samples",
+    )
     options.add_argument(
         "-o",
         "--output",
@@ -73,6 +84,7 @@ def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     own, dashes, script_arguments = profile_script.split(argv)
     arguments = make_parser().parse_args(own)
+    profile_trace.check(arguments)
     if profile_script.wanted(arguments, dashes):
         return profile_script.main(arguments, script_arguments)
     if arguments.accelerator is not None:
@@ -85,11 +97,15 @@ def main(argv: list[str]) -> int:
             raise InputError(f"{name}: nothing is measured; add --measure, or leave --{name} out")
     terminal = console.Terminal(json_output=arguments.json)
     measured = None
-    with terminal.progress(f"profiling {arguments.model}") as progress:
+    with terminal.progress(f"profiling {arguments.model or arguments.from_trace}") as progress:
         if arguments.measure:
             table, measured = profile_measure.measure(arguments, progress)
         progress(None, "tracing")
-        graph = documents.op_graph_of(arguments.model, arguments.batch_size, costs=arguments.costs)
+        graph = (
+            profile_trace.load(arguments)
+            if arguments.from_trace is not None
+            else documents.op_graph_of(arguments.model, arguments.batch_size, costs=arguments.costs)
+        )
         if arguments.measure:
             from torch_topoopt.profile.cost_table import with_costs
 

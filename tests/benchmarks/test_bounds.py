@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from bounds import bus_factor, busiest_link_pairs, fewest_links, least_seconds
-from collectives import parse_size, sizes, target_at
-from direct_fabric import hop_count, make_plan, sampled_links
+from direct_fabric import make_plan, sampled_links
 
-from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.bench.bounds import (
+    bus_factor,
+    busiest_link_pairs,
+    fewest_links,
+    hop_count,
+    least_seconds,
+)
+from torch_topoopt.bench.timing import parse_size, sizes, target_at
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Plan
@@ -82,7 +87,7 @@ def test_targets_are_chosen_by_hops(twelve: Plan) -> None:
     assert target_at(twelve, 12, 0, None) == (3, 3)
     assert target_at(twelve, 12, 0, 1)[1] == 1
     assert target_at(None, 4, 3, None) == (0, 1)
-    with pytest.raises(InputError, match="hops: no server is 9 hops from server 0"):
+    with pytest.raises(ValueError, match="hops: no server is 9 hops from server 0"):
         target_at(twelve, 12, 0, 9)
 
 

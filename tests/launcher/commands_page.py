@@ -37,8 +37,11 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "profile": "of one accelerator, whose operators are shown",
         "simulate": "the default is what was planned",
     },
+    "--check": {"bench": "of results", "export": "of a file"},
     "--cluster": {
         "doctor": "optional, and may be the standard input",
+        "bench": "measured, not trained on",
+        "export": "for names, addresses and interfaces",
         "run": "the same command runs on every host",
         "plan": "stands in for servers, ports and bandwidth",
         "nccl-env": "only addresses are read",
@@ -62,14 +65,18 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "fabric_script": "never found out",
         "probe": "a host of a network file",
     },
+    "--interfaces": {"advise": "those of the ports, not where to look for cables"},
     "--iterations": {"profile": "of the script", "simulate": "of the plan"},
     "--jobs": {"allocate": "jobs that ask for boards"},
     "--level": {"alltoall": "beside the model of slots, with which it plans"},
     "--mode": {
+        "advise": "cables are plugged once, so the network is searched",
         "alltoall": "of schedules",
         "topology": "the released artifact's rules make a network, but no plan",
     },
     "--model": {
+        "advise": "the default is training in general",
+        "export": "the default is beside the plan",
         "run": "the default is the script's",
         "simulate": "the default is beside the plan",
         "cluster_submit": "the default is the script's",
@@ -79,6 +86,8 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "--network": {"fabric_up": "instead of a plan, or of servers and cables"},
     "--output": {
         "profile": "an OpGraph or a trace, only if asked for",
+        "advise": "a folder of several files",
+        "export": "a folder where the format has several files; one is printed",
         "plan": "the result, which has a default name",
         "discover": "the result, which has a default name",
         "fabric_script": "the default is to print it",
@@ -93,6 +102,8 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "controller": "every request needs it",
         "probe": "of the controller",
     },
+    "--ports": {"advise": "a number, as people count the sockets of a box"},
+    "--run-dir": {"bench": "nothing is kept unless asked for"},
     "--seed": {"simulate": "of the packet level, which has a default of its own"},
     "--transport": {"run": "of the links that are made, not of simulated senders"},
 }

@@ -1,4 +1,4 @@
-"""The benchmarks' expected results of operations, against results written out by hand."""
+"""Expected results of operations, against results written out by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import torch.distributed as dist
-from operations import OPERATIONS, Buffers, Case
 from rank_processes import RankError, call_in_processes
+
+from torch_topoopt.bench.operations import OPERATIONS, Buffers, Case
 
 if TYPE_CHECKING:
     from pathlib import Path

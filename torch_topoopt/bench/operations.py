@@ -1,7 +1,8 @@
-"""The operations that benchmarks/collectives.py measures, on buffers whose results are known.
+"""The operations that are measured, on buffers whose results are known.
 
 Element i of rank r holds (r + i) % 7, or 1 + (r + i) % 2 where they are multiplied: small integers,
-so sums of some ranks are exact in every type. benchmarks/mpi_collectives.c does the same.
+so sums of some ranks are exact in every type. benchmarks/mpi_collectives.c does
+the same.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ OPERATIONS = (
     "sendrecv",
     "barrier",
 )
-IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce"})
+IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce"})  # PyTorch has no other form of them
+BOTH_WAYS = frozenset({"all_gather", "reduce_scatter"})  # the part of a rank may lie in the whole
 REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 ROOTED = frozenset({"broadcast", "reduce"})
 DATATYPES = {
@@ -66,7 +68,7 @@ class Case:
     def count(self) -> int:
         """Elements of one rank's part, as nccl-tests counts them."""
         parts = self.ranks if self.operation in _SPLIT else 1
-        return self.size_bytes // DATATYPES[self.datatype].itemsize // parts
+        return self.size_bytes // int(DATATYPES[self.datatype].itemsize) // parts
 
     @property
     def elements(self) -> int:
@@ -76,13 +78,13 @@ class Case:
     @property
     def moved_bytes(self) -> int:
         """The size that is really measured: `size_bytes` down to whole parts."""
-        return self.elements * DATATYPES[self.datatype].itemsize
+        return self.elements * int(DATATYPES[self.datatype].itemsize)
 
 
 class Buffers:
-    """The tensors of one rank for one case."""
+    """The tensors of one rank for one case; `in_place`: of those that may be, as NCCL has it."""
 
-    def __init__(self, case: Case, rank: int) -> None:
+    def __init__(self, case: Case, rank: int, *, in_place: bool = False) -> None:
         self._case = case
         self._rank = rank
         own = case.count if case.operation == "all_gather" else case.elements
@@ -93,6 +95,13 @@ class Buffers:
             self.output = torch.full((case.count,), _UNTOUCHED, dtype=self.input.dtype)
         else:
             self.output = torch.full((case.elements,), _UNTOUCHED, dtype=self.input.dtype)
+        if in_place and case.operation in BOTH_WAYS:
+            own_part = slice(rank * case.count, (rank + 1) * case.count)
+            if case.operation == "all_gather":
+                self.output[own_part] = self.input
+                self.input = self.output[own_part]
+            else:
+                self.output = self.input[own_part]
 
     def call(self, group: dist.ProcessGroup) -> None:
         """Runs the operation once, synchronously."""

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from torch_topoopt.fabric.netns.routes import chosen_routes
+from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairDemand, PairTable
+from torch_topoopt.topology.routing.loads import link_bytes, traffic_matrix
+
 if TYPE_CHECKING:
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.bench.operations import Case
+    from torch_topoopt.plan import Pair, Plan
 
 
 def bus_factor(operation: str, ranks: int) -> float:
@@ -54,3 +59,34 @@ def busiest_link_pairs(plan: Plan) -> float:
                 loads[hop] = loads.get(hop, 0.0) + route.weight
     parallel = Counter((link.source, link.target) for link in plan.network.links)
     return max(load / parallel[hop] for hop, load in loads.items())
+
+
+def hop_count(plan: Plan, source: int, target: int) -> int:
+    """The links that the kernels' route between two servers has."""
+    return len(chosen_routes(plan)[source, target]) - 1
+
+
+def theory_bytes(plan: Plan, case: Case) -> dict[Pair, float] | None:
+    """(source, target) -> bytes that one call puts on the links between the two, by the plan's
+    rings and routes; None where these do not say it.
+
+    Short calls may go another way than rings (docs/groups.md).
+    """
+    everyone = tuple(range(plan.cluster.servers))
+    halves = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5}
+    if case.operation in halves:
+        asked = Demand((GroupDemand(everyone, case.moved_bytes),), ())
+        share = halves[case.operation]
+    elif case.operation == "all_to_all":
+        each = case.moved_bytes // case.ranks
+        asked, share = Demand((), PairTable((AllToAll(everyone, each),))), 1.0
+    elif case.operation == "sendrecv":
+        asked, share = Demand((), (PairDemand(case.root, case.target, case.moved_bytes),)), 1.0
+    else:
+        return None
+    loads = link_bytes(plan.network, traffic_matrix(plan.network, asked, plan.cluster.servers))
+    found: dict[Pair, float] = {}
+    for link, load in zip(plan.network.links, loads.tolist(), strict=True):
+        ends = link.source, link.target
+        found[ends] = found.get(ends, 0.0) + share * load
+    return found

@@ -1,0 +1,53 @@
+"""`topoopt profile --from-trace`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torch_topoopt.export.chakra_format import ChakraNode, ChakraTrace, NodeType, encode
+from torch_topoopt.launcher.main import main
+from torch_topoopt.op_graph import OpGraph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_chakra_trace_is_profiled_and_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = ChakraNode(0, "forward a", NodeType.COMP, duration_us=7)
+    (tmp_path / "rank.0.et").write_bytes(encode(ChakraTrace((node,))))
+    arguments = ("--from-trace", f"{tmp_path}/rank.0.et", "--batch-size", "4")
+    assert main(["profile", *arguments, "-o", f"{tmp_path}/graph.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "rank"
+    graph = OpGraph.load(tmp_path / "graph.json")
+    assert graph.operators[0].measured[0].forward_s == 7e-6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "MODEL: missing"),
+        (("--from-trace", "x.json"), "batch-size: missing"),
+        (("--from-trace", "x.json", "--batch-size", "0"), "batch-size: 0 is not at least 1"),
+        (("vgg", "--from-trace", "x.json"), "from-trace: it stands in for MODEL"),
+        (("--from-trace", "x.json", "--measure"), "from-trace: a trace has its times"),
+        (("--from-trace", "x.json", "--world-size", "2"), "from-trace: nothing is run"),
+        (("--from-trace", "/no/x.json", "--batch-size", "1"), "from-trace: /no/x.json: No such"),
+        (("--from-trace", "bad.et", "--batch-size", "1"), "Chakra: an empty file"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.et").touch()
+    assert main(["profile", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Collectives measured: operations whose results are known, their timing, bounds, the table."""

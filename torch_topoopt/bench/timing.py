@@ -1,0 +1,90 @@
+"""Timing of collectives, as seen from one rank: what `topoopt bench` and benchmarks/ share."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from torch_topoopt.bench.bounds import hop_count
+from torch_topoopt.bench.operations import Buffers, Case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch_topoopt.plan import Plan
+
+
+class GroupPeer:
+    """A process group under test, seen from one rank."""
+
+    def __init__(self, name: str, group: Any, rank: int) -> None:
+        self.name = name
+        self._group = group
+        self._rank = rank
+        self._buffers: Buffers | None = None
+        self.cpu_s = 0.0  # of one call in the last `seconds`
+
+    def runs(self, case: Case) -> bool:
+        return True
+
+    def wrong(self, case: Case, *, in_place: bool = False) -> int:
+        """Makes the buffers; the elements of them that the first call gets wrong on this rank."""
+        self._buffers = Buffers(case, self._rank, in_place=in_place)
+        self._buffers.call(self._group)
+        return self._buffers.wrong()
+
+    def seconds(self, case: Case, warm_up: int, iterations: int) -> float:
+        buffers = self._buffers
+        assert buffers is not None, "wrong() makes the buffers"
+        for _ in range(warm_up):
+            buffers.call(self._group)
+        dist.barrier(self._group)
+        started, cpu_started = time.perf_counter(), time.process_time()
+        for _ in range(iterations):
+            buffers.call(self._group)
+        seconds = (time.perf_counter() - started) / iterations
+        self.cpu_s = (time.process_time() - cpu_started) / iterations
+        return seconds
+
+
+def over_ranks(values: list[float], reduce_op: Any) -> list[float]:
+    tensor = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(tensor, reduce_op)
+    return [float(value) for value in tensor]
+
+
+def sizes(begin: int, end: int, factor: int, step: int) -> Iterator[int]:
+    size_bytes = begin
+    while size_bytes <= end:
+        yield size_bytes
+        size_bytes = size_bytes + step if step else size_bytes * factor
+
+
+def target_at(plan: Plan | None, ranks: int, root: int, hops: int | None) -> tuple[int, int]:
+    """(rank, hops) of a server that is `hops` from `root`; None: of the farthest."""
+    if plan is None:
+        return (root + 1) % ranks, 1
+    distance = {
+        server: hop_count(plan, root, server)
+        for server in range(plan.cluster.servers)
+        if server != root
+    }
+    wanted = max(distance.values()) if hops is None else hops
+    for server, count in distance.items():
+        if count == wanted:
+            return server, count
+    raise ValueError(f"hops: no server is {hops} hops from server {root}")
+
+
+def parse_size(text: str) -> int:
+    """ "64K" -> 65536: powers of 1024, as in nccl-tests."""
+    units = {"K": 10, "M": 20, "G": 30}
+    shift = units.get(text[-1:].upper(), 0)
+    number = text[:-1] if shift else text
+    if not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8, 64K, 16M or 1G")
+    return int(number) << shift

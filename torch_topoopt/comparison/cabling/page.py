@@ -1,0 +1,64 @@
+"""The page to print and take to the rack: drawing, list of cables, labels to cut out."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from torch_topoopt.plan.units import counted, format_gbps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.comparison.cabling.sheets import LabelledCable
+
+_STYLE = """\
+body { font: 15px sans-serif; color: #1b1f24; background: white; max-width: 60em; margin: 1em auto;
+  padding: 0 1em; }
+svg { width: 100%; height: auto; max-height: 90vh; }
+table { border-collapse: collapse; width: 100%; }
+th, td { border: 1px solid #d3d9e0; padding: .25em .6em; text-align: left; }
+tr { break-inside: avoid; }
+.labels { display: grid; grid-template-columns: repeat(auto-fill, 54mm); }
+.label { border: 1px dashed #57606a; padding: 2mm; height: 19mm; box-sizing: border-box;
+  break-inside: avoid; overflow: hidden; }
+.label b { font-size: 15px; }
+.label span { display: block; font-size: 12px; }
+@media print { h2 { break-before: page; } body { margin: 0; } }"""
+
+
+def page_of(title: str, facts: Sequence[str], svg: str, cables: Sequence[LabelledCable]) -> str:
+    """One HTML file that needs no other: `facts` are its first lines."""
+    labels = [
+        f'<div class="label"><b>{cable.label}</b><span>{escape(here.place)}</span>'
+        f"<span>to {escape(there.place)}</span></div>"
+        for cable in cables
+        for here, there in (cable.ends, cable.ends[::-1])
+    ]
+    rows = [
+        f"<tr><td>☐</td><th>{cable.label}</th>"
+        + "".join(f"<td>{escape(end.place)}</td><td>{end.address}</td>" for end in cable.ends)
+        + f"<td>{format_gbps(cable.gbps)}</td></tr>"
+        for cable in cables
+    ]
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>",
+            f"<h1>{escape(title)}</h1>",
+            *(f"<p>{escape(fact)}</p>" for fact in facts),
+            svg,
+            f"<h2>{counted(len(cables), 'cable')}</h2>",
+            "<table><thead><tr><th>plugged</th><th>cable</th><th>one end</th><th>its address</th>"
+            "<th>other end</th><th>its address</th><th>rate</th></tr></thead><tbody>",
+            *rows,
+            "</tbody></table>",
+            f"<h2>{counted(len(labels), 'label')}, one for each end</h2>",
+            '<div class="labels">',
+            *labels,
+            "</div></body></html>",
+            "",
+        ]
+    )

@@ -1,0 +1,5 @@
+"""The error of all exporters."""
+
+
+class ExportError(ValueError):
+    """What a format cannot say, or a file that is not of it; one line with the place."""
