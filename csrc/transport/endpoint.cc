@@ -111,7 +111,7 @@ void Endpoint::buildRoutes() {
   for (const plan::Route& route : config_.routes) {
     auto& hops = hops_[{route.servers.front(), route.servers.back()}];
     Hop hop{nullptr, route.weight,
-            route.servers.size() == 2 ? kMaxPayloadBytes : kRelayedPayloadBytes, &route};
+            route.servers.size() == 2 ? kNeighbourPayloadBytes : kRelayedPayloadBytes, &route};
     const auto here = std::find(route.servers.begin(), route.servers.end(), config_.rank);
     if (here != route.servers.end() && here + 1 != route.servers.end()) {
       const auto found = neighbours.find(*(here + 1));
@@ -121,6 +121,7 @@ void Endpoint::buildRoutes() {
                                     std::to_string(*(here + 1)) + ", which is not in the plan");
       }
       hop.link = found->second[hops.size() % found->second.size()];
+      if (route.servers.size() == 2) hop.payload_bytes = hop.link->mostPayload();
     }
     hops.push_back(hop);
     if (hops.size() > UINT16_MAX) {
@@ -133,7 +134,7 @@ void Endpoint::buildRoutes() {
     auto& hops = hops_[{config_.rank, neighbour}];
     if (!hops.empty()) continue;
     for (Link* link : links) {
-      hops.push_back({link, 1.0 / static_cast<double>(links.size()), kMaxPayloadBytes});
+      hops.push_back({link, 1.0 / static_cast<double>(links.size()), link->mostPayload()});
     }
   }
 }
@@ -195,7 +196,7 @@ size_t Endpoint::framePayload(size_t message_bytes, size_t route, const std::vec
   const size_t most = hops[route].payload_bytes;
   const bool parallel =
       hops.size() > 1 && std::all_of(hops.begin(), hops.end(), [](const Hop& hop) {
-        return hop.payload_bytes == kMaxPayloadBytes;
+        return hop.payload_bytes > kRelayedPayloadBytes;
       });
   if (!parallel) return most;
   const double share = std::ceil(static_cast<double>(message_bytes) * hops[route].weight);

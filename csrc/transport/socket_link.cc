@@ -18,6 +18,7 @@ namespace {
 
 // Most bytes to wait for: the kernel must hold them, and the sender keep sending.
 constexpr size_t kMostWakeBytes = 64 << 10;
+constexpr size_t kMostFastWakeBytes = 256 << 10;
 // Below this, setting a limit costs more than the wake-ups that it saves.
 constexpr size_t kLeastWakeBytes = 8 << 10;
 // Unanswered ones that mean that the other end is gone.
@@ -49,7 +50,8 @@ void SocketLink::take(int fd) {
   socklen_t size = sizeof unsent_bytes;
   if (getsockopt(socket_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_bytes, &size) == 0 &&
       unsent_bytes > 0) {
-    most_per_write_ = std::min(kBatchBytes, static_cast<size_t>(unsent_bytes));
+    const auto unsent = static_cast<size_t>(unsent_bytes);
+    most_per_write_ = unsent >= kFastBatchBytes ? kFastBatchBytes : std::min(kBatchBytes, unsent);
   }
 }
 
@@ -61,8 +63,8 @@ void SocketLink::start() {
 // A slow link delivers a packet or two at a time. Without this, each of them would wake the
 // reactor, which costs more than to receive it.
 void SocketLink::expect(size_t bytes) {
-  const int wanted =
-      bytes < kLeastWakeBytes ? 1 : static_cast<int>(std::min(bytes, kMostWakeBytes));
+  const size_t most = fast() ? kMostFastWakeBytes : kMostWakeBytes;
+  const int wanted = bytes < kLeastWakeBytes ? 1 : static_cast<int>(std::min(bytes, most));
   if (wanted == wake_bytes_) return;
   // If that many are there already, the kernel reports it at once.
   if (setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) {
