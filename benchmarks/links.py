@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import resource
 import shutil
@@ -25,10 +26,11 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -40,6 +42,9 @@ from settings import Setting, loopback, planned_fabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.launcher.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LIMIT_S = 120.0
 _UNDER_WAY = 4  # messages of ours at a time
@@ -128,15 +133,30 @@ def two_ends(setting: Setting, run: Callable[[int, str], tuple[float, float, flo
     """run(0, address) sends to run(1, address), which listens there and returns bytes and seconds;
     both return their processor seconds beside them."""
     address = receiver_address(setting)
+    listens = multiprocessing.get_context("fork").Event()
 
     def end(number: int) -> tuple[float, float, float]:
         setting.become(number)
-        if number == 0:
-            _wait_for_listener(address)
+        if number == 1:
+            threading.Thread(target=_note_listener, args=(address, listens), daemon=True).start()
+        elif not listens.wait(_SERVER_STARTS_S):
+            raise InputError(f"nobody listens at {address}:{_PORT} after {_SERVER_STARTS_S:g} s")
         return run(number, address)
 
     sender, receiver = call_in_processes(2, end, limit_s=_LIMIT_S)
     return Sample(receiver[0], receiver[1], sender[2] + receiver[2])
+
+
+def _note_listener(address: str, listens: Any) -> None:
+    """By the system's table: a connection that tries it would be the only one that is served."""
+    packed = "".join(f"{byte:02X}" for byte in reversed(socket.inet_aton(address)))
+    wanted = f"{packed}:{_PORT:04X} 00000000:0000 0A"
+    deadline = time.monotonic() + _SERVER_STARTS_S
+    while wanted not in Path("/proc/thread-self/net/tcp").read_text():
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
+    listens.set()
 
 
 def iperf3(setting: Setting, connections: int, seconds: float) -> Sample:
@@ -156,17 +176,6 @@ def iperf3(setting: Setting, connections: int, seconds: float) -> Sample:
         return received["bytes"], received["seconds"], used
 
     return two_ends(setting, run)
-
-
-def _wait_for_listener(address: str) -> None:
-    """By the system's table: a connection that tries it would be the only one that is served."""
-    packed = "".join(f"{byte:02X}" for byte in reversed(socket.inet_aton(address)))
-    wanted = f"{packed}:{_PORT:04X} 00000000:0000 0A"
-    deadline = time.monotonic() + _SERVER_STARTS_S
-    while wanted not in Path("/proc/self/net/tcp").read_text():
-        if time.monotonic() > deadline:
-            raise InputError(f"nobody listens at {address}:{_PORT} after {_SERVER_STARTS_S:g} s")
-        time.sleep(0.02)
 
 
 def bare_socket(setting: Setting, seconds: float) -> Sample:

@@ -14,6 +14,8 @@
 namespace topoopt {
 namespace {
 
+constexpr size_t kLeastFastPartBytes = 32 << 10;  // as kLeastPartBytes, of fast links
+
 bool fitsItsMessage(const FrameHeader& header) {
   return header.payload_bytes <= header.message_bytes &&
          header.offset <= header.message_bytes - header.payload_bytes;
@@ -199,8 +201,10 @@ size_t Endpoint::framePayload(size_t message_bytes, size_t route, const std::vec
         return hop.payload_bytes > kRelayedPayloadBytes;
       });
   if (!parallel) return most;
+  // What a fast link carries in the time of a wake-up is not worth two.
+  const size_t least = most == kMaxPayloadBytes ? kLeastFastPartBytes : kLeastPartBytes;
   const double share = std::ceil(static_cast<double>(message_bytes) * hops[route].weight);
-  return std::min(most, std::max<size_t>(kLeastPartBytes, static_cast<size_t>(share)));
+  return std::min(most, std::max(least, static_cast<size_t>(share)));
 }
 
 void Endpoint::pump(const FlowId& id, OutFlow& flow) {

@@ -25,6 +25,7 @@ from torch_topoopt.launcher.run import (
 )
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import format_gbps
+from torch_topoopt.runtime.parallel_connections import MOST_CONNECTIONS
 from torch_topoopt.runtime.transport import TCP, TRANSPORTS
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class RunOptions:
     encrypt: bool
     nccl: bool
     transport: str | None
+    connections: int | None
     wandb: bool
     json: bool
     torchrun: argparse.Namespace
@@ -160,6 +162,7 @@ def parse(argv: list[str]) -> RunOptions:
         encrypt=arguments.encrypt,
         nccl=arguments.nccl,
         transport=arguments.transport,
+        connections=arguments.connections,
         wandb=arguments.wandb,
         json=arguments.json,
         torchrun=arguments,
@@ -179,6 +182,25 @@ def _check_network(arguments: argparse.Namespace, cluster: Cluster, plan: Plan |
         raise InputError(
             f"transport: links over {arguments.transport} are not encrypted; leave out --encrypt, "
             f"or choose {TCP}"
+        )
+    _check_connections(arguments)
+
+
+def _check_connections(arguments: argparse.Namespace) -> None:
+    number = arguments.connections
+    if number is None:
+        return
+    if not 1 <= number <= MOST_CONNECTIONS:
+        raise InputError(f"connections: {number} is not in 1..{MOST_CONNECTIONS}")
+    if number > 1 and arguments.transport not in (None, TCP):
+        raise InputError(
+            f"connections: a link over {arguments.transport} has one connection; leave out "
+            f"--connections, or choose --transport {TCP}"
+        )
+    if number > 1 and arguments.controller is not None:
+        raise InputError(
+            "connections: a controller of routes assigns a path to one connection per link; leave "
+            "out --connections"
         )
 
 
@@ -284,6 +306,13 @@ def _add_options(group: argparse._ActionsContainer) -> None:
         choices=TRANSPORTS,
         help="what carries the plan's links: tcp (default), or libfabric's provider "
         "(docs/rdma.md); auto: verbs where an interface has it, else tcp",
+    )
+    group.add_argument(
+        "--connections",
+        type=int,
+        metavar="N",
+        help=f"TCP connections of every link, 1 to {MOST_CONNECTIONS} (default: 1; 2 from 25 Gb/s "
+        "on, 4 from 100 Gb/s on)",
     )
     group.add_argument(
         "--wandb",

@@ -48,6 +48,7 @@ from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.cluster_site import ClusterSite
 from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
+from torch_topoopt.runtime.parallel_connections import CONNECTIONS_VARIABLE
 from torch_topoopt.runtime.transport import TRANSPORT_VARIABLE
 from torch_topoopt.runtime.versions import BuildMismatchError, check_installed, check_tls
 
@@ -434,6 +435,8 @@ class RunInProgress:
             variables[ENCRYPT_VARIABLE] = "1"
         if self.options.transport:
             variables[TRANSPORT_VARIABLE] = self.options.transport
+        if self.options.connections is not None:
+            variables[CONNECTIONS_VARIABLE] = str(self.options.connections)
         if circuits:
             variables[CIRCUITS_VARIABLE] = circuits
         return variables
