@@ -500,7 +500,8 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
     site = options.site
     folder = RunFolder(options.run_dir, started, suffix=f"-{site.name}" if site else "")
     metrics = MetricsWriter(folder / "metrics.jsonl", started)
-    server = ForkServer() if options.forks else None  # imports torch while a plan is made
+    # It imports torch while a plan is made.
+    server = ForkServer("torch_topoopt.runtime.before_fork") if options.forks else None
     job = RunInProgress(
         options, console.Terminal(json_output=options.json), folder, metrics, server
     )
