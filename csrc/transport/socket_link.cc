@@ -42,6 +42,7 @@ void SocketLink::take(int fd) {
   end_seen_ = false;
   looked_ = Reactor::Clock::now();
   most_per_write_ = kBatchBytes;
+  most_payload_ = kNeighbourPayloadBytes;
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
   // The code that opened the socket has chosen how much may wait in the kernel, by the rate of the
   // link. The kernel looks at that mark before a write and not during it, so writes are no longer
@@ -52,6 +53,9 @@ void SocketLink::take(int fd) {
       unsent_bytes > 0) {
     const auto unsent = static_cast<size_t>(unsent_bytes);
     most_per_write_ = unsent >= kFastBatchBytes ? kFastBatchBytes : std::min(kBatchBytes, unsent);
+    // What passes while a frame does waits for it: half of what may wait anyway.
+    most_payload_ = static_cast<uint32_t>(
+        std::clamp<size_t>(unsent / 2, kNeighbourPayloadBytes, kMaxPayloadBytes));
   }
 }
 

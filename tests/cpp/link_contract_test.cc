@@ -150,7 +150,7 @@ std::string nameOf(const Carrier& carrier) {
 // Two ends of a TCP connection of which the kernel may hold as much as of a fast link's.
 std::pair<int, int> fastPair() {
   const auto ends = connectedPair();
-  const int unsent_bytes = 1 << 20;
+  const int unsent_bytes = 2 << 20;
   for (const int fd : {ends.first, ends.second}) {
     setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_bytes, sizeof unsent_bytes);
   }

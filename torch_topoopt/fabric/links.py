@@ -49,9 +49,6 @@ _LEAST_SEGMENT_BYTES = 256
 _LOOPBACK_SEGMENT_BYTES = 32767  # the most that TCP_MAXSEG takes
 _LEAST_UNSENT_BYTES = 16 << 10
 _MOST_UNSENT_BYTES = 2 << 20
-# Where the rate is not known: from here on the transport takes a link for a fast one
-# (csrc/transport/socket_link.h).
-_USUAL_UNSENT_BYTES = 512 << 10
 # Connections not yet accepted: nobody accepts while the ranks meet, and those of strangers stand in
 # the way of the right ones. The kernel keeps fewer where net.core.somaxconn says so.
 LISTEN_QUEUE = 4096
@@ -208,7 +205,7 @@ def prepare_forwarded(connection: socket.socket, gbps: float | None) -> None:
 def _unsent_bytes(near: PortAddress) -> int:
     rate = near.gbps or near.speed_gbps
     if rate is None:
-        return _USUAL_UNSENT_BYTES
+        return _MOST_UNSENT_BYTES
     wanted = round(rate * BYTES_PER_GBPS * _UNSENT_S)
     return min(max(wanted, _LEAST_UNSENT_BYTES), _MOST_UNSENT_BYTES)
 
