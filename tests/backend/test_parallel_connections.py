@@ -58,6 +58,11 @@ def data_connections() -> list[socket.socket]:
     return found
 
 
+def own_bytes() -> list[int]:
+    """Of each link; what it has relayed depends on how far the others are."""
+    return [link["sent_bytes"] - link["relayed_bytes"] for link in backend.stats()["links"]]
+
+
 def counted(per_link: int, encrypted: bool, rank: int, world: int) -> tuple[int, list[int]]:
     """How many connections this rank has, and what its links have sent of one sum."""
     os.environ["TOPOOPT_CONNECTIONS"] = str(per_link)
@@ -65,9 +70,9 @@ def counted(per_link: int, encrypted: bool, rank: int, world: int) -> tuple[int,
     os.environ["TOPOOPT_ALGORITHM"] = "multi_ring"
     dist.init_process_group("topoopt")
     exchange(rank, world, 1)
-    before = [link["sent_bytes"] for link in backend.stats()["links"]]
+    before = own_bytes()
     dist.all_reduce(torch.ones(world * _LONG))
-    after = [link["sent_bytes"] for link in backend.stats()["links"]]
+    after = own_bytes()
     open_ones = data_connections()
     for copy in open_ones:
         copy.close()
