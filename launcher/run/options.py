@@ -21,12 +21,11 @@ from torch_topoopt.launcher.run import (
     controller_options,
     elastic_options,
     fabrics,
+    link_options,
     nccl_ranks,
 )
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import format_gbps
-from torch_topoopt.runtime.parallel_connections import MOST_CONNECTIONS
-from torch_topoopt.runtime.transport import TCP, TRANSPORTS
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -100,8 +99,6 @@ class RunOptions:
     run_dir: Path | None
     encrypt: bool
     nccl: bool
-    transport: str | None
-    connections: int | None
     wandb: bool
     json: bool
     torchrun: argparse.Namespace
@@ -161,8 +158,6 @@ def parse(argv: list[str]) -> RunOptions:
         run_dir=arguments.run_dir,
         encrypt=arguments.encrypt,
         nccl=arguments.nccl,
-        transport=arguments.transport,
-        connections=arguments.connections,
         wandb=arguments.wandb,
         json=arguments.json,
         torchrun=arguments,
@@ -178,30 +173,7 @@ def _check_network(arguments: argparse.Namespace, cluster: Cluster, plan: Plan |
     alltoall.check(arguments, cluster)
     controller_options.check(arguments)
     nccl_ranks.check(arguments, cluster, plan)
-    if arguments.encrypt and arguments.transport not in (None, TCP):
-        raise InputError(
-            f"transport: links over {arguments.transport} are not encrypted; leave out --encrypt, "
-            f"or choose {TCP}"
-        )
-    _check_connections(arguments)
-
-
-def _check_connections(arguments: argparse.Namespace) -> None:
-    number = arguments.connections
-    if number is None:
-        return
-    if not 1 <= number <= MOST_CONNECTIONS:
-        raise InputError(f"connections: {number} is not in 1..{MOST_CONNECTIONS}")
-    if number > 1 and arguments.transport not in (None, TCP):
-        raise InputError(
-            f"connections: a link over {arguments.transport} has one connection; leave out "
-            f"--connections, or choose --transport {TCP}"
-        )
-    if number > 1 and arguments.controller is not None:
-        raise InputError(
-            "connections: a controller of routes assigns a path to one connection per link; leave "
-            "out --connections"
-        )
+    link_options.check(arguments)
 
 
 # Of torchrun's options and ours: those that are not followed by a value.
@@ -295,25 +267,8 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     fabrics.add_options(group)
     alltoall.add_options(group)
     controller_options.add_options(group)
-    group.add_argument(
-        "--encrypt",
-        action="store_true",
-        help="encrypt the links between servers (TLS 1.3; docs/security.md says what it costs)",
-    )
     nccl_ranks.add_options(group)
-    group.add_argument(
-        "--transport",
-        choices=TRANSPORTS,
-        help="what carries the plan's links: tcp (default), or libfabric's provider "
-        "(docs/rdma.md); auto: verbs where an interface has it, else tcp",
-    )
-    group.add_argument(
-        "--connections",
-        type=int,
-        metavar="N",
-        help=f"TCP connections of every link, 1 to {MOST_CONNECTIONS} (default: 1; 2 from 25 Gb/s "
-        "on, 4 from 100 Gb/s on)",
-    )
+    link_options.add_options(group)
     group.add_argument(
         "--wandb",
         action="store_true",

@@ -26,6 +26,7 @@ from torch_topoopt.launcher.run import (
     controller_options,
     fabrics,
     link_bytes,
+    link_options,
     nccl_ranks,
     processor_use,
     ranks,
@@ -46,10 +47,7 @@ from torch_topoopt.processes.fork_server import ForkServer
 from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
 from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.cluster_site import ClusterSite
-from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
-from torch_topoopt.runtime.parallel_connections import CONNECTIONS_VARIABLE
-from torch_topoopt.runtime.transport import TRANSPORT_VARIABLE
 from torch_topoopt.runtime.versions import BuildMismatchError, check_installed, check_tls
 
 if TYPE_CHECKING:
@@ -430,13 +428,8 @@ class RunInProgress:
             STARTED_VARIABLE: repr(self.metrics.started),
             TAKE_OVER_VARIABLE: ",".join(self.options.take_over),
             **controller_options.variables(self.options.torchrun),
+            **link_options.variables(self.options.torchrun),
         }
-        if self.options.encrypt:
-            variables[ENCRYPT_VARIABLE] = "1"
-        if self.options.transport:
-            variables[TRANSPORT_VARIABLE] = self.options.transport
-        if self.options.connections is not None:
-            variables[CONNECTIONS_VARIABLE] = str(self.options.connections)
         if circuits:
             variables[CIRCUITS_VARIABLE] = circuits
         return variables

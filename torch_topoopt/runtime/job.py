@@ -31,8 +31,8 @@ from torch_topoopt.fabric.rank_layout import (
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.plan import IterationTimes, RankTraffic, RouteTable
 from torch_topoopt.runtime import controlled_routes
+from torch_topoopt.runtime.asked_links import asked_links
 from torch_topoopt.runtime.circuits import circuit_client
-from torch_topoopt.runtime.encryption import encryption_asked
 from torch_topoopt.runtime.iteration_meter import IterationMeter
 from torch_topoopt.runtime.job_network import (
     Place,
@@ -44,13 +44,11 @@ from torch_topoopt.runtime.job_network import (
 )
 from torch_topoopt.runtime.measuring import cost_of
 from torch_topoopt.runtime.parallel_connections import (
-    connections_asked,
     connections_per_link,
     of_links,
     over_all_connections,
 )
 from torch_topoopt.runtime.supervised import supervise
-from torch_topoopt.runtime.transport import transport_asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -210,20 +208,11 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     Raises FabricError or DocumentError, and leaves nothing open then.
     """
     global _server
-    limit, (encrypted, transport) = silence_limit(), _asked_links(extension)
-    asked = connections_asked(transport)
+    limit, asked = silence_limit(), asked_links(extension)
     meet_s = timeout.total_seconds()
-    deadline = time.monotonic() + meet_s
-    meeting = StoreMeeting(store, place.index)
+    deadline, meeting = time.monotonic() + meet_s, StoreMeeting(store, place.index)
     place = replace(place, server=_server)
-    version = meet_versions(
-        meeting,
-        place,
-        deadline,
-        encrypted=encrypted,
-        transport=transport,
-        connections_asked=asked,
-    )
+    version = meet_versions(meeting, place, deadline, asked=asked)
     network = given_network(meeting, place, deadline)
     if network is not None:
         _server = network.layout.server_of[place.index]
@@ -231,27 +220,17 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         network = discover(meeting, place.index, len(place.ranks), deadline)
     plan, wiring, layout = network.plan, network.wiring, network.layout
     timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
-    per_link = connections_per_link(asked, transport, wiring)
+    per_link = connections_per_link(asked.connections, asked.transport, wiring)
     agent = controlled_routes.started_agent(plan, wiring, layout, place, meeting.life)
     with controlled_routes.closed_on_failure(agent):
         links = open_rank_links(
-            plan,
-            wiring,
-            layout,
-            place.index,
-            meeting,
-            timeouts,
-            network.listeners,
-            version,
-            agent,
-            per_link,
+            *(plan, wiring, layout, place.index, meeting, timeouts),
+            *(network.listeners, version, agent, per_link),
         )
     opened: list[weakref.ref[Job]] = []  # else the session would keep itself by way of its job
     server = layout.server_of[place.index]
     recorder, supervision, end_supervision = supervise(extension, place, server)
-    specs = link_specs(
-        extension, links, network, place.index, encrypted=encrypted, transport=transport
-    )
+    specs = link_specs(extension, links, network, place.index, asked)
     routes = rank_routes(plan.network, layout, place.index, forwarded=bool(wiring.forwarded))
     session = extension.Session(
         rank=place.index,
@@ -271,7 +250,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     )
     job.end_supervision = end_supervision
     job.agent = agent
-    job.keeper = _keeper_of(job, links, encrypted=encrypted)
+    job.keeper = _keeper_of(job, links, encrypted=asked.encrypted)
     controlled_routes.follow(agent, plan, wiring, session, job.keeper)
     opened.append(weakref.ref(job))
     try:
@@ -283,12 +262,6 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     if "TOPOOPT_RUN_DIR" in os.environ:
         _install_meter(job)
     return job
-
-
-def _asked_links(extension: Any) -> tuple[bool, str]:
-    """Whether links are encrypted, and what carries them; raises FabricError."""
-    encrypted = encryption_asked()
-    return encrypted, transport_asked(extension, encrypted=encrypted)
 
 
 def _install_meter(job: Job) -> None:

@@ -17,7 +17,6 @@ from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
 from torch_topoopt.fabric.identity import (
-    wire_version,
     without_connections,
     without_encryption,
     without_transport,
@@ -30,9 +29,10 @@ from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
+from torch_topoopt.runtime.asked_links import PLAIN, AskedLinks
 from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
 from torch_topoopt.runtime.parallel_connections import CONNECTIONS_VARIABLE
-from torch_topoopt.runtime.transport import TCP, TRANSPORT_VARIABLE, provider_chooser
+from torch_topoopt.runtime.transport import TRANSPORT_VARIABLE, provider_chooser
 from torch_topoopt.runtime.versions import build_info
 from torch_topoopt.topology.failures.remaining import remaining_network
 
@@ -111,19 +111,14 @@ def meet_versions(
     place: Place,
     deadline: float,
     *,
-    encrypted: bool = False,
-    transport: str = TCP,
-    connections_asked: int | None = None,
+    asked: AskedLinks = PLAIN,
 ) -> str:
     """The version that all ranks have (handshake.wire_version); raises FabricError on all of them.
 
     Before anything else travels, for what ranks of other versions say may not be understood.
     """
     info = build_info()
-    sources = info.sources if info is not None else ""
-    here = wire_version(
-        sources, encrypted=encrypted, transport=transport, connections=connections_asked
-    )
+    here = asked.version(info.sources if info is not None else "")
     meeting.publish("version", here)
     if place.index == 0:
         with failure_broadcast(meeting, "versions"):
@@ -268,28 +263,27 @@ def link_specs(
     links: RankLinks,
     network: Discovered,
     rank: int,
-    *,
-    encrypted: bool = False,
-    transport: str = TCP,
+    asked: AskedLinks = PLAIN,
 ) -> list[Any]:
     """The connections as _backend.LinkSpec; a Session owns their descriptors from then on.
 
-    Those between servers may be `encrypted`; others do not leave the kernel of one machine. Those
-    of the plan's links go over `transport`; a forwarded one is TCP, for other hosts pass it on.
+    Those between servers are encrypted if that was asked; others do not leave the kernel of one
+    machine. The plan's links go over the transport that was asked; a forwarded one is TCP, for
+    other hosts pass it on.
     """
     plan, wiring, layout = network.plan, network.wiring, network.layout
     planned, per_link = list(connections(plan)), links.ports.per_link
     number = {link.reverse: i for i, link in enumerate(planned)}  # as a duplex cable's other end
     number |= {link: i for i, link in enumerate(planned)}
     specs = []
-    provider_of = provider_chooser(extension, transport)
+    provider_of = provider_chooser(extension, asked.transport)
     for opened in links.planned:
         log_link(opened, wiring)
         link = opened.link
         peer = layout.leaders[link.target if opened.sends else link.source]
         provider = provider_of(opened.connection)
         kind = "fabric" if provider else "socket"
-        descriptor, key = opened.connection.detach(), opened.key if encrypted else b""
+        descriptor, key = opened.connection.detach(), opened.key if asked.encrypted else b""
         cable = number[link] * per_link + opened.number
         specs.append(
             extension.LinkSpec(link, descriptor, opened.sends, kind, peer, cable, key, provider)
@@ -303,7 +297,8 @@ def link_specs(
     for peer, connection in links.forwarded.items():
         between = Link(rank, -1, peer, -1)
         cable = forwarded[min(rank, peer), max(rank, peer)]
-        descriptor, key = connection.detach(), links.forwarded_keys[peer] if encrypted else b""
+        key = links.forwarded_keys[peer] if asked.encrypted else b""
+        descriptor = connection.detach()
         specs.append(
             extension.LinkSpec(between, descriptor, True, "socket", peer, cable, tls_key=key)
         )
