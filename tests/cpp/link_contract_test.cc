@@ -517,16 +517,14 @@ TEST_P(LinkContract, OnlyControlFramesRemainWhenDataIsDropped) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllKinds, LinkContract,
-                         testing::Values(Carrier{LinkKind::kSocket},
-                                         Carrier{LinkKind::kSocket, true},
-                                         Carrier{.kind = LinkKind::kSocket, .fast = true},
-                                         Carrier{LinkKind::kSocket, true, {}, true},
-                                         Carrier{LinkKind::kSharedMemory},
-                                         Carrier{LinkKind::kMemory},
-                                         Carrier{LinkKind::kFabric, false, "tcp"},
-                                         Carrier{LinkKind::kFabric, false, "shm"}),
-                         [](const auto& carrier) { return nameOf(carrier.param); });
+INSTANTIATE_TEST_SUITE_P(
+    AllKinds, LinkContract,
+    testing::Values(Carrier{LinkKind::kSocket}, Carrier{LinkKind::kSocket, true},
+                    Carrier{.kind = LinkKind::kSocket, .fast = true},
+                    Carrier{LinkKind::kSocket, true, {}, true}, Carrier{LinkKind::kSharedMemory},
+                    Carrier{LinkKind::kMemory}, Carrier{LinkKind::kFabric, false, "tcp"},
+                    Carrier{LinkKind::kFabric, false, "shm"}),
+    [](const auto& carrier) { return nameOf(carrier.param); });
 
 // Frames to a neighbour are as long as suits the rate of the link.
 TEST(SocketLinks, OnlyFastOnesTakeTheLongestFrames) {
