@@ -116,8 +116,8 @@ def _decoder(annotation: Any) -> _Decode:
     return _decode_float if annotation is float else _scalar_decoder(annotation)
 
 
-def prepare_reader(document: type[Document]) -> None:
-    """Does now what reading the first `document` of this process would do beside reading it."""
+def prepare_reader(document: Any) -> None:
+    """Does now what reading the first document of that class would do beside reading it."""
     _decoder(document)
 
 
