@@ -4,8 +4,9 @@
     python benchmarks/overhead.py --operations 5000 --ranks 4
     python benchmarks/overhead.py --encryption --ranks 4
 
-start-up    seconds until the first barrier of --start-ranks ranks has passed, against gloo, in
-            alternating rounds; torch is imported already
+start-up    seconds until the first barrier of --start-ranks ranks has passed, and CPU time of a
+            rank until then, against gloo, in alternating rounds; ranks are forks of a process that
+            has imported torch and prepared what the server of `topoopt run` prepares
 memory      growth of the resident memory of a rank by its first group; its peak above that in an
             all_reduce of --message bytes; what each further group keeps after such an all_reduce
 growth      resident memory after --operations operations of many kinds and sizes, against that
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import functools
+import gc
 import json
 import os
 import statistics
@@ -39,6 +41,7 @@ from rank_processes import call_in_processes, exit_code_of
 from settings import Setting, loopback, shared_memory
 
 from torch_topoopt.plan.units import parse_gbps
+from torch_topoopt.runtime import before_fork
 from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
 
 if TYPE_CHECKING:
@@ -61,40 +64,47 @@ def resident_bytes() -> int:
     return sum(int(fields[name].split()[0]) << 10 for name in ("Pss_Anon", "Pss_Shmem"))
 
 
-def start_up(setting: Setting, backend: str) -> float:
-    """Seconds from the start of the slowest rank's init_process_group to the end of a barrier."""
+def start_up(setting: Setting, backend: str) -> tuple[float, float]:
+    """Seconds from the start of the slowest rank's init_process_group to the end of a barrier, and
+    processor seconds of a rank, in the mean. Ranks are forks of a prepared process, as those of
+    `topoopt run` are."""
 
-    def run(rank: int) -> tuple[float, float]:
+    def run(rank: int) -> tuple[float, float, float]:
         setting.become(rank)
         torch.set_num_threads(1)
-        started = time.monotonic()
+        started, cpu = time.monotonic(), time.process_time()
         dist.init_process_group(backend)
         dist.barrier()
-        ended = time.monotonic()
+        ended, used = time.monotonic(), time.process_time() - cpu
         dist.destroy_process_group()
-        return started, ended
+        return started, ended, used
 
     spans = call_in_processes(setting.ranks, run, limit_s=120.0)
-    return max(end for _, end in spans) - min(begin for begin, _ in spans)
+    seconds = max(end for _, end, _ in spans) - min(begin for begin, _, _ in spans)
+    return seconds, statistics.mean(used for _, _, used in spans)
 
 
 def compare_start_up(options: argparse.Namespace) -> dict[str, Any]:
-    seconds: dict[str, list[float]] = {backend: [] for backend in _BACKENDS}
+    before_fork.prepare()
+    gc.collect()
+    gc.freeze()
+    starts: dict[str, list[tuple[float, float]]] = {backend: [] for backend in _BACKENDS}
     for turn in range(options.rounds):
         for backend in _BACKENDS if turn % 2 == 0 else reversed(_BACKENDS):
             # A setting of its own for each start: a fresh store, as at a job's start.
             with open_setting(options.on, options.start_ranks) as setting:
-                seconds[backend].append(start_up(setting, backend))
-    ratio = statistics.median(
-        own / other for own, other in zip(seconds["topoopt"], seconds["gloo"], strict=True)
-    )
-    own, other = (statistics.median(seconds[backend]) for backend in _BACKENDS)
-    print(
-        f"  start-up of {options.start_ranks} ranks: topoopt {own:.3f} s, gloo {other:.3f} s, "
-        f"ratio {ratio:.2f}",
-        flush=True,
-    )
-    return {"seconds": seconds, "ratio": ratio}
+                starts[backend].append(start_up(setting, backend))
+    result: dict[str, Any] = {}
+    for which, name in enumerate(("seconds", "cpu_s")):
+        values = {backend: [start[which] for start in starts[backend]] for backend in _BACKENDS}
+        ratio = statistics.median(
+            own / other for own, other in zip(values["topoopt"], values["gloo"], strict=True)
+        )
+        own, other = (statistics.median(values[backend]) for backend in _BACKENDS)
+        what = f"start-up of {options.start_ranks} ranks" if which == 0 else "    CPU of a rank"
+        print(f"  {what}: topoopt {own:.4f} s, gloo {other:.4f} s, ratio {ratio:.2f}", flush=True)
+        result |= {name: values, f"{name}_ratio": ratio}
+    return result
 
 
 def mixed_operation(step: int, tensors: dict[int, torch.Tensor], rank: int, ranks: int) -> None:
@@ -283,6 +293,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--message", type=int, default=64 << 20, help="bytes of an all_reduce")
     parser.add_argument("--idle-seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3, help="of start-up, or of --encryption")
+    parser.add_argument("--start-up", action="store_true", help="nothing but start-up")
     parser.add_argument("--encryption", action="store_true", help="the price of encrypted links")
     parser.add_argument("--bandwidth", default="500Mbps", help="of a link, for --encryption")
     parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
@@ -296,7 +307,7 @@ def benchmark(options: argparse.Namespace) -> None:
         document["encryption"] = compare_encryption(options)
     else:
         document["start_up"] = compare_start_up(options)
-    for backend in () if options.encryption else _BACKENDS:
+    for backend in () if options.encryption or options.start_up else _BACKENDS:
         with open_setting(options.on, options.ranks) as setting:
             run = functools.partial(observe, setting, backend, options)
             ranks = call_in_processes(options.ranks, run, limit_s=_RUN_LIMIT_S, fresh=True)

@@ -14,6 +14,8 @@
 namespace topoopt {
 namespace {
 
+constexpr size_t kLeastFastPartBytes = 32 << 10;  // as kLeastPartBytes, of fast links
+
 bool fitsItsMessage(const FrameHeader& header) {
   return header.payload_bytes <= header.message_bytes &&
          header.offset <= header.message_bytes - header.payload_bytes;
@@ -111,7 +113,7 @@ void Endpoint::buildRoutes() {
   for (const plan::Route& route : config_.routes) {
     auto& hops = hops_[{route.servers.front(), route.servers.back()}];
     Hop hop{nullptr, route.weight,
-            route.servers.size() == 2 ? kMaxPayloadBytes : kRelayedPayloadBytes, &route};
+            route.servers.size() == 2 ? kNeighbourPayloadBytes : kRelayedPayloadBytes, &route};
     const auto here = std::find(route.servers.begin(), route.servers.end(), config_.rank);
     if (here != route.servers.end() && here + 1 != route.servers.end()) {
       const auto found = neighbours.find(*(here + 1));
@@ -121,6 +123,7 @@ void Endpoint::buildRoutes() {
                                     std::to_string(*(here + 1)) + ", which is not in the plan");
       }
       hop.link = found->second[hops.size() % found->second.size()];
+      if (route.servers.size() == 2) hop.payload_bytes = hop.link->mostPayload();
     }
     hops.push_back(hop);
     if (hops.size() > UINT16_MAX) {
@@ -133,7 +136,7 @@ void Endpoint::buildRoutes() {
     auto& hops = hops_[{config_.rank, neighbour}];
     if (!hops.empty()) continue;
     for (Link* link : links) {
-      hops.push_back({link, 1.0 / static_cast<double>(links.size()), kMaxPayloadBytes});
+      hops.push_back({link, 1.0 / static_cast<double>(links.size()), link->mostPayload()});
     }
   }
 }
@@ -195,11 +198,13 @@ size_t Endpoint::framePayload(size_t message_bytes, size_t route, const std::vec
   const size_t most = hops[route].payload_bytes;
   const bool parallel =
       hops.size() > 1 && std::all_of(hops.begin(), hops.end(), [](const Hop& hop) {
-        return hop.payload_bytes == kMaxPayloadBytes;
+        return hop.payload_bytes > kRelayedPayloadBytes;
       });
   if (!parallel) return most;
+  // What a fast link carries in the time of a wake-up is not worth two.
+  const size_t least = most == kMaxPayloadBytes ? kLeastFastPartBytes : kLeastPartBytes;
   const double share = std::ceil(static_cast<double>(message_bytes) * hops[route].weight);
-  return std::min(most, std::max<size_t>(kLeastPartBytes, static_cast<size_t>(share)));
+  return std::min(most, std::max(least, static_cast<size_t>(share)));
 }
 
 void Endpoint::pump(const FlowId& id, OutFlow& flow) {

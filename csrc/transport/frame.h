@@ -77,9 +77,11 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 64, "the header goes to the wire as it lies in memory");
 
-// A frame's payload at most. Between neighbours fewer, longer frames cost less; relayed ones are
-// shorter, because a relay passes a frame on only when it has all of it.
-inline constexpr uint32_t kMaxPayloadBytes = 256 << 10;
+// A frame's payload at most. Between neighbours fewer, longer frames cost less, but what comes
+// later waits longer behind one: the longest are for links that carry them in no time. Relayed ones
+// are shorter, because a relay passes a frame on only when it has all of it.
+inline constexpr uint32_t kMaxPayloadBytes = 1 << 20;
+inline constexpr uint32_t kNeighbourPayloadBytes = 256 << 10;
 inline constexpr uint32_t kRelayedPayloadBytes = 64 << 10;
 inline constexpr uint32_t kLeastPartBytes = 4 << 10;  // of a message over parallel links
 

@@ -14,7 +14,7 @@ namespace topoopt {
 namespace {
 
 // Per turn, so that one busy link cannot keep the others waiting.
-constexpr size_t kReadTurnBytes = 256 << 10;
+constexpr size_t kReadTurnBytes = 512 << 10;
 constexpr size_t kWriteTurnBytes = 512 << 10;
 
 }  // namespace

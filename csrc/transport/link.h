@@ -165,6 +165,8 @@ class Link : public Reactor::Handler {
   virtual bool delivered() const { return idle(); }
   // The neighbour's transport need not wait for the acknowledgement of what has come.
   virtual void acknowledgeAtOnce() {}
+  // Of a frame to the neighbour, at most.
+  virtual uint32_t mostPayload() const { return kNeighbourPayloadBytes; }
   const plan::Link& name() const { return name_; }
   LinkCounters counters() const;
   const IterationBytes& iterations() const { return queue_.iterations(); }

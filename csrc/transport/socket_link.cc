@@ -18,6 +18,7 @@ namespace {
 
 // Most bytes to wait for: the kernel must hold them, and the sender keep sending.
 constexpr size_t kMostWakeBytes = 64 << 10;
+constexpr size_t kMostFastWakeBytes = 256 << 10;
 // Below this, setting a limit costs more than the wake-ups that it saves.
 constexpr size_t kLeastWakeBytes = 8 << 10;
 // Unanswered ones that mean that the other end is gone.
@@ -41,6 +42,7 @@ void SocketLink::take(int fd) {
   end_seen_ = false;
   looked_ = Reactor::Clock::now();
   most_per_write_ = kBatchBytes;
+  most_payload_ = kNeighbourPayloadBytes;
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
   // The code that opened the socket has chosen how much may wait in the kernel, by the rate of the
   // link. The kernel looks at that mark before a write and not during it, so writes are no longer
@@ -49,7 +51,11 @@ void SocketLink::take(int fd) {
   socklen_t size = sizeof unsent_bytes;
   if (getsockopt(socket_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_bytes, &size) == 0 &&
       unsent_bytes > 0) {
-    most_per_write_ = std::min(kBatchBytes, static_cast<size_t>(unsent_bytes));
+    const auto unsent = static_cast<size_t>(unsent_bytes);
+    most_per_write_ = unsent >= kFastBatchBytes ? kFastBatchBytes : std::min(kBatchBytes, unsent);
+    // What passes while a frame does waits for it: half of what may wait anyway.
+    most_payload_ = static_cast<uint32_t>(
+        std::clamp<size_t>(unsent / 2, kNeighbourPayloadBytes, kMaxPayloadBytes));
   }
 }
 
@@ -61,8 +67,8 @@ void SocketLink::start() {
 // A slow link delivers a packet or two at a time. Without this, each of them would wake the
 // reactor, which costs more than to receive it.
 void SocketLink::expect(size_t bytes) {
-  const int wanted =
-      bytes < kLeastWakeBytes ? 1 : static_cast<int>(std::min(bytes, kMostWakeBytes));
+  const size_t most = fast() ? kMostFastWakeBytes : kMostWakeBytes;
+  const int wanted = bytes < kLeastWakeBytes ? 1 : static_cast<int>(std::min(bytes, most));
   if (wanted == wake_bytes_) return;
   // If that many are there already, the kernel reports it at once.
   if (setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) {

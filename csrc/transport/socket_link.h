@@ -15,6 +15,7 @@ class SocketLink : public Link {
   void start() override;
   bool delivered() const override;
   void acknowledgeAtOnce() override;
+  uint32_t mostPayload() const override { return most_payload_; }
   void onReady(uint32_t events) override;
   Acknowledged acknowledged() final;
   void limitRate(std::optional<uint64_t> bytes_per_s) final;
@@ -39,7 +40,13 @@ class SocketLink : public Link {
   void take(int fd);
 
   Descriptor socket_;
+  // The kernel may hold as much as only a fast link sends in a few milliseconds.
+  bool fast() const { return most_per_write_ >= kFastBatchBytes; }
+
+  static constexpr size_t kFastBatchBytes = 512 << 10;
+
   size_t most_per_write_ = kBatchBytes;
+  uint32_t most_payload_ = kNeighbourPayloadBytes;
   int wake_bytes_ = 1;                   // the socket is readable, for epoll, from so many bytes on
   bool end_seen_ = false;                // the end, or an error, is behind what is still to read
   Reactor::Clock::time_point looked_{};  // when acknowledged() was called

@@ -21,11 +21,11 @@ from torch_topoopt.launcher.run import (
     controller_options,
     elastic_options,
     fabrics,
+    link_options,
     nccl_ranks,
 )
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import format_gbps
-from torch_topoopt.runtime.transport import TCP, TRANSPORTS
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -99,7 +99,6 @@ class RunOptions:
     run_dir: Path | None
     encrypt: bool
     nccl: bool
-    transport: str | None
     wandb: bool
     json: bool
     torchrun: argparse.Namespace
@@ -159,7 +158,6 @@ def parse(argv: list[str]) -> RunOptions:
         run_dir=arguments.run_dir,
         encrypt=arguments.encrypt,
         nccl=arguments.nccl,
-        transport=arguments.transport,
         wandb=arguments.wandb,
         json=arguments.json,
         torchrun=arguments,
@@ -175,11 +173,7 @@ def _check_network(arguments: argparse.Namespace, cluster: Cluster, plan: Plan |
     alltoall.check(arguments, cluster)
     controller_options.check(arguments)
     nccl_ranks.check(arguments, cluster, plan)
-    if arguments.encrypt and arguments.transport not in (None, TCP):
-        raise InputError(
-            f"transport: links over {arguments.transport} are not encrypted; leave out --encrypt, "
-            f"or choose {TCP}"
-        )
+    link_options.check(arguments)
 
 
 # Of torchrun's options and ours: those that are not followed by a value.
@@ -273,18 +267,8 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     fabrics.add_options(group)
     alltoall.add_options(group)
     controller_options.add_options(group)
-    group.add_argument(
-        "--encrypt",
-        action="store_true",
-        help="encrypt the links between servers (TLS 1.3; docs/security.md says what it costs)",
-    )
     nccl_ranks.add_options(group)
-    group.add_argument(
-        "--transport",
-        choices=TRANSPORTS,
-        help="what carries the plan's links: tcp (default), or libfabric's provider "
-        "(docs/rdma.md); auto: verbs where an interface has it, else tcp",
-    )
+    link_options.add_options(group)
     group.add_argument(
         "--wandb",
         action="store_true",

@@ -26,6 +26,7 @@ from torch_topoopt.launcher.run import (
     controller_options,
     fabrics,
     link_bytes,
+    link_options,
     nccl_ranks,
     processor_use,
     ranks,
@@ -46,9 +47,7 @@ from torch_topoopt.processes.fork_server import ForkServer
 from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
 from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.cluster_site import ClusterSite
-from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
-from torch_topoopt.runtime.transport import TRANSPORT_VARIABLE
 from torch_topoopt.runtime.versions import BuildMismatchError, check_installed, check_tls
 
 if TYPE_CHECKING:
@@ -429,11 +428,8 @@ class RunInProgress:
             STARTED_VARIABLE: repr(self.metrics.started),
             TAKE_OVER_VARIABLE: ",".join(self.options.take_over),
             **controller_options.variables(self.options.torchrun),
+            **link_options.variables(self.options.torchrun),
         }
-        if self.options.encrypt:
-            variables[ENCRYPT_VARIABLE] = "1"
-        if self.options.transport:
-            variables[TRANSPORT_VARIABLE] = self.options.transport
         if circuits:
             variables[CIRCUITS_VARIABLE] = circuits
         return variables
@@ -497,7 +493,8 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
     site = options.site
     folder = RunFolder(options.run_dir, started, suffix=f"-{site.name}" if site else "")
     metrics = MetricsWriter(folder / "metrics.jsonl", started)
-    server = ForkServer() if options.forks else None  # imports torch while a plan is made
+    # It imports torch while a plan is made.
+    server = ForkServer("torch_topoopt.runtime.before_fork") if options.forks else None
     job = RunInProgress(
         options, console.Terminal(json_output=options.json), folder, metrics, server
     )

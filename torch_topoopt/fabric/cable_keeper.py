@@ -19,10 +19,10 @@ import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from torch_topoopt.fabric.handshake import Handshakes
-from torch_topoopt.fabric.links import connections, describe, ends_of
+from torch_topoopt.fabric.links import connections, ends_of, link_of
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.identity import Identity
+    from torch_topoopt.fabric.identity import Ends, Identity
     from torch_topoopt.fabric.links import ServerPorts
     from torch_topoopt.fabric.proof import Outcome
     from torch_topoopt.fabric.source_ports import LinkWatcher
@@ -55,8 +55,9 @@ class CableSession(Protocol):
 class CableKeeper:
     """A thread that connects and accepts lost cables of one server until close().
 
-    It ends with `session`, too, which it does not keep. Cables are numbered as connections(plan)
-    lists them. `ports`, whose listeners are open, belong to this object. New connections are
+    It ends with `session`, too, which it does not keep. A cable of the session is one connection:
+    they are numbered as connections(plan) lists links, those of one link in a row. `ports`, whose
+    listeners are open, belong to this object. New connections are
     `encrypted` if the first ones were. `watcher` is notified of what becomes of links that this
     server connects.
     """
@@ -75,12 +76,13 @@ class CableKeeper:
         self._encrypted = encrypted
         self._watcher = watcher
         self._slow: set[int] = set()
-        self._to_move: queue.SimpleQueue[Link] = queue.SimpleQueue()
-        self._postponed: list[Link] = []
-        self._moving: set[Link] = set()
-        self._number = {ends_of(link): i for i, link in enumerate(connections(plan))}
-        self._dialling: set[Link] = set()
-        self._not_before: dict[Link, float] = {}
+        self._to_move: queue.SimpleQueue[Ends] = queue.SimpleQueue()
+        self._postponed: list[Ends] = []
+        self._moving: set[Ends] = set()
+        every = (ends_of(link, k) for link in connections(plan) for k in range(ports.per_link))
+        self._number = {ends: i for i, ends in enumerate(every)}
+        self._dialling: set[Ends] = set()
+        self._not_before: dict[Ends, float] = {}
         self._closing = False
         self._handshakes = Handshakes(identity)
         ports.expect(self._handshakes)
@@ -92,8 +94,11 @@ class CableKeeper:
         _keepers.add(self)
 
     def move(self, link: Link) -> None:
-        """Opens a link that this server connects anew, though it may be in use; from any thread."""
-        self._to_move.put(link)
+        """Opens a link that this server connects anew, though it may be in use; from any thread.
+
+        Of several connections the first one.
+        """
+        self._to_move.put(ends_of(link))
         self._handshakes.wake()
 
     def close(self) -> None:
@@ -121,18 +126,19 @@ class CableKeeper:
 
     def _dial(self, lost: list[int]) -> float:
         """Begins to connect what is due; seconds until something is due again."""
-        wanted = [link for link in self._ports.outgoing if self._number[ends_of(link)] in lost]
+        outgoing = self._ports.outgoing_connections()
+        wanted = [ends for ends in outgoing if self._number[ends] in lost]
         now = time.monotonic()
-        for link in wanted:
-            if link in self._dialling or self._not_before.get(link, 0.0) > now:
+        for ends in wanted:
+            if ends in self._dialling or self._not_before.get(ends, 0.0) > now:
                 continue
-            self._not_before[link] = now + _RETRY_S
+            self._not_before[ends] = now + _RETRY_S
             try:
-                self._ports.dial(link, self._handshakes, _DIAL_TIMEOUT_S)
+                self._ports.dial(ends, self._handshakes, _DIAL_TIMEOUT_S)
             except OSError as error:  # the interface is down, or has lost its address
-                log.debug("%s: %s", describe(link), error.strerror)
+                log.debug("link from %s: %s", ends, error.strerror)
             else:
-                self._dialling.add(link)
+                self._dialling.add(ends)
         return _RETRY_S if wanted else float("inf")
 
     def _begin_moves(self, session: CableSession, lost: list[int]) -> float:
@@ -140,41 +146,41 @@ class CableKeeper:
         wanted, self._postponed = self._postponed, []
         while not self._to_move.empty():
             wanted.append(self._to_move.get())
-        for link in dict.fromkeys(wanted):
-            number = self._number[ends_of(link)]
-            if link in self._dialling:
-                self._postponed.append(link)  # until that has an outcome, which wakes this thread
+        for ends in dict.fromkeys(wanted):
+            number = self._number[ends]
+            if ends in self._dialling:
+                self._postponed.append(ends)  # until that has an outcome, which wakes this thread
             elif number in lost:
                 pass
             elif not session.begin_move(number):  # it is about to be lost, or to be in use
-                self._postponed.append(link)
+                self._postponed.append(ends)
             else:
                 try:
-                    self._ports.dial(link, self._handshakes, _DIAL_TIMEOUT_S)
+                    self._ports.dial(ends, self._handshakes, _DIAL_TIMEOUT_S)
                 except OSError as error:
                     session.end_move(number)
-                    self._note_degraded(link, str(error.strerror or error))
+                    self._note_degraded(ends, str(error.strerror or error))
                 else:
-                    self._dialling.add(link)
-                    self._moving.add(link)
+                    self._dialling.add(ends)
+                    self._moving.add(ends)
         return _RETRY_S if self._postponed else float("inf")
 
     def _look_at_speeds(self, session: CableSession) -> None:
         if self._watcher is None:
             return
         slow = set(session.slow_cables())
-        for link in self._ports.outgoing:
-            if self._number[ends_of(link)] in slow - self._slow:
-                self._note_degraded(link, "it is slow")
+        for ends in self._ports.outgoing_connections():
+            if self._number[ends] in slow - self._slow:
+                self._note_degraded(ends, "it is slow")
         self._slow = slow
 
-    def _note_degraded(self, link: Link, why: str) -> None:
+    def _note_degraded(self, ends: Ends, why: str) -> None:
         if self._watcher is not None:
-            self._watcher.degraded(link, why)
+            self._watcher.degraded(link_of(ends), why)
 
     def _use(self, outcome: Outcome) -> None:
-        dialled = next((link for link in self._dialling if ends_of(link) == outcome.ends), None)
-        if outcome.accepted:
+        dialled = None if outcome.accepted else outcome.ends
+        if dialled not in self._dialling:
             dialled = None
         number = self._number[outcome.ends]
         session = self._session()
@@ -194,7 +200,7 @@ class CableKeeper:
         if outcome.connection is None:
             self._note_degraded(dialled, outcome.error)
         elif self._watcher is not None:
-            self._watcher.moved(dialled)
+            self._watcher.moved(link_of(dialled))
 
 
 _keepers: weakref.WeakSet[CableKeeper] = weakref.WeakSet()

@@ -18,8 +18,8 @@ _ENCRYPTED = ", TLS 1.3"  # in a version
 _MAGIC = b"TOPOOPT3"
 # Raised with every change of what ranks send each other after the handshake (csrc/transport/frame.h
 # and the schedules of csrc/plan).
-_WIRE_VERSION = 2
-_GREETING = struct.Struct("!8s96s16sB4i32s")
+_WIRE_VERSION = 3
+_GREETING = struct.Struct("!8s96s16sB5i32s")
 GREETING_BYTES = _GREETING.size
 _MOST_VERSION_BYTES = 96
 
@@ -38,28 +38,40 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, order=True)
 class Ends:
-    """The connection from `source` to `target`: servers and their ports, or ranks (ports: -1)."""
+    """The connection from `source` to `target`: servers and their ports, or ranks (ports: -1).
+
+    `number` is that of the connection, where a link has several.
+    """
 
     kind: Kind
     source: int
     source_port: int
     target: int
     target_port: int
+    number: int = 0
 
     def __str__(self) -> str:
         if self.kind is Kind.LINK:
+            which = f", connection {self.number}" if self.number else ""
             return (
                 f"server {self.source} port {self.source_port} "
-                f"to server {self.target} port {self.target_port}"
+                f"to server {self.target} port {self.target_port}{which}"
             )
         return f"rank {self.source} to rank {self.target}"
 
 
-def wire_version(build: str = "", *, encrypted: bool = False, transport: str = "tcp") -> str:
+def wire_version(
+    build: str = "",
+    *,
+    encrypted: bool = False,
+    transport: str = "tcp",
+    connections: int | None = None,
+) -> str:
     """All that must be the same at both ends; `build` identifies the sources of the backend."""
     parts = [f"protocol {_WIRE_VERSION}", f"{sys.byteorder}-endian"]
     parts += [f"build {build}"] if build else []
     parts += [f"transport {transport}"] if transport != "tcp" else []
+    parts += [] if connections is None else [f"connections {connections}"]
     return f"{__version__} ({', '.join(parts)}{_ENCRYPTED if encrypted else ''})"
 
 
@@ -71,6 +83,11 @@ def without_encryption(version: str) -> str:
 def without_transport(version: str) -> str:
     """The wire_version() of the same build for links over TCP."""
     return re.sub(r", transport [a-z:]+", "", version)
+
+
+def without_connections(version: str) -> str:
+    """The wire_version() of the same build for as many connections per link as fit its rate."""
+    return re.sub(r", connections \d+", "", version)
 
 
 @dataclass(frozen=True)
@@ -91,7 +108,7 @@ class Identity:
         return replace(self, secret=secret)
 
     def greeting(self, ends: Ends) -> bytes:
-        numbers = (ends.source, ends.source_port, ends.target, ends.target_port)
+        numbers = (ends.source, ends.source_port, ends.target, ends.target_port, ends.number)
         version, digest = self.version.encode("ascii", "replace"), self.plan_digest.encode("ascii")
         nonce = secrets.token_bytes(NONCE_BYTES)
         return _GREETING.pack(_MAGIC, version, digest, ends.kind, *numbers, nonce)

@@ -48,7 +48,7 @@ _SLOW_SEGMENT_S = 0.0005
 _LEAST_SEGMENT_BYTES = 256
 _LOOPBACK_SEGMENT_BYTES = 32767  # the most that TCP_MAXSEG takes
 _LEAST_UNSENT_BYTES = 16 << 10
-_MOST_UNSENT_BYTES = 128 << 10
+_MOST_UNSENT_BYTES = 2 << 20
 # Connections not yet accepted: nobody accepts while the ranks meet, and those of strangers stand in
 # the way of the right ones. The kernel keeps fewer where net.core.somaxconn says so.
 LISTEN_QUEUE = 4096
@@ -59,13 +59,15 @@ _PORT_REFUSED = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 class OpenLink:
     """A verified connection. `link` starts at this server, unless it only receives.
 
-    `key` is known to its two ends alone.
+    `key` is known to its two ends alone. `number` is that of the connection, where the link has
+    several.
     """
 
     link: Link
     connection: socket.socket
     sends: bool
     key: bytes = field(default=b"", repr=False)
+    number: int = 0
 
 
 def describe(link: Link) -> str:
@@ -237,11 +239,14 @@ class ServerPorts:
         server: int,
         listeners: Mapping[tuple[str, int], socket.socket],
         source_ports: SourcePorts | None = None,
+        per_link: int = 1,
     ) -> None:
         """`listeners` are those that are open already; they belong to the ports from now on.
 
-        Without `source_ports` the kernel chooses where connections leave from.
+        Without `source_ports` the kernel chooses where connections leave from, of which every link
+        has `per_link`.
         """
+        self.per_link = per_link
         self._source_ports = source_ports
         self._wiring = wiring
         self._addresses = wiring.by_port()
@@ -281,12 +286,22 @@ class ServerPorts:
 
     def connect(self, handshakes: Handshakes) -> None:
         for link in self.outgoing:
-            handshakes.call(ends_of(link), describe(link), partial(self._start_connecting, link))
+            start = partial(self._start_connecting, link)
+            for ends in self._connections_of(link):
+                handshakes.call(ends, f"link from {ends}", start)
 
-    def dial(self, link: Link, handshakes: Handshakes, timeout_s: float) -> None:
-        """Begins to connect one of `outgoing`; raises OSError where the kernel refuses at once."""
-        connection = self._start_connecting(link)
-        handshakes.dial(ends_of(link), describe(link), connection, timeout_s)
+    def outgoing_connections(self) -> list[Ends]:
+        """Those of all `outgoing` links."""
+        return [ends for link in self.outgoing for ends in self._connections_of(link)]
+
+    def _connections_of(self, link: Link) -> list[Ends]:
+        return [ends_of(link, number) for number in range(self.per_link)]
+
+    def dial(self, ends: Ends, handshakes: Handshakes, timeout_s: float) -> None:
+        """Begins to make one of outgoing_connections(); raises OSError where the kernel refuses at
+        once."""
+        connection = self._start_connecting(link_of(ends))
+        handshakes.dial(ends, f"link from {ends}", connection, timeout_s)
 
     def _start_connecting(self, link: Link) -> socket.socket:
         near = self._addresses[link.source, link.source_port]
@@ -320,7 +335,8 @@ class ServerPorts:
 
     def expect(self, handshakes: Handshakes) -> None:
         for where, links in self._expected.items():
-            names = {ends_of(link): describe(link) for link in links}
+            expected = [ends for link in links for ends in self._connections_of(link)]
+            names = {ends: f"link from {ends}" for ends in expected}
             handshakes.expect(Expected(self._listeners[where], names, self._admit))
 
     def _admit(self, connection: socket.socket, ends: Ends) -> None:
@@ -331,20 +347,29 @@ class ServerPorts:
     ) -> list[OpenLink]:
         """The links among what is `proven`, in the order of their ends."""
         return [
-            OpenLink(link, connection, True, keys[ends])
+            OpenLink(link, connection, True, keys[ends], ends.number)
             if link.source == self._server
             else OpenLink(
-                link.reverse if self._duplex else link, connection, self._duplex, keys[ends]
+                link.reverse if self._duplex else link,
+                connection,
+                self._duplex,
+                keys[ends],
+                ends.number,
             )
             for ends, connection in proven.items()
             if ends.kind is Kind.LINK
-            for link in [Link(ends.source, ends.source_port, ends.target, ends.target_port)]
+            for link in [link_of(ends)]
         ]
 
 
-def ends_of(link: Link) -> Ends:
-    """The link in a handshake."""
-    return Ends(Kind.LINK, link.source, link.source_port, link.target, link.target_port)
+def ends_of(link: Link, number: int = 0) -> Ends:
+    """A connection of the link in a handshake."""
+    return Ends(Kind.LINK, link.source, link.source_port, link.target, link.target_port, number)
+
+
+def link_of(ends: Ends) -> Link:
+    """The link of a connection, as it is dialled."""
+    return Link(ends.source, ends.source_port, ends.target, ends.target_port)
 
 
 def time_left(deadline: float) -> float:

@@ -67,19 +67,23 @@ def open_rank_links(
     listeners: Mapping[tuple[str, int], socket.socket],
     version: str,
     source_ports: SourcePorts | None = None,
+    per_link: int = 1,
 ) -> RankLinks:
     """Opens and verifies all connections of `rank`; raises FabricError, and leaves none open then.
 
     `listeners` (address and port -> socket) are those of this rank that are open already; they are
     closed in the end. `version` is a wire_version(). Of two ranks that are joined by no planned
-    link, the higher one connects. Planned links leave from `source_ports`, where it has some.
+    link, the higher one connects. Planned links have `per_link` connections and leave from
+    `source_ports`, where it has some.
     """
     server = layout.server_of[rank]
     leads = layout.is_leader(rank)
     secret = job_secret(meeting, rank, _in(timeouts.meet_s))
     identity = Identity(secret, wiring.plan_digest, version)
     with ExitStack() as stack:
-        ports = stack.enter_context(ServerPorts(plan, wiring, server, listeners, source_ports))
+        ports = stack.enter_context(
+            ServerPorts(plan, wiring, server, listeners, source_ports, per_link)
+        )
         # Every connection to another rank: how, and to whom.
         kinds: list[tuple[RankPort, tuple[int, ...]]] = [
             (stack.enter_context(LocalPort(rank)), layout.peers(rank))

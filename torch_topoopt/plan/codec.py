@@ -116,6 +116,11 @@ def _decoder(annotation: Any) -> _Decode:
     return _decode_float if annotation is float else _scalar_decoder(annotation)
 
 
+def prepare_reader(document: Any) -> None:
+    """Does now what reading the first document of that class would do beside reading it."""
+    _decoder(document)
+
+
 def _list_or_object_decoder(decode_list: _Decode, decode_object: _Decode) -> _Decode:
     return lambda value: (decode_object if isinstance(value, dict) else decode_list)(value)
 

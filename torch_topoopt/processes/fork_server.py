@@ -76,17 +76,21 @@ class ForkedProcess:
 class ForkServer:
     """Imports PyTorch in a process of its own, from now on; ends that process when it is closed.
 
+    `prepare` names a module whose prepare() that process calls before it starts any program.
     Programs that it has started stay; all of them end when this process ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prepare: str = "") -> None:
         ours, theirs = socket.socketpair()
         self._socket = ours
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the server)
         command = [sys.executable, "-u", "-m", "torch_topoopt.processes.fork_server_main"]
         with theirs:
             self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(os.getpid()), " " * _TITLE_BYTES],
+                [
+                    *(*command, str(theirs.fileno()), str(os.getpid()), prepare),
+                    " " * _TITLE_BYTES,
+                ],
                 env={"OMP_NUM_THREADS": _SET_AT_IMPORT, **os.environ},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -1,7 +1,8 @@
 """Imports PyTorch once, then forks.
 
-`python -um torch_topoopt.processes.fork_server_main FD PARENT ROOM`, started by fork_server.py. FD
-is a socket. Every message on it brings four descriptors: a file with the request, an object
+`python -um torch_topoopt.processes.fork_server_main FD PARENT PREPARE ROOM`, started by
+fork_server.py. PREPARE is a module whose prepare() is called before the first fork, or "". FD is a
+socket. Every message on it brings four descriptors: a file with the request, an object
 {"arguments": ..., "environment": ..., "folder": ...}, and the standard streams of the program. The
 answer is the number of the new process, a child of PARENT, which is the process that asks. ROOM is
 only there to be overwritten: the command lines of forks take its place.
@@ -13,6 +14,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import importlib
 import importlib.machinery
 import io
 import json
@@ -33,13 +35,15 @@ _DESCRIPTORS = 4
 _ARGUMENTS_AT = 45  # arg_start in /proc/PID/stat, counted from the field after the name: proc(5)
 
 
-def main(descriptor: int, parent: int) -> None:
+def main(descriptor: int, parent: int, prepare: str) -> None:
     """Serves until the other end is closed; in a fork, runs its program and ends."""
     die_with(parent)
     import torch
     import torch._dynamo  # every optimizer imports it
     import torch.distributed  # noqa: F401
 
+    if prepare:
+        importlib.import_module(prepare).prepare()
     gc.collect()
     gc.freeze()  # memory that is never collected is never written to, and forks share it
     of_server = frozenset(sys.modules)
@@ -212,4 +216,4 @@ def _wait_for_end_of(process: int, parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

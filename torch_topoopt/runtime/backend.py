@@ -69,6 +69,11 @@ def load_in_ranks() -> None:
         _extension()
 
 
+def load_in_server() -> None:
+    """Loads the C++ backend in a process that is no rank but forks them; raises ImportError."""
+    _extension()
+
+
 def register() -> None:
     """Makes "topoopt" known to torch.distributed, and does what the environment asks for.
 

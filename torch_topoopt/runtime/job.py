@@ -31,8 +31,8 @@ from torch_topoopt.fabric.rank_layout import (
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.plan import IterationTimes, RankTraffic, RouteTable
 from torch_topoopt.runtime import controlled_routes
+from torch_topoopt.runtime.asked_links import asked_links
 from torch_topoopt.runtime.circuits import circuit_client
-from torch_topoopt.runtime.encryption import encryption_asked
 from torch_topoopt.runtime.iteration_meter import IterationMeter
 from torch_topoopt.runtime.job_network import (
     Place,
@@ -43,8 +43,12 @@ from torch_topoopt.runtime.job_network import (
     meet_versions,
 )
 from torch_topoopt.runtime.measuring import cost_of
+from torch_topoopt.runtime.parallel_connections import (
+    connections_per_link,
+    of_links,
+    over_all_connections,
+)
 from torch_topoopt.runtime.supervised import supervise
-from torch_topoopt.runtime.transport import transport_asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -165,8 +169,7 @@ class Job:
 
     def links(self) -> list[LinkTraffic]:
         """What this rank has sent over its links so far."""
-        traffic: list[LinkTraffic] = self.session.link_traffic()
-        return traffic
+        return of_links(self.session.link_traffic())
 
 
 jobs: list[Job] = []  # those that are open, and the last one that was
@@ -211,12 +214,11 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     Raises FabricError or DocumentError, and leaves nothing open then.
     """
     global _server
-    limit, (encrypted, transport) = silence_limit(), _asked_links(extension)
+    limit, asked = silence_limit(), asked_links(extension)
     meet_s = timeout.total_seconds()
-    deadline = time.monotonic() + meet_s
-    meeting = StoreMeeting(store, place.index)
+    deadline, meeting = time.monotonic() + meet_s, StoreMeeting(store, place.index)
     place = replace(place, server=_server)
-    version = meet_versions(meeting, place, deadline, encrypted=encrypted, transport=transport)
+    version = meet_versions(meeting, place, deadline, asked=asked)
     network = given_network(meeting, place, deadline)
     if network is not None:
         _server = network.layout.server_of[place.index]
@@ -224,27 +226,28 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         network = discover(meeting, place.index, len(place.ranks), deadline)
     plan, wiring, layout = network.plan, network.wiring, network.layout
     timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
+    per_link = connections_per_link(asked.connections, asked.transport, wiring)
     agent = controlled_routes.started_agent(plan, wiring, layout, place, meeting.life)
     with controlled_routes.closed_on_failure(agent):
         links = open_rank_links(
-            plan, wiring, layout, place.index, meeting, timeouts, network.listeners, version, agent
+            *(plan, wiring, layout, place.index, meeting, timeouts),
+            *(network.listeners, version, agent, per_link),
         )
     opened: list[weakref.ref[Job]] = []  # else the session would keep itself by way of its job
     server = layout.server_of[place.index]
     recorder, supervision, end_supervision = supervise(extension, place, server)
-    specs = link_specs(
-        extension, links, network, place.index, encrypted=encrypted, transport=transport
-    )
+    specs = link_specs(extension, links, network, place.index, asked)
+    routes = rank_routes(plan.network, layout, place.index, forwarded=bool(wiring.forwarded))
     session = extension.Session(
         rank=place.index,
         size=len(place.ranks),
         links=specs,
-        routes=rank_routes(plan.network, layout, place.index, forwarded=bool(wiring.forwarded)),
+        routes=over_all_connections(routes, per_link),
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
         recorder=recorder,
         supervision=supervision,
-        cables=cable_ends(extension, plan, wiring, layout),
+        cables=cable_ends(extension, plan, wiring, layout, per_link),
         servers=list(layout.server_of),
         silence_limit=limit,
     )
@@ -253,7 +256,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     )
     job.end_supervision = end_supervision
     job.agent = agent
-    job.keeper = _keeper_of(job, links, encrypted=encrypted)
+    job.keeper = _keeper_of(job, links, encrypted=asked.encrypted)
     controlled_routes.follow(agent, plan, wiring, session, job.keeper)
     opened.append(weakref.ref(job))
     try:
@@ -265,12 +268,6 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     if "TOPOOPT_RUN_DIR" in os.environ:
         _install_meter(job)
     return job
-
-
-def _asked_links(extension: Any) -> tuple[bool, str]:
-    """Whether links are encrypted, and what carries them; raises FabricError."""
-    encrypted = encryption_asked()
-    return encrypted, transport_asked(extension, encrypted=encrypted)
 
 
 def _install_meter(job: Job) -> None:
@@ -320,9 +317,13 @@ def _iteration_bytes(job: Job | None, first: int, count: int) -> tuple[list[int]
     """Of this rank's own messages, and of the planned links, in their order."""
     if job is None:
         return [0] * count, []
-    own, of_links = job.session.iteration_bytes(first, count)
-    links = zip(job.links(), of_links, strict=True)
-    return own, [sent for link, sent in links if link.source_port >= 0]
+    own, of_connections = job.session.iteration_bytes(first, count)
+    sums: dict[Link, list[int]] = {}
+    for traffic, sent in zip(job.session.link_traffic(), of_connections, strict=True):
+        if traffic.source_port >= 0:
+            before = sums.get(traffic.link, [0] * count)
+            sums[traffic.link] = [a + b for a, b in zip(before, sent, strict=True)]
+    return own, list(sums.values())
 
 
 # ---- what is left behind -----------------------------------------------------------------------

@@ -16,7 +16,11 @@ from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
-from torch_topoopt.fabric.identity import wire_version, without_encryption, without_transport
+from torch_topoopt.fabric.identity import (
+    without_connections,
+    without_encryption,
+    without_transport,
+)
 from torch_topoopt.fabric.links import OpenLink, connections, describe, time_left
 from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.fabric.rank_layout import RankLayout
@@ -25,8 +29,10 @@ from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
+from torch_topoopt.runtime.asked_links import PLAIN, AskedLinks
 from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
-from torch_topoopt.runtime.transport import TCP, TRANSPORT_VARIABLE, provider_chooser
+from torch_topoopt.runtime.parallel_connections import CONNECTIONS_VARIABLE
+from torch_topoopt.runtime.transport import TRANSPORT_VARIABLE, provider_chooser
 from torch_topoopt.runtime.versions import build_info
 from torch_topoopt.topology.failures.remaining import remaining_network
 
@@ -105,16 +111,14 @@ def meet_versions(
     place: Place,
     deadline: float,
     *,
-    encrypted: bool = False,
-    transport: str = TCP,
+    asked: AskedLinks = PLAIN,
 ) -> str:
     """The version that all ranks have (handshake.wire_version); raises FabricError on all of them.
 
     Before anything else travels, for what ranks of other versions say may not be understood.
     """
     info = build_info()
-    sources = info.sources if info is not None else ""
-    here = wire_version(sources, encrypted=encrypted, transport=transport)
+    here = asked.version(info.sources if info is not None else "")
     meeting.publish("version", here)
     if place.index == 0:
         with failure_broadcast(meeting, "versions"):
@@ -136,6 +140,8 @@ def _advice(there: str, here: str) -> str:
         return f"run all with --encrypt or {ENCRYPT_VARIABLE}=1, or none"
     if without_transport(there) == without_transport(here):
         return f"run all with the same --transport or {TRANSPORT_VARIABLE}"
+    if without_connections(there) == without_connections(here):
+        return f"run all with the same --connections or {CONNECTIONS_VARIABLE}"
     return "install the same on all hosts"
 
 
@@ -217,8 +223,14 @@ def log_link(opened: OpenLink, wiring: Wiring) -> None:
     log.info("%s: %s:%d%s - %s:%d", describe(link), *near, where, *far)
 
 
-def cable_ends(extension: Any, plan: Plan, wiring: Wiring, layout: RankLayout) -> list[Any]:
-    """All cables of the job as _backend.CableEnds: first connections(plan), then forwarded ones."""
+def cable_ends(
+    extension: Any, plan: Plan, wiring: Wiring, layout: RankLayout, per_link: int = 1
+) -> list[Any]:
+    """All cables of the job as _backend.CableEnds: first connections(plan), then forwarded ones.
+
+    To the transport every one of the `per_link` connections of a link is a cable, which may be lost
+    alone; they follow each other and share the link's rate.
+    """
     duplex = plan.cluster.ports == "duplex"
     leaders = layout.leaders
     rates = wiring.planned_rates(plan)
@@ -229,9 +241,10 @@ def cable_ends(extension: Any, plan: Plan, wiring: Wiring, layout: RankLayout) -
             leaders[link.source],
             leaders[link.target],
             duplex,
-            rates[link] if known else 1.0,
+            (rates[link] if known else 1.0) / per_link,
         )
         for link in connections(plan)
+        for _ in range(per_link)
     ]
     for a, b in _forwarded_pairs(plan, wiring, layout):  # which use the cables of others
         ends.append(extension.CableEnds(Link(a, -1, b, -1), a, b, True, 0.0))
@@ -250,43 +263,42 @@ def link_specs(
     links: RankLinks,
     network: Discovered,
     rank: int,
-    *,
-    encrypted: bool = False,
-    transport: str = TCP,
+    asked: AskedLinks = PLAIN,
 ) -> list[Any]:
     """The connections as _backend.LinkSpec; a Session owns their descriptors from then on.
 
-    Those between servers may be `encrypted`; others do not leave the kernel of one machine. Those
-    of the plan's links go over `transport`; a forwarded one is TCP, for other hosts pass it on.
+    Those between servers are encrypted if that was asked; others do not leave the kernel of one
+    machine. The plan's links go over the transport that was asked; a forwarded one is TCP, for
+    other hosts pass it on.
     """
     plan, wiring, layout = network.plan, network.wiring, network.layout
-    planned = list(connections(plan))
+    planned, per_link = list(connections(plan)), links.ports.per_link
     number = {link.reverse: i for i, link in enumerate(planned)}  # as a duplex cable's other end
     number |= {link: i for i, link in enumerate(planned)}
     specs = []
-    provider_of = provider_chooser(extension, transport)
+    provider_of = provider_chooser(extension, asked.transport)
     for opened in links.planned:
         log_link(opened, wiring)
         link = opened.link
         peer = layout.leaders[link.target if opened.sends else link.source]
         provider = provider_of(opened.connection)
         kind = "fabric" if provider else "socket"
-        descriptor, key = opened.connection.detach(), opened.key if encrypted else b""
+        descriptor, key = opened.connection.detach(), opened.key if asked.encrypted else b""
+        cable = number[link] * per_link + opened.number
         specs.append(
-            extension.LinkSpec(
-                link, descriptor, opened.sends, kind, peer, number[link], key, provider
-            )
+            extension.LinkSpec(link, descriptor, opened.sends, kind, peer, cable, key, provider)
         )
     local = "shm" if shared_memory_allowed() else "socket"
     for peer, connection in links.local.items():
         between = Link(rank, -1, peer, -1)
         specs.append(extension.LinkSpec(between, connection.detach(), True, local, peer))
     pairs = _forwarded_pairs(plan, wiring, layout) if links.forwarded else ()
-    forwarded = {pair: len(planned) + i for i, pair in enumerate(pairs)}
+    forwarded = {pair: len(planned) * per_link + i for i, pair in enumerate(pairs)}
     for peer, connection in links.forwarded.items():
         between = Link(rank, -1, peer, -1)
         cable = forwarded[min(rank, peer), max(rank, peer)]
-        descriptor, key = connection.detach(), links.forwarded_keys[peer] if encrypted else b""
+        key = links.forwarded_keys[peer] if asked.encrypted else b""
+        descriptor = connection.detach()
         specs.append(
             extension.LinkSpec(between, descriptor, True, "socket", peer, cable, tls_key=key)
         )

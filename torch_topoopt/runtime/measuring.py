@@ -49,9 +49,9 @@ def cost_of(
         return replace(plan.cost_model, beta_s_per_byte=plan.cost_model.beta_s_per_byte or rated)
     if len(set(group.servers)) == 1:
         return CostModel(0.0, 0.0, 0.0, rated)  # nothing goes over links
-    path = kept_file(plan, group.servers)
     before = None
     if group.rank == 0:
+        path = kept_file(plan, group.servers)
         with failure_broadcast(meeting, _TOPIC):
             before = _read(path)
             known = None if _asked_way() == "measure" else before

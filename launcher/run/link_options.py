@@ -1,0 +1,71 @@
+"""The options of `topoopt run` about its links: encrypted, over what, of how many connections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
+from torch_topoopt.runtime.parallel_connections import CONNECTIONS_VARIABLE, MOST_CONNECTIONS
+from torch_topoopt.runtime.transport import TCP, TRANSPORT_VARIABLE, TRANSPORTS
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_options(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--encrypt",
+        action="store_true",
+        help="encrypt the links between servers (TLS 1.3; docs/security.md says what it costs)",
+    )
+    group.add_argument(
+        "--transport",
+        choices=TRANSPORTS,
+        help="what carries the plan's links: tcp (default), or libfabric's provider "
+        "(docs/rdma.md); auto: verbs where an interface has it, else tcp",
+    )
+    group.add_argument(
+        "--connections",
+        type=int,
+        metavar="N",
+        help=f"TCP connections of every link, 1 to {MOST_CONNECTIONS} (default: 1; 2 from 25 Gb/s "
+        "on, 4 from 100 Gb/s on)",
+    )
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises InputError for options that cannot be used."""
+    over_tcp = arguments.transport in (None, TCP)
+    if arguments.encrypt and not over_tcp:
+        raise InputError(
+            f"transport: links over {arguments.transport} are not encrypted; leave out --encrypt, "
+            f"or choose {TCP}"
+        )
+    number = arguments.connections
+    if number is None:
+        return
+    if not 1 <= number <= MOST_CONNECTIONS:
+        raise InputError(f"connections: {number} is not in 1..{MOST_CONNECTIONS}")
+    if number > 1 and not over_tcp:
+        raise InputError(
+            f"connections: a link over {arguments.transport} has one connection; leave out "
+            f"--connections, or choose --transport {TCP}"
+        )
+    if number > 1 and arguments.controller is not None:
+        raise InputError(
+            "connections: a controller of routes assigns a path to one connection per link; leave "
+            "out --connections"
+        )
+
+
+def variables(arguments: argparse.Namespace) -> dict[str, str]:
+    """What ranks find in their environment; what is there already stays without the options."""
+    asked = {}
+    if arguments.encrypt:
+        asked[ENCRYPT_VARIABLE] = "1"
+    if arguments.transport:
+        asked[TRANSPORT_VARIABLE] = arguments.transport
+    if arguments.connections is not None:
+        asked[CONNECTIONS_VARIABLE] = str(arguments.connections)
+    return asked

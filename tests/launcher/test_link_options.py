@@ -1,0 +1,64 @@
+"""What `topoopt run` says of options of its links, and what ranks find in their environment."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytest
+
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.run import link_options
+
+
+def parsed(*argv: str, controller: str | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(controller=controller)
+    link_options.add_options(parser)
+    return parser.parse_args(argv)
+
+
+@pytest.mark.parametrize(
+    ("argv", "variables"),
+    [
+        ((), {}),
+        (("--connections", "4"), {"TOPOOPT_CONNECTIONS": "4"}),
+        (
+            ("--encrypt", "--transport", "tcp", "--connections", "16"),
+            {"TOPOOPT_ENCRYPT": "1", "TOPOOPT_TRANSPORT": "tcp", "TOPOOPT_CONNECTIONS": "16"},
+        ),
+        (
+            ("--transport", "fabric", "--connections", "1"),
+            {"TOPOOPT_TRANSPORT": "fabric", "TOPOOPT_CONNECTIONS": "1"},
+        ),
+    ],
+)
+def test_ranks_find_what_was_asked(argv: tuple[str, ...], variables: dict[str, str]) -> None:
+    arguments = parsed(*argv)
+    link_options.check(arguments)
+    assert link_options.variables(arguments) == variables
+
+
+@pytest.mark.parametrize(
+    ("argv", "more", "message"),
+    [
+        (("--connections", "0"), {}, r"^connections: 0 is not in 1\.\.16$"),
+        (("--connections", "17"), {}, r"^connections: 17 is not in 1\.\.16$"),
+        (
+            ("--connections", "2", "--transport", "auto"),
+            {},
+            "^connections: a link over auto has one connection; leave out --connections, or ",
+        ),
+        (
+            ("--connections", "2"),
+            {"controller": "http://10.0.0.1:7411"},
+            "^connections: a controller of routes assigns a path to one connection per link; ",
+        ),
+        (("--encrypt", "--transport", "fabric"), {}, "^transport: links over fabric are not enc"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    argv: tuple[str, ...], more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        link_options.check(parsed(*argv, **more))

@@ -1,0 +1,39 @@
+"""What the environment asks of the links of this process's jobs; the same on all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch_topoopt.fabric.identity import wire_version
+from torch_topoopt.runtime.encryption import encryption_asked
+from torch_topoopt.runtime.parallel_connections import connections_asked
+from torch_topoopt.runtime.transport import TCP, transport_asked
+
+
+@dataclass(frozen=True)
+class AskedLinks:
+    """`connections` of each link; None: as many as fit its rate."""
+
+    encrypted: bool = False
+    transport: str = TCP
+    connections: int | None = None
+
+    def version(self, sources: str) -> str:
+        """The wire_version() of ranks whose backend was built from `sources`."""
+        return wire_version(
+            sources,
+            encrypted=self.encrypted,
+            transport=self.transport,
+            connections=self.connections,
+        )
+
+
+PLAIN = AskedLinks()
+
+
+def asked_links(extension: Any) -> AskedLinks:
+    """Raises FabricError for what cannot be."""
+    encrypted = encryption_asked()
+    transport = transport_asked(extension, encrypted=encrypted)
+    return AskedLinks(encrypted, transport, connections_asked(transport))
