@@ -45,7 +45,8 @@ FLOORS: dict[str, frozenset[str]] = {
             "supervision",
         }
     ),
-    "what runs, and what is held against it": frozenset({"comparison", "report", "runtime"}),
+    "what runs, and what is held against it": frozenset({"comparison", "runtime"}),
+    "what shows it": frozenset({"report"}),
     "what people call": frozenset({"__init__", "__main__", "launcher", "models"}),
 }
 # The extensions are below all floors. An OpGraph is read and written by the codec of the Plan.
