@@ -170,9 +170,9 @@ def what_if_section(plan: Plan, analysis: Analysis) -> Markup:
         f"Move a slider: the iteration is read off {len(what_if.degrees)} networks simulated at "
         f"flow level at {len(what_if.gbps)} bandwidths and {len(what_if.batches)} batch sizes when "
         "this page was made, linear in between in the time of a byte and in the number of "
-        f"samples. Half way between bandwidths that is at most {what_if.worst_error * 100:.1f} % off the "
-        "simulator. The strategy stays that of the plan; with another batch, FLOPs and "
-        "activations grow in proportion, parameters do not."
+        "samples. Half way between bandwidths that is at most "
+        f"{what_if.worst_error * 100:.1f} % off the simulator. The strategy stays that of the "
+        "plan; with another batch, FLOPs and activations grow in proportion, parameters do not."
     )
     entries = {entry.degree: entry for entry in what_if.degrees}
     own_s, planned_s = (
