@@ -66,6 +66,10 @@ def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
     assert set(asked) <= pages
 
 
+def _is_selected(tab: Any) -> None:
+    playwright.expect(tab).to_have_attribute("aria-selected", "true", timeout=LIMIT_MS)
+
+
 def _visible_figures(page: Any) -> int:
     selector = "[role=tabpanel]:not([hidden]) [data-figure]"
     page.wait_for_function(
@@ -83,7 +87,7 @@ def test_every_tab_opens_draws_its_figures_and_fits_the_window(
     figures = 0
     for tab in page.get_by_role("tab").all():
         tab.click()
-        assert tab.get_attribute("aria-selected") == "true"
+        _is_selected(tab)
         assert page.locator("[role=tabpanel]:visible").count() == 1
         figures += _visible_figures(page)
         wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -123,7 +127,7 @@ def test_an_address_opens_the_tab_that_holds_it(written: Path, opened: Callable[
     page = opened(written)
     page.goto(f"{written.as_uri()}#pull")
     page.reload()
-    assert page.get_by_role("tab", name="Failures").get_attribute("aria-selected") == "true"
+    _is_selected(page.get_by_role("tab", name="Failures"))
 
 
 def test_the_network_has_three_layouts_and_hides_rings(
@@ -145,7 +149,7 @@ def test_the_network_has_three_layouts_and_hides_rings(
     assert page.locator("#topology .picked li").count() == 4
     page.locator("#topology .picked button").first.click()
     page.get_by_role("link", name="what if it is pulled?").click()
-    assert page.get_by_role("tab", name="Failures").get_attribute("aria-selected") == "true"
+    _is_selected(page.get_by_role("tab", name="Failures"))
     assert page.get_by_label("Cable", exact=True).input_value() == "2:0 – 3:1"
 
 
