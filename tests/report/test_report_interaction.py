@@ -136,7 +136,7 @@ def test_the_network_has_three_layouts_and_hides_rings(
     page = opened(written)
     page.get_by_role("tab", name="Network").click()
     shown = page.locator("#topology .topology")
-    assert shown.locator(".server").count() == 12
+    playwright.expect(shown.locator(".server")).to_have_count(12, timeout=LIMIT_MS)
     assert shown.locator(".hit").count() == 24
     drawn = set()
     for name in ("Circular", "Force", "Racks"):
@@ -198,4 +198,4 @@ def test_two_reports_stand_side_by_side(
         tab.click()
         _visible_figures(page)
     page.get_by_role("tab", name="Network").click()
-    assert page.locator("#networks .topology").count() == 2
+    playwright.expect(page.locator("#networks .topology")).to_have_count(2, timeout=LIMIT_MS)
