@@ -1,4 +1,4 @@
-"""`topoopt report`: (re)writes the report page of a run folder."""
+"""`topoopt report`: (re)writes the page of a run or a plan, of two side by side, or figures."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
 _DESCRIPTION = """\
-Writes report.html into the folder of a run: the network with its rings, predicted and measured
-traffic, the search curve and the accuracy curve. Of a plan that has not been run, its predictions,
-as PLAN.html beside it. The page needs no network."""
+Writes report.html into the folder of a run, or PLAN.html beside a plan that has not been run: the
+network with its rings, predicted and measured traffic, a timeline of the iteration, and answers:
+why the slowest link is slow, what one more port would bring, which operators are split and why,
+what happens if a cable is pulled. The page is one file, needs no network, and opens from disk."""
 
 _EXAMPLES = """\
   topoopt report runs/2026-01-31T12-00-00
-  topoopt report runs/2026-01-31T12-00-00 --json
-  topoopt report plan.json"""
+  topoopt report plan.json
+  topoopt report plan.json --plots figures    # SVG and PNG files for a paper
+  topoopt report --compare four-ports.json six-ports.json -o ports.html"""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -28,7 +31,27 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "run_dir",
         metavar="RUN_DIR",
+        nargs="?",
         help="a folder that `topoopt run` made, or a plan.json",
+    )
+    options.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("A", "B"),
+        help="one page of two runs or plans, side by side",
+    )
+    options.add_argument(
+        "-o", "--output", metavar="FILE", help="with --compare: the page (default: compare.html)"
+    )
+    options.add_argument(
+        "--plots", metavar="DIR", help="write the figures into DIR too, each as SVG and PNG"
+    )
+    options.add_argument(
+        "--no-analysis",
+        dest="analysis",
+        action="store_false",
+        help="leave out what has to be simulated for the page (a second; about a minute for 128 "
+        "servers): timeline, what-if, architectures, pulled cables",
     )
     shared_options.add(options, "json")
     return options
@@ -36,29 +59,79 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    arguments = make_parser().parse_args(argv)
+    options = make_parser()
+    arguments = options.parse_args(argv)
+    if (arguments.run_dir is None) == (arguments.compare is None):
+        options.error("give a run folder or a plan, or --compare and two of them")
+    if arguments.compare is None and arguments.output is not None:
+        options.error("-o is the page of --compare; that of a run or a plan stands beside it")
+    if arguments.compare is not None and arguments.plots is not None:
+        options.error("--plots draws one run or plan; leave out --compare")
     terminal = console.Terminal(json_output=arguments.json)
     with terminal.progress("writing the report") as progress:
-        progress(None, "")
-        path = write(arguments.run_dir)
+
+        def on_step(step: str) -> None:
+            progress(None, step)
+
+        on_step("")
+        if arguments.compare is not None:
+            path = _compare(arguments, on_step)
+        else:
+            path = write(
+                arguments.run_dir,
+                analysed=arguments.analysis,
+                plots=arguments.plots,
+                on_step=on_step,
+            )
+    figures = {"plots": arguments.plots} if arguments.plots is not None else {}
     if arguments.json:
-        console.print_json({"report": str(path)})
-    else:
-        terminal.line(f"report: {path}")
+        console.print_json({"report": str(path), **figures})
+        return OK
+    terminal.line(f"report: {path}")
+    for folder in figures.values():
+        terminal.line(f"figures: {folder}")
     return OK
 
 
-def write(run_dir: str | Path) -> Path:
+def write(
+    run_dir: str | Path,
+    *,
+    analysed: bool = True,
+    plots: str | None = None,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> Path:
     """Writes the page of a run folder or of a plan; raises InputError or DocumentError for what is
     neither."""
     from torch_topoopt.report import write_plan_report, write_report
 
+    _check(run_dir)
+    made = write_report if Path(run_dir).is_dir() else write_plan_report
+    try:
+        return made(run_dir, analysed=analysed, plots=plots, on_step=on_step)
+    except OSError as error:
+        raise _unwritable(error, run_dir) from None
+
+
+def _compare(arguments: argparse.Namespace, on_step: Callable[[str], None]) -> Path:
+    from torch_topoopt.report import write_comparison
+
+    for name in arguments.compare:
+        _check(name)
+    target = arguments.output or "compare.html"
+    try:
+        first, second = arguments.compare
+        return write_comparison(first, second, target, analysed=arguments.analysis, on_step=on_step)
+    except OSError as error:
+        raise _unwritable(error, target) from None
+
+
+def _check(run_dir: str | Path) -> None:
     if not Path(run_dir).exists():
         raise InputError(
             f"{run_dir}: no such folder or plan; give a folder that `topoopt run` made, or a "
             "plan.json"
         )
-    try:
-        return write_report(run_dir) if Path(run_dir).is_dir() else write_plan_report(run_dir)
-    except OSError as error:
-        raise InputError(f"{error.filename or run_dir}: {error.strerror}") from None
+
+
+def _unwritable(error: OSError, where: str | Path) -> InputError:
+    return InputError(f"{error.filename or where}: {error.strerror}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,6 @@ from torch_topoopt.plan import Plan, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 CLUSTER = ("--servers", "6", "--degree", "2", "--bandwidth", "25Gbps")
 QUICK = ("--rounds", "2", "--evaluations", "50")
@@ -174,6 +174,37 @@ def test_report_writes_the_page_of_a_run_folder(
     assert main(["report", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"report": str(tmp_path / "report.html")}
     assert "<html" in (tmp_path / "report.html").read_text()
+
+
+def test_report_draws_figures_and_compares_two_plans(
+    ring_plan: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans = [str(tmp_path / f"{servers}.json") for servers in (4, 5)]
+    for servers, path in zip((4, 5), plans, strict=True):
+        ring_plan(servers).save(Path(path))
+    figures = tmp_path / "figures"
+    assert main(["report", plans[0], "--plots", str(figures)]) == 0
+    assert (figures / "topology.svg").is_file()
+    assert f"figures: {figures}" in capsys.readouterr().out
+    target = tmp_path / "both.html"
+    assert main(["report", "--compare", *plans, "-o", str(target), "--no-analysis"]) == 0
+    assert "A against B" in target.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "give a run folder or a plan, or --compare and two of them"),
+        (("a.json", "--compare", "a.json", "b.json"), "or --compare and two of them"),
+        (("a.json", "-o", "page.html"), "-o is the page of --compare"),
+        (("--compare", "a.json", "b.json", "--plots", "x"), "--plots draws one run or plan"),
+    ],
+)
+def test_report_refuses_options_that_do_not_go_together(
+    options: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", *options]) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_report_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.report import write_report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+# In the order of the page; ANALYSED only where there was something to work out.
 SECTIONS = (
-    "headline", "stages", "topology", "rounds", "traffic", "search", "training", "strategy",
-    "operators", "wiring", "failures", "reproduce",
+    "headline", "glance", "rounds", "stages", "training", "reproduce", "topology",
+    "wiring", "traffic", "search", "strategy", "operators", "failures",
 )  # fmt: skip
+OF_A_RUN = ("stages", "training", "reproduce")
+ANALYSED = ("answers", "slowest", "timeline", "splits", "what-if", "ports", "costs", "pull")
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -23,6 +27,7 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
         self.open: list[str] = []
+        self.json: dict[str, Any] = {}
         self.tags: list[tuple[str, dict[str, str]]] = []
         self.sections: dict[str, str] = {}
         self.data: list[float] = []
@@ -58,6 +63,8 @@ class Page(HTMLParser):
             self._section = ""
 
     def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["script"] and self.tags[-1][1].get("id") == "data":
+            self.json = json.loads(data)
         if self._section:
             self.sections[self._section] += data
             if {"td", "th"} & set(self.open):
@@ -67,6 +74,6 @@ class Page(HTMLParser):
         return [attributes[name] for _, attributes in self.tags if name in attributes]
 
 
-def report(folder: Path) -> tuple[str, Page]:
-    text = write_report(folder).read_text(encoding="utf-8")
+def report(folder: Path, *, analysed: bool = False) -> tuple[str, Page]:
+    text = write_report(folder, analysed=analysed).read_text(encoding="utf-8")
     return text, Page(text)

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from report_page import SECTIONS, report
+from report_page import OF_A_RUN, SECTIONS, report
 from report_runs import (
     as_lines,
     make_events,
@@ -39,9 +39,7 @@ def test_an_interrupted_run_gives_a_page_that_says_what_is_missing(run: Path) ->
 def test_a_plan_without_a_run_is_a_page_of_predictions(run: Path) -> None:
     (run / "metrics.jsonl").unlink()
     text, page = report(run)
-    assert tuple(page.sections) == tuple(
-        name for name in SECTIONS if name not in ("stages", "training", "reproduce")
-    )
+    assert tuple(page.sections) == tuple(name for name in SECTIONS if name not in OF_A_RUN)
     for word in ("not finished", "is missing", "interrupted", "not recorded", "Not recorded"):
         assert word not in text
     assert "Predicted iteration" in page.sections["headline"]

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from torch_topoopt.report.html import (
     MISSING,
-    folded,
+    filtered,
     paragraph,
     percent,
     seconds,
@@ -16,22 +16,27 @@ from torch_topoopt.report.html import (
     table,
 )
 from torch_topoopt.report.summary import divide
-from torch_topoopt.topology.failures.failure_plans import failure_figures
+from torch_topoopt.topology.failures.failure_plans import FailureFigures, failure_figures
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Failure, Plan
-    from torch_topoopt.topology.failures.failure_plans import FailureFigures
+    from torch_topoopt.report.analysis.losses import Losses
 
-_OPEN_ROWS = 32  # a longer table starts folded
+_OPEN_ROWS = 24  # a longer table starts folded
 _TITLE = "After a failure"
 
 
-def failure_section(plan: Plan) -> Markup:
-    """One row for every cable (simplex: link) and every server that may be lost."""
+def failure_section(plan: Plan, known: Losses | None = None) -> Markup:
+    """One row for every cable (simplex: link) and every server that may be lost; of a
+    plan whose figures are `known`, from those."""
     if plan.failures is None:
         text = "The plan does not say how to go on without a link or a server."
         return section("failures", _TITLE, paragraph(text))
-    whole, figures = failure_figures(plan)
+    if known is None:
+        whole, figures = failure_figures(plan)
+    else:
+        whole = FailureFigures(None, False, known.all_reduce_s, known.busiest_s)
+        figures = list(known.figures)
     rows = [_row(plan, whole, figure) for figure in figures]
     if not rows:
         text = "One server: there is no link to lose."
@@ -43,10 +48,9 @@ def failure_section(plan: Plan) -> Markup:
     caption = "The network that is left after any single loss, as the plan has it"
     total = ("nothing", "none", "none", percent(1.0), seconds(whole.busiest_s))
     body = table(caption, columns, rows, total=total)
-    return section(
-        "failures", _TITLE, _worst_text(plan, whole, figures),
-        folded(f"All {len(rows)} losses", body, is_open=len(rows) <= _OPEN_ROWS),
-    )  # fmt: skip
+    if len(rows) > _OPEN_ROWS:
+        body = filtered("all-losses", "losses", f"All {len(rows)} losses", body)
+    return section("failures", _TITLE, _worst_text(plan, whole, figures), body)
 
 
 def _worst_text(plan: Plan, whole: FailureFigures, figures: list[FailureFigures]) -> Markup:

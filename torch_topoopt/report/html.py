@@ -6,6 +6,11 @@ templates beside this module and by `element`.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from torch_topoopt.plan.units import prefix
-from torch_topoopt.report.svg import LINE_COLOURS, THEME
+from torch_topoopt.report.theme import LINE_COLOURS, THEME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -134,12 +139,77 @@ def legend(entries: Iterable[tuple[int, str]]) -> Markup:
     return element("div", *(named_line(line, name) for line, name in entries), class_="legend")
 
 
-def page(title: str, *content: str) -> str:
-    """A whole document."""
+# In the order in which they depend on each other.
+_SCRIPTS = ("base", "charts", "topology", "traffic", "timeline", "what_if", "failures", "start")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What a tab shows."""
+
+    identity: str
+    name: str
+    content: tuple[str, ...]
+
+
+def page(
+    title: str, header: Markup, panels: Sequence[Panel], footer: Markup, data: dict[str, Any]
+) -> str:
+    """A whole document; `data` is what its scripts draw."""
     theme = [
         " ".join(f"--{name}: {colours[i]};" for name, colours in THEME.items()) for i in range(2)
     ]
-    return _TEMPLATES.get_template("page.html").render(title=title, content=content, theme=theme)
+    folder = Path(__file__).parent / "templates"
+    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
+    script = '\n(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    filled = [
+        (panel.identity, panel.name, [block for block in panel.content if block])
+        for panel in panels
+    ]
+    return _TEMPLATES.get_template("page.html").render(
+        title=title,
+        header=header,
+        panels=[entry for entry in filled if entry[2]],
+        footer=footer,
+        theme=theme,
+        style=Markup((folder / "page.css").read_text(encoding="utf-8")),
+        data=Markup(as_script(data)),
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+    )
+
+
+def plot(name: str, caption: str = "", *, run: int = 0) -> Markup:
+    """A place for the scripts' figure `name`, in the words of `templates/*.js`, of one of the runs
+    that the page has data of."""
+    text = element("figcaption", caption) if caption else ""
+    return element("figure", element("div", data_figure=name, data_run=str(run)), text)
+
+
+def filtered(identity: str, what: str, summary: str, body: str) -> Markup:
+    """A long table behind a line that opens it, with a box that filters its rows."""
+    box = Markup(
+        '<label class="small">Find <input type="search" data-filter="{}" aria-label="{}"></label>'
+    ).format(identity, f"Find {what}")
+    return folded(summary, box, element("div", body, id=identity), is_open=False)
+
+
+def as_script(data: Any) -> str:
+    """JSON that can stand in a script element: no text of a user ends it."""
+    text = json.dumps(_short(data), separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _short(value: Any) -> Any:
+    """Numbers to six digits, which is more than a picture shows."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _short(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_short(entry) for entry in value]
+    return value
 
 
 def _block(macro: str, *arguments: Any) -> Markup:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
-
-from torch_topoopt.plan.units import format_gbps, prefix
-from torch_topoopt.report import figures
+from torch_topoopt.plan.units import format_gbps
 from torch_topoopt.report.html import (
     MISSING,
     element,
-    folded,
+    filtered,
     named_line,
     paragraph,
     percent,
+    plot,
     ratio,
     section,
     size,
@@ -28,36 +25,22 @@ from torch_topoopt.report.results import (
     compare_traffic,
     numbered_rings,
     reach,
+    ring_families,
     rings_by_pair,
+    server_list,
 )
 from torch_topoopt.report.summary import divide
-from torch_topoopt.report.topology_figure import topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from torch_topoopt.plan import Link, Plan
+    from markupsafe import Markup
+
+    from torch_topoopt.plan import Plan
     from torch_topoopt.report.run_folder import Run
 
-_OPEN_ROWS = 64  # longer tables start folded
+_OPEN_ROWS = 24  # longer tables start folded
 _ORDER_SERVERS = 8  # rings print at most this many servers of their order
-
-
-def server_list(servers: Iterable[int]) -> str:
-    """Server numbers, runs drawn together: "0–3, 6, 7", or for a stride "0, 2, 4, … 126"."""
-    servers = sorted(servers)
-    strides = {later - earlier for earlier, later in itertools.pairwise(servers)}
-    if len(strides) == 1 and strides != {1} and len(servers) > 4:
-        return f"{servers[0]}, {servers[1]}, {servers[2]}, … {servers[-1]}"
-    runs: list[list[int]] = []
-    for server in servers:
-        if runs and runs[-1][-1] == server - 1:
-            runs[-1].append(server)
-        else:
-            runs.append([server])
-    return ", ".join(
-        f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
-    )
 
 
 # ---- topology ------------------------------------------------------------------------------------
@@ -73,10 +56,11 @@ def _order(ring: NumberedRing) -> str:
 def _ring_table(plan: Plan, rings: list[NumberedRing]) -> Markup:
     """The legend of the drawing; a ring with a stride prints no order where orders are long."""
     several = len(plan.network.groups) > 1
+    families = ring_families(rings)
     orders = any(ring.stride is None or len(ring.hops) <= _ORDER_SERVERS for ring in rings)
     rows = []
     for ring in rings:
-        row: list[str] = [named_line(ring.number, str(ring.number))]
+        row: list[str] = [named_line(families[ring.number], str(ring.number))]
         row += [server_list(plan.network.groups[ring.group].servers)] if several else []
         row += [_order(ring)] if orders else []
         rows.append((*row, ring.stride_text, percent(ring.ring.share)))
@@ -85,7 +69,7 @@ def _ring_table(plan: Plan, rings: list[NumberedRing]) -> Markup:
         "AllReduce rings, and their shares of the bytes of their group",
         (*columns, "stride", "share"), rows, numeric_from=len(columns),
     )  # fmt: skip
-    return folded(f"All {len(rows)} rings", body, is_open=len(rows) <= _OPEN_ROWS)
+    return _long("rings", body, rows)
 
 
 def _plural(number: int, noun: str) -> str:
@@ -111,71 +95,39 @@ def topology_section(plan: Plan) -> Markup:
     if plan.cluster.servers == 1:
         return section("topology", "Topology", _reach_text(plan))
     rings = numbered_rings(plan.network)
-    figure = Markup(topology(plan.cluster.servers, plan.network, rings))
+    kind = "cable" if plan.cluster.ports == "duplex" else "link"
     hops = Counter(hop for ring in rings for hop in ring.hops)
     linked = Counter((link.source, link.target) for link in plan.network.links)
-    caption = "One curve per directed link, in its ring's colour; arrows point the way data moves."
+    caption = f"One curve per {kind}, in the colour of the rings on it; point at one, or click it."
     caption += " Grey: a link that no ring uses." if linked - hops else ""
-    caption += " Dotted: a hop of a ring that other servers relay." if hops.keys() - linked else ""
-    drawing = element("figure", figure, element("figcaption", caption))
+    relayed = len(hops.keys() - linked)
+    caption += f" {relayed} hops of rings have no link and are relayed." if relayed else ""
+    drawing = plot("topology", caption)
     legend = _ring_table(plan, rings) if rings else paragraph("The plan has no AllReduce rings.")
-    side = element("div", _reach_text(plan), legend)
+    title = element("h3", "Cumulative distribution of path length")
+    side = element("div", _reach_text(plan), legend, title, plot("hops"))
     return section("topology", "Topology", element("div", drawing, side, class_="columns"))
 
 
+def _long(what: str, body: Markup, rows: Sequence[object]) -> Markup:
+    """A table, behind a line and with a box to find rows in it where it is long."""
+    if len(rows) <= _OPEN_ROWS:
+        return body
+    return filtered(f"all-{what.replace(' ', '-')}", what, f"All {len(rows)} {what}", body)
+
+
 # ---- traffic -------------------------------------------------------------------------------------
-
-
-def _cells(
-    links: tuple[Link, ...], values: tuple[float | None, ...], factor: float
-) -> dict[tuple[int, int], float]:
-    """Values of all links from one server to another, added up and divided by `factor`."""
-    cells: dict[tuple[int, int], float] = {}
-    for link, value in zip(links, values, strict=True):
-        if value is not None:
-            pair = (link.source, link.target)
-            cells[pair] = cells.get(pair, 0.0) + value / factor
-    return cells
-
-
-def _heatmaps(plan: Plan, traffic: Traffic) -> Markup:
-    links = plan.network.links
-    if traffic.basis == "share":
-        factor, unit, scale = 0.01, "% of all bytes", "share"
-    elif traffic.basis == "measured":
-        return _measured_heatmap(plan, traffic)
-    else:
-        raw = [_cells(links, traffic.predicted, 1.0), _cells(links, traffic.measured, 1.0)]
-        factor, letter = prefix(max((v for cells in raw for v in cells.values()), default=0.0))
-        unit, scale = f"{letter}B per iteration", "per iteration"
-    maps = [_cells(links, traffic.predicted, factor)]
-    titles = [f"Predicted, {scale}"]
-    if traffic.basis != "predicted":
-        maps.append(_cells(links, traffic.measured, factor))
-        titles.append(f"Measured, {scale}")
-    return Markup(figures.heatmaps(plan.cluster.servers, titles, maps, unit))
-
-
-def _measured_heatmap(plan: Plan, traffic: Traffic) -> Markup:
-    links = plan.network.links
-    raw = _cells(links, traffic.measured, 1.0)
-    factor, letter = prefix(max(raw.values(), default=0.0))
-    scale = _scale_of_measured(traffic)
-    cells = _cells(links, traffic.measured, factor)
-    return Markup(
-        figures.heatmaps(
-            plan.cluster.servers, [f"Measured, {scale}"], [cells], f"{letter}B {scale}"
-        )
-    )
 
 
 def _scale_of_measured(traffic: Traffic) -> str:
     return "whole run" if traffic.steps is None else "per iteration"
 
 
-def _basis_text(traffic: Traffic) -> Markup:
+def _basis_text(traffic: Traffic, *, ran: bool) -> Markup:
     if traffic.basis == "measured":
         return paragraph(f"Measured bytes, {_scale_of_measured(traffic)}; {traffic.reason}.")
+    if traffic.basis == "predicted" and not ran:
+        return paragraph("Predicted bytes per iteration.")
     if traffic.basis == "predicted":
         return paragraph(
             "Predicted bytes per iteration only: no traffic was measured (metrics.jsonl holds no "
@@ -237,7 +189,8 @@ def traffic_section(run: Run) -> Markup:
         "Bytes on the links from one server (row) to another (column), relayed bytes included; an "
         "empty cell is a pair without a link."
     )
-    figure = element("figure", _heatmaps(plan, traffic), element("figcaption", caption))
+    if plan.predicts_bytes:
+        caption += " Demand is what servers have to send each other, whichever way it goes."
     unit = "share" if traffic.basis == "share" else "per iteration"
     if traffic.basis == "measured":
         title, unit = "Traffic, measured", _scale_of_measured(traffic)
@@ -247,9 +200,10 @@ def traffic_section(run: Run) -> Markup:
     )  # fmt: skip
     *rows, total = _link_rows(plan, traffic)
     body = table("Traffic of each directed link", columns, rows, total=total)
+    load = element("h3", "Cumulative distribution of the load of links")
     return section(
-        "traffic", title, _basis_text(traffic), figure,
-        folded(f"All {len(rows)} links", body, is_open=len(rows) <= _OPEN_ROWS),
+        "traffic", title, _basis_text(traffic, ran=run.metrics is not None),
+        plot("heatmap", caption), load, plot("loads"), _long("links", body, rows),
     )  # fmt: skip
 
 
@@ -279,7 +233,4 @@ def wiring_section(plan: Plan) -> Markup:
     columns += ["rings B → A"] if duplex else []
     caption = f"Every {kind} of the plan, {format_gbps(plan.cluster.link_gbps)} in each direction"
     body = table(caption, columns, rows)
-    return section(
-        "wiring", "Links and wiring",
-        folded(f"All {len(rows)} {kind}s", body, is_open=len(rows) <= _OPEN_ROWS),
-    )  # fmt: skip
+    return section("wiring", "Links and wiring", _long(f"{kind}s", body, rows))

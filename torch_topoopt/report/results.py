@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from dataclasses import dataclass
@@ -58,6 +59,15 @@ def numbered_rings(network: Network) -> list[NumberedRing]:
     return [NumberedRing(i, g, ring, _stride(ring)) for i, (g, ring) in enumerate(pairs)]
 
 
+def ring_families(rings: list[NumberedRing]) -> list[int]:
+    """Per ring the number of its family: those that lie on the same pairs of servers, such as +1
+    and -1, and so have one colour."""
+    families: dict[frozenset[frozenset[int]], int] = {}
+    return [
+        families.setdefault(frozenset(map(frozenset, ring.hops)), len(families)) for ring in rings
+    ]
+
+
 def rings_by_pair(rings: list[NumberedRing]) -> dict[tuple[int, int], list[int]]:
     """Ordered pair of servers -> numbers of the rings with a hop from the first to the second."""
     table: dict[tuple[int, int], list[int]] = {}
@@ -77,18 +87,45 @@ class HopFigures:
     most_hops: int
 
 
+@functools.lru_cache(maxsize=8)  # a page asks several times, and a large table takes seconds
+def path_lengths(network: Network) -> tuple[tuple[int, float], ...]:
+    """(hops, share of all ordered pairs), ascending; of several routes each counts by weight."""
+    table = network.routes_by_pair()
+    found: dict[int, float] = {}
+    for routes in table.values():
+        for route in routes:
+            hops = len(route.servers) - 1
+            found[hops] = found.get(hops, 0.0) + route.weight
+    return tuple((hops, weight / len(table)) for hops, weight in sorted(found.items()))
+
+
 def reach(network: Network) -> HopFigures:
     """Path lengths of all ordered pairs; zeros for a single server."""
     table = network.routes_by_pair()
-    lengths = [
-        (route.weight, len(route.servers) - 1) for routes in table.values() for route in routes
-    ]
     linked = {(link.source, link.target) for link in network.links}
+    lengths = path_lengths(network)
     return HopFigures(
         len(table),
         sum(pair not in linked for pair in table),
-        sum(weight * hops for weight, hops in lengths) / len(table) if table else 0.0,
-        max((hops for _, hops in lengths), default=0),
+        sum(hops * share for hops, share in lengths),
+        max((hops for hops, _ in lengths), default=0),
+    )
+
+
+def server_list(servers: Iterable[int]) -> str:
+    """Server numbers, runs drawn together: "0–3, 6, 7", or for a stride "0, 2, 4, … 126"."""
+    servers = sorted(servers)
+    strides = {later - earlier for earlier, later in itertools.pairwise(servers)}
+    if len(strides) == 1 and strides != {1} and len(servers) > 4:
+        return f"{servers[0]}, {servers[1]}, {servers[2]}, … {servers[-1]}"
+    runs: list[list[int]] = []
+    for server in servers:
+        if runs and runs[-1][-1] == server - 1:
+            runs[-1].append(server)
+        else:
+            runs.append([server])
+    return ", ".join(
+        f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
     )
 
 

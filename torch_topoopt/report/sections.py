@@ -8,37 +8,26 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from torch_topoopt import __version__
 from torch_topoopt.plan.units import format_gbps
-from torch_topoopt.report import figures
-from torch_topoopt.report.all_to_all_section import all_to_all_section
-from torch_topoopt.report.failure_section import failure_section
+from torch_topoopt.report.analysis.iteration import operators_text
 from torch_topoopt.report.html import (
     MISSING,
     count,
     element,
     folded,
-    legend,
-    page,
     paragraph,
     percent,
+    plot,
     ratio,
     seconds,
     section,
     size,
     table,
 )
-from torch_topoopt.report.network_sections import (
-    server_list,
-    topology_section,
-    traffic_section,
-    wiring_section,
-)
 from torch_topoopt.report.results import (
-    Series,
-    as_fraction,
     find_accuracy,
     key_words,
+    server_list,
     training_curves,
 )
 from torch_topoopt.report.run_folder import STAGES
@@ -52,7 +41,7 @@ if TYPE_CHECKING:
     from torch_topoopt.report.run_folder import FailedRank, Run
 
 _TOP_OPERATORS = 10
-_PANEL_LINES = 4  # curves per panel: accuracy and loss together use every line colour once
+_MOST_PLACES = 12  # sets of servers that are listed one by one
 _STAGE_WORK = {
     "profile": "the model becomes an OpGraph",
     "co-optimise": "strategy search and TopologyFinder",
@@ -60,7 +49,6 @@ _STAGE_WORK = {
     "train": "the training script on all ranks",
 }
 _OTHERS_NOTICED = 0.1  # processors
-_AXES = {"elapsed_s": "elapsed time (s)", "time_s": "time since the run began (s)", "": "log line"}
 
 
 # ---- headline ------------------------------------------------------------------------------------
@@ -136,11 +124,29 @@ def _run_tiles(run: Run) -> list[Markup]:
     return [*_measured_tiles(run), *_accuracy_tiles(run), _exit_tile(run)]
 
 
-def _headline(run: Run) -> Markup:
+def _plan_tiles(plan: Plan) -> list[Markup]:
+    if not plan.predicts_time:
+        return []
+    prediction = plan.prediction
+    share = divide(prediction.compute_s, prediction.iteration_s)
+    against = divide(prediction.iteration_s, prediction.ideal_switch_s)
+    return [
+        _tile("Compute", seconds(prediction.compute_s), Markup(f"{percent(share)} of it")),
+        _tile(
+            "On an ideal switch",
+            seconds(prediction.ideal_switch_s),
+            Markup(f"the plan takes {ratio(against)} as long"),
+        ),
+    ]
+
+
+def headline(run: Run) -> Markup:
     plan, cluster = run.plan, run.plan.cluster
     start = run.metrics.start if run.metrics else None
     parts = [f"batch of {plan.batch_size} samples"] if plan.strategy else []
     parts.append(f"seed {plan.seed}")
+    if run.metrics is None:
+        parts.append("a plan: predictions only")
     if start is not None:
         parts.append(f"started {start.time}")
     tiles = [
@@ -151,11 +157,7 @@ def _headline(run: Run) -> Markup:
             f"{cluster.accelerators_per_server} × {cluster.accelerator} per server",
         ),
         _prediction_tile(plan),
-        *(
-            _run_tiles(run)
-            if run.metrics
-            else [_tile("Run", "not run", "a plan: predictions only")]
-        ),
+        *(_run_tiles(run) if run.metrics else _plan_tiles(plan)),
     ]
     notes = Markup("")
     if run.notes:
@@ -174,7 +176,7 @@ def _headline(run: Run) -> Markup:
 # ---- stages, rounds, search, training ------------------------------------------------------------
 
 
-def _stages_section(run: Run) -> Markup:
+def stages_section(run: Run) -> Markup:
     stages = run.metrics.stages if run.metrics else {}
     total = sum(stages.values())
     work = dict(_STAGE_WORK)
@@ -200,7 +202,7 @@ def _stages_section(run: Run) -> Markup:
     return section("stages", "Stages", body)
 
 
-def _restarts_section(run: Run) -> Markup:
+def restarts_section(run: Run) -> Markup:
     if not run.metrics or not run.metrics.restarts:
         return Markup("")
     rows = [
@@ -229,7 +231,7 @@ def _how_failed(failed: FailedRank) -> str:
     return f"{text}, {failed.message.strip().splitlines()[-1]}" if failed.message.strip() else text
 
 
-def _rounds_section(plan: Plan) -> Markup:
+def rounds_section(plan: Plan) -> Markup:
     prediction = plan.prediction
     if not plan.predicts_time:
         text = paragraph(f"Not predicted: {_no_time(plan)}.")
@@ -265,7 +267,7 @@ def _rounds_section(plan: Plan) -> Markup:
     return section("rounds", "Predicted iteration time", text, body)
 
 
-def _search_section(plan: Plan) -> Markup:
+def search_section(plan: Plan) -> Markup:
     content: list[str] = []
     if not plan.strategy:
         text = "No strategy was searched: the script keeps its own. Only the network was planned."
@@ -285,59 +287,47 @@ def _search_section(plan: Plan) -> Markup:
             f"Predicted iteration time: the best went from {seconds(first.best_s)} to "
             f"{seconds(last.best_s)} in {last.evaluations:,} evaluations of the cost."
         )
-        lines = legend(((0, "best so far"), (1, "current state")))
-        figure = Markup(figures.search_curve(plan.search))
-        content.append(element("figure", lines, figure, element("figcaption", caption)))
+        content.append(plot("search", caption))
     return section("search", "Strategy search", *content)
 
 
-def _in_percent(series: Series) -> Series:
-    scale = 100 * as_fraction(value for _, value in series.points)
-    return Series(
-        series.key, tuple((x, value * scale) for x, value in series.points), series.not_finite
-    )
-
-
-def _training_section(run: Run) -> Markup:
+def training_section(run: Run) -> Markup:
     title = "Accuracy and loss"
     assert run.metrics is not None
     curves = training_curves(run.metrics.train)
-    accuracies = [_in_percent(series) for series in curves.accuracies[:_PANEL_LINES]]
-    losses = list(curves.losses[:_PANEL_LINES])
-    if not accuracies and not losses:
+    shown = [*curves.accuracies, *curves.losses]
+    if not shown:
         return section("training", title, paragraph("The script logged no accuracy and no loss."))
     accuracy = find_accuracy(run.metrics.train)
-    goal = accuracy.goal * 100 if accuracy and accuracy.goal_is_target else None
-    axis = _AXES.get(curves.axis, curves.axis)
-    figure = Markup(figures.training_curves(axis, accuracies, losses, goal))
-    shown = [*accuracies, *losses]
-    hidden = len(curves.accuracies) + len(curves.losses) - len(shown)
     caption = ["As logged by the training script."]
-    caption += ["The dashed line is the target accuracy."] if goal is not None else []
-    caption += [f"{hidden} more logged keys are not drawn."] if hidden else []
+    caption += (
+        ["The dashed line is the target accuracy."] if accuracy and accuracy.goal_is_target else []
+    )
     caption += [
         f"{series.key} was not a finite number {series.not_finite} times."
         for series in shown
         if series.not_finite
     ]
-    lines = legend((i, series.key) for i, series in enumerate(shown))
-    body = element("figure", lines, figure, element("figcaption", " ".join(caption)))
-    return section("training", title, body)
+    named = paragraph("Curves: ", ", ".join(series.key for series in shown), class_="note")
+    return section("training", title, named, plot("training", " ".join(caption)))
 
 
 # ---- strategy and operators ----------------------------------------------------------------------
 
 
-def _strategy_section(run: Run) -> Markup:
+def strategy_section(run: Run) -> Markup:
     plan = run.plan
     if not plan.strategy:
         return section(
             "strategy", "Strategy", paragraph("The script's own: the plan places no operators.")
         )
     by_place: dict[tuple[tuple[int, ...], str], list[str]] = {}
+    sets = {(tuple(sorted(p.servers)), str(p.degrees)) for p in plan.strategy}
     for placement in plan.strategy:
-        place = (tuple(sorted(placement.servers)), str(placement.degrees))
-        by_place.setdefault(place, []).append(placement.operator)
+        servers: tuple[int, ...] = tuple(sorted(placement.servers))
+        if len(sets) > _MOST_PLACES:  # those alike go together, whichever servers they are on
+            servers = tuple(range(-len(servers), 0))
+        by_place.setdefault((servers, str(placement.degrees)), []).append(placement.operator)
     operators = {o.name: o for o in run.graph.operators} if run.graph else {}
     rows = []
     for place, names in sorted(by_place.items(), key=lambda item: (-len(item[0][0]), item[0])):
@@ -346,7 +336,7 @@ def _strategy_section(run: Run) -> Markup:
         text = ", ".join(names)
         rows.append(
             (
-                server_list(servers),
+                server_list(servers) if servers[0] >= 0 else f"{len(servers)} each",
                 split,
                 folded(f"{names[0]} … {names[-1]}", paragraph(text), is_open=False)
                 if len(names) > 8
@@ -374,18 +364,26 @@ def _top_table(
     graph: OpGraph, what: str, value: Callable[[Operator], int], show: Callable[[int], Markup]
 ) -> Markup:
     total = sum(value(operator) for operator in graph.operators)
-    ranked = sorted(graph.operators, key=lambda o: -value(o))[:_TOP_OPERATORS]
+    alike: dict[tuple[str, int], list[str]] = {}
+    for o in graph.operators:
+        if value(o):
+            alike.setdefault((o.kind, value(o)), []).append(o.name)
+    ranked = sorted(alike.items(), key=lambda entry: -entry[0][1] * len(entry[1]))
     rows = [
-        (o.name, o.kind, show(value(o)), percent(divide(value(o), total)))
-        for o in ranked
-        if value(o)
+        (
+            names[0] if len(names) == 1 else f"{operators_text(tuple(names))} ({len(names)} alike)",
+            kind,
+            show(each * len(names)),
+            percent(divide(each * len(names), total)),
+        )
+        for (kind, each), names in ranked[:_TOP_OPERATORS]
     ]
     summed = ("all operators", "", show(total), percent(1.0 if total else None))
     columns = ("operator", "kind", what, "share")
     return table(f"Operators by {what}", columns, rows, numeric_from=2, total=summed)
 
 
-def _operators_section(run: Run) -> Markup:
+def operators_section(run: Run) -> Markup:
     title = "Largest operators"
     if run.graph is None and not run.plan.strategy:
         return section("operators", title, paragraph("No model was profiled."))
@@ -400,59 +398,10 @@ def _operators_section(run: Run) -> Markup:
     return section("operators", title, text, element("div", flops, parameters, class_="columns"))
 
 
-# ---- the page ------------------------------------------------------------------------------------
-
-
-def _reproduce_section(run: Run) -> Markup:
+def reproduce_section(run: Run) -> Markup:
     start = run.metrics.start if run.metrics else None
     if start is None:
         body = paragraph("The command was not recorded.")
     else:
         body = element("pre", element("code", shlex.join(start.command)))
     return section("reproduce", "Reproduce", body)
-
-
-_CONTENTS = (
-    ("stages", "Stages"), ("restarts", "Restarts"),
-    ("topology", "Topology"), ("rounds", "Iteration time"),
-    ("traffic", "Traffic"), ("alltoalls", "All-to-alls"), ("search", "Search"),
-    ("training", "Accuracy"), ("strategy", "Strategy"), ("operators", "Operators"),
-    ("wiring", "Wiring"), ("failures", "Failures"), ("reproduce", "Reproduce"),
-)  # fmt: skip
-
-
-_OF_A_RUN = frozenset({"stages", "training", "reproduce"})
-
-
-def render_page(run: Run) -> str:
-    """The whole page of a run folder as HTML5; of a plan, without the sections on its run."""
-    plan = run.plan
-    left_out = set() if run.metrics else set(_OF_A_RUN)
-    if not run.metrics or not run.metrics.restarts:
-        left_out.add("restarts")
-    if not run.metrics or not run.metrics.all_to_alls:
-        left_out.add("alltoalls")
-    contents = [entry for entry in _CONTENTS if entry[0] not in left_out]
-    links = (element("a", name, href=f"#{identity}") for identity, name in contents)
-    footer = element(
-        "footer", f"torch_topoopt {__version__} · plan {plan.digest()} · version {plan.version}"
-    )
-    return page(
-        f"{plan.model} on {plan.cluster.servers} servers of degree {plan.cluster.degree}",
-        _headline(run),
-        element("nav", *links, aria_label="Contents"),
-        _stages_section(run) if run.metrics else Markup(""),
-        _restarts_section(run),
-        topology_section(plan),
-        _rounds_section(plan),
-        traffic_section(run),
-        all_to_all_section(run),
-        _search_section(plan),
-        _training_section(run) if run.metrics else Markup(""),
-        _strategy_section(run),
-        _operators_section(run),
-        wiring_section(plan),
-        failure_section(plan),
-        _reproduce_section(run) if run.metrics else Markup(""),
-        footer,
-    )
