@@ -22,7 +22,9 @@ from torch_topoopt.launcher.run import (
     elastic_options,
     fabrics,
     nccl_ranks,
+    watch,
 )
+from torch_topoopt.launcher.supervise import live_page
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import format_gbps
 from torch_topoopt.runtime.transport import TCP, TRANSPORTS
@@ -101,6 +103,7 @@ class RunOptions:
     nccl: bool
     transport: str | None
     wandb: bool
+    tensorboard: bool
     json: bool
     torchrun: argparse.Namespace
 
@@ -130,6 +133,7 @@ def parse(argv: list[str]) -> RunOptions:
         _check_master_port(arguments)
     syntax = _check_script(arguments)
     forks = _take_start_method(arguments, syntax)
+    arguments.redirects = watch.redirects(arguments)
     source = trace_options.choose(arguments, syntax, cluster, plan)
     choice = _planning(arguments, source.model, plan, cluster)
     elastic_options.check(arguments, plan, choice, cluster, least)
@@ -161,6 +165,7 @@ def parse(argv: list[str]) -> RunOptions:
         nccl=arguments.nccl,
         transport=arguments.transport,
         wandb=arguments.wandb,
+        tensorboard=arguments.tensorboard,
         json=arguments.json,
         torchrun=arguments,
     )
@@ -171,6 +176,7 @@ def _plan_of(path: str | None) -> Plan | None:
 
 
 def _check_network(arguments: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> None:
+    live_page.check(arguments)
     fabrics.check(arguments.fabric, arguments)
     alltoall.check(arguments, cluster)
     controller_options.check(arguments)
@@ -187,7 +193,16 @@ _WITHOUT_VALUE = frozenset(
     {
         *("-h", "--help", "-m", "--module", "--no-python", "--no_python", "--run-path"),
         *("--run_path", "--standalone", "--virtual-local-rank", "--virtual_local_rank"),
-        *("--encrypt", "--json", "--nccl", "--measure", "--wandb"),
+        *(
+            "--encrypt",
+            "--json",
+            "--nccl",
+            "--measure",
+            "--serve",
+            "--tensorboard",
+            "--wandb",
+            "--watch",
+        ),
     }
 )
 
@@ -290,6 +305,12 @@ def _add_options(group: argparse._ActionsContainer) -> None:
         action="store_true",
         help="log to Weights & Biases, offline (WANDB_MODE overrides)",
     )
+    group.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="write an event file for TensorBoard into the run folder",
+    )
+    watch.add_options(group)
     shared_options.add(group, "json")
 
 
