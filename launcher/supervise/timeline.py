@@ -43,7 +43,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="to show where none were measured (default: 2)",
     )
     options.add_argument(
-        "-o", "--trace", metavar="FILE", help="default: timeline.json in the folder, or beside PLAN"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="default: timeline.json in the folder, or beside PLAN",
     )
     shared_options.add(options, "json")
     return options
@@ -56,7 +59,7 @@ def main(argv: list[str]) -> int:
         raise InputError(f"predicted-iterations: {arguments.predicted_iterations} is below 1")
     where: Path = arguments.run
     if where.is_dir():
-        path, said = write(where, arguments.trace, arguments.predicted_iterations)
+        path, said = write(where, arguments.output, arguments.predicted_iterations)
     else:
         from torch_topoopt.plan import Plan
 
@@ -64,7 +67,7 @@ def main(argv: list[str]) -> int:
         graph = None
         if plan.predicts_time:
             graph = documents.op_graph_of_plan(plan, str(where), None)
-        given = arguments.trace or where.with_suffix(".timeline.json")
+        given = arguments.output or where.with_suffix(".timeline.json")
         path, said = _write(Path(given), graph, plan, [], arguments.predicted_iterations)
     if arguments.json:
         console.print_json({"trace": str(path), "contents": said})

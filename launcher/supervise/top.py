@@ -40,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--server", type=int, metavar="N", help="only the links of server N, one by one"
     )
-    options.add_argument("--once", action="store_true", help="show it once, and do not wait")
+    options.add_argument("--once", action="store_true", help="print once, and do not wait for more")
     live_page.add_options(options)
     shared_options.add(options, "json")
     return options

@@ -81,6 +81,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "profile": "an OpGraph or a trace, only if asked for",
         "plan": "the result, which has a default name",
         "discover": "the result, which has a default name",
+        "timeline": "the result, which has a default name",
         "fabric_script": "the default is to print it",
         "nccl-env": "what the plugin reads, only if asked for",
     },
