@@ -52,6 +52,8 @@ _ONLY_TO_PLAN = tuple(
     name for name in shared_options.PLANNING if name not in (*shared_options.CLUSTER, "accelerator")
 )
 
+TRACKERS = ("wandb", "tensorboard")
+
 _NEED_NO_MODEL = ("routing", "mode", "seed")
 
 _EXAMPLES = """\
@@ -102,8 +104,7 @@ class RunOptions:
     encrypt: bool
     nccl: bool
     transport: str | None
-    wandb: bool
-    tensorboard: bool
+    trackers: tuple[str, ...]
     json: bool
     torchrun: argparse.Namespace
 
@@ -164,8 +165,7 @@ def parse(argv: list[str]) -> RunOptions:
         encrypt=arguments.encrypt,
         nccl=arguments.nccl,
         transport=arguments.transport,
-        wandb=arguments.wandb,
-        tensorboard=arguments.tensorboard,
+        trackers=tuple(name for name in TRACKERS if getattr(arguments, name)),
         json=arguments.json,
         torchrun=arguments,
     )

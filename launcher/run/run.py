@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from torch_topoopt.runtime.hosts_attempt import HostsAttempt
 
 _SAME = 0.01  # bytes of links that are further apart than this part are not as predicted
+_TRACKERS = {"wandb": wandb_log, "tensorboard": tensorboard_log}
 STAGES = ("profile", "co-optimise", "wire", "train")
 
 
@@ -184,6 +186,7 @@ class RunInProgress:
         self.restarts.append(restart)
         self.metrics.write("restart", **restart.figures())
         asked_groups.remove(self.folder.path)
+        shutil.rmtree(self.folder / FOLDER, ignore_errors=True)
         if self.site is not None:
             self.site.go_on(restart.lost)
         if not restart.lost:
@@ -488,10 +491,8 @@ def main(argv: list[str]) -> int:
         _check_tls()
     if options.nccl:
         nccl_ranks.require(options.cluster, emulated=options.site is None)
-    if options.wandb:
-        wandb_log.require()
-    if options.tensorboard:
-        tensorboard_log.require()
+    for name in options.trackers:
+        _TRACKERS[name].require()
     if not options.json:
         code, _ = _run(options, argv)
         return code
@@ -666,17 +667,12 @@ def _summary(
 def _track(job: RunInProgress, plan: Plan, links: list[LinkTraffic]) -> dict[str, Path]:
     """Where each tracker that was asked for has the run."""
     options, folder = job.options, job.folder.path
-    if not (options.wandb or options.tensorboard):
+    if not options.trackers:
         return {}
     from torch_topoopt.launcher.run.experiment import read_experiment
 
     experiment = read_experiment(folder, plan, links)
-    tracked = {}
-    if options.wandb:
-        tracked["wandb"] = wandb_log.write(folder, experiment)
-    if options.tensorboard:
-        tracked["tensorboard"] = tensorboard_log.write(folder, experiment)
-    return tracked
+    return {name: _TRACKERS[name].write(folder, experiment) for name in options.trackers}
 
 
 def _absolute(path: Path) -> str:

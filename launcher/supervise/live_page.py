@@ -121,7 +121,7 @@ class LivePage:
             return self._state, self._version, self._closed
 
     def _handler(live) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - `self` is the request's
-        class Handler(BaseHTTPRequestHandler):
+        class PageHandler(BaseHTTPRequestHandler):
             timeout = _IDLE_S
 
             def do_GET(self) -> None:
@@ -173,7 +173,7 @@ class LivePage:
             def log_message(self, format: str, *arguments: object) -> None:
                 """Requests are not shown: the terminal is the job's, and paths hold the token."""
 
-        return Handler
+        return PageHandler
 
 
 class _Server(ThreadingHTTPServer):
