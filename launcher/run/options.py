@@ -73,10 +73,11 @@ class RunOptions:
     `site` is None unless --cluster was given. Without a `model` there is nothing to profile; then,
     or where a `model` that was only `found` in the script cannot be profiled, `script` is traced.
     Without that too, `unknown` says why. `of_script`: whether model or plan are of the script
-    that is trained, so that predictions can be held against it. `take_over` are other backends.
-    `nccl`: ranks use NCCL, over its network plugin. `forks`: whether ranks start as forks of a
-    process that has imported torch. After a failure the job starts again, up to `max_restarts`
-    times and on `least_servers` or more (None: on all).
+    that is trained, so that predictions can be held against it. `take_over` are other backends;
+    `trackers` of TRACKERS get the run when it has ended. `nccl`: ranks use NCCL, over its network
+    plugin. `forks`: whether ranks start as forks of a process that has imported torch. After a
+    failure the job starts again, up to `max_restarts` times and on `least_servers` or more (None:
+    on all).
     """
 
     cluster: Cluster
