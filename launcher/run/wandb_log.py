@@ -34,8 +34,7 @@ def write(run_dir: Path, experiment: Experiment) -> Path:
     """Writes the run below `run_dir`/wandb and returns its folder, for `wandb sync`.
 
     The plan is the configuration and an artifact, records are logged in order against `time_s`, the
-    search against its evaluations, and links are a table. Inside an agent of a sweep the run is the
-    agent's.
+    search against its evaluations, and links are a table.
     """
     import wandb
     from PIL import Image

@@ -7,6 +7,7 @@ import itertools
 import json
 import pickle
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -115,6 +116,27 @@ def test_a_predicted_iteration_has_all_operators_collectives_links_and_arrows() 
         assert carried / 2 == pytest.approx(expected.link_bytes[i], rel=1e-3)
     assert any("AllReduce of layer" in of["name"] for of in slices(events, "collectives"))
     assert len([of for of in events if of["ph"] == "s"]) >= len(sent)
+
+
+def test_micro_batches_are_told_apart() -> None:
+    graph = chain(3)
+    plan = replace(planned(graph), micro_batches=4)
+    computed = slices(events_of(graph, plan, iterations=1), "compute, predicted")
+    seen = Counter((of["pid"], of["name"], of["args"]["micro_batch"]) for of in computed)
+    assert seen == {
+        (server, f"layer{i} {what}", batch): 1
+        for server in range(4)
+        for i in range(3)
+        for what in ("forward", "backward")
+        for batch in range(4)
+    }
+    for server in range(4):
+        order = [of for of in computed if of["pid"] == server]
+        first = {(of["name"], of["args"]["micro_batch"]): of["ts"] for of in order}
+        for batch in range(4):
+            assert first["layer0 forward", batch] < first["layer2 forward", batch]
+            assert first["layer2 forward", batch] < first["layer2 backward", batch]
+            assert first["layer2 backward", batch] < first["layer0 backward", batch]
 
 
 def timeline(rank: int, begin_ns: int, *, first: int = 5) -> RankTimeline:
