@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from rich import box
 from rich.console import Console, Group
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     _Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
-    _Part = str | _Table | RenderableType
+    _Part: TypeAlias = str | _Table | RenderableType
 
 _PLAIN_WIDTH = 120
 _MOST_ERROR, _ERROR_START, _ERROR_END = 2000, 800, 400  # characters
