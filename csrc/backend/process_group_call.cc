@@ -152,10 +152,9 @@ ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind
   }
   if (group.recordedGroup() != nullptr) record(inputs, outputs);
   if (kind.title == nullptr) return;  // a part of another call
-  const auto shown = [&group, &kind] {
-    const int rank = kind.peer >= 0 ? kind.peer : group.getRank();
-    return ProfiledGroup{group.getGroupUid(), group.getGroupDesc(), rank, group.getSize(),
-                         group.options_->global_ranks_in_group};
+  const auto shown = [&group] {
+    return ProfiledGroup{group.getGroupUid(), group.getGroupDesc(), group.getRank(),
+                         group.getSize(), group.options_->global_ranks_in_group};
   };
   const uint64_t number = number_ > 0 ? number_ : group.group_->sequenceNumber();
   profiled_ = ProfiledCall::of(shown, kind.type, number, inputs, outputs);

@@ -20,7 +20,7 @@ namespace topoopt {
 struct ProfiledGroup {
   std::string name;
   std::string description;
-  int rank;  // as NCCL's backend has it: the root, or the other end of a message, if there is one
+  int rank;  // this one
   int size;
   const std::vector<uint64_t>& ranks;  // of its members in torch.distributed; empty: all
 };

@@ -69,9 +69,9 @@ def check_profile(rank: int, world: int) -> None:
     (reduce,) = [event for event in events if event["name"] == "topoopt:all_reduce"]
     assert reduce["args"]["Input Dims"] == [[10, 100]]
     if rank == 1:
-        assert (seen["send"]["In msg nelems"], seen["send"]["Dst Rank"]) == (7, 3)
+        assert seen["send"]["In msg nelems"] == 7
     if rank == 3:
-        assert (seen["recv"]["Out msg nelems"], seen["recv"]["Src Rank"]) == (7, 1)
+        assert seen["recv"]["Out msg nelems"] == 7
 
 
 def check_unprofiled(rank: int, world: int) -> None:
