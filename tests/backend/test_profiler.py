@@ -82,8 +82,10 @@ def check_unprofiled(rank: int, world: int) -> None:
 
 
 def check(rank: int, world: int) -> bool:
+    dist.init_process_group("topoopt")
     check_profile(rank, world)
     check_unprofiled(rank, world)
+    dist.destroy_process_group()
     return True
 
 
