@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from rich import box
 from rich.console import Console, Group
@@ -23,9 +23,11 @@ from torch_topoopt.plan.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rich.console import RenderableType
     from rich.progress import TaskID
 
     _Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+    _Part: TypeAlias = str | _Table | RenderableType
 
 _PLAIN_WIDTH = 120
 _MOST_ERROR, _ERROR_START, _ERROR_END = 2000, 800, 400  # characters
@@ -80,21 +82,26 @@ class Terminal:
         for line in capture.get().splitlines():
             print(line.rstrip(), file=self._file)
 
+    def show(self, part: RenderableType) -> None:
+        """What rich draws, as it is."""
+        with self._console.capture() as capture:
+            self._console.print(part)
+        for line in capture.get().splitlines():
+            print(line.rstrip(), file=self._file)
+
     @property
     def moves(self) -> bool:
         """Whether what is shown can be replaced: this is a terminal."""
         return self._console.is_terminal
 
     @contextmanager
-    def screen(self) -> Iterator[Callable[[Sequence[str | _Table]], None]]:
-        """Gives a function that shows lines and tables (as `table` takes them) in place of those
-        that it showed before; the last ones stay."""
+    def screen(self) -> Iterator[Callable[[Sequence[_Part]], None]]:
+        """Gives a function that shows lines, tables (as `table` takes them) and what rich draws in
+        place of those that it showed before; the last ones stay."""
         with Live(console=self._console, auto_refresh=False) as live:
 
-            def show(parts: Sequence[str | _Table]) -> None:
-                signals.check()
-                drawn = [escape(p) if isinstance(p, str) else _drawn(*p) for p in parts]
-                live.update(Group(*drawn), refresh=True)
+            def show(parts: Sequence[_Part]) -> None:
+                live.update(Group(*map(_renderable, parts)), refresh=True)
 
             yield show
 
@@ -155,6 +162,12 @@ class Terminal:
                 display.update(task, completed=fraction or 0.0, total=total, text=text)
 
             yield show
+
+
+def _renderable(part: _Part) -> RenderableType:
+    if isinstance(part, str):
+        return escape(part)
+    return _drawn(*part) if isinstance(part, tuple) else part
 
 
 def _drawn(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -41,10 +41,16 @@ VERBS = {
     ),
     "run": Verb("profile, plan, wire and train: a drop-in for torchrun", "run.run"),
     "status": Verb("what a running job does at this moment", "supervise.status"),
+    "top": Verb(
+        "a running job on the terminal or a web page: step time, loss, links", "supervise.top"
+    ),
     "inspect": Verb("whose part is missing in a job that hangs or has failed", "supervise.inspect"),
     "report": Verb("the report page of a run", "report"),
     "bench": Verb("collectives measured, with the options and the table of nccl-tests", "bench"),
     "export": Verb("a plan in the formats of NCCL, MSCCL, Chakra, ASTRA-sim and others", "export"),
+    "timeline": Verb(
+        "iterations as predicted and as measured, as a trace for Perfetto", "supervise.timeline"
+    ),
     "topology": Verb(
         "how to wire servers for a demand, and what the network is worth", "plan.topology"
     ),

@@ -226,6 +226,11 @@ class Session:
         What messages cost, measured by all ranks of `group` together; the seconds per byte are
         those of `group.cost`.
         """
+    def recorded_operations(self) -> bytes:
+        """
+        The flight recorder as a dump has it (supervision/dumps.py), without links; empty where
+        nothing is recorded.
+        """
     def release(self, limit: datetime.timedelta) -> None: ...
     def release_aborted(self, why: str) -> None: ...
     def remembered_entries(self) -> int:

@@ -73,6 +73,11 @@ class FlowProgram:
         How often every loop has to end before the run does.
         """
     @property
+    def compute_tasks(self) -> list[tuple[int, int, int]]:
+        """
+        (task, host, priority) of every computation.
+        """
+    @property
     def flow_count(self) -> int: ...
     @property
     def flow_tasks(self) -> list[int]: ...
@@ -235,6 +240,10 @@ class IterationTasks:
         iterations: int,
         hosts: collections.abc.Sequence[int] = [],
     ) -> AddedIterations: ...
+    def computed(self, priority: int) -> tuple[int, int, bool]:
+        """
+        (operator or -1, micro-batch, whether backward) of a compute task of that priority.
+        """
     @property
     def cargoes(self) -> list[Cargo]: ...
     @property

@@ -151,6 +151,13 @@ ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind
     work_ = host_call_.emplace(group, kind, inputs, outputs, terms_, operations).work;
   }
   if (group.recordedGroup() != nullptr) record(inputs, outputs);
+  if (kind.title == nullptr) return;  // a part of another call
+  const auto shown = [&group] {
+    return ProfiledGroup{group.getGroupUid(), group.getGroupDesc(), group.getRank(),
+                         group.getSize(), group.options_->global_ranks_in_group};
+  };
+  const uint64_t number = number_ > 0 ? number_ : group.group_->sequenceNumber();
+  profiled_ = ProfiledCall::of(shown, kind.type, number, inputs, outputs);
 }
 
 // What was refused before it started does not count: the other members may not have called it.

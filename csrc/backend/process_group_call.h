@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "backend/process_group.h"
+#include "backend/profiled_call.h"
 #include "backend/staging.h"
 #include "backend/tensors.h"
 
@@ -157,6 +158,7 @@ class ProcessGroupTopoopt::Call {
   // In the flight recorder, if the group is recorded.
   uint64_t record_ = 0;
   uint64_t number_ = 0;
+  std::unique_ptr<ProfiledCall> profiled_;
   // Staged.
   std::vector<StagingPiece> pieces_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_back_;

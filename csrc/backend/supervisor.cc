@@ -159,6 +159,10 @@ std::string Supervisor::whereDumpsAre() const {
   return slash == std::string::npos ? "." : config_.dump_path.substr(0, slash);
 }
 
+std::string Supervisor::recorded() const {
+  return recorder_ ? dumpDocument(config_.of, *recorder_, {}, "asked for") : "";
+}
+
 void Supervisor::stop() {
   std::lock_guard once(stop_mutex_);
   if (!thread_.joinable()) return;

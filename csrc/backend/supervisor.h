@@ -57,6 +57,9 @@ class Supervisor {
   // Where the dumps of a failure are, for its message; "" if there are none.
   std::string whereDumpsAre() const;
 
+  // Any thread: what a dump would be now, without the links; "" if nothing is recorded.
+  std::string recorded() const;
+
   // Writes what was asked for, removes the status and ends the thread. Not on that thread, and
   // neither on the reactor's.
   void stop();

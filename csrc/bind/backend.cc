@@ -338,6 +338,14 @@ PYBIND11_MODULE(_backend, module) {
            "Bytes of the messages of each iteration from `first` on: those of this rank, and what "
            "each link has sent of all that pass it.")
       .def(
+          "recorded_operations",
+          [](Session& session) {
+            const auto& supervisor = session.supervisor();
+            return py::bytes(supervisor ? supervisor->recorded() : "");
+          },
+          "The flight recorder as a dump has it (supervision/dumps.py), without links; empty where "
+          "nothing is recorded.")
+      .def(
           "measure_cost",
           [](Session& session, topoopt::GroupConfig group, std::chrono::milliseconds timeout) {
             return topoopt::measureCost(session.endpoint(), std::move(group), timeout);

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "bind/architectures.h"
@@ -93,6 +94,14 @@ void bindIterationTasks(py::module_& module) {
           "target",
           [](const IterationTasks& tasks) { return column(tasks, &IterationTasks::Flow::target); })
       .def_property_readonly("cargoes", &IterationTasks::cargoes)
+      .def(
+          "computed",
+          [](const IterationTasks& tasks, int priority) {
+            const Computed computed = tasks.computed(priority);
+            return std::make_tuple(computed.op, computed.batch, computed.is_backward);
+          },
+          "(operator or -1, micro-batch, whether backward) of a compute task of that priority.",
+          py::arg("priority"))
       .def("add_to", &addTo, py::arg("program"), py::arg("paths"), py::arg("path_of_flow"),
            py::arg("iterations"), py::arg("hosts") = std::vector<int>{});
 }

@@ -11,6 +11,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -201,6 +202,19 @@ void bindFlowProgram(py::module_& module) {
                                }
                                return flows;
                              })
+      .def_property_readonly(
+          "compute_tasks",
+          [](const FlowProgram& program) {
+            std::vector<std::tuple<int, int, int>> found;
+            for (int number = 0; number < program.graph().size(); ++number) {
+              const Task& task = program.graph().tasks()[number];
+              if (task.kind == TaskKind::kCompute) {
+                found.emplace_back(number, task.resource, task.priority);
+              }
+            }
+            return found;
+          },
+          "(task, host, priority) of every computation.")
       .def_property_readonly("links", &FlowProgram::links)
       .def("flow", &flowOf, "The flow that is task `task`; its links are indices.",
            py::arg("task"));

@@ -23,7 +23,9 @@ from torch_topoopt.launcher.run import (
     fabrics,
     link_options,
     nccl_ranks,
+    watch,
 )
+from torch_topoopt.launcher.supervise import live_page
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import format_gbps
 
@@ -50,6 +52,8 @@ _ONLY_TO_PLAN = tuple(
     name for name in shared_options.PLANNING if name not in (*shared_options.CLUSTER, "accelerator")
 )
 
+TRACKERS = ("wandb", "tensorboard")
+
 _NEED_NO_MODEL = ("routing", "mode", "seed")
 
 _EXAMPLES = """\
@@ -69,10 +73,11 @@ class RunOptions:
     `site` is None unless --cluster was given. Without a `model` there is nothing to profile; then,
     or where a `model` that was only `found` in the script cannot be profiled, `script` is traced.
     Without that too, `unknown` says why. `of_script`: whether model or plan are of the script
-    that is trained, so that predictions can be held against it. `take_over` are other backends.
-    `nccl`: ranks use NCCL, over its network plugin. `forks`: whether ranks start as forks of a
-    process that has imported torch. After a failure the job starts again, up to `max_restarts`
-    times and on `least_servers` or more (None: on all).
+    that is trained, so that predictions can be held against it. `take_over` are other backends;
+    `trackers` of TRACKERS get the run when it has ended. `nccl`: ranks use NCCL, over its network
+    plugin. `forks`: whether ranks start as forks of a process that has imported torch. After a
+    failure the job starts again, up to `max_restarts` times and on `least_servers` or more (None:
+    on all).
     """
 
     cluster: Cluster
@@ -99,7 +104,7 @@ class RunOptions:
     run_dir: Path | None
     encrypt: bool
     nccl: bool
-    wandb: bool
+    trackers: tuple[str, ...]
     json: bool
     torchrun: argparse.Namespace
 
@@ -129,6 +134,7 @@ def parse(argv: list[str]) -> RunOptions:
         _check_master_port(arguments)
     syntax = _check_script(arguments)
     forks = _take_start_method(arguments, syntax)
+    arguments.redirects = watch.redirects(arguments)
     source = trace_options.choose(arguments, syntax, cluster, plan)
     choice = _planning(arguments, source.model, plan, cluster)
     elastic_options.check(arguments, plan, choice, cluster, least)
@@ -158,7 +164,7 @@ def parse(argv: list[str]) -> RunOptions:
         run_dir=arguments.run_dir,
         encrypt=arguments.encrypt,
         nccl=arguments.nccl,
-        wandb=arguments.wandb,
+        trackers=tuple(name for name in TRACKERS if getattr(arguments, name)),
         json=arguments.json,
         torchrun=arguments,
     )
@@ -169,6 +175,7 @@ def _plan_of(path: str | None) -> Plan | None:
 
 
 def _check_network(arguments: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> None:
+    live_page.check(arguments)
     fabrics.check(arguments.fabric, arguments)
     alltoall.check(arguments, cluster)
     controller_options.check(arguments)
@@ -181,7 +188,16 @@ _WITHOUT_VALUE = frozenset(
     {
         *("-h", "--help", "-m", "--module", "--no-python", "--no_python", "--run-path"),
         *("--run_path", "--standalone", "--virtual-local-rank", "--virtual_local_rank"),
-        *("--encrypt", "--json", "--nccl", "--measure", "--wandb"),
+        *(
+            "--encrypt",
+            "--json",
+            "--nccl",
+            "--measure",
+            "--serve",
+            "--tensorboard",
+            "--wandb",
+            "--watch",
+        ),
     }
 )
 
@@ -274,6 +290,12 @@ def _add_options(group: argparse._ActionsContainer) -> None:
         action="store_true",
         help="log to Weights & Biases, offline (WANDB_MODE overrides)",
     )
+    group.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="write an event file for TensorBoard into the run folder",
+    )
+    watch.add_options(group)
     shared_options.add(group, "json")
 
 

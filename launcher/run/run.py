@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -31,7 +32,9 @@ from torch_topoopt.launcher.run import (
     processor_use,
     ranks,
     restarts,
+    tensorboard_log,
     wandb_log,
+    watch,
 )
 from torch_topoopt.launcher.run import costs as run_costs
 from torch_topoopt.launcher.run import options as run_options
@@ -41,6 +44,7 @@ from torch_topoopt.launcher.run.asked_groups import AskedGroups
 from torch_topoopt.launcher.run.elastic_agent import Attempt
 from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.launcher.run.ranks import RankFailure
+from torch_topoopt.launcher.supervise import timeline
 from torch_topoopt.plan import LinkTraffic
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.processes.fork_server import ForkServer
@@ -49,6 +53,7 @@ from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.cluster_site import ClusterSite
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
 from torch_topoopt.runtime.versions import BuildMismatchError, check_installed, check_tls
+from torch_topoopt.supervision.recorded_timeline import FOLDER, TIMELINE_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +72,7 @@ if TYPE_CHECKING:
     from torch_topoopt.runtime.hosts_attempt import HostsAttempt
 
 _SAME = 0.01  # bytes of links that are further apart than this part are not as predicted
+_TRACKERS = {"wandb": wandb_log, "tensorboard": tensorboard_log}
 STAGES = ("profile", "co-optimise", "wire", "train")
 
 
@@ -179,6 +185,7 @@ class RunInProgress:
         self.restarts.append(restart)
         self.metrics.write("restart", **restart.figures())
         asked_groups.remove(self.folder.path)
+        shutil.rmtree(self.folder / FOLDER, ignore_errors=True)
         if self.site is not None:
             self.site.go_on(restart.lost)
         if not restart.lost:
@@ -432,6 +439,8 @@ class RunInProgress:
         }
         if circuits:
             variables[CIRCUITS_VARIABLE] = circuits
+        if self.options.torchrun.timeline:
+            variables[TIMELINE_VARIABLE] = self.options.torchrun.timeline
         return variables
 
     def train(self, hosts: Hosts | None, variables: dict[str, str]) -> list[RankFailure]:
@@ -444,9 +453,10 @@ class RunInProgress:
             self.attempt = Attempt(len(self.restarts), self.options.max_restarts)
             if self.site is not None and self.options.max_restarts:
                 self.attempt.hosts = self.site.attempt(self.options.torchrun.rdzv_id)
-            failures = ranks.train(
-                self.options.torchrun, variables, logs, self.attempt, hosts, self.server
-            )
+            with watch.watching(self.options.torchrun, self.terminal, self.folder.path):
+                failures = ranks.train(
+                    self.options.torchrun, variables, logs, self.attempt, hosts, self.server
+                )
             ended = time.time()
             if self.site is None:
                 self.other_processors = use.of_others()
@@ -477,8 +487,8 @@ def main(argv: list[str]) -> int:
         _check_tls()
     if options.nccl:
         nccl_ranks.require(options.cluster, emulated=options.site is None)
-    if options.wandb:
-        wandb_log.require()
+    for name in options.trackers:
+        _TRACKERS[name].require()
     if not options.json:
         code, _ = _run(options, argv)
         return code
@@ -565,12 +575,10 @@ def _finish(
     """Report and summary, on the host that leads, and the figures of `--json`."""
     links, iterations, groups = measured
     page = report.write(job.folder.path) if job.leads else None
-    wandb_dir = None
-    if job.options.wandb and page is not None:
-        wandb_dir = wandb_log.write(job.folder.path, plan, _train_records(page.parent), links)
+    tracked = _track(job, plan, links) if page is not None else {}
     if page is not None and not failures:
         _tables(job, plan, links, iterations)
-    _summary(job, page, wandb_dir, failed=bool(failures))
+    _summary(job, page, tracked, failed=bool(failures))
     script = job.options.torchrun.training_script
     if job.leads and plan.network.links and not (failures or job.options.nccl):
         if unused := asked_groups.unused_links(groups, measured=bool(links)):
@@ -583,7 +591,8 @@ def _finish(
         "exit_code": code,
         "run_dir": str(job.folder.path),
         "report": str(page) if page else None,
-        "wandb": str(wandb_dir) if wandb_dir else None,
+        "wandb": str(tracked["wandb"]) if "wandb" in tracked else None,
+        "tensorboard": str(tracked["tensorboard"]) if "tensorboard" in tracked else None,
         "stage_s": job.stage_s,
         "start_up_s": job.start_up_s,
         "other_processors": job.other_processors,
@@ -628,7 +637,7 @@ def _tables(
 
 
 def _summary(
-    job: RunInProgress, page: Path | None, wandb_dir: Path | None, *, failed: bool
+    job: RunInProgress, page: Path | None, tracked: dict[str, Path], *, failed: bool
 ) -> None:
     terminal = job.terminal
     if moves := job.all_to_alls.described():
@@ -636,21 +645,31 @@ def _summary(
     logs = job.folder / "logs"
     if logs.is_dir():
         terminal.line(f"logs: {logs}")
-    if wandb_dir:
-        terminal.line(f"Weights & Biases: wandb sync {shlex.quote(str(wandb_dir))}")
+    if "wandb" in tracked:
+        terminal.line(f"Weights & Biases: wandb sync {shlex.quote(str(tracked['wandb']))}")
+    if "tensorboard" in tracked:
+        where = shlex.quote(str(tracked["tensorboard"]))
+        terminal.line(f"TensorBoard: tensorboard --logdir {where}")
     ended = "failed" if failed else "trained"
     terminal.line(f"{ended} in {format_seconds(job.stage_s['train'])}; results: {job.folder.path}")
+    if job.options.torchrun.timeline and (job.folder / FOLDER).is_dir():
+        trace, contents = timeline.write(job.folder.path)
+        terminal.line(f"timeline: {trace} ({contents})")
     if page is not None:
         terminal.line(f"report: {page}")
     elif job.site is not None:
         terminal.line(f"the report is on {job.site.choice.describe(0)}")
 
 
-def _train_records(run_dir: Path) -> list[dict[str, Any]]:
-    from torch_topoopt.report.run_folder import read_run
+def _track(job: RunInProgress, plan: Plan, links: list[LinkTraffic]) -> dict[str, Path]:
+    """Where each tracker that was asked for has the run."""
+    options, folder = job.options, job.folder.path
+    if not options.trackers:
+        return {}
+    from torch_topoopt.launcher.run.experiment import read_experiment
 
-    metrics = read_run(run_dir).metrics
-    return metrics.train if metrics else []
+    experiment = read_experiment(folder, plan, links)
+    return {name: _TRACKERS[name].write(folder, experiment) for name in options.trackers}
 
 
 def _absolute(path: Path) -> str:

@@ -1,17 +1,27 @@
-"""`--wandb`: the metrics of a run for Weights & Biases, offline unless WANDB_MODE says more."""
+"""`--wandb`: a run for Weights & Biases, offline unless WANDB_MODE says more; no key is needed."""
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch_topoopt.plan import LinkTraffic, Plan
+    from torch_topoopt.launcher.run.experiment import Experiment
+
+_LINK_COLUMNS = (
+    "link",
+    "sent_bytes",
+    "relayed_bytes",
+    "busy_s",
+    "iteration_bytes",
+    "predicted_bytes",
+)
 
 
 def require() -> None:
@@ -20,36 +30,49 @@ def require() -> None:
         raise InputError("wandb: not installed, but --wandb asks for it; pip install wandb")
 
 
-def write(run_dir: Path, plan: Plan, train: list[dict[str, Any]], links: list[LinkTraffic]) -> Path:
+def write(run_dir: Path, experiment: Experiment) -> Path:
     """Writes the run below `run_dir`/wandb and returns its folder, for `wandb sync`.
 
-    Training records are logged in order against `time_s`; plan and bytes per link are its summary.
+    The plan is the configuration and an artifact, records are logged in order against `time_s`, the
+    search against its evaluations, and links are a table.
     """
     import wandb
+    from PIL import Image
 
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_MODE", "offline")
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "torch_topoopt"),
-        name=os.environ.get("WANDB_NAME", run_dir.name),
+        name=os.environ.get("WANDB_NAME", experiment.name),
         dir=run_dir,
-        config={
-            "model": plan.model,
-            "servers": plan.cluster.servers,
-            "degree": plan.cluster.degree,
-            "link_gbps": plan.cluster.link_gbps,
-            "seed": plan.seed,
-            "plan_digest": plan.digest(),
-        },
+        config=experiment.config,
     )
     with run:
         run.define_metric("*", step_metric="time_s")
-        for record in train:
-            run.log(record)
-        if plan.predicts_time:
-            run.summary["predicted_iteration_s"] = plan.prediction.iteration_s
-        for link in links:
-            name = f"sent_bytes/{link.source}.{link.source_port}-{link.target}.{link.target_port}"
-            run.summary[name] = link.sent_bytes
+        run.define_metric("search/*", step_metric="search/evaluations")
+        for sample in experiment.search:
+            run.log(
+                {
+                    "search/evaluations": sample.evaluations,
+                    "search/current_s": sample.current_s,
+                    "search/best_s": sample.best_s,
+                }
+            )
+        for time_s, values in experiment.series:
+            run.log({"time_s": time_s, **values})
+        rows = [[link[name] for name in _LINK_COLUMNS] for link in experiment.links]
+        picture = Image.open(io.BytesIO(experiment.heatmap))
+        run.log(
+            {
+                "links": wandb.Table(columns=list(_LINK_COLUMNS), data=rows),
+                "traffic": wandb.Image(picture),
+            }
+        )
+        run.summary.update(experiment.summary)
+        for link in experiment.links:
+            run.summary[f"sent_bytes/{link['link']}"] = link["sent_bytes"]
+        plan = wandb.Artifact(f"plan-{experiment.config['plan_digest']}", type="plan")
+        plan.add_file(str(experiment.plan_path))
+        run.log_artifact(plan)
         files = str(run.dir)  # <folder of the run>/files
     return run_dir / "wandb" / os.path.basename(os.path.dirname(files))

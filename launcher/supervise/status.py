@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, parser, shared_options
+from torch_topoopt.launcher import console, parser, shared_options, signals
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.supervise import jobs
 from torch_topoopt.plan.units import format_bytes, format_gbps
@@ -14,8 +13,8 @@ from torch_topoopt.plan.units import format_bytes, format_gbps
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.plan import Link
-    from torch_topoopt.supervision.job_files import JobFolder
+    from torch_topoopt.supervision.link_groups import LinkNow
+    from torch_topoopt.supervision.running_job import RunningJob
     from torch_topoopt.supervision.statuses import RunningCall, Status
 
 _DESCRIPTION = """\
@@ -49,7 +48,9 @@ def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
     job = jobs.find(arguments.run)
-    shown = _RunningJob(job)
+    from torch_topoopt.supervision.running_job import RunningJob
+
+    shown = RunningJob(job)
     shown.read()
     if not shown.ranks:
         raise InputError(
@@ -60,113 +61,46 @@ def main(argv: list[str]) -> int:
         return OK
     terminal = console.Terminal()
     if arguments.once or not terminal.moves:
-        for table in shown.tables():
+        for table in _tables(shown):
             terminal.line(table) if isinstance(table, str) else terminal.table(*table)
         return OK
     with terminal.screen() as show:
         while shown.ranks:
-            show(shown.tables())
+            signals.check()
+            show(_tables(shown))
             time.sleep(1.0)
             shown.read()
     terminal.line(f"{job.path}: the job has ended")
     return OK
 
 
-@dataclass
-class _RunningJob:
-    """A job as it was read last, and what its plan says of its links."""
+def _tables(job: RunningJob) -> list[Any]:
+    """Lines, and what Terminal.table takes."""
+    speed = "" if job.iterations_per_s is None else f", {job.iterations_per_s:.3g} a second"
+    lines: list[Any] = [
+        f"{job.folder.path}: {len(job.ranks)} of {job.world_size} ranks, iteration "
+        f"{job.iteration}{speed}"
+    ]
+    lines.append(("Ranks", _RANK_COLUMNS, [_rank_row(s) for s in job.ranks.values()]))
+    rows = [_link_row(link) for link in job.links]
+    if rows:
+        lines.append(("Links, in the last second", _LINK_COLUMNS, rows))
+    lines += [f"rank {s.rank} has failed: {s.failure}" for s in job.ranks.values() if s.failure]
+    return lines
 
-    folder: JobFolder
 
-    def __post_init__(self) -> None:
-        self.ranks: dict[int, Status] = {}
-        self.planned_gbps = _planned_rates(self.folder)
-        self.iterations_per_s: float | None = None
-        self._first: tuple[float, int] | None = None  # when, and the iteration then
-
-    def read(self) -> None:
-        from torch_topoopt.supervision.statuses import read_statuses
-
-        self.ranks = {r: s for r, s in read_statuses(self.folder).items() if s.alive}
-        if not self.ranks:
-            return
-        now = (max(s.time_ns for s in self.ranks.values()) / 1e9, self.iteration)
-        if self._first is None:
-            self._first = now
-        elif now[0] > self._first[0]:
-            self.iterations_per_s = (now[1] - self._first[1]) / (now[0] - self._first[0])
-
-    @property
-    def iteration(self) -> int:
-        """That all ranks have reached."""
-        return min((status.iteration for status in self.ranks.values()), default=0)
-
-    @property
-    def world_size(self) -> int:
-        return max((status.world_size for status in self.ranks.values()), default=0)
-
-    def figures(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "run_dir": str(self.folder.path),
-            "world_size": self.world_size,
-            "iteration": self.iteration,
-            "ranks": [status.figures() for status in self.ranks.values()],
-            "links": [
-                {
-                    "rank": rank,
-                    "source": link.link.source,
-                    "source_port": link.link.source_port,
-                    "target": link.link.target,
-                    "target_port": link.link.target_port,
-                    "gbps": link.gbps,
-                    "planned_gbps": self.planned_gbps.get(link.link),
-                    "busy": link.busy,
-                    "state": link.state(self.planned_gbps.get(link.link)),
-                }
-                for rank, status in self.ranks.items()
-                for link in status.links
-                if link.link.source_port >= 0
-            ],
-        }
-
-    def tables(self) -> list[Any]:
-        """Lines, and what Terminal.table takes."""
-        speed = "" if self.iterations_per_s is None else f", {self.iterations_per_s:.3g} a second"
-        lines: list[Any] = [
-            f"{self.folder.path}: {len(self.ranks)} of {self.world_size} ranks, iteration "
-            f"{self.iteration}{speed}"
-        ]
-        lines.append(("Ranks", _RANK_COLUMNS, [_rank_row(s) for s in self.ranks.values()]))
-        rows = self._link_rows()
-        if rows:
-            lines.append(("Links, in the last second", _LINK_COLUMNS, rows))
-        lines += [
-            f"rank {s.rank} has failed: {s.failure}" for s in self.ranks.values() if s.failure
-        ]
-        return lines
-
-    def _link_rows(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = []
-        for status in self.ranks.values():
-            for rate in status.links:
-                link = rate.link
-                if link.source_port < 0:
-                    continue
-                planned = self.planned_gbps.get(link)
-                rows.append(
-                    (
-                        f"server {link.source} port {link.source_port} -> server {link.target} "
-                        f"port {link.target_port}",
-                        format_gbps(round(rate.gbps, 6)),
-                        "-" if planned is None else format_gbps(planned),
-                        f"{rate.busy:.0%}",
-                        format_bytes(rate.sent_bytes),
-                        format_bytes(rate.relayed_bytes),
-                        rate.state(planned),
-                    )
-                )
-        return rows
+def _link_row(now: LinkNow) -> tuple[str, ...]:
+    rate, link = now.rate, now.rate.link
+    return (
+        f"server {link.source} port {link.source_port} -> server {link.target} "
+        f"port {link.target_port}",
+        format_gbps(round(rate.gbps, 6)),
+        "-" if now.planned_gbps is None else format_gbps(now.planned_gbps),
+        f"{rate.busy:.0%}",
+        format_bytes(rate.sent_bytes),
+        format_bytes(rate.relayed_bytes),
+        now.state,
+    )
 
 
 _RANK_COLUMNS = ("rank", "server", "host", "iteration", "operation", "for others, at most", "seen")
@@ -193,14 +127,3 @@ def _operation(status: Status) -> str:
     number = f" {call.number}" if call.number else ""
     more = f", {status.unfinished - 1} more" if status.unfinished > 1 else ""
     return f"{call.name}{number} of group {call.group} for {call.seconds:.1f} s{more}"
-
-
-def _planned_rates(folder: JobFolder) -> dict[Link, float]:
-    """Gb/s of the plan's links whose rates its wiring knows; an empty dict without a plan."""
-    from torch_topoopt.fabric.wiring import Wiring
-    from torch_topoopt.plan import Plan
-
-    plan_path, wiring_path = folder.path / "plan.json", folder.path / "wiring.json"
-    if not (plan_path.is_file() and wiring_path.is_file()):
-        return {}
-    return Wiring.load(wiring_path).planned_rates(Plan.load(plan_path))

@@ -172,6 +172,11 @@ ELSEWHERE = (
     Elsewhere(r"^topoopt controller --network", "tests/launcher/test_controller.py"),
     Elsewhere(r"topoopt (probe|fabric (up|down) clos) ?", "tests/launcher/test_probe_verb.py"),
     Elsewhere(r"^topoopt status( |$)", "tests/launcher/test_status.py"),
+    Elsewhere(r"^topoopt top( |$)", "tests/launcher/test_top.py"),
+    Elsewhere(
+        r"run .*--tensorboard",
+        "tests/launcher/test_run.py::test_tensorboard_gets_the_plan_and_what_was_measured",
+    ),
     Elsewhere(r"cluster (daemon|submit|status|cancel)", "tests/launcher/test_cluster.py"),
     Elsewhere(
         r"python (csrc/objects\.py|setup\.py build_ext)|ninja -t", "tests/packaging/test_objects.py"

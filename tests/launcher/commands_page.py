@@ -90,6 +90,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "export": "a folder where the format has several files; one is printed",
         "plan": "the result, which has a default name",
         "discover": "the result, which has a default name",
+        "timeline": "the result, which has a default name",
         "fabric_script": "the default is to print it",
         "nccl-env": "what the plugin reads, only if asked for",
     },

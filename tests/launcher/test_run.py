@@ -245,7 +245,8 @@ def test_the_links_of_a_run_are_encrypted_if_asked(launcher: Any, scripts: Path)
     assert done.stdout.count("encrypted: 1") == 2
 
 
-def test_wandb_gets_the_metrics_offline(launcher: Any, scripts: Path) -> None:
+def test_wandb_gets_the_plan_and_what_was_measured(launcher: Any, scripts: Path) -> None:
+    """Offline, without a key."""
     pytest.importorskip("wandb")
     done: Done = launcher.run(
         "run", "--plan", "plan.json", "--run-dir", "here", "--wandb", "no_group.py"
@@ -253,9 +254,33 @@ def test_wandb_gets_the_metrics_offline(launcher: Any, scripts: Path) -> None:
     assert done.returncode == 0, done.stderr
     offline = _only((scripts / "here" / "wandb").glob("offline-run-*"))
     recorded = _only(offline.glob("*.wandb")).read_bytes()
-    assert b"accuracy" in recorded
-    assert b"predicted_iteration_s" in recorded
+    for name in (b"accuracy", b"predicted_iteration_s", b"plan_digest", b"search/best_s"):
+        assert name in recorded
+    assert b"plan.json" in recorded, "the artifact"
+    assert len(list(offline.glob("files/media/images/traffic*.png"))) == 1
     assert f"wandb sync here/wandb/{offline.name}" in done.stdout
+
+
+def test_tensorboard_gets_the_plan_and_what_was_measured(launcher: Any, scripts: Path) -> None:
+    pytest.importorskip("tensorboard")
+    done: Done = launcher.run(
+        "run", "--plan", "plan.json", "--run-dir", "here", "--tensorboard", "no_group.py"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tensorboard --logdir here/tensorboard" in done.stdout
+    tags = _tensorboard_tags(scripts / "here" / "tensorboard")
+    assert {"search/best_s", "train/accuracy"} <= set(tags["scalars"])
+    assert tags["images"] == ["traffic"]
+    assert {"links/text_summary", "config/text_summary"} <= set(tags["tensors"])
+
+
+def _tensorboard_tags(folder: Path) -> dict[str, Any]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    tags: dict[str, Any] = events.Tags()
+    return tags
 
 
 def test_a_script_without_a_guard_is_traced_and_its_bytes_are_as_predicted(

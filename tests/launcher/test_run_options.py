@@ -219,12 +219,32 @@ def test_a_run_folder_that_holds_something_is_not_touched(
     assert [path.name for path in kept.parent.iterdir()] == ["precious"]
 
 
-def test_wandb_is_asked_for_but_not_installed(
+def test_trackers_are_asked_for_but_not_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(wandb_log.importlib.util, "find_spec", lambda name: None)
     assert main(["run", "--plan", "plan.json", "--wandb", "script.py"]) == 2
     assert "wandb: not installed, but --wandb asks for it" in capsys.readouterr().err
+    assert main(["run", "--plan", "plan.json", "--tensorboard", "script.py"]) == 2
+    assert "tensorboard: not installed, but --tensorboard asks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wrong"),
+    [
+        ("--timeline", "18:10", "'18:10' is not FIRST:END"),
+        ("--serve-port", "70000", "serve-port: 70000 is not in 0..65535"),
+    ],
+)
+def test_options_of_the_live_view_are_checked(
+    option: str, value: str, wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["run", "--servers", "2", option, value, "--model", "none", __file__])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    assert code == 2
+    assert wrong in capsys.readouterr().err
 
 
 def test_defaults_make_the_smallest_ring_that_can_be() -> None:

@@ -163,7 +163,8 @@ def test_the_wheel_depends_on_the_torch_it_was_built_with(wheel: Path) -> None:
     required = re.findall(r"^Requires-Dist: torch([<>=].*)$", metadata, re.MULTILINE)
     assert required == [f"=={series}.*"]
     extras = re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)
-    assert {"dev", "docs", "examples", "models", "ocs", "ray", "wandb"} <= set(extras)
+    known = {"dev", "docs", "examples", "models", "ocs", "ray", "tensorboard", "wandb"}
+    assert known <= set(extras)
 
 
 def test_every_module_of_the_wheel_can_be_imported(installed: Path, tmp_path: Path) -> None:

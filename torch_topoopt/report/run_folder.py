@@ -6,6 +6,7 @@
 * `stage`: `name` (one of `STAGES`), `seconds`; a stage that ran twice counts with its total;
 * `train`: the training script's own log, free-form. The report looks for accuracies, losses,
   `elapsed_s` or `time_s`, `steps` (optimiser steps since the start) and `target_accuracy`;
+* `step`: `iteration`, `step_s` (mean since the event before) and `loss` (or null), once a second;
 * `link`: the fields of a `LinkTraffic`, measured over the whole run, once per directed link;
 * `iterations`: `count` and `seconds`; the time of one of the measured training iterations;
   `start_up_s` of the train stage had passed when the first of all had ended; `other_processors`
@@ -100,6 +101,16 @@ class AllToAllRecord:
     time_s: float
 
 
+@dataclass(frozen=True)
+class StepRecord:
+    """The training when `iteration` iterations were over: seconds of one, and the last loss."""
+
+    iteration: int
+    step_s: float
+    loss: float | None
+    time_s: float
+
+
 @dataclass
 class Metrics:
     """The contents of `metrics.jsonl`; `notes` are sentences for the reader of a report.
@@ -110,6 +121,7 @@ class Metrics:
     start: RunStart | None = None
     stages: dict[str, float] = field(default_factory=dict)
     train: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
     links: dict[Link, LinkTraffic] = field(default_factory=dict)
     iterations: MeasuredIterations | None = None
     of_script: bool = True
@@ -196,7 +208,9 @@ def _flag(event: dict[str, Any], name: str, where: str) -> bool:
 def _add_record(metrics: Metrics, event: dict[str, Any], where: str) -> None:
     fields = {name: value for name, value in event.items() if name != "event"}
     try:
-        if event["event"] == "restart":
+        if event["event"] == "step":
+            metrics.steps.append(decode(StepRecord, fields))
+        elif event["event"] == "restart":
             metrics.restarts.append(decode(RestartRecord, fields))
         else:
             metrics.all_to_alls.append(decode(AllToAllRecord, fields))
@@ -268,7 +282,7 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
             _note_groups(metrics, event, where)
         elif kind == "iterations":
             metrics.iterations = _iterations(event, where)
-        elif kind in ("restart", "alltoall"):
+        elif kind in ("step", "restart", "alltoall"):
             _add_record(metrics, event, where)
         elif kind == "end":
             code = event.get("exit_code")

@@ -42,7 +42,7 @@ class IterationMeter:
 
     `begin()` begins the next one for all that is sent, and returns its number. `sent(first, count)`
     gives the bytes of each of `count` iterations from `first` on: of this rank's own messages, and
-    for every link of all that it sent.
+    for every link of all that it sent. `ended(number)` is called when `number` iterations are over.
     """
 
     def __init__(
@@ -50,10 +50,12 @@ class IterationMeter:
         begin: Callable[[], int],
         sent: Callable[[int, int], tuple[list[int], list[list[int]]]],
         clock: Callable[[], float] = time.perf_counter,
+        ended: Callable[[int], None] = lambda number: None,
     ) -> None:
         self._begin = begin
         self._sent = sent
         self._clock = clock
+        self._ended = ended
         self._optimizer: Any = None
         self._ends: list[tuple[float, int]] = []  # when, and the number of what begins there
         self.first_ended_s: float | None = None  # since the epoch: when training had started up
@@ -74,8 +76,10 @@ class IterationMeter:
         if self.first_ended_s is None:
             self.first_ended_s = time.time()
         if self._optimizer() is optimizer:
-            self._ends.append((self._clock(), self._begin()))
+            number = self._begin()
+            self._ends.append((self._clock(), number))
             del self._ends[:-_MOST]
+            self._ended(number)
 
     def result(self) -> Iterations | None:
         """None if fewer iterations ended than one can be measured by.

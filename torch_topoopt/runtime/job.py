@@ -43,12 +43,16 @@ from torch_topoopt.runtime.job_network import (
     meet_versions,
 )
 from torch_topoopt.runtime.measuring import cost_of
+from torch_topoopt.runtime.metrics import METRICS_VARIABLE, log_event
 from torch_topoopt.runtime.parallel_connections import (
     connections_per_link,
     of_links,
     over_all_connections,
 )
+from torch_topoopt.runtime.step_log import StepLog
 from torch_topoopt.runtime.supervised import supervise
+from torch_topoopt.runtime.timeline_recorder import TimelineRecorder
+from torch_topoopt.supervision.recorded_timeline import TIMELINE_VARIABLE, parse_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -272,11 +276,61 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
 
 def _install_meter(job: Job) -> None:
     known = weakref.ref(job)  # else the meter would keep the links of a past job open
+    steps = StepLog(log_event) if _logs_steps(job.place) else None
+    timeline = _timeline_recorder(job, known)
+
+    def ended(number: int) -> None:
+        if steps is not None:
+            steps.ended(number)
+        if timeline is not None:
+            timeline.ended(number)
+
     job.meter = IterationMeter(
         lambda: _begin_iteration(known()),
         lambda first, count: _iteration_bytes(known(), first, count),
+        ended=ended,
     )
-    job.end_meter = job.meter.install()
+    end_meter = job.meter.install()
+    end_steps = steps.watch_backward() if steps is not None else lambda: None
+
+    def end() -> None:
+        if timeline is not None:
+            timeline.close()
+        end_steps()
+        end_meter()
+
+    job.end_meter = end
+
+
+def _timeline_recorder(job: Job, known: weakref.ReferenceType[Job]) -> TimelineRecorder | None:
+    """If `topoopt run --timeline` asks for it; raises ValueError."""
+    asked = os.environ.get(TIMELINE_VARIABLE)
+    if not asked or len(job.place.ranks) < job.place.world_size:
+        return None
+
+    def links() -> list[LinkTraffic]:
+        now = known()
+        return now.links() if now is not None else []
+
+    def operations() -> bytes:
+        now = known()
+        return bytes(now.session.recorded_operations()) if now is not None else b""
+
+    rank = job.place.index
+    return TimelineRecorder(
+        job.place.ranks[rank],
+        job.layout.server_of[rank],
+        parse_range(asked),
+        links,
+        operations,
+        os.environ["TOPOOPT_RUN_DIR"],
+    )
+
+
+def _logs_steps(place: Place) -> bool:
+    """One rank for all: the first, in a job of all ranks under `topoopt run`."""
+    everybody = len(place.ranks) == place.world_size
+    return everybody and place.index == 0 and METRICS_VARIABLE in os.environ
 
 
 def _keeper_of(job: Job, links: RankLinks, *, encrypted: bool) -> CableKeeper | None:

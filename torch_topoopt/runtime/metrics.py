@@ -1,9 +1,10 @@
 """metrics.jsonl: one JSON object per line, appended by the launcher and by the ranks of one run.
 
 Every line has `event`: "run" (what was started), "stage" (name and seconds), "train" (what the
-script logged), "route" (`what` a server did with the paths that a controller assigns), "link"
-(bytes of one directed link) and "end" (exit code). `time_s` is the number of
-seconds since the run began. Each line is one write to a file opened for appending, so lines of
+script logged), "step" (about once a second: `iteration`, mean `step_s` since the event before, and
+`loss`; see step_log.py), "route" (`what` a server did with the paths that a controller assigns),
+"link" (bytes of one directed link) and "end" (exit code). `time_s` is the number of seconds since
+the run began. Each line is one write to a file opened for appending, so lines of
 several processes never mix and a killed process leaves no half line behind.
 """
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Plan
     from torch_topoopt.sim.flow_names import FlowName
-    from torch_topoopt.sim.iteration_program import RingSteps
+    from torch_topoopt.sim.iteration_program import IterationProgram, RingSteps
 
 
 def plan_program(
@@ -39,6 +39,14 @@ def named_plan_program(
     accelerator, two servers that must exchange bytes but have no route, no iterations, or
     another `ring_steps`.
     """
+    added = traced_plan_program(op_graph, plan, iterations=iterations, ring_steps=ring_steps)
+    return added.program, added.names()
+
+
+def traced_plan_program(
+    op_graph: OpGraph, plan: Plan, *, iterations: int = 1, ring_steps: RingSteps = "together"
+) -> IterationProgram:
+    """The same, with what every task is."""
     cluster, network = plan.cluster, plan.network
     check_strategy(op_graph, cluster.servers, plan.strategy, micro_batches=plan.micro_batches)
     rings = lower_network(cluster, network)
@@ -50,8 +58,7 @@ def named_plan_program(
         bits_per_s, latency_ns = cluster.gbps_of(link) * 1e9, cluster.link_latency_s * 1e9
         program.add_link(link.source, link.target, bits_per_s, latency_ns)
     path_of_flow = np.tile(tasks.pair_of_flow, max(iterations, 0))
-    added = tasks.add_to(program, _paths(plan, tasks.pairs), path_of_flow, iterations)
-    return program, added.names()
+    return tasks.add_to(program, _paths(plan, tasks.pairs), path_of_flow, iterations)
 
 
 def _paths(plan: Plan, pairs: Sequence[tuple[int, int]]) -> list[list[_core.WeightedPath]]:

@@ -60,6 +60,8 @@ class RecordedCall:
     bytes: int
     called_ns: int
     message: Message | None = None
+    started_ns: int | None = None
+    completed_ns: int | None = None
 
     @property
     def unfinished(self) -> bool:
@@ -227,7 +229,13 @@ def _call(entry: PlainFields) -> RecordedCall:
         bytes=own.take("bytes", int),
         called_ns=entry.take("time_created_ns", int),
         message=message,
+        started_ns=_time(entry, "time_discovered_started_ns"),
+        completed_ns=_time(entry, "time_discovered_completed_ns"),
     )
+
+
+def _time(entry: PlainFields, name: str) -> int | None:
+    return None if entry.values.get(name) is None else entry.take(name, int)
 
 
 # What users call the operations that PyTorch's recorder has other names for.

@@ -9,7 +9,10 @@ namespace topoopt {
 
 IterationTasks::IterationTasks(std::shared_ptr<const Job> job, const RoutedNetwork& network,
                                const std::vector<Placement>& strategy, RingSteps ring_steps)
-    : job_(std::move(job)), ring_steps_(ring_steps), network_(&network) {
+    : job_(std::move(job)),
+      ring_steps_(ring_steps),
+      operators_(static_cast<int>(strategy.size())),
+      network_(&network) {
   PlacementCosts costs(job_);
   const std::vector<int> ids = costs.intern(strategy);
   std::vector<int> themselves(job_->servers);

@@ -59,6 +59,10 @@ class IterationTasks {
 
   const std::vector<Flow>& flows() const { return flows_; }
   const std::vector<RingCargo>& cargoes() const { return cargoes_; }
+  // Of a compute task of the program, by its priority.
+  Computed computed(int priority) const {
+    return computedAt(priority, operators_, job_->micro_batches);
+  }
 
   // Adds `iterations` of them to `program`, one after another, the job's server s as the program's
   // host `hosts[s]` (without any: s). Flow f of iteration i takes all of
@@ -97,6 +101,7 @@ class IterationTasks {
 
   std::shared_ptr<const Job> job_;
   RingSteps ring_steps_;
+  int operators_;
   const RoutedNetwork* network_ = nullptr;  // while the steps are made
   std::vector<Step> steps_;
   std::vector<Flow> flows_;

@@ -24,6 +24,27 @@ struct Cargo {
   bool operator==(const Cargo&) const = default;
 };
 
+// What a server computes in a task; `op` is -1 for what belongs to no operator.
+struct Computed {
+  int op;
+  int batch;
+  bool is_backward;
+};
+
+// By the priority of its task, among `count` operators.
+inline Computed computedAt(int priority, int count, int micro_batches) {
+  if (priority < 0 || count == 0) return {-1, 0, false};
+  if (micro_batches == 1) {
+    return priority < count ? Computed{priority, 0, false}
+                            : Computed{2 * count - priority, 0, true};
+  }
+  if (priority <= micro_batches * count) {
+    const int batch = (priority - 1) / count;
+    return {(batch + 1) * count - priority, batch, true};
+  }
+  return {priority % count, priority / count - micro_batches - 1, false};
+}
+
 // A sink makes tasks and returns their numbers:
 //   int compute(int server, double seconds, int priority)   one at a time per server, of those that
 //                                                           are ready the one of least priority
@@ -121,6 +142,7 @@ class IterationSteps {
     return costs_.placements()[strategy_[op]].servers;
   }
 
+  // computedAt() is its inverse.
   int priority(int op, int batch, bool is_backward) const {
     const int count = static_cast<int>(strategy_.size());
     if (job_.micro_batches == 1) return is_backward ? 2 * count - op : op;

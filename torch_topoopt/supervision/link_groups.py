@@ -1,0 +1,112 @@
+"""Links of a running job, those alike together: a network of 512 links is read in a few lines."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_topoopt.plan.units import format_gbps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.supervision.statuses import LinkRate
+
+FEW = 16  # links, or groups: that many are shown one by one
+
+
+@dataclass(frozen=True)
+class LinkNow:
+    """A link as its sender describes it now; `planned_gbps` is None without a plan."""
+
+    rate: LinkRate
+    rank: int
+    planned_gbps: float | None
+
+    @property
+    def state(self) -> str:
+        """ "up", "degraded" or "down"."""
+        return self.rate.state(self.planned_gbps)
+
+    @property
+    def name(self) -> str:
+        """As "0.1 -> 3.0": server and port."""
+        link = self.rate.link
+        return f"{link.source}.{link.source_port} -> {link.target}.{link.target_port}"
+
+
+@dataclass(frozen=True)
+class LinkGroup:
+    """Links alike, of rates in Gb/s; a `name` of one link is the link's."""
+
+    name: str
+    state: str
+    planned_gbps: float | None
+    links: tuple[LinkNow, ...]
+
+    @property
+    def least_gbps(self) -> float:
+        return min(link.rate.gbps for link in self.links)
+
+    @property
+    def median_gbps(self) -> float:
+        return statistics.median(link.rate.gbps for link in self.links)
+
+    @property
+    def most_gbps(self) -> float:
+        return max(link.rate.gbps for link in self.links)
+
+    @property
+    def busy(self) -> float:
+        """Mean part of the time in which the links had something to send."""
+        return statistics.fmean(link.rate.busy for link in self.links)
+
+    @property
+    def relayed_bytes(self) -> int:
+        return sum(link.rate.relayed_bytes for link in self.links)
+
+    @property
+    def used(self) -> float | None:
+        """The median rate as a fraction of the planned one."""
+        return self.median_gbps / self.planned_gbps if self.planned_gbps else None
+
+
+def group_links(links: Sequence[LinkNow], servers: int) -> list[LinkGroup]:
+    """Those that need attention first, one by one; few others one by one, many of them by stride.
+
+    A stride is how many servers further a link leads, around the circle. Links of one group
+    have one planned rate. Where strides are many as well (a network that is no union of strides),
+    all links of one planned rate are a group.
+    """
+    bad = [link for link in links if link.state != "up"]
+    bad.sort(key=lambda link: (link.state != "down", link.rate.gbps))
+    good = [link for link in links if link.state == "up"]
+    groups = [_alone(link) for link in bad[:FEW]]
+    if rest := bad[FEW:]:
+        for state in ("down", "degraded"):
+            more = tuple(link for link in rest if link.state == state)
+            if more:
+                groups.append(LinkGroup(f"{len(more)} more", state, None, more))
+    if len(good) <= FEW:
+        return groups + [_alone(link) for link in good]
+    by_stride: dict[tuple[int, float | None], list[LinkNow]] = {}
+    for link in good:
+        stride = (link.rate.link.target - link.rate.link.source) % max(servers, 1)
+        by_stride.setdefault((stride, link.planned_gbps), []).append(link)
+    if len(by_stride) <= FEW:
+        return groups + [
+            LinkGroup(f"+{stride}: {len(alike)} links", "up", planned, tuple(alike))
+            for (stride, planned), alike in sorted(by_stride.items(), key=lambda item: item[0][0])
+        ]
+    by_rate: dict[float | None, list[LinkNow]] = {}
+    for link in good:
+        by_rate.setdefault(link.planned_gbps, []).append(link)
+    for planned, alike in by_rate.items():
+        of = "" if planned is None else f" of {format_gbps(planned)}"
+        groups.append(LinkGroup(f"{len(alike)} links{of}", "up", planned, tuple(alike)))
+    return groups
+
+
+def _alone(link: LinkNow) -> LinkGroup:
+    return LinkGroup(link.name, link.state, link.planned_gbps, (link,))

@@ -1,0 +1,148 @@
+"""A running job as its ranks, its run folder and its plan describe it together."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.plan import Plan
+from torch_topoopt.supervision.link_groups import LinkNow, group_links
+from torch_topoopt.supervision.statuses import read_statuses
+from torch_topoopt.supervision.training_log import TrainingLog
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Link
+    from torch_topoopt.supervision.job_files import JobFolder
+    from torch_topoopt.supervision.statuses import Status
+
+
+class RunningJob:
+    """A job as it was when read() looked last; `ranks` are those that run."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        self.folder = folder
+        self.ranks: dict[int, Status] = {}
+        self.plan: Plan | None = None
+        self.planned_gbps: dict[Link, float] = {}
+        self.iterations_per_s: float | None = None
+        self.training = TrainingLog(folder.path / "metrics.jsonl")
+        self._first: tuple[float, int] | None = None  # when, and the iteration then
+        self._plan_version: tuple[int, int] | None = None
+
+    def read(self) -> None:
+        """Raises DocumentError for a status, plan or wiring that is none."""
+        self._read_plan()
+        self.training.read()
+        self.ranks = {r: s for r, s in read_statuses(self.folder).items() if s.alive}
+        if not self.ranks:
+            return
+        now = (max(s.time_ns for s in self.ranks.values()) / 1e9, self.iteration)
+        if self._first is None or now[1] < self._first[1]:  # or it has started again
+            self._first = now
+        elif now[0] > self._first[0]:
+            self.iterations_per_s = (now[1] - self._first[1]) / (now[0] - self._first[0])
+
+    def _read_plan(self) -> None:
+        """Both documents, when they are there and after a restart has made others."""
+        plan_path, wiring_path = self.folder.path / "plan.json", self.folder.path / "wiring.json"
+        try:
+            version = (plan_path.stat().st_mtime_ns, wiring_path.stat().st_mtime_ns)
+        except FileNotFoundError:
+            return
+        if version == self._plan_version:
+            return
+        plan = Plan.load(plan_path)
+        self.planned_gbps = Wiring.load(wiring_path).planned_rates(plan)
+        self.plan, self._plan_version = plan, version
+
+    @property
+    def iteration(self) -> int:
+        """That all ranks have reached."""
+        return min((status.iteration for status in self.ranks.values()), default=0)
+
+    @property
+    def world_size(self) -> int:
+        return max((status.world_size for status in self.ranks.values()), default=0)
+
+    @property
+    def servers(self) -> int:
+        if self.plan is not None:
+            return self.plan.cluster.servers
+        return max((status.server for status in self.ranks.values()), default=-1) + 1
+
+    @property
+    def links(self) -> list[LinkNow]:
+        """Those between servers, as their senders describe them."""
+        return [
+            LinkNow(rate, rank, self.planned_gbps.get(rate.link))
+            for rank, status in self.ranks.items()
+            for rate in status.links
+            if rate.link.source_port >= 0
+        ]
+
+    @property
+    def step_s(self) -> float | None:
+        """Of the last iterations: as rank 0 noted, or else by how many there were a second."""
+        if self.training.step_s:
+            return self.training.step_s[-1].value
+        return 1 / self.iterations_per_s if self.iterations_per_s else None
+
+    @property
+    def predicted_s(self) -> float | None:
+        """Of an iteration, where the plan predicts the time of what is trained."""
+        if self.plan is None or not self.plan.predicts_time or not self.training.of_script:
+            return None
+        return self.plan.prediction.iteration_s
+
+    def figures(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "run_dir": str(self.folder.path),
+            "world_size": self.world_size,
+            "iteration": self.iteration,
+            "step_s": self.step_s,
+            "predicted_s": self.predicted_s,
+            "loss": self.training.losses[-1].value if self.training.losses else None,
+            "ranks": [status.figures() for status in self.ranks.values()],
+            "links": [
+                {
+                    "rank": link.rank,
+                    **asdict(link.rate.link),
+                    "gbps": link.rate.gbps,
+                    "planned_gbps": link.planned_gbps,
+                    "busy": link.rate.busy,
+                    "state": link.state,
+                }
+                for link in self.links
+            ],
+        }
+
+    def live_figures(self) -> dict[str, Any]:
+        """figures(), with links alike together and the curves of step time and loss."""
+        training = self.training
+        return self.figures() | {
+            "model": self.plan.model if self.plan is not None else None,
+            "servers": self.servers,
+            "stage": training.stage,
+            "step_curve": [[p.iteration, p.value] for p in training.step_s],
+            "loss_curve": [[p.iteration, p.value] for p in training.losses],
+            "groups": [
+                {
+                    "name": group.name,
+                    "state": group.state,
+                    "planned_gbps": group.planned_gbps,
+                    "least_gbps": group.least_gbps,
+                    "median_gbps": group.median_gbps,
+                    "most_gbps": group.most_gbps,
+                    "busy": group.busy,
+                    "relayed_bytes": group.relayed_bytes,
+                }
+                for group in group_links(self.links, self.servers)
+            ],
+            "failures": [
+                {"rank": status.rank, "message": status.failure}
+                for status in self.ranks.values()
+                if status.failure
+            ],
+        }
