@@ -101,7 +101,14 @@ def test_the_speed_of_each_set_of_heuristics_is_printed(
 
 
 def test_no_variant_exceeds_the_bound_of_its_shapes() -> None:
-    mixes: dict[str, Any] = {"law": "powers", "columns": 8, "rows": 8, "mixes": 30, "failed": 0, "seed": 3}
+    mixes: dict[str, Any] = {
+        "law": "powers",
+        "columns": 8,
+        "rows": 8,
+        "mixes": 30,
+        "failed": 0,
+        "seed": 3,
+    }
     bound = board_jobs.utilisations(**mixes, variant="bound, transpose + aspect")
     for variant in board_jobs.VARIANTS:
         found = board_jobs.utilisations(**mixes, variant=variant)
