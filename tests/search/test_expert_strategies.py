@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
-from torch_topoopt.op_graph import Operator, OpGraph, Split
+from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Cluster, Degrees
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
@@ -134,33 +134,3 @@ def test_seeds_agree(tables: int) -> None:
         for seed in range(8)
     ]
     assert max(times) <= min(times) * 1.01
-
-
-def layers_with_activations(pairs: int, width: int = 4096) -> OpGraph:
-    """Linear layers with something elementwise behind each."""
-    tensor, weights = 4 * 1024 * width, 4 * width**2
-    layer_splits = (Split("columns", width, "whole"), Split("rows", width, "part"))
-    made: list[Operator] = []
-    for i in range(2 * pairs):
-        before = [(2 * i - 1, tensor, tensor)] if i else []
-        sizes = {"parameters": weights, "memory": 3 * weights, "output": tensor}
-        made.append(operator(f"layer{i}", *before, splits=layer_splits, flops=10**9, **sizes))
-        of_features = (Split("columns", width, "part"),)
-        reads = (2 * i, tensor, tensor)
-        made.append(operator(f"relu{i}", reads, splits=of_features, output=tensor))
-    return graph(*made, batch_size=1024)
-
-
-def test_sums_in_features_use_all_links() -> None:
-    """Pairs of layers in parts send their sums to every server, not to the few of a group."""
-    servers = 8
-    problem = problem_of(layers_with_activations(4), Cluster(servers, 4, 25.0))
-    found = expert_strategies(problem)
-    in_features = found["layers in 4 columns, pairs, sums in features"]
-    split = [(p.columns, p.rows, p.sample) for p in in_features]
-    assert split == 4 * [(4, 1, 2), (4, 1, 2), (1, 4, 2), (8, 1, 1)]
-    in_groups = found["layers in 4 columns, pairs, order 0"]
-    prices = problem.prices((in_features, in_groups))
-    assert prices.run(in_features) < prices.run(in_groups)
-    few = replace(problem, max_transfers=3 * servers**2 - 1)
-    assert not any("sums in features" in name for name in expert_strategies(few))

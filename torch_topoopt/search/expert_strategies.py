@@ -7,8 +7,7 @@ layers in parts (Krizhevsky, "One weird trick", 2014); branches of the model sid
 servers of their own (Dean et al., DistBelief, 2012); experts over one ring (Lepikhin et al.,
 GShard, 2020); pipelines cut where one tensor is handed over; layers in runs on every second or
 fourth server, whose AllReduces go on at the same time (in strategies that TopoOpt's authors
-released). Everything else shares samples; or, after pairs of layers in parts of their parameters,
-features over all servers.
+released). Everything else shares samples.
 
 Which of them is good depends on the network, so they are priced on it, by the coarse simulator.
 """
@@ -25,7 +24,7 @@ from torch_topoopt.search.branches import branches
 from torch_topoopt.search.layer_runs import in_runs
 from torch_topoopt.search.lowering import degrees_of
 from torch_topoopt.search.pipelines import pipeline, split_pipeline
-from torch_topoopt.search.shards import is_even, may_split
+from torch_topoopt.search.shards import may_split
 from torch_topoopt.search.split_starts import split_strategy
 from torch_topoopt.search.strategies import (
     Memory,
@@ -59,8 +58,6 @@ _FEW_LARGEST = 3  # as VGG has layers at its end that are split
 _STAGES = (2, 4, 8, 16)
 _PARTS_OF_STAGES = (2, 4, 8, 16)
 _RUNS = (2, 4)
-_FEWEST_SUMS = 3  # of pairs of layers in parts
-_KINDS_OF_SUMS: tuple[ParameterKind, ...] = ("columns", "rows")  # of what is split first
 _APART_FROM_RUNS = ("heavy operators", "tables")
 _PARTS_APART_FROM_RUNS = (2, 4)
 
@@ -351,64 +348,6 @@ def _in_runs(case: _Case) -> _Named:
                 yield f"{name} in {count} runs", placed
 
 
-def _sums_in_features(case: _Case) -> _Named:
-    """Layers in parts of their parameters, tables as they are or apart, and what follows a sum of
-    rows split into features over all servers.
-
-    That sends more bytes than if it shared samples inside of a group, as in Megatron-LM, but from
-    every server to every other one, so that all links carry a part of them.
-    """
-    servers = case.problem.cluster.servers
-    most = case.problem.max_transfers // servers**2  # a sum is one from each server to each other
-    if most < _FEWEST_SUMS:
-        return
-    op_graph, cluster = case.problem.op_graph, case.problem.cluster
-    bases = {"layers": case.base}
-    for label, chosen in case.sets_of_operators().items():
-        if label in _APART_FROM_RUNS:
-            whole = whole_operators(op_graph, cluster, chosen, case.base, None)
-            bases[f"{label} whole by bytes, layers"] = whole
-    for label, base in bases.items():
-        for parts in case.divisors:
-            for kind in _KINDS_OF_SUMS:
-                placed = _layers_split(case, base, parts, kind)
-                sums = _of_sums(case, placed)
-                if _FEWEST_SUMS <= len(sums) <= most:
-                    features = Degrees(1, "columns", servers)
-                    for i in sums:
-                        placed[i] = Placement.of(placed[i].operator, case.orders[0], features)
-                    yield f"{label} in {parts} {kind}, pairs, sums in features", tuple(placed)
-
-
-def _layers_split(case: _Case, base: Strategy, parts: int, kind: ParameterKind) -> list[Placement]:
-    """`base` with the layers that share samples in it in `parts`, and what is between them."""
-    op_graph, dimensions = case.problem.op_graph, case.problem.dimensions
-    shared = [placement == other for placement, other in zip(base, case.base, strict=True)]
-    layers = {
-        i
-        for i, operator in enumerate(op_graph.operators)
-        if shared[i] and operator.parameter_bytes and reads_all_parameters(operator)
-    }
-    order = (case.orders[0],) * len(base)
-    split = split_strategy(op_graph, order, parts, layers, case.samples, dimensions, kind)
-    return [split[i] if shared[i] else placement for i, placement in enumerate(base)]
-
-
-def _of_sums(case: _Case, strategy: Sequence[Placement]) -> list[int]:
-    """Operators by index that read nothing but sums of rows, and may work on some features."""
-    found = []
-    for i, operator in enumerate(case.problem.op_graph.operators):
-        split = operator.split("columns")
-        producers = [strategy[o.producer] for o in operator.operands if o.size_bytes]
-        if operator.parameter_bytes or split is None or split.operands != "part":
-            continue
-        if not producers or any(p.rows == 1 for p in producers):
-            continue
-        if is_even(split, case.problem.cluster.servers):
-            found.append(i)
-    return found
-
-
 def _apart_from_runs(case: _Case) -> _Named:
     """`base` with tables, or all operators whose AllReduce is large, on servers of their own."""
     op_graph, cluster = case.problem.op_graph, case.problem.cluster
@@ -476,5 +415,4 @@ _EXPERTS: tuple[_Family, ...] = (
     _in_parts,
     _layers_in_parts,
     _pipelines,
-    _sums_in_features,
 )
