@@ -43,13 +43,13 @@ from torch_topoopt.bench.bounds import bus_factor, least_seconds
 from torch_topoopt.bench.operations import (
     DATATYPES,
     IN_PLACE,
-    OPERATIONS,
     REDUCE_OPS,
     REDUCING,
     ROOTED,
     Case,
 )
-from torch_topoopt.bench.timing import GroupPeer, over_ranks, parse_size, sizes, target_at
+from torch_topoopt.bench.options import OPERATIONS, parse_size
+from torch_topoopt.bench.timing import GroupPeer, over_ranks, sizes, target_at
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import Plan

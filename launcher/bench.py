@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import sys
@@ -10,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch_topoopt.bench import options as bench_options
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import InputError, input_errors
 
@@ -41,11 +43,9 @@ _PASSED = ("servers", "degree", "bandwidth", "ports", "parallel-links", "acceler
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
-    from torch_topoopt.bench.rank import add_options
-
     options = parser.Parser("bench", _DESCRIPTION, _EXAMPLES)
     options.add_argument("operation", metavar="OPERATION", help="what to measure, as above")
-    add_options(options.add_argument_group("as nccl-tests"))
+    bench_options.add_options(options.add_argument_group("as nccl-tests"))
     group = options.add_argument_group("as topoopt run")
     shared_options.add(group, *_PASSED)
     group.add_argument(
@@ -60,13 +60,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    from torch_topoopt.bench import rank
-
     options = make_parser()
     arguments, further = options.parse_known_args(argv)
     with input_errors():
-        rank.check(arguments)
-        rank.operations_of(arguments.operation)
+        bench_options.check(arguments)
+        bench_options.operations_of(arguments.operation)
         _check_root(arguments)
     if arguments.servers is None and arguments.cluster is None and arguments.plan is None:
         raise InputError(
@@ -83,7 +81,7 @@ def main(argv: list[str]) -> int:
             *_of_run(arguments, argv),
             *further,
             *("--run-dir", arguments.run_dir or f"{folder}/run"),
-            str(Path(rank.__file__)),
+            _rank_script(),
             *_of_ranks(arguments, results),
         ]
         quiet = console.stdout_to_stderr() if arguments.json else contextlib.nullcontext()
@@ -92,6 +90,14 @@ def main(argv: list[str]) -> int:
         if arguments.json and Path(results).is_file():
             console.print_json(json.loads(Path(results).read_text(encoding="utf-8")))
     return code
+
+
+def _rank_script() -> str:
+    """The file that ranks run; it imports torch, so it is not imported here."""
+    spec = importlib.util.find_spec("torch_topoopt.bench.rank")
+    assert spec is not None
+    assert spec.origin is not None
+    return spec.origin
 
 
 def _check_root(arguments: argparse.Namespace) -> None:

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from rank_processes import RankError, call_in_processes
 
-from torch_topoopt.bench.operations import OPERATIONS, Buffers, Case
+from torch_topoopt.bench.operations import Buffers, Case
+from torch_topoopt.bench.options import OPERATIONS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,8 @@ from torch_topoopt.bench.bounds import (
     hop_count,
     least_seconds,
 )
-from torch_topoopt.bench.timing import parse_size, sizes, target_at
+from torch_topoopt.bench.options import parse_size
+from torch_topoopt.bench.timing import sizes, target_at
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Plan

@@ -11,7 +11,7 @@ from support.launcher import forked
 from support.limits import limit_s
 from support.plain_namespaces import Namespaces
 
-from torch_topoopt.bench.operations import OPERATIONS
+from torch_topoopt.bench.options import OPERATIONS
 from torch_topoopt.launcher.main import main
 
 if TYPE_CHECKING:

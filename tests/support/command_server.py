@@ -45,9 +45,9 @@ def serve(path: str) -> None:
     from torch import _dynamo  # noqa: F401  (what a ForkServer imports)
     from torch._subclasses import fake_tensor  # noqa: F401  (what every profile imports)
 
-    import torch_topoopt.launcher.run.run
-    import torch_topoopt.report  # noqa: F401
+    from torch_topoopt.runtime import before_fork
 
+    before_fork.prepare()  # ranks are forks of forks of this process
     gc.collect()
     gc.freeze()  # memory that is never collected is never written to, and forks share it
     listener = socket.socket(socket.AF_UNIX)
@@ -177,7 +177,7 @@ def _fork_ranks_from_here() -> None:
     """Makes every ForkServer a fork of this process, which has imported what that would."""
     from torch_topoopt.processes.fork_server import ForkServer
 
-    def fork(self: ForkServer) -> None:
+    def fork(self: ForkServer, prepare: str = "") -> None:
         self._socket, theirs = socket.socketpair()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the server)
         parent = os.getpid()
@@ -185,7 +185,7 @@ def _fork_ranks_from_here() -> None:
             pid = os.fork()
             if pid == 0:
                 try:
-                    _serve_forks(theirs.fileno(), parent, self._log.fileno())
+                    _serve_forks(theirs.fileno(), parent, self._log.fileno(), prepare)
                 except BaseException:
                     traceback.print_exc()
                 finally:
@@ -195,7 +195,7 @@ def _fork_ranks_from_here() -> None:
     ForkServer.__init__ = fork
 
 
-def _serve_forks(descriptor: int, parent: int, log: int) -> None:
+def _serve_forks(descriptor: int, parent: int, log: int, prepare: str) -> None:
     """As `python -um torch_topoopt.processes.fork_server_main` with these streams would."""
     from torch_topoopt.processes import fork_server_main
 
@@ -214,7 +214,7 @@ def _serve_forks(descriptor: int, parent: int, log: int) -> None:
         sys.modules.pop(name, None)
     sys.stdin = open(0)  # noqa: SIM115
     sys.stdout, sys.stderr = (_unbuffered(number) for number in (1, 2))
-    fork_server_main.main(descriptor, parent)
+    fork_server_main.main(descriptor, parent, prepare)
     os._exit(0)
 
 

@@ -13,37 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-OPERATIONS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-    "sendrecv",
-    "barrier",
-)
+from torch_topoopt.bench.options import DATATYPE_NAMES, REDUCE_OP_NAMES
+
 IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce"})  # PyTorch has no other form of them
 BOTH_WAYS = frozenset({"all_gather", "reduce_scatter"})  # the part of a rank may lie in the whole
 REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 ROOTED = frozenset({"broadcast", "reduce"})
-DATATYPES = {
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "half": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float": torch.float32,
-    "double": torch.float64,
-}
-REDUCE_OPS = {
-    "sum": dist.ReduceOp.SUM,
-    "prod": dist.ReduceOp.PRODUCT,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "avg": dist.ReduceOp.AVG,
-}
+DATATYPES = {name: getattr(torch, of_torch) for name, of_torch in DATATYPE_NAMES.items()}
+REDUCE_OPS = {name: getattr(dist.ReduceOp, of_torch) for name, of_torch in REDUCE_OP_NAMES.items()}
 _SPLIT = frozenset({"all_gather", "reduce_scatter", "all_to_all"})  # one part of it per rank
 _PERIOD = 14  # of all patterns and of what becomes of them
 _UNTOUCHED = 9  # no rank sends it, so what was not written counts as wrong

@@ -20,69 +20,18 @@ from torch_topoopt.bench.operations import (
     BOTH_WAYS,
     DATATYPES,
     IN_PLACE,
-    OPERATIONS,
     REDUCE_OPS,
     REDUCING,
     Case,
 )
-from torch_topoopt.bench.timing import GroupPeer, over_ranks, parse_size, sizes, target_at
+from torch_topoopt.bench.options import add_options, operations_of
+from torch_topoopt.bench.timing import GroupPeer, over_ranks, sizes, target_at
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PLAN_VARIABLE = "TOPOOPT_PLAN"
-
-
-def add_options(options: argparse._ActionsContainer) -> None:
-    """The options of nccl-tests, with their letters, names and defaults."""
-    add = options.add_argument
-    add("-b", "--minbytes", type=parse_size, default=8, metavar="SIZE",
-        help="smallest size: 8, 64K, 16M (default: 8)")  # fmt: skip
-    add("-e", "--maxbytes", type=parse_size, default=32 << 20, metavar="SIZE",
-        help="largest size (default: 32M)")  # fmt: skip
-    add("-i", "--stepbytes", type=parse_size, default=0, metavar="SIZE",
-        help="between sizes (default: a factor)")  # fmt: skip
-    add("-f", "--stepfactor", type=int, default=4, metavar="K",
-        help="from one size to the next (default: 4)")  # fmt: skip
-    add("-n", "--iters", type=int, default=20, metavar="N",
-        help="calls that are timed (default: 20)")  # fmt: skip
-    add("-w", "--warmup_iters", type=int, default=1, metavar="N",
-        help="calls before these (default: 1)")  # fmt: skip
-    add("-c", "--check", type=int, default=1, metavar="0|1",
-        help="check the results of the first call (default: 1)")  # fmt: skip
-    add("-o", "--op", choices=(*REDUCE_OPS, "all"), default="sum", metavar="OP",
-        help=f"what reduces: {', '.join(REDUCE_OPS)} or all (default: sum)")  # fmt: skip
-    add("-d", "--datatype", choices=(*DATATYPES, "all"), default="float", metavar="TYPE",
-        help=f"{', '.join(DATATYPES)} or all (default: float)")  # fmt: skip
-    add("-r", "--root", type=int, default=0, metavar="RANK",
-        help="of broadcast and reduce, and the sender of sendrecv (default: 0)")  # fmt: skip
-    add("--hops", type=int, metavar="N",
-        help="sendrecv: to a server so many cables away (default: to the farthest)")  # fmt: skip
-    add("--peer", choices=("gloo",), help="measure this backend beside it, in turns")
-    add("--links", action="store_true",
-        help="also the bytes and the rate of every link, beside theory")  # fmt: skip
-    add("-J", "--json-file", metavar="FILE", help="also write the results to this file, as JSON")
-
-
-def check(options: argparse.Namespace) -> None:
-    """Raises ValueError for what is out of range."""
-    for name, least in (("minbytes", 1), ("stepfactor", 2), ("iters", 1), ("warmup_iters", 0)):
-        if getattr(options, name) < least:
-            raise ValueError(f"{name}: {getattr(options, name)} is not at least {least}")
-    if options.maxbytes < options.minbytes:
-        raise ValueError(f"maxbytes: {options.maxbytes} is below minbytes, {options.minbytes}")
-    if options.check not in (0, 1):
-        raise ValueError(f"check: {options.check} is not 0 or 1")
-
-
-def operations_of(text: str) -> list[str]:
-    """ "all_reduce,sendrecv" or "all"; raises ValueError."""
-    names = list(OPERATIONS) if text == "all" else text.split(",")
-    for name in names:
-        if name not in OPERATIONS:
-            raise ValueError(f"operation: {name!r} is not one of {', '.join(OPERATIONS)}, or all")
-    return names
 
 
 class CollectiveBench:

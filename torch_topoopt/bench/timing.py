@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -78,13 +77,3 @@ def target_at(plan: Plan | None, ranks: int, root: int, hops: int | None) -> tup
         if count == wanted:
             return server, count
     raise ValueError(f"hops: no server is {hops} hops from server {root}")
-
-
-def parse_size(text: str) -> int:
-    """ "64K" -> 65536: powers of 1024, as in nccl-tests."""
-    units = {"K": 10, "M": 20, "G": 30}
-    shift = units.get(text[-1:].upper(), 0)
-    number = text[:-1] if shift else text
-    if not number.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8, 64K, 16M or 1G")
-    return int(number) << shift
