@@ -56,7 +56,7 @@ def hosts(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Iterator[nccl
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("far", [1, 2])
+@pytest.mark.parametrize("far", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_a_pair_gets_what_its_routes_carry(hosts: nccl_net.Hosts, plan: Plan, far: int) -> None:
     gbps = nccl_net.carried_gbps(plan, nccl_net.routes_of(plan), [(0, far)])
     size = int(gbps * nccl_net.BYTES_PER_GBPS * SECONDS)

@@ -176,6 +176,7 @@ def test_three_sparks_use_both_functions_of_every_port(
     check_job(machines, printed, links=12)
 
 
+@pytest.mark.exhaustive
 def test_four_sparks_are_a_ring(namespaces: Namespaces, tmp_path: Path) -> None:
     section, machines = RECIPES["sparks4"][0], sparks(namespaces, tmp_path, 4)
     (look,) = blocks(section, "sh")
@@ -191,6 +192,7 @@ def test_four_sparks_are_a_ring(namespaces: Namespaces, tmp_path: Path) -> None:
         assert "shared by 2 links" in link["limit"]
 
 
+@pytest.mark.exhaustive
 def test_two_boxes_with_four_cables(namespaces: Namespaces, tmp_path: Path) -> None:
     section, machines = RECIPES["pair"][0], pair(namespaces, tmp_path)
     (commands,) = blocks(section, "sh")
