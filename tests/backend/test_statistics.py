@@ -97,8 +97,13 @@ def create_and_end(rank: int, world: int) -> list[dict]:
     return links
 
 
+def measure_and_end(rank: int, world: int) -> list[dict]:
+    os.environ["TOPOOPT_COST_MODEL"] = "measure"  # not what another test has kept
+    return create_and_end(rank, world)
+
+
 def test_a_job_measures_what_messages_cost_and_writes_it_down(tmp_path):
-    links = values(run_ranks(make_plan(3, 2), tmp_path, create_and_end))
+    links = values(run_ranks(make_plan(3, 2), tmp_path, measure_and_end))
     section = json.loads((tmp_path / "cost_model.json").read_text())
     assert list(section) == ["cost_model"]
     model = decode(CostModel, section["cost_model"]).validate()

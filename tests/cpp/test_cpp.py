@@ -85,8 +85,8 @@ def _without_warnings(printed: str) -> str:
 @pytest.mark.parametrize(
     ("sanitizer", "share"),
     [
-        ("address,undefined", 0.2),
-        ("thread", 0.1),
+        ("address,undefined", 0.12),
+        ("thread", 0.06),
         pytest.param("address,undefined", 1.0, marks=pytest.mark.exhaustive),
         pytest.param("thread", 1.0, marks=pytest.mark.exhaustive),
     ],

@@ -43,7 +43,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DocumentError, match=r"^switch ocs0: kind: .* torch-topoopt\[ocs\]"):
+    with pytest.raises(DocumentError, match=r"^switch ocs0: kind: .*'torch-topoopt\[ocs\]'"):
         open_switch(_entry(kind, sockets=("1", "2"), user="admin"))
 
 

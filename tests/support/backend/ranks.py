@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import dataclasses
@@ -9,7 +10,9 @@ import functools
 import multiprocessing.forkserver
 import os
 import queue
+import shutil
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -117,6 +120,14 @@ def _rank_main(
     results.put((rank, outcome))
 
 
+@functools.cache
+def _cache() -> str:
+    """Where the first job of a plan keeps what it has measured, for all tests of this process."""
+    folder = tempfile.mkdtemp(prefix="topoopt-test-cache-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @contextlib.contextmanager
 def wired(plan: Plan, folder: Path, gbps: float | None = None) -> Iterator[dict[str, str]]:
     """The environment that `topoopt run` gives to its ranks."""
@@ -128,7 +139,7 @@ def wired(plan: Plan, folder: Path, gbps: float | None = None) -> Iterator[dict[
             "TOPOOPT_PLAN": str(folder / "plan.json"),
             "TOPOOPT_WIRING": str(folder / "wiring.json"),
             "TOPOOPT_RUN_DIR": str(folder),
-            "XDG_CACHE_HOME": str(folder / "cache"),
+            "XDG_CACHE_HOME": _cache(),
         }
     finally:
         fabric.close()
