@@ -101,17 +101,22 @@ def test_a_bad_environment_is_one_clear_error_on_all_ranks(variable, value, mess
         assert message in outcome.error
 
 
-def test_a_ring_of_four_hosts_uses_its_cables_and_relays_between_opposite_hosts(hosts):
-    cables = [(0, 1), (1, 2), (2, 3), (0, 3)]
-    ring = hosts.make(4, cables)
+def described(ring) -> list[dict]:
+    """What a rank on each host of `ring` says of the network that it has found on the cables."""
     outcomes = run_bare_ranks(
-        4,
+        len(ring.names),
         use_and_describe,
         namespaces=ring.names,
         store_address=ring.store_address,
         TOPOOPT_INTERFACES="cable",
     )
-    for found in values(outcomes):
+    return values(outcomes)
+
+
+def test_a_ring_of_four_hosts_uses_its_cables_and_relays_between_opposite_hosts(hosts):
+    cables = [(0, 1), (1, 2), (2, 3), (0, 3)]
+    ring = hosts.make(4, cables)
+    for found in described(ring):
         assert found["server_of"] == [0, 1, 2, 3]
         assert found["links"] == duplex(*cables)
         assert found["rings"] == [(0, 1, 2, 3), (0, 3, 2, 1)]
@@ -127,14 +132,7 @@ def test_cables_whose_addresses_are_all_in_one_subnet_keep_their_traffic(hosts):
         for host in ends:
             ip(f"-n {ring.names[host]} -4 addr flush dev cable{number}")
             ip(f"-n {ring.names[host]} addr add 169.254.{number}.{host + 1}/16 dev cable{number}")
-    outcomes = run_bare_ranks(
-        3,
-        use_and_describe,
-        namespaces=ring.names,
-        store_address=ring.store_address,
-        TOPOOPT_INTERFACES="cable",
-    )
-    for found in values(outcomes):
+    for found in described(ring):
         assert found["links"] == duplex(*cables)
         assert found["interfaces"] == ["cable0", "cable1", "cable2"]
 

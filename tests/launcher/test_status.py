@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from support.backend.ranks import make_plan
+from support.backend.ranks import make_plan, wired
 from support.dumps import link, save_statuses, status
 from support.launcher import LIMIT_S
 from support.limits import limit_s
 
-from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.launcher.main import main
 from torch_topoopt.supervision import job_files
 
@@ -46,12 +45,8 @@ WAITS = {
 def a_running_job(folder: Path) -> Path:
     """Of two servers with links of 1 Gb/s; rank 1 waits, and its link is slow."""
     plan = make_plan(2, 1, gbps=1.0)
-    fabric = LoopbackFabric(job=1, gbps=1.0)
-    try:
-        plan.save(folder / "plan.json")
-        fabric.connect(plan).save(folder / "wiring.json")
-    finally:
-        fabric.close()
+    with wired(plan, folder, gbps=1.0):
+        pass  # what it has written stays
     slow = link(1, 0, 5_000_000, 1, gbps=0.1, busy=1.0, relay_peak_bytes=4096)
     return save_statuses(
         folder,

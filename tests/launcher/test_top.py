@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from support.backend.ranks import make_plan
+from support.backend.ranks import make_plan, wired
 from support.dumps import link, save_statuses, status
 from support.launcher import LIMIT_S
 from support.limits import limit_s
 
-from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.main import main
 from torch_topoopt.launcher.supervise import top_view
@@ -59,12 +58,8 @@ dist.destroy_process_group()
 def a_running_job(folder: Path) -> Path:
     """Of four servers on a ring with links of 1 Gb/s, of which one is slow."""
     plan = make_plan(4, 2, gbps=1.0)
-    fabric = LoopbackFabric(job=1, gbps=1.0)
-    try:
-        plan.save(folder / "plan.json")
-        fabric.connect(plan).save(folder / "wiring.json")
-    finally:
-        fabric.close()
+    with wired(plan, folder, gbps=1.0):
+        pass  # what it has written stays
     ranks = []
     for rank in range(4):
         own = [of for of in plan.network.links if of.source == rank]
