@@ -225,6 +225,19 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
     assert os.listdir(tmp_path) == ["plan.json"]
 
 
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text_atomically(path, "new\n")
+        assert os.read(reader, 100) == b"new\n"
+    finally:
+        os.close(reader)
+    assert path.is_fifo()
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
 def _operators(**changes: Any) -> dict[str, Any]:
     first, second = op_graph().operators
     return {"operators": (first, Operator(**(vars(second) | changes)))}

@@ -305,8 +305,14 @@ def json_text(value: Any) -> str:
 
 
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Writes beside `path` and renames, so that no reader ever sees half a file."""
+    """Writes beside `path` and renames, so that no reader ever sees half a file.
+
+    A device or a named pipe (`--out /dev/null`) is written to: root could rename over it.
+    """
     target = Path(path)
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8")
+        return
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
