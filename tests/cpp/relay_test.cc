@@ -51,7 +51,7 @@ class OneAtATime {
       const std::string what = std::to_string(pair.first) + " to " + std::to_string(pair.second);
       ASSERT_EQ(message.sent.wait("sending from " + what), "");
       ASSERT_EQ(message.received.wait("receiving from " + what), "");
-      ASSERT_TRUE(message.arrived == message.data) << "wrong bytes from " << what;
+      ASSERT_TRUE(sameBytes(message.arrived, message.data)) << "wrong bytes from " << what;
     }
   }
 

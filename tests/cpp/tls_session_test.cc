@@ -3,6 +3,7 @@
 #include "transport/tls_session.h"
 
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -43,7 +44,9 @@ struct SocketPair {
 };
 
 Bytes take(int fd) {
-  Bytes taken(1 << 20);
+  int waiting = 0;
+  if (ioctl(fd, FIONREAD, &waiting) != 0) std::abort();
+  Bytes taken(static_cast<size_t>(waiting));
   const ssize_t got = recv(fd, taken.data(), taken.size(), MSG_DONTWAIT);
   taken.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
   return taken;

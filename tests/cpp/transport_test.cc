@@ -282,7 +282,7 @@ TEST(Endpoints, ReceiveAnyTakesEachMessageOnceWhateverTheOrder) {
     for (Arrival& arrival : arrivals) {
       const size_t index = count[arrival.from]++;
       ASSERT_LT(index, sent[arrival.from].size());
-      EXPECT_TRUE(arrival.data == sent[arrival.from][index]);
+      EXPECT_TRUE(sameBytes(arrival.data, sent[arrival.from][index]));
     }
     for (Outcome& outcome : sends) EXPECT_EQ(outcome.wait("send"), "");
   }

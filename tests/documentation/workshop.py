@@ -83,7 +83,7 @@ class Workshop:
             ["bash", "-e", "-o", "pipefail", "-c", text],
             cwd=self.folder,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # that ends at once, also where /dev/null is no device
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -26,15 +27,21 @@ _LIMIT_S = limit_s(300.0)
 
 def build() -> Path:
     """The compiled extension, from an earlier run if neither it nor torch has changed."""
-    from torch.utils import cpp_extension  # which ranks need not import
-
     digest = hashlib.sha256(torch.__version__.encode())
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.read_bytes())
     library = _BUILD / f"lag-{digest.hexdigest()[:16]}.so"
-    if library.exists():
-        return library
     _BUILD.mkdir(parents=True, exist_ok=True)
+    with (_BUILD / "lock").open("w") as lock:  # tests in other processes need it as well
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            _compile(library)
+    return library
+
+
+def _compile(library: Path) -> None:
+    from torch.utils import cpp_extension  # which ranks need not import
+
     unfinished = library.with_suffix(f".{os.getpid()}")
     includes = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
     folders = cpp_extension.library_paths()
@@ -52,7 +59,6 @@ def build() -> Path:
         timeout=_LIMIT_S,
     )
     unfinished.replace(library)
-    return library
 
 
 def load(library: Path) -> Any:
