@@ -1,18 +1,21 @@
 """Calls of torch_topoopt._core with arguments that are wrong in one place each.
 
-Run as a program it makes all calls in a child process, which it starts again after every call that
-ended it: one line of JSON each says what was called, and how the process ended.
+Run as a program it makes all calls, or every nth (`hostile_calls.py n`), in a child process, which
+it starts again after every call that ended it: one line of JSON each says what was called, and how
+the process ended.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
 import resource
 import signal
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -360,7 +363,12 @@ def variants(value: Any) -> Iterator[Any]:
 
 
 def hostile_calls(calls: list[Call]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Every call with one argument that is wrong, described, and a function that makes it."""
+    """Every nth call with one argument that is wrong, described, and a function that makes it."""
+    step = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    return itertools.islice(_all_hostile_calls(calls), 0, None, step)
+
+
+def _all_hostile_calls(calls: list[Call]) -> Iterator[tuple[str, Callable[[], Any]]]:
     for name, function, arguments, work in calls:
         for i, argument in enumerate(arguments):
             for changed in variants(argument):

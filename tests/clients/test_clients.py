@@ -27,6 +27,7 @@ UNUSED = "the planned links carried nothing"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * LIMIT_S)]  # three jobs each
 
 
+@pytest.mark.exhaustive
 def test_a_recommendation_model_that_exchanges_embeddings(tmp_path: Path) -> None:
     script = str(SCRIPTS / "dlrm_like.py")
     gloo = gloo_losses(tmp_path / "gloo", *torchrun(RANKS), script, "--dist-backend=gloo")
