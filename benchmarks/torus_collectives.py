@@ -2,6 +2,7 @@
 
     sudo .venv/bin/python benchmarks/torus_collectives.py
     sudo .venv/bin/python benchmarks/torus_collectives.py --quick -J torus.json --plot torus.png
+    sudo .venv/bin/python benchmarks/torus_collectives.py --networks "12 hosts"
 
 The hosts are a 4 x 4 torus, and 2 x 2 boards of 2 x 2 (Hx2Mesh), between which cables run through
 emulated switches. The network is the same for all algorithms: one ring, one way and both ways, two
@@ -9,7 +10,8 @@ rings both ways on the Hamiltonian cycles that share no cable, rows and columns 
 binary trees, recursive doubling, and "auto", what the backend chooses by what it measured of
 messages when the job started. The first call of each is checked, element by element, and not
 counted; rounds take every algorithm in turn, "both ways" apart, which is a job of its own. Times
-are of the slowest rank, medians of rounds.
+are of the slowest rank, medians of rounds. "12 hosts" have 4 links each, on TopoOpt's network: as
+many rings as there are links, no rows and columns.
 
 The model is that of the HammingMesh paper (section V-A2) with p accelerators, S bytes, the time a
 of one step and b of one byte on one link: 2 p a + 2 S b (one ring), 2 p a + S b (both ways),
@@ -44,11 +46,12 @@ from settings import planned_fabric
 from figures import plots
 from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.wiring import Wiring
-from torch_topoopt.plan import CostModel, Demand, Group, Plan
+from torch_topoopt.plan import Cluster, CostModel, Demand, Group, GroupDemand, Plan
 from torch_topoopt.plan.codec import decode
 from torch_topoopt.plan.network import rings_of
 from torch_topoopt.plan.units import parse_gbps
 from torch_topoopt.runtime import backend
+from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.torus_network import torus_cluster, torus_network
 
 if TYPE_CHECKING:
@@ -77,16 +80,21 @@ _ALGORITHMS = {
     "auto": "auto",
 }
 _MOST_DOUBLED = 256 << 10  # bytes; what the backend doubles at most
-BOARDS = {"4x4 torus": None, "2x2 Hx2Mesh": (2, 2)}
+BOARDS = {"4x4 torus": None, "2x2 Hx2Mesh": (2, 2), "12 hosts": None}
+_DEFAULT_NETWORKS = ("4x4 torus", "2x2 Hx2Mesh")
+_HOSTS = 12  # of the network that is no torus
+_OF_TORI = ("both ways", "torus")  # algorithms
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What every rank of one launch does: `calls` of each size and round, by each algorithm.
+    """What every one of `servers` ranks of one launch does: `calls` of each size and round, by each
+    algorithm.
 
     `documents` are variables of the environment that name its plan and wiring.
     """
 
+    servers: int
     documents: Mapping[str, str]
     algorithms: tuple[str, ...]
     calls: Mapping[int, int]
@@ -116,7 +124,7 @@ def run_rank(setting: Setting, job: Job, rank: int) -> dict[str, dict[int, Any]]
         }
         for name, group in fitting.items():
             before = _sent(group)
-            _check(group, name, size_bytes, rank)
+            _check(group, name, size_bytes, rank, job.servers)
             found[name][size_bytes] = []
             if name == "auto":
                 found["chosen"][size_bytes] = _described(before, _sent(group))
@@ -128,11 +136,11 @@ def run_rank(setting: Setting, job: Job, rank: int) -> dict[str, dict[int, Any]]
     return found
 
 
-def _check(group: Any, name: str, size_bytes: int, rank: int) -> None:
+def _check(group: Any, name: str, size_bytes: int, rank: int, servers: int) -> None:
     places = torch.arange(size_bytes // 4)
     tensor = ((rank + places) % _PATTERN).float()
     dist.all_reduce(tensor, group=group)
-    expected = torch.stack([(other + places) % _PATTERN for other in range(_SERVERS)]).sum(0)
+    expected = torch.stack([(other + places) % _PATTERN for other in range(servers)]).sum(0)
     if wrong := int((tensor != expected).sum()):
         raise ValueError(f"{name}, {size_bytes} B: {wrong} of {len(places)} elements are wrong")
 
@@ -172,9 +180,11 @@ def _choice(of_ranks: Sequence[Sequence[str]]) -> str:
 # ---- the model -----------------------------------------------------------------------------------
 
 
-def model_seconds(name: str, size_bytes: int, alpha_s: float, beta_s: float) -> float | None:
+def model_seconds(
+    name: str, size_bytes: int, alpha_s: float, beta_s: float, servers: int = _SERVERS
+) -> float | None:
     """HammingMesh paper, section V-A2; None for what it has no model of."""
-    servers, root = _SERVERS, math.sqrt(_SERVERS)
+    root = math.sqrt(servers)
     moved_s = size_bytes * beta_s
     return {
         "one ring": 2 * servers * alpha_s + 2 * moved_s,
@@ -217,10 +227,20 @@ def plans(gbps: float) -> tuple[Plan, Plan]:
     return both, one
 
 
+def plan_of_hosts(gbps: float) -> Plan:
+    """TopoOpt's network for an AllReduce of all hosts, of four links each."""
+    cluster = Cluster(_HOSTS, 4, gbps)
+    demand = Demand((GroupDemand(tuple(range(_HOSTS)), 1 << 30),), ())
+    return Plan.of_network(cluster, find_network(cluster, demand), demand, model="benchmark")
+
+
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """All times on one network, and what they are compared with."""
     gbps = parse_gbps(options.bandwidth)
-    both, one = plans(gbps)
+    is_torus = name in _DEFAULT_NETWORKS
+    both, one = plans(gbps) if is_torus else (plan_of_hosts(gbps), None)
+    names = tuple(each for each in _ALGORITHMS if is_torus or each not in _OF_TORI)
+    servers = both.cluster.servers
     beta_s = 1 / both.cluster.link_bytes_per_s
     calls = {
         size: max(1, min(_MOST_CALLS, round(_ROUND_S / (2 * size * beta_s))))
@@ -229,22 +249,24 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     with planned_fabric(both, NetnsOptions(gbps=gbps, mtu=_MTU), BOARDS[name]) as setting:
         folder = Path(setting.environment["TOPOOPT_RUN_DIR"])
         setting.environment["XDG_CACHE_HOME"] = str(folder)  # so that this job measures
-        several = tuple(algorithm for algorithm in _ALGORITHMS if algorithm != "both ways")
-        found = _launched(setting, Job({}, several, calls, options.rounds))
+        several = tuple(algorithm for algorithm in names if algorithm != "both ways")
+        found = _launched(setting, Job(servers, {}, several, calls, options.rounds))
         document = json.loads((folder / "cost_model.json").read_text())
         cost = decode(CostModel, document["cost_model"])
-        documents = _with_plan(setting, dataclasses.replace(one, cost_model=cost), folder)
-        again = Job(documents, ("both ways",), calls, options.rounds)
-        found |= {"both ways": _launched(setting, again)["both ways"]}
+        if one is not None:
+            documents = _with_plan(setting, dataclasses.replace(one, cost_model=cost), folder)
+            again = Job(servers, documents, ("both ways",), calls, options.rounds)
+            found |= {"both ways": _launched(setting, again)["both ways"]}
         assert setting.link_bytes_per_s is not None, "links have a rate"
         return {
             "network": name,
+            "servers": servers,
             "setting": setting.description,
             "cost_model": dataclasses.asdict(cost),
             "alpha_s": cost.alpha_s + cost.per_hop_latency_s,
             "beta_s": 1 / setting.link_bytes_per_s,
             "chosen": found.pop("chosen"),
-            "seconds": {algorithm: found[algorithm] for algorithm in _ALGORITHMS},
+            "seconds": {algorithm: found[algorithm] for algorithm in names},
         }
 
 
@@ -259,7 +281,7 @@ def _with_plan(setting: Setting, plan: Plan, folder: Path) -> dict[str, str]:
 
 def _launched(setting: Setting, job: Job) -> dict[str, dict[int, Any]]:
     """Of each algorithm and size the seconds of each round, on its slowest rank."""
-    of_ranks = call_in_processes(_SERVERS, partial(run_rank, setting, job), limit_s=_LIMIT_S)
+    of_ranks = call_in_processes(job.servers, partial(run_rank, setting, job), limit_s=_LIMIT_S)
     merged: dict[str, dict[int, Any]] = {
         name: {
             size: [max(times) for times in zip(*(of[name][size] for of in of_ranks), strict=True)]
@@ -275,7 +297,7 @@ def _launched(setting: Setting, job: Job) -> dict[str, dict[int, Any]]:
 
 
 def modelled(found: Mapping[str, Any], name: str, size: int) -> float | None:
-    return model_seconds(name, size, found["alpha_s"], found["beta_s"])
+    return model_seconds(name, size, found["alpha_s"], found["beta_s"], found["servers"])
 
 
 def median_s(found: Mapping[str, Any], name: str, size: int) -> float:
@@ -291,10 +313,10 @@ def report(found: Mapping[str, Any]) -> Iterator[str]:
         f"{cost['per_hop_latency_s'] * 1e6:.1f}), b {found['beta_s'] * 1e9:.2f} ns"
     )
     yield "# ms, measured (model)"
-    yield f"# {'bytes':>8}" + "".join(f" {name:>16}" for name in _ALGORITHMS) + "  auto chose"
+    yield f"# {'bytes':>8}" + "".join(f" {name:>16}" for name in found["seconds"]) + "  auto chose"
     for size in found["chosen"]:
         cells = []
-        for name in _ALGORITHMS:
+        for name in found["seconds"]:
             if size not in found["seconds"][name]:
                 cells.append("-")
                 continue
@@ -302,7 +324,8 @@ def report(found: Mapping[str, Any]) -> Iterator[str]:
             text = f"{median_s(found, name, size) * 1e3:.4g}"
             cells.append(text if model_s is None else f"{text} ({model_s * 1e3:.4g})")
         yield f"  {size:>8}" + "".join(f" {c:>16}" for c in cells) + f"  {found['chosen'][size]}"
-    for first, second in _CROSSINGS:
+    crossings = [pair for pair in _CROSSINGS if found["seconds"].keys() >= set(pair)]
+    for first, second in crossings:
         measured = _crossing(found, first, second, partial(median_s, found))
         model = _crossing(found, first, second, partial(modelled, found))
         yield f"# {second} faster than {first}: measured {measured}, by the model {model}"
@@ -362,7 +385,7 @@ def benchmark(options: argparse.Namespace) -> None:
         document = {"version": 1, "options": vars(options), "results": results}
         Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
     if options.plot:
-        title = f"AllReduce of 16 emulated hosts, links of {options.bandwidth}: measured and model"
+        title = f"AllReduce of emulated hosts, links of {options.bandwidth}: measured and model"
         plots.save(partial(draw, results), title, (11, 5), Path(options.plot).with_suffix(""))
 
 
@@ -371,8 +394,8 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--networks", nargs="+", choices=tuple(BOARDS), default=list(BOARDS), metavar="NAME",
-        help=f"of {', '.join(map(repr, BOARDS))} (both)",
+        "--networks", nargs="+", choices=tuple(BOARDS), default=list(_DEFAULT_NETWORKS),
+        metavar="NAME", help=f"of {', '.join(map(repr, BOARDS))} (the first two)",
     )  # fmt: skip
     parser.add_argument("--bandwidth", default="20Mbps", help="of a link and direction (20Mbps)")
     parser.add_argument("--rounds", type=int, help="that count (5; --quick: 2)")

@@ -135,9 +135,17 @@ class RoutedNetwork:
         by_offset: collections.abc.Sequence[torch_topoopt.plan.StrideRoute] = (),
         next_hops: collections.abc.Sequence[int] = (),
     ) -> None: ...
+    def grid(self, servers: collections.abc.Sequence[int]) -> list[list[int]]:
+        """
+        The rows along which it may go instead; empty: there are none.
+        """
     def rings(self, servers: collections.abc.Sequence[int]) -> list[torch_topoopt.plan.Ring]:
         """
         Those that an AllReduce among `servers` uses.
+        """
+    def takes_grid(self, servers: collections.abc.Sequence[int], size_bytes: float) -> bool:
+        """
+        Whether an AllReduce of so many bytes does so, because that is faster.
         """
 
 class MaxMinRates:
@@ -203,14 +211,19 @@ class WeightedPath:
 
 class Cargo:
     """
-    What flows carry, of which operators (indices); of an AllReduce the order of its ring.
+    What flows carry, of which operators (indices); of an AllReduce the order of its ring, or of its
+    row or column, and how many steps of it.
     """
+    @property
+    def is_line(self) -> bool: ...
     @property
     def kind(self) -> typing.Literal["activations", "gradients", "AllReduce"]: ...
     @property
     def operators(self) -> list[int]: ...
     @property
     def ring(self) -> list[int]: ...
+    @property
+    def steps(self) -> int: ...
 
 class AddedIterations:
     """

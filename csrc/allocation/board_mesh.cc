@@ -3,63 +3,23 @@
 #include <algorithm>
 #include <bit>
 #include <climits>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "allocation/leaves.h"
+#include "allocation/local_search.h"
+
 namespace topoopt {
 namespace {
-
-// Counting bits is most of the work, and an instruction of its own that not all processors of the
-// architecture have.
-#if defined(__x86_64__) && defined(__linux__)
-#define TOPOOPT_COUNTS_BITS __attribute__((target_clones("popcnt", "default")))
-#else
-#define TOPOOPT_COUNTS_BITS
-#endif
-
-constexpr double kRounding = 1e-7;
-
-// More rows to begin at are not tried by the fits that compare.
-constexpr size_t kMostStarts = 64;
 
 // Always a part of its callers, which count bits faster.
 [[gnu::always_inline]] inline int meeting(const uint64_t* a, const uint64_t* b, int words) {
   int count = 0;
   for (int w = 0; w < words; ++w) count += std::popcount(a[w] & b[w]);
   return count;
-}
-
-// Members from `first` to before `end`; as above.
-[[gnu::always_inline]] inline int countBetween(const uint64_t* set, int first, int end) {
-  int count = 0;
-  for (int w = first / 64; w * 64 < end; ++w) {
-    uint64_t word = set[w];
-    if (w == first / 64) word &= ~uint64_t{0} << (first % 64);
-    if (end - w * 64 < 64) word &= (uint64_t{1} << (end - w * 64)) - 1;
-    count += std::popcount(word);
-  }
-  return count;
-}
-
-// The most members that `set`, which are below `columns`, has in one leaf.
-TOPOOPT_COUNTS_BITS int mostInLeaf(const uint64_t* set, int columns, int per_leaf) {
-  int most = 0;
-  for (int first = 0; first < columns; first += per_leaf) {
-    most = std::max(most, countBetween(set, first, std::min(columns, first + per_leaf)));
-  }
-  return most;
-}
-
-// Members of `set`, which are below `columns`, in each leaf.
-TOPOOPT_COUNTS_BITS void countInLeaves(const uint64_t* set, int columns, int per_leaf,
-                                       int* counts) {
-  for (int first = 0; first < columns; first += per_leaf) {
-    *counts++ = countBetween(set, first, std::min(columns, first + per_leaf));
-  }
 }
 
 template <typename Visit>
@@ -80,29 +40,6 @@ uint64_t keyOf(int column) {
   return key ^ (key >> 31);
 }
 
-int64_t squared(int count) { return static_cast<int64_t>(count) * count; }
-
-// Ordered pairs of `count` places that lie in one leaf, where as many leaves as possible are full.
-int64_t mostTogether(int count, int per_leaf) {
-  return count / per_leaf * squared(per_leaf) + squared(count % per_leaf);
-}
-
-// Of ordered pairs of `count` places: the part that lies in different leaves.
-double crossing(int64_t together, int count) {
-  return 1 - static_cast<double>(together) / static_cast<double>(squared(count));
-}
-
-double crossing(const std::vector<int>& places, int per_leaf) {
-  int64_t together = 0;
-  for (size_t i = 0; i < places.size();) {
-    const size_t begin = i;
-    const int leaf = places[i] / per_leaf;
-    while (i < places.size() && places[i] / per_leaf == leaf) ++i;
-    together += squared(static_cast<int>(i - begin));
-  }
-  return crossing(together, static_cast<int>(places.size()));
-}
-
 }  // namespace
 
 BoardMesh::BoardMesh(int rows, int columns, const std::vector<std::pair<int, int>>& failed)
@@ -110,6 +47,7 @@ BoardMesh::BoardMesh(int rows, int columns, const std::vector<std::pair<int, int
   if (rows < 1 || columns < 1) throw std::invalid_argument("boards: fewer than one row or column");
   bits_.assign(static_cast<size_t>(rows) * words_, 0);
   free_in_row_.assign(rows, 0);
+  changed_at_.assign(rows, 0);
   row_keys_.assign(rows, 0);
   free_in_column_.assign(columns, 0);
   SubMesh all{std::vector<int>(rows), std::vector<int>(columns)};
@@ -227,171 +165,6 @@ TOPOOPT_COUNTS_BITS bool BoardMesh::collectTightRows(BoardShape shape, int start
   return true;
 }
 
-// The sub-mesh whose all-to-all crosses the upper levels least, among those that begin at each of
-// the first rows. What cannot be better than the best one so far is left as soon as that is known.
-class BoardMesh::LocalSearch {
- public:
-  LocalSearch(const BoardMesh& mesh, int per_leaf)
-      : mesh_(mesh),
-        per_leaf_(per_leaf),
-        in_leaf_(static_cast<size_t>((mesh.columns_ + per_leaf - 1) / per_leaf)) {}
-
-  void improve(BoardShape shape, double enough, SubMesh& best, double& best_share) {
-    shape_ = shape;
-    boundColumns(per_leaf_, best_share);
-    const double least = crossing(mostTogether(shape.rows, per_leaf_), shape.rows) + least_columns_;
-    if (least >= best_share) return;
-    if (!enoughRows()) return;
-    size_t starts = 0;
-    int last = -1;
-    for (int start = mesh_.first_open_row_; start < mesh_.rows_ && starts < kMostStarts; ++start) {
-      if (!open(start)) continue;
-      if (last >= 0 && leafOf(last) == leafOf(start) && mesh_.sameColumns(last, start)) continue;
-      last = start;
-      ++starts;
-      if (!collect(start, best_share)) continue;
-      const double rows_share = crossing(rows_, per_leaf_);
-      if (rows_share + least_columns_ >= best_share) continue;
-      mesh_.localColumns(common_, shape.columns, per_leaf_, in_leaf_, columns_);
-      const double share = rows_share + crossing(columns_, per_leaf_);
-      if (share >= best_share) continue;
-      best = {rows_, columns_};
-      best_share = share;
-      if (best_share <= std::max(least, enough)) return;
-    }
-  }
-
- private:
-  bool open(int row) const { return mesh_.free_in_row_[row] >= shape_.columns; }
-  int leafOf(int row) const { return mesh_.leaf_of_[row]; }
-
-  bool enoughRows() const {
-    int count = 0;
-    for (int row = mesh_.first_open_row_; row < mesh_.rows_ && count < shape_.rows; ++row) {
-      count += open(row);
-    }
-    return count >= shape_.rows;
-  }
-
-  int openRows(int first, int end) const {
-    int count = 0;
-    for (int row = first; row < end; ++row) count += open(row);
-    return count;
-  }
-
-  // At most so many ordered pairs of `count` rows are together.
-  int64_t together(int count) const {
-    return static_cast<int64_t>(count) * std::min(count, per_leaf_);
-  }
-
-  // The most ordered pairs that are together where `open` rows have places yet, at least `least`
-  // and at most `most` of them in one leaf: that many more or fewer there, or whole leaves of
-  // others.
-  int64_t mostWithLeaf(int open, int least, int most) const {
-    most = std::min(most, open);
-    const int kink = std::clamp(open - per_leaf_, least, most);
-    int64_t best = 0;
-    for (const int there : {least, kink, most}) {
-      best = std::max(best, squared(there) + together(open - there));
-    }
-    return best;
-  }
-
-  // Columns of rows that have at most so many in a leaf.
-  void boundColumns(int most_in_leaf, double best_share) {
-    most_in_leaf_ = most_in_leaf;
-    least_columns_ = crossing(mostTogether(shape_.columns, most_in_leaf), shape_.columns);
-    // Shares are multiples of 1 / boards^2: what exceeds an integer by less is a rounding error.
-    const double pairs = static_cast<double>(squared(shape_.rows));
-    const double equal = (1 - best_share + least_columns_) * pairs;
-    needed_ = std::isinf(equal) ? 0 : static_cast<int64_t>(std::floor(equal + kRounding)) + 1;
-  }
-
-  [[gnu::always_inline]] bool fitsWith(int row) const {
-    const uint64_t* bits = mesh_.rowBits(row);
-    int count = 0;
-    for (const auto& [word, place] : used_) count += std::popcount(word & bits[place]);
-    return count >= shape_.columns;
-  }
-
-  // Leaves of common_ what `row` has, too.
-  void narrow(int row) {
-    const uint64_t* bits = mesh_.rowBits(row);
-    used_.clear();
-    for (int w = 0; w < mesh_.words_; ++w) {
-      common_[w] &= bits[w];
-      if (common_[w] != 0) used_.push_back({common_[w], w});
-    }
-  }
-
-  // Steps 2 to 4 from `start` on, and from the top: rows_ and common_.
-  TOPOOPT_COUNTS_BITS bool collect(int start, double best_share) {
-    boundColumns(mesh_.most_in_leaf_[start], best_share);
-    const int leaf = leafOf(start);
-    const int begin = leaf * per_leaf_;
-    const int back = openRows(begin, start);
-    int ahead = openRows(start, std::min(mesh_.rows_, begin + per_leaf_));
-    if (mostWithLeaf(shape_.rows, 1, ahead + back) < needed_) return false;
-    rows_.assign(1, start);
-    common_.assign(static_cast<size_t>(mesh_.words_), ~uint64_t{0});
-    narrow(start);
-    uint64_t key = mesh_.row_keys_[start];
-    bool fits = true;
-    int64_t settled = 0;  // pairs in leaves that are done
-    int in_first = 1;
-    int in_leaf = 0;  // in the present one, which is not the first
-    int present = leaf;
-    for (int i = start + 1; i < start + mesh_.rows_; ++i) {
-      const int left = shape_.rows - static_cast<int>(rows_.size());
-      if (left == 0) break;
-      const int row = i < mesh_.rows_ ? i : i - mesh_.rows_;
-      if (!open(row)) continue;
-      if (leafOf(row) != present) {
-        if (leafOf(row) != leaf) settled += squared(std::exchange(in_leaf, 0));
-        present = leafOf(row);
-        const int unsettled = in_first + in_leaf + left;
-        if (settled + mostWithLeaf(unsettled, in_first, in_first + back) < needed_) return false;
-      }
-      const bool known = mesh_.row_keys_[row] == key;  // what the last row has, this one has
-      key = mesh_.row_keys_[row];
-      if (!known) fits = fitsWith(row);
-      if (!fits) {
-        if (present != leaf || i >= mesh_.rows_) continue;
-        --ahead;
-        if (mostWithLeaf(shape_.rows, in_first, ahead + back) < needed_) return false;
-        continue;
-      }
-      rows_.push_back(row);
-      if (!known) {
-        narrow(row);
-      }
-      if (!known && std::has_single_bit(rows_.size())) {
-        const int most = mostInLeaf(common_.data(), mesh_.columns_, per_leaf_);
-        if (most < most_in_leaf_) boundColumns(most, best_share);
-      }
-      ++(present == leaf ? in_first : in_leaf);
-    }
-    std::sort(rows_.begin(), rows_.end());
-    return static_cast<int>(rows_.size()) == shape_.rows;
-  }
-
-  const BoardMesh& mesh_;
-  const int per_leaf_;
-  BoardShape shape_{1, 1};
-  int most_in_leaf_ = 0;      // columns that all rows so far may have
-  double least_columns_ = 0;  // that cross, where each leaf has so many
-  int64_t needed_ = 0;        // pairs of rows that are together where a sub-mesh is better
-  std::vector<int> rows_;
-  std::vector<int> columns_;
-  ColumnSet common_;
-  struct Word {
-    uint64_t bits;
-    int place;
-  };
-  std::vector<Word> used_;  // of common_, those that are not 0
-  std::vector<int> in_leaf_;
-};
-
 SubMesh BoardMesh::findLocal(const std::vector<BoardShape>& shapes, int per_leaf,
                              double enough) const {
   SubMesh best;
@@ -497,6 +270,7 @@ std::vector<int> BoardMesh::tightColumns(const ColumnSet& common, int wanted) co
 
 void BoardMesh::countLeaves(int per_leaf) const {
   per_leaf_ = per_leaf;
+  local_starts_.clear();
   most_in_leaf_.resize(static_cast<size_t>(rows_));
   leaf_of_.resize(static_cast<size_t>(rows_));
   for (int row = 0; row < rows_; ++row) leaf_of_[row] = row / per_leaf;
@@ -509,6 +283,8 @@ void BoardMesh::countLeavesOf(int row) const {
 
 void BoardMesh::flip(const SubMesh& found, bool to_free) {
   const int change = to_free ? 1 : -1;
+  ++changes_;
+  if (to_free) local_starts_.clear();
   ColumnSet mask(words_, 0);
   uint64_t key = 0;
   for (int column : found.columns) {
@@ -519,6 +295,7 @@ void BoardMesh::flip(const SubMesh& found, bool to_free) {
     uint64_t* bits = &bits_[static_cast<size_t>(row) * words_];
     for (int w = 0; w < words_; ++w) bits[w] ^= mask[w];
     row_keys_[row] ^= key;
+    changed_at_[row] = changes_;
     free_in_row_[row] += change * static_cast<int>(found.columns.size());
     if (per_leaf_ > 0) countLeavesOf(row);
   }

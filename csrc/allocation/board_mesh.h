@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,26 @@ class BoardMesh {
  private:
   class LocalSearch;
 
+  // Rows to begin at that are tried by the fits that compare.
+  static constexpr size_t kMostStarts = 64;
+
+  // What a search of Fit::kLocal from row `start` on came to at time `at`. While boards only become
+  // fewer it comes to the same for as long as none of the rows it chose has changed: what it passed
+  // over then, it passes over now. `share` is at least so much, unless `is_exact`; infinite where
+  // there are too few rows.
+  struct Searched {
+    int start;
+    uint64_t at;  // 0: there was none
+    double share;
+    bool is_exact;
+    std::vector<int> rows;
+  };
+  // Of the last search for a shape, by start; no row before `first_open` has enough columns.
+  struct LocalStarts {
+    int first_open = 0;
+    std::vector<Searched> searches;
+  };
+
   bool collectRows(BoardShape shape, int start, bool wrap, std::vector<int>& rows,
                    ColumnSet& common) const;
   bool collectTightRows(BoardShape shape, int start, std::vector<int>& rows,
@@ -101,6 +122,10 @@ class BoardMesh {
   mutable int per_leaf_ = 0;
   mutable std::vector<int> leaf_of_;
   mutable std::vector<int> most_in_leaf_;
+  uint64_t changes_ = 0;
+  std::vector<uint64_t> changed_at_;  // per row
+  // Since boards were released last.
+  mutable std::map<std::pair<int, int>, LocalStarts> local_starts_;
 };
 
 }  // namespace topoopt

@@ -140,7 +140,22 @@ void bindSimulator(py::module_& module) {
             std::sort(servers.begin(), servers.end());
             return network.rings(servers);
           },
-          py::arg("servers"), "Those that an AllReduce among `servers` uses.");
+          py::arg("servers"), "Those that an AllReduce among `servers` uses.")
+      .def(
+          "grid",
+          [](const RoutedNetwork& network, std::vector<int> servers) {
+            std::sort(servers.begin(), servers.end());
+            return network.grid(servers);
+          },
+          py::arg("servers"), "The rows along which it may go instead; empty: there are none.")
+      .def(
+          "takes_grid",
+          [](RoutedNetwork& network, std::vector<int> servers, double size_bytes) {
+            std::sort(servers.begin(), servers.end());
+            return !network.grid(servers).empty() && network.group(servers).takesGrid(size_bytes);
+          },
+          py::arg("servers"), py::arg("size_bytes"),
+          "Whether an AllReduce of so many bytes does so, because that is faster.");
   module.def(
       "rings_of_group", &ringsOf, py::arg("groups"), py::arg("servers"), py::arg("both_ways"),
       py::arg("hops").none(false),

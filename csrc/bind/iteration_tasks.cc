@@ -64,14 +64,17 @@ void bindIterationTasks(py::module_& module) {
       module, "WeightedPath",
       "Links (indices) from a source to a target, and the fraction of the bytes on them.")
       .def(py::init<std::vector<int>, double>(), py::arg("links"), py::arg("weight") = 1.0);
-  py::class_<IterationTasks::RingCargo>(
-      module, "Cargo",
-      "What flows carry, of which operators (indices); of an AllReduce the order of its ring.")
+  py::class_<IterationTasks::RingCargo>(module, "Cargo",
+                                        "What flows carry, of which operators (indices); of an "
+                                        "AllReduce the order of its ring, or of "
+                                        "its row or column, and how many steps of it.")
       .def_property_readonly(
           "kind", [](const IterationTasks::RingCargo& cargo) { return cargo.cargo.kind; })
       .def_property_readonly(
           "operators", [](const IterationTasks::RingCargo& cargo) { return cargo.cargo.operators; })
-      .def_readonly("ring", &IterationTasks::RingCargo::ring);
+      .def_readonly("ring", &IterationTasks::RingCargo::ring)
+      .def_readonly("is_line", &IterationTasks::RingCargo::is_line)
+      .def_readonly("steps", &IterationTasks::RingCargo::steps);
   py::class_<AddedIterations>(
       module, "AddedIterations",
       "The tasks that end an iteration, and per task an index into the cargoes (-1: no flow).")
@@ -81,7 +84,7 @@ void bindIterationTasks(py::module_& module) {
       module, "IterationTasks",
       "The tasks of one iteration; its flows, from source[i] to target[i], have no paths yet.")
       .def(
-          py::init([](std::shared_ptr<Job> job, const RoutedNetwork& network,
+          py::init([](std::shared_ptr<Job> job, RoutedNetwork& network,
                       const std::vector<plan::Placement>& strategy, const std::string& ring_steps) {
             return IterationTasks(std::move(job), network, strategy, ringStepsOf(ring_steps));
           }),

@@ -36,7 +36,8 @@ template <>
 struct Record<plan::Group> {
   static constexpr auto python = pybind11::detail::const_name("torch_topoopt.plan.Group");
   static constexpr auto fields =
-      std::tuple(Field{"servers", &plan::Group::servers}, Field{"rings", &plan::Group::rings});
+      std::tuple(Field{"servers", &plan::Group::servers}, Field{"rings", &plan::Group::rings},
+                 Field{"grid", &plan::Group::grid});
 };
 
 template <>

@@ -28,10 +28,12 @@ struct Ring {
 // Rows of servers that form a two-dimensional torus; every row has as many. Empty: none.
 using Grid = std::vector<std::vector<int>>;
 
-// The servers of one AllReduce, and the rings that carry it. Shares sum to 1.
+// The servers of one AllReduce, and the rings that carry it. Shares sum to 1. Where the servers
+// form a torus it may go along the rows and columns of `grid` instead.
 struct Group {
   std::vector<int> servers;
   std::vector<Ring> rings;
+  Grid grid{};
 };
 
 // Servers from source to destination, and the part of the pair's bytes that takes this route. In a

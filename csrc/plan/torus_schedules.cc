@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/schedule_parts.h"
+#include "plan/torus_lines.h"
 
 namespace topoopt {
 namespace {
@@ -21,9 +22,11 @@ struct Line {
   int next;
   int previous;
 
-  Line(std::vector<int> members, int member, bool reversed)
-      : size(static_cast<int>(members.size())) {
-    if (reversed) std::reverse(members.begin(), members.end());
+  // Of those lines the one with `member`.
+  Line(const std::vector<std::vector<int>>& lines, int member) {
+    const std::vector<int>& members = *std::ranges::find_if(
+        lines, [&](const auto& line) { return std::ranges::find(line, member) != line.end(); });
+    size = static_cast<int>(members.size());
     position =
         static_cast<int>(std::find(members.begin(), members.end(), member) - members.begin());
     next = members[wrapped(position + 1, size)];
@@ -39,20 +42,8 @@ struct Lines {
 
 // Of the part with that number, for a leader.
 Lines linesOf(const plan::Grid& grid, int leader, size_t number) {
-  std::vector<int> row;
-  std::vector<int> column;
-  for (const std::vector<int>& members : grid) {
-    const auto place = std::find(members.begin(), members.end(), leader);
-    if (place == members.end()) continue;
-    row = members;
-    for (const std::vector<int>& other : grid) {
-      column.push_back(other[static_cast<size_t>(place - members.begin())]);
-    }
-  }
-  const bool reversed = number / 2 == 1;
-  const Line along(row, leader, reversed);
-  const Line across(column, leader, reversed);
-  return number % 2 == 0 ? Lines{along, across} : Lines{across, along};
+  const TorusLines lines = torusLines(grid, number);
+  return {Line(lines.first, leader), Line(lines.second, leader)};
 }
 
 // How one part's elements are cut: into a segment per place of the first line, that into a piece

@@ -16,10 +16,9 @@
 #include <cstddef>
 
 #include "plan/schedule.h"
+#include "plan/torus_lines.h"
 
 namespace topoopt {
-
-inline constexpr size_t kTorusParts = 4;
 
 // Reduces `count` elements of kInput in place on all members. The layout must have a grid. Where a
 // server holds several members, these send their part to its leader and get the result from it, as

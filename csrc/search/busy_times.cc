@@ -49,7 +49,10 @@ void BusyTimes::compute(int op, int id, double times) {
 
 void BusyTimes::reduce(int op, int id, double times) {
   const double bytes = costs_.reducedBytes(op, id);
-  if (bytes > 0) add(loads_.reductions(id), bytes * times);
+  if (bytes == 0) return;
+  // In which bucket they travel, and so on which links, is not known here.
+  if (!costs_.job().buckets.perOperator() && loads_.reductionsVary(id)) return;
+  add(loads_.reductions(id, bytes), bytes * times);
 }
 
 void BusyTimes::send(const EdgeLoads* loads, double size_bytes, double gradient_bytes,

@@ -385,7 +385,7 @@ void CoarseSimulator::allReduce(int op) {
   const int id = strategy_[op];
   const double bytes = costs_.reducedBytes(op, id);
   if (bytes == 0) return;
-  if (loads_.reductions(id).empty() && job_->local_reduce_s_per_byte == 0) return;
+  if (loads_.reductions(id, bytes).empty() && job_->local_reduce_s_per_byte == 0) return;
   const double* gradients = finish(op, job_->micro_batches - 1, false);
   const double ready_s = loops_.latest(gradients, loads_.members(id).data(), server_lanes_);
   if (job_->buckets.perOperator()) {
@@ -414,11 +414,11 @@ void CoarseSimulator::fill(int id, double size_bytes, double ready_s) {
 void CoarseSimulator::start(int id, double size_bytes, double gradients_s, double before_s) {
   const double local_s = size_bytes * job_->local_reduce_s_per_byte;
   const double ready_s = std::max(gradients_s, before_s) + local_s;
-  const LinkLoads& rings = loads_.reductions(id);
-  if (rings.empty()) {
+  const LinkLoads& loads = loads_.reductions(id, size_bytes);
+  if (loads.empty()) {
     state_.end_s = std::max(state_.end_s, ready_s);
   } else {
-    reduce(rings, size_bytes, ready_s);
+    reduce(loads, size_bytes, ready_s);
   }
 }
 

@@ -102,21 +102,54 @@ std::shared_ptr<const EdgeLoads> LinkLoadTable::makeEdge(const std::vector<Trans
   return edge;
 }
 
-const LinkLoads& LinkLoadTable::reductions(int id) {
-  if (id >= static_cast<int>(reductions_.size())) reductions_.resize(costs_.placements().size());
-  if (reductions_[id] == nullptr) {
-    double latency_s = 0;
-    for (const std::vector<int>& servers : costs_.placements().groups(id)) {
-      if (servers.size() < 2) continue;
-      const double k = static_cast<double>(servers.size());
-      for (const FlowPath& ring : network_.group(servers)) {
-        add(ring.path, 2 * (k - 1) / k * ring.share);
-        latency_s = std::max(latency_s, ring.latency_s);
-      }
-    }
-    reductions_[id] = std::make_unique<LinkLoads>(collect(latency_s));
+const LinkLoads& LinkLoadTable::reductions(int id, double size_bytes) {
+  Reductions& of_id = reductionsOf(id);
+  const auto above = std::ranges::lower_bound(of_id.crossings, size_bytes);
+  const size_t place = above - of_id.crossings.begin();
+  std::unique_ptr<LinkLoads>& loads = of_id.loads[place];
+  if (loads == nullptr) {
+    const double low = place > 0 ? of_id.crossings[place - 1] : 0;
+    const double high = place < of_id.crossings.size() ? of_id.crossings[place] : 2 * low + 2;
+    loads = std::make_unique<LinkLoads>(makeReductions(id, (low + high) / 2));
   }
-  return *reductions_[id];
+  return *loads;
+}
+
+LinkLoadTable::Reductions& LinkLoadTable::reductionsOf(int id) {
+  if (id >= static_cast<int>(reductions_.size())) reductions_.resize(costs_.placements().size());
+  Reductions& of_id = reductions_[id];
+  if (of_id.is_known) return of_id;
+  of_id.is_known = true;
+  for (const std::vector<int>& servers : costs_.placements().groups(id)) {
+    if (servers.size() < 2) continue;
+    const double bytes = network_.group(servers).crossingBytes();
+    if (bytes < kInfinity) of_id.crossings.push_back(bytes);
+  }
+  std::ranges::sort(of_id.crossings);
+  of_id.loads.resize(of_id.crossings.size() + 1);
+  return of_id;
+}
+
+LinkLoads LinkLoadTable::makeReductions(int id, double size_bytes) {
+  double latency_s = 0;
+  for (const std::vector<int>& servers : costs_.placements().groups(id)) {
+    if (servers.size() < 2) continue;
+    const double k = static_cast<double>(servers.size());
+    const GroupPaths& paths = network_.group(servers);
+    if (paths.takesGrid(size_bytes)) {
+      for (const TorusPart& part : paths.parts) {
+        add(part.first.path, 2 * part.first.share);
+        add(part.second.path, part.second.share);
+        latency_s = std::max(latency_s, 2 * part.first.latency_s + part.second.latency_s);
+      }
+      continue;
+    }
+    for (const FlowPath& ring : paths.rings) {
+      add(ring.path, 2 * (k - 1) / k * ring.share);
+      latency_s = std::max(latency_s, ring.latency_s);
+    }
+  }
+  return collect(latency_s);
 }
 
 const std::vector<double>& LinkLoadTable::members(int id) {

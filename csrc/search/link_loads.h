@@ -44,8 +44,12 @@ class LinkLoadTable {
   // route.
   std::shared_ptr<const EdgeLoads> edge(int op, int producer, int consumer);
 
-  // AllReduces of one byte in each parameter group of placement `id`, all at once.
-  const LinkLoads& reductions(int id);
+  // Per byte, of AllReduces of `size_bytes` in each parameter group of placement `id`, all at once:
+  // how large they are decides which of them go along rows and columns.
+  const LinkLoads& reductions(int id, double size_bytes);
+
+  // Whether those differ with the size.
+  bool reductionsVary(int id) { return !reductionsOf(id).crossings.empty(); }
 
   // Links, padded for lane_loops.h.
   size_t lanes() const { return padded(s_per_byte_.size()); }
@@ -54,7 +58,17 @@ class LinkLoadTable {
   const std::vector<double>& members(int id);
 
  private:
+  // Of one placement: between two neighbouring crossings of its groups (GroupPaths) loads are
+  // alike.
+  struct Reductions {
+    bool is_known = false;
+    std::vector<double> crossings;  // ascending
+    std::vector<std::unique_ptr<LinkLoads>> loads;
+  };
+
   void add(int path, double bytes);
+  Reductions& reductionsOf(int id);
+  LinkLoads makeReductions(int id, double size_bytes);
   LinkLoads collect(double latency_s);
   void remember(uint64_t key, const std::shared_ptr<const EdgeLoads>& edge);
   std::shared_ptr<const EdgeLoads> makeEdge(const std::vector<Transfer>& transfers);
@@ -66,7 +80,7 @@ class LinkLoadTable {
   std::vector<int> loaded_;         // links with a sum
   std::unordered_map<uint64_t, std::shared_ptr<const EdgeLoads>> recent_edges_, older_edges_;
   size_t recent_bytes_ = 0;
-  std::vector<std::unique_ptr<LinkLoads>> reductions_;
+  std::vector<Reductions> reductions_;
   std::vector<std::vector<double>> members_;
 };
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import console, packet_options, parser, shared_options
@@ -129,7 +130,7 @@ def _compared(
     progress: Callable[[float | None, str], None],
 ) -> tuple[Comparison, SameTimes | None]:
     from torch_topoopt.architectures import ARCHITECTURES
-    from torch_topoopt.comparison.compare import compare
+    from torch_topoopt.comparison.compare import compare, planned_again
     from torch_topoopt.comparison.same_time import same_times
 
     plan = choice.plan(graph, cluster, progress)
@@ -147,7 +148,10 @@ def _compared(
     if arguments.same_time is None:
         return comparison, None
     same = same_times(
-        *(comparison, graph, cluster, arguments.same_time), seed=options.seed, on_progress=progress
+        *(comparison, graph, cluster, arguments.same_time),
+        seed=options.seed,
+        plan_again=partial(planned_again, comparison, graph, cluster, options=options),
+        on_progress=progress,
     )
     return comparison, same
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from torch_topoopt.allocation.boards import SubMesh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from torch_topoopt.allocation.board_job import Shape
     from torch_topoopt.allocation.boards import Board, Boards
+
+_NOTHING = Fraction(0)
 
 
 def greedy_submesh(boards: Boards, taken: set[Board], shape: Shape) -> SubMesh | None:
@@ -55,28 +57,47 @@ def most_boards(boards: Boards, shapes: list[list[Shape]], taken: set[Board]) ->
 
 
 def local_submesh(
-    free: list[set[int]], rows: int, columns: int, per_leaf: int
+    free: list[set[int]],
+    shapes: Sequence[Shape],
+    per_leaf: int,
+    enough: Fraction = _NOTHING,
 ) -> tuple[list[int], list[int]]:
-    """What locality chooses, the slow way: of all first rows the sub-mesh whose all-to-all crosses
-    least of upper levels, the first of such; `free` has each row's free columns."""
+    """What locality chooses, the slow way: of all shapes and first rows the sub-mesh whose
+    all-to-all crosses least of upper levels, the first of such, or the first that crosses at most
+    `enough`; `free` has each row's free columns."""
     best: tuple[list[int], list[int]] = ([], [])
     least = Fraction(2)
-    for start in range(len(free)):
-        if len(free[start]) < columns:
-            continue
-        found, common = [start], free[start]
-        for i in range(start + 1, start + len(free)):
-            shared = common & free[i % len(free)]
-            if len(found) < rows and len(shared) >= columns:
-                found.append(i % len(free))
-                common = shared
-        if len(found) < rows:
-            continue
-        chosen = sorted(found), _local_columns(common, columns, per_leaf)
-        share = _crossing(chosen[0], per_leaf) + _crossing(chosen[1], per_leaf)
-        if share < least:
-            best, least = chosen, share
+    for rows, columns in shapes:
+        bound = sum(_crossing(list(range(count)), per_leaf) for count in (rows, columns))
+        for start in range(len(free)):
+            if least <= max(bound, enough):
+                break
+            found = _rows_from(free, start, rows, columns)
+            if len(found) < rows:
+                continue
+            common = set.intersection(*(free[row] for row in found))
+            chosen = sorted(found), _local_columns(common, columns, per_leaf)
+            share = crossing(chosen, per_leaf)
+            if share < least:
+                best, least = chosen, share
     return best
+
+
+def _rows_from(free: list[set[int]], start: int, rows: int, columns: int) -> list[int]:
+    found, common = [], set.union(*free)
+    for i in range(start, start + len(free)):
+        shared = common & free[i % len(free)]
+        if len(found) < rows and len(shared) >= columns:
+            found.append(i % len(free))
+            common = shared
+        elif i == start:
+            break
+    return found
+
+
+def crossing(own: tuple[list[int], list[int]], per_leaf: int) -> Fraction:
+    """Of an all-to-all, of rows and columns."""
+    return sum((_crossing(places, per_leaf) for places in own), start=_NOTHING)
 
 
 def _local_columns(common: set[int], wanted: int, per_leaf: int) -> list[int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
 import pytest
-from board_oracle import every_submesh, greedy_submesh, local_submesh, most_boards
+from board_oracle import crossing, every_submesh, greedy_submesh, local_submesh, most_boards
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +15,9 @@ from torch_topoopt.allocation.board_job import BoardJob, ShapeRules
 from torch_topoopt.allocation.boards import Board, Boards, SubMesh
 from torch_topoopt.allocation.schemes import SCHEMES, Heuristics, greedy, ours
 from torch_topoopt.allocation.tree_traffic import all_to_all_bytes
+
+if TYPE_CHECKING:
+    from torch_topoopt.allocation.board_job import Shape
 
 
 @st.composite
@@ -143,9 +149,52 @@ def test_locality_places_jobs_as_the_slow_way_does(
         if max(job.rows - boards.rows, job.columns - boards.columns) > 0:
             continue
         ((rows, columns),) = mesh.allocate([[(job.rows, job.columns)]], [0], "local", per_leaf)
-        assert (rows, columns) == local_submesh(free, job.rows, job.columns, per_leaf)
+        assert (rows, columns) == local_submesh(free, [(job.rows, job.columns)], per_leaf)
         for row in rows:
             free[row] -= set(columns)
+
+
+@settings(max_examples=60)
+@given(st.data(), st.integers(1, 5), st.integers(2, 14), st.integers(2, 14))
+def test_what_searches_have_in_common_changes_no_result(
+    data: st.DataObject, per_leaf: int, rows: int, columns: int
+) -> None:
+    """Many jobs of few kinds, so that most of a search is known from the one before; then some
+    jobs end, and others come."""
+    kinds = [[(1, 2), (2, 1)], [(2, 2), (1, 4), (4, 1)], [(3, 1)], [(3, 4), (4, 3), (2, 6)]]
+    places = st.tuples(st.integers(0, rows - 1), st.integers(0, columns - 1))
+    failed = data.draw(st.frozensets(places, max_size=20))
+    mesh = _core.BoardMesh(rows, columns, sorted(failed))
+    free = [{c for c in range(columns) if (r, c) not in failed} for r in range(rows)]
+    for _ in range(2):
+        drawn = data.draw(st.lists(st.sampled_from(range(len(kinds))), max_size=40))
+        jobs = [kinds[kind] for kind in (sorted(drawn) if data.draw(st.booleans()) else drawn)]
+        found = mesh.allocate(jobs, range(len(jobs)), "local", per_leaf)
+        assert found == local_allocation(free, jobs, per_leaf)
+        for own in found:
+            if own[0] and data.draw(st.integers(0, 3)) == 0:
+                mesh.release(own)
+                for row in own[0]:
+                    free[row] |= set(own[1])
+
+
+def local_allocation(
+    free: list[set[int]], jobs: list[list[Shape]], per_leaf: int
+) -> list[tuple[list[int], list[int]]]:
+    """One job after the other, with plain searches. Of those that follow one of the same shapes
+    nothing better is wanted than what that one has got. Takes boards of `free`."""
+    placed = []
+    enough, last = Fraction(0), None
+    for shapes in jobs:
+        if shapes != last:
+            enough, last = Fraction(0), shapes
+        own = local_submesh(free, shapes, per_leaf, enough)
+        if own[0]:
+            enough = max(enough, crossing(own, per_leaf))
+        for row in own[0]:
+            free[row] -= set(own[1])
+        placed.append(own)
+    return placed
 
 
 def test_a_transposed_job_fits_where_the_job_does_not() -> None:

@@ -47,6 +47,15 @@ def test_both_plans_have_the_same_links_and_other_rings() -> None:
     assert single.rings == tuple(rings_of([everyone.rings[0].servers], both_ways=True))
 
 
+def test_hosts_of_four_links_have_four_rings() -> None:
+    plan = torus_collectives.plan_of_hosts(0.02)
+    (everyone,) = plan.network.groups
+    assert len(plan.network.links) == 12 * 4
+    assert sum(ring.share for ring in everyone.rings) == pytest.approx(1)
+    assert len(everyone.rings) == 4
+    assert everyone.grid == ()
+
+
 def test_a_quick_run_checks_every_algorithm_and_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,6 +114,8 @@ def _networks() -> list[Call]:
         Call("RoutedNetwork.ideal_switch", _used_network(_core.RoutedNetwork.ideal_switch),
              (2, 1e9, 1e-6)),
         Call("RoutedNetwork.rings", _network().rings, ([0, 1],)),
+        Call("RoutedNetwork.grid", _network().grid, ([0, 1],)),
+        Call("RoutedNetwork.takes_grid", _network().takes_grid, ([0, 1], 1e6)),
         Call("network_of_paths", _used_network(_core.network_of_paths), (*paths, ring)),
         Call("hop_summary", _core.hop_summary, (2, links)),
         Call("ShortestPathLoads", _used_loads,

@@ -132,7 +132,8 @@ def servers_of(name: str) -> int:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_all_reduce_takes_the_latency_of_its_ring_at_both_levels(name: str) -> None:
-    """Alpha of the alpha-beta model: 2 (k - 1) hops one after the other, of a few bytes."""
+    """Alpha of the alpha-beta model: 2 (k - 1) hops one after the other, of a few bytes; along r
+    rows and c columns 2 (r + c - 2)."""
     k = servers_of(name)
     cluster = Cluster(k, 4, 100.0, link_latency_s=1e-3)
     op_graph = one_all_reduce(8000)
@@ -142,11 +143,12 @@ def test_an_all_reduce_takes_the_latency_of_its_ring_at_both_levels(name: str) -
     packets = predict_architecture(topology, op_graph, cluster, strategy, level="packet")
     if topology.reconfiguration is None:
         routes = Routes(topology)
-        rings = routes.rings.rings(tuple(range(k)))
-        orders = [ring.servers for ring in rings]
+        rows = routes.rings.grid(range(k))
+        lines = [tuple(line) for line in (*rows, *zip(*rows, strict=True))]
+        orders = lines or [ring.servers for ring in routes.rings.rings(range(k))]
         hops = [hop for order in orders for hop in zip(order, (*order[1:], order[0]), strict=True)]
         alike = {*routes.loads(hops).latency_s.tolist()}
-        steps = 2 * (k - 1)
+        steps = 2 * (len(rows) + len(rows[0]) - 2) if rows else 2 * (k - 1)
         alpha_s = steps * max(alike)  # an upper bound where the hops of a ring differ
         least_s = steps * min(alike)
     else:  # circuits join the neighbours of a ring, or other servers forward

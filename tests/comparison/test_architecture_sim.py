@@ -15,7 +15,7 @@ from support.small_op_graphs import (
 
 from torch_topoopt import _core
 from torch_topoopt.architectures import ARCHITECTURES, fat_tree, ideal_switch, topoopt
-from torch_topoopt.architectures.routing import Routes
+from torch_topoopt.architectures.routing import Routes, grids_of
 from torch_topoopt.comparison.estimate import demand_bytes, pairs_of, predict_on
 from torch_topoopt.plan import Cluster, Group
 from torch_topoopt.search.lowering import degrees_of, lower_job
@@ -73,7 +73,7 @@ def test_folded_links_change_nothing(name: str, seed: int) -> None:
     op_graph = random_graph(rng, 12)
     strategy = random_strategy(rng, op_graph, 16)
     topology = ARCHITECTURES[name](cluster, seed=seed)
-    routes = Routes(topology)
+    routes, everyone = Routes(topology), tuple(range(16))
     loads = routes.loads(pairs_of(routes, demand(op_graph, strategy, 16)))
     full = _core.network_of_paths(
         16,
@@ -84,7 +84,7 @@ def test_folded_links_change_nothing(name: str, seed: int) -> None:
         loads.begin,
         loads.edge,
         loads.load,
-        [Group(tuple(range(16)), topology.rings)],
+        [Group(everyone, topology.rings, grids_of(topology).get(everyone, ()))],
     )
     job = lower_job(op_graph, cluster, degrees_of([strategy]))
     seconds, _, edge_bytes, _ = _core.simulate_iteration(job, full, strategy)

@@ -13,7 +13,12 @@ from torch_topoopt.comparison.hammingmesh import (
     shifted_share,
     torus_all_reduce_seconds,
 )
-from torch_topoopt.comparison.packet_bandwidth import one_plane, ring_seconds, torus_seconds
+from torch_topoopt.comparison.packet_bandwidth import (
+    all_to_all_share,
+    one_plane,
+    ring_seconds,
+    torus_seconds,
+)
 
 PRINTED = TABLE_II["small"]["nonblocking fat tree"]
 
@@ -46,32 +51,57 @@ def test_the_printed_tapered_trees_have_leaves_of_32_and_shifts_one_by_one(
     assert 100 * leaf_share(*appendix) > 1.03 * printed
 
 
-def test_shifts_do_not_explain_the_large_tapered_trees() -> None:
-    for name, uplinks in (("50 % tapered fat tree", 16), ("75 % tapered fat tree", 8)):
-        printed = TABLE_II["large"][name].global_percent
-        assert 100 * leaf_share(16384, 32, uplinks) > 1.04 * printed
+@pytest.mark.parametrize(
+    ("name", "leaf", "most"),
+    [
+        ("50 % tapered fat tree", (16384, 32, 16), 50.07),
+        ("50 % tapered fat tree", (16380, 42, 22), 52.48),
+        ("75 % tapered fat tree", (16384, 32, 8), 25.04),
+        ("75 % tapered fat tree", (16422, 51, 13), 25.56),
+    ],
+)
+def test_shifts_do_not_explain_the_large_tapered_trees(
+    name: str, leaf: tuple[int, int, int], most: float
+) -> None:
+    """Neither with leaves of 32 nor with those of Appendix C."""
+    assert 100 * leaf_share(*leaf) == pytest.approx(most, abs=0.005)
+    assert most > 1.04 * TABLE_II["large"][name].global_percent
 
 
-def dragonfly_share(per_group: int, groups: int, links: int) -> float:
-    """The most that p - 1 shifts, one after the other, leave in a Dragonfly of so many `links`
+def test_queues_of_three_levels_do_not_either() -> None:
+    """Packets that choose by queues leave what single shifts do, within 1.5 %, where uplinks divide
+    evenly; the printed numbers are 4 and 5 % below. Messages four times shorter take 2.5 % more,
+    and more than that of a tree that is not tapered, of which 98.9 % are printed."""
+    tree = tapered_fat_tree.build(cluster_of(72), radix=6, taper=0.5)
+    shifts = leaf_share(72, 4, 2)
+    long, short = (all_to_all_share(one_plane(tree), size) for size in (1 << 18, 1 << 16))
+    assert 0.985 < long / shifts < 1.0
+    whole = tapered_fat_tree.build(cluster_of(54), radix=6, taper=1.0)
+    assert all_to_all_share(one_plane(whole), 1 << 16) < short / shifts < long / shifts
+
+
+def dragonfly_share(per_group: int, groups: int, links: int, at_once: int = 1) -> float:
+    """The most that p - 1 shifts, so many of them at once, leave in a Dragonfly of so many `links`
     between two groups: what does not fit on them goes through a third group, twice."""
     servers, out = per_group * groups, links * (groups - 1)
 
-    def share(shift: int) -> float:
-        further, rest = divmod(shift, per_group)
-        sent = [
-            count
-            for group, count in ((further, per_group - rest), (further + 1, rest))
-            if group % groups and count
-        ]
+    def share(shifts: range) -> float:
+        sent = dict.fromkeys(range(groups), 0.0)
+        for further, rest in (divmod(shift, per_group) for shift in shifts):
+            sent[further % groups] += (per_group - rest) / len(shifts)
+            sent[(further + 1) % groups] += rest / len(shifts)
+        sent = {group: count for group, count in sent.items() if group and count}
         low, high = 0.0, 1.0
         for _ in range(20):
             middle = (low + high) / 2
-            used = sum(min(links, n * middle) + 2 * max(0.0, n * middle - links) for n in sent)
+            used = sum(
+                min(links, n * middle) + 2 * max(0.0, n * middle - links) for n in sent.values()
+            )
             low, high = (middle, high) if used <= out else (low, middle)
         return low
 
-    return (servers - 1) / sum(1 / share(shift) for shift in range(1, servers))
+    runs = [range(k, min(k + at_once, servers)) for k in range(1, servers, at_once)]
+    return (servers - 1) / sum(len(run) / share(run) for run in runs)
 
 
 def test_the_printed_dragonflies_are_below_and_above_what_single_shifts_leave() -> None:
@@ -80,6 +110,14 @@ def test_the_printed_dragonflies_are_below_and_above_what_single_shifts_leave() 
     assert small < 66.2  # with UGAL-L's detours it is 5 % below the most that there is
     assert 100 * dragonfly_share(544, 30, 17) == pytest.approx(49.6, abs=0.05)
     assert large > 49.6  # so its shifts overlap
+
+
+def test_the_large_dragonfly_would_need_half_of_its_shifts_at_once() -> None:
+    """The small one is below what 64 of 1023 at once leave, so one cause does not explain both."""
+    small, large = (TABLE_II[size]["Dragonfly"].global_percent for size in ("small", "large"))
+    assert 100 * dragonfly_share(544, 30, 17, 1088) < 0.75 * large
+    assert 100 * dragonfly_share(544, 30, 17, 8704) == pytest.approx(large, abs=1.0)
+    assert small < 100 * dragonfly_share(128, 8, 18, 64)
 
 
 @pytest.mark.parametrize(("board", "most"), [(1, 1.35), (2, 1.03)])

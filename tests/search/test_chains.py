@@ -12,6 +12,7 @@ import pytest
 from search_cases import prices_of, wired
 from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
+from torch_topoopt.op_graph import GradientBuckets
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search import ray_chains
 from torch_topoopt.search.chains import Chain, ChainProgress, ThreadedChains, budgets
@@ -22,6 +23,7 @@ from torch_topoopt.search.strategy_space import every_strategy
 from torch_topoopt.search.traffic import transfers
 from torch_topoopt.search.two_levels import SearchOptions, TwoLevelSearch
 from torch_topoopt.sim import predict
+from torch_topoopt.topology.finder.torus_network import torus_cluster, torus_network
 
 
 def problem_of(seed: int = 7, operators: int = 6, servers: int = 4, **more: Any) -> SearchProblem:
@@ -126,6 +128,26 @@ def test_a_chain_that_simulates_everything_goes_the_same_way(micro_batches: int)
         assert quick.progress() == whole.progress()
     assert quick.result().candidates == whole.result().candidates
     assert quick.result().steps_simulated < whole.result().steps_simulated
+
+
+@pytest.mark.parametrize("buckets", [None, GradientBuckets(10**5, 10**6)])
+def test_a_chain_on_rows_and_columns_goes_the_same_way(buckets: GradientBuckets | None) -> None:
+    """Where the size of an AllReduce decides whether it goes on rings; that of a bucket is known
+    when it is full only, so bounds leave it out."""
+    op_graph = replace(random_graph(random.Random(7), 12), gradient_buckets=buckets)
+    cluster = replace(torus_cluster(3, 4, 10.0), link_latency_s=1e-4)
+    network = torus_network(cluster, 3, 4)
+    problem = SearchProblem(op_graph, cluster, network, (data_parallel(op_graph, 12),), beta=20.0)
+    sizes = [o.parameter_gradient_bytes for o in op_graph.operators if o.parameter_gradient_bytes]
+    taken = {problem.core_network.takes_grid(range(12), size) for size in (*sizes, 10**9)}
+    assert taken == {True, False}
+    quick, whole = Chain(problem, 0, 0), Chain(problem, 0, 0)
+    whole.simulate_fully()
+    for _ in range(10):
+        quick.step(100)
+        whole.step(100)
+        assert quick.progress() == whole.progress()
+    assert quick.result().candidates == whole.result().candidates
 
 
 def test_a_chain_that_cools_down_ends_where_only_what_is_better_is_accepted() -> None:

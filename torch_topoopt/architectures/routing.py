@@ -21,12 +21,15 @@ from torch_topoopt.plan import BYTES_PER_GBPS, Group, Pair
 from torch_topoopt.topology.routing.shortest_paths import hop_distances
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from torch_topoopt.architectures.topology import Topology
+    from torch_topoopt.plan import Ring
 
+    # Rows of servers, by the servers of a group, ascending.
+    Grids = Mapping[tuple[int, ...], tuple[tuple[int, ...], ...]]
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
@@ -289,20 +292,34 @@ class FoldedPairs:
             "load": loads.load[keep],
         }
 
-    def network(self, topology: Topology) -> Folded:
-        """With the rings of `topology`, whose links and routes are those of the pairs."""
+    def network(self, topology: Topology, grids: Grids | None = None) -> Folded:
+        """With the rings of `topology`, whose links and routes are those of the pairs, and with
+        `grids` for its groups (default: `grids_of` it)."""
+        rows = grids_of(topology) if grids is None else grids
         groups = [
-            Group(tuple(sorted(rings[0].servers)), tuple(rings))
-            for rings in (topology.rings, *topology.group_rings)
-            if rings
+            Group(servers, rings, rows.get(servers, ())) for servers, rings in _groups(topology)
         ]
         network = _core.network_of_paths(servers=topology.servers, groups=groups, **self._arguments)
         return Folded(network, self._representative, self._ratio)
 
 
-def lower_topology(routes: Routes, pairs: Iterable[Pair]) -> Folded:
-    """The network of the C++ core for those pairs of servers, equal links folded into one."""
-    return FoldedPairs(routes, pairs).network(routes.topology)
+def _groups(topology: Topology) -> list[tuple[tuple[int, ...], tuple[Ring, ...]]]:
+    every = (topology.rings, *topology.group_rings)
+    return [(tuple(sorted(rings[0].servers)), tuple(rings)) for rings in every if rings]
+
+
+def grids_of(topology: Topology) -> Grids:
+    """Of each group with rings of its own that is a rectangle of the grid, the rows."""
+    if topology.grid is None:
+        return {}
+    found = {servers: topology.grid.lines(servers) for servers, _ in _groups(topology)}
+    return {servers: rows for servers, rows in found.items() if rows}
+
+
+def lower_topology(routes: Routes, pairs: Iterable[Pair], grids: Grids | None = None) -> Folded:
+    """The network of the C++ core for those pairs of servers, equal links folded into one; `grids`
+    as `FoldedPairs.network`."""
+    return FoldedPairs(routes, pairs).network(routes.topology, grids)
 
 
 def _rounded(values: Floats) -> Floats:
@@ -312,8 +329,9 @@ def _rounded(values: Floats) -> Floats:
 
 
 def ring_hops(network: _core.RoutedNetwork, group: Sequence[int]) -> set[Pair]:
-    """The pairs of servers that follow each other on the rings of `group`."""
-    hops: set[Pair] = set()
-    for ring in network.rings(group):
-        hops.update(zip(ring.servers, (*ring.servers[1:], ring.servers[0]), strict=True))
-    return hops
+    """The pairs of servers that follow each other on the rings of `group`, or in its grid."""
+    rows = network.grid(group)
+    lines = [*rows, *zip(*rows, strict=True)]
+    orders = [ring.servers for ring in network.rings(group)]
+    orders += [order for line in lines for order in (tuple(line), tuple(line)[::-1])]
+    return {hop for order in orders for hop in zip(order, order[1:] + order[:1], strict=True)}

@@ -20,6 +20,8 @@ from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.network import Ring, rings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch_topoopt.plan import Cluster
 
 Optics = Literal["none", "patch-panel", "ocs"]
@@ -84,6 +86,15 @@ class ServerGrid:
     def number(self, row: int, column: int) -> int:
         """The server in `row` and `column`."""
         return row * self.columns + column
+
+    def lines(self, servers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """The rows of `servers` that are a rectangle, also of rows and columns that are not
+        neighbours; none unless it has two rows and two columns at least."""
+        rows = sorted({server // self.columns for server in servers})
+        columns = sorted({server % self.columns for server in servers})
+        if min(len(rows), len(columns)) < 2 or len(rows) * len(columns) != len(servers):
+            return ()
+        return tuple(tuple(self.number(row, column) for column in columns) for row in rows)
 
 
 @dataclass(frozen=True)

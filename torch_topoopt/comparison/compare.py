@@ -311,7 +311,7 @@ def _best_row(
             origins = {candidates.of_switch: origins[candidates.of_switch]}
         else:
             origins = candidates.on(topology)
-        if topology.grid is not None and topology.switches:
+        if topology.grid is not None:
             return _placed_row(name, topology, builder, candidates, origins, price)
     for strategy, origin in origins.items():
         try:
@@ -363,6 +363,42 @@ def _starts(
         micro_batches=plan.micro_batches,
         optimizer_factor=options.optimizer_factor,
     )
+
+
+# parameters: as `compare`, what that has found, and of which architecture at which rate
+def planned_again(
+    comparison: Comparison,
+    op_graph: OpGraph,
+    cluster: Cluster,
+    name: str,
+    factor: float,
+    *,
+    options: PlanningOptions,
+) -> tuple[Strategy, Topology, int] | None:
+    """The best strategy of `name` where all links have `factor` times the rate, its network, and
+    its micro-batches; None where the cluster cannot be wired so.
+
+    What is searched for a comparison of the architecture alone; strategies of `comparison` are
+    known. Networks that are wired for a job are planned anew, with TopoOpt's plan.
+    """
+    rates = cluster.port_gbps and tuple(
+        tuple(gbps * factor for gbps in ports) for ports in cluster.port_gbps
+    )
+    there = replace(cluster, link_gbps=cluster.link_gbps * factor, port_gbps=rates)
+    plan = comparison.plan
+    if name in _WIRED_FOR_DEMAND:
+        plan = planner.plan(op_graph, there, options)
+    candidates = _candidates(
+        op_graph, there, options, plan, tuple(dict.fromkeys(comparison.strategies.values()))
+    )
+    tree_gbps = comparison.equal_cost_gbps
+    builder = _ArchitectureBuilder(
+        op_graph, there, plan, options, tree_gbps and tree_gbps * factor, {name: architecture(name)}
+    )
+    found = _best_row(name, builder, candidates, _price_at("flow", {}))
+    if isinstance(found, str):
+        return None
+    return found.strategy, found.topology, plan.micro_batches
 
 
 def equal_cost_tree_gbps(cluster: Cluster, network: Network) -> float:

@@ -1,12 +1,14 @@
 """The bandwidth at which each architecture takes as long as one of them, and what it then costs.
 
-Every architecture keeps the strategy, network and rings that a comparison found, and all of its
-links get the same factor. More bandwidth is never taken to be slower, so the least factor is found
-by doubling or halving and then bisection.
+Every architecture begins with the strategy, network and rings that a comparison found, and all of
+its links get the same factor. More bandwidth is never taken to be slower, so the least factor is
+found by doubling or halving and then bisection. At the bandwidth that is found it is planned again:
+where that is faster, less bandwidth is enough, and so on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,16 +18,16 @@ from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.comparison.own_search import sent_gbps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.comparison.compare import Comparison
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
+    from torch_topoopt.search.strategies import Strategy
 
 NEAR = 1e-3  # of the time to reach: slower by less is as fast
 _MOST_DOUBLINGS = 12  # of the bandwidth of the comparison, up or down
 _PRECISION = 1e-3  # of the factor
+_MOST_PLANS = 3  # of an architecture, beside that of the comparison
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class SameTime:
     """One architecture at the least bandwidth with which it takes at most the time to reach.
 
     `factor` is of the bandwidth of the comparison, `server_gbps` what a server can then send;
+    `planned_again`: with a strategy or network that was found there, and not in the comparison.
     `cost` is in dollars by TopoOpt's prices, `cable_cost` by HammingMesh's. All of them are None
     where no bandwidth is enough, the last two also where parts have no price.
     """
@@ -43,6 +46,7 @@ class SameTime:
     iteration_s: float | None
     cost: float | None
     cable_cost: float | None
+    planned_again: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,21 @@ class SameTimes:
         return min(priced, key=lambda row: getattr(row, prices)).architecture if priced else None
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """An architecture as planned where all links have `at` times the rate of a comparison."""
+
+    strategy: Strategy
+    topology: Topology
+    micro_batches: int
+    at: float
+
+
+# Plans an architecture again where all links have that factor; None where that cannot be.
+PlanAgain = Callable[[str, float], "tuple[Strategy, Topology, int] | None"]
+
+
+# parameters: of which comparison, how it is planned again, and the callback
 def same_times(
     comparison: Comparison,
     op_graph: OpGraph,
@@ -67,44 +86,68 @@ def same_times(
     reference: str,
     *,
     seed: int = 0,
+    plan_again: PlanAgain = lambda name, factor: None,
     on_progress: Callable[[float | None, str], None] = lambda fraction, text: None,
 ) -> SameTimes:
     """All rows of `comparison`, which is of `op_graph` on `cluster`, at the time of `reference`.
 
-    Times are those of the flow level. Raises ValueError for a `reference` that has no row.
+    `plan_again` is `compare.planned_again`, or leaves everything as the comparison found it. It is
+    not asked for `reference`, whose time is the one to reach. Times are those of the flow level.
+    Raises ValueError for a `reference` that has no row.
     """
     names = [row.architecture for row in comparison.rows]
     if reference not in names:
         raise ValueError(f"same-time: {reference!r} is not one of {', '.join(names)}")
     parts = comparison.plan.micro_batches
 
-    def seconds(name: str, factor: float) -> float:
+    def seconds(planned: _Planned, factor: float) -> float:
         return predict_architecture(
-            scaled(comparison.topologies[name], factor), op_graph, cluster,
-            comparison.strategies[name], micro_batches=parts, seed=seed,
+            scaled(planned.topology, factor / planned.at), op_graph, cluster, planned.strategy,
+            micro_batches=planned.micro_batches, seed=seed,
         ).iteration_s  # fmt: skip
 
-    target_s = seconds(reference, 1.0)
+    def found(name: str) -> _Planned:
+        return _Planned(comparison.strategies[name], comparison.topologies[name], parts, 1.0)
+
+    target_s = seconds(found(reference), 1.0)
     rows = []
     for i, name in enumerate(names):
         on_progress(i / len(names), f"{name} at the time of {reference}")
-        factor = least_factor(lambda f, name=name: seconds(name, f) <= target_s * (1 + NEAR))  # type: ignore[misc]
-        if factor is None:
-            rows.append(SameTime(name, None, None, None, None, None))
-            continue
-        there = scaled(comparison.topologies[name], factor)
-        cost = capital_cost(there, cluster)
-        rows.append(
-            SameTime(
-                name,
-                factor,
-                sent_gbps(there),
-                seconds(name, factor),
-                None if cost is None else cost.total,
-                cable_cost(there, cluster),
-            )
-        )
+        best = found(name)
+        factor = _least_of(best, seconds, target_s)
+        for _ in range(_MOST_PLANS if factor is not None and name != reference else 0):
+            assert factor is not None
+            again = plan_again(name, factor)
+            planned = again and _Planned(*again, factor)
+            if planned is None or seconds(planned, factor) >= seconds(best, factor) * (1 - NEAR):
+                break
+            best, factor = planned, _least_of(planned, seconds, target_s)
+        rows.append(_row(name, best, factor, seconds, cluster))
     return SameTimes(reference, target_s, tuple(rows))
+
+
+_Seconds = Callable[[_Planned, float], float]
+
+
+def _least_of(planned: _Planned, seconds: _Seconds, target_s: float) -> float | None:
+    """The least factor with which it takes at most that long; tried from where it was planned."""
+    least = least_factor(lambda f: seconds(planned, f * planned.at) <= target_s * (1 + NEAR))
+    return least and least * planned.at
+
+
+def _row(
+    name: str, planned: _Planned, factor: float | None, seconds: _Seconds, cluster: Cluster
+) -> SameTime:
+    if factor is None:
+        return SameTime(name, None, None, None, None, None)
+    there = scaled(planned.topology, factor / planned.at)
+    cost = capital_cost(there, cluster)
+    return SameTime(
+        *(name, factor, sent_gbps(there), seconds(planned, factor)),
+        None if cost is None else cost.total,
+        cable_cost(there, cluster),
+        planned_again=planned.at != 1.0,
+    )
 
 
 def scaled(topology: Topology, factor: float) -> Topology:

@@ -15,8 +15,9 @@ import numpy as np
 from torch_topoopt import _core
 from torch_topoopt.architectures.adaptive import adaptive_routing
 from torch_topoopt.architectures.path_picker import PathPicker
-from torch_topoopt.architectures.routing import Routes
+from torch_topoopt.architectures.routing import Routes, lower_topology, ring_hops
 from torch_topoopt.search.strategy_space import check_strategy
+from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim.iteration_program import IterationTasks
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster
+    from torch_topoopt.plan import Cluster, Demand, Pair
     from torch_topoopt.search.strategies import Strategy
     from torch_topoopt.sim.iteration_program import RingSteps
 
@@ -57,7 +58,8 @@ def architecture_program(
         )
     check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
     routes = Routes(topology)
-    tasks = IterationTasks.of(op_graph, cluster, routes.rings, strategy, micro_batches, ring_steps)
+    rings = _with_grids(routes, demand(op_graph, strategy, cluster.servers))
+    tasks = IterationTasks.of(op_graph, cluster, rings, strategy, micro_batches, ring_steps)
     program = _core.FlowProgram(topology.nodes, topology.servers)
     for link in topology.links:
         program.add_link(link.source, link.target, link.gbps * 1e9, link.latency_s * 1e9)
@@ -70,6 +72,15 @@ def architecture_program(
     ]
     paths = [[_core.WeightedPath(links)] for links in numbers]
     return tasks.add_to(program, paths, np.array(picked, dtype=np.int32), iterations).program
+
+
+def _with_grids(routes: Routes, asked: Demand) -> _core.RoutedNetwork:
+    """The rings of every group, and the paths of those that may go along rows and columns."""
+    pairs: set[Pair] = set()
+    for group in asked.groups:
+        if group.size_bytes and routes.rings.grid(group.servers):
+            pairs |= ring_hops(routes.rings, group.servers)
+    return lower_topology(routes, pairs).network if pairs else routes.rings
 
 
 def routed(options: Mapping[str, Any], topology: Topology) -> dict[str, Any]:

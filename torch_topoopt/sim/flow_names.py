@@ -16,7 +16,8 @@ _LISTED = 2  # names of operators in a name; more are counted
 @dataclass(frozen=True)
 class FlowName:
     """`what` a flow carries, of which `operators`; of an AllReduce also on which `ring` ("+1", or
-    the order of its servers) and how many `steps` of it are this one flow."""
+    the order of its servers; of a row or column of a grid always that) and how many `steps` of it
+    are this one flow."""
 
     what: Literal["AllReduce", "activations", "gradients"]
     operators: tuple[str, ...]
@@ -38,7 +39,8 @@ def flow_name(cargo: _core.Cargo, operators: Sequence[str], iteration: int) -> F
     names = tuple(operators[number] for number in cargo.operators)
     if not cargo.ring:
         return FlowName(cargo.kind, names, iteration=iteration)
-    return FlowName(cargo.kind, names, ring_text(cargo.ring), 2 * (len(cargo.ring) - 1), iteration)
+    ring = "-".join(map(str, cargo.ring)) if cargo.is_line else ring_text(cargo.ring)
+    return FlowName(cargo.kind, names, ring, cargo.steps, iteration)
 
 
 def ring_text(order: Sequence[int]) -> str:

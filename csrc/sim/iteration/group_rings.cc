@@ -68,4 +68,11 @@ std::vector<plan::Ring> ringsOfGroup(const std::vector<plan::Group>& groups,
   return {{order, 0.5}, {canonical({order.rbegin(), order.rend()}), 0.5}};
 }
 
+plan::Grid gridOfGroup(const std::vector<plan::Group>& groups, const std::vector<int>& servers) {
+  for (const plan::Group& group : groups) {
+    if (group.servers == servers && !group.grid.empty()) return group.grid;
+  }
+  return {};
+}
+
 }  // namespace topoopt

@@ -1,4 +1,5 @@
-// Which rings a group of servers uses: one rule for what runs and what is simulated.
+// Which rings, or which grid, a group of servers uses: one rule for what runs and what is
+// simulated.
 
 #pragma once
 
@@ -17,5 +18,8 @@ namespace topoopt {
 std::vector<plan::Ring> ringsOfGroup(const std::vector<plan::Group>& groups,
                                      const std::vector<int>& servers, bool both_ways,
                                      const std::function<int(int, int)>& hops);
+
+// The rows that were planned for exactly `servers` (ascending); empty: none.
+plan::Grid gridOfGroup(const std::vector<plan::Group>& groups, const std::vector<int>& servers);
 
 }  // namespace topoopt

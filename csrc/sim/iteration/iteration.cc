@@ -27,16 +27,29 @@ class NetworkSink {
     return graph_.addFlow(route.path, size_bytes, route.latency_s);
   }
   void allReduce(const std::vector<int>& servers, double size_bytes, int after, const Cargo&) {
+    const GroupPaths& paths = network_.group(servers);
+    if (paths.takesGrid(size_bytes)) {
+      for (const TorusPart& part : paths.parts) {
+        const int scattered = send(part.first, part.first.share * size_bytes, after);
+        const int reduced = send(part.second, part.second.share * size_bytes, scattered);
+        send(part.first, part.first.share * size_bytes, reduced);
+      }
+      return;
+    }
     const double k = static_cast<double>(servers.size());
-    for (const FlowPath& ring : network_.group(servers)) {
-      const int flow =
-          graph_.addFlow(ring.path, 2 * (k - 1) / k * ring.share * size_bytes, ring.latency_s);
-      graph_.addDependency(after, flow);
+    for (const FlowPath& ring : paths.rings) {
+      send(ring, 2 * (k - 1) / k * ring.share * size_bytes, after);
     }
   }
   void dependency(int before, int after) { graph_.addDependency(before, after); }
 
  private:
+  int send(const FlowPath& path, double size_bytes, int after) {
+    const int flow = graph_.addFlow(path.path, size_bytes, path.latency_s);
+    graph_.addDependency(after, flow);
+    return flow;
+  }
+
   RoutedNetwork& network_;
   TaskGraph& graph_;
 };

@@ -7,7 +7,7 @@
 
 namespace topoopt {
 
-IterationTasks::IterationTasks(std::shared_ptr<const Job> job, const RoutedNetwork& network,
+IterationTasks::IterationTasks(std::shared_ptr<const Job> job, RoutedNetwork& network,
                                const std::vector<Placement>& strategy, RingSteps ring_steps)
     : job_(std::move(job)),
       ring_steps_(ring_steps),
@@ -37,63 +37,13 @@ int IterationTasks::addFlow(int source, int target, double size_bytes, int cargo
   return add({TaskKind::kFlow, static_cast<int>(flows_.size()) - 1, 0, 0.0});
 }
 
-int IterationTasks::addCargo(const Cargo& cargo, std::vector<int> ring) {
-  const bool known =
-      !cargoes_.empty() && cargoes_.back().cargo == cargo && cargoes_.back().ring == ring;
-  if (!known) cargoes_.push_back({cargo, std::move(ring)});
+int IterationTasks::addCargo(RingCargo cargo) {
+  if (cargoes_.empty() || cargoes_.back() != cargo) cargoes_.push_back(std::move(cargo));
   return static_cast<int>(cargoes_.size()) - 1;
 }
 
 int IterationTasks::transfer(int source, int target, double size_bytes, const Cargo& cargo) {
-  return addFlow(source, target, size_bytes, addCargo(cargo, {}));
-}
-
-void IterationTasks::allReduce(const std::vector<int>& servers, double size_bytes, int after,
-                               const Cargo& cargo) {
-  const double k = static_cast<double>(servers.size());
-  for (const plan::Ring& ring : network_->rings(servers)) {
-    const int number = addCargo(cargo, ring.servers);
-    const double hop_bytes = 2 * (k - 1) / k * ring.share * size_bytes;
-    if (ring_steps_ == RingSteps::kTogether) {
-      ringAtOnce(ring, hop_bytes, after, number);
-    } else {
-      ringInSteps(ring, hop_bytes, after, number);
-    }
-  }
-}
-
-void IterationTasks::ringAtOnce(const plan::Ring& ring, double hop_bytes, int after, int cargo) {
-  const size_t k = ring.servers.size();
-  const int first_hop = static_cast<int>(flows_.size());
-  const int first_step = static_cast<int>(steps_.size());
-  for (size_t i = 0; i < k; ++i) {
-    dependency(after, addFlow(ring.servers[i], ring.servers[(i + 1) % k], hop_bytes, cargo));
-  }
-  const int end = add({TaskKind::kDelay, -1, 0, 0.0, first_hop, static_cast<int>(k)});
-  for (int hop = first_step; hop < end; ++hop) dependency(hop, end);
-}
-
-void IterationTasks::ringInSteps(const plan::Ring& ring, double hop_bytes, int after, int cargo) {
-  const int k = static_cast<int>(ring.servers.size());
-  const int count = 2 * (k - 1);
-  std::vector<int> before;  // the flow of each hop in the step before
-  for (int number = 0; number < count; ++number) {
-    std::vector<int> now(k);
-    for (int i = 0; i < k; ++i) {
-      now[i] = addFlow(ring.servers[i], ring.servers[(i + 1) % k], hop_bytes / count, cargo);
-      if (before.empty() || ring_steps_ == RingSteps::kBarrier) {
-        dependency(after, now[i]);
-      } else {
-        dependency(before[i], now[i]);
-        dependency(before[(i + k - 1) % k], now[i]);
-      }
-    }
-    before = std::move(now);
-    if (ring_steps_ == RingSteps::kBarrier || number == count - 1) {
-      after = delay(0.0);
-      for (const int flow : before) dependency(flow, after);
-    }
-  }
+  return addFlow(source, target, size_bytes, addCargo({cargo, {}}));
 }
 
 // Adds one iteration after another; a step may be several tasks, one for each path of a flow.
@@ -196,7 +146,8 @@ class IterationTasks::Emitter {
         hop_s[hop] = std::max(hop_s[hop], latency_ns * 1e-9);
       }
     }
-    return std::max(0.0, ringLatency(hop_s) - *std::ranges::max_element(hop_s));
+    const double latency_s = step.both ? ringLatency(hop_s) : lineLatency(hop_s);
+    return std::max(0.0, latency_s - *std::ranges::max_element(hop_s));
   }
 
   const IterationTasks& tasks_;

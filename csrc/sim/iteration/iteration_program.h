@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -38,7 +39,8 @@ enum class RingSteps {
 //
 // With its steps together, a ring AllReduce has ended when the slowest hop has, and when the
 // latencies of the 2 (k - 1) consecutive hops are over (ringLatency), of which each flow has paid
-// its own.
+// its own; likewise each phase of an AllReduce along rows and columns, before which all lines of
+// its part have ended the one before.
 class IterationTasks {
  public:
   struct Flow {
@@ -46,14 +48,20 @@ class IterationTasks {
     double size_bytes;
     int cargo;
   };
-  // Of an AllReduce with the servers of its ring in order, else without.
+  // Of an AllReduce with the servers of its ring in order, or of its row or column, else without.
+  // Each flow carries `steps` steps.
   struct RingCargo {
     Cargo cargo;
     std::vector<int> ring;
+    bool is_line = false;
+    int steps = 0;
+
+    bool operator==(const RingCargo&) const = default;
   };
 
-  // Groups use the rings of `network`. Throws std::invalid_argument as IterationSteps.
-  IterationTasks(std::shared_ptr<const Job> job, const RoutedNetwork& network,
+  // Groups use the rings or the grid of `network`, which has paths for those with a grid. Throws
+  // std::invalid_argument as IterationSteps, and as RoutedNetwork::group.
+  IterationTasks(std::shared_ptr<const Job> job, RoutedNetwork& network,
                  const std::vector<Placement>& strategy,
                  RingSteps ring_steps = RingSteps::kTogether);
 
@@ -82,8 +90,9 @@ class IterationTasks {
   void allReduce(const std::vector<int>& servers, double size_bytes, int after, const Cargo& cargo);
   void dependency(int before, int after) { dependencies_.emplace_back(before, after); }
 
-  // A compute task or a delay as Task has it; a flow, by its index in flows_; or the end of a ring
-  // AllReduce, a delay behind the hops flows_[first_hop, first_hop + hops).
+  // A compute task or a delay as Task has it; a flow, by its index in flows_; or the end of all
+  // steps of a ring, a delay behind the hops flows_[first_hop, first_hop + hops). `both`: it
+  // scatters and gathers.
   struct Step {
     TaskKind kind;
     int resource;
@@ -91,18 +100,32 @@ class IterationTasks {
     double seconds;
     int first_hop = 0;
     int hops = 0;
+    bool both = false;
   };
+  // Data that goes around once (`both`: twice) on servers in a cyclic order.
+  struct Round {
+    const std::vector<int>& order;
+    bool both;
+    double hop_bytes;  // of all steps
+    int cargo;
+    int steps() const { return (both ? 2 : 1) * (static_cast<int>(order.size()) - 1); }
+  };
+  using Arrived = std::map<int, int>;  // per server: the step that it waits for
+
   int add(Step step);
-  void ringAtOnce(const plan::Ring& ring, double hop_bytes, int after, int cargo);
-  void ringInSteps(const plan::Ring& ring, double hop_bytes, int after, int cargo);
+  int atOnce(const Round& round, int after);
+  void inSteps(const Round& round, const Arrived& before, Arrived& after);
+  int barrier(const Arrived& arrived);
+  void torusPart(const plan::Grid& grid, size_t number, double size_bytes, int after,
+                 const Cargo& cargo);
   int addFlow(int source, int target, double size_bytes, int cargo);
-  int addCargo(const Cargo& cargo, std::vector<int> ring);
+  int addCargo(RingCargo cargo);
   class Emitter;
 
   std::shared_ptr<const Job> job_;
   RingSteps ring_steps_;
   int operators_;
-  const RoutedNetwork* network_ = nullptr;  // while the steps are made
+  RoutedNetwork* network_ = nullptr;  // while the steps are made
   std::vector<Step> steps_;
   std::vector<Flow> flows_;
   std::vector<RingCargo> cargoes_;

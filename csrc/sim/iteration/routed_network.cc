@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
+
+#include "plan/torus_lines.h"
 
 namespace topoopt {
 
@@ -91,6 +95,27 @@ void RoutedNetwork::setGroups(std::vector<plan::Group> groups) {
                                     "].rings: a ring must visit each server of its group once");
       }
     }
+    if (!groups_[i].grid.empty()) checkGrid(i);
+  }
+}
+
+void RoutedNetwork::checkGrid(size_t index) const {
+  const plan::Grid& grid = groups_[index].grid;
+  const std::string where = "groups[" + std::to_string(index) + "].grid: ";
+  const size_t columns = grid.front().size();
+  std::vector<int> members;
+  for (const std::vector<int>& row : grid) {
+    if (row.size() != columns) throw std::invalid_argument(where + "rows of different lengths");
+    members.insert(members.end(), row.begin(), row.end());
+  }
+  if (grid.size() < 2 || columns < 2) {
+    throw std::invalid_argument(where + std::to_string(grid.size()) + " x " +
+                                std::to_string(columns) + " is not at least 2 x 2");
+  }
+  std::sort(members.begin(), members.end());
+  for (int server : members) checkServer("groups", index, server);
+  if (members != groups_[index].servers) {
+    throw std::invalid_argument(where + "must have each server of its group once");
   }
 }
 
@@ -270,12 +295,88 @@ FlowPath RoutedNetwork::makeRing(const plan::Ring& ring) {
   return {paths_.add(std::move(uses)), ring.share, ringLatency(hop_s)};
 }
 
-const std::vector<FlowPath>& RoutedNetwork::group(const std::vector<int>& servers) {
-  const auto [it, is_new] = group_paths_.try_emplace(servers);
-  if (is_new) {
-    for (const plan::Ring& ring : rings(servers)) it->second.push_back(makeRing(ring));
+double lineLatency(std::span<const double> hop_s) {
+  return std::accumulate(hop_s.begin(), hop_s.end(), 0.0) - *std::ranges::min_element(hop_s);
+}
+
+bool GroupPaths::takesGrid(double size_bytes) const {
+  return !parts.empty() && on_grid_.latency_s + size_bytes * on_grid_.s_per_byte <
+                               on_rings_.latency_s + size_bytes * on_rings_.s_per_byte;
+}
+
+double GroupPaths::crossingBytes() const {
+  const double latency_s = on_rings_.latency_s - on_grid_.latency_s;
+  const double s_per_byte = on_grid_.s_per_byte - on_rings_.s_per_byte;
+  const double bytes = latency_s / s_per_byte;
+  return parts.empty() || !(bytes > 0) ? std::numeric_limits<double>::infinity() : bytes;
+}
+
+FlowPath RoutedNetwork::makeLines(const std::vector<std::vector<int>>& lines, double share,
+                                  bool both) {
+  std::vector<LinkUse> uses;
+  double latency_s = 0;
+  for (const std::vector<int>& line : lines) {
+    std::vector<double> hop_s;
+    for (size_t i = 0; i < line.size(); ++i) {
+      const FlowPath hop = pair(line[i], line[(i + 1) % line.size()]);
+      const auto hop_uses = paths_.uses(hop.path);
+      uses.insert(uses.end(), hop_uses.begin(), hop_uses.end());
+      hop_s.push_back(hop.latency_s);
+    }
+    latency_s = std::max(latency_s, both ? ringLatency(hop_s) : lineLatency(hop_s));
   }
-  return it->second;
+  return {paths_.add(std::move(uses)), share, latency_s};
+}
+
+std::vector<TorusPart> RoutedNetwork::makeParts(const plan::Grid& grid) {
+  std::vector<TorusPart> parts;
+  for (size_t number = 0; number < kTorusParts; ++number) {
+    const TorusLines lines = torusLines(grid, number);
+    const auto [first, second] = torusShares(lines);
+    parts.push_back({makeLines(lines.first, first, false), makeLines(lines.second, second, true)});
+  }
+  return parts;
+}
+
+// Seconds for which the busiest link is busy; of each path so many bytes are sent.
+double RoutedNetwork::busiest(const std::vector<std::pair<int, double>>& paths) const {
+  std::unordered_map<int, double> busy_s;
+  double most_s = 0;
+  for (const auto& [path, bytes] : paths) {
+    for (const LinkUse& use : paths_.uses(path)) {
+      most_s = std::max(most_s, busy_s[use.link] += bytes * use.load / capacity_[use.link]);
+    }
+  }
+  return most_s;
+}
+
+GroupPaths RoutedNetwork::makeGroup(const std::vector<int>& servers) {
+  GroupPaths paths;
+  for (const plan::Ring& ring : rings(servers)) paths.rings.push_back(makeRing(ring));
+  const plan::Grid rows = grid(servers);
+  if (rows.empty()) return paths;
+  paths.parts = makeParts(rows);
+  const double k = static_cast<double>(servers.size());
+  std::vector<std::pair<int, double>> on_rings, first, second;
+  for (const FlowPath& ring : paths.rings) {
+    on_rings.emplace_back(ring.path, 2 * (k - 1) / k * ring.share);
+    paths.on_rings_.latency_s = std::max(paths.on_rings_.latency_s, ring.latency_s);
+  }
+  for (const TorusPart& part : paths.parts) {
+    first.emplace_back(part.first.path, part.first.share);
+    second.emplace_back(part.second.path, part.second.share);
+    paths.on_grid_.latency_s =
+        std::max(paths.on_grid_.latency_s, 2 * part.first.latency_s + part.second.latency_s);
+  }
+  paths.on_rings_.s_per_byte = busiest(on_rings);
+  paths.on_grid_.s_per_byte = 2 * busiest(first) + busiest(second);
+  return paths;
+}
+
+const GroupPaths& RoutedNetwork::group(const std::vector<int>& servers) {
+  const auto known = group_paths_.find(servers);
+  if (known != group_paths_.end()) return known->second;
+  return group_paths_.emplace(servers, makeGroup(servers)).first->second;
 }
 
 std::vector<plan::Ring> RoutedNetwork::rings(const std::vector<int>& servers) const {

@@ -34,6 +34,40 @@ struct FlowPath {
 // hops of two rounds.
 double ringLatency(std::span<const double> hop_s);
 
+// Of gathering or scattering along such a ring: k - 1 hops, all but the cheapest.
+double lineLatency(std::span<const double> hop_s);
+
+// One of the parts of an AllReduce on a torus (plan/torus_lines.h): it scatters along the first
+// lines, reduces along the second ones, and gathers along the first. `share` is what every hop
+// sends in such a phase of each byte of the AllReduce; all lines of a kind move in step.
+struct TorusPart {
+  FlowPath first;
+  FlowPath second;
+};
+
+// The ways of an AllReduce among the servers of a group: on rings, or along rows and columns.
+class GroupPaths {
+ public:
+  std::vector<FlowPath> rings;
+  std::vector<TorusPart> parts;  // empty: there is no grid
+
+  // Whether an AllReduce of `size_bytes` with the network for itself ends earlier along rows and
+  // columns than on rings: the backend takes what was faster.
+  bool takesGrid(double size_bytes) const;
+  // The size on whose two sides that differs; infinity: there is none.
+  double crossingBytes() const;
+
+ private:
+  friend class RoutedNetwork;
+  // A phase or a ring AllReduce that nothing else disturbs.
+  struct Alone {
+    double latency_s = 0;
+    double s_per_byte = 0;
+  };
+  Alone on_rings_;
+  Alone on_grid_;
+};
+
 // Parallel links between the same two servers are one edge with their summed capacity. The
 // transfer of a pair is one flow that loads every link of its routes by the routes' weights. All
 // hops of a ring AllReduce move in step, so the whole ring is one flow as well.
@@ -69,12 +103,15 @@ class RoutedNetwork {
   // there is no route, or a rule leads over a missing link or in a loop.
   const FlowPath& pair(int source, int target);
 
-  // One flow path per ring of the group `servers` (ascending, at least two). `share` is the ring's.
-  const std::vector<FlowPath>& group(const std::vector<int>& servers);
+  // The group `servers` (ascending, at least two). A ring is one flow path, and its `share` that of
+  // the ring. Throws as `pair`.
+  const GroupPaths& group(const std::vector<int>& servers);
 
   // As ringsOfGroup: hops are those of a planned network's routes, elsewhere all alike, and rings
   // go both ways where every link has one in the other direction.
   std::vector<plan::Ring> rings(const std::vector<int>& servers) const;
+  // As gridOfGroup.
+  plan::Grid grid(const std::vector<int>& servers) const { return gridOfGroup(groups_, servers); }
 
   // Bytes per link, in the order of `links`, from bytes per edge: parallel links share evenly.
   std::vector<double> linkBytes(const std::vector<double>& edge_bytes) const;
@@ -83,6 +120,7 @@ class RoutedNetwork {
   explicit RoutedNetwork(int servers) : servers_(servers) {}
   void addLinks(const std::vector<plan::Link>& links, double bytes_per_s);
   void setGroups(std::vector<plan::Group> groups);
+  void checkGrid(size_t index) const;
   void setRules(RouteRules rules);
   void checkServer(const char* where, size_t index, int server) const;
   int edge(int source, int target) const;
@@ -91,6 +129,10 @@ class RoutedNetwork {
   plan::Route walk(int source, int target) const;
   FlowPath makePair(int source, int target);
   FlowPath makeRing(const plan::Ring& ring);
+  FlowPath makeLines(const std::vector<std::vector<int>>& lines, double share, bool both);
+  std::vector<TorusPart> makeParts(const plan::Grid& grid);
+  GroupPaths makeGroup(const std::vector<int>& servers);
+  double busiest(const std::vector<std::pair<int, double>>& paths) const;
 
   int servers_;
   bool is_switch_ = false;
@@ -107,7 +149,7 @@ class RoutedNetwork {
   std::vector<plan::Group> groups_;
   PathTable paths_;
   std::vector<FlowPath> pair_path_;  // source * servers + target, path -1 until asked for
-  std::map<std::vector<int>, std::vector<FlowPath>> group_paths_;
+  std::map<std::vector<int>, GroupPaths> group_paths_;
 };
 
 }  // namespace topoopt

@@ -13,7 +13,7 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.routing import Routes, lower_topology
+from torch_topoopt.architectures.routing import Routes, grids_of, lower_topology
 from torch_topoopt.planner.mesh.foldings import AxisFold, Folding, by_boards, row_major
 from torch_topoopt.planner.mesh.natural_rings import natural_rings
 from torch_topoopt.planner.mesh.pricing import GridPricing, moved
@@ -173,6 +173,12 @@ class _NumberedSearch:
                 there = tuple(sorted(order[i] for i in members))
                 groups.append(natural_rings(routes, grid, there))
         ringed = replace(topology, group_rings=tuple(rings for rings in groups if rings))
-        return lower_topology(
-            Routes(renumbered(ringed, order)), itertools.permutations(range(servers), 2)
-        ).network
+        number = {server: i for i, server in enumerate(order)}
+        rows_of = {
+            tuple(sorted(number[s] for s in group)): tuple(
+                tuple(number[s] for s in r) for r in rows
+            )
+            for group, rows in grids_of(ringed).items()
+        }
+        pairs = itertools.permutations(range(servers), 2)
+        return lower_topology(Routes(renumbered(ringed, order)), pairs, rows_of).network

@@ -1,0 +1,265 @@
+#include "allocation/local_search.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace topoopt {
+namespace {
+
+constexpr double kRounding = 1e-7;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+BoardMesh::LocalSearch::LocalSearch(const BoardMesh& mesh, int per_leaf)
+    : mesh_(mesh),
+      per_leaf_(per_leaf),
+      in_leaf_(static_cast<size_t>((mesh.columns_ + per_leaf - 1) / per_leaf)) {}
+
+void BoardMesh::LocalSearch::improve(BoardShape shape, double enough, SubMesh& best,
+                                     double& best_share) {
+  shape_ = shape;
+  boundColumns(per_leaf_, best_share);
+  const double least = crossing(mostTogether(shape.rows, per_leaf_), shape.rows) + least_columns_;
+  if (least >= best_share) return;
+  LocalStarts& kept = mesh_.local_starts_[{shape.rows, shape.columns}];
+  first_open_ = std::max(mesh_.first_open_row_, kept.first_open);
+  while (first_open_ < mesh_.rows_ && !open(first_open_)) ++first_open_;
+  kept.first_open = first_open_;
+  if (!enoughRows()) return;
+  before_ = std::move(kept);
+  next_before_ = 0;
+  next_row_ = first_open_;
+  starts_.clear();
+  enough = std::max(least, enough);
+  double limit = -1;  // what is found has at most that; below 0: not known yet
+  size_t found = kMostStarts;
+  for (size_t i = 0; (i < starts_.size() || nextStart()) && best_share > enough; ++i) {
+    if (starts_[i].known && starts_[i].search.share >= best_share) continue;
+    if (!starts_[i].known || !starts_[i].search.is_exact) {
+      if (limit < 0) limit = leastKnown(i + 1, enough);
+      search(starts_[i], best_share, limit);
+      if (!starts_[i].search.is_exact || starts_[i].search.share >= best_share) continue;
+    }
+    best_share = starts_[i].search.share;
+    found = i;
+  }
+  if (found < starts_.size()) best = subMesh(starts_[found].search);
+  // What comes behind may hold the next time.
+  kept.first_open = first_open_;
+  kept.searches.clear();
+  for (Start& start : starts_) {
+    if (start.search.at > 0) kept.searches.push_back(std::move(start.search));
+  }
+  const int last = starts_.empty() ? -1 : starts_.back().search.start;
+  for (; next_before_ < before_.searches.size(); ++next_before_) {
+    Searched& behind = before_.searches[next_before_];
+    if (behind.start > last) kept.searches.push_back(std::move(behind));
+  }
+}
+
+bool BoardMesh::LocalSearch::enoughRows() const {
+  int count = 0;
+  for (int row = first_open_; row < mesh_.rows_ && count < shape_.rows; ++row) count += open(row);
+  return count >= shape_.rows;
+}
+
+int BoardMesh::LocalSearch::openRows(int first, int end) const {
+  int count = 0;
+  for (int row = first; row < end; ++row) count += open(row);
+  return count;
+}
+
+// Adds the next row at which a sub-mesh may begin; of rows with the same columns that follow each
+// other in a leaf it is the first.
+bool BoardMesh::LocalSearch::nextStart() {
+  if (starts_.size() == kMostStarts) return false;
+  const int last = starts_.empty() ? -1 : starts_.back().search.start;
+  for (; next_row_ < mesh_.rows_; ++next_row_) {
+    const int row = next_row_;
+    if (!open(row)) continue;
+    if (last >= 0 && leafOf(last) == leafOf(row) && mesh_.sameColumns(last, row)) continue;
+    std::vector<Searched>& before = before_.searches;
+    while (next_before_ < before.size() && before[next_before_].start < row) ++next_before_;
+    if (next_before_ < before.size() && before[next_before_].start == row) {
+      starts_.push_back({std::move(before[next_before_++]), true, -1});
+      keepUnchanged(starts_.back());
+    } else {
+      starts_.push_back({{row, 0, 0, false, {}}, false, -1});
+    }
+    ++next_row_;
+    return true;
+  }
+  return false;
+}
+
+// Of the rows that were chosen those before the first that has changed.
+void BoardMesh::LocalSearch::keepUnchanged(Start& start) const {
+  std::vector<int>& rows = start.search.rows;
+  const auto changed =
+      std::ranges::find_if(rows, [&](int row) { return mesh_.changed_at_[row] > start.search.at; });
+  if (changed == rows.end()) return;
+  start.known = start.search.is_exact = false;
+  start.search.share = 0;
+  if (changed != rows.begin()) start.resume_at = *changed;
+  rows.erase(changed, rows.end());
+}
+
+// The least share that is known of starts from number `from` on, or the first of at most `enough`.
+double BoardMesh::LocalSearch::leastKnown(size_t from, double enough) {
+  double least = kInfinity;
+  for (size_t i = from; least > enough && (i < starts_.size() || nextStart()); ++i) {
+    if (starts_[i].known && starts_[i].search.is_exact) {
+      least = std::min(least, starts_[i].search.share);
+    }
+  }
+  return std::max(least, enough);
+}
+
+// Finds out what begins there, unless its share is not below `best_share`, or above `limit`.
+void BoardMesh::LocalSearch::search(Start& start, double best_share, double limit) {
+  // Shares are multiples of 1 / boards^2, and this is what the bound below rounds by.
+  const double above = limit + 4 * kRounding / static_cast<double>(squared(shape_.rows));
+  const double cut = std::min(best_share, above);
+  const bool is_found = collect(start, cut);
+  Searched& result = start.search;
+  start.known = true;
+  result.at = mesh_.changes_;
+  result.share = has_all_seen_ && !is_found ? kInfinity : std::min(best_share, limit);
+  result.is_exact = false;
+  result.rows = rows_;
+  if (!is_found) return;
+  std::sort(rows_.begin(), rows_.end());
+  const double rows_share = crossing(rows_, per_leaf_);
+  if (rows_share + least_columns_ >= cut) return;
+  mesh_.localColumns(common_, shape_.columns, per_leaf_, in_leaf_, columns_);
+  result.share = rows_share + crossing(columns_, per_leaf_);
+  result.is_exact = true;
+}
+
+SubMesh BoardMesh::LocalSearch::subMesh(const Searched& found) {
+  common_.assign(static_cast<size_t>(mesh_.words_), ~uint64_t{0});
+  for (const int row : found.rows) {
+    for (int w = 0; w < mesh_.words_; ++w) common_[w] &= mesh_.rowBits(row)[w];
+  }
+  mesh_.localColumns(common_, shape_.columns, per_leaf_, in_leaf_, columns_);
+  std::vector<int> rows = found.rows;
+  std::sort(rows.begin(), rows.end());
+  return {std::move(rows), columns_};
+}
+
+// At most so many ordered pairs of `count` rows are together.
+int64_t BoardMesh::LocalSearch::together(int count) const {
+  return static_cast<int64_t>(count) * std::min(count, per_leaf_);
+}
+
+// The most ordered pairs that are together where `open` rows have places yet, at least `least`
+// and at most `most` of them in one leaf: that many more or fewer there, or whole leaves of
+// others.
+int64_t BoardMesh::LocalSearch::mostWithLeaf(int open, int least, int most) const {
+  most = std::min(most, open);
+  const int kink = std::clamp(open - per_leaf_, least, most);
+  int64_t best = 0;
+  for (const int there : {least, kink, most}) {
+    best = std::max(best, squared(there) + together(open - there));
+  }
+  return best;
+}
+
+// Columns of rows that have at most so many in a leaf.
+void BoardMesh::LocalSearch::boundColumns(int most_in_leaf, double best_share) {
+  most_in_leaf_ = most_in_leaf;
+  least_columns_ = crossing(mostTogether(shape_.columns, most_in_leaf), shape_.columns);
+  // Shares are multiples of 1 / boards^2: what exceeds an integer by less is a rounding error.
+  const double pairs = static_cast<double>(squared(shape_.rows));
+  const double equal = (1 - best_share + least_columns_) * pairs;
+  needed_ = std::isinf(equal) ? 0 : static_cast<int64_t>(std::floor(equal + kRounding)) + 1;
+}
+
+[[gnu::always_inline]] inline bool BoardMesh::LocalSearch::fitsWith(int row) const {
+  const uint64_t* bits = mesh_.rowBits(row);
+  int count = 0;
+  for (const auto& [word, place] : used_) count += std::popcount(word & bits[place]);
+  return count >= shape_.columns;
+}
+
+// Leaves of common_ what `row` has, too.
+void BoardMesh::LocalSearch::narrow(int row) {
+  const uint64_t* bits = mesh_.rowBits(row);
+  used_.clear();
+  for (int w = 0; w < mesh_.words_; ++w) {
+    common_[w] &= bits[w];
+    if (common_[w] != 0) used_.push_back({common_[w], w});
+  }
+}
+
+// Steps 2 to 4 from `start` on, and from the top: rows_, as they come, and common_. What the last
+// search has chosen, and has not changed, need not be looked for.
+TOPOOPT_COUNTS_BITS bool BoardMesh::LocalSearch::collect(const Start& from, double best_share) {
+  const int start = from.search.start;
+  has_all_seen_ = false;
+  rows_ = from.search.rows;
+  if (rows_.empty()) rows_.push_back(start);
+  boundColumns(mesh_.most_in_leaf_[start], best_share);
+  const int leaf = leafOf(start);
+  const int begin = leaf * per_leaf_;
+  const int back = openRows(begin, start);
+  int ahead = openRows(start, std::min(mesh_.rows_, begin + per_leaf_));
+  if (mostWithLeaf(shape_.rows, 1, ahead + back) < needed_) return false;
+  common_.assign(static_cast<size_t>(mesh_.words_), ~uint64_t{0});
+  int64_t settled = 0;  // pairs in leaves that are done
+  int in_first = 0;
+  int in_leaf = 0;  // in the present one, which is not the first
+  int present = leaf;
+  uint64_t key = 0;
+  size_t chosen = 0;
+  const auto enter = [&](int row) {
+    if (leafOf(row) != leaf) settled += squared(std::exchange(in_leaf, 0));
+    present = leafOf(row);
+  };
+  const auto choose = [&](int row, bool known) {
+    ++chosen;
+    ++(present == leaf ? in_first : in_leaf);
+    if (known) return;
+    narrow(row);
+    if (chosen == 1 || !std::has_single_bit(chosen)) return;
+    const int most = mostInLeaf(common_.data(), mesh_.columns_, per_leaf_);
+    if (most < most_in_leaf_) boundColumns(most, best_share);
+  };
+  for (const int row : rows_) {
+    if (leafOf(row) != present) enter(row);
+    choose(row, mesh_.row_keys_[row] == key);
+    key = mesh_.row_keys_[row];
+  }
+  const int next = from.resume_at >= 0 ? from.resume_at : rows_.back() + 1;
+  bool fits = true;
+  for (int i = next <= start ? next + mesh_.rows_ : next; i < start + mesh_.rows_; ++i) {
+    const int left = shape_.rows - static_cast<int>(rows_.size());
+    if (left == 0) break;
+    if (i == mesh_.rows_ && (i += first_open_) >= start + mesh_.rows_) break;
+    const int row = i < mesh_.rows_ ? i : i - mesh_.rows_;
+    if (!open(row)) continue;
+    if (leafOf(row) != present) {
+      enter(row);
+      const int unsettled = in_first + in_leaf + left;
+      if (settled + mostWithLeaf(unsettled, in_first, in_first + back) < needed_) return false;
+    }
+    const bool known = mesh_.row_keys_[row] == key;  // what the last row has, this one has
+    key = mesh_.row_keys_[row];
+    if (!known) fits = fitsWith(row);
+    if (fits) {
+      rows_.push_back(row);
+      choose(row, known);
+    } else if (present == leaf && i < mesh_.rows_) {
+      --ahead;
+      if (mostWithLeaf(shape_.rows, in_first, ahead + back) < needed_) return false;
+    }
+  }
+  has_all_seen_ = true;
+  return static_cast<int>(rows_.size()) == shape_.rows;
+}
+
+}  // namespace topoopt

@@ -1,0 +1,122 @@
+// The AllReduces of IterationTasks: on rings, or along the rows and columns of a grid.
+
+#include <set>
+#include <utility>
+
+#include "plan/torus_lines.h"
+#include "sim/iteration/iteration_program.h"
+
+namespace topoopt {
+
+void IterationTasks::allReduce(const std::vector<int>& servers, double size_bytes, int after,
+                               const Cargo& cargo) {
+  const plan::Grid grid = network_->grid(servers);
+  if (!grid.empty() && network_->group(servers).takesGrid(size_bytes)) {
+    for (size_t number = 0; number < kTorusParts; ++number) {
+      torusPart(grid, number, size_bytes, after, cargo);
+    }
+    return;
+  }
+  const double k = static_cast<double>(servers.size());
+  for (const plan::Ring& ring : network_->rings(servers)) {
+    const bool together = ring_steps_ == RingSteps::kTogether;
+    Round round{ring.servers, true, 2 * (k - 1) / k * ring.share * size_bytes, 0};
+    round.cargo = addCargo({cargo, ring.servers, false, together ? round.steps() : 1});
+    if (together) {
+      atOnce(round, after);
+      continue;
+    }
+    Arrived before, last;
+    for (int server : servers) before[server] = after;
+    inSteps(round, before, last);
+    if (ring_steps_ == RingSteps::kChained) barrier(last);
+  }
+}
+
+// Waits for all of them.
+int IterationTasks::barrier(const Arrived& arrived) {
+  const int end = delay(0.0);
+  std::set<int> steps;
+  for (const auto& [server, step] : arrived) steps.insert(step);
+  for (const int step : steps) dependency(step, end);
+  return end;
+}
+
+// Returns the step that ends it.
+int IterationTasks::atOnce(const Round& round, int after) {
+  const int hops = static_cast<int>(round.order.size());
+  const int first_hop = static_cast<int>(flows_.size());
+  const int first_step = static_cast<int>(steps_.size());
+  for (int i = 0; i < hops; ++i) {
+    dependency(after,
+               addFlow(round.order[i], round.order[(i + 1) % hops], round.hop_bytes, round.cargo));
+  }
+  const int end = add({TaskKind::kDelay, -1, 0, 0.0, first_hop, hops, round.both});
+  for (int hop = first_step; hop < end; ++hop) dependency(hop, end);
+  return end;
+}
+
+// Every server of the order waits for what is `before`; what reaches it last goes to `after`.
+void IterationTasks::inSteps(const Round& round, const Arrived& before, Arrived& after) {
+  const int k = static_cast<int>(round.order.size());
+  const int count = round.steps();
+  std::vector<int> last;  // the flow of each hop in the step before
+  int all = -1;           // the end of that step, where all wait for each other
+  for (int number = 0; number < count; ++number) {
+    std::vector<int> now(k);
+    for (int i = 0; i < k; ++i) {
+      now[i] =
+          addFlow(round.order[i], round.order[(i + 1) % k], round.hop_bytes / count, round.cargo);
+      if (last.empty()) {
+        dependency(before.at(round.order[i]), now[i]);
+      } else if (ring_steps_ == RingSteps::kBarrier) {
+        dependency(all, now[i]);
+      } else {
+        dependency(last[i], now[i]);
+        dependency(last[(i + k - 1) % k], now[i]);
+      }
+    }
+    last = std::move(now);
+    if (ring_steps_ == RingSteps::kBarrier) {
+      all = delay(0.0);
+      for (const int flow : last) dependency(flow, all);
+    }
+  }
+  for (int i = 0; i < k; ++i) {
+    after[round.order[(i + 1) % k]] = all < 0 ? last[i] : all;
+  }
+}
+
+// Scatters along the first lines, reduces along the second ones, gathers along the first. In steps
+// a server goes on with the next phase when it has what the one before sent it.
+void IterationTasks::torusPart(const plan::Grid& grid, size_t number, double size_bytes, int after,
+                               const Cargo& cargo) {
+  const TorusLines lines = torusLines(grid, number);
+  const auto [first, second] = torusShares(lines);
+  const bool together = ring_steps_ == RingSteps::kTogether;
+  Arrived arrived;
+  for (const std::vector<int>& line : lines.first) {
+    for (int server : line) arrived[server] = after;
+  }
+  for (int phase = 0; phase < 3; ++phase) {
+    const bool between = phase == 1;
+    Arrived next;
+    for (const std::vector<int>& line : between ? lines.second : lines.first) {
+      Round round{line, between, (between ? second : first) * size_bytes, 0};
+      round.cargo = addCargo({cargo, line, true, together ? round.steps() : 1});
+      if (together) {
+        const int end = atOnce(round, arrived.begin()->second);
+        for (int server : line) next[server] = end;
+      } else {
+        inSteps(round, arrived, next);
+      }
+    }
+    arrived = std::move(next);
+    if (together || ring_steps_ == RingSteps::kBarrier || phase == 2) {
+      const int end = barrier(arrived);
+      for (auto& [server, step] : arrived) step = end;
+    }
+  }
+}
+
+}  // namespace topoopt
