@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAKE_TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+_helps: set[str] = set()  # that were printed: every page names verbs
 _INCOMPLETE = re.compile(
     r"the following arguments are required|expected (one|at least one) arg|: missing; "
 )
@@ -49,8 +50,12 @@ def _works(workshop: Workshop, command: Command) -> str:
     text = smaller(command.page, command.text)
     if command.inline and re.fullmatch(r"topoopt [a-z][a-z-]*( [a-z]+)?", text):
         text += " --help"  # the name of a verb
+    if text in _helps:
+        return ""
     outcome = workshop.run(text)
     if outcome.code == 0:
+        if text.endswith(" --help"):
+            _helps.add(text)
         return ""
     if command.inline and _INCOMPLETE.search(outcome.output):
         return _unknown_options(workshop, text)
