@@ -1,14 +1,20 @@
 #include "backend/work.h"
 
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 namespace topoopt {
 namespace {
+
+// What Work makes a record of: nothing where nobody looks, for a record that nobody gets takes as
+// long to make.
+const char* shownAs(const char* title) { return at::hasCallbacks() ? title : nullptr; }
 
 std::string whereDumpsAre(const Supervisor* supervisor) {
   const std::string folder = supervisor == nullptr ? "" : supervisor->whereDumpsAre();
@@ -45,7 +51,7 @@ std::string operationOf(std::string_view title) {
 TopooptWork::TopooptWork(std::shared_ptr<CompletionPool> pool, int rank, c10d::OpType type,
                          const char* title, std::vector<at::Tensor> inputs,
                          std::vector<at::Tensor> outputs, uint64_t number)
-    : Work(rank, type, title, inputs),
+    : Work(rank, type, shownAs(title), at::hasCallbacks() ? std::optional(inputs) : std::nullopt),
       title_(title),
       pool_(std::move(pool)),
       inputs_(std::move(inputs)),

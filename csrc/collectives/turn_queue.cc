@@ -12,22 +12,7 @@ TurnQueue::TurnQueue() : process_(getpid()) {}
 
 TurnQueue::~TurnQueue() { stop(); }
 
-void TurnQueue::submit(Turn turn, bool synchronous) {
-  std::unique_lock lock(mutex_);
-  const uint64_t number = count_++;
-  if (stopping_) {
-    lock.unlock();
-    return turn(number);
-  }
-  if (synchronous && !busy_ && waiting_.empty()) {
-    busy_ = true;
-    lock.unlock();
-    turn(number);
-    lock.lock();
-    busy_ = false;
-    if (!waiting_.empty() || stopping_) changed_.notify_all();
-    return;
-  }
+void TurnQueue::queue(uint64_t number, Turn turn) {
   waiting_.emplace_back(number, std::move(turn));
   if (!thread_.joinable()) {
     thread_ = quietThread([this] { loop(); });

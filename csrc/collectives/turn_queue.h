@@ -26,8 +26,24 @@ class TurnQueue {
   TurnQueue(const TurnQueue&) = delete;
   TurnQueue& operator=(const TurnQueue&) = delete;
 
-  // `synchronous`: the caller is going to wait for it.
-  void submit(Turn turn, bool synchronous);
+  // Takes a Turn. `synchronous`: the caller is going to wait for it. What runs at once needs no
+  // memory of its own.
+  template <typename Function>
+  void submit(Function turn, bool synchronous) {
+    std::unique_lock lock(mutex_);
+    const uint64_t number = count_++;
+    const bool ordered = !stopping_;
+    if (ordered && (!synchronous || busy_ || !waiting_.empty())) {
+      return queue(number, std::move(turn));
+    }
+    busy_ = busy_ || ordered;
+    lock.unlock();
+    turn(number);
+    if (!ordered) return;
+    lock.lock();
+    busy_ = false;
+    if (!waiting_.empty() || stopping_) changed_.notify_all();
+  }
 
   // Functions submitted so far.
   uint64_t count() const;
@@ -37,6 +53,7 @@ class TurnQueue {
   void stop();
 
  private:
+  void queue(uint64_t number, Turn turn);  // with the mutex
   void loop();
 
   const pid_t process_;

@@ -27,11 +27,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kGreetingLimit{2000};
 constexpr std::chrono::milliseconds kBetweenDials{100};
-// What the kernel may hold unsent: enough to keep a fast link busy, little enough that relayed
-// frames do not wait behind megabytes of others.
-constexpr int kMostUnsentBytes = 128 << 10;
-constexpr int kLeastUnsentBytes = 16 << 10;
-constexpr double kUnsentS = 0.005;
 constexpr double kBytesPerGbps = 1e9 / 8;
 constexpr int kLocal = INT32_MAX;  // in a greeting, in place of a cable
 constexpr size_t kNamedDigits = 32;
@@ -64,15 +59,10 @@ void setLimit(int fd, std::chrono::milliseconds limit) {
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
 }
 
-void prepare(int fd, double gbps, double pace_gbps) {
+void prepare(int fd, int unsent_bytes, double pace_gbps) {
   const int on = 1;
-  int unsent = kMostUnsentBytes;
-  if (gbps > 0) {
-    const double wanted = std::min(gbps * kBytesPerGbps * kUnsentS, double{kMostUnsentBytes});
-    unsent = std::max(static_cast<int>(wanted), kLeastUnsentBytes);
-  }
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_bytes, sizeof unsent_bytes);
   if (pace_gbps > 0) {
     const auto rate = static_cast<uint64_t>(pace_gbps * kBytesPerGbps);
     setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
@@ -169,7 +159,7 @@ Descriptor Cables::dial(int number) const {
       !greet(connection.get(), number)) {
     return {};
   }
-  prepare(connection.get(), cable.gbps, cable.source_pace_gbps);
+  prepare(connection.get(), cable.source_unsent_bytes, cable.source_pace_gbps);
   return connection;
 }
 
@@ -187,7 +177,7 @@ int Cables::welcome(int fd) const {
   const Cable& cable = wiring_.cables[static_cast<size_t>(number)];
   if (wiring_.listener(cable) != rank_ || wiring_.dialler(cable) != source) return -1;
   if (!say(fd, wiring_.said, number, rank_)) return -1;
-  prepare(fd, cable.gbps, cable.target_pace_gbps);
+  prepare(fd, cable.target_unsent_bytes, cable.target_pace_gbps);
   return number;
 }
 

@@ -52,7 +52,8 @@ bool readCable(std::istringstream& words, Wiring& wiring) {
   plan::Link& link = cable.link;
   words >> link.source >> link.source_port >> link.target >> link.target_port >> ports >>
       cable.gbps >> cable.source_address >> cable.target_address >> cable.tcp_port >>
-      cable.source_pace_gbps >> cable.target_pace_gbps >> key;
+      cable.source_pace_gbps >> cable.target_pace_gbps >> cable.source_unsent_bytes >>
+      cable.target_unsent_bytes >> key;
   cable.duplex = ports == "duplex";
   const bool encrypted = isToken(key);
   if (encrypted) cable.tls_key = bytesOf(key);
@@ -60,6 +61,7 @@ bool readCable(std::istringstream& words, Wiring& wiring) {
                     isBelow(link.target, wiring.leaders.size()) && link.source != link.target &&
                     (encrypted || key == "-") && (cable.duplex || ports == "simplex") &&
                     cable.gbps >= 0 && cable.source_pace_gbps >= 0 && cable.target_pace_gbps >= 0 &&
+                    cable.source_unsent_bytes > 0 && cable.target_unsent_bytes > 0 &&
                     cable.tcp_port > 0 && cable.tcp_port < 65536;
   wiring.cables.push_back(cable);
   return good;
@@ -97,8 +99,8 @@ Wiring Wiring::load(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   if (!std::getline(file, line)) throw std::runtime_error(path + ": cannot be read, or is empty");
-  if (line != "topoopt-nccl-wiring 2") {
-    throw std::runtime_error(path + ": line 1 is not \"topoopt-nccl-wiring 2\"");
+  if (line != "topoopt-nccl-wiring 3") {
+    throw std::runtime_error(path + ": line 1 is not \"topoopt-nccl-wiring 3\"");
   }
   Wiring wiring;
   for (int number = 2; std::getline(file, line); ++number) {

@@ -1,14 +1,15 @@
 // What a rank under NCCL is told of the network: a text that torch_topoopt.fabric.nccl_wiring
 // writes. One line says one thing, words are separated by blanks:
 //
-//   topoopt-nccl-wiring 2
+//   topoopt-nccl-wiring 3
 //   job ASKED SAID                           64 hexadecimal digits each: what the dialling end of a
 //                                            cable says, and what the other one answers
 //   ranks S0 S1 ...                          the server of each rank; its lowest rank has its
-//   cables cable S SPORT T TPORT duplex|simplex GBPS ADDRESS ADDRESS TCPPORT PACE PACE KEY
-//                                            server S dials T, which listens; what each end sends
-//                                            at most, in Gb/s (0: no limit); 64 hexadecimal digits
-//                                            that TLS 1.3 begins with, or "-": nothing is encrypted
+//   cables cable S SPORT T TPORT duplex|simplex GBPS ADDRESS ADDRESS TCPPORT PACE PACE UNSENT
+//         UNSENT KEY                         server S dials T, which listens; what each end sends
+//                                            at most, in Gb/s (0: no limit); the bytes that its
+//                                            system may hold unsent; 64 hexadecimal digits that
+//                                            TLS 1.3 begins with, or "-": nothing is encrypted
 //   route WEIGHT R0 R1 ...                   over ranks
 
 #pragma once
@@ -29,6 +30,8 @@ struct Cable {
   int tcp_port = 0;
   double source_pace_gbps = 0;
   double target_pace_gbps = 0;
+  int source_unsent_bytes = 0;
+  int target_unsent_bytes = 0;
   std::string tls_key{};  // 32 bytes, or none
 };
 

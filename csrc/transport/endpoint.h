@@ -349,6 +349,12 @@ class Endpoint final : private Link::Observer {
     RateWatch rate{};
     uint64_t speed_reports = 0;
   };
+  // A link that has several connections, each of them a cable.
+  struct JointWatch {
+    std::vector<OwnCable*> connections;
+    JointProgress progress{};
+    RateWatch rate{};
+  };
   // The other end of a link that is no cable: inside a server, or over hosts that forward.
   struct Neighbour {
     Link* link;
@@ -448,8 +454,13 @@ class Endpoint final : private Link::Observer {
   void tick();
   void tickCable(OwnCable& cable);
   const char* standstillOf(OwnCable& cable);
-  double usualRate(const OwnCable& cable) const;
+  void joinConnections();
+  JointWatch* jointOf(const OwnCable& cable) const;
+  double plannedRate(const OwnCable& cable) const;
+  double bestPart() const;
   void watchRate(OwnCable& cable);
+  void watchJointly(JointWatch& joint);
+  void reportRate(OwnCable& cable, const RateWatch::Change& change);
   void signalCables();
   void watchNeighbours();
   void lookAtNeighbours();
@@ -487,6 +498,7 @@ class Endpoint final : private Link::Observer {
   std::unique_ptr<Leaving> leaving_;
   std::unique_ptr<CableGraph> graph_;  // if there are cables
   std::map<int, OwnCable> cables_;
+  std::vector<std::unique_ptr<JointWatch>> joint_;
   std::vector<Neighbour> neighbours_;
   std::vector<OutFrame> stranded_;                       // that have no way at the moment
   std::optional<Reactor::Clock::time_point> cut_since_;  // ranks cannot be reached

@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <system_error>
 #include <utility>
 
@@ -27,37 +26,11 @@
 namespace topoopt {
 namespace {
 
-constexpr int kMostUnansweredTicks = 3;
-// A system waits ever longer before it sends again what was lost; a new connection begins at once.
-constexpr std::chrono::seconds kLongestStandstill{2};
-constexpr std::chrono::seconds kSoonAgain{10};
-constexpr int kMostQuietLooks = 8;  // in the silence limit
 // In which a report reaches all ranks that it can reach.
 constexpr std::chrono::milliseconds kReportTime{100};
-constexpr int kMostJoiningTicks = 25;
-// The same where other ranks are not notified meanwhile.
-constexpr int kMostMovingTicks = 5;
-// For the other end to go on over a new connection before the old one is given up here.
-constexpr int kMostOldTicks = 2;
 // From the first report of a change until groups are notified of it.
 constexpr std::chrono::milliseconds kSettlingTime{50};
-constexpr double kBytesPerSecondOfGbps = 1e9 / 8;
 constexpr uint32_t kSpeedUnits = 1'000'000;  // that are 1
-
-constexpr const char* kNoAnswer = "nothing is acknowledged";
-constexpr const char* kStandstill = "its host answers, but what is sent does not arrive";
-
-std::string stoppedText(int rank, std::chrono::milliseconds limit) {
-  return "rank " + std::to_string(rank) +
-         " is stopped: its host acknowledges, but the process has sent nothing for " +
-         std::to_string(limit.count() / 1000) + " s";
-}
-
-FrameHeader heartbeat() {
-  FrameHeader header;
-  header.type = FrameType::kHeartbeat;
-  return header;
-}
 
 FrameHeader numbersOf(FrameType type, int cable, uint64_t generation, uint64_t received,
                       uint64_t received_before) {
@@ -100,18 +73,6 @@ std::string lostText(const std::string& cables) {
   return cables.empty() ? "links between other ranks" : "the link " + cables;
 }
 
-std::string shortOf(double number) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", number);
-  return text;
-}
-
-void sendHeader(Link& link, const FrameHeader& header) {
-  OutFrame frame;
-  frame.header = header;
-  link.sendControl(std::move(frame));
-}
-
 }  // namespace
 
 void Endpoint::startCables() {
@@ -128,6 +89,7 @@ void Endpoint::startCables() {
           " is not another one of the " + std::to_string(config_.cables.size()) + " cables");
     }
   }
+  joinConnections();
   cables_event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!cables_event_) throw std::system_error(errno, std::generic_category(), "eventfd");
 }
@@ -398,7 +360,10 @@ std::vector<int> Endpoint::slowCables() {
   std::vector<int> list;
   reactor_.run([&] {
     for (const auto& [number, cable] : cables_) {
-      if (cable.rate.isSlow()) list.push_back(number);
+      const JointWatch* const joint = jointOf(cable);
+      if (cable.rate.isSlow() || (joint != nullptr && joint->rate.isSlow())) {
+        list.push_back(number);
+      }
     }
   });
   return list;
@@ -508,193 +473,19 @@ void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
   }
   cable.rate.restart();
   // What was flooded while the two ends were apart.
-  for (const CableReport& report : graph_->reports()) sendHeader(link, headerOf(report));
-  for (const CableSpeed& report : graph_->speeds()) sendHeader(link, headerOf(report));
+  for (const CableReport& report : graph_->reports()) link.sendHeader(headerOf(report));
+  for (const CableSpeed& report : graph_->speeds()) link.sendHeader(headerOf(report));
   for (const int rank : left_) {
     FrameHeader header;
     header.type = FrameType::kLeave;
     header.source = static_cast<uint16_t>(rank);
-    sendHeader(link, header);
+    link.sendHeader(header);
   }
   if (moved) {
     findWholeHops();  // the graph is what it was
   } else {
     graphChanged();
   }
-}
-
-// ---- carriers and silence ----------------------------------------------------------------------
-
-void Endpoint::carrierLost(int interface) {
-  for (auto& [number, cable] : cables_) {
-    if (cable.interface == interface) cable.link->drop(Loss::kCarrier, "its interface is down");
-  }
-}
-
-void Endpoint::holdCables() { ++cables_held_; }
-
-// What was seen before is of no use any more.
-void Endpoint::letCablesGo() {
-  if (--cables_held_ > 0) return;
-  for (auto& [number, cable] : cables_) {
-    cable.quiet_ticks = cable.unanswered_ticks = cable.standing_ticks = 0;
-    cable.rate.restart();
-  }
-  for (Neighbour& neighbour : neighbours_) neighbour.quiet_looks = 0;
-}
-
-bool Endpoint::answers(int neighbour) {
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const LinkSpec& spec = config_.links[i];
-    if (!spec.sends || spec.peerRank() != neighbour || !links_[i]->usable()) continue;
-    if (links_[i]->acknowledged() != Acknowledged::kAdvances) return false;
-  }
-  return true;
-}
-
-bool Endpoint::quiet() {
-  bool all = true;
-  for (const auto& link : links_) {
-    link->acknowledgeAtOnce();
-    all = all && (!link->usable() || link->delivered());
-  }
-  return all;
-}
-
-void Endpoint::tick() {
-  for (auto& [number, cable] : cables_) {
-    if (cables_held_ > 0) break;
-    tickCable(cable);
-    if (!failure_.empty()) return;
-  }
-  reactor_.after(config_.cable_tick, [this] { tick(); });
-}
-
-// The number of cables that go through an interface, to a switch. Each of them may have to wait for
-// what all others have sent: here, and where it arrives, at the switch.
-int Endpoint::cablesAt(int interface) const {
-  if (interface == 0) return 1;
-  return static_cast<int>(std::ranges::count_if(
-      cables_, [=](const auto& entry) { return entry.second.interface == interface; }));
-}
-
-// Those of them that send.
-int Endpoint::sendersAt(int interface) const {
-  if (interface == 0) return 1;
-  return static_cast<int>(std::ranges::count_if(cables_, [=](const auto& entry) {
-    return entry.second.interface == interface && entry.second.spec.sends;
-  }));
-}
-
-// Why what is sent does not arrive; nullptr if it does. A cable of which this is said twice within
-// a short time is used again only as long after as a slow one: small packets, with which it is
-// opened, may pass where large ones do not.
-const char* Endpoint::standstillOf(OwnCable& cable) {
-  const Acknowledged acknowledged = cable.link->acknowledged();
-  cable.unanswered_ticks = acknowledged == Acknowledged::kNothing ? cable.unanswered_ticks + 1 : 0;
-  cable.standing_ticks = acknowledged == Acknowledged::kAdvances ? 0 : cable.standing_ticks + 1;
-  const auto limit =
-      std::min<std::chrono::milliseconds>(kLongestStandstill, config_.silence_limit / 2);
-  const bool silent = cable.unanswered_ticks >= kMostUnansweredTicks * cablesAt(cable.interface);
-  const bool stands = cable.standing_ticks * config_.cable_tick >= limit;
-  if (!silent && !stands) return nullptr;
-  const auto now = Reactor::Clock::now();
-  const auto before = std::exchange(cable.last_standstill, std::optional(now));
-  if (stands || (before && now - *before < kSoonAgain)) {
-    const double speed = cable.rate.distrust(now);
-    reportSpeed({cable.spec.cable, config_.rank, ++cable.speed_reports, speed}, nullptr);
-    signalCables();
-  }
-  return silent ? kNoAnswer : kStandstill;
-}
-
-// What is sent must be acknowledged by the neighbour's system, however slowly the cable carries it;
-// and its process, which sends something in every tick, must be heard of now and then.
-void Endpoint::tickCable(OwnCable& cable) {
-  Link& link = *cable.link;
-  if (link.dead()) return;
-  if (!link.usable()) {
-    const int most = cable.unreported ? kMostMovingTicks : kMostJoiningTicks;
-    if (++cable.joining_ticks > most) link.drop(Loss::kSilent, "no greeting");
-    return;
-  }
-  if (cable.waiting_fd >= 0 && ++cable.old_ticks > kMostOldTicks) {
-    return link.drop(Loss::kClosed, "a new connection is there");
-  }
-  if (const char* why = standstillOf(cable)) return link.drop(Loss::kSilent, why);
-  cable.quiet_ticks = link.takeReceived() ? 0 : cable.quiet_ticks + 1;
-  if (cable.quiet_ticks * config_.cable_tick >= config_.silence_limit) {
-    return failAll(stoppedText(cable.spec.peerRank(), config_.silence_limit), true);
-  }
-  link.lookForAcknowledgements();
-  watchRate(cable);
-  if (!link.takeWrote()) sendHeader(link, heartbeat());
-}
-
-// A neighbour whose link is no cable cannot be reached another way: it is silent for whatever
-// reason, and fails all.
-void Endpoint::watchNeighbours() {
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const LinkSpec& spec = config_.links[i];
-    // In the memory of one process all ends stop together.
-    if (spec.cable == kNoCable && spec.kind != LinkKind::kMemory) {
-      neighbours_.push_back({links_[i].get(), spec.peerRank()});
-    }
-  }
-  if (!neighbours_.empty()) lookAtNeighbours();
-}
-
-void Endpoint::lookAtNeighbours() {
-  if (!failure_.empty()) return;
-  for (Neighbour& of : neighbours_) {
-    if (of.link->dead() || cables_held_ > 0) continue;
-    of.quiet_looks = of.link->takeReceived() ? 0 : of.quiet_looks + 1;
-    if (of.quiet_looks > kMostQuietLooks) {
-      return failAll(of.link->acknowledged() != Acknowledged::kNothing
-                         ? stoppedText(of.rank, config_.silence_limit)
-                         : "rank " + std::to_string(of.rank) + " is unreachable: " + kNoAnswer,
-                     true);
-    }
-    if (!of.link->takeWrote()) sendHeader(*of.link, heartbeat());
-  }
-  reactor_.after(config_.silence_limit / kMostQuietLooks, [this] { lookAtNeighbours(); });
-}
-
-// What a cable should carry, by the plan's rates and by what part of theirs other cables of this
-// rank carry: one that was slow from the first large message on has no better rate of its own.
-// Where all wait for that one, the others have but short messages, for which a part above 1 is no
-// evidence.
-double Endpoint::usualRate(const OwnCable& cable) const {
-  const auto planned = [this](const OwnCable& of) {
-    return graph_->cables()[of.spec.cable].rate * kBytesPerSecondOfGbps;
-  };
-  double part = 0;
-  for (const auto& [number, other] : cables_) {
-    if (planned(other) <= 0) continue;  // over cables of others
-    part = std::max({part, other.rate.bestBytesPerSecond() / planned(other),
-                     std::min(1.0, other.rate.bestBurstBytesPerSecond() / planned(other))});
-  }
-  return part * planned(cable);
-}
-
-// A slow cable is reported to all ranks, whose groups change their rings.
-void Endpoint::watchRate(OwnCable& cable) {
-  // What a cable carries that shares its interface depends on what the others carry.
-  if (!cable.spec.sends || sendersAt(cable.interface) > 1) return;
-  const auto change =
-      cable.rate.look(cable.link->sendProgress(), Reactor::Clock::now(), usualRate(cable));
-  if (!change) return;
-  const bool slow = change->speed < 1;
-  std::string text = "the link " + textOf(cable.link->name());
-  text += slow ? " is slow: it carries " + shortOf(change->speed * change->usual * 8e-6) + " of " +
-                     shortOf(change->usual * 8e-6) + " Mb/s"
-               : " is tried at its usual rate";
-  if (change->lost_part > 0) {
-    text += ", as " + shortOf(100 * change->lost_part) + " % of its packets are lost";
-  }
-  logLine(slow ? LogLevel::kWarning : LogLevel::kInfo, text);
-  reportSpeed({cable.spec.cable, config_.rank, ++cable.speed_reports, change->speed}, nullptr);
-  signalCables();
 }
 
 }  // namespace topoopt

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "common/log.h"
@@ -18,21 +19,17 @@
 namespace topoopt {
 namespace {
 
-// A payload from here on is written into its place.
-constexpr size_t kLongBytes = 16 << 10;
-// Messages that carry bytes of frames may fill so many receives, acknowledgements some more, what
-// gives room back more, and what waits for nothing the rest.
-constexpr size_t kDataSlots = 32;
-constexpr size_t kCountSlots = 38;
-constexpr size_t kRoomSlots = 44;
-constexpr size_t kSlots = 48;
-constexpr size_t kManyTaken = kDataSlots / 2;
 constexpr size_t kSlotBytes = 8 << 10;
 // `shm` copies messages of up to a page into the other end's memory; of longer ones it copies from
 // this process, which then must not end first.
 constexpr size_t kShmSlotBytes = 4 << 10;
-// How long the end of one side, or memory that is wanted back, is waited for.
+// How long the end of one side is waited for.
 constexpr std::chrono::milliseconds kSettleTime{1000};
+// Memory that is wanted back is waited for as long as payloads take, within these limits: nothing
+// else happens here meanwhile. Then the link is lost.
+constexpr std::chrono::milliseconds kShortestWait{50};
+constexpr std::chrono::milliseconds kLongestWait{500};
+constexpr int kPayloadTimes = 4;
 constexpr std::chrono::milliseconds kCloseTime{200};
 
 constexpr char kAsleep = 'z';
@@ -46,7 +43,7 @@ struct Hello {
   uint32_t slot_bytes;
   uint32_t name_bytes;
 };
-constexpr char kMagic[8] = {'t', 'o', 'p', 'o', 'f', 'a', 'b', '1'};
+constexpr char kMagic[8] = {'t', 'o', 'p', 'o', 'f', 'a', 'b', '2'};
 constexpr size_t kMostNameBytes = 1024;
 
 // Of the interface that a socket uses; one that has none is of this host.
@@ -97,7 +94,7 @@ size_t slotBytesOf(const std::string& provider) {
 }  // namespace
 
 FabricLink::FabricLink(const LinkSpec& spec, const Context& context)
-    : Link(spec, context), provider_(spec.provider), lower_(context.rank < spec.peerRank()) {
+    : Link(spec, context), provider_(spec.provider), slot_bytes_(slotBytesOf(spec.provider)) {
   take(spec);
 }
 
@@ -107,7 +104,8 @@ void FabricLink::take(const LinkSpec& spec) {
   port_ = std::make_unique<FabricPort>(FabricPort::Setup{.provider = provider_,
                                                          .source = sourceOf(spec.fd, provider_),
                                                          .slots = kSlots,
-                                                         .slot_bytes = slotBytesOf(provider_)});
+                                                         .slot_bytes = slot_bytes_,
+                                                         .payloads = kPayloads});
   free_slots_.clear();
   for (size_t i = 0; i < kSlots; ++i) free_slots_.push_back(i);
 }
@@ -117,15 +115,17 @@ void FabricLink::reopenBytes(const LinkSpec& spec) {
   unposted_.clear();
   arrived_.clear();
   unreceived_.clear();
-  target_.reset();
+  writing_.clear();
+  awaited_.clear();
   last_words_.reset();
-  write_ = Write::kNone;
-  attached_ = broken_ = reading_ended_ = end_wanted_ = placed_ = end_seen_ = socket_ended_ = false;
-  noted_ = peer_asleep_ = active_ = false;
-  sent_messages_ = taken_messages_ = in_flight_ = written_ = acknowledged_ = looked_ = 0;
+  attached_ = broken_ = reading_ended_ = end_wanted_ = end_seen_ = socket_ended_ = false;
+  noted_ = peer_asleep_ = active_ = refused_ = room_wanted_ = false;
+  sent_messages_ = taken_messages_ = in_flight_ = written_ = begun_ = acknowledged_ = looked_ = 0;
   received_messages_ = posted_again_ = said_posted_ = consumed_ = said_consumed_ = 0;
-  advertised_ = 0;
-  place_ = advertised_place_ = nullptr;
+  looked_ahead_ = pause_at_ = 0;
+  into_ = nullptr;
+  filled_ = 0;
+  payload_time_ = {};
   guarded([&] { take(spec); });
 }
 
@@ -144,7 +144,7 @@ void FabricLink::sendHello() {
   Hello hello{};
   std::memcpy(hello.magic, kMagic, sizeof kMagic);
   std::strncpy(hello.provider, provider_.c_str(), sizeof hello.provider - 1);
-  hello.slot_bytes = static_cast<uint32_t>(slotBytesOf(provider_));
+  hello.slot_bytes = static_cast<uint32_t>(slot_bytes_);
   hello.name_bytes = static_cast<uint32_t>(name.size());
   std::vector<std::byte> bytes(sizeof hello + name.size());
   std::memcpy(bytes.data(), &hello, sizeof hello);
@@ -210,7 +210,7 @@ bool FabricLink::takeHello() {
     return false;
   }
   hello.provider[sizeof hello.provider - 1] = '\0';
-  if (hello.provider != provider_ || hello.slot_bytes != slotBytesOf(provider_)) {
+  if (hello.provider != provider_ || hello.slot_bytes != slot_bytes_) {
     broken("the other end uses libfabric's provider " + std::string(hello.provider) +
            ", this one " + provider_ + ": choose one transport for all ranks");
     return false;
@@ -254,15 +254,6 @@ bool FabricLink::drained() {
 
 // ---- the provider ------------------------------------------------------------------------------
 
-template <typename Function>
-void FabricLink::guarded(Function function) {
-  try {
-    function();
-  } catch (const FabricError& error) {
-    broken(error.what());
-  }
-}
-
 void FabricLink::broken(const std::string& why) {
   if (std::exchange(broken_, true)) return;
   error_ = why;
@@ -295,7 +286,7 @@ bool FabricLink::progress() {
   const bool some = !done_.empty();
   if (attached_ && !broken_) {
     post();
-    if (write_ == Write::kRefused) tryWrite();
+    if (refused_) becameWritable();
   }
   return some;
 }
@@ -306,25 +297,18 @@ void FabricLink::handle(const FabricPort::Completion& done) {
       --in_flight_;
       free_slots_.push_back(done.index);
       if (wantsToWrite()) becameWritable();
-      if (free_slots_.size() == 1) becameReadable();  // an advertisement may wait for it
+      if (room_wanted_) becameReadable();
       break;
     case FabricPort::Done::kReceived:
       active();
       received(done.index, done.bytes);
       break;
     case FabricPort::Done::kWritten:
-      write_ = Write::kDone;
-      becameWritable();
+      payloadWritten(done.index);
       break;
     case FabricPort::Done::kPlaced:
       active();
-      if (advertised_ == 0 ||
-          static_cast<uint32_t>(done.data) != static_cast<uint32_t>(consumed_)) {
-        return broken("received a payload that nothing waits for");
-      }
-      placed_ = true;
-      port_->withdraw();
-      becameReadable();
+      placed(static_cast<uint32_t>(done.data));
       break;
     case FabricPort::Done::kFailed:
       failed(done);
@@ -338,14 +322,14 @@ void FabricLink::received(size_t slot, size_t bytes) {
   const std::byte* const message = port_->receiveSlot(slot);
   std::memcpy(&header, message, sizeof header);
   // What is being written may have been consumed before this end knows that it is written.
-  const uint64_t most = written_ + (write_ == Write::kNone ? 0 : target_->bytes);
-  const bool right = header.bytes == bytes - sizeof header && header.consumed <= most &&
+  const bool right = header.bytes == bytes - sizeof header && header.consumed <= begun_ &&
                      header.posted <= sent_messages_;
   if (!right) return broken("received something that is no message");
   ++received_messages_;
   acknowledged_ = std::max(acknowledged_, header.consumed);
   taken_messages_ = std::max(taken_messages_, header.posted);
   if (wantsToWrite()) becameWritable();
+  if (room_wanted_) becameReadable();
   switch (header.kind) {
     case Kind::kBytes:
       arrived_.push_back({slot, sizeof header, bytes, header.position});
@@ -354,9 +338,7 @@ void FabricLink::received(size_t slot, size_t bytes) {
       FabricPort::Advert advert;
       if (header.bytes != sizeof advert) return broken("received something that is no message");
       std::memcpy(&advert, message + sizeof header, sizeof advert);
-      target_ = advert;
-      target_position_ = header.position;
-      becameWritable();
+      takeAdvert(header.position, advert);
       break;
     }
     case Kind::kEnd:
@@ -380,196 +362,6 @@ void FabricLink::postReceive(size_t slot) {
   });
 }
 
-// ---- messages ----------------------------------------------------------------------------------
-
-bool FabricLink::mayFill(size_t most_outstanding) const {
-  return !free_slots_.empty() && sent_messages_ - taken_messages_ < most_outstanding;
-}
-
-// Where the payload of a message goes; there must be a slot.
-std::byte* FabricLink::begin(Kind kind, uint64_t position) {
-  filling_ = free_slots_.back();
-  free_slots_.pop_back();
-  const MessageHeader header{kind, 0, position, consumed_, posted_again_};
-  said_consumed_ = consumed_;
-  said_posted_ = posted_again_;
-  std::memcpy(port_->sendSlot(filling_), &header, sizeof header);
-  return port_->sendSlot(filling_) + sizeof header;
-}
-
-void FabricLink::finish(size_t bytes) {
-  const auto size = static_cast<uint32_t>(bytes);
-  std::memcpy(port_->sendSlot(filling_) + offsetof(MessageHeader, bytes), &size, sizeof size);
-  unposted_.push_back({filling_, sizeof(MessageHeader) + bytes});
-  ++sent_messages_;
-  ++in_flight_;
-  post();
-}
-
-void FabricLink::post() {
-  guarded([&] {
-    while (!unposted_.empty() && port_->send(unposted_.front().slot, unposted_.front().bytes)) {
-      unposted_.pop_front();
-      active();
-    }
-    if (!unposted_.empty()) active();  // the other end may have to make room
-    while (!unreceived_.empty() && port_->receive(unreceived_.front())) unreceived_.pop_front();
-  });
-}
-
-// Says what was consumed, and which receives are posted again, if the other end should know.
-void FabricLink::sendCounts(bool at_once) {
-  const bool room = posted_again_ - said_posted_ >= kManyTaken;
-  if (!room && (!at_once || consumed_ == said_consumed_)) return;
-  if (!attached_ || broken_ || socket_ended_ || reading_ended_) return;
-  if (!mayFill(room ? kRoomSlots : kCountSlots)) return;
-  begin(Kind::kCounts, written_);
-  finish(0);
-}
-
-// ---- reading -----------------------------------------------------------------------------------
-
-void FabricLink::takeSlot(const Arrived& front) {
-  const size_t slot = front.slot;
-  arrived_.pop_front();
-  postReceive(slot);
-  sendCounts(false);
-}
-
-size_t FabricLink::copyOut(const iovec* parts, int part_count) {
-  size_t copied = 0;
-  int part = 0;
-  size_t filled = 0;  // of this part
-  while (part < part_count && !arrived_.empty() && !broken_) {
-    Arrived& front = arrived_.front();
-    if (front.position != consumed_) break;  // a payload comes first that is being written
-    const size_t bytes = std::min(front.end - front.begin, parts[part].iov_len - filled);
-    std::memcpy(static_cast<std::byte*>(parts[part].iov_base) + filled,
-                port_->receiveSlot(front.slot) + front.begin, bytes);
-    front.begin += bytes;
-    front.position += bytes;
-    filled += bytes;
-    copied += bytes;
-    consumed_ += bytes;
-    if (front.begin == front.end) takeSlot(front);
-    if (filled == parts[part].iov_len) {
-      ++part;
-      filled = 0;
-    }
-  }
-  return copied;
-}
-
-Io FabricLink::readBytes(const iovec* parts, int part_count, size_t& count) {
-  place_ = static_cast<std::byte*>(parts[0].iov_base);
-  if (std::exchange(placed_, false)) {
-    const size_t bytes = std::exchange(advertised_, 0);
-    consumed_ += bytes;
-    count += bytes;
-    return Io::kMore;
-  }
-  if (const size_t copied = copyOut(parts, part_count); copied > 0) {
-    count += copied;
-    return Io::kMore;
-  }
-  if (broken_) return Io::kBroken;
-  if (end_seen_ && arrived_.empty() && advertised_ == 0) return Io::kEnded;
-  if (!socket_ended_) return Io::kBlocked;
-  if (!drained()) return Io::kBlocked;  // poll() asks again
-  return arrived_.empty() && !placed_ ? Io::kEnded : Io::kMore;
-}
-
-// The rest of a long payload is all of it: none has come in messages.
-void FabricLink::expect(size_t bytes) {
-  const bool may = attached_ && !broken_ && !socket_ended_ && !reading_ended_;
-  if (!may || bytes < kLongBytes || advertised_ > 0 || free_slots_.empty()) return;
-  guarded([&] {
-    const FabricPort::Advert advert = port_->advertise(place_, bytes);
-    advertised_ = bytes;
-    advertised_place_ = place_;
-    std::memcpy(begin(Kind::kAdvert, consumed_), &advert, sizeof advert);
-    finish(sizeof advert);
-  });
-}
-
-// ---- writing -----------------------------------------------------------------------------------
-
-void FabricLink::tryWrite() {
-  guarded([&] {
-    if (port_->write(write_from_, *target_, static_cast<uint32_t>(target_position_))) {
-      write_ = Write::kInFlight;
-    }
-    active();
-  });
-}
-
-// A part that is written into its place; the memory of it is in use until then.
-Io FabricLink::writeLong(const iovec& part, size_t& count) {
-  if (write_ == Write::kDone) {
-    write_ = Write::kNone;
-    written_ += part.iov_len;
-    count += part.iov_len;
-    target_.reset();
-    return Io::kMore;
-  }
-  if (write_ != Write::kNone || !target_) return Io::kBlocked;
-  if (target_position_ != written_ || target_->bytes != part.iov_len) {
-    broken("the other end waits for another payload");
-    return Io::kBroken;
-  }
-  write_from_ = static_cast<const std::byte*>(part.iov_base);
-  write_ = Write::kRefused;
-  tryWrite();
-  return broken_ ? Io::kBroken : Io::kBlocked;
-}
-
-Io FabricLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
-  if (broken_) return Io::kBroken;
-  if (socket_ended_) return Io::kEnded;
-  if (!attached_) return Io::kBlocked;
-  const size_t room = slotBytesOf(provider_) - sizeof(MessageHeader);
-  size_t filled = 0;
-  std::byte* into = nullptr;
-  const auto flush = [&] {
-    if (into != nullptr) finish(std::exchange(filled, 0));
-    into = nullptr;
-  };
-  Io io = Io::kMore;
-  for (int i = 0; i < part_count && io == Io::kMore && !broken_; ++i) {
-    if (parts[i].iov_len >= kLongBytes) {
-      flush();
-      io = writeLong(parts[i], count);
-      continue;
-    }
-    for (size_t at = 0; at < parts[i].iov_len;) {
-      if (into == nullptr) {
-        if (!mayFill(kDataSlots)) {
-          io = Io::kBlocked;
-          break;
-        }
-        into = begin(Kind::kBytes, written_);
-      }
-      const size_t bytes = std::min(room - filled, parts[i].iov_len - at);
-      std::memcpy(into + filled, static_cast<const std::byte*>(parts[i].iov_base) + at, bytes);
-      at += bytes;
-      filled += bytes;
-      written_ += bytes;
-      count += bytes;
-      if (filled == room) flush();
-    }
-  }
-  flush();
-  return broken_ ? Io::kBroken : io;
-}
-
-void FabricLink::endWriting() {
-  end_wanted_ = !attached_;
-  if (!attached_ || broken_ || socket_ended_) return;
-  if (!mayFill(kSlots)) return broken("the other end takes no messages");
-  begin(Kind::kEnd, written_);
-  finish(0);
-}
-
 // ---- ends --------------------------------------------------------------------------------------
 
 bool FabricLink::delivered() const {
@@ -588,31 +380,52 @@ Acknowledged FabricLink::acknowledged() {
   return known && info.tcpi_retransmits > 0 ? Acknowledged::kNothing : Acknowledged::kAdvances;
 }
 
-bool FabricLink::waitFor(bool (FabricLink::*met)() const) {
-  const auto until = Reactor::Clock::now() + kSettleTime;
-  while (!(this->*met)() && !broken_ && port_ && Reactor::Clock::now() < until) progress();
-  return (this->*met)();
+template <typename Condition>
+bool FabricLink::waitUntil(Condition met) {
+  const auto wait = std::clamp<std::chrono::duration<double>>(kPayloadTimes * payload_time_,
+                                                              kShortestWait, kLongestWait);
+  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+  while (!met() && !broken_ && port_ && Clock::now() < until) {
+    if (!progress()) std::this_thread::yield();  // the other end may need the processor
+  }
+  return met();
 }
 
-// The memory of a payload that is being written into is wanted back.
+// The memory of payloads that are being written into is wanted back.
 void FabricLink::settleReading(const std::byte* begin, const std::byte* end) {
-  if (advertised_ == 0 || placed_ || advertised_place_ < begin || advertised_place_ >= end) return;
-  if (waitFor(&FabricLink::placed)) return;
+  const bool settled = waitUntil([&] {
+    return std::none_of(awaited_.begin(), awaited_.end(), [&](const Awaited& awaited) {
+      return !awaited.placed && awaited.place >= begin && awaited.place < end;
+    });
+  });
+  if (settled) return;
   broken("a payload whose receive was given up did not come");
   closePort();
 }
 
-// So is that of one that is being written.
+// So is that of those that are being written.
 void FabricLink::settleWriting() {
-  if (writeSettled() || waitFor(&FabricLink::writeSettled)) return;
+  const bool settled = waitUntil([&] {
+    return std::none_of(writing_.begin(), writing_.end(), [](const Writing& writing) {
+      return writing.state == Writing::State::kInFlight;
+    });
+  });
+  if (settled) return;
   broken("a payload that was given up could not be written");
   closePort();
 }
 
-// From now on nothing is written here, or read from here.
+// From now on nothing is written here, or read from here. `shm` does both only while it is called;
+// its memory stays until the other end has closed, see linger().
 void FabricLink::closePort() {
-  if (waits_on_ >= 0) reactor().unwatch(std::exchange(waits_on_, -1));
-  port_.reset();
+  if (!port_) return;
+  if (waits_on_ >= 0) {
+    reactor().unwatch(std::exchange(waits_on_, -1));
+    port_.reset();
+  } else {
+    for (const Awaited& awaited : awaited_) port_->withdraw(awaited.index);
+    given_up_ = std::move(port_);
+  }
 }
 
 void FabricLink::closeBytes() {
@@ -628,11 +441,11 @@ void FabricLink::closeBytes() {
         ::send(socket_.get(), words, sizeof words, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   reactor().unwatch(socket_.get());
-  if (port_ && waits_on_ < 0) {
-    shutdown(socket_.get(), SHUT_WR);
-    linger(std::move(port_), std::move(socket_));
-  }
   closePort();
+  if (given_up_) {
+    shutdown(socket_.get(), SHUT_WR);
+    linger(std::move(given_up_), std::move(socket_));
+  }
   shutdown(socket_.get(), SHUT_RDWR);
   socket_.reset();
 }
@@ -649,10 +462,10 @@ bool FabricLink::prepareToSleep() {
   if (dead() || !port_) return true;
   sendCounts(true);
   if (!attached_) return true;  // the socket brings the name
-  if (!unposted_.empty() || write_ == Write::kRefused || socket_ended_) return false;
+  if (!unposted_.empty() || refused_ || socket_ended_) return false;
   if (waits_on_ >= 0) return port_->mayWait();
   // Such a provider may move a payload in pieces, of which it reports but the last.
-  if (advertised_ > 0 || write_ != Write::kNone || in_flight_ > 0) return false;
+  if (!awaited_.empty() || !writing_.empty() || in_flight_ > 0) return false;
   if (!std::exchange(noted_, true)) say(kAsleep);
   return !progress();
 }

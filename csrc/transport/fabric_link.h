@@ -10,6 +10,11 @@
 // interface writes it there, with a number that notifies the receiver. Every message carries how
 // far the stream has been consumed, which is what a link of a cable keeps its frames for.
 //
+// Several payloads are under way at a time, so that the round trip of one passes behind others: the
+// sender goes on with the headers of the next frames (they are begun, and cannot be dropped), and
+// the receiver looks at headers before their turn, to say where their payloads go. Frames are still
+// handed over in their order.
+//
 // Memory is registered while it is advertised or written from, so no registration outlives what it
 // is of. Where registering is expensive, `verbs` keeps a cache of its own, which watches the
 // process's memory; a second one here could not know what was unmapped.
@@ -17,6 +22,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <optional>
 #include <vector>
@@ -29,6 +35,9 @@ namespace topoopt {
 
 class FabricLink final : public Link, private Reactor::Poller {
  public:
+  static constexpr size_t kSlots = 56;    // for messages, each way
+  static constexpr size_t kPayloads = 8;  // under way at a time, each way
+
   // Throws FabricError or std::invalid_argument.
   FabricLink(const LinkSpec& spec, const Context& context);
   ~FabricLink() override { close(); }
@@ -58,11 +67,30 @@ class FabricLink final : public Link, private Reactor::Poller {
     size_t slot;
     size_t bytes;
   };
-  enum class Write : uint8_t { kNone, kRefused, kInFlight, kDone };  // kRefused: try again
+  using Clock = Reactor::Clock;
+  // A long payload that the other end has been notified of.
+  struct Writing {
+    enum class State : uint8_t { kAnnounced, kInFlight, kDone };
+    uint64_t position;
+    size_t bytes;
+    size_t index;  // at the port
+    State state = State::kAnnounced;
+    std::optional<FabricPort::Advert> target{};
+    Clock::time_point begun{};  // when the interface got it
+  };
+  // One whose place is advertised.
+  struct Awaited {
+    uint64_t position;
+    size_t bytes;
+    size_t index;
+    const std::byte* place;
+    bool placed = false;
+  };
 
   Io readBytes(const iovec* parts, int part_count, size_t& count) override;
   Io writeBytes(const iovec* parts, int part_count, size_t& count) override;
-  void expect(size_t bytes) override;
+  size_t batchBytes() const override;
+  size_t begunBytes() const override { return static_cast<size_t>(begun_ - written_); }
   void endWriting() override;
   void closeBytes() override;
   size_t unacknowledgedBytes() override { return written_ - std::min(written_, acknowledged_); }
@@ -91,7 +119,13 @@ class FabricLink final : public Link, private Reactor::Poller {
   void active();
   bool drained();
   template <typename Function>
-  void guarded(Function function);
+  void guarded(Function function) {
+    try {
+      function();
+    } catch (const FabricError& error) {
+      broken(error.what());
+    }
+  }
 
   bool mayFill(size_t most_outstanding) const;
   std::byte* begin(Kind kind, uint64_t position);
@@ -101,17 +135,26 @@ class FabricLink final : public Link, private Reactor::Poller {
   size_t copyOut(const iovec* parts, int part_count);
   void takeSlot(const Arrived& front);
   void postReceive(size_t slot);
-  Io writeLong(const iovec& part, size_t& count);
-  void tryWrite();
-  bool waitFor(bool (FabricLink::*met)() const);
-  bool writeSettled() const { return write_ != Write::kInFlight && write_ != Write::kRefused; }
-  bool placed() const { return placed_; }
+  bool peek(uint64_t position, FrameHeader& header) const;
+  void lookAhead();
+  void advertise(const FrameHeader& header, uint64_t position);
+  void takeAdvert(uint64_t position, const FabricPort::Advert& advert);
+  void placed(uint32_t position);
+  bool beginShort(const iovec& part, size_t skip);
+  void flush();
+  void beginLong(const iovec& part);
+  bool write(Writing& writing, const std::byte* from);
+  void payloadWritten(size_t index);
+  size_t countWritten();
+  template <typename Condition>
+  bool waitUntil(Condition met);
 
   const std::string provider_;
-  const bool lower_;  // of the two ranks: for the log
+  const size_t slot_bytes_;
   Descriptor socket_;
   std::vector<std::byte> control_;  // came over the socket and is not yet understood
   std::unique_ptr<FabricPort> port_;
+  std::unique_ptr<FabricPort> given_up_;      // one without a descriptor, until the link is closed
   std::vector<FabricPort::Completion> done_;  // of one progress
   int waits_on_ = -1;
   bool attached_ = false;
@@ -122,17 +165,20 @@ class FabricLink final : public Link, private Reactor::Poller {
   // Sending.
   std::vector<size_t> free_slots_;
   std::deque<Posted> unposted_;  // for which the provider has had no room yet
-  size_t filling_ = 0;
+  size_t filling_ = 0;           // the slot
+  std::byte* into_ = nullptr;    // it, where it takes bytes of frames
+  size_t filled_ = 0;            // so many
   uint64_t sent_messages_ = 0;
   uint64_t taken_messages_ = 0;  // by the other end, whose receives are posted again
   size_t in_flight_ = 0;
   uint64_t written_ = 0;       // of the stream
+  uint64_t begun_ = 0;         // of it: in messages, or announced
   uint64_t acknowledged_ = 0;  // of it
   uint64_t looked_ = 0;        // acknowledged_ when acknowledged() was called
-  std::optional<FabricPort::Advert> target_;
-  uint64_t target_position_ = 0;
-  Write write_ = Write::kNone;
-  const std::byte* write_from_ = nullptr;
+  std::deque<Writing> writing_;
+  size_t begun_payloads_ = 0;
+  bool refused_ = false;                          // the provider had no room for a payload
+  std::chrono::duration<double> payload_time_{};  // that one takes, about
 
   // Receiving.
   std::deque<Arrived> arrived_;
@@ -142,10 +188,11 @@ class FabricLink final : public Link, private Reactor::Poller {
   uint64_t said_posted_ = 0;
   uint64_t consumed_ = 0;
   uint64_t said_consumed_ = 0;
-  std::byte* place_ = nullptr;  // of the payload that is being read
-  size_t advertised_ = 0;       // bytes; 0: nothing is
-  std::byte* advertised_place_ = nullptr;
-  bool placed_ = false;
+  std::deque<Awaited> awaited_;
+  size_t advertised_payloads_ = 0;
+  uint64_t looked_ahead_ = 0;  // the headers of frames up to here are known
+  uint64_t pause_at_ = 0;      // what comes later depends on the frame that ends here
+  bool room_wanted_ = false;   // for an advertisement
   bool end_seen_ = false;
   bool socket_ended_ = false;
   std::optional<uint64_t> last_words_;  // messages that the other end had sent when it closed

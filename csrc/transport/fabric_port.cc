@@ -229,13 +229,14 @@ struct FabricPort::State {
   // Outlives what is registered of it.
   std::vector<std::byte> sends, receives;
   std::vector<fi_context2> send_contexts, receive_contexts;
-  fi_context2 write_context{};
+  std::vector<fi_context2> write_contexts;
   std::vector<std::byte> name;
   Owned<fid_fabric> fabric;
   Owned<fid_domain> domain;
   Owned<fid_av> addresses;
   Owned<fid_cq> completions;
-  Owned<fid_mr> send_memory, receive_memory, advertised, written;
+  Owned<fid_mr> send_memory, receive_memory;
+  std::vector<Owned<fid_mr>> advertised, written;
   Owned<fid_ep> endpoint;  // is closed first: then nothing is written any more
   fi_addr_t peer = FI_ADDR_UNSPEC;
   int descriptor = -1;
@@ -267,7 +268,7 @@ void FabricPort::State::open() {
   check(provider, "fi_av_open", fi_av_open(domain.get(), &table, &opened_table, nullptr));
   addresses.reset(opened_table);
   fi_cq_attr queue{};
-  queue.size = 4 * slots;
+  queue.size = 4 * slots + 2 * write_contexts.size();
   queue.format = FI_CQ_FORMAT_DATA;
   queue.wait_obj = FI_WAIT_FD;
   fid_cq* opened_queue = nullptr;
@@ -330,6 +331,9 @@ FabricPort::FabricPort(const Setup& setup) : state_(std::make_unique<State>()) {
   state.receives.resize(setup.slots * setup.slot_bytes);
   state.send_contexts.resize(setup.slots);
   state.receive_contexts.resize(setup.slots);
+  state.write_contexts.resize(setup.payloads);
+  state.written.resize(setup.payloads);
+  state.advertised.resize(setup.payloads);
   state.open();
   if (state.has(FI_MR_LOCAL)) {
     state.send_memory = state.registered(state.sends.data(), state.sends.size(), FI_SEND);
@@ -383,41 +387,43 @@ bool FabricPort::receive(size_t index) {
   return true;
 }
 
-bool FabricPort::write(const std::byte* from, const Advert& to, uint32_t data) {
+bool FabricPort::write(size_t index, const std::byte* from, const Advert& to, uint32_t data) {
   State& state = *state_;
-  if (state.has(FI_MR_LOCAL) && !state.written) {
-    state.written = state.registered(from, to.bytes, FI_WRITE);
-  }
+  Owned<fid_mr>& memory = state.written[index];
+  if (state.has(FI_MR_LOCAL)) memory = state.registered(from, to.bytes, FI_WRITE);
   const ssize_t result =
-      fi_writedata(state.endpoint.get(), from, to.bytes, state.localOf(state.written), data,
-                   state.peer, to.address, to.key, &state.write_context);
+      fi_writedata(state.endpoint.get(), from, to.bytes, state.localOf(memory), data, state.peer,
+                   to.address, to.key, &state.write_contexts[index]);
+  if (result == 0) return true;
+  memory.reset();
   if (result == -FI_EAGAIN) return false;
   check(state.provider, "fi_writedata", result);
   return true;
 }
 
-FabricPort::Advert FabricPort::advertise(std::byte* place, size_t bytes) {
+FabricPort::Advert FabricPort::advertise(size_t index, std::byte* place, size_t bytes) {
   State& state = *state_;
-  state.advertised = state.registered(place, bytes, FI_REMOTE_WRITE);
+  Owned<fid_mr>& memory = state.advertised[index];
+  memory = state.registered(place, bytes, FI_REMOTE_WRITE);
   const bool absolute = state.has(FI_MR_VIRT_ADDR);
-  return {absolute ? reinterpret_cast<uintptr_t>(place) : 0, fi_mr_key(state.advertised.get()),
-          bytes};
+  return {absolute ? reinterpret_cast<uintptr_t>(place) : 0, fi_mr_key(memory.get()), bytes};
 }
 
-void FabricPort::withdraw() { state_->advertised.reset(); }
+void FabricPort::withdraw(size_t index) { state_->advertised[index].reset(); }
 
 FabricPort::Completion FabricPort::State::completionOf(const fi_cq_data_entry& entry) {
   if ((entry.flags & FI_REMOTE_CQ_DATA) != 0 && (entry.flags & FI_RECV) == 0) {
     return {.done = Done::kPlaced, .data = entry.data};
   }
   const auto* const context = static_cast<const fi_context2*>(entry.op_context);
-  if (context == &write_context) {
-    written.reset();
-    return {.done = Done::kWritten};
-  }
   const auto in = [context](const std::vector<fi_context2>& all) {
     return context >= all.data() && context < all.data() + all.size();
   };
+  if (in(write_contexts)) {
+    const auto index = static_cast<size_t>(context - write_contexts.data());
+    written[index].reset();
+    return {.done = Done::kWritten, .index = index};
+  }
   if (in(send_contexts)) {
     return {.done = Done::kSent, .index = static_cast<size_t>(context - send_contexts.data())};
   }
@@ -493,9 +499,9 @@ std::byte* FabricPort::sendSlot(size_t) { return nullptr; }
 const std::byte* FabricPort::receiveSlot(size_t) const { return nullptr; }
 bool FabricPort::send(size_t, size_t) { return false; }
 bool FabricPort::receive(size_t) { return false; }
-bool FabricPort::write(const std::byte*, const Advert&, uint32_t) { return false; }
-FabricPort::Advert FabricPort::advertise(std::byte*, size_t) { return {}; }
-void FabricPort::withdraw() {}
+bool FabricPort::write(size_t, const std::byte*, const Advert&, uint32_t) { return false; }
+FabricPort::Advert FabricPort::advertise(size_t, std::byte*, size_t) { return {}; }
+void FabricPort::withdraw(size_t) {}
 void FabricPort::progress(std::vector<Completion>&) {}
 int FabricPort::descriptor() const { return -1; }
 bool FabricPort::mayWait() { return true; }

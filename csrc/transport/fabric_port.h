@@ -40,7 +40,7 @@ class FabricPort {
   enum class Done {
     kSent,      // the slot `index` may be filled again
     kReceived,  // `bytes` are in the slot `index`
-    kWritten,   // the memory of write() is free again
+    kWritten,   // the memory of the write `index` is free again
     kPlaced,    // the other end has written, and says `data`
     kFailed,    // see `why`
   };
@@ -63,6 +63,7 @@ class FabricPort {
     std::vector<std::byte> source;  // a sockaddr of the interface; empty where there is none
     size_t slots = 0;               // to receive into, all of them posted; and as many to send from
     size_t slot_bytes = 0;
+    size_t payloads = 1;  // that are written at a time, and advertised
   };
 
   // Throws FabricError: libfabric is missing, or its provider has nothing there.
@@ -81,12 +82,13 @@ class FabricPort {
   // These return false while the provider has no room, and throw FabricError.
   bool send(size_t index, size_t bytes);
   bool receive(size_t index);
-  // Into what the other end has advertised, which is notified with `data`.
-  bool write(const std::byte* from, const Advert& to, uint32_t data);
+  // Into what the other end has advertised, which is notified with `data`. `index` is that of none
+  // that is not yet kWritten.
+  bool write(size_t index, const std::byte* from, const Advert& to, uint32_t data);
 
-  // One at a time, until the other end has written, or withdraw(). Throws FabricError.
-  Advert advertise(std::byte* place, size_t bytes);
-  void withdraw();
+  // Until withdraw(index). Throws FabricError.
+  Advert advertise(size_t index, std::byte* place, size_t bytes);
+  void withdraw(size_t index);
 
   // Lets the provider work; appends what is done.
   void progress(std::vector<Completion>& done);

@@ -267,14 +267,23 @@ void FrameQueue::hurry(uint32_t channel) {
   for (const auto& message : free) complete(*message);
 }
 
-FrameQueue::Kept FrameQueue::takeKept() {
-  if (written_ > 0) {
-    OutFrame begun = std::move(ready_.front());
+// Of those that are ready, the first ones, of which the other end may have something.
+size_t FrameQueue::begunFrames(size_t begun) const {
+  size_t frames = 0;
+  for (size_t end = 0; frames < ready_.size() && end < written_ + begun; ++frames) {
+    end += sizeOf(ready_[frames].header);
+  }
+  return frames;
+}
+
+FrameQueue::Kept FrameQueue::takeKept(size_t begun) {
+  for (size_t frames = begunFrames(begun); frames > 0; --frames) {
+    OutFrame first = std::move(ready_.front());
     ready_.pop_front();
-    ready_bytes_ -= sizeOf(begun.header);
+    ready_bytes_ -= sizeOf(first.header);
     written_ = 0;
-    account(begun.header);
-    finishFrame(std::move(begun));
+    account(first.header);
+    finishFrame(std::move(first));
   }
   Kept taken{kept_first_, {}};
   std::vector<std::shared_ptr<SendProgress>> free;
@@ -309,7 +318,8 @@ bool FrameQueue::ownData(const OutFrame& frame, uint32_t channel) const {
          !relayed(frame.header);
 }
 
-void FrameQueue::dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped) {
+void FrameQueue::dropOwn(uint32_t channel, size_t begun,
+                         const std::function<void(const FrameHeader&)>& dropped) {
   for (KeptFrame& kept : kept_) {
     if (!ownData(kept.frame, channel) || !kept.frame.message) continue;
     own(kept.frame);
@@ -324,10 +334,11 @@ void FrameQueue::dropOwn(uint32_t channel, const std::function<void(const FrameH
       return true;
     });
   }
+  const size_t begun_frames = begunFrames(begun);
   for (auto frame = ready_.begin(); frame != ready_.end();) {
     if (!ownData(*frame, channel)) {
       ++frame;
-    } else if (frame == ready_.begin() && written_ > 0) {
+    } else if (frame < ready_.begin() + static_cast<ptrdiff_t>(begun_frames)) {
       frame->message.reset();
       own(*frame);
       ++frame;
@@ -340,7 +351,7 @@ void FrameQueue::dropOwn(uint32_t channel, const std::function<void(const FrameH
   if (empty()) stopBusy();
 }
 
-void FrameQueue::dropData() {
+void FrameQueue::dropData(size_t begun) {
   for (const auto& [key, flow] : flows_) {
     for (const OutFrame& frame : flow.frames) waitsNoMore(frame.header);
   }
@@ -348,7 +359,7 @@ void FrameQueue::dropData() {
   turns_.clear();
   flows_.clear();
   waiting_ = 0;
-  const auto first = ready_.begin() + (written_ > 0 ? 1 : 0);
+  const auto first = ready_.begin() + static_cast<ptrdiff_t>(begunFrames(begun));
   std::for_each(first, ready_.end(), [this](const OutFrame& frame) { waitsNoMore(frame.header); });
   ready_.erase(
       std::remove_if(first, ready_.end(),

@@ -109,20 +109,22 @@ class FrameQueue {
   // links; each is returned once.
   std::vector<uint32_t> takeWritten() { return std::exchange(written_channels_, {}); }
 
-  // When the connection is lost: what was written, also in part, and not acknowledged; the number
-  // of its first frame in the connection is `first`. Then what was not written. As wrote().
+  // When the connection is lost: what was written, or begun, also in part, and not acknowledged;
+  // the number of its first frame in the connection is `first`. Then what was not written. As
+  // wrote(). `begun`: the other end may have so many bytes more than were written.
   struct Kept {
     uint64_t first = 0;
     std::vector<OutFrame> frames;
   };
-  Kept takeKept();
+  Kept takeKept(size_t begun = 0);
   std::vector<OutFrame> takeUnwritten();
 
   // Drops the frames of this rank's own flows on `channel` and calls `dropped` for each; what is
-  // kept or half written is copied, so the caller's memory is free afterwards.
-  void dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped);
-  // Drops all data frames but one that is half written.
-  void dropData();
+  // kept, half written or begun is copied, so the caller's memory is free afterwards.
+  void dropOwn(uint32_t channel, size_t begun,
+               const std::function<void(const FrameHeader&)>& dropped);
+  // Drops all data frames but one that is half written, and those that are begun.
+  void dropData(size_t begun = 0);
   // Drops everything.
   void clear();
 
@@ -147,6 +149,7 @@ class FrameQueue {
 
   bool relayed(const FrameHeader& header) const { return header.source != rank_; }
   bool ownData(const OutFrame& frame, uint32_t channel) const;
+  size_t begunFrames(size_t begun) const;
   void startBusy();
   void stopBusy();
   bool takeNext();

@@ -17,7 +17,8 @@ FrameReader::Step FrameReader::next() {
     }
     in_frame_ = true;
     left_ = header_.payload_bytes;
-    return Step::kPlace;
+    if (!takePlaceAhead()) return Step::kPlace;
+    return next();
   }
   const size_t taken = std::min(left_, ahead);
   if (taken > 0) {
@@ -29,6 +30,27 @@ FrameReader::Step FrameReader::next() {
   if (left_ > 0) return Step::kRead;
   in_frame_ = false;
   return Step::kFrame;
+}
+
+std::byte* FrameReader::placeAhead(const FrameHeader& header, std::byte* place) {
+  PayloadBuffer own = buffers_.take(place != nullptr ? 0 : header.payload_bytes);
+  std::byte* const at = place != nullptr ? place : own.data();
+  placed_ahead_.push_back({header, place != nullptr, at, std::move(own)});
+  return at;
+}
+
+// Whether the place of this frame was decided before its turn.
+bool FrameReader::takePlaceAhead() {
+  if (placed_ahead_.empty() ||
+      std::memcmp(&placed_ahead_.front().header, &header_, sizeof header_) != 0) {
+    return false;
+  }
+  Ahead& ahead = placed_ahead_.front();
+  placed_ = ahead.placed;
+  at_ = ahead.at;
+  own_ = std::move(ahead.own);
+  placed_ahead_.pop_front();
+  return true;
 }
 
 void FrameReader::payloadTo(std::byte* place) {
@@ -63,9 +85,15 @@ void FrameReader::reset() {
   in_frame_ = false;
   left_ = 0;
   own_ = {};
+  placed_ahead_.clear();
 }
 
 void FrameReader::redirect(const std::byte* begin, const std::byte* end) {
+  for (Ahead& ahead : placed_ahead_) {
+    if (!ahead.own.empty() || ahead.at < begin || ahead.at >= end) continue;
+    ahead.own = buffers_.take(ahead.header.payload_bytes);
+    ahead.at = ahead.own.data();
+  }
   if (!in_frame_ || left_ == 0 || at_ < begin || at_ >= end) return;
   own_ = buffers_.take(left_);
   at_ = own_.data();

@@ -1,5 +1,8 @@
 // Cuts what arrives on a link into frames. Payload goes straight to its place; only headers, and
 // payload that came with them, pass through a small buffer.
+//
+// A link that has payloads written into their places by the other end, several at a time, decides
+// those places before the frames' turns: placeAhead().
 
 #pragma once
 
@@ -7,6 +10,7 @@
 
 #include <array>
 #include <cstddef>
+#include <deque>
 
 #include "transport/frame.h"
 #include "transport/payload_buffer.h"
@@ -30,6 +34,9 @@ class FrameReader {
   // `place` stays valid until the frame is complete, or redirect(); nullptr for an own buffer.
   void payloadTo(std::byte* place);
   bool placed() const { return placed_; }
+  // The same for a frame that next() will come to after others, in their order; returns where its
+  // payload goes. There is no kPlace for it then.
+  std::byte* placeAhead(const FrameHeader& header, std::byte* place);
   size_t left() const { return in_frame_ ? left_ : 0; }  // of the payload that is being read
   PayloadBuffer takePayload() { return std::move(own_); }
 
@@ -40,11 +47,14 @@ class FrameReader {
   // What comes next is the beginning of a frame of another connection.
   void reset();
 
-  // If a payload is being read into [begin, end), the rest of it goes to an own buffer instead.
+  // If a payload is being read into [begin, end), the rest of it goes to an own buffer instead; so
+  // do those that were placed there ahead.
   void redirect(const std::byte* begin, const std::byte* end);
 
  private:
   static constexpr size_t kAheadBytes = 4 << 10;
+
+  bool takePlaceAhead();
 
   BufferPool& buffers_;
   std::array<std::byte, kAheadBytes> ahead_;  // bytes read ahead of what has been cut
@@ -56,6 +66,13 @@ class FrameReader {
   std::byte* at_ = nullptr;
   size_t left_ = 0;  // of the payload
   PayloadBuffer own_;
+  struct Ahead {
+    FrameHeader header;
+    bool placed;
+    std::byte* at;
+    PayloadBuffer own;  // where it is not placed, or no more
+  };
+  std::deque<Ahead> placed_ahead_;
 };
 
 }  // namespace topoopt

@@ -260,6 +260,12 @@ void Link::sendControl(OutFrame frame) {
   if (writable_) askTurn();
 }
 
+void Link::sendHeader(const FrameHeader& header) {
+  OutFrame frame;
+  frame.header = header;
+  sendControl(std::move(frame));
+}
+
 void Link::writeFrames() {
   for (size_t turn_bytes = 0; writable_ && !queue_.empty();) {
     if (turn_bytes >= kWriteTurnBytes) return askTurn();
@@ -287,12 +293,12 @@ void Link::writeFrames() {
 
 void Link::dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped) {
   settleWriting();
-  queue_.dropOwn(channel, dropped);
+  queue_.dropOwn(channel, begunBytes(), dropped);
   endIfFinished();
 }
 
 void Link::dropData() {
-  queue_.dropData();
+  queue_.dropData(begunBytes());
   endIfFinished();
 }
 

@@ -116,8 +116,9 @@ class Link : public Reactor::Handler {
   void finish();  // ends this side once all is written; the link is lost when the other one ends
 
   // Frames for a link that is finishing, or dead for good, are dropped.
-  void send(OutFrame frame);         // fair among flows
-  void sendControl(OutFrame frame);  // before all data
+  void send(OutFrame frame);                   // fair among flows
+  void sendControl(OutFrame frame);            // before all data
+  void sendHeader(const FrameHeader& header);  // the same without payload
 
   // Drops the queued frames of this rank's own flows on `channel` and calls `dropped` for each; the
   // caller's memory is free afterwards.
@@ -137,7 +138,7 @@ class Link : public Reactor::Handler {
   // so in any case.
   void leaveNothing(bool nothing) { leaves_nothing_ = nothing; }
   // What a lost link leaves behind, once: see FrameQueue.
-  FrameQueue::Kept takeKept() { return queue_.takeKept(); }
+  FrameQueue::Kept takeKept() { return queue_.takeKept(begunBytes()); }
   std::vector<OutFrame> takeUnwritten() { return queue_.takeUnwritten(); }
   // Frames that arrived in this connection.
   uint64_t receivedFrames() const { return received_frames_; }
@@ -183,6 +184,13 @@ class Link : public Reactor::Handler {
   virtual Io writeBytes(const iovec* parts, int part_count, size_t& count) = 0;
   // The current frame needs `bytes` more (0: none is current): nothing less is worth a wake-up.
   virtual void expect(size_t bytes) {}
+  // Of what comes after the bytes that writeBytes() has counted, the other end has been notified of
+  // so many: those frames cannot be dropped any more.
+  virtual size_t begunBytes() const { return 0; }
+  // Where the payload of a frame goes that is read after others: asks the observer before its turn.
+  std::byte* placeAhead(const FrameHeader& header) {
+    return reader_.placeAhead(header, context_.observer.onHeader(*this, header));
+  }
   // What leaves in one go: enough to make small frames cheap, little enough that an urgent frame
   // does not wait long behind it.
   virtual size_t batchBytes() const { return kBatchBytes; }

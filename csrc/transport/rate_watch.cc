@@ -54,6 +54,35 @@ std::optional<SendProgressCounters> sendProgressOf(int fd) {
   };
 }
 
+std::optional<SendProgressCounters> JointProgress::add(
+    const std::vector<std::optional<SendProgressCounters>>& counters) {
+  std::chrono::microseconds busy{}, unblocked{};
+  bool any = false;
+  sum_.idle_lately = true;
+  sum_.waits_in_network = false;
+  for (size_t i = 0; i < last_.size(); ++i) {
+    if (!counters[i]) continue;
+    const SendProgressCounters& now = *counters[i];
+    const bool anew = now.acknowledged_bytes < last_[i].acknowledged_bytes ||
+                      now.busy < last_[i].busy || now.segments < last_[i].segments;
+    const SendProgressCounters before = anew ? SendProgressCounters{} : last_[i];
+    any = true;
+    sum_.acknowledged_bytes += now.acknowledged_bytes - before.acknowledged_bytes;
+    sum_.segments += now.segments - before.segments;
+    sum_.lost += now.lost - std::min(before.lost, now.lost);  // some are found not to be
+    busy = std::max(busy, now.busy - before.busy);
+    // The neighbour reads all of them, or nothing: what waits for it alone is the least of them.
+    unblocked = std::max(unblocked, (now.busy - before.busy) - (now.blocked - before.blocked));
+    sum_.idle_lately = sum_.idle_lately && now.idle_lately;
+    sum_.waits_in_network = sum_.waits_in_network || now.waits_in_network;
+    last_[i] = now;
+  }
+  if (!any) return std::nullopt;
+  sum_.busy += busy;
+  sum_.blocked += std::max(busy - unblocked, std::chrono::microseconds{0});
+  return sum_;
+}
+
 RateWatch::Progress::Progress(const Reading& from, const Reading& to)
     : elapsed_s(std::chrono::duration<double>(to.time - from.time).count()),
       busy_s(std::chrono::duration<double>(to.counters.busy - from.counters.busy).count()),

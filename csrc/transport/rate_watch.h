@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <vector>
 
 namespace topoopt {
 
@@ -30,6 +31,22 @@ struct SendProgressCounters {
 
 // Of a connected TCP socket; nullopt if the system does not count.
 std::optional<SendProgressCounters> sendProgressOf(int fd);
+
+// What the connections of one link have done together: what all have carried, in the time in which
+// any was busy. One that a new connection takes the place of begins anew.
+class JointProgress {
+ public:
+  explicit JointProgress(size_t connections = 0) : last_(connections) {}
+
+  // Of each connection, in the same order every time; nullopt where nothing is counted now. Returns
+  // the sum since the beginning; nullopt if nothing is counted of any.
+  std::optional<SendProgressCounters> add(
+      const std::vector<std::optional<SendProgressCounters>>& counters);
+
+ private:
+  std::vector<SendProgressCounters> last_;
+  SendProgressCounters sum_;
+};
 
 class RateWatch {
  public:

@@ -87,11 +87,11 @@ void passNothing(int fd) {
 
 }  // namespace
 
-std::pair<int, int> connectedPair() {
+std::pair<int, int> connectedPair(uint32_t own_address) {
   const Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(own_address);
   socklen_t size = sizeof address;
   auto* const any = reinterpret_cast<sockaddr*>(&address);
   if (bind(listener.get(), any, size) != 0 || listen(listener.get(), 1) != 0 ||

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 
 #include <chrono>
 #include <exception>
@@ -52,8 +53,8 @@ void eventually(const char* what, const Condition& condition) {
   }
 }
 
-// Both ends of a TCP connection, as between two machines.
-std::pair<int, int> connectedPair();
+// Both ends of a TCP connection, as between two machines; `address` of this one in host order.
+std::pair<int, int> connectedPair(uint32_t address = INADDR_LOOPBACK);
 
 struct Cable {
   int a;

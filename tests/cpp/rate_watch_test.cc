@@ -84,6 +84,68 @@ TEST(RateWatch, AWindowThatIsFullOfWhatWaitsInTheNetworkIsNoExcuse) {
   EXPECT_NEAR(*speed, 0.1, 1e-6);
 }
 
+// Several connections of one link, whose counters move from look to look.
+class Connections {
+ public:
+  explicit Connections(size_t number) : counters_(number), progress_(number) {}
+
+  // In the next 200 ms: each carries at its rate (per second), busy for as long.
+  std::optional<double> look(const std::vector<double>& rates, double blocked = 0.0) {
+    now_ += kLook;
+    std::vector<std::optional<SendProgressCounters>> all;
+    for (size_t i = 0; i < rates.size(); ++i) {
+      counters_[i].busy += rates[i] > 0 ? kLook : milliseconds{0};
+      counters_[i].blocked += std::chrono::duration_cast<microseconds>(blocked * kLook);
+      counters_[i].acknowledged_bytes += static_cast<uint64_t>(rates[i] * 0.2);
+      counters_[i].segments += static_cast<uint32_t>(rates[i] * 0.2 / 1000);
+      counters_[i].idle_lately = rates[i] == 0;
+      all.emplace_back(counters_[i]);
+    }
+    const auto found = watch.look(progress_.add(all), now_);
+    return found ? std::optional(found->speed) : std::nullopt;
+  }
+  std::optional<double> lookOften(int times, const std::vector<double>& rates,
+                                  double blocked = 0.0) {
+    for (int i = 0; i < times; ++i) {
+      if (const auto speed = look(rates, blocked)) return speed;
+    }
+    return std::nullopt;
+  }
+  void replace(size_t connection) { counters_[connection] = {}; }
+
+  RateWatch watch;
+
+ private:
+  std::vector<SendProgressCounters> counters_;
+  JointProgress progress_;
+  RateWatch::Clock::time_point now_{};
+};
+
+TEST(JointRates, ALinkIsSlowWhenAllItsConnectionsCarryLittleTogether) {
+  Connections link(3);
+  EXPECT_EQ(link.lookOften(10, {5e5, 3e5, 2e5}), std::nullopt);
+  EXPECT_EQ(link.watch.bestBytesPerSecond(), 1e6);
+  const auto speed = link.lookOften(4, {5e4, 3e4, 2e4});
+  ASSERT_TRUE(speed);
+  EXPECT_NEAR(*speed, 0.1, 1e-6);
+}
+
+TEST(JointRates, WhatOneCarriesInPlaceOfAnotherIsNoEvidence) {
+  Connections link(2);
+  EXPECT_EQ(link.lookOften(10, {5e5, 5e5}), std::nullopt);
+  EXPECT_EQ(link.lookOften(10, {1e6, 0}), std::nullopt);
+  EXPECT_EQ(link.lookOften(10, {5e4, 9.5e5}), std::nullopt);
+  EXPECT_EQ(link.lookOften(10, {5e4, 5e4}, 0.5), std::nullopt) << "the neighbour has no room";
+}
+
+TEST(JointRates, ANewConnectionAddsWhatItCarriesAndTakesNothingAway) {
+  Connections link(2);
+  EXPECT_EQ(link.lookOften(10, {5e5, 5e5}), std::nullopt);
+  link.replace(0);
+  EXPECT_EQ(link.lookOften(10, {5e5, 5e5}), std::nullopt);
+  EXPECT_NEAR(link.watch.bestBytesPerSecond(), 1e6, 1.0);
+}
+
 TEST(RateWatch, FluctuationsAreNotSlow) {
   Connection connection;
   EXPECT_EQ(connection.lookOften(5, 1e6), std::nullopt);

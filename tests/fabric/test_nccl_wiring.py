@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.plans import renumbered
 
+from torch_topoopt.fabric.links import unsent_bytes
 from torch_topoopt.fabric.nccl_wiring import (
     nccl_layout,
     nccl_wiring,
@@ -47,7 +48,8 @@ def test_every_cable_is_one_line_and_every_pair_has_a_route(ring_plan: RingPlan)
     cables = _lines(text, "cable")
     assert len(cables) == len(plan.network.links) // 2
     assert all(cable[4:6] == ["duplex", "2.5"] for cable in cables)
-    assert all(cable[8:] == ["4000", "2.5", "2.5", "-"] for cable in cables)
+    unsent = str(unsent_bytes(_wiring(plan).ports[0]))  # as our own connections
+    assert all(cable[8:] == ["4000", "2.5", "2.5", unsent, unsent, "-"] for cable in cables)
     routes = [list(map(int, words[1:])) for words in _lines(text, "route")]
     linked = {(link.source, link.target) for link in plan.network.links}
     reached = linked | {(route[0], route[-1]) for route in routes}
@@ -68,7 +70,7 @@ def test_only_the_owner_can_read_it(ring_plan: RingPlan, tmp_path: Path) -> None
     path.chmod(0o644)
     write_nccl_wiring(path, ring_plan(4), _wiring(ring_plan(4)))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert path.read_text().startswith("topoopt-nccl-wiring 2\n")
+    assert path.read_text().startswith("topoopt-nccl-wiring 3\n")
 
 
 def test_hosts_that_forward_are_refused(ring_plan: RingPlan) -> None:

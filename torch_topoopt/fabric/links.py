@@ -186,7 +186,7 @@ def _bound(near: PortAddress, source_port: int = 0) -> socket.socket:
 def prepare(connection: socket.socket, near: PortAddress) -> None:
     """Sets what every data connection has: no delay for small frames, and the port's rate."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _unsent_bytes(near))
+    connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, unsent_bytes(near))
     if near.gbps is not None:
         limit_rate(connection, near.gbps)
     _leave_bbr(connection)
@@ -202,7 +202,11 @@ def prepare_forwarded(connection: socket.socket, gbps: float | None) -> None:
     _leave_bbr(connection)
 
 
-def _unsent_bytes(near: PortAddress) -> int:
+def unsent_bytes(near: PortAddress) -> int:
+    """What the kernel may hold unsent of a connection of the port: some milliseconds of its rate.
+
+    The size of frames and of writes follows it (csrc/transport/socket_link.cc).
+    """
     rate = near.gbps or near.speed_gbps
     if rate is None:
         return _MOST_UNSENT_BYTES

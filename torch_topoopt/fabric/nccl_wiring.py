@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.addresses import is_link_local
-from torch_topoopt.fabric.links import connections
+from torch_topoopt.fabric.links import connections, unsent_bytes
 from torch_topoopt.fabric.rank_layout import RankLayout, rank_routes
 from torch_topoopt.plan.codec import DocumentError
 
@@ -85,7 +85,7 @@ def nccl_wiring(
         )
     asked, said = (secrets.token_hex(_TOKEN_BYTES) for _ in range(2))
     lines = [
-        "topoopt-nccl-wiring 2",
+        "topoopt-nccl-wiring 3",
         f"job {asked} {said}",
         f"ranks {' '.join(map(str, layout.server_of))}",
     ]
@@ -98,7 +98,7 @@ def nccl_wiring(
             f"cable {link.source} {link.source_port} {link.target} {link.target_port} "
             f"{plan.cluster.ports} {rates.get(link, 0):g} "
             f"{near.address} {far.address} {wiring.tcp_port_of(far)} "
-            f"{near.gbps or 0:g} {far.gbps or 0:g} {key}"
+            f"{near.gbps or 0:g} {far.gbps or 0:g} {unsent_bytes(near)} {unsent_bytes(far)} {key}"
         )
     for rank in range(ranks):
         lines += [
