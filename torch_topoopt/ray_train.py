@@ -155,6 +155,7 @@ class TopoOptConfig(TorchConfig):
 
         Raises:
             ValueError: no cluster file was given, `options` place workers, or a server has no node.
+            FabricError: the cables do not join all servers.
         """
         file = self.file
         if file is None:
@@ -168,7 +169,7 @@ class TopoOptConfig(TorchConfig):
         pinned = []
         for number in order:
             server = file.servers[number]
-            address = socket.gethostbyname(server.management)
+            address = _address_of(server.management)
             if address not in nodes:
                 raise ValueError(
                     f"cluster: no Ray node is at {server.management}, the management address of "
@@ -177,6 +178,14 @@ class TopoOptConfig(TorchConfig):
                 )
             pinned += [{_NODE_LABEL: nodes[address]}] * server.accelerators
         return ScalingConfig(**{"num_workers": len(pinned), "label_selector": pinned, **options})
+
+
+def _address_of(management: str) -> str:
+    try:
+        return socket.gethostbyname(management)
+    except OSError as error:
+        reason = getattr(error, "strerror", None) or "no address"
+        raise ValueError(f"cluster: management address {management!r}: {reason}") from None
 
 
 def _plan_at(path: str) -> Plan:
