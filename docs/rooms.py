@@ -50,6 +50,7 @@ FLOORS: dict[str, frozenset[str]] = {
     ),
     "what shows it": frozenset({"report"}),
     "what people call": frozenset({"__init__", "__main__", "launcher", "models"}),
+    "what other launchers call": frozenset({"ray_train"}),
 }
 # The extensions are below all floors. An OpGraph is read and written by the codec of the Plan.
 BELOW = frozenset({"_backend", "_core"})

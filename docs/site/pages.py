@@ -72,6 +72,7 @@ API = {
     "parallel": ApiPage(
         "Parallel modules", ("torch_topoopt.parallel.api", "torch_topoopt.parallel.pipelines")
     ),
+    "ray_train": ApiPage("Ray Train", ("torch_topoopt.ray_train",)),
     "runtime": ApiPage(
         "Process groups",
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.plan.placement import PARALLELISM
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 
 if TYPE_CHECKING:
@@ -124,19 +125,11 @@ def strategy_figures(plan: Plan) -> dict[str, int]:
     }
 
 
-_PARALLEL = {  # the field's name of a split along this dimension
-    "columns": "column parallel",
-    "rows": "row parallel",
-    "experts": "expert parallel",
-    "attribute": "sequence or context parallel",
-}
-
-
 def split_figures(plan: Plan) -> dict[str, int]:
     """The number of operators split along each dimension other than the samples."""
     return {
         dimension: sum(getattr(placement, dimension) > 1 for placement in plan.strategy)
-        for dimension in ("columns", "rows", "experts", "attribute")
+        for dimension in PARALLELISM
     }
 
 
@@ -148,7 +141,9 @@ def strategy_lines(plan: Plan) -> list[str]:
         f"strategy: {sizes['all_servers']} operators on all servers, "
         f"{sizes['some_servers']} on some, {sizes['one_server']} on one server each"
     ]
-    splits = [f"{count} {_PARALLEL[name]}" for name, count in split_figures(plan).items() if count]
+    splits = [
+        f"{count} {PARALLELISM[name]}" for name, count in split_figures(plan).items() if count
+    ]
     if splits:
         lines.append(f"not data parallel: {', '.join(splits)}")
     if plan.micro_batches > 1:

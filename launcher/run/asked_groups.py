@@ -93,7 +93,7 @@ def unused_links(groups: AskedGroups, *, measured: bool) -> str:
     if groups.opened:
         return (
             "topoopt groups were opened, but no rank left its byte counters: they are written when "
-            "Python ends in good order"
+            "the interpreter exits normally"
         )
     said = "no rank opened a topoopt group: the planned links carried nothing; the script "
     if not groups.others:

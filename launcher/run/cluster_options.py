@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import shared_options
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.runtime.cluster_site import ClusterChoice
+from torch_topoopt.runtime.cluster_site import ClusterChoice, servers_here
 
 if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
-    from torch_topoopt.fabric.cluster_file.entries import ServerEntry
 
 DEFAULT_MASTER_PORT = 29500  # torchrun's
 
@@ -97,7 +95,7 @@ def _server_number(arguments: argparse.Namespace, file: ClusterFile) -> int:
                 f"{arguments.cluster}"
             )
         return int(arguments.node_rank)
-    own = [i for i, server in enumerate(file.servers) if _is_here(server)]
+    own = servers_here(file)
     if len(own) == 1:
         return own[0]
     if own:
@@ -110,22 +108,6 @@ def _server_number(arguments: argparse.Namespace, file: ClusterFile) -> int:
         f"node-rank: missing, and this host ({socket.gethostname()}) has none of the management "
         f"addresses in {arguments.cluster} ({managements})"
     )
-
-
-def _is_here(server: ServerEntry) -> bool:
-    """Whether this host has the management address of `server`: only then can it be bound to."""
-    try:
-        found = socket.getaddrinfo(server.management, 0, type=socket.SOCK_DGRAM)
-    except OSError:
-        return False  # a name that is not known here is not this host's
-    for family, kind, protocol, _, address in found:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.bind(address)
-                return not ipaddress.ip_address(address[0]).is_loopback
-        except OSError:
-            continue
-    return False
 
 
 def _master(arguments: argparse.Namespace, file: ClusterFile) -> tuple[str, int]:

@@ -178,6 +178,11 @@ ELSEWHERE = (
         r"run .*--tensorboard",
         "tests/launcher/test_run.py::test_tensorboard_gets_the_plan_and_what_was_measured",
     ),
+    Elsewhere(
+        r"examples/sweep\.py",
+        "tests/launcher/test_run.py::test_a_sweep_runs_without_its_server",
+    ),
+    Elsewhere(r"python fit\.py", "tests/clients/test_ray_train.py::test_the_script_of_the_page"),
     Elsewhere(r"cluster (daemon|submit|status|cancel)", "tests/launcher/test_cluster.py"),
     Elsewhere(
         r"python (csrc/objects\.py|setup\.py build_ext)|ninja -t", "tests/packaging/test_objects.py"

@@ -77,6 +77,15 @@ def test_what_is_written_reads_as_the_same_here_and_elsewhere() -> None:
     assert plain["servers"][0]["ports"][0]["bandwidth"] == "25Mbps"
 
 
+def test_servers_are_numbered_anew_with_the_cables_between_them() -> None:
+    cluster = ClusterFile.from_yaml(RING)
+    turned = cluster.of_servers(["h2", "h0"])
+    assert [server.name for server in turned.servers] == ["h2", "h0"]
+    assert turned.cables == (("h2:p0", "h0:p1"),)
+    assert turned.ports["h2:p0"][0] == 0
+    assert cluster.without({"h1"}) == cluster.of_servers(["h0", "h2"])
+
+
 def test_words_that_yaml_takes_for_something_else_stay_text() -> None:
     text = """\
 version: 1

@@ -61,8 +61,8 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "--failures": {"plan": "on unless refused: the plan says how to go on"},
     "--flows": {"assign": "flows to route, and it needs them"},
     "--host": {
-        "doctor": "found out where not given",
-        "fabric_script": "never found out",
+        "doctor": "detected where not given",
+        "fabric_script": "never detected",
         "probe": "a host of a network file",
     },
     "--interfaces": {"advise": "those of the ports, not where to look for cables"},

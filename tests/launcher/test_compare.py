@@ -9,6 +9,7 @@ import pytest
 from support.small_op_graphs import graph, operator
 
 from torch_topoopt.launcher.main import main
+from torch_topoopt.launcher.simulate.compare_plot import BarChart
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +35,15 @@ def test_a_table_and_a_picture(
         "assumed: chain, 64 samples per iteration, 6 servers, each with 1 x a100 and 4 duplex "
         "ports of 25 Gb/s; strategy space full\n"
     )
-    assert picture.read_text().lstrip().startswith("<?xml")
+    drawn = picture.read_text()
+    assert drawn.lstrip().startswith("<?xml")
+    assert drawn.count("<!-- no price -->") == 2, "sip-ml has neither a cost nor a value for it"
+
+
+def test_a_slow_architecture_flattens_no_other_bar() -> None:
+    assert BarChart("iteration (ms)", [0.3, 120.0, None]).is_logarithmic
+    assert not BarChart("iteration (ms)", [0.3, 0.6]).is_logarithmic
+    assert not BarChart("cost", [None]).is_logarithmic
 
 
 def test_json_is_one_object(op_graph_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.backend.ranks import require_tls
+from support.launcher import LIMIT_S
+from support.limits import limit_s
 
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.op_graph import OpGraph
@@ -16,8 +21,8 @@ from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 Done = subprocess.CompletedProcess[str]
 
 NO_GROUP = """
@@ -259,6 +264,36 @@ def test_wandb_gets_the_plan_and_what_was_measured(launcher: Any, scripts: Path)
     assert b"plan.json" in recorded, "the artifact"
     assert len(list(offline.glob("files/media/images/traffic*.png"))) == 1
     assert f"wandb sync here/wandb/{offline.name}" in done.stdout
+
+
+def test_a_sweep_runs_without_its_server(scripts: Path) -> None:
+    """The sweep of docs/timelines.md, two of its runs: offline, in a group, each with its name."""
+    pytest.importorskip("wandb", reason="pip install wandb: nothing else of the tests needs it")
+    yaml = pytest.importorskip("yaml")
+    page = (ROOT / "docs" / "timelines.md").read_text()
+    sweep = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    sweep["parameters"] = {"degree": {"value": 1}, "seed": {"values": [0, 1]}}
+    sweep["command"][sweep["command"].index("4")] = "2"
+    sweep["command"][-1:] = ["--no-measure-steps", "${program}"]
+    (scripts / "sweep.yaml").write_text(json.dumps(sweep))
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "sweep.py", "sweep.yaml"],
+        cwd=scripts,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=limit_s(LIMIT_S),
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    recorded = [
+        path.read_bytes() for path in sorted(scripts.glob("runs/*/wandb/offline-run-*/*.wandb"))
+    ]
+    assert len(recorded) == 2
+    for number, text in enumerate(recorded):
+        assert b"ports" in text, "the group"
+        assert f"degree 1, seed {number}".encode() in text
+        assert b"iteration_s" in text
 
 
 def test_tensorboard_gets_the_plan_and_what_was_measured(launcher: Any, scripts: Path) -> None:

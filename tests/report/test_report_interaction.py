@@ -78,6 +78,13 @@ def _visible_figures(page: Any) -> int:
     return int(page.locator(selector).count())
 
 
+_CUT_CAPTIONS = """[...document.querySelectorAll("caption")].filter((caption) => {
+    const text = document.createRange();
+    text.selectNodeContents(caption);
+    return text.getBoundingClientRect().right > window.innerWidth;
+}).map((caption) => caption.textContent)"""
+
+
 @pytest.mark.parametrize("width", [1200, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_tab_opens_draws_its_figures_and_fits_the_window(
@@ -92,6 +99,7 @@ def test_every_tab_opens_draws_its_figures_and_fits_the_window(
         figures += _visible_figures(page)
         wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(wider) <= 0
+        assert page.evaluate(_CUT_CAPTIONS) == [], "also above tables that scroll"
     assert figures == 13
     every = [*SECTIONS, *ANALYSED]
     assert {s.get_attribute("id") for s in page.locator("section, header").all()} == set(every)

@@ -189,6 +189,31 @@ def test_the_table_of_links_compares_measured_with_predicted_bytes(run: Path) ->
     assert "540 iterations" in page.sections["traffic"]
 
 
+def test_counted_iterations_give_the_rate_of_each_link_and_how_even_steps_were(
+    tmp_path: Path,
+) -> None:
+    plan = make_plan(4, (1,))
+    events = make_events(plan)
+    for event in events:
+        if event["event"] == "link":
+            event["iteration_bytes"] = 25_000_000
+    times_s = (0.1, 0.1, 0.1, 0.4)
+    events[1:1] = [
+        {"event": "iterations", "time_s": 1.0, "count": 540, "seconds": 0.1},
+        *(
+            {"event": "step", "time_s": float(i), "iteration": 10 * i, "step_s": s, "loss": None}
+            for i, s in enumerate(times_s)
+        ),
+    ]
+    _, page = report(write_run(tmp_path / "run", plan, events))
+    _, *rows, total = page.rows["traffic"]
+    assert {row[4] for row in rows} == {"2 Gb/s"}
+    shares = {float(row[5].removesuffix(" %")) for row in (*rows, total)}
+    assert shares == {round(200 / plan.cluster.link_gbps, 1)}
+    text = page.sections["training"]
+    assert "median 100 ms, 95th percentile 400 ms, at least 100 ms, at most 400 ms" in text
+
+
 def test_the_headline_names_accuracy_time_to_it_and_exit_status(run: Path) -> None:
     _, page = report(run)
     headline = page.sections["headline"]

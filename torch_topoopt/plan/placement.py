@@ -10,6 +10,12 @@ from torch_topoopt.plan.server_sets import check_servers
 
 ParameterKind = Literal["columns", "rows", "experts"]
 PARAMETER_KINDS: tuple[ParameterKind, ...] = ("columns", "rows", "experts")
+PARALLELISM = {  # what the field calls a split along this dimension
+    "columns": "column parallel",
+    "rows": "row parallel",
+    "experts": "expert parallel",
+    "attribute": "sequence or context parallel",
+}
 
 
 class Degrees(NamedTuple):

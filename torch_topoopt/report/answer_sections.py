@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from torch_topoopt.plan.placement import PARALLELISM
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.report.analysis.iteration import operators_text
 from torch_topoopt.report.html import (
@@ -267,14 +267,18 @@ def costs_section(plan: Plan, analysis: Analysis) -> Markup:
 def _splits_reply(plan: Plan, analysis: Analysis) -> str:
     if not analysis.explained:
         return ""
-    kinds = Counter(p.parameter_kind or "samples only" for p in plan.strategy)
     whole = sum(len(p.servers) == 1 for p in plan.strategy)
     if plan.is_data_parallel:
         text = f"None but by samples: all {len(plan.strategy)} operators are data parallel"
     else:
-        names = [f"{n} by {kind}" for kind, n in kinds.most_common() if kind != "samples only"]
+        names = [
+            f"{count} {name}"
+            for dimension, name in PARALLELISM.items()
+            if (count := sum(getattr(p, dimension) > 1 for p in plan.strategy))
+        ]
         names += [f"{whole} whole on one server"] if whole else []
-        text = f"{', '.join(names) or 'By samples, on some servers'} of {len(plan.strategy)}"
+        of = counted(len(plan.strategy), "operator")
+        text = f"{', '.join(names) or 'By samples, on some servers'}, of {of}"
     if reason := _reason(analysis.explained):
         text += f"; {reason}"
     return f"{text}."

@@ -150,7 +150,9 @@ def _basis_text(traffic: Traffic, *, ran: bool) -> Markup:
     )
 
 
-def _link_rows(plan: Plan, traffic: Traffic) -> list[tuple[str, ...]]:
+def _link_rows(plan: Plan, traffic: Traffic, iteration_s: float | None) -> list[tuple[str, ...]]:
+    """`iteration_s` is the mean measured iteration, where `traffic` has what each one sent."""
+
     def show(value: float | None) -> Markup:
         return percent(value, 2) if traffic.basis == "share" else size(value)
 
@@ -164,6 +166,7 @@ def _link_rows(plan: Plan, traffic: Traffic) -> list[tuple[str, ...]]:
                 show(predicted),
                 show(measured),
                 ratio(divide(measured, predicted), 4),
+                *_rate_cells(measured, iteration_s, plan.cluster.gbps_of(link)),
                 percent(traffic.relayed_fraction[i]),
             )
         )
@@ -171,8 +174,21 @@ def _link_rows(plan: Plan, traffic: Traffic) -> list[tuple[str, ...]]:
     total = sum(known) if len(known) == len(traffic.measured) else None
     predicted_total = None if traffic.basis == "measured" else sum(traffic.predicted)
     all_links = divide(total, predicted_total)
-    rows.append(("all links", show(predicted_total), show(total), ratio(all_links, 4), MISSING))
+    rates = _rate_cells(total, iteration_s, sum(map(plan.cluster.gbps_of, plan.network.links)))
+    rows.append(
+        ("all links", show(predicted_total), show(total), ratio(all_links, 4), *rates, MISSING)
+    )
     return rows
+
+
+def _rate_cells(
+    sent_bytes: float | None, iteration_s: float | None, gbps: float
+) -> tuple[str, str]:
+    """The mean rate over an iteration, computing included, and its part of the planned rate."""
+    rate = divide(sent_bytes, iteration_s)
+    if rate is None:
+        return MISSING, MISSING
+    return format_gbps(float(f"{rate * 8e-9:.3g}")), percent(rate * 8e-9 / gbps)
 
 
 def traffic_section(run: Run) -> Markup:
@@ -196,10 +212,15 @@ def traffic_section(run: Run) -> Markup:
         title, unit = "Traffic, measured", _scale_of_measured(traffic)
     columns = (
         "link (server:port)", f"predicted, {unit}", f"measured, {unit}", "measured ÷ predicted",
-        "relayed part of measured",
+        "mean rate", "of planned rate", "relayed part of measured",
     )  # fmt: skip
-    *rows, total = _link_rows(plan, traffic)
-    body = table("Traffic of each directed link", columns, rows, total=total)
+    iterations = run.metrics.iterations if run.metrics else None
+    counted_each = traffic.basis in ("iteration", "measured") and not traffic.averaged
+    each_s = iterations.seconds if iterations and counted_each and traffic.steps else None
+    *rows, total = _link_rows(plan, traffic, each_s)
+    shown = [i for i in range(len(columns)) if any(row[i] != MISSING for row in (*rows, total))]
+    heads, total, *rows = (tuple(row[i] for i in shown) for row in (columns, total, *rows))
+    body = table("Traffic of each directed link", heads, rows, total=total)
     load = element("h3", "Cumulative distribution of the load of links")
     return section(
         "traffic", title, _basis_text(traffic, ran=run.metrics is not None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import statistics
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -296,8 +297,10 @@ def training_section(run: Run) -> Markup:
     assert run.metrics is not None
     curves = training_curves(run.metrics.train)
     shown = [*curves.accuracies, *curves.losses]
+    steps = _steps_text(run)
     if not shown:
-        return section("training", title, paragraph("The script logged no accuracy and no loss."))
+        nothing = paragraph("The script logged no accuracy and no loss.")
+        return section("training", title, nothing, steps)
     accuracy = find_accuracy(run.metrics.train)
     caption = ["As logged by the training script."]
     caption += (
@@ -309,7 +312,22 @@ def training_section(run: Run) -> Markup:
         if series.not_finite
     ]
     named = paragraph("Curves: ", ", ".join(series.key for series in shown), class_="note")
-    return section("training", title, named, plot("training", " ".join(caption)))
+    return section("training", title, named, plot("training", " ".join(caption)), steps)
+
+
+def _steps_text(run: Run) -> Markup:
+    """How even the steps were; empty where too few were recorded to tell."""
+    assert run.metrics is not None
+    times = sorted(step.step_s for step in run.metrics.steps)
+    if len(times) < 3:
+        return Markup()
+    slow = times[round(0.95 * (len(times) - 1))]
+    text = Markup(
+        f"Step time on rank 0, a mean for each of {len(times)} seconds: median "
+        f"{seconds(statistics.median(times))}, 95th percentile {seconds(slow)}, at least "
+        f"{seconds(times[0])}, at most {seconds(times[-1])}."
+    )
+    return paragraph(text)
 
 
 # ---- strategy and operators ----------------------------------------------------------------------

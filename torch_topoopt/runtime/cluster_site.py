@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import ipaddress
 import json
 import os
 import queue
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import ServerEntry
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.runtime.hosts_attempt import HostsAttempt
 
@@ -61,6 +63,27 @@ class ClusterChoice:
         """`h2 (node rank 2, 10.200.0.3)`."""
         entry = self.file.servers[server]
         return f"{entry.name} (node rank {server}, {entry.management})"
+
+
+def servers_here(file: ClusterFile) -> list[int]:
+    """The servers of `file` whose management addresses this host has."""
+    return [number for number, server in enumerate(file.servers) if _is_here(server)]
+
+
+def _is_here(server: ServerEntry) -> bool:
+    """Whether this host has the management address of `server`: only then can it be bound to."""
+    try:
+        found = socket.getaddrinfo(server.management, 0, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False  # a name that is not known here is not this host's
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
+                return not ipaddress.ip_address(address[0]).is_loopback
+        except OSError:
+            continue
+    return False
 
 
 class ClusterSite:

@@ -3,7 +3,7 @@
 The task graphs of the jobs stand in one flow program, each a loop (`FlowProgram.add_loop`): it
 begins again as soon as it has ended, so that jobs drift in and out of phase as their iteration
 times say, until each has been through a number of rounds. A flow takes one shortest path of its
-network, chosen by lot as ECMP's hash does; it keeps it from iteration to iteration.
+network, chosen at random as ECMP's hash does; it keeps it from iteration to iteration.
 """
 
 from __future__ import annotations

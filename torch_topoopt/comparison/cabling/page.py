@@ -19,11 +19,13 @@ svg { width: 100%; height: auto; max-height: 90vh; }
 table { border-collapse: collapse; width: 100%; }
 th, td { border: 1px solid #d3d9e0; padding: .25em .6em; text-align: left; }
 tr { break-inside: avoid; }
+.scroll { overflow-x: auto; }
 .labels { display: grid; grid-template-columns: repeat(auto-fill, 54mm); }
 .label { border: 1px dashed #57606a; padding: 2mm; height: 19mm; box-sizing: border-box;
   break-inside: avoid; overflow: hidden; }
 .label b { font-size: 15px; }
 .label span { display: block; font-size: 12px; }
+@media (max-width: 600px) { h1 { font-size: 20px; } th, td { font-size: 13px; padding: .3em; } }
 @media print { h2 { break-before: page; } body { margin: 0; } }"""
 
 
@@ -48,13 +50,14 @@ def page_of(title: str, facts: Sequence[str], svg: str, cables: Sequence[Labelle
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>",
             f"<h1>{escape(title)}</h1>",
-            *(f"<p>{escape(fact)}</p>" for fact in facts),
+            *(f"<p>{escape(fact[:1].upper() + fact[1:])}.</p>" for fact in facts),
             svg,
             f"<h2>{counted(len(cables), 'cable')}</h2>",
-            "<table><thead><tr><th>plugged</th><th>cable</th><th>one end</th><th>its address</th>"
+            '<div class="scroll"><table>',
+            "<thead><tr><th>plugged</th><th>cable</th><th>one end</th><th>its address</th>"
             "<th>other end</th><th>its address</th><th>rate</th></tr></thead><tbody>",
             *rows,
-            "</tbody></table>",
+            "</tbody></table></div>",
             f"<h2>{counted(len(labels), 'label')}, one for each end</h2>",
             '<div class="labels">',
             *labels,

@@ -1,8 +1,8 @@
 """What the jobs of the moment cost each other on a network of switches.
 
 Jobs that share no link, not even through others, are simulated apart; a job alone repeats the same
-iteration. Of others all run together, each from a moment of its own iteration that is drawn by lot,
-until every one has been through the rounds that are asked for.
+iteration. Of others all run together, each from a random moment of its own iteration, until every
+one has been through the rounds that are asked for.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class ModelShare:
 
 @dataclass(frozen=True)
 class JobMix:
-    """`jobs` jobs of `servers` servers each, of models in the given shares, in an order by lot.
+    """`jobs` jobs of `servers` servers each, of models in the given shares, in a random order.
 
     They arrive all at once, or as a Poisson process of such a rate that they would keep the part
     `load` of all servers busy if each ran as fast as alone on an ideal switch.
@@ -140,7 +140,7 @@ class SharedCluster(Document):
 
     On trees `placement` chooses servers and `ecmp` what is hashed; iterations are sampled
     `samples` times after `warm_up` others whenever the jobs that run have changed. `seed` is for
-    all that is drawn by lot.
+    all that is drawn at random.
     """
 
     KIND: ClassVar[str] = "SharedCluster"

@@ -41,7 +41,7 @@ from torch_topoopt.plan.units import parse_gbps, rate_text
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
 VERSION = 1
 
@@ -84,14 +84,19 @@ class ClusterFile(ClusterEntries):
 
     def without(self, names: Collection[str]) -> Self:
         """The cluster of the other servers, and the cables between them."""
+        return self.of_servers([s.name for s in self.servers if s.name not in names])
+
+    def of_servers(self, names: Sequence[str]) -> Self:
+        """The cluster of these servers, numbered in this order, and the cables between them."""
+        of_name = {server.name: server for server in self.servers}
         return replace(
             self,
             hammingmesh=None,
-            servers=tuple(server for server in self.servers if server.name not in names),
+            servers=tuple(of_name[name] for name in names),
             cables=tuple(
                 cable
                 for cable in self.cables
-                if not any(end.partition(":")[0] in names for end in cable)
+                if all(end.partition(":")[0] in names for end in cable)
             ),
         ).validate()
 

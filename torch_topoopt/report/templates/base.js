@@ -13,12 +13,12 @@ function significant(value, digits = 3) {
   return rounded.toFixed(Math.max(0, digits - 1 - exponent));
 }
 
-function prefixed(value, unit) {
+function prefixed(value, unit, digits = 3) {
   let factor = 1;
   for (const letter of ["", "k", "M", "G", "T", "P", "E"]) {
     if (Number((value / factor).toPrecision(3)) < 1000 || letter === "E") {
       const whole = factor === 1 && Number.isInteger(value);
-      return `${whole ? value : significant(value / factor)} ${letter}${unit}`;
+      return `${whole ? value : significant(value / factor, digits)} ${letter}${unit}`;
     }
     factor *= 1000;
   }
@@ -50,9 +50,9 @@ function change(value, base) {
   return `${relative > 0 ? "+" : "−"}${(Math.abs(relative) * 100).toFixed(1)} %`;
 }
 
-// As much of a text as there is room for, at some 6.4 pixels a letter.
+// As much of a text as there is room for, at some 7 pixels a letter.
 function fitted(text, width) {
-  const letters = Math.floor(width / 6.4);
+  const letters = Math.floor(width / 7);
   return text.length > letters ? `${text.slice(0, Math.max(1, letters - 1))}…` : text;
 }
 

@@ -148,10 +148,18 @@ function loadCurve(node, share) {
   });
   if (!series.length) return;
   const loads = series.flatMap((one) => one.points.map((point) => point[0]));
-  const zero = Math.min(...loads) < 0.8 * Math.max(...loads);
+  const [least, most] = [Math.min(...loads), Math.max(...loads)];
+  if (least === most) {
+    const each = inShares ? `${percent(most)} of all bytes` : bytes(most);
+    node.append(el("p", { class: "note" }, `Every link carries ${each}.`));
+    return;
+  }
+  const zero = least < 0.8 * most;
+  // Loads that differ by a thousandth need more digits for ticks that differ.
+  const digits = 3 + Math.max(0, Math.ceil(Math.log10(most / (most - least))) - 1);
   plot(node, {
     label: "Cumulative distribution of the load of links", series,
-    x: { label: inShares ? "share of all bytes on a link" : "bytes on a link", format: inShares ? (v) => percent(v) : bytes, zero },
+    x: { label: inShares ? "share of all bytes on a link" : "bytes on a link", format: inShares ? (v) => percent(v, Math.max(1, digits - 2)) : (v) => prefixed(v, "B", digits), zero },
     y: { ...share, label: "share of links" },
   });
 }

@@ -17,7 +17,9 @@ function timelines() {
 
 function bars(run, width, left) {
   const { iteration_s: end, computing, cargoes } = run.timeline;
-  const row = 24, tall = 34, height = tall + 10 + row * cargoes.length + 24, right = 12;
+  const names = cargoes.map(cargoText);
+  const above = names.some((name) => fitted(name, left - 12) !== name);  // above their bars, where one is long
+  const row = above ? 38 : 24, tall = 34, height = tall + 10 + row * cargoes.length + 24, right = 12;
   const px = (t) => left + (t / end) * (width - left - right);
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `Timeline of one iteration of ${seconds(end)}: compute and ${counted(cargoes.length, "collective")}` });
   for (const t of ticks(0, end, Math.max(2, Math.floor((width - left) / 90)))) {
@@ -34,12 +36,13 @@ function bars(run, width, left) {
   area.addEventListener("pointerleave", hideTip);
   root.append(area);
   cargoes.forEach((cargo, i) => {
-    const y = tall + 10 + i * row;
-    const bar = svg("rect", { x: px(cargo.start_s), y, width: Math.max(2, px(cargo.end_s) - px(cargo.start_s)), height: row - 7, rx: 3, style: `fill:${line(i)}` });
+    const top = tall + 10 + i * row, y = above ? top + 15 : top;
+    const bar = svg("rect", { x: px(cargo.start_s), y, width: Math.max(2, px(cargo.end_s) - px(cargo.start_s)), height: 17, rx: 3, style: `fill:${line(i)}` });
     bar.addEventListener("pointermove", (event) => showTip(event, [cargoText(cargo), `${seconds(cargo.start_s)} to ${seconds(cargo.end_s)}`, `${bytes(cargo.size_bytes)} on all links, ${counted(cargo.operators, "operator")}`]));
     bar.addEventListener("pointerleave", hideTip);
-    const text = cargoText(cargo);
-    root.append(bar, svg("text", { x: left - 8, y: y + 13, class: "name end" }, fitted(text, left - 12), svg("title", {}, text)));
+    const text = names[i];
+    const at = above ? { x: 0, y: top + 11, class: "name" } : { x: left - 8, y: y + 13, class: "name end" };
+    root.append(bar, svg("text", at, fitted(text, above ? width : left - 12), svg("title", {}, text)));
   });
   return root;
 }
