@@ -58,7 +58,7 @@ def test_tables_are_spread_as_in_the_start_and_layers_stay() -> None:
     assert as_in_starts(problem, layers, (layers, even), 1) == found[:1]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("micro_batches", [1, 4])
 def test_what_is_found_may_be_planned(seed: int, micro_batches: int) -> None:
     rng = random.Random(seed)
@@ -66,12 +66,13 @@ def test_what_is_found_may_be_planned(seed: int, micro_batches: int) -> None:
     kinds = (replace(o, kind=rng.choice("ab")) for o in op_graph.operators)
     op_graph = replace(op_graph, operators=tuple(kinds))
     servers, cluster = 6, Cluster(6, 4, 25.0)
-    strategy = data_parallel(op_graph, servers)
-    starts = tuple(random_strategy(rng, op_graph, servers) for _ in range(20))
+    strategy = random_strategy(rng, op_graph, servers)
+    starts = tuple(random_strategy(rng, op_graph, servers) for _ in range(40))
     few = replace(
         problem_of(op_graph, strategy, cluster), micro_batches=micro_batches, max_transfers=30
     )
     found = as_in_starts(few, strategy, starts)
+    assert found
     assert len(set(found)) == len(found) <= 8
     prices = few.prices((strategy, *found))
     for other in found:
