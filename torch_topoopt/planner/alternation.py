@@ -268,7 +268,7 @@ class Planning:
             if turn == self._options.rounds:
                 following = None
             if following is None:
-                self._descend(starts[count])
+                self._descend(starts[count], mode if rewires else None)
             self._round += 1
             self._proposed_before = self._proposed
             if following is None:
@@ -276,9 +276,10 @@ class Planning:
             networks = {count: following}
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
 
-    def _descend(self, starts: tuple[Strategy, ...]) -> None:
+    def _descend(self, starts: tuple[Strategy, ...], mode: WiringMode | None) -> None:
         """Downhill from the best pair on its network, and then all operators of a kind as in one of
-        `starts`, where that is faster; what that gains, the last round gained."""
+        `starts`, where that is faster, there or on a network that is wired for it, if there is a
+        `mode`. What that gains, the last round gained."""
         assert self._best is not None
         network, count = self._best.network, self._best.micro_batches
         problem = self._problem(network, (self._best.strategy,), count)
@@ -286,8 +287,9 @@ class Planning:
         strategy = descend(problem, self._evaluations, lambda: self._report("search", done))
         pair = self._pricing.price(strategy, network, count)
         for other in as_in_starts(problem, strategy, starts) if self._evaluations else ():
-            as_there = self._pricing.price(other, network, count)
-            pair = min(pair, as_there, key=lambda one: one.estimate.iteration_s)
+            pair = _faster(pair, self._pricing.price(other, network, count))
+        if pair.strategy != strategy and mode is not None:
+            pair = _faster(pair, self._pricing.wired(pair.strategy, mode, count))
         if pair.estimate.iteration_s < self._best_s:
             network_s = self._rounds.pop().network_s
             self._finish_round(pair, pair)
@@ -511,3 +513,7 @@ class Planning:
                 micro_batches=found.micro_batches,
             )
         )
+
+
+def _faster(pair: PricedPair, other: PricedPair) -> PricedPair:
+    return min(pair, other, key=lambda one: one.estimate.iteration_s)
