@@ -18,6 +18,7 @@ from support.limits import limit_s
 from support.small_op_graphs import chain, embeddings, random_graph
 
 from torch_topoopt.plan import Cluster, Link, Placement, Plan
+from torch_topoopt.planner import alternation
 from torch_topoopt.planner.alternation import Planning, PlanProgress, plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing
@@ -137,6 +138,32 @@ def test_a_network_that_is_worse_for_the_strategy_at_hand_is_searched_once(
         PlanningOptions(evaluations=200, ablation="search-only"),
     )
     assert {len(network.links) for network in searched} == {32}
+
+
+def test_tables_end_as_in_a_start_where_that_is_faster_and_layers_as_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    op_graph = embeddings(8, table_bytes=10**8, rows_bytes=10**7)
+    kinds = ("table" if o.name.startswith("table") else "layer" for o in op_graph.operators)
+    operators = (replace(o, kind=kind) for o, kind in zip(op_graph.operators, kinds, strict=True))
+    op_graph = replace(op_graph, operators=tuple(operators))
+    found = tuple(
+        Placement(o.name, (0,) if o.kind == "table" else (0, 2, 4, 6)) for o in op_graph.operators
+    )
+    monkeypatch.setattr(Planning, "_search", lambda *_: found)
+    monkeypatch.setattr(alternation, "descend", lambda problem, *_: problem.starts[0])
+    options = PlanningOptions(rounds=1, evaluations=100)
+    made = plan(op_graph, small(8, 4), options)
+    tables = [p.servers for p in made.strategy if p.operator.startswith("table")]
+    assert sorted(tables) == [(server,) for server in range(8)]
+    assert [p for p in made.strategy if not p.operator.startswith("table")] == [
+        p for p in found if not p.operator.startswith("table")
+    ]
+    monkeypatch.setattr(alternation, "as_in_starts", lambda *_: ())
+    as_found = plan(op_graph, small(8, 4), options)
+    assert as_found.strategy == found
+    assert made.prediction.iteration_s < as_found.prediction.iteration_s
+    assert made.network != as_found.network  # one that is wired for it
 
 
 def test_networks_are_wired_for_several_candidates_of_a_round_and_the_fastest_counts(

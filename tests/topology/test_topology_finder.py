@@ -380,3 +380,21 @@ def test_parallel_links_that_are_asked_for_carry_rings_too(
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="mode: 'other' is not one of paper, released, best"):
         find_network(Cluster(4, 2, 1.0), Demand((), ()), mode="other")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("transfer_bytes", "joined"), [(50, 0), (300, 24)])
+def test_the_printed_split_leaves_pipelines_no_cables_where_most_bytes_are_all_reduce(
+    transfer_bytes: int, joined: int
+) -> None:
+    """Four stages of four servers: 84 % of the bytes are AllReduce, and 46 %; ceil(4 x 0.84) = 4.
+
+    The first is what a GPT of 8 stages asks for on 128 servers.
+    """
+    stages = [tuple(range(4 * stage, 4 * stage + 4)) for stage in range(4)]
+    groups = tuple(GroupDemand(stage, 260) for stage in stages)
+    handed_over = tuple(
+        PairDemand(a, b, transfer_bytes) for i in range(12) for a, b in ((i, i + 4), (i + 4, i))
+    )
+    network = find_network(Cluster(16, 4, 100.0), Demand(groups, handed_over))
+    between = {(pair.source, pair.target) for pair in handed_over}
+    assert len(between & {(link.source, link.target) for link in network.links}) == joined

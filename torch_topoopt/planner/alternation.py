@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
 from torch_topoopt.planner.options import DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
+from torch_topoopt.search.as_in_starts import as_in_starts
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.descent import descend
 from torch_topoopt.search.expert_strategies import expert_starts, experts_below, layer_runs_below
@@ -267,7 +268,7 @@ class Planning:
             if turn == self._options.rounds:
                 following = None
             if following is None:
-                self._descend()
+                self._descend(starts[count], mode if rewires else None)
             self._round += 1
             self._proposed_before = self._proposed
             if following is None:
@@ -275,14 +276,20 @@ class Planning:
             networks = {count: following}
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
 
-    def _descend(self) -> None:
-        """Downhill from the best pair on its network; what that gains, the last round gained."""
+    def _descend(self, starts: tuple[Strategy, ...], mode: WiringMode | None) -> None:
+        """Downhill from the best pair on its network, and then all operators of a kind as in one of
+        `starts`, where that is faster, there or on a network that is wired for it, if there is a
+        `mode`. What that gains, the last round gained."""
         assert self._best is not None
         network, count = self._best.network, self._best.micro_batches
         problem = self._problem(network, (self._best.strategy,), count)
         done = self._proposed - self._proposed_before
         strategy = descend(problem, self._evaluations, lambda: self._report("search", done))
         pair = self._pricing.price(strategy, network, count)
+        for other in as_in_starts(problem, strategy, starts) if self._evaluations else ():
+            pair = _faster(pair, self._pricing.price(other, network, count))
+        if pair.strategy != strategy and mode is not None:
+            pair = _faster(pair, self._pricing.wired(pair.strategy, mode, count))
         if pair.estimate.iteration_s < self._best_s:
             network_s = self._rounds.pop().network_s
             self._finish_round(pair, pair)
@@ -506,3 +513,7 @@ class Planning:
                 micro_batches=found.micro_batches,
             )
         )
+
+
+def _faster(pair: PricedPair, other: PricedPair) -> PricedPair:
+    return min(pair, other, key=lambda one: one.estimate.iteration_s)
