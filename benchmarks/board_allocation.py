@@ -3,10 +3,10 @@
     python benchmarks/board_allocation.py                    1000 x 1000 boards
     python benchmarks/board_allocation.py --boards 64x64
 
-Jobs are a mix that fills all boards (docs/allocation.md). Prints a line for each set of heuristics:
-jobs, utilisation, and the least processor seconds of `--rounds` rounds: `kernel` is the search
-for boards alone, as the paper's less than one second is, and `all` has jobs and sub-meshes as
-Python's objects, too.
+Jobs are a mix that fills all boards (docs/planning/allocation.md). Prints a line for each set of
+heuristics: jobs, utilisation, and the least processor seconds of `--rounds` rounds: `kernel` is the
+search for boards alone, as the paper's less than one second is, and `all` has jobs and sub-meshes
+as Python's objects, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Draws the rooms of torch_topoopt and who imports whom, from the imports themselves.
 
     python docs/rooms.py             prints a Mermaid flowchart, floor above floor
-    python docs/rooms.py --write     puts it into docs/architecture.md
+    python docs/rooms.py --write     puts it into docs/project/architecture.md
 
 A room is a folder or a module of torch_topoopt. It imports from lower floors only, and no module
 imports one that imports it, inside functions and for types alone included; tests/test_imports.py
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "project" / "architecture.md"
 PACKAGE = "torch_topoopt"
 
 # From the ground up.

@@ -65,7 +65,7 @@ def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: b
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other option of docs/simulators.md, as header_bytes=64; may be repeated",
+        help="any other option of docs/planning/simulators.md, as header_bytes=64; may be repeated",
     )
 
 

@@ -81,7 +81,7 @@ def short_calls(trace: CommunicationTrace) -> str:
         return ""
     return (
         f"the prediction is of rings; collectives as short as these ({format_bytes(mean)} on "
-        "average) may take other algorithms, chosen when the job starts: see docs/scripts.md"
+        "average) may take other algorithms, chosen when the job starts: see docs/guides/scripts.md"
     )
 
 

@@ -1,5 +1,5 @@
 """Every option that several verbs have: defined once, so that it is spelt, meant and defaulted
-alike. docs/commands.md lists them; a test compares the verbs."""
+alike. docs/reference/commands.md lists them; a test compares the verbs."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "(default); single: one of them; random: one, chosen at random, as the paper's artifact; "
         "coin-change: one, by the strides all servers have; k-shortest: the first 4, longer ones "
         "too; optimal: weights that minimise the load of the busiest link; or a policy of your "
-        "own, FILE.py:NAME (docs/extending.md)",
+        "own, FILE.py:NAME (docs/guides/extending.md)",
     },
     "mode": {
         "type": functools.partial(parser.name_or_function, "mode"),
@@ -148,7 +148,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "default": "paper",
         "help": "how the network is found: by the paper's rules (default), or searched from there "
         "on, which takes longer and is never worse; or by an algorithm of your own, FILE.py:NAME "
-        "(docs/extending.md)",
+        "(docs/guides/extending.md)",
     },
     "rounds": {
         "type": int,
@@ -195,7 +195,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "plan": {"metavar": "PLAN.json", "help": "use this plan instead of making one"},
     "network": {
         "metavar": "NETWORK",
-        "help": "network file, JSON: switches, hosts and cables (docs/routes.md)",
+        "help": "network file, JSON: switches, hosts and cables (docs/guides/routes.md)",
     },
     "failures": {
         "help": "also show what the loss of any one cable or server costs",

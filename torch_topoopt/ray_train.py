@@ -77,7 +77,7 @@ class TopoOptConfig(TorchConfig):
 
     `backend`, `init_method` and `timeout_s` are TorchConfig's; `backend` may also be a list such as
     "cpu:topoopt,cuda:topoopt". `meet_timeout_s` bounds how long servers wait for each other while
-    they wire. Variables of docs/environment.md go into Ray's runtime environment.
+    they wire. Variables of docs/reference/environment.md go into Ray's runtime environment.
 
     Raises:
         ValueError: options that contradict each other, a bandwidth that is none, or (DocumentError,

@@ -26,8 +26,8 @@ How a figure is added
    gives a `Made`: rows of the CSV, a function that draws on a matplotlib figure, and `Quantity`
    rows. The paper's numbers stand there, with the section they are from.
 3. `registry.py`: the module's name, in the order of the paper.
-4. `tests/benchmarks/test_figures_benchmark.py` runs every figure's quick cells; docs/figures.md
-   describes it.
+4. `tests/benchmarks/test_figures_benchmark.py` runs every figure's quick cells;
+   docs/planning/figures.md describes it.
 
 A cell that fails or takes longer than its `limit_s` costs the figures that need it, with a line; it
 is not kept. `python benchmarks/figures NAME --quick --jobs 1` is the shortest way to try one.

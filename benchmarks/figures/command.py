@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _OUT = REPOSITORY / "figures"
-_DOCUMENT = REPOSITORY / "docs" / "figures.md"
+_DOCUMENT = REPOSITORY / "docs" / "planning" / "figures.md"
 
 
 @dataclass
@@ -185,7 +185,7 @@ def _progress(console: Console) -> Progress:
 def _parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="figures",
-        description="Computes figures and tables of the TopoOpt paper again (docs/figures.md).",
+        description="Computes figures and tables of the TopoOpt paper (docs/planning/figures.md).",
     )
     options.add_argument("figures", nargs="*", metavar="FIGURE", help="11a, 12, 11 (default: all)")
     options.add_argument("--quick", action="store_true", help="small sizes: minutes, not hours")
@@ -193,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument("--ray", metavar="ADDRESS", help="cells as tasks of this cluster, or auto")
     options.add_argument("--out", type=Path, default=_OUT, help="folder (default: figures)")
     options.add_argument(
-        "--document", type=Path, help="whose table is written (default: docs/figures.md, no --out)"
+        "--document", type=Path, help="whose table is written (default: docs/planning/figures.md)"
     )
     options.add_argument("--list", action="store_true", help="names the figures, and ends")
     options.add_argument("--json", action="store_true", help="prints the rows of the table")

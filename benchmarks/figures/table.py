@@ -1,4 +1,4 @@
-"""The table of all figures: `figures/table.json` and the part of docs/figures.md made from it."""
+"""The table of all figures: `figures/table.json`, and its part of docs/planning/figures.md."""
 
 from __future__ import annotations
 

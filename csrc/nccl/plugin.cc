@@ -77,7 +77,7 @@ Result begin(Logger given) {
   if (net) return kSuccess;
   try {
     const char* path = variable("TOPOOPT_NCCL_WIRING");
-    if (!path) throw std::runtime_error("TOPOOPT_NCCL_WIRING is not set; see docs/nccl.md");
+    if (!path) throw std::runtime_error("TOPOOPT_NCCL_WIRING is not set; see docs/guides/nccl.md");
     Wiring wiring = Wiring::load(path);
     const int rank = rankOf(wiring.ranks());
     const Limits limits{limitOf("TOPOOPT_NCCL_CONNECT_LIMIT_S", kConnectLimitS),

@@ -1,4 +1,4 @@
-"""Draws the Mermaid flowchart of docs/architecture.md as SVG: no script from elsewhere is needed.
+"""Draws the Mermaid flowchart of docs/project/architecture.md as SVG, without foreign scripts.
 
 It knows what docs/rooms.py writes: subgraphs with a title and nodes, one below the other, and
 arrows.

@@ -63,7 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--model",
         help="name or file.py:callable (default: the build_model() of the script; where it has "
-        "none, a trace of its first iterations, see docs/scripts.md); none: do not "
+        "none, a trace of its first iterations, see docs/guides/scripts.md); none: do not "
         "profile, only lay rings",
     )
     shared_options.add(options, "seed", "plan")

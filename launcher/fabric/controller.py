@@ -24,7 +24,7 @@ _DESCRIPTION = """\
 Serves HTTP until it is stopped: hosts report flows as they start and end, and are told the path of
 each and the source port that takes it ("Routing for Large ML Models"). Links that die move flows,
 and flows move when the most congested link gets better by it. Starts and ends are predicted, and
-assignments for them and for failures are computed ahead. docs/routes.md has the requests.
+assignments for them and for failures are computed ahead. docs/guides/routes.md has the requests.
 
 NETWORK is a network file: switches, hosts and cables. The token, which every request has to show,
 is one line of a file that only its owner can read. HTTP is not encrypted: listen where only hosts

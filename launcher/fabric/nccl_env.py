@@ -55,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--encrypt",
         action="store_true",
-        help="encrypt the links between servers (TLS 1.3; docs/security.md says what it costs)",
+        help="encrypt the links between servers (TLS 1.3; docs/guides/security.md has its cost)",
     )
     options.add_argument("--rank", type=int, metavar="N", help="also what only rank N needs")
     options.add_argument(
@@ -142,7 +142,7 @@ def _text(
     variables: tuple[Variable, ...], layout: RankLayout, arguments: argparse.Namespace
 ) -> str:
     docker = arguments.format == "docker"
-    lines = [f"# stock NCCL on the cables of {arguments.plan}; see docs/nccl.md"]
+    lines = [f"# stock NCCL on the cables of {arguments.plan}; see docs/guides/nccl.md"]
     if arguments.rank is None:
         lines.append(f"# servers of ranks 0, 1, 2, ...: {' '.join(map(str, layout.server_of))}")
     else:

@@ -70,7 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
         "mode",
         default="best",
         help="how the network is found: searched (best, the default), or by the paper's rules "
-        "alone; or by an algorithm of your own, FILE.py:NAME (docs/extending.md)",
+        "alone; or by an algorithm of your own, FILE.py:NAME (docs/guides/extending.md)",
     )
     shared_options.add(options, "seed")
     options.add_argument(

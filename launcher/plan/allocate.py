@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Gives jobs boards of a HammingMesh: each gets a virtual sub-mesh, boards whose rows all have the
-same columns, beside boards that have failed and jobs that run already (docs/allocation.md).
+same columns, beside failed boards and jobs that run already (docs/planning/allocation.md).
 
 schemes:
   greedy  one job after the other, the first rows that have enough columns in common (the paper's)

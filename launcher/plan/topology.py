@@ -36,7 +36,7 @@ modes:
   paper     the paper's algorithms: strides near a geometric sequence, matchings
   released  what the paper's public artifact does: all ports to strides, of another rule
   best      searched: rings of any order, links where the demand needs them; --operations limits it
-  FILE.py:NAME  an algorithm of your own (docs/extending.md)
+  FILE.py:NAME  an algorithm of your own (docs/guides/extending.md)
 
 Without --demand: one AllReduce of 1 GB over all servers, and 100 MB from each server to all others
 evenly. A demand file is a JSON object:

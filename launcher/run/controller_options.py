@@ -16,7 +16,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "--controller",
         metavar="URL",
         help="http://HOST:PORT of `topoopt controller`: connections leave from the source ports "
-        "that switches hash to the paths it assigns (docs/routes.md; default: ECMP)",
+        "that switches hash to the paths it assigns (docs/guides/routes.md; default: ECMP)",
     )
     group.add_argument(
         "--controller-token-file",

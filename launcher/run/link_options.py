@@ -17,13 +17,13 @@ def add_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--encrypt",
         action="store_true",
-        help="encrypt the links between servers (TLS 1.3; docs/security.md says what it costs)",
+        help="encrypt the links between servers (TLS 1.3; docs/guides/security.md has its cost)",
     )
     group.add_argument(
         "--transport",
         choices=TRANSPORTS,
         help="what carries the plan's links: tcp (default), or libfabric's provider "
-        "(docs/rdma.md); auto: verbs where an interface has it, else tcp",
+        "(docs/guides/rdma.md); auto: verbs where an interface has it, else tcp",
     )
     group.add_argument(
         "--connections",

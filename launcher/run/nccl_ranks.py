@@ -27,7 +27,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "--nccl",
         action="store_true",
         help='the script uses backend "nccl", unchanged: stock NCCL runs over the planned links '
-        "through its network plugin (docs/nccl.md); needs a GPU for every rank",
+        "through its network plugin (docs/guides/nccl.md); needs a GPU for every rank",
     )
 
 

@@ -46,7 +46,7 @@ backend means "topoopt". As with torchrun, ranks get OMP_NUM_THREADS=1 unless it
 
 Any script will do. One with a build_model() and a __main__ guard is imported to profile its model;
 of any other, two iterations are run first, without a network, and what they communicate is what
-is planned for. See docs/scripts.md."""
+is planned for. See docs/guides/scripts.md."""
 
 _ONLY_TO_PLAN = tuple(
     name for name in shared_options.PLANNING if name not in (*shared_options.CLUSTER, "accelerator")

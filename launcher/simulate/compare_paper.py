@@ -27,7 +27,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
         "--paper",
         choices=PAPERS,
         help="hammingmesh: cost, bandwidths and diameter of the networks of its Table II "
-        "(docs/hammingmesh.md)",
+        "(docs/planning/hammingmesh.md)",
     )
     paper.add_argument(
         "--size",

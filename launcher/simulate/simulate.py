@@ -41,7 +41,8 @@ links of its own, and on networks of switches, where their flows share links. FI
    "jobs": [{"model": "vgg", "servers": 16, "arrival_s": 0, "iterations": 1000}]}
 
 --routed-jobs FILE: jobs whose rings of hosts reduce gradients over a leaf-spine network, under
-ECMP, simulated annealing, the greedy and our scheme of `topoopt controller` (docs/routes.md):
+ECMP, simulated annealing, the greedy and the scheme of `topoopt controller`
+(docs/guides/routes.md):
 
   {"version": 1, "tors": 8, "spines": 4, "hosts_per_tor": 8, "link_gbps": 100,
    "jobs": [{"name": "llm", "parameters": 7e9, "tensor": 4, "pipeline": 2, "copies": 4,
@@ -55,7 +56,7 @@ delivered. One record per line, # begins a comment:
   link ID SRC DST BITS_PER_S LATENCY_NS
   flow ID SRC DST BYTES path K LINK_1 .. LINK_K deps M FLOW_1 .. FLOW_M
 
-Nodes 0..H-1 are hosts, the others switches. docs/simulators.md describes formats and levels."""
+Nodes 0..H-1 are hosts, the others switches. Formats and levels: docs/planning/simulators.md."""
 
 _EXAMPLES = """\
   topoopt simulate --flows ring.txt --json
@@ -96,8 +97,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--architecture",
         metavar="NAME",
         help="with PLAN: the same strategy on another kind of network for the same servers, such "
-        "as fat-tree or torus (docs/architectures.md), or one of your own, FILE.py:NAME "
-        "(docs/extending.md); every flow takes one shortest path; "
+        "as fat-tree or torus (docs/planning/architectures.md), or one of your own, FILE.py:NAME "
+        "(docs/guides/extending.md); every flow takes one shortest path; "
         "where circuits move (ocs-reconfig), they do so at both levels",
     )
     shared_options.add(

@@ -143,7 +143,7 @@ def test_names_of_figures_choose_them() -> None:
 
 
 def test_the_kept_table_gives_a_reason_for_every_difference() -> None:
-    """And docs/figures.md shows that table."""
+    """And docs/planning/figures.md shows that table."""
     path = REPOSITORY / "figures" / "table.json"
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     assert rows
@@ -152,7 +152,7 @@ def test_the_kept_table_gives_a_reason_for_every_difference() -> None:
         if row["paper"]:
             assert row["within"] == (abs(row["ratio"] - 1) <= NEAR)
         assert row["within"] is not False or row["reason"], row
-    document = (REPOSITORY / "docs" / "figures.md").read_text(encoding="utf-8")
+    document = (REPOSITORY / "docs" / "planning" / "figures.md").read_text(encoding="utf-8")
     assert table.as_markdown(rows) in document
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytest.importorskip(
     "ray.train", reason="`make test-clients` installs Ray Train (requirements-clients.txt)"
 )
-PAGE = Path(__file__).parents[2] / "docs" / "ray.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "ray.md"
 QUIET = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_raylet_start_wait_time_s": "120",

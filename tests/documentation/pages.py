@@ -30,7 +30,8 @@ class Command:
 
 def pages() -> list[str]:
     """All pages, relative to the checkout."""
-    folders = (ROOT, ROOT / "docs", ROOT / "benchmarks", ROOT / "examples")
+    rooms = (path for path in sorted((ROOT / "docs").iterdir()) if path.is_dir())
+    folders = (ROOT, ROOT / "docs", *rooms, ROOT / "benchmarks", ROOT / "examples")
     return [
         str(path.relative_to(ROOT))
         for folder in folders

@@ -42,22 +42,22 @@ class Given(NamedTuple):
 
 
 GIVEN = (
-    Given("docs/simulators.md", "ring.txt", "nodes 3 hosts 2"),
-    Given("docs/simulators.md", "jobs.json", '{"version": 1,'),
-    Given("docs/profiling.md", "models.py", "# models.py"),
-    Given("docs/routes.md", "flows.json", "[[0, 1], [0, 2]"),
-    Given("docs/routes.md", "dead.json", "[[0, 1], [3, 0]]"),
-    Given("docs/routes.md", "routed.json", '{"version": 1, "tors"'),
-    Given("docs/allocation.md", "jobs.json", '[{"name": "a", "shape": "2x3"}'),
-    Given("docs/nccl.md", "sparks.yaml", "version: 1"),
-    Given("docs/extending.md", "mine.py", "# mine.py"),
-    Given("docs/extending.md", "twin.py", "# twin.py"),
+    Given("docs/planning/simulators.md", "ring.txt", "nodes 3 hosts 2"),
+    Given("docs/planning/simulators.md", "jobs.json", '{"version": 1,'),
+    Given("docs/planning/profiling.md", "models.py", "# models.py"),
+    Given("docs/guides/routes.md", "flows.json", "[[0, 1], [0, 2]"),
+    Given("docs/guides/routes.md", "dead.json", "[[0, 1], [3, 0]]"),
+    Given("docs/guides/routes.md", "routed.json", '{"version": 1, "tors"'),
+    Given("docs/planning/allocation.md", "jobs.json", '[{"name": "a", "shape": "2x3"}'),
+    Given("docs/guides/nccl.md", "sparks.yaml", "version: 1"),
+    Given("docs/guides/extending.md", "mine.py", "# mine.py"),
+    Given("docs/guides/extending.md", "twin.py", "# twin.py"),
 )
 
 # Pages that another test runs whole.
 WHOLE = {
-    "docs/recipes.md": "tests/launcher/test_recipes.py",
-    "docs/rehearsal.md": "tests/launcher/test_rehearsal.py",
+    "docs/guides/recipes.md": "tests/launcher/test_recipes.py",
+    "docs/guides/rehearsal.md": "tests/launcher/test_rehearsal.py",
 }
 
 SMALLER = (

@@ -1,4 +1,4 @@
-"""The walks of docs/architecture.md name files and functions that are there."""
+"""The walks of docs/project/architecture.md name files and functions that are there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from support.limits import limit_s
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "project" / "architecture.md").read_text(encoding="utf-8")
 # (row of a walk: its functions, its files)
 ROWS = [
     (cells[1], cells[2])

@@ -1,4 +1,4 @@
-"""docs/commands.md, made from the parsers: python tests/launcher/commands_page.py writes it."""
+"""Writes docs/reference/commands.md from the parsers: python tests/launcher/commands_page.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 NAMES = (
     *(verb for verb in VERBS if verb not in ("fabric", "cluster")),
     *(f"fabric_{name}" for name in FABRIC_VERBS),

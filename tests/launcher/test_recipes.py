@@ -1,4 +1,4 @@
-"""docs/recipes.md as it stands, on machines that look like the ones it is about, as root.
+"""docs/guides/recipes.md as it stands, on machines that look like the ones it is about, as root.
 
 Cables have no addresses. After the commands of a recipe the test looks at what they have found and
 carried; on the ring of four a job runs over libfabric, too.
@@ -27,7 +27,7 @@ from torch_topoopt.fabric.cluster_file.load import load_cluster
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "recipes.md"
 LIMIT_S = limit_s(300.0)  # of one recipe
 WIRE = "200mbit"
 FIRST, SECOND = SPARK_PORTS

@@ -1,4 +1,4 @@
-"""docs/rehearsal.md as it stands: from cables to a trained model on namespaces, as root."""
+"""docs/guides/rehearsal.md as it stands: from cables to a trained model on namespaces, as root."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.plan import Plan
 
-PAGE = Path(__file__).parents[2] / "docs" / "rehearsal.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "rehearsal.md"
 LIMIT_S = limit_s(400.0)  # about 40 s on two idle cores
 
 

@@ -267,10 +267,10 @@ def test_wandb_gets_the_plan_and_what_was_measured(launcher: Any, scripts: Path)
 
 
 def test_a_sweep_runs_without_its_server(scripts: Path) -> None:
-    """The sweep of docs/timelines.md, two of its runs: offline, in a group, each with its name."""
+    """Two runs of the sweep of docs/guides/timelines.md: offline, in a group, each with its name."""
     pytest.importorskip("wandb", reason="pip install wandb: nothing else of the tests needs it")
     yaml = pytest.importorskip("yaml")
-    page = (ROOT / "docs" / "timelines.md").read_text()
+    page = (ROOT / "docs" / "guides" / "timelines.md").read_text()
     sweep = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
     sweep["parameters"] = {"degree": {"value": 1}, "seed": {"values": [0, 1]}}
     sweep["command"][sweep["command"].index("4")] = "2"

@@ -1,2 +1,2 @@
 """Boards of a HammingMesh for jobs: virtual sub-meshes, failed boards, defragmentation
-(docs/allocation.md)."""
+(docs/planning/allocation.md)."""

@@ -1,4 +1,4 @@
-"""The file of jobs that `topoopt allocate` reads (docs/allocation.md)."""
+"""The file of jobs that `topoopt allocate` reads (docs/planning/allocation.md)."""
 
 from __future__ import annotations
 

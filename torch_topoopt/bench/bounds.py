@@ -70,7 +70,7 @@ def theory_bytes(plan: Plan, case: Case) -> dict[Pair, float] | None:
     """(source, target) -> bytes that one call puts on the links between the two, by the plan's
     rings and routes; None where these do not say it.
 
-    Short calls may go another way than rings (docs/groups.md).
+    Short calls may go another way than rings (docs/guides/groups.md).
     """
     everyone = tuple(range(plan.cluster.servers))
     halves = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5}

@@ -106,7 +106,7 @@ def _limits(plan: Plan) -> list[str]:
             f"- forwarding: {relayed} of {count * (count - 1) // 2} pairs of hosts have no cable. "
             "Sends, all-to-alls and trees between them fail. NCCL connects trees at the start even "
             "where NCCL_ALGO says Ring, so that stock NCCL does not start on these cables; its "
-            "network plugin in this project forwards (docs/nccl.md)."
+            "network plugin in this project forwards (docs/guides/nccl.md)."
         )
     lines.append("- NCCL_GRAPH_FILE is no way out: it orders the GPUs of one host, not hosts.")
     lines.append("- NCCL's bootstrap needs a network that joins all hosts; a slow one will do.")

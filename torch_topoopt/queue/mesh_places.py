@@ -1,4 +1,4 @@
-"""Servers of a HammingMesh for jobs: virtual sub-meshes (docs/allocation.md)."""
+"""Servers of a HammingMesh for jobs: virtual sub-meshes (docs/planning/allocation.md)."""
 
 from __future__ import annotations
 

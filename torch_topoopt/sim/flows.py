@@ -1,7 +1,7 @@
 """The generic flow API: flows with explicit paths, sizes and dependencies, at any level.
 
 A flow starts when all flows that it depends on are delivered. `run_flows` takes Python lists,
-`run_flow_file` the text format of docs/simulators.md; both give a `FlowsResult`.
+`run_flow_file` the text format of docs/planning/simulators.md; both give a `FlowsResult`.
 """
 
 from __future__ import annotations

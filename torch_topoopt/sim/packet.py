@@ -1,7 +1,7 @@
 """The packet level of `run_flows`: every packet, every queue, and a transport.
 
-docs/simulators.md describes the model and every option with its default and source; the options
-are keywords of `run_flows(..., level="packet")`.
+docs/planning/simulators.md describes the model and every option with its default and source; the
+options are keywords of `run_flows(..., level="packet")`.
 """
 
 from __future__ import annotations

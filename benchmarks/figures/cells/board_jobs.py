@@ -1,4 +1,4 @@
-"""Mixes of jobs on the boards of a HammingMesh (docs/allocation.md)."""
+"""Mixes of jobs on the boards of a HammingMesh (docs/planning/allocation.md)."""
 
 from __future__ import annotations
 

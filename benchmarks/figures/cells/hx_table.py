@@ -1,4 +1,4 @@
-"""Table II of the HammingMesh paper (docs/hammingmesh.md)."""
+"""Table II of the HammingMesh paper (docs/planning/hammingmesh.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of route control on TopoOpt's fabric, and what both networks cost (docs/routes.md)."""
+"""The jobs of route control on TopoOpt's fabric; costs of both networks (docs/guides/routes.md)."""
 
 from __future__ import annotations
 

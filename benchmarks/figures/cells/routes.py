@@ -1,4 +1,4 @@
-"""Jobs on a leaf-spine network under schemes of route control (docs/routes.md)."""
+"""Jobs on a leaf-spine network under schemes of route control (docs/guides/routes.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// The text format of flow programs, described in docs/simulators.md.
+// The text format of flow programs, described in docs/planning/simulators.md.
 
 #pragma once
 

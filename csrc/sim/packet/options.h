@@ -25,7 +25,7 @@ enum class PathChoice { kPlanned, kAdaptive };
 enum class StartOrder { kDrawn, kNumbered, kGiven };
 
 // Sizes in bytes on the wire, headers included; 0 in a limit: no limit. Sources of the defaults are
-// in docs/simulators.md.
+// in docs/planning/simulators.md.
 struct Options {
   std::string transport = "constant";  // a name of transports() (transport.h)
   ReturnPath acks = ReturnPath::kLatency;

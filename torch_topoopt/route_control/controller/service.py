@@ -1,4 +1,4 @@
-"""The controller over HTTP/1.1 with JSON (docs/routes.md has the schema); h11 reads the protocol.
+"""The controller over HTTP/1.1 with JSON (schema: docs/guides/routes.md); h11 reads the protocol.
 
 Everything runs in one event loop, a request at a time. 401: no token, 413: too large; what a
 request does, and what else is refused, is in `request_handler`.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Method = Literal["auto", "exact", "approximate"]
 
-EXACT_VARIABLES = 20_000  # up to here the programs take about a second (docs/topology.md)
+EXACT_VARIABLES = 20_000  # up to here the programs take about a second (docs/planning/topology.md)
 DEFAULT_GAP = 0.01
 _SWEEPS = 400
 _LEAST_WEIGHT = 1e-3  # of a pair; a route with less goes to the others
