@@ -267,7 +267,7 @@ def test_wandb_gets_the_plan_and_what_was_measured(launcher: Any, scripts: Path)
 
 
 def test_a_sweep_runs_without_its_server(scripts: Path) -> None:
-    """Two runs of the sweep of docs/guides/timelines.md: offline, in a group, each with its name."""
+    """Two runs of the sweep in docs/guides/timelines.md: offline, in a group, with their names."""
     pytest.importorskip("wandb", reason="pip install wandb: nothing else of the tests needs it")
     yaml = pytest.importorskip("yaml")
     page = (ROOT / "docs" / "guides" / "timelines.md").read_text()
