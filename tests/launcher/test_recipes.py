@@ -202,6 +202,7 @@ def test_two_boxes_with_four_cables(namespaces: Namespaces, tmp_path: Path) -> N
     check_job(machines, printed, links=8)
 
 
+@pytest.mark.exhaustive
 def test_a_ring_of_usb4_also_over_libfabric(namespaces: Namespaces, tmp_path: Path) -> None:
     section, machines = RECIPES["usb4"][0], usb4(namespaces, tmp_path)
     (commands,) = blocks(section, "sh")
