@@ -154,6 +154,10 @@ class StoppedEarly(BaseException):
         self.by = by
 
 
+def without_progress(part: float | None, what: str) -> None:
+    """As the progress of what follows: plans of a moment are not shown."""
+
+
 def with_failures(plan: Plan, progress: Callable[[float | None, str], None]) -> Plan:
     """`plan` with how to go on after the loss of any one link or server."""
     from torch_topoopt.topology.failures import failure_plans

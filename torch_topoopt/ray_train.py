@@ -401,12 +401,8 @@ def _planned(config: TopoOptConfig, cluster: Cluster, network: Network | None) -
         ranks = cluster.servers * cluster.accelerators_per_server
         graph = documents.op_graph_of(config.model, config.batch_size, accelerators=ranks)
         options = PlanningOptions(seed=config.seed, strategy_space="data-parallel", network=network)
-        plan = documents.make_plan(graph, cluster, options, _without_progress)
-    return documents.with_failures(plan, _without_progress).to_json()
-
-
-def _without_progress(part: float | None, what: str) -> None:
-    pass
+        plan = documents.make_plan(graph, cluster, options, documents.without_progress)
+    return documents.with_failures(plan, documents.without_progress).to_json()
 
 
 def _free_port() -> int:

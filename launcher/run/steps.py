@@ -55,7 +55,9 @@ def measured_graph(
     graph = replace(graph, gradient_buckets=buckets_of(options))
     if not measures(options):
         return graph, ""
-    plan = documents.make_plan(graph, options.cluster, _options(options, None), _silent)
+    plan = documents.make_plan(
+        graph, options.cluster, _options(options, None), documents.without_progress
+    )
     return _measured(graph, options, plan, progress, server)
 
 
@@ -147,7 +149,3 @@ def _options(options: RunOptions, plan: Plan | None) -> PlanningOptions:
     return PlanningOptions(
         seed=options.planning.options.seed, strategy_space="data-parallel", network=fixed
     )
-
-
-def _silent(part: float | None, what: str) -> None:
-    """Plans of a moment are not shown."""

@@ -116,17 +116,23 @@ def test_a_chain_alone_is_what_it_is_among_others() -> None:
         assert (alone == one) == (number == 0)
 
 
-@pytest.mark.parametrize("micro_batches", [1, 4])
-def test_a_chain_that_simulates_everything_goes_the_same_way(micro_batches: int) -> None:
-    # Thousands of proposals as a search makes them, many of them ended early.
-    problem = replace(problem_of(operators=30), micro_batches=micro_batches, beta=20.0)
+def _same_way(problem: SearchProblem, rounds: int) -> tuple[Chain, Chain]:
+    """A chain, and one that simulates everything, which goes the same way."""
     quick, whole = Chain(problem, 0, 0), Chain(problem, 0, 0)
     whole.simulate_fully()
-    for _ in range(30):
+    for _ in range(rounds):
         quick.step(100)
         whole.step(100)
         assert quick.progress() == whole.progress()
     assert quick.result().candidates == whole.result().candidates
+    return quick, whole
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_a_chain_that_simulates_everything_goes_the_same_way(micro_batches: int) -> None:
+    # Thousands of proposals as a search makes them, many of them ended early.
+    problem = replace(problem_of(operators=30), micro_batches=micro_batches, beta=20.0)
+    quick, whole = _same_way(problem, rounds=30)
     assert quick.result().steps_simulated < whole.result().steps_simulated
 
 
@@ -141,13 +147,7 @@ def test_a_chain_on_rows_and_columns_goes_the_same_way(buckets: GradientBuckets 
     sizes = [o.parameter_gradient_bytes for o in op_graph.operators if o.parameter_gradient_bytes]
     taken = {problem.core_network.takes_grid(range(12), size) for size in (*sizes, 10**9)}
     assert taken == {True, False}
-    quick, whole = Chain(problem, 0, 0), Chain(problem, 0, 0)
-    whole.simulate_fully()
-    for _ in range(10):
-        quick.step(100)
-        whole.step(100)
-        assert quick.progress() == whole.progress()
-    assert quick.result().candidates == whole.result().candidates
+    _same_way(problem, rounds=10)
 
 
 def test_a_chain_that_cools_down_ends_where_only_what_is_better_is_accepted() -> None:
