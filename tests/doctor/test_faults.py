@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from socket import socket as PlainSocket
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.fabric.real_hosts import Hosts, cluster_of, real_hosts, wait_until_up
 from support.limits import slowness
-from support.sites import InNamespace, examine
+from support.sites import InNamespace, examine, in_namespace
 
 from torch_topoopt.doctor.cluster_checks import reach_matrix
 from torch_topoopt.doctor.diagnosis import diagnose
 from torch_topoopt.doctor.findings import Finding, Site
+from torch_topoopt.doctor.probes import arp_answers
 from torch_topoopt.doctor.repair import apply_repairs, plan_repairs
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.hosts.host_script import setup_script
@@ -180,6 +184,33 @@ def test_cables_in_wrong_ports_are_found_from_both_ends(
         }
         alone = _found(examine(hosts, 0))["cabling", first[0]]  # without asking another host
         assert alone.what == found[first[0]]
+
+
+def test_what_arrives_at_another_interface_is_no_answer(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even what arrives there before the socket is bound to its own."""
+    neighbour, asked = hosts.names[3], hosts.file.servers[3].ports[0]  # plugged into h0:p1
+    mac = bytes.fromhex(str(asked.mac).replace(":", ""))
+    reply = struct.pack(
+        *("!6s6sHHHBBH6s4s6s4s", b"\xff" * 6, mac, 0x0806, 1, 0x0800, 6, 4, 2),
+        *(mac, socket.inet_aton(asked.ip), mac, bytes(4)),
+    )
+
+    def send_reply() -> None:
+        with PlainSocket(socket.AF_PACKET, socket.SOCK_RAW, 0) as line:
+            line.bind((asked.interface, 0))
+            line.send(reply)
+
+    class LateSocket(PlainSocket):
+        def bind(self, address: Any) -> None:
+            in_namespace(neighbour, send_reply)
+            super().bind(address)
+
+    monkeypatch.setattr(socket, "socket", LateSocket)
+    own = str(hosts.file.servers[0].ports[0].mac)
+    answers = in_namespace(hosts.names[0], lambda: arp_answers("p0", own, [asked.ip]))
+    assert answers == ()
 
 
 def test_probing_takes_little_time_where_no_host_answers(hosts: Hosts) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from queue import Queue
 from typing import TYPE_CHECKING, Any
 
 import paramiko
 import pytest
+from ncclient import NCClientError
+from ncclient.transport import SessionListener
 from support.fabric.polatis_device import PolatisDevice
 from support.fabric.polatis_netconf_server import PolatisNetconfServer
 from support.limits import slowness
@@ -142,6 +145,33 @@ def test_a_device_that_does_not_answer_is_given_up(
     ):
         session.lock()
     assert not session.connected
+
+
+def test_a_request_while_a_broken_connection_is_being_closed_is_an_error_at_once(
+    server: PolatisNetconfServer, connect: Connect
+) -> None:
+    limit_s = 20.0 * slowness()
+    session = connect(server, timeout_s=limit_s)
+    session.capabilities()
+    errors: Queue[BaseException] = Queue()
+
+    class Asks(SessionListener):  # type: ignore[misc]
+        """Makes a request when those under way have been notified of the end."""
+
+        def callback(self, root: Any, raw: str) -> None:
+            """Of messages."""
+
+        def errback(self, _: BaseException) -> None:
+            if errors.empty():
+                try:
+                    manager.lock("running")
+                except NCClientError as error:
+                    errors.put(error)
+
+    manager = session._manager
+    session._session.add_listener(Asks())
+    server.drop()
+    assert "Not connected" in str(errors.get(timeout=2.0 * limit_s))
 
 
 def test_a_silent_address_is_an_error_that_names_it(

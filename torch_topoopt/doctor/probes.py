@@ -49,8 +49,8 @@ def arp_answers(interface: str, mac: str, addresses: Sequence[str]) -> tuple[Ans
     own = bytes.fromhex(mac.replace(":", ""))
     found: dict[Answer, None] = {}
     wanted = {socket.inet_aton(address): address for address in addresses}
-    protocol = socket.htons(_ETH_P_ARP)
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, protocol) as line:
+    # Without a protocol at first: with one, what arrives at other interfaces counts until the bind.
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as line:
         line.bind((interface, _ETH_P_ARP))
         for _ in range(_ROUNDS):
             for target in wanted:

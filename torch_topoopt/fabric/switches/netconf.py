@@ -209,9 +209,10 @@ class NetconfSession:
 def _session(handler: Any, known_hosts: str | None) -> Any:
     """An ncclient session that believes the host keys in one file, and sends at once.
 
-    Two underscored names of ncclient are overridden, so its minor version is fixed in setup.py: its
+    Underscored names of ncclient are overridden, so its minor version is fixed in setup.py: its
     public `connect` finds a file of host keys only by way of an ssh_config, does not know today's
-    names of RSA keys, and waits up to 0.1 s with every message.
+    names of RSA keys, and waits up to 0.1 s with every message; and a request that is made while a
+    broken connection is being closed waits for its whole time limit.
     """
     import paramiko
     from ncclient.transport import SSHSession
@@ -243,6 +244,11 @@ def _session(handler: Any, known_hosts: str | None) -> Any:
             if self._waker is not None:
                 with suppress(OSError):  # ended meanwhile, or woken often enough
                     self._waker[0].send(b"!")
+
+        def _dispatch_error(self, error: BaseException) -> None:
+            """Refuses requests before those under way are notified: the next would hear nothing."""
+            self._connected = False
+            super()._dispatch_error(error)
 
         def close(self) -> None:
             super().close()
