@@ -112,19 +112,9 @@ ProcessGroupTopoopt::HostCall::HostCall(ProcessGroupTopoopt& group, const CallKi
     : work(c10::make_intrusive<TopooptWork>(group.session_->pool(), group.getRank(), kind.type,
                                             kind.title, inputs, outputs,
                                             group.group_->sequenceNumber())),
-      finishers(std::make_shared<std::vector<std::function<void()>>>()),
       done(joint(operations,
-                 [work = work, finishers = finishers](std::exception_ptr error) mutable {
-                   const auto none = finishers->empty();
-                   auto finish = [finishers = std::move(finishers)] {
-                     while (!finishers->empty()) {
-                       finishers->back()();
-                       finishers->pop_back();
-                     }
-                   };
-                   TopooptWork::completeAndRelease(
-                       std::move(work), std::move(error),
-                       none ? std::function<void()>() : std::function<void()>(std::move(finish)));
+                 [work = work](std::exception_ptr error) mutable {
+                   TopooptWork::completeAndRelease(std::move(work), std::move(error));
                  })),
       terms(terms) {}
 
@@ -209,7 +199,7 @@ at::Tensor ProcessGroupTopoopt::Call::returned(const at::Tensor& tensor, const a
   if (device_) {
     copies_back_.emplace_back(tensor, copy);
   } else {
-    host_call_->finishers->push_back([tensor, copy] { tensor.copy_(copy); });
+    host_call_->finish([tensor, copy] { tensor.copy_(copy); });
   }
   return flat(copy);
 }
@@ -278,7 +268,7 @@ at::Tensor ProcessGroupTopoopt::Call::hostTensor(const Side& side) {
     return flat;
   }
   const at::Tensor flat = flatLike(side.writes[0], total(side.writes));
-  host_call_->finishers->push_back([flat, to = side.writes.vec()] { unflatten(flat, to); });
+  host_call_->finish([flat, to = side.writes.vec()] { unflatten(flat, to); });
   return flat;
 }
 

@@ -33,21 +33,19 @@ struct ProcessGroupTopoopt::CallKind {
   StagingOperation::Order order = StagingOperation::Order::kCollective;
 };
 
-// Operations on host memory that complete one work: what to do with the results before it is
-// complete, the last that was added first, and the callback of each of the operations. Finishers
-// are added before their operation is started, and run when all operations are over.
+// Operations on host memory that complete one work when all of them are over, and the callback of
+// each of them.
 struct ProcessGroupTopoopt::HostCall {
   HostCall(ProcessGroupTopoopt& group, const CallKind& kind, const Tensors& inputs,
            const Tensors& outputs, const CallTerms& terms, size_t operations);
 
-  // Adds a finisher: results are not final before it has run.
+  // Before the operation is started: results are not final before the finisher has run.
   void finish(std::function<void()> finisher) const {
     if (terms.landing) terms.landing->holdResults();
-    finishers->push_back(std::move(finisher));
+    work->finishWith(std::move(finisher));
   }
 
   c10::intrusive_ptr<TopooptWork> work;
-  std::shared_ptr<std::vector<std::function<void()>>> finishers;
   Done done;
   CallTerms terms;
 };

@@ -101,7 +101,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::sparseAllReduce(
   const at::Tensor indices = gatherBuffer(own_indices, index_bytes, getRank());
   const at::Tensor values = gatherBuffer(own_values, value_bytes, getRank());
   const HostCall& host = call.hostCall();
-  host.finishers->push_back([tensor, own, indices, values, counts, average] {
+  host.finish([tensor, own, indices, values, counts, average] {
     const at::NoGradGuard no_grad;  // not on tensor.detach(), whose entries are its own
     tensor.copy_(sum(own, indices, values, counts, average));
   });

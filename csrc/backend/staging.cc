@@ -77,7 +77,7 @@ void Staging::submit(std::shared_ptr<StagingOperation> operation) {
   std::unique_lock lock(wake_->mutex);
   if (stopping_) {
     lock.unlock();
-    return operation->work->complete(shutDown(), nullptr);
+    return operation->work->complete(shutDown());
   }
   if (operation->order == StagingOperation::Order::kCollective) ++collectives_submitted_;
   submitted_.push_back(std::move(operation));
@@ -333,7 +333,7 @@ void Staging::copyBack(Piece& piece) {
     operation.work->setSource(piece.work->sourceRank());
   }
   operation.work->copyingBack(stream);
-  operation.work->complete(nullptr, nullptr);
+  operation.work->complete(nullptr);
 }
 
 void Staging::release(Lane& lane, Piece& piece) {
@@ -398,7 +398,7 @@ void Staging::failPiece(Piece& piece, std::exception_ptr error) {
 void Staging::failOperation(StagingOperation& operation, std::exception_ptr error) {
   settle(operation);
   if (std::exchange(operation.failed, true)) return;
-  operation.work->complete(std::move(error), nullptr);
+  operation.work->complete(std::move(error));
 }
 
 void Staging::settle(StagingOperation& operation) {

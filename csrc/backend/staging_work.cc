@@ -8,10 +8,10 @@
 namespace topoopt {
 
 StagingWork::StagingWork(c10::Device device, std::shared_ptr<CompletionPool> pool, int rank,
-                         c10d::OpType type, const char* title, std::vector<at::Tensor> inputs,
-                         std::vector<at::Tensor> outputs, uint64_t number)
-    : TopooptWork(std::move(pool), rank, type, title, std::move(inputs), std::move(outputs),
-                  number),
+                         c10d::OpType type, const char* title,
+                         const std::vector<at::Tensor>& inputs,
+                         const std::vector<at::Tensor>& outputs, uint64_t number)
+    : TopooptWork(std::move(pool), rank, type, title, inputs, outputs, number),
       device_(device) {}
 
 void StagingWork::copyingBack(const c10::Stream& stream) {

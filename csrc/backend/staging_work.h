@@ -19,8 +19,8 @@ namespace topoopt {
 class StagingWork final : public TopooptWork {
  public:
   StagingWork(c10::Device device, std::shared_ptr<CompletionPool> pool, int rank, c10d::OpType type,
-              const char* title, std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
-              uint64_t number);
+              const char* title, const std::vector<at::Tensor>& inputs,
+              const std::vector<at::Tensor>& outputs, uint64_t number);
 
   // Before complete(): the results are there when what `stream` has been given so far is done.
   void copyingBack(const c10::Stream& stream);

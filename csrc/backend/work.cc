@@ -49,33 +49,35 @@ std::string operationOf(std::string_view title) {
 }  // namespace
 
 TopooptWork::TopooptWork(std::shared_ptr<CompletionPool> pool, int rank, c10d::OpType type,
-                         const char* title, std::vector<at::Tensor> inputs,
-                         std::vector<at::Tensor> outputs, uint64_t number)
+                         const char* title, const std::vector<at::Tensor>& inputs,
+                         const std::vector<at::Tensor>& outputs, uint64_t number)
     : Work(rank, type, shownAs(title), at::hasCallbacks() ? std::optional(inputs) : std::nullopt),
       title_(title),
       pool_(std::move(pool)),
-      inputs_(std::move(inputs)),
-      outputs_(std::move(outputs)),
+      inputs_(&inputs == &outputs ? std::vector<at::Tensor>() : inputs),
+      outputs_(outputs),
       number_(number) {}
 
-void TopooptWork::complete(std::exception_ptr error, std::function<void()> finisher) {
+void TopooptWork::complete(std::exception_ptr error) {
   if (error) return finishWork(asTorchError(error, operationOf(title_), supervisor_.get()));
-  if (!finisher) return finishWork(nullptr);
-  const auto self = c10::intrusive_ptr<TopooptWork>::reclaim_copy(this);
-  const auto finish = [self, finisher = std::move(finisher)] {
-    try {
-      // As if the network had written the memory: no autograd, and no matter in which mode a
-      // tensor was made.
-      const at::AutoDispatchBelowADInplaceOrView no_autograd;
-      finisher();
-    } catch (const std::exception&) {
-      return self->finishWork(asTorchError(std::current_exception(), operationOf(self->title_),
-                                           self->supervisor_.get()));
-    }
-    self->finishWork(nullptr);
-  };
-  if (std::this_thread::get_id() == caller_) return finish();
-  pool_->run(finish);
+  if (finishers_.empty()) return finishWork(nullptr);
+  if (std::this_thread::get_id() == caller_) return runFinishers();
+  pool_->run([self = c10::intrusive_ptr<TopooptWork>::reclaim_copy(this)] {
+    self->runFinishers();
+  });
+}
+
+void TopooptWork::runFinishers() {
+  std::exception_ptr error;
+  try {
+    // As if the network had written the memory: no autograd, and no matter in which mode a tensor
+    // was made.
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    for (; !finishers_.empty(); finishers_.pop_back()) finishers_.back()();
+  } catch (const std::exception&) {
+    error = asTorchError(std::current_exception(), operationOf(title_), supervisor_.get());
+  }
+  finishWork(std::move(error));
 }
 
 void TopooptWork::recorded(std::shared_ptr<Supervisor> supervisor, uint64_t id) {
@@ -88,9 +90,9 @@ void TopooptWork::setSource(int rank) {
   if (supervisor_) supervisor_->recorder()->setSender(record_, rank);
 }
 
-void TopooptWork::completeAndRelease(c10::intrusive_ptr<TopooptWork> work, std::exception_ptr error,
-                                     std::function<void()> finisher) {
-  work->complete(std::move(error), std::move(finisher));
+void TopooptWork::completeAndRelease(c10::intrusive_ptr<TopooptWork> work,
+                                     std::exception_ptr error) {
+  work->complete(std::move(error));
   // Another reference may go between this look and the end of this function; that is rare, and only
   // delays this thread.
   if (std::this_thread::get_id() == work->caller_ || work.use_count() > 1) return;

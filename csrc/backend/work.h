@@ -18,20 +18,23 @@ class TopooptWork : public c10d::Work {
  public:
   // `inputs` and `outputs` stay alive as long as the work; `title` names the profiler record.
   TopooptWork(std::shared_ptr<CompletionPool> pool, int rank, c10d::OpType type, const char* title,
-              std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, uint64_t number);
+              const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
+              uint64_t number);
 
   // As below, on the reactor thread for instance, and gives the reference away: what the caller has
   // let go is freed on a thread of the pool, for that may have to wait for the GIL.
-  static void completeAndRelease(c10::intrusive_ptr<TopooptWork> work, std::exception_ptr error,
-                                 std::function<void()> finisher);
+  static void completeAndRelease(c10::intrusive_ptr<TopooptWork> work, std::exception_ptr error);
 
-  // Completes the work. If all went well and there is a `finisher` (copies results to where the
-  // caller wants them), it runs first: here if this is the thread that made the work, for then
-  // no other thread waits for it; else on a thread of the pool.
-  void complete(std::exception_ptr error, std::function<void()> finisher);
+  // Completes the work. If all went well, its finishers run first: here if this is the thread that
+  // made the work, for then no other thread waits for it; else on a thread of the pool.
+  void complete(std::exception_ptr error);
 
   // Before the operation is started: it is entry `id` of the supervisor's recorder.
   void recorded(std::shared_ptr<Supervisor> supervisor, uint64_t id);
+
+  // Before the operation is started: copies results to where the caller wants them, say. What was
+  // added last runs first.
+  void finishWith(std::function<void()> finisher) { finishers_.push_back(std::move(finisher)); }
 
   // Memory that must live until the operation is over.
   void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
@@ -50,13 +53,15 @@ class TopooptWork : public c10d::Work {
   virtual void completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
 
  private:
+  void runFinishers();
   void finishWork(std::exception_ptr error);
 
   const char* const title_;
   const std::shared_ptr<CompletionPool> pool_;
-  const std::vector<at::Tensor> inputs_;
+  const std::vector<at::Tensor> inputs_;  // none if they are the outputs
   const std::vector<at::Tensor> outputs_;
   std::vector<at::Tensor> kept_;
+  std::vector<std::function<void()>> finishers_;
   const uint64_t number_;
   const std::thread::id caller_ = std::this_thread::get_id();
   std::shared_ptr<Supervisor> supervisor_;  // nullptr: it is not recorded

@@ -131,12 +131,12 @@ void LocalTeam::contribute(const void* data, size_t bytes) {
   copyTo(segment_->contribution(member_, writing()), data, bytes);
 }
 
-std::vector<const std::byte*> LocalTeam::contributions(size_t offset) const {
-  std::vector<const std::byte*> sources;
+std::vector<const std::byte*>& LocalTeam::contributions(size_t offset) {
+  sources_.clear();
   for (int other = 0; other < size(); ++other) {
-    sources.push_back(segment_->contribution(other, reading()) + offset);
+    sources_.push_back(segment_->contribution(other, reading()) + offset);
   }
-  return sources;
+  return sources_;
 }
 
 void LocalTeam::reduceSources(const std::vector<const std::byte*>& sources, std::byte* output,
@@ -193,7 +193,7 @@ void LocalTeam::allReduce(const CollectiveCall& call, void* data, size_t count, 
     if (step >= 2) collectPieces(pieces, step - 2, bytes);
     if (step >= 1 && step <= pieces.chunks()) {
       const Part own = pieces.part(step - 1, member_);
-      auto sources = contributions(pieces.slotOffset(member_));
+      auto& sources = contributions(pieces.slotOffset(member_));
       sources[member_] = bytes + own.first * element;
       reduceSources(sources, segment_->result(member_, writing()), bytes + own.first * element,
                     own.count, type, op);
@@ -221,7 +221,7 @@ void LocalTeam::reduce(const CollectiveCall& call, const void* input, void* outp
     if (step >= 2 && member_ == root) collectPieces(pieces, step - 2, to);
     if (step >= 1 && step <= pieces.chunks()) {
       const Part own = pieces.part(step - 1, member_);
-      auto sources = contributions(pieces.slotOffset(member_));
+      auto& sources = contributions(pieces.slotOffset(member_));
       sources[member_] = from + own.first * element;
       std::byte* const target =
           member_ == root ? to + own.first * element : segment_->result(member_, writing());
@@ -251,7 +251,7 @@ void LocalTeam::reduceScatter(const CollectiveCall& call, const void* input, voi
   for (size_t step = 0; step <= steps; ++step) {
     if (step >= 1) {
       const Part own = part(member_, step - 1);
-      auto sources = contributions(static_cast<size_t>(member_) * piece_bytes);
+      auto& sources = contributions(static_cast<size_t>(member_) * piece_bytes);
       sources[member_] = from + own.first * element;
       reduceSources(sources, to + (step - 1) * piece_bytes, nullptr, own.count, type, op);
     }
