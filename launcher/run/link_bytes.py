@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Link, LinkTraffic, Plan, Prediction
+    from torch_topoopt.plan.rank_work import RankWork
 
 MOST_SHOWN = 16  # links in the terminal; --json and metrics.jsonl have all
 _PATTERN = "links-rank*.json"
 
 
-def gather(run_dir: Path) -> tuple[list[LinkTraffic], IterationTimes | None]:
+def gather(run_dir: Path) -> tuple[list[LinkTraffic], IterationTimes | None, list[RankWork]]:
     """Reads and removes the ranks' files, in rank order; empty if no rank wrote one.
 
     An iteration takes what it takes the ranks on average; None where no rank measured one. Raises
@@ -35,7 +36,8 @@ def gather(run_dir: Path) -> tuple[list[LinkTraffic], IterationTimes | None]:
         iterations = IterationTimes(
             min(entry.count for entry in measured), mean_s, min(first, default=None)
         )
-    return [link for file in files for link in file.links], iterations
+    works = [file.work for file in files if file.work is not None]
+    return [link for file in files for link in file.links], iterations, works
 
 
 def remove(run_dir: Path) -> None:

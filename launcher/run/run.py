@@ -30,6 +30,7 @@ from torch_topoopt.launcher.run import (
     link_options,
     nccl_ranks,
     processor_use,
+    rank_work,
     ranks,
     restarts,
     tensorboard_log,
@@ -46,6 +47,8 @@ from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.launcher.run.ranks import RankFailure
 from torch_topoopt.launcher.supervise import timeline
 from torch_topoopt.plan import LinkTraffic
+from torch_topoopt.plan.codec import decode
+from torch_topoopt.plan.rank_work import RankWork
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.processes.fork_server import ForkServer
 from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
@@ -89,6 +92,7 @@ class RunInProgress:
     stage_s: dict[str, float] = field(default_factory=dict)
     start_up_s: float | None = None  # of the train stage, until the first iteration had ended
     counts: tuple[list[LinkTraffic], IterationTimes | None] = ([], None)
+    works: list[RankWork] = field(default_factory=list)  # of all ranks, where measured
     other_processors: float | None = None  # that others kept busy while emulated servers trained
     short_calls: str = ""
     attempt: Attempt | None = None
@@ -460,8 +464,8 @@ class RunInProgress:
             ended = time.time()
             if self.site is None:
                 self.other_processors = use.of_others()
-            self.counts = link_bytes.gather(self.folder.path)
-            iterations = self.counts[1]
+            links, iterations, self.works = link_bytes.gather(self.folder.path)
+            self.counts = links, iterations
             if iterations is not None and iterations.first_ended_s is not None:
                 self.start_up_s = min(max(iterations.first_ended_s, started), ended) - started
                 stage.result = (
@@ -531,11 +535,16 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
 
 
 def _of_all_hosts(
-    site: ClusterSite, links: list[LinkTraffic], groups: AskedGroups, *, failed: bool
+    job: RunInProgress, site: ClusterSite, groups: AskedGroups, *, failed: bool
 ) -> tuple[list[LinkTraffic], AskedGroups]:
     """The counters of all hosts, on server 0; those of this one, on the others."""
-    here = {"links": [asdict(link) for link in links], "groups": groups.figures()}
+    here = {
+        "links": [asdict(link) for link in job.counts[0]],
+        "works": [asdict(work) for work in job.works],
+        "groups": groups.figures(),
+    }
     hosts = site.gather("counts", here, failed=failed)
+    job.works = [decode(RankWork, work) for host in hosts for work in host["works"]]
     return (
         [LinkTraffic(**link) for host in hosts for link in host["links"]],
         AskedGroups.together([AskedGroups.of(host["groups"]) for host in hosts]),
@@ -548,7 +557,7 @@ def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
         links, iterations = job.counts
         groups = asked_groups.gather(job.folder.path)
         if job.site is not None:
-            links, groups = _of_all_hosts(job.site, links, groups, failed=bool(failures))
+            links, groups = _of_all_hosts(job, job.site, groups, failed=bool(failures))
     job.all_to_alls.write()
     job.metrics.write("groups", **groups.figures())
     for link in link_bytes.figures(links):
@@ -560,6 +569,7 @@ def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
             start_up_s=job.start_up_s,
             other_processors=job.other_processors,
         )
+    rank_work.write(job.metrics, job.works)
     code = SCRIPT_FAILED if failures else OK
     job.end(code)
     return code, _finish(job, plan, (links, iterations, groups), failures, code)
@@ -603,6 +613,7 @@ def _finish(
         "iterations": link_bytes.iteration_figures(
             plan, links, iterations, compared=job.options.of_script
         ),
+        "work": rank_work.figures(job.works),
         "restarts": [restart.figures() for restart in job.restarts],
         "failed_ranks": [failure.rank for failure in failures],
     }
@@ -621,6 +632,7 @@ def _tables(
     terminal.table("Time of each stage", ("stage", "seconds"), rows)
     if links:
         link_bytes.show(terminal, plan, links, iterations, compared=job.options.of_script)
+        rank_work.show(terminal, job.works)
         if iterations is not None and (others := processor_use.described(job.other_processors)):
             terminal.line(others)
         if not job.options.of_script and (plan.predicts_bytes or plan.predicts_time):

@@ -41,6 +41,10 @@ def write(run_dir: Path, experiment: Experiment) -> Path:
 
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_MODE", "offline")
+    if (
+        os.environ["WANDB_MODE"] == "offline"
+    ):  # nothing leaves the machine, reports of errors neither
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "torch_topoopt"),
         name=os.environ.get("WANDB_NAME", experiment.name),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.launcher import console, parser, shared_options, signals
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.supervise import jobs
-from torch_topoopt.plan.units import format_bytes, format_gbps
+from torch_topoopt.plan.units import format_bytes, format_gbps, format_seconds
 
 if TYPE_CHECKING:
     import argparse
@@ -81,10 +81,12 @@ def _tables(job: RunningJob) -> list[Any]:
         f"{job.folder.path}: {len(job.ranks)} of {job.world_size} ranks, iteration "
         f"{job.iteration}{speed}"
     ]
-    lines.append(("Ranks", _RANK_COLUMNS, [_rank_row(s) for s in job.ranks.values()]))
-    rows = [_link_row(link) for link in job.links]
-    if rows:
-        lines.append(("Links, in the last second", _LINK_COLUMNS, rows))
+    rows = [_rank_row(s, job.own_s.get(s.rank)) for s in job.ranks.values()]
+    lines.append(("Ranks", _RANK_COLUMNS, rows))
+    if links := [_link_row(link) for link in job.links]:
+        lines.append(("Links, in the last second", _LINK_COLUMNS, links))
+    if job.slowest is not None:
+        lines.append(f"slowest {job.slowest}")
     lines += [f"rank {s.rank} has failed: {s.failure}" for s in job.ranks.values() if s.failure]
     return lines
 
@@ -103,17 +105,20 @@ def _link_row(now: LinkNow) -> tuple[str, ...]:
     )
 
 
-_RANK_COLUMNS = ("rank", "server", "host", "iteration", "operation", "for others, at most", "seen")
+_RANK_COLUMNS = (
+    "rank", "server", "host", "iteration", "own work", "operation", "for others, at most", "seen",
+)  # fmt: skip
 _LINK_COLUMNS = ("link", "rate", "planned", "busy", "sent", "relayed", "state")
 
 
-def _rank_row(status: Status) -> tuple[str, ...]:
+def _rank_row(status: Status, own_s: float | None) -> tuple[str, ...]:
     age_s = max(0.0, time.time() - status.time_ns / 1e9)
     return (
         f"rank {status.rank}",
         str(status.server),
         status.host,
         str(status.iteration),
+        "-" if own_s is None else format_seconds(own_s),
         _operation(status),
         format_bytes(status.relay_peak_bytes),
         "now" if age_s < _STALE_S else f"{age_s:.0f} s ago",

@@ -57,6 +57,8 @@ def one_line(job: RunningJob) -> str:
         words.append(f"{format_seconds(job.step_s)} a step{_beside(job)}")
     if job.training.losses:
         words.append(f"loss {job.training.losses[-1].value:.4g}")
+    if job.slowest is not None:
+        words.append(f"slowest {job.slowest}")
     if links := job.links:
         words.append(links_line(links))
     return ", ".join(words)
@@ -120,6 +122,8 @@ def _figures(job: RunningJob) -> Table:
     if job.training.losses:
         last = job.training.losses[-1].value
         table.add_row("loss", f"{last:.4g}", Text(curve(job.training.losses), style="cyan"))
+    if job.slowest is not None:
+        table.add_row("slowest", str(job.slowest), "")
     return table
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import socket
 import subprocess
-import sys
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from support.backend.ranks import require_tls
-from support.launcher import LIMIT_S
-from support.limits import limit_s
 
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.op_graph import OpGraph
@@ -252,7 +252,6 @@ def test_the_links_of_a_run_are_encrypted_if_asked(launcher: Any, scripts: Path)
 
 def test_wandb_gets_the_plan_and_what_was_measured(launcher: Any, scripts: Path) -> None:
     """Offline, without a key."""
-    pytest.importorskip("wandb")
     done: Done = launcher.run(
         "run", "--plan", "plan.json", "--run-dir", "here", "--wandb", "no_group.py"
     )
@@ -266,34 +265,36 @@ def test_wandb_gets_the_plan_and_what_was_measured(launcher: Any, scripts: Path)
     assert f"wandb sync here/wandb/{offline.name}" in done.stdout
 
 
-def test_a_sweep_runs_without_its_server(scripts: Path) -> None:
+def test_a_sweep_runs_without_its_server(
+    launcher: Any, scripts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two runs of the sweep in docs/guides/timelines.md: offline, in a group, with their names."""
-    pytest.importorskip("wandb", reason="pip install wandb: nothing else of the tests needs it")
-    yaml = pytest.importorskip("yaml")
     page = (ROOT / "docs" / "guides" / "timelines.md").read_text()
     sweep = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
-    sweep["parameters"] = {"degree": {"value": 1}, "seed": {"values": [0, 1]}}
+    sweep |= {"program": "unguarded.py", "parameters": {"seed": {"values": [0, 1]}}}
     sweep["command"][sweep["command"].index("4")] = "2"
-    sweep["command"][-1:] = ["--no-measure-steps", "${program}"]
+    sweep["command"][-1:] = ["--model=none", "--take-over=gloo", "${program}", "--steps", "6"]
     (scripts / "sweep.yaml").write_text(json.dumps(sweep))
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "sweep.py", "sweep.yaml"],
-        cwd=scripts,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=limit_s(LIMIT_S),
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    recorded = [
-        path.read_bytes() for path in sorted(scripts.glob("runs/*/wandb/offline-run-*/*.wandb"))
-    ]
+    for name in ("WANDB_RUN_GROUP", "WANDB_NAME"):  # which the example sets
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+    def run(command: list[str]) -> Done:
+        assert command[0] == "topoopt"
+        given = {name: os.environ[name] for name in ("WANDB_RUN_GROUP", "WANDB_NAME")}
+        done: Done = launcher.run(*command[1:], **given)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    example = runpy.run_path(str(ROOT / "examples" / "sweep.py"))
+    example["main"].__globals__["subprocess"] = types.SimpleNamespace(run=run)
+    assert example["main"](str(scripts / "sweep.yaml")) == 0
+    recorded = [path.read_bytes() for path in scripts.glob("runs/*/wandb/offline-run-*/*.wandb")]
     assert len(recorded) == 2
-    for number, text in enumerate(recorded):
+    for seed in (0, 1):
+        (text,) = (text for text in recorded if f"seed {seed}".encode() in text)
         assert b"ports" in text, "the group"
-        assert f"degree 1, seed {number}".encode() in text
-        assert b"iteration_s" in text
+        assert b"\x0biteration_s" in text, "the metric, by its length and name"
 
 
 def test_tensorboard_gets_the_plan_and_what_was_measured(launcher: Any, scripts: Path) -> None:
@@ -325,6 +326,15 @@ def test_a_script_without_a_guard_is_traced_and_its_bytes_are_as_predicted(
     done: Done = launcher.run("run", *cluster, "unguarded.py", "--steps", "6")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
+    (reduce,) = figures["work"]["operations"]
+    assert (reduce["name"], reduce["ranks"], reduce["size_bytes"]) == ("all_reduce", 2, 4 * 1010)
+    assert reduce["per_iteration"] == 1.0
+    assert figures["work"]["bus_gbps"] > 0
+    for rank in figures["work"]["ranks"]:
+        assert rank["iterations"] == 3
+        assert 0 < rank["under_way_s"] <= rank["seconds"]
+        assert rank["own_s"] is None or 0 < rank["own_s"] <= rank["seconds"]
+    assert len(_events(scripts / "here", "rank")) == 2
     assert "tracing unguarded.py: its first iterations are run" in done.stderr
     assert "topoopt: the script asks for gloo and gets topoopt" in done.stderr
     assert (scripts / "started").read_text() == "x" * 3, "two ranks and the trace of one"

@@ -12,6 +12,8 @@ from support.limits import limit_s
 
 from torch_topoopt.launcher.main import main
 from torch_topoopt.supervision import job_files
+from torch_topoopt.supervision.job_files import JobFolder
+from torch_topoopt.supervision.rank_paces import RankPace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,11 +50,14 @@ def a_running_job(folder: Path) -> Path:
     with wired(plan, folder, gbps=1.0):
         pass  # what it has written stays
     slow = link(1, 0, 5_000_000, 1, gbps=0.1, busy=1.0, relay_peak_bytes=4096)
-    return save_statuses(
+    save_statuses(
         folder,
         status(0, links=[link(0, 1, 7_000_000, 1, gbps=0.9, busy=1.0)]),
         status(1, iteration=6, operations=[WAITS], operations_unfinished=3, links=[slow]),
     )
+    for rank, own_s in enumerate((0.05, 0.09)):
+        RankPace(1, rank, 7, 0.1, own_s).save(JobFolder(folder).pace(rank))
+    return folder
 
 
 def test_ranks_and_links_are_shown_beside_the_plan(
@@ -64,6 +69,9 @@ def test_ranks_and_links_are_shown_beside_the_plan(
     assert "all_reduce 9 of group 0 for 2.5 s, 2 more" in out
     assert "none (40 called)" in out
     assert "4.1 kB" in out
+    assert "slowest rank 1: own work 90 ms of an iteration, the others 50 ms (median)" in out
+    (row,) = (line for line in out.splitlines() if line.strip().startswith("rank 0"))
+    assert row.split()[5:7] == ["50", "ms"]
     lines = {line.split("  ")[1].strip(): line for line in out.splitlines() if "->" in line}
     assert lines["server 0 port 0 -> server 1 port 0"].endswith("up")
     assert "900 Mb/s" in lines["server 0 port 0 -> server 1 port 0"]

@@ -23,6 +23,7 @@ from torch_topoopt.launcher.main import main
 from torch_topoopt.launcher.supervise import top_view
 from torch_topoopt.launcher.supervise.live_page import LivePage
 from torch_topoopt.supervision.job_files import JobFolder
+from torch_topoopt.supervision.rank_paces import RankPace
 from torch_topoopt.supervision.running_job import RunningJob
 from torch_topoopt.supervision.training_log import Point
 
@@ -75,7 +76,10 @@ def a_running_job(folder: Path) -> Path:
     ]
     lines = "".join(json.dumps(event) + "\n" for event in events)
     (folder / "metrics.jsonl").write_text(lines)
-    return save_statuses(folder, *ranks)
+    save_statuses(folder, *ranks)
+    for rank in range(4):
+        RankPace(1, rank, 7, 0.2, 0.15 if rank == 2 else 0.08).save(JobFolder(folder).pace(rank))
+    return folder
 
 
 def test_steps_loss_and_links_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +88,7 @@ def test_steps_loss_and_links_are_drawn(tmp_path: Path, capsys: pytest.CaptureFi
     assert "4 of 4 ranks on 4 servers, iteration 7" in out
     assert re.search(r"step time +200 ms", out)
     assert re.search(r"loss +1 +█▄▁", out)
+    assert re.search(r"slowest +rank 2: own work 150 ms of an iteration, the others 80 ms", out)
     assert "8 links: 1 degraded; 5.35 Gb/s in all" in out
     rows = [line for line in out.splitlines() if " -> " in line]
     assert len(rows) == 8
@@ -110,6 +115,8 @@ def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert figures["loss_curve"] == [[0, 3], [1, 2], [2, 1]]
     assert [group["state"] for group in figures["groups"]].count("degraded") == 1
     assert figures["servers"] == 4
+    assert figures["slowest"] == {"rank": 2, "own_s": 0.15, "median_s": 0.08}
+    assert [rank["own_s"] for rank in figures["ranks"]] == [0.08, 0.08, 0.15, 0.08]
 
 
 def test_a_job_that_does_not_run_is_one_line(
@@ -198,6 +205,7 @@ def test_chromium_shows_the_job(tmp_path: Path) -> None:
     assert "CONSOLE" not in log
     assert "4 of 4 ranks on 4 servers, iteration 7" in dom
     assert '<b id="step">200 ms</b>' in dom
+    assert "slowest: rank 2, own work 150 ms of a step, the others 80.0 ms (median)" in dom
     assert dom.count('<tr class="up">') == 7
     assert dom.count('<tr class="degraded">') == 1
     assert "8 links: 7 up, 1 degraded, 0 down" in dom

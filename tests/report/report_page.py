@@ -18,7 +18,7 @@ SECTIONS = (
 )  # fmt: skip
 OF_A_RUN = ("stages", "training", "reproduce")
 ANALYSED = ("answers", "slowest", "timeline", "splits", "what-if", "ports", "costs", "pull")
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 
 
 class Page(HTMLParser):

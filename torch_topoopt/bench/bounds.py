@@ -10,8 +10,11 @@ from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairDemand, PairTa
 from torch_topoopt.topology.routing.loads import link_bytes, traffic_matrix
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch_topoopt.bench.operations import Case
     from torch_topoopt.plan import Pair, Plan
+    from torch_topoopt.plan.rank_work import OperationTimes, RankWork
 
 
 def bus_factor(operation: str, ranks: int) -> float:
@@ -21,6 +24,29 @@ def bus_factor(operation: str, ranks: int) -> float:
     if operation in ("all_gather", "reduce_scatter", "all_to_all"):
         return (ranks - 1) / ranks
     return 1.0
+
+
+_MANY_NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def bus_gbps(one: OperationTimes) -> float | None:
+    """Bus bandwidth of an operation of a training job, in Gb/s (nccl-tests' busbw is this / 8, in
+    GB/s), by whichever of its names PyTorch called it. None: it took no time."""
+    rate = one.algorithm_gbps
+    return None if rate is None else rate * _bus_factor(one)
+
+
+def _bus_factor(one: OperationTimes) -> float:
+    base = next((name for name in _MANY_NAMES if one.name.startswith(name)), one.name)
+    return bus_factor(base, one.ranks)
+
+
+def mean_bus_gbps(works: Sequence[RankWork], operations: Sequence[OperationTimes]) -> float | None:
+    """Bus bytes of all collectives of an iteration over the time in which operations were under
+    way, on the rank that waited least for others; in Gb/s. None: there were none."""
+    under_way_s = min((work.under_way_s for work in works), default=0.0)
+    moved = sum(one.per_iteration * one.size_bytes * _bus_factor(one) for one in operations)
+    return moved * 8e-9 / under_way_s if moved and under_way_s > 0 else None
 
 
 def least_seconds(

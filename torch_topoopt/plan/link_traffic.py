@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from torch_topoopt.plan.codec import Document, DocumentError
 from torch_topoopt.plan.network import Link
+from torch_topoopt.plan.rank_work import RankWork  # noqa: TC001 - read with the fields of a document
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class IterationTimes:
 
 @dataclass(frozen=True)
 class RankTraffic(Document):
-    """The file of one rank: every link whose source is its server, if it leads it; else none."""
+    """The file of one rank: every link whose source is its server, if it leads it; else none. And
+    what an iteration was to it, where that was measured."""
 
     KIND: ClassVar[str] = "RankTraffic"
     VERSION: ClassVar[int] = 1
@@ -89,6 +91,7 @@ class RankTraffic(Document):
     server: int
     links: tuple[LinkTraffic, ...]
     iterations: IterationTimes | None = None
+    work: RankWork | None = None
 
     def validate(self) -> Self:
         for i, traffic in enumerate(self.links):

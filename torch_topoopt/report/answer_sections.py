@@ -11,6 +11,7 @@ from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_
 from torch_topoopt.report.analysis.iteration import operators_text
 from torch_topoopt.report.html import (
     MISSING,
+    breakable,
     element,
     folded,
     paragraph,
@@ -19,6 +20,7 @@ from torch_topoopt.report.html import (
     ratio,
     seconds,
     section,
+    significant,
     size,
     table,
 )
@@ -70,8 +72,10 @@ def _card(target: str, question: str, reply: str) -> Markup:
 
 
 def _percent_change(value: float, base: float) -> str:
-    """As in "+12.3 %"; what rounds to nothing is "unchanged"."""
+    """As in "+12.3 %", or "26.9×" from three times on; what rounds to nothing is "unchanged"."""
     change = value / base - 1
+    if change >= 2:
+        return f"{significant(value / base)}×"
     if abs(change) < 0.0005:
         return "unchanged"
     return f"{'+' if change > 0 else '−'}{abs(change) * 100:.1f} %"
@@ -95,7 +99,9 @@ def _slowest_reply(plan: Plan, analysis: Analysis) -> str:
     busy_s = load * 8 / (plan.cluster.gbps_of(link) * 1e9)
     text = f"{link.source} → {link.target} carries {format_bytes(load)}, {format_seconds(busy_s)}"
     text += " per iteration"
-    if mean:
+    if min(plan.prediction.link_bytes) >= 0.9995 * max(plan.prediction.link_bytes):
+        text += ", as every link does"
+    elif mean:
         text += f", {load / mean:.2f}× the mean link"
     row = analysis.iteration.link_bytes[i]
     c = int(row.argmax())
@@ -243,7 +249,7 @@ def costs_section(plan: Plan, analysis: Analysis) -> Markup:
             _percent_change(row.iteration_s, own.iteration_s) if row is not own else MISSING,
             ratio(row.bandwidth_tax),
             MISSING if row.cost is None else f"$ {row.cost:,.0f}",
-            MISSING if not row.cost else f"{1e6 / (row.iteration_s * row.cost):.3g}",
+            MISSING if not row.cost else f"{significant(1e6 / (row.iteration_s * row.cost))}",
         )
         for row in costs
     ]
@@ -291,11 +297,13 @@ def _reason(explained: tuple[Explanation, ...]) -> str:
         others = [other.iteration_s for other in entry.alternatives if other.fits]
         if others:
             lost = min(others) / entry.iteration_s - 1
-            text = f"another split of {_operators(entry)} costs {lost * 100:+.1f} % or more"
+            change = _percent_change(min(others), entry.iteration_s)
+            takes = f"takes {change} as long" if change.endswith("×") else f"costs {change}"
+            text = f"another split of {_operators(entry)} {takes} or more"
             best = max(best, (lost, text)) if best else (lost, text)
     if best is None or best[0] < 0.0005:
         return ""
-    return best[1].replace("-", "−")
+    return best[1]
 
 
 def _operators(entry: Explanation) -> str:
@@ -321,7 +329,7 @@ def splits_section(plan: Plan, analysis: Analysis) -> Markup:
         first = entry.alternatives[:1]
         rows.append(
             (
-                _operators(entry),
+                breakable(_operators(entry)),
                 _own(entry),
                 _others(entry),
                 *map(percent, shares),

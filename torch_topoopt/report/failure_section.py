@@ -67,8 +67,10 @@ def _worst_text(plan: Plan, whole: FailureFigures, figures: list[FailureFigures]
             sentences.append("bandwidth of AllReduce is left.")
         if apart := sum(not figure.failure.connected for figure in of_kind if figure.failure):
             sentences.append(f"{apart} of {len(of_kind)} {name}s disconnect the network.")
-    sentences.append("The plan holds rings and routes for every such loss; a run that loses a link")
-    sentences.append("does not change over to them by itself.")
+    sentences.append(
+        "The plan holds rings and routes for every such loss. A run that loses a link goes on over "
+        "those that are left, with rings that it packs into them itself."
+    )
     return paragraph(Markup(" ".join(sentences)))
 
 

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,11 @@ def element(tag: str, *content: str, **attributes: str) -> Markup:
         for name, value in attributes.items()
     )
     return Markup(f"<{tag}{names}>{''.join(map(escape, content))}</{tag}>")
+
+
+def breakable(name: str) -> Markup:
+    """A name of the user's, which may go on in a new line after a point or an underscore."""
+    return Markup(re.sub(r"([._]+)", r"\1<wbr>", str(escape(name))))
 
 
 # ---- numbers -------------------------------------------------------------------------------------

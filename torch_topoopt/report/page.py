@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt import __version__
 from torch_topoopt.report import answer_sections as answers
 from torch_topoopt.report import network_sections as networks
-from torch_topoopt.report import sections
+from torch_topoopt.report import sections, work_section
 from torch_topoopt.report.all_to_all_section import all_to_all_section
 from torch_topoopt.report.failure_section import failure_section
 from torch_topoopt.report.html import Panel, element, page
@@ -28,6 +28,8 @@ def render_page(run: Run, analysis: Analysis) -> str:
             sections.stages_section(run),
             sections.restarts_section(run),
             sections.training_section(run),
+            work_section.ranks_section(run),
+            work_section.operations_section(run),
             sections.reproduce_section(run),
         ]
         if ran

@@ -11,6 +11,8 @@
 * `iterations`: `count` and `seconds`; the time of one of the measured training iterations;
   `start_up_s` of the train stage had passed when the first of all had ended; `other_processors`
   were busy on average with other programs, where the servers were emulated on one machine;
+* `rank`: the fields of a `RankWork`, but for `operations`: an iteration of that rank;
+* `operation`: the fields of an `OperationTimes`: a collective of an iteration;
 * `demand`: `of_script`, whether what was planned for is seen to be what the script trains, so that
   measured figures may be held against predictions;
 * `groups`: `asked` (backends that the script named), `taken_over` and `opened_topoopt`;
@@ -37,6 +39,7 @@ from typing import Any, TypeGuard
 from torch_topoopt.op_graph import OpGraph
 from torch_topoopt.plan import Link, LinkTraffic, Plan
 from torch_topoopt.plan.codec import DocumentError, decode
+from torch_topoopt.plan.rank_work import OperationTimes, RankWork
 
 STAGES = ("profile", "co-optimise", "wire", "train")
 
@@ -127,6 +130,8 @@ class Metrics:
     of_script: bool = True
     restarts: list[RestartRecord] = field(default_factory=list)
     all_to_alls: list[AllToAllRecord] = field(default_factory=list)
+    ranks: list[RankWork] = field(default_factory=list)
+    operations: list[OperationTimes] = field(default_factory=list)
     exit_code: int | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -212,10 +217,18 @@ def _add_record(metrics: Metrics, event: dict[str, Any], where: str) -> None:
             metrics.steps.append(decode(StepRecord, fields))
         elif event["event"] == "restart":
             metrics.restarts.append(decode(RestartRecord, fields))
+        elif event["event"] == "rank":
+            metrics.ranks.append(decode(RankWork, _without_time(fields)))
+        elif event["event"] == "operation":
+            metrics.operations.append(decode(OperationTimes, _without_time(fields)))
         else:
             metrics.all_to_alls.append(decode(AllToAllRecord, fields))
     except DocumentError as error:
         raise DocumentError(f"{where}: {error}") from None
+
+
+def _without_time(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name != "time_s"}
 
 
 def _note_groups(metrics: Metrics, event: dict[str, Any], where: str) -> None:
@@ -282,7 +295,7 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
             _note_groups(metrics, event, where)
         elif kind == "iterations":
             metrics.iterations = _iterations(event, where)
-        elif kind in ("step", "restart", "alltoall"):
+        elif kind in ("step", "restart", "alltoall", "rank", "operation"):
             _add_record(metrics, event, where)
         elif kind == "end":
             code = event.get("exit_code")

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from torch_topoopt.bench.bounds import mean_bus_gbps
+from torch_topoopt.plan.rank_work import hidden_part
 from torch_topoopt.plan.units import format_gbps
 from torch_topoopt.report.analysis.iteration import operators_text
 from torch_topoopt.report.html import (
     MISSING,
+    breakable,
     count,
     element,
     folded,
@@ -22,6 +25,7 @@ from torch_topoopt.report.html import (
     ratio,
     seconds,
     section,
+    significant,
     size,
     table,
 )
@@ -72,7 +76,7 @@ def _measured_tiles(run: Run) -> list[Markup]:
     predicted_s = run.plan.prediction.iteration_s if run.compares_time else 0.0
     apart = divide(iterations.seconds - predicted_s, predicted_s)
     note = "no time was predicted of this script"
-    note = note if apart is None else f"{apart:+.1%} against the prediction"
+    note = note if apart is None else f"{apart * 100:+.1f} % against the prediction"
     note += f"; {iterations.count} measured"
     others = iterations.other_processors
     if others is not None and others >= _OTHERS_NOTICED:
@@ -98,8 +102,7 @@ def _no_time(plan: Plan) -> str:
 def _accuracy_tiles(run: Run) -> list[Markup]:
     accuracy = find_accuracy(run.metrics.train) if run.metrics else None
     if accuracy is None:
-        note = "the script logged no accuracy"
-        return [_tile("Accuracy", MISSING, note), _tile("Time to accuracy", MISSING, note)]
+        return _loss_tiles(run)
     name = "Test accuracy" if "test" in key_words(accuracy.key) else "Accuracy"
     goal = "target" if accuracy.goal_is_target else "best seen"
     reached = Markup(f"to {percent(accuracy.goal, 2)} ({goal})")
@@ -112,6 +115,33 @@ def _accuracy_tiles(run: Run) -> list[Markup]:
     ]
 
 
+def _loss_tiles(run: Run) -> list[Markup]:
+    """Of a script that logs no accuracy: the last loss, where one is known."""
+    assert run.metrics is not None
+    curves = [series for series in training_curves(run.metrics.train).losses if series.points]
+    seen = [step.loss for step in run.metrics.steps if step.loss is not None]
+    if curves:
+        losses = [value for _, value in curves[0].points]
+        return [_tile("Loss", significant(losses[-1]), f"last value of {curves[0].key}, the first "
+                      f"{significant(losses[0])}")]  # fmt: skip
+    if seen:
+        note = f"of the last second on rank 0, the first {significant(seen[0])}"
+        return [_tile("Loss", significant(seen[-1]), note)]
+    return [_tile("Accuracy", MISSING, "the script logged no accuracy and no loss")]
+
+
+def _collectives_tile(run: Run) -> list[Markup]:
+    metrics = run.metrics
+    rate = mean_bus_gbps(metrics.ranks, metrics.operations) if metrics else None
+    if metrics is None or rate is None:
+        return []
+    hidden = hidden_part(metrics.ranks)
+    note = Markup("of all collectives of an iteration")
+    if hidden is not None:
+        note = Markup(f"{percent(hidden, 0)} of their time hidden behind other work")
+    return [_tile("Bus bandwidth", format_gbps(float(f"{rate:.3g}")), note)]
+
+
 def _exit_tile(run: Run) -> Markup:
     code = run.metrics.exit_code if run.metrics else None
     if code is None:
@@ -122,7 +152,8 @@ def _exit_tile(run: Run) -> Markup:
 
 
 def _run_tiles(run: Run) -> list[Markup]:
-    return [*_measured_tiles(run), *_accuracy_tiles(run), _exit_tile(run)]
+    tiles = [*_measured_tiles(run), *_accuracy_tiles(run), *_collectives_tile(run)]
+    return [*tiles, _exit_tile(run)]
 
 
 def _plan_tiles(plan: Plan) -> list[Markup]:
@@ -284,11 +315,19 @@ def search_section(plan: Plan) -> Markup:
         content.append(paragraph("The plan records no samples of the search."))
     if plan.strategy_space != "data-parallel" and plan.search:
         first, last = plan.search[0], plan.search[-1]
-        caption = Markup(
-            f"Predicted iteration time: the best went from {seconds(first.best_s)} to "
-            f"{seconds(last.best_s)} in {last.evaluations:,} evaluations of the cost."
-        )
-        content.append(plot("search", caption))
+        evaluated = f"in {last.evaluations:,} evaluations of the cost"
+        if last.best_s >= first.best_s:
+            text = Markup(
+                f"Nothing better than what the search began with, {seconds(first.best_s)}, was "
+                f"found {evaluated}."
+            )
+        else:
+            text = Markup(
+                f"Predicted iteration time: the best went from {seconds(first.best_s)} to "
+                f"{seconds(last.best_s)} {evaluated}."
+            )
+        flat = all(sample.current_s == first.current_s for sample in plan.search)
+        content.append(paragraph(text) if flat else plot("search", text))
     return section("search", "Strategy search", *content)
 
 
@@ -389,8 +428,10 @@ def _top_table(
     ranked = sorted(alike.items(), key=lambda entry: -entry[0][1] * len(entry[1]))
     rows = [
         (
-            names[0] if len(names) == 1 else f"{operators_text(tuple(names))} ({len(names)} alike)",
-            kind,
+            breakable(names[0])
+            if len(names) == 1
+            else breakable(f"{operators_text(tuple(names))} ({len(names)} alike)"),
+            breakable(kind),
             show(each * len(names)),
             percent(divide(each * len(names), total)),
         )

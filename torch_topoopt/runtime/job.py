@@ -52,6 +52,9 @@ from torch_topoopt.runtime.parallel_connections import (
 from torch_topoopt.runtime.step_log import StepLog
 from torch_topoopt.runtime.supervised import supervise
 from torch_topoopt.runtime.timeline_recorder import TimelineRecorder
+from torch_topoopt.runtime.work_meter import WorkMeter
+from torch_topoopt.supervision.dumps import dump_of
+from torch_topoopt.supervision.job_files import JobFolder
 from torch_topoopt.supervision.recorded_timeline import TIMELINE_VARIABLE, parse_range
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.rank_links import RankLinks
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import CostModel, Link, LinkTraffic, Plan
+    from torch_topoopt.plan.rank_work import RankWork
     from torch_topoopt.route_control.host.agent import RouteAgent
 
 _WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint.h
@@ -92,6 +96,7 @@ class Job:
     groups: dict[int, Any] = field(default_factory=dict)  # by channel: the open ones, at least
     held: bool = False
     meter: IterationMeter | None = None
+    work_meter: WorkMeter | None = None
     end_meter: Callable[[], None] | None = None
     end_supervision: Callable[[], None] = lambda: None
     keeper: CableKeeper | None = None
@@ -278,8 +283,10 @@ def _install_meter(job: Job) -> None:
     known = weakref.ref(job)  # else the meter would keep the links of a past job open
     steps = StepLog(log_event) if _logs_steps(job.place) else None
     timeline = _timeline_recorder(job, known)
+    work = job.work_meter = _work_meter(job)
 
     def ended(number: int) -> None:
+        work.ended(number)
         if steps is not None:
             steps.ended(number)
         if timeline is not None:
@@ -296,10 +303,19 @@ def _install_meter(job: Job) -> None:
     def end() -> None:
         if timeline is not None:
             timeline.close()
+        work.close()
         end_steps()
         end_meter()
 
     job.end_meter = end
+
+
+def _work_meter(job: Job) -> WorkMeter:
+    """Of a job of all ranks, with a file for those who watch it."""
+    index, everybody = job.place.index, len(job.place.ranks) == job.place.world_size
+    rank = job.place.ranks[index]
+    folder = JobFolder(Path(os.environ["TOPOOPT_RUN_DIR"]).absolute())
+    return WorkMeter(rank, job.layout.server_of[index], folder.pace(rank) if everybody else None)
 
 
 def _timeline_recorder(job: Job, known: weakref.ReferenceType[Job]) -> TimelineRecorder | None:
@@ -390,6 +406,7 @@ class _Record:
         self._rank: int | None = None
         self._links: dict[Link, LinkTraffic] = {}
         self._iterations: IterationTimes | None = None
+        self._work: RankWork | None = None
 
     def add(self, job: Job, run_dir: str) -> None:
         if self._rank is None:  # ranks may be numbered anew, but the process is the same
@@ -404,9 +421,14 @@ class _Record:
             sizes = dict(zip((t.link for t in planned), seen.link_bytes, strict=True))
             for link, traffic in self._links.items():
                 self._links[link] = replace(traffic, iteration_bytes=sizes.get(link))
+        if job.work_meter is not None:
+            recorded = bytes(job.session.recorded_operations())
+            self._work = job.work_meter.result(dump_of(recorded) if recorded else None)
         server = job.layout.server_of[job.place.index]
         links = tuple(self._links.values())
-        document = RankTraffic(RankTraffic.VERSION, self._rank, server, links, self._iterations)
+        document = RankTraffic(
+            RankTraffic.VERSION, self._rank, server, links, self._iterations, self._work
+        )
         document.save(Path(run_dir) / f"links-rank{self._rank}.json")
 
 

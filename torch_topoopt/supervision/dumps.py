@@ -134,16 +134,31 @@ class _PlainUnpickler(pickle.Unpickler):
 def read_plain(path: Path) -> Any:
     """The plain values of a pickle. Raises DocumentError."""
     try:
-        return _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
+        return _plain(path.read_bytes(), path)
     except OSError as error:
         raise DocumentError(f"{path}: {error.strerror}") from None
+
+
+def _plain(data: bytes, path: Path) -> Any:
+    try:
+        return _PlainUnpickler(io.BytesIO(data)).load()
     except Exception as error:  # of what is no pickle, any
         raise DocumentError(f"{path}: is no pickle of plain values: {error}") from None
 
 
 def read_dump(path: Path) -> Dump:
     """Raises DocumentError for what is no dump of this backend."""
-    fields = PlainFields(path, "", read_plain(path))
+    return _dump(PlainFields(path, "", read_plain(path)))
+
+
+def dump_of(data: bytes) -> Dump:
+    """A dump that is not in a file. Raises DocumentError."""
+    path = Path("the flight recorder")
+    return _dump(PlainFields(path, "", _plain(data, path)))
+
+
+def _dump(fields: PlainFields) -> Dump:
+    path = fields.path
     if "topoopt" not in fields.values:
         raise DocumentError(
             f"{path}: topoopt: missing; this is not our dump (torchfrtrace reads those of others)"

@@ -30,6 +30,10 @@ class JobFolder:
         """Written once a second while the rank runs."""
         return self.statuses / f"rank-{rank}"
 
+    def pace(self, rank: int) -> Path:
+        """Written about once a second while the rank trains."""
+        return self.statuses / f"pace-{rank}.json"
+
     @property
     def request(self) -> Path:
         """When this file appears or changes, all ranks dump their flight recorders."""

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan
+from torch_topoopt.plan.rank_work import find_slowest
 from torch_topoopt.supervision.link_groups import LinkNow, group_links
+from torch_topoopt.supervision.rank_paces import read_pace
 from torch_topoopt.supervision.statuses import read_statuses
 from torch_topoopt.supervision.training_log import TrainingLog
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Link
+    from torch_topoopt.plan.rank_work import Slowest
     from torch_topoopt.supervision.job_files import JobFolder
     from torch_topoopt.supervision.statuses import Status
 
@@ -23,6 +26,7 @@ class RunningJob:
     def __init__(self, folder: JobFolder) -> None:
         self.folder = folder
         self.ranks: dict[int, Status] = {}
+        self.own_s: dict[int, float] = {}  # of a step, by rank, where that is known
         self.plan: Plan | None = None
         self.planned_gbps: dict[Link, float] = {}
         self.iterations_per_s: float | None = None
@@ -35,6 +39,8 @@ class RunningJob:
         self._read_plan()
         self.training.read()
         self.ranks = {r: s for r, s in read_statuses(self.folder).items() if s.alive}
+        paces = [read_pace(self.folder, rank) for rank in self.ranks]
+        self.own_s = {p.rank: p.own_s for p in paces if p is not None and p.own_s is not None}
         if not self.ranks:
             return
         now = (max(s.time_ns for s in self.ranks.values()) / 1e9, self.iteration)
@@ -89,6 +95,11 @@ class RunningJob:
         return 1 / self.iterations_per_s if self.iterations_per_s else None
 
     @property
+    def slowest(self) -> Slowest | None:
+        """The rank for which the others wait; None where there is none, or it is not known."""
+        return find_slowest(self.own_s) if self.own_s.keys() == self.ranks.keys() else None
+
+    @property
     def predicted_s(self) -> float | None:
         """Of an iteration, where the plan predicts the time of what is trained."""
         if self.plan is None or not self.plan.predicts_time or not self.training.of_script:
@@ -104,7 +115,11 @@ class RunningJob:
             "step_s": self.step_s,
             "predicted_s": self.predicted_s,
             "loss": self.training.losses[-1].value if self.training.losses else None,
-            "ranks": [status.figures() for status in self.ranks.values()],
+            "slowest": asdict(self.slowest) if self.slowest is not None else None,
+            "ranks": [
+                status.figures() | {"own_s": self.own_s.get(status.rank)}
+                for status in self.ranks.values()
+            ],
             "links": [
                 {
                     "rank": link.rank,

@@ -38,7 +38,7 @@ function heatmaps() {
     if (!kinds.length) continue;
     // All links, of both runs where there are two, are on one scale; demand has its own, logarithmic.
     const top = runs.flatMap(heatmapKinds).filter((k) => k[0] !== "demand").reduce((most, k) => Math.max(most, ...k[2].values()), 0);
-    const grid = el("div", { class: "columns" });
+    const grid = el("div", { class: run.servers <= 4 ? "columns three" : "columns" });
     for (const kind of kinds) grid.append(heatmap(run, kind, top));
     node.append(grid);
   }
@@ -61,7 +61,7 @@ function heatmap(run, [name, title, cells, unit, verb], top) {
     pen.scale(ratio, ratio);
     pen.strokeStyle = colour("grid");
     pen.strokeRect(left + 0.5, 0.5, size - 1, size - 1);
-    const grown = Math.max(cell + 0.4, n > 200 && name !== "demand" ? 2 : 1);
+    const grown = Math.max(cell + 0.4, n > 200 && cells.size < n * n / 8 ? 2 : 1);
     pen.font = `${Math.min(11, cell / 2.6)}px system-ui, sans-serif`;
     pen.textAlign = "center";
     for (const [key, value] of cells) {
@@ -91,8 +91,12 @@ function heatmap(run, [name, title, cells, unit, verb], top) {
     canvas.addEventListener("pointerleave", hideTip);
     body.replaceChildren(canvas);
   });
-  scale.append(el("span", {}, name === "demand" ? unit(low) : "0"), el("span", { class: "ramp", "aria-hidden": "true" }), el("span", {}, unit(high)));
-  if (name === "demand") scale.append(el("span", { class: "note" }, "logarithmic"));
+  if (name === "demand" && low === high) {
+    scale.append(el("span", {}, `each ${unit(high)}`));
+  } else {
+    scale.append(el("span", {}, name === "demand" ? unit(low) : "0"), el("span", { class: "ramp", "aria-hidden": "true" }), el("span", {}, unit(high)));
+    if (name === "demand") scale.append(el("span", { class: "note" }, "logarithmic"));
+  }
   return el("div", { class: "heat" }, el("h3", {}, title), body, scale);
 }
 

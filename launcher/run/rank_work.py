@@ -1,0 +1,61 @@
+"""What an iteration was to each rank: who is slow, and what is hidden behind other work."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.bench.bounds import bus_gbps, mean_bus_gbps
+from torch_topoopt.plan.rank_work import find_slowest, hidden_part, together
+from torch_topoopt.plan.units import format_gbps, format_seconds
+
+if TYPE_CHECKING:
+    from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.plan.rank_work import RankWork
+    from torch_topoopt.runtime.metrics import MetricsWriter
+
+
+def write(metrics: MetricsWriter, works: list[RankWork]) -> None:
+    """Into metrics.jsonl: an event for each rank, and one for each kind of operation."""
+    for work in works:
+        fields = asdict(work)
+        del fields["operations"]
+        metrics.write("rank", **fields)
+    for one in together(works):
+        metrics.write("operation", **asdict(one))
+
+
+def figures(works: list[RankWork]) -> dict[str, Any]:
+    """For `--json`."""
+    operations = together(works)
+    slowest = find_slowest({w.rank: w.own_s for w in works if w.own_s is not None})
+    ranks = [asdict(work) | {"own_s": work.own_s} for work in works]
+    for rank in ranks:
+        del rank["operations"]
+    return {
+        "ranks": ranks,
+        "slowest_rank": None if slowest is None else slowest.rank,
+        "operations": [asdict(one) | {"bus_gbps": bus_gbps(one)} for one in operations],
+        "bus_gbps": mean_bus_gbps(works, operations),
+        "hidden_part": hidden_part(works),
+    }
+
+
+def show(terminal: Terminal, works: list[RankWork]) -> None:
+    """Up to two lines at the end of a run."""
+    if not works:
+        return
+    least = min(works, key=lambda work: work.under_way_s)
+    text = (
+        f"operations were under way for {format_seconds(least.under_way_s)} of an iteration "
+        f"(rank {least.rank}, which waited least for others)"
+    )
+    rate, hidden = mean_bus_gbps(works, together(works)), hidden_part(works)
+    if rate is not None:
+        text += f", at a bus bandwidth of {format_gbps(float(f'{rate:.3g}'))}"
+    if hidden is not None:
+        text += f"; {hidden:.0%} of that time was hidden behind other work (median rank)"
+    terminal.line(text)
+    slowest = find_slowest({w.rank: w.own_s for w in works if w.own_s is not None})
+    if slowest is not None:
+        terminal.line(f"slowest {slowest}")

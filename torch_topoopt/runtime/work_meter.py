@@ -1,0 +1,220 @@
+"""How long the training thread of this rank works in an iteration, and how long it waits.
+
+Linux counts for every thread the time that it ran and the time that it waited for a processor
+(/proc/thread-self/schedstat); for the rest it slept. In training on CPUs that is waiting for
+operations, if any is under way, whoever waits: DistributedDataParallel at the end of its backward
+pass, a collective that is called without `async_op`, or `Work.wait()`. So of two ranks the one that
+sleeps less is the slower one, and no clocks are compared. With tensors on an accelerator the thread
+sleeps while the accelerator computes, and nothing is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch_topoopt.plan.rank_work import OperationTimes, RankWork
+from torch_topoopt.supervision.rank_paces import RankPace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from torch_topoopt.supervision.dumps import Dump, RecordedCall
+
+_LEFT_OUT = 2  # iterations, as IterationMeter leaves out
+_MOST = 20_000  # ends that are remembered: the last ones
+_MOST_KINDS = 24  # of operations, those that take most time
+_INTERVAL_S = 1.0
+
+log = logging.getLogger("torch_topoopt")
+
+
+class ThreadTimes:
+    """For how long the calling thread has run or waited for a processor; None: nobody knows."""
+
+    def __init__(self) -> None:
+        self._thread: int | None = None
+        self._handle: int | None = None
+
+    def awake_ns(self) -> tuple[int, int] | None:
+        """The thread, and nanoseconds since it started."""
+        import torch  # here, for importing it loads the backend, and with it this module
+
+        if torch.cuda.is_initialized() or torch.xpu.is_initialized():
+            return None
+        thread = threading.get_native_id()
+        if thread != self._thread:
+            self.close()
+            self._thread = thread
+            try:
+                self._handle = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                self._handle = None
+        if self._handle is None:
+            return None
+        try:
+            _, waited, _ = os.pread(self._handle, 128, 0).split()
+        except (OSError, ValueError):
+            return None
+        return thread, time.thread_time_ns() + int(waited)  # the file's own is up to a tick late
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+        self._thread = self._handle = None
+
+
+class _End(NamedTuple):
+    """An iteration ended at `time_ns` since the epoch."""
+
+    time_ns: int
+    awake: tuple[int, int] | None
+
+    def slept_ns(self, before: _End) -> int | None:
+        """Between two ends of one thread."""
+        if self.awake is None or before.awake is None or self.awake[0] != before.awake[0]:
+            return None
+        passed = self.time_ns - before.time_ns
+        return min(max(passed - (self.awake[1] - before.awake[1]), 0), passed)
+
+
+class WorkMeter:
+    """Notes the end of every iteration, and about once a second writes this rank's pace to `path`
+    for `topoopt top` and `topoopt status`; None: it does not."""
+
+    def __init__(
+        self,
+        rank: int,
+        server: int,
+        path: Path | None,
+        clock: Callable[[], int] = time.time_ns,
+        awake_ns: Callable[[], tuple[int, int] | None] | None = None,
+    ) -> None:
+        self._rank, self._server, self._path = rank, server, path
+        self._clock = clock
+        self._times = ThreadTimes()
+        self._awake_ns = awake_ns or self._times.awake_ns
+        self._ends: list[_End] = []
+        self._written: tuple[_End, int] | None = None  # and how many iterations there had been
+
+    def ended(self, number: int) -> None:
+        """`number` iterations are over."""
+        end = _End(self._clock(), self._awake_ns())
+        self._ends.append(end)
+        del self._ends[:-_MOST]
+        if self._path is not None:
+            self._write_pace(end, number)
+
+    def _write_pace(self, end: _End, number: int) -> None:
+        if self._written is None:
+            self._written = (end, number)
+            return
+        before, first = self._written
+        if end.time_ns - before.time_ns < _INTERVAL_S * 1e9 or number <= first:
+            return
+        self._written = (end, number)
+        count, passed = number - first, end.time_ns - before.time_ns
+        slept = end.slept_ns(before)
+        own_s = None if slept is None else (passed - slept) / count / 1e9
+        pace = RankPace(RankPace.VERSION, self._rank, number, passed / count / 1e9, own_s)
+        assert self._path is not None
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            pace.save(self._path)
+        except OSError as error:  # training goes on without
+            log.warning("the pace of this rank cannot be noted: %s", error)
+            self._path = None
+
+    def close(self) -> None:
+        """The job is over."""
+        self._times.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def result(self, dump: Dump | None) -> RankWork | None:
+        """Of the iterations whose operations are all in `dump`; None if there are none.
+
+        Times are means over the middle half of the iterations, as those of IterationMeter are.
+        """
+        calls = dump.calls if dump is not None else ()
+        ends = self._ends[_LEFT_OUT:]
+        if calls and calls[0].record:  # the ring has forgotten what was called before
+            ends = [end for end in ends if end.time_ns >= calls[0].called_ns]
+        if len(ends) < 2 or not calls:
+            return None
+        spans = list(itertools.pairwise(ends))
+        passed = [after.time_ns - before.time_ns for before, after in spans]
+        under_way = _under_way([end.time_ns for end in ends], calls)
+        slept = [after.slept_ns(before) for before, after in spans]
+        middle = _middle_half(passed)
+        waiting_s = None
+        if all(slept[i] is not None for i in middle):
+            waiting = [min(slept[i] or 0, under_way[i]) for i in middle]
+            waiting_s = sum(waiting) / len(middle) / 1e9
+        assert dump is not None
+        return RankWork(
+            self._rank,
+            self._server,
+            len(spans),
+            sum(passed[i] for i in middle) / len(middle) / 1e9,
+            sum(under_way[i] for i in middle) / len(middle) / 1e9,
+            waiting_s,
+            _operations(calls, dump.members, ends[0].time_ns, ends[-1].time_ns, len(spans)),
+        )
+
+
+def _middle_half(values: Sequence[int]) -> list[int]:
+    """Their places, without those of the lowest and the highest quarter."""
+    order = sorted(range(len(values)), key=lambda i: values[i])
+    quarter = len(order) // 4
+    return order[quarter : len(order) - quarter]
+
+
+def _under_way(ends_ns: Sequence[int], calls: Sequence[RecordedCall]) -> list[int]:
+    """Nanoseconds between each two ends in which at least one call was under way."""
+    found = [0] * (len(ends_ns) - 1)
+    intervals = sorted(
+        (call.called_ns, ends_ns[-1] if call.completed_ns is None else call.completed_ns)
+        for call in calls
+    )
+    place, until = 0, ends_ns[0]
+    for begin, end in intervals:
+        begin, end = max(begin, until), min(end, ends_ns[-1])
+        until = max(until, end)
+        while begin < end:
+            while ends_ns[place + 1] <= begin:
+                place += 1
+            part = min(end, ends_ns[place + 1])
+            found[place] += part - begin
+            begin = part
+    return found
+
+
+def _operations(
+    calls: Sequence[RecordedCall],
+    members: dict[str, tuple[int, ...]],
+    first_ns: int,
+    last_ns: int,
+    iterations: int,
+) -> tuple[OperationTimes, ...]:
+    """Collectives that were called between two times, those alike together."""
+    seconds: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    for call in calls:
+        if call.message is not None or not call.bytes or call.completed_ns is None or call.failed:
+            continue
+        ranks = len(members.get(call.group, ()))
+        if ranks > 1 and first_ns <= call.called_ns < last_ns:
+            begun = call.called_ns if call.started_ns is None else call.started_ns
+            key = (call.name, ranks, call.bytes)
+            seconds[key].append(max(0, call.completed_ns - begun) / 1e9)
+    most = sorted(seconds.items(), key=lambda item: -sum(item[1]))[:_MOST_KINDS]
+    return tuple(
+        OperationTimes(*key, len(times) / iterations, sum(times) / len(times))
+        for key, times in most
+    )
