@@ -6,6 +6,8 @@ import io
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.bench.bounds import mean_bus_gbps
+from torch_topoopt.plan.rank_work import hidden_part
 from torch_topoopt.report.results import find_accuracy
 from torch_topoopt.report.run_folder import is_number, read_run
 
@@ -105,6 +107,11 @@ def _summary(run: Run, links: list[LinkTraffic]) -> dict[str, float]:
         found["best_accuracy"], found["accuracy_goal"] = accuracy.best, accuracy.goal
         if accuracy.time_to_s is not None:
             found["time_to_accuracy_s"] = accuracy.time_to_s
+    rates = {
+        "bus_gbps": mean_bus_gbps(metrics.ranks, metrics.operations),
+        "hidden_part": hidden_part(metrics.ranks),
+    }
+    found |= {name: value for name, value in rates.items() if value is not None}
     found |= {f"stage_s/{name}": seconds for name, seconds in metrics.stages.items()}
     found["sent_bytes"] = float(sum(link.sent_bytes for link in links))
     return found

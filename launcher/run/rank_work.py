@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.bench.bounds import bus_gbps, mean_bus_gbps
+from torch_topoopt.bench.bounds import mean_bus_gbps
 from torch_topoopt.plan.rank_work import find_slowest, hidden_part, together
 from torch_topoopt.plan.units import format_gbps, format_seconds
+from torch_topoopt.report.summary import work_figures
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
@@ -26,19 +27,8 @@ def write(metrics: MetricsWriter, works: list[RankWork]) -> None:
 
 
 def figures(works: list[RankWork]) -> dict[str, Any]:
-    """For `--json`."""
-    operations = together(works)
-    slowest = find_slowest({w.rank: w.own_s for w in works if w.own_s is not None})
-    ranks = [asdict(work) | {"own_s": work.own_s} for work in works]
-    for rank in ranks:
-        del rank["operations"]
-    return {
-        "ranks": ranks,
-        "slowest_rank": None if slowest is None else slowest.rank,
-        "operations": [asdict(one) | {"bus_gbps": bus_gbps(one)} for one in operations],
-        "bus_gbps": mean_bus_gbps(works, operations),
-        "hidden_part": hidden_part(works),
-    }
+    """For `--json`, as `topoopt report --json` has it."""
+    return work_figures(works, together(works))
 
 
 def show(terminal: Terminal, works: list[RankWork]) -> None:

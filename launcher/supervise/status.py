@@ -114,7 +114,7 @@ _LINK_COLUMNS = ("link", "rate", "planned", "busy", "sent", "relayed", "state")
 def _rank_row(status: Status, own_s: float | None) -> tuple[str, ...]:
     age_s = max(0.0, time.time() - status.time_ns / 1e9)
     return (
-        f"rank {status.rank}",
+        str(status.rank),
         str(status.server),
         status.host,
         str(status.iteration),

@@ -182,6 +182,7 @@ ELSEWHERE = (
         r"examples/sweep\.py",
         "tests/launcher/test_run.py::test_a_sweep_runs_without_its_server",
     ),
+    Elsewhere(r"examples/gpt\.py", "tests/launcher/test_run.py::test_a_small_gpt_learns_text"),
     Elsewhere(r"python fit\.py", "tests/clients/test_ray_train.py::test_the_script_of_the_page"),
     Elsewhere(r"cluster (daemon|submit|status|cancel)", "tests/launcher/test_cluster.py"),
     Elsewhere(

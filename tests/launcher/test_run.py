@@ -295,6 +295,23 @@ def test_a_sweep_runs_without_its_server(
         (text,) = (text for text in recorded if f"seed {seed}".encode() in text)
         assert b"ports" in text, "the group"
         assert b"\x0biteration_s" in text, "the metric, by its length and name"
+        assert b"bus_gbps" in text
+
+
+def test_a_small_gpt_learns_text(launcher: Any, scripts: Path) -> None:
+    """examples/gpt.py, on four sentences: what it sends is what its plan says."""
+    (scripts / "text.txt").write_text("The cables are wired, and the ring is closed. " * 40)
+    done: Done = launcher.run(
+        *("run", "--servers", "2", "--json", "--run-dir", "here", ROOT / "examples" / "gpt.py"),
+        *("--text", "text.txt", "--steps", "12", "--batch-size", "4"),
+    )
+    assert done.returncode == 0, done.stderr
+    losses = [event["loss"] for event in _events(scripts / "here", "train")]
+    assert 0 < losses[-1] < 4.0, "below that of the first step, the logarithm of 128"
+    assert "The " in done.stderr, "it writes"
+    figures = json.loads(done.stdout)
+    assert figures["plan"]["model"] == "gpt"
+    assert figures["iterations"]["link_bytes_difference"] < 0.01
 
 
 def test_tensorboard_gets_the_plan_and_what_was_measured(launcher: Any, scripts: Path) -> None:

@@ -70,8 +70,9 @@ def test_ranks_and_links_are_shown_beside_the_plan(
     assert "none (40 called)" in out
     assert "4.1 kB" in out
     assert "slowest rank 1: own work 90 ms of an iteration, the others 50 ms (median)" in out
-    (row,) = (line for line in out.splitlines() if line.strip().startswith("rank 0"))
-    assert row.split()[5:7] == ["50", "ms"]
+    (row,) = (line for line in out.splitlines() if "none (40 called)" in line)
+    assert row.split()[0] == "0"
+    assert row.split()[4:6] == ["50", "ms"]
     lines = {line.split("  ")[1].strip(): line for line in out.splitlines() if "->" in line}
     assert lines["server 0 port 0 -> server 1 port 0"].endswith("up")
     assert "900 Mb/s" in lines["server 0 port 0 -> server 1 port 0"]

@@ -9,12 +9,14 @@ cable. Numbers of cables between the same two servers are one cable of their rat
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.export.chakra import group_names
+from torch_topoopt.export.chakra import DEFAULT_GROUP, group_names
 from torch_topoopt.plan.units import rate_text
 
 if TYPE_CHECKING:
+    from torch_topoopt.export.chakra_format import ChakraTrace
     from torch_topoopt.plan import Plan
 
 _GBYTE = 8  # Gb/s of a GB/s
@@ -74,6 +76,18 @@ def configuration(plan: Plan) -> dict[str, str]:
             f"latency: [ {cluster.link_latency_s * 1e9:.9g} ]  # ns\n"
         )
     return files
+
+
+def without_default_group(trace: ChakraTrace) -> ChakraTrace:
+    """Collectives of all ranks name no group: a group 0 is all ranks to newer versions of ASTRA-sim
+    (Workload.cc, extract_comm_group), and an error to others, which take no name for that."""
+    nodes = [
+        replace(node, attributes={k: v for k, v in node.attributes.items() if k != "pg_name"})
+        if node.attributes.get("pg_name") == DEFAULT_GROUP
+        else node
+        for node in trace.nodes
+    ]
+    return replace(trace, nodes=tuple(nodes))
 
 
 def analytical_shape(plan: Plan) -> str | None:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from torch_topoopt.search.traffic import SharedRead
 
 
+DEFAULT_GROUP = "0"  # of all servers, as PyTorch names it
+
+
 @dataclass
 class _ServerTrace:
     """The trace of one server, as it grows."""
@@ -62,9 +65,9 @@ class _ServerTrace:
 
 
 def group_names(plan: Plan) -> dict[tuple[int, ...], str]:
-    """Servers of an AllReduce -> the name of their process group, "0" being that of all."""
+    """Servers of an AllReduce -> the name of their process group."""
     everyone = tuple(range(plan.cluster.servers))
-    names = {everyone: "0"}
+    names = {everyone: DEFAULT_GROUP}
     for group in plan.demand.groups:
         names.setdefault(tuple(sorted(group.servers)), str(len(names)))
     return names

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_topoopt.export.errors import ExportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from torch_topoopt.export.chakra_format import ChakraTrace
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Plan
@@ -68,16 +69,22 @@ def _msccl(exported: Exported) -> Files:
 
 def _chakra(exported: Exported) -> Files:
     from torch_topoopt.export.chakra import traces
+
+    return _encoded_traces(traces(exported.plan, exported.op_graph()))
+
+
+def _encoded_traces(traces: Sequence[ChakraTrace]) -> Files:
     from torch_topoopt.export.chakra_format import encode
 
-    found = traces(exported.plan, exported.op_graph())
-    return {f"workload.{rank}.et": encode(trace) for rank, trace in enumerate(found)}
+    return {f"workload.{rank}.et": encode(trace) for rank, trace in enumerate(traces)}
 
 
 def _astra_sim(exported: Exported) -> Files:
-    from torch_topoopt.export.astra_sim import configuration
+    from torch_topoopt.export.astra_sim import configuration, without_default_group
+    from torch_topoopt.export.chakra import traces
 
-    return {**_chakra(exported), **_encoded(configuration(exported.plan))}
+    found = [without_default_group(t) for t in traces(exported.plan, exported.op_graph())]
+    return {**_encoded_traces(found), **_encoded(configuration(exported.plan))}
 
 
 def _dot(exported: Exported) -> Files:

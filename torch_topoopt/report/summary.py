@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.bench.bounds import bus_gbps, mean_bus_gbps
+from torch_topoopt.plan.rank_work import find_slowest, hidden_part
 from torch_topoopt.report.results import (
     compare_traffic,
     find_accuracy,
@@ -14,6 +16,7 @@ from torch_topoopt.report.results import (
 from torch_topoopt.report.run_folder import STAGES
 
 if TYPE_CHECKING:
+    from torch_topoopt.plan.rank_work import OperationTimes, RankWork
     from torch_topoopt.report.run_folder import Run
 
 
@@ -89,6 +92,21 @@ def _traffic(run: Run) -> dict[str, Any]:
     return {"basis": traffic.basis, "steps": traffic.steps, "links": links}
 
 
+def work_figures(ranks: list[RankWork], operations: list[OperationTimes]) -> dict[str, Any]:
+    """An iteration of each rank, and its collectives; rates in Gb/s."""
+    slowest = find_slowest({w.rank: w.own_s for w in ranks if w.own_s is not None})
+    listed = [asdict(work) | {"own_s": work.own_s} for work in ranks]
+    for rank in listed:
+        del rank["operations"]
+    return {
+        "ranks": listed,
+        "slowest_rank": None if slowest is None else slowest.rank,
+        "operations": [asdict(one) | {"bus_gbps": bus_gbps(one)} for one in operations],
+        "bus_gbps": mean_bus_gbps(ranks, operations),
+        "hidden_part": hidden_part(ranks),
+    }
+
+
 def summarise(run: Run) -> dict[str, Any]:
     """See `torch_topoopt.report.summary`."""
     plan, metrics = run.plan, run.metrics
@@ -126,6 +144,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "relayed_pairs": distances.relayed_pairs,
         "traffic": _traffic(run),
         "iterations": _iterations(run),
+        "work": work_figures(metrics.ranks, metrics.operations) if metrics else None,
         "training": _training(run),
         "notes": list(run.notes),
     }
