@@ -67,7 +67,10 @@ def test_bandwidths_are_those_of_nccl_tests(tmp_path: Path) -> None:
     # 3 x 1.5 MB and 0.75 MB in 40 ms
     assert "a bus bandwidth of 1.05 Gb/s for all collectives together" in sections["collectives"]
     assert "50.0 % of the time of operations was hidden" in sections["collectives"]
-    assert "Bus bandwidth1.05 Gb/s50 % of their time hidden" in sections["headline"]
+    assert (
+        "Bus bandwidth1.05 Gb/sof all collectives; 50 % of their time hidden"
+        in sections["headline"]
+    )
 
 
 def test_a_run_that_measured_none_of_it_has_no_such_sections(tmp_path: Path) -> None:

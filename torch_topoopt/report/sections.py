@@ -138,7 +138,7 @@ def _collectives_tile(run: Run) -> list[Markup]:
     hidden = hidden_part(metrics.ranks)
     note = Markup("of all collectives of an iteration")
     if hidden is not None:
-        note = Markup(f"{percent(hidden, 0)} of their time hidden behind other work")
+        note = Markup(f"of all collectives; {percent(hidden, 0)} of their time hidden")
     return [_tile("Bus bandwidth", format_gbps(float(f"{rate:.3g}")), note)]
 
 
