@@ -26,6 +26,13 @@ def write(metrics: MetricsWriter, works: list[RankWork]) -> None:
         metrics.write("operation", **asdict(one))
 
 
+def as_json(works: list[RankWork]) -> list[dict[str, Any]]:
+    """For the hosts of a job: what `decode` reads, on this host as on others."""
+    return [
+        asdict(work) | {"operations": [asdict(one) for one in work.operations]} for work in works
+    ]
+
+
 def figures(works: list[RankWork]) -> dict[str, Any]:
     """For `--json`, as `topoopt report --json` has it."""
     return work_figures(works, together(works))

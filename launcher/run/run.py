@@ -540,7 +540,7 @@ def _of_all_hosts(
     """The counters of all hosts, on server 0; those of this one, on the others."""
     here = {
         "links": [asdict(link) for link in job.counts[0]],
-        "works": [asdict(work) for work in job.works],
+        "works": rank_work.as_json(job.works),
         "groups": groups.figures(),
     }
     hosts = site.gather("counts", here, failed=failed)

@@ -28,8 +28,7 @@ def render_page(run: Run, analysis: Analysis) -> str:
             sections.stages_section(run),
             sections.restarts_section(run),
             sections.training_section(run),
-            work_section.ranks_section(run),
-            work_section.operations_section(run),
+            *work_section.sections(run),
             sections.reproduce_section(run),
         ]
         if ran

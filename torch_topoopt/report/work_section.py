@@ -31,6 +31,11 @@ _MOST_RANKS = 16  # that are listed one by one
 _MOST_OPERATIONS = 12
 
 
+def sections(run: Run) -> tuple[Markup, Markup]:
+    """Ranks, and collectives; each empty where it was not measured."""
+    return ranks_section(run), operations_section(run)
+
+
 def operations_section(run: Run) -> Markup:
     """The collectives of an iteration, in nccl-tests' words; nothing where none were measured."""
     metrics = run.metrics
