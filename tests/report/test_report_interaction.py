@@ -9,6 +9,7 @@ import pytest
 from report_page import ANALYSED, SECTIONS
 from report_runs import make_events, make_plan, write_run
 from test_report_browser import CHROMIUM
+from test_work_section import REDUCE, rank_event
 
 from torch_topoopt.report import write_comparison, write_report
 
@@ -34,7 +35,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a run of 12 servers whose classifier is on half of them."""
     folder = tmp_path_factory.mktemp("report")
     plan = make_plan(12, (1, 5), "full")
-    return write_report(write_run(folder / "run", plan, make_events(plan)))
+    steps = [
+        {"event": "step", "time_s": 10.0 + i, "iteration": 10 * i, "step_s": 0.1 + 0.002 * (i % 5),
+         "loss": None}
+        for i in range(1, 21)
+    ]  # fmt: skip
+    ranks = [rank_event(rank, 0.09 if rank == 5 else 0.07) for rank in range(12)]
+    events = [*make_events(plan), *steps, *ranks, REDUCE]
+    return write_report(write_run(folder / "run", plan, events))
 
 
 @pytest.fixture
@@ -100,7 +108,7 @@ def test_every_tab_opens_draws_its_figures_and_fits_the_window(
         wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(wider) <= 0
         assert page.evaluate(_CUT_CAPTIONS) == [], "also above tables that scroll"
-    assert figures == 13
+    assert figures == 14
     every = [*SECTIONS, *ANALYSED]
     assert {s.get_attribute("id") for s in page.locator("section, header").all()} == set(every)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _MOST_SERVERS_OF_FORCES = 1024
 _MOST_SERVERS_OF_DEMAND = 512
+_MOST_STEPS = 3600  # of the distribution of step time: the last hour
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _LEVELS = _DIGITS[:32]  # of utilisation, from 0 to 1
 
@@ -67,6 +68,7 @@ def page_data(run: Run, analysis: Analysis) -> dict[str, Any]:
         "losses": _losses(analysis),
         "costs": [asdict(row) for row in analysis.costs],
         "search": [[s.evaluations, s.current_s, s.best_s] for s in plan.search],
+        "steps": [step.step_s for step in run.metrics.steps[-_MOST_STEPS:]] if run.metrics else [],
         "training": _training(run),
     }
 

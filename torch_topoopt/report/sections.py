@@ -53,6 +53,7 @@ _STAGE_WORK = {
     "wire": "links opened and verified from both ends",
     "train": "the training script on all ranks",
 }
+_STEPS_DRAWN = 8  # seconds: fewer make no distribution
 _OTHERS_NOTICED = 0.1  # processors
 
 
@@ -366,7 +367,10 @@ def _steps_text(run: Run) -> Markup:
         f"{seconds(statistics.median(times))}, 95th percentile {seconds(slow)}, at least "
         f"{seconds(times[0])}, at most {seconds(times[-1])}."
     )
-    return paragraph(text)
+    if len(times) < _STEPS_DRAWN:
+        return paragraph(text)
+    title = element("h3", "Cumulative distribution of step time")
+    return Markup("").join((paragraph(text), title, plot("steps")))
 
 
 # ---- strategy and operators ----------------------------------------------------------------------

@@ -131,6 +131,11 @@ function curves() {
         x: { label: "evaluations", format: (v) => `${v}`, zero: true }, y: { label: "predicted iteration", format: seconds } });
     }
   }
+  for (const node of holders("steps")) {
+    plot(node, { label: "Cumulative distribution of the time of a step over the seconds of the run",
+      x: { label: "time of a step on rank 0", format: seconds }, y: { ...share, label: "share of seconds" },
+      series: [{ name: "steps", colour: line(0), points: cumulative(runOf(node).steps), step: true }] });
+  }
   for (const node of holders("training")) trainingCurves(node, runOf(node).training);
 }
 
