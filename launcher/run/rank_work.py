@@ -34,7 +34,7 @@ def as_json(works: list[RankWork]) -> list[dict[str, Any]]:
 
 
 def figures(works: list[RankWork]) -> dict[str, Any]:
-    """For `--json`, as `topoopt report --json` has it."""
+    """For `--json`, as `torch_topoopt.report.summary` has it."""
     return work_figures(works, together(works))
 
 

@@ -1,4 +1,4 @@
-"""The figures of a report as plain data, for `topoopt report --json` and the end of a run."""
+"""The figures of a report as plain data: what `torch_topoopt.report.summary` gives."""
 
 from __future__ import annotations
 
