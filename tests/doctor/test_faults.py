@@ -8,7 +8,7 @@ import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from socket import socket as PlainSocket
+from socket import socket as PlainSocket  # noqa: N812 (a class, whatever its name)
 from typing import TYPE_CHECKING, Any
 
 import pytest
