@@ -3,10 +3,10 @@
     python benchmarks/dispatch.py
     python benchmarks/dispatch.py --ranks 2 --bytes 64 --rounds 9 -J dispatch.json
 
-What PyTorch itself takes for a call from Python (its checks, the dispatcher, its flight recorder, the
-Work) is measured with its "fake" backend, which completes every call at once, registered under a
-name that PyTorch does not know: it records no calls of backends that it knows to do nothing. Rounds
-of both alternate; the ratio is the median of the rounds'.
+What PyTorch itself takes for a call from Python (its checks, the dispatcher, its flight recorder,
+the Work) is measured with its "fake" backend, which completes every call at once, registered under
+a name that PyTorch does not know: it records no calls of backends that it knows to do nothing.
+Rounds of both alternate; the ratio is the median of the rounds'.
 """
 
 from __future__ import annotations
