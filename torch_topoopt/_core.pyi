@@ -559,10 +559,12 @@ class AdaptiveRouting:
         raises: collections.abc.Sequence[int] = (),
         last: collections.abc.Sequence[int] = (),
         lifts: collections.abc.Sequence[int] = (),
+        detours: collections.abc.Sequence[collections.abc.Sequence[int]] = (),
     ) -> None:
         """
         `raises`: links that a packet takes on the next channel; `last`: behind one of these only
-        such links, or those of `lifts`, may follow.
+        such links, or those of `lifts`, may follow; `detours`: groups of nodes, over one of which a
+        packet may be sent first.
         """
     def add_flows(
         self,

@@ -183,12 +183,14 @@ py::dict runPacketLevel(const FlowProgram& program, double until_s, const py::ob
 std::shared_ptr<AdaptiveRouting> makeRouting(int nodes,
                                              const std::vector<std::pair<int, int>>& links,
                                              int channels, std::vector<int> raises,
-                                             std::vector<int> last, std::vector<int> lifts) {
+                                             std::vector<int> last, std::vector<int> lifts,
+                                             std::vector<std::vector<int>> detours) {
   std::vector<packet::LinkEnds> ends;
   for (const auto& [source, target] : links) ends.push_back({source, target});
   return std::make_shared<AdaptiveRouting>(
       nodes, std::move(ends),
-      packet::ChannelRule{channels, std::move(raises), std::move(last), std::move(lifts)});
+      packet::ChannelRule{channels, std::move(raises), std::move(last), std::move(lifts),
+                          std::move(detours)});
 }
 
 void checkNode(const AdaptiveRouting& routing, const char* field, int node) {
@@ -285,9 +287,10 @@ void bindAdaptiveRouting(py::module_& module) {
       "from two threads.")
       .def(py::init(&makeRouting), py::arg("nodes"), py::arg("links"), py::arg("channels") = 1,
            py::arg("raises") = py::tuple(), py::arg("last") = py::tuple(),
-           py::arg("lifts") = py::tuple(),
+           py::arg("lifts") = py::tuple(), py::arg("detours") = py::tuple(),
            "`raises`: links that a packet takes on the next channel; `last`: behind one of these "
-           "only such links, or those of `lifts`, may follow.")
+           "only such links, or those of `lifts`, may follow; `detours`: groups of nodes, over one "
+           "of which a packet may be sent first.")
       .def_property_readonly("channels", &AdaptiveRouting::channels)
       .def("candidates", &candidatesOf, py::arg("source"), py::arg("target"),
            py::arg("over") = py::none(),

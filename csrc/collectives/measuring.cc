@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <future>
 #include <limits>
-#include <list>
+#include <map>
+#include <memory>
 #include <utility>
 #include <vector>
+
+#include "collectives/race.h"
 
 namespace topoopt {
 namespace {
@@ -16,19 +20,9 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kRepeats = 6;
 constexpr size_t kReducedElements = 32 << 10;
 
-// All_reduces are timed at sizes that grow by kGrowth, as long as they take little time; beyond the
-// last size a straight line will do, for then bytes are what they take their time for.
-constexpr size_t kLeastBytes = 1 << 10;
-constexpr size_t kMostBytes = 1 << 20;
-constexpr size_t kGrowth = 8;
-constexpr double kLongest_s = 0.15;  // an all_reduce that is expected to take longer is not timed
-constexpr double kRounds_s = 0.01;   // of one size and algorithm
-constexpr size_t kLeastRounds = 1;
-constexpr size_t kMostRounds = 5;
-// What takes that many times as long as the fastest, ever more, and has more bytes to send, is not
-// timed any more.
-constexpr double kHopeless = 2.0;
-constexpr double kMoreBytes = 1.05;
+// Before a call is timed, one of its algorithm takes what links let through at once after a pause
+// (the burst of a token bucket); it has at most so many bytes.
+constexpr size_t kMostBurstBytes = 64 << 10;
 
 // A group for measuring, whose all_reduce is by one algorithm. It ends with this object.
 class Probe {
@@ -71,10 +65,10 @@ class Probe {
     return least_s;
   }
 
-  // Seconds of an all_reduce that a caller waits for, after one that is not counted: it takes what
-  // links let through at once after a pause (the burst of a token bucket).
+  // Seconds of an all_reduce that a caller waits for, after one that is not counted.
   double secondsOfCall(std::vector<double>& data) {
-    sum(data, 1);
+    std::vector<double> burst(std::min(data.size(), kMostBurstBytes / sizeof(double)), 0.0);
+    sum(burst, 1);
     const auto begin = Clock::now();
     sum(data, 1);
     return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -97,112 +91,48 @@ double reduceSecondsPerByte() {
   return least_s / static_cast<double>(kReducedElements * sizeof(float));
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-// Times all_reduces of the whole group by every algorithm that it can take, with all members at
-// work at once: what they take where members share processors, links pass bursts and phases wait
-// for each other is measured, and not modelled.
-class Race {
+// A probe for each algorithm that the group can take. What all_reduces take is measured with all
+// members at work at once, and not modelled: members share processors, links pass bursts and phases
+// wait for each other.
+class Entrants {
  public:
   // `averages` sums over all members.
-  Race(const std::shared_ptr<Endpoint>& endpoint, const GroupConfig& config,
-       const CostEstimate& estimate, Probe& averages, uint32_t first_channel,
-       std::chrono::milliseconds limit)
-      : averages_(averages), estimate_(estimate), members_(config.ranks.size()) {
-    for (const Algorithm algorithm : estimate.candidates(requestOf(kLeastBytes))) {
-      entrants_.emplace_back(algorithm, endpoint, config, first_channel++, limit);
-    }
-  }
+  Entrants(const std::shared_ptr<Endpoint>& endpoint, const GroupConfig& config, Probe& averages,
+           uint32_t first_channel, std::chrono::milliseconds limit)
+      : averages_(averages),
+        members_(static_cast<double>(config.ranks.size())),
+        open_([=, channel = first_channel](Algorithm algorithm) mutable {
+          return std::make_unique<Probe>(endpoint, config, algorithm, channel++, limit);
+        }) {}
 
-  std::vector<plan::AllReduceTime> run() {
-    std::vector<plan::AllReduceTime> times;
-    if (entrants_.size() < 2) return times;
-    double before_s = 0;
-    for (size_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= kGrowth) {
-      dropThoseThatCannot(bytes);
-      const double fastest_s = timeAll(bytes, before_s);
-      for (const Entrant& entrant : entrants_) {
-        times.push_back({nameOf(entrant.algorithm), bytes, entrant.seconds});
-      }
-      dropHopeless(fastest_s);
-      if (entrants_.size() < 2 || fastest_s * kGrowth > kLongest_s) break;
-      before_s = fastest_s;
+  // A RoundTimer: algorithms take turns, so that other work on the hosts disturbs them alike. The
+  // times are means over all members.
+  std::vector<std::vector<double>> rounds(const std::vector<Algorithm>& algorithms, size_t bytes,
+                                          size_t count) {
+    for (const Algorithm algorithm : algorithms) {
+      std::unique_ptr<Probe>& probe = probes_[algorithm];
+      if (!probe) probe = open_(algorithm);
     }
-    return times;
+    std::vector<double> data(bytes / sizeof(double), 0.0);
+    std::vector<double> seconds;
+    for (size_t round = 0; round < count; ++round) {
+      for (const Algorithm algorithm : algorithms) {
+        seconds.push_back(probes_.at(algorithm)->secondsOfCall(data));
+      }
+    }
+    averages_.sum(seconds, 1);
+    std::vector<std::vector<double>> found(algorithms.size());
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      found[i % algorithms.size()].push_back(seconds[i] / members_);
+    }
+    return found;
   }
 
  private:
-  struct Entrant {
-    Entrant(Algorithm entered, std::shared_ptr<Endpoint> endpoint, const GroupConfig& config,
-            uint32_t channel, std::chrono::milliseconds limit)
-        : algorithm(entered), probe(std::move(endpoint), config, entered, channel, limit) {}
-
-    const Algorithm algorithm;
-    Probe probe;
-    double seconds = 0;  // at the size that was timed last, and over the fastest there
-    double ratio = 0;
-    std::vector<double> rounds{};
-  };
-
-  static Request requestOf(size_t bytes) { return {Collective::kAllReduce, bytes, 0, true}; }
-
-  void dropThoseThatCannot(size_t bytes) {
-    const std::vector<Algorithm> can = estimate_.candidates(requestOf(bytes));
-    entrants_.remove_if([&](const Entrant& entrant) {
-      return std::find(can.begin(), can.end(), entrant.algorithm) == can.end();
-    });
-  }
-
-  void dropHopeless(double fastest_s) {
-    double least_s = std::numeric_limits<double>::infinity();
-    for (const Entrant& entrant : entrants_) {
-      if (entrant.seconds == fastest_s) least_s = std::min(least_s, endless(entrant.algorithm));
-    }
-    entrants_.remove_if([&](Entrant& entrant) {
-      const double before = std::exchange(entrant.ratio, entrant.seconds / fastest_s);
-      return before > 0 && entrant.ratio > std::max(kHopeless, before) &&
-             endless(entrant.algorithm) > kMoreBytes * least_s;
-    });
-  }
-
-  // By the model, of so many bytes that nothing else counts.
-  double endless(Algorithm algorithm) const {
-    return estimate_.seconds(requestOf(size_t{1} << 40), algorithm);
-  }
-
-  // Rounds in which algorithms take turns, so that other work on the host disturbs them alike.
-  // Returns what the fastest takes, the mean of all members' medians.
-  double timeAll(size_t bytes, double before_s) {
-    std::vector<double> data(bytes / sizeof(double), 0.0);
-    const double rounds = before_s > 0 ? kRounds_s / before_s : kMostRounds;
-    const size_t count =
-        static_cast<size_t>(std::clamp<double>(std::round(rounds), kLeastRounds, kMostRounds));
-    for (size_t round = 0; round < count; ++round) {
-      for (Entrant& entrant : entrants_) {
-        entrant.rounds.push_back(entrant.probe.secondsOfCall(data));
-      }
-    }
-    std::vector<double> sums;
-    for (Entrant& entrant : entrants_) {
-      sums.push_back(median(std::exchange(entrant.rounds, {})));
-    }
-    averages_.sum(sums, 1);
-    double fastest_s = std::numeric_limits<double>::infinity();
-    size_t next = 0;
-    for (Entrant& entrant : entrants_) {
-      entrant.seconds = sums[next++] / static_cast<double>(members_);
-      fastest_s = std::min(fastest_s, entrant.seconds);
-    }
-    return fastest_s;
-  }
-
   Probe& averages_;
-  const CostEstimate& estimate_;
-  const size_t members_;
-  std::list<Entrant> entrants_;
+  const double members_;
+  std::function<std::unique_ptr<Probe>(Algorithm)> open_;
+  std::map<Algorithm, std::unique_ptr<Probe>> probes_;
 };
 
 }  // namespace
@@ -238,8 +168,8 @@ CostModel measureCost(std::shared_ptr<Endpoint> endpoint, GroupConfig config,
   model.per_hop_latency_s = sums[1] / members;
   model.gamma_s_per_byte = sums[2] / members;
   const CostEstimate estimate(layout, model);
-  Race race(endpoint, config, estimate, one_ring, kFirstProbeChannel + 2, limit);
-  model.all_reduce = race.run();
+  Entrants entrants(endpoint, config, one_ring, kFirstProbeChannel + 2, limit);
+  model.all_reduce = raceAllReduces(estimate, std::bind_front(&Entrants::rounds, &entrants));
   return model;
 }
 

@@ -297,9 +297,8 @@ std::optional<double> CostEstimate::measuredSeconds(const Request& request,
   const auto& [low, low_s] = *std::prev(above);
   if (above != times.end()) {
     const auto& [high, high_s] = *above;
-    const double place = std::log(static_cast<double>(request.bytes) / static_cast<double>(low)) /
-                         std::log(static_cast<double>(high) / static_cast<double>(low));
-    return part * low_s * std::pow(high_s / low_s, place);
+    const double place = static_cast<double>(request.bytes - low) / static_cast<double>(high - low);
+    return part * (low_s + place * (high_s - low_s));
   }
   // No faster than links are rated: a slope between two short times may be noise.
   const auto modelled = [&](size_t bytes) {

@@ -73,8 +73,7 @@ class CostEstimate {
 
   // The algorithms that can serve the request, in order of preference where costs are equal.
   std::vector<Algorithm> candidates(const Request& request) const;
-  // What was measured goes before the model: between two sizes on logarithmic axes, and beyond the
-  // last one on a straight line.
+  // What was measured goes before the model: on straight lines between sizes and beyond the last.
   double seconds(const Request& request, Algorithm algorithm) const;
   // The forced one if it can serve the request, or the one that costs least.
   Algorithm choose(const Request& request, std::optional<Algorithm> forced) const;

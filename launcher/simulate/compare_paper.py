@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
 
 PAPERS = ("hammingmesh",)
+_COLUMNS = {
+    "cost_mdollar": "cost",
+    "global_percent": "global bandwidth",
+    "allreduce_percent": "AllReduce bandwidth",
+    "diameter": "diameter",
+}
 
 
 def add_options(options: argparse.ArgumentParser) -> None:
@@ -144,10 +150,14 @@ def _show(terminal: Terminal, rows: list[TableRow], size: str, level: str) -> No
         "global: all to all at once, split evenly over shortest paths; best: split as well as was "
         "found; shifts: one shift of all accelerators after the other"
     )
-    _show_notes(terminal, rows)
+    _show_notes(terminal, rows, level)
 
 
-def _show_notes(terminal: Terminal, rows: list[TableRow]) -> None:
+def _show_notes(terminal: Terminal, rows: list[TableRow], level: str) -> None:
+    if level == "flow":
+        for row in rows:
+            for column, why in row.reasons.items():
+                terminal.line(f"{row.name}, {_COLUMNS[column]}: {why}")
     for row in rows:
         if row.other_cost_mdollar is not None:
             terminal.line(

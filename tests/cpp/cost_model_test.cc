@@ -81,11 +81,11 @@ TEST_F(Measured, TimesGoBeforeTheModel) {
   EXPECT_EQ(estimate_.seconds(request(100'000), Algorithm::kMultiRing), 25e-3);
 }
 
-TEST_F(Measured, BetweenTwoSizesTimesAreOnALineOfLogarithms) {
+TEST_F(Measured, BetweenTwoSizesTimesAreOnAStraightLine) {
   EXPECT_NEAR(estimate_.seconds(request(10'000), Algorithm::kTree), 10e-3, 1e-9);
-  EXPECT_NEAR(estimate_.seconds(request(10'000), Algorithm::kMultiRing), 10e-3, 1e-9);
-  EXPECT_EQ(chosen(request(9'000, false)), Algorithm::kTree);
-  EXPECT_EQ(chosen(request(11'000, false)), Algorithm::kMultiRing);
+  EXPECT_NEAR(estimate_.seconds(request(34'000), Algorithm::kMultiRing), 11e-3, 1e-9);
+  EXPECT_EQ(chosen(request(4'000, false)), Algorithm::kTree);  // they cross at 4 802 bytes
+  EXPECT_EQ(chosen(request(6'000, false)), Algorithm::kMultiRing);
 }
 
 TEST_F(Measured, BeyondTheLastSizeTheyGrowByTheByteButNoFasterThanLinksAreRated) {

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from torch_topoopt import _core
-from torch_topoopt.architectures import fat_tree, hammingmesh, torus
-from torch_topoopt.architectures.adaptive import ANY_PATH, adaptive_routing
+from torch_topoopt.architectures import dragonfly, fat_tree, hammingmesh, torus
+from torch_topoopt.architectures.adaptive import ANY_PATH, adaptive_routing, every_hop_rule
 from torch_topoopt.plan import Cluster
 from torch_topoopt.sim import Flow, FlowLink, LinkChange, Reroute, run_flows, run_program
 from torch_topoopt.sim.traffic_patterns import (
@@ -132,6 +132,48 @@ def test_a_host_sends_over_all_ports_that_lead_nearer() -> None:
     assert result.completion_s == pytest.approx(one_port_s / 2, rel=0.02)
 
 
+def _dragonfly(*, detours: bool) -> Topology:
+    """Five groups of eight servers, with two links between any two."""
+    cluster = Cluster(servers=40, degree=1, link_gbps=100.0, link_latency_s=1e-7)
+    built = dragonfly.build(cluster, a=4, p=2, h=2, groups=5, detours=detours)
+    if detours:
+        return built
+    return replace(built, channel_rule=every_hop_rule(built))
+
+
+def _share(topology: Topology, shifts: list[int]) -> float:
+    """Of injection, with buffers that fill where a link is busy."""
+    size_bytes = 1 << 20
+    result = _run(shifted_all_to_all(topology, size_bytes, shifts=shifts), **TIGHT)
+    assert result.complete
+    return len(shifts) * size_bytes * 8 / RATE / result.completion_s
+
+
+def test_detours_carry_what_the_links_between_two_groups_do_not() -> None:
+    """All of a group send to the next one, over two links; all eight of a group carry 5 / 8 at
+    most, since what goes over a third group leaves two of them."""
+    direct, detoured = (_share(_dragonfly(detours=yes), [8]) for yes in (False, True))
+    assert direct == pytest.approx(2 / 8, rel=0.03)
+    assert 1.5 * direct < detoured < 5 / 8
+
+
+def test_detours_are_few_where_all_send_to_all() -> None:
+    topology = _dragonfly(detours=True)
+    everyone = list(range(1, topology.servers))
+    pattern = shifted_all_to_all(topology, 50_000)
+    carried = _run(pattern, **TIGHT).link_bytes.sum()
+    assert _hop_sum(topology, pattern) < carried < 1.2 * _hop_sum(topology, pattern)
+    assert _share(topology, everyone) > 0.9 * _share(_dragonfly(detours=False), everyone)
+
+
+def test_a_routing_with_detours_needs_channels_for_both_parts() -> None:
+    topology = _dragonfly(detours=True)
+    assert topology.channel_rule is not None
+    few = replace(topology, channel_rule=replace(topology.channel_rule, channels=7))
+    with pytest.raises(ValueError, match=r"channels: 7 is not enough: packets .* need 9"):
+        _run(shifted_all_to_all(few, 1000))
+
+
 def test_a_paused_channel_leaves_the_others_of_its_link_free() -> None:
     """Both flows share the link from 2 to 3, and the one to 5 goes on at an eighth of its rate."""
     ends = [(0, 2), (1, 2), (2, 3), (3, 4), (3, 5)]
@@ -228,6 +270,10 @@ def test_wrong_options_are_errors(options: dict[str, Any], message: str) -> None
         ((2, [(0, 1)], 0), "channels: 0 is not in 1..255"),
         ((2, [(0, 1)], 2, [1]), "raises: link 1 is not in 0..0"),
         ((2, [(0, 1)], 2, [], [-1]), "last: link -1 is not in 0..0"),
+        ((2, [(0, 1)], 2, [], [], [], [[0]]), "detours: every link has to raise the channel"),
+        ((2, [(0, 1)], 2, [0], [], [], [[0], []]), r"detours\[1\]: no nodes"),
+        ((2, [(0, 1)], 2, [0], [], [], [[2]]), r"detours\[0\]: node 2 is not in 0..1"),
+        ((2, [(0, 1)], 2, [0], [], [], [[0], [1, 0]]), r"detours\[1\]: node 0 is named a second"),
     ],
 )
 def test_wrong_routings_are_errors(arguments: tuple[Any, ...], message: str) -> None:

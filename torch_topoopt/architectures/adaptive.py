@@ -33,6 +33,7 @@ def adaptive_routing(topology: Topology, rule: ChannelRule | None = None) -> _co
         chosen.raises,
         chosen.last,
         chosen.lifts,
+        chosen.detours,
     )
 
 

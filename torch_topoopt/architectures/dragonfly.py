@@ -2,18 +2,21 @@
 
 p servers on a switch, a switches in a group, h links of a switch to other groups; balanced, a = 2p
 and h = p. There are at most a h + 1 groups; with fewer the links between groups are dealt out
-evenly. Routes are minimal; the detour over a random group (Valiant) is not modelled. Several
-switches may be parts of one chassis (HammingMesh paper, Appendix C: two of 31 ports in one of 64).
+evenly. Routes are minimal; packets that choose their links may go over a third group (`detours`).
+Several switches may be parts of one chassis (HammingMesh paper, Appendix C: two of 31 ports in one
+of 64).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from torch_topoopt.architectures.adaptive import every_hop_rule
 from torch_topoopt.architectures.topology import (
+    ChannelRule,
     Medium,
     Topology,
     Wires,
@@ -71,6 +74,7 @@ def build(
     groups: int | None = None,
     switches_per_chassis: int = 1,
     every_port: bool = False,
+    detours: bool = False,
 ) -> Topology:
     """A Dragonfly with `p` servers on a switch (default: the smallest p that is enough, balanced).
 
@@ -78,8 +82,10 @@ def build(
     (default: degree x link rate). Where the ports of a group do not divide evenly among the other
     groups, those that are left stay dark, or, with `every_port`, join some groups once more.
     `switches_per_chassis` switches that follow each other in a group are one for cost and cables.
-    Links inside of a group are DACs. `demand` and `seed` change nothing. Raises DocumentError for
-    an invalid cluster and ValueError for a size that does not fit.
+    Links inside of a group are DACs. With `detours` packets that choose their links at packet level
+    go over a third group where their switch has the shorter queues (UGAL-L). `demand` and `seed`
+    change nothing. Raises DocumentError for an invalid cluster and ValueError for a size that does
+    not fit.
     """
     wires = Wires.of(cluster, pair_tables=False)
     shape = _shape_of(cluster.servers, a, p, h, groups)
@@ -103,13 +109,29 @@ def build(
         wires.cable(ends[0], ends[1], gbps)
         for group in pair:
             used[group] += 1
-    return switched(
+    built = switched(
         "dragonfly",
         cluster,
         wires,
         nodes=first + shape.groups * shape.a,
         switch_ports=shape.p + shape.a - 1 + shape.h,
     )
+    return replace(built, channel_rule=_detour_rule(built, shape)) if detours else built
+
+
+def _detour_rule(built: Topology, shape: DragonflyShape) -> ChannelRule:
+    """Over any group, on a channel more at every hop: as many as two shortest paths have links."""
+    per_group = shape.a * shape.p
+    first = built.servers
+    groups = tuple(
+        (
+            *range(group * per_group, min((group + 1) * per_group, built.servers)),
+            *range(first + group * shape.a, first + (group + 1) * shape.a),
+        )
+        for group in range(shape.groups)
+    )
+    rule = every_hop_rule(built)
+    return replace(rule, channels=2 * rule.channels, detours=groups)
 
 
 def _shape_of(

@@ -3,7 +3,8 @@
 A leaf shares its ports out between servers and uplinks, where `fat_tree` leaves uplinks out: 42
 servers and 22 uplinks of 64 ports at 50 %. What is above is not tapered: a pod of radix / 2 leaves
 has as many switches as a leaf has uplinks, each with as many cables up as down; the last pod has
-as many as it needs. Core switches are as few as take all uplinks, which are dealt out in turn.
+as many as it needs. Core switches are as few as take all uplinks, dealt out in turn, one of
+each switch of a pod after the other: so each switch has about as many cables towards another pod.
 """
 
 from __future__ import annotations
@@ -77,8 +78,7 @@ def _wire_pods(wires: Wires, leaf: TwoLevels, first_leaf: int, gbps: float) -> i
         switches = math.ceil(len(leaves) * up / half)
         for i in range(len(leaves) * up):
             wires.cable(first_leaf + leaves[i // up], node + i % switches, gbps)
-        for i in range(switches):
-            uplinks += [node + i] * len(range(i, len(leaves) * up, switches))
+        uplinks += [node + i % switches for i in range(len(leaves) * up)]
         node += switches
     cores = math.ceil(len(uplinks) / leaf.radix)
     for i, switch in enumerate(uplinks):

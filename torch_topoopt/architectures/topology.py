@@ -60,13 +60,15 @@ class ChannelRule:
     A packet is made for virtual channel 0 of `channels`, goes to the next one with every link that
     `raises`, and keeps its channel with every other. Behind a link of `last` it may take only links
     of `last` or `lifts`. With the links to the north of a mesh as `last` that is north-last routing
-    (Glass and Ni, ISCA 1992).
+    (Glass and Ni, ISCA 1992). With `detours`, disjoint groups of nodes, a packet may be sent over a
+    group first where queues say so (UGAL-L; Kim et al., ISCA 2008); then every link has to raise.
     """
 
     channels: int = 1
     raises: tuple[int, ...] = ()
     last: tuple[int, ...] = ()
     lifts: tuple[int, ...] = ()
+    detours: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

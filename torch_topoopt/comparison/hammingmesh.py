@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +20,7 @@ from torch_topoopt.architectures.dragonfly import DragonflyShape
 from torch_topoopt.architectures.symmetry import mesh_permutations, torus_permutations
 from torch_topoopt.comparison import packet_bandwidth
 from torch_topoopt.comparison.cable_cost import COLFAX_2022, CableParts, CablePrices, cable_parts
+from torch_topoopt.comparison.hammingmesh_reasons import REASONS
 from torch_topoopt.plan import Cluster
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class TableNetwork:
 class TableRow:
     """A network of the table: ours beside the paper's. `other_cost_mdollar` is the cost with AoCs
     in the place of DACs, for the torus, whose printed cost has their price against the text;
-    `formula_diameter` and `formula_bisection_share` those of sections III-B and III-A."""
+    `formula_diameter` and `formula_bisection_share` those of sections III-B and III-A; `reasons`
+    why a column is not the paper's (`hammingmesh_reasons`)."""
 
     name: str
     accelerators: int
@@ -103,6 +105,7 @@ class TableRow:
     other_cost_mdollar: float | None = None
     formula_diameter: int | None = None
     formula_bisection_share: float | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def deviations(self) -> dict[str, float]:
@@ -145,7 +148,7 @@ _TREES: Mapping[Size, tuple[int, int, int]] = {
     "large": (16384, 16380, 16422),
 }
 _TAPERS = (1.0, 0.5, 0.25)
-_DRAGONFLIES: Mapping[Size, DragonflyShape] = {
+DRAGONFLIES: Mapping[Size, DragonflyShape] = {
     "small": DragonflyShape(a=16, p=8, h=8, groups=8),
     "large": DragonflyShape(a=32, p=17, h=16, groups=30),
 }
@@ -165,7 +168,7 @@ def networks(size: Size) -> Iterator[TableNetwork]:
         name = next(names)
         tree = tapered_fat_tree.build(cluster_of(accelerators), radix=RADIX, taper=taper)
         yield TableNetwork(name, tree, printed[name])
-    shape = _DRAGONFLIES[size]
+    shape = DRAGONFLIES[size]
     name = next(names)
     joined = dragonfly.build(
         cluster_of(shape.a * shape.p * shape.groups),
@@ -215,7 +218,8 @@ def table(
         cost = parts.cost(prices)
         found = measure(network)
         reference = reference or (cost, found)
-        rows.append(_row(network, parts, cost, found, reference, prices))
+        row = _row(network, parts, cost, found, reference, prices)
+        rows.append(replace(row, reasons=_reasons(size, network.name)))
     return rows
 
 
@@ -256,6 +260,10 @@ def _row(
         formula_diameter=None if mesh is None else mesh.formula_diameter,
         formula_bisection_share=None if mesh is None else mesh.formula_bisection_share,
     )
+
+
+def _reasons(size: Size, name: str) -> Mapping[str, str]:
+    return {column: why for (s, n, column), why in REASONS.items() if (s, n) == (size, name)}
 
 
 def _percent(share: float | None) -> float | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from figures import plots
 from figures.cell import Cell
 from figures.figure import Figure, Made, Quantity
+from torch_topoopt.comparison.hammingmesh_reasons import REASONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -20,22 +21,6 @@ _COLUMNS = {
     "global_percent": "global bandwidth (% of injection)",
     "allreduce_percent": "AllReduce bandwidth (% of half of injection)",
     "diameter": "diameter (cables)",
-}
-_FORWARDING = "accelerators forward: 51.6 % (small) and 50.4 % (large) is all that four ports leave"
-_UNEVEN = (
-    "split evenly though there are more cables to some switches than to others; the small ones "
-    "reach 54.5 and 26.7 % with the best split that was found"
-)
-_FLOWS = "paper: packets, UGAL-L; here flows on shortest paths, split evenly: not traced further"
-_REASONS = {
-    ("2D torus", "cost_mdollar"): "the paper's has the price of AoCs for what its text calls DACs",
-    ("2D HyperX (Hx1Mesh)", "global_percent"): _FORWARDING,
-    ("50 % tapered fat tree", "global_percent"): _UNEVEN,
-    ("75 % tapered fat tree", "global_percent"): _UNEVEN,
-    ("2D torus", "global_percent"): "all shifts at once; one after the other leave 2.5 % (small)",
-    ("Dragonfly", "global_percent"): _FLOWS,
-    ("Dragonfly", "diameter"): "two cables of servers, one between groups and one inside of one",
-    ("Hx4Mesh", "diameter"): "one switch joins all rows of a board; the formula assumes one each",
 }
 
 
@@ -73,7 +58,7 @@ def _make(results: Results, quick: bool) -> Made:
             row["ours"][column],
             row["paper"][column],
             model=row["name"],
-            reason=_REASONS.get((row["name"], column), ""),
+            reason=REASONS.get((size, row["name"], column), ""),
         )
         for size, rows in tables.items()
         for row in rows
@@ -86,7 +71,7 @@ def _csv(tables: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for size, of_size in tables.items():
         for row in of_size:
-            plain = {k: v for k, v in row.items() if k not in ("ours", "paper")}
+            plain = {k: v for k, v in row.items() if k not in ("ours", "paper", "reasons")}
             both = {
                 f"{who}_{column}": row[who][column]
                 for who in ("ours", "paper")

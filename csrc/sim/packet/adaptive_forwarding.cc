@@ -1,6 +1,8 @@
 // Packets that choose their links themselves, at every node the one with the shortest queue.
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -38,24 +40,65 @@ void PacketNetwork::failIfAdaptive(const char* field) const {
                               "links themselves");
 }
 
+int64_t PacketNetwork::waitingAt(uint32_t link) const {
+  return ports_[link].queued_bytes + (ports_[link].busy ? 1 : 0);
+}
+
 // Of equally short queues the one that the seed draws.
-uint32_t PacketNetwork::steer(Packet& packet) {
-  const auto links = routing_->candidates(routing_->stateAfter(packet.link), packet.hop);
-  if (links.empty()) return kNoLink;
+uint32_t PacketNetwork::shortest(std::span<const uint32_t> links) {
   uint32_t best = links.front();
-  if (links.size() > 1) {
-    size_t at = static_cast<size_t>(chance() * static_cast<double>(links.size()));
-    int64_t least = kUnlimited;
-    for (size_t i = 0; i < links.size(); ++i) {
-      const Port& port = ports_[links[at]];
-      const int64_t waiting = port.queued_bytes + (port.busy ? 1 : 0);
-      if (waiting < least) {
-        least = waiting;
-        best = links[at];
-      }
-      at = at + 1 == links.size() ? 0 : at + 1;
+  if (links.size() < 2) return best;
+  size_t at = static_cast<size_t>(chance() * static_cast<double>(links.size()));
+  int64_t least = kUnlimited;
+  for (size_t i = 0; i < links.size(); ++i) {
+    const int64_t waiting = waitingAt(links[at]);
+    if (waiting < least) {
+      least = waiting;
+      best = links[at];
     }
+    at = at + 1 == links.size() ? 0 : at + 1;
   }
+  return best;
+}
+
+// UGAL-L (Kim et al., ISCA 2008, section 4.2): the first node behind a host compares the queue of
+// the shortest way with that of a way over a group that is drawn, both times the links that are
+// left, and takes the way over the group where that is less. It knows its own queues only.
+void PacketNetwork::chooseDetour(Packet& packet) {
+  const auto [source, node] = routing_->links()[packet.link];
+  const auto target = static_cast<int>(packet.hop);
+  if (source != sourceOf(static_cast<int>(flows_[packet.flow].route))) return;
+  std::array<int, 2> ends = {routing_->groupOf(node), routing_->groupOf(target)};
+  std::ranges::sort(ends);
+  const int others = routing_->groups() - 2;
+  if (ends[0] < 0 || ends[0] == ends[1] || others < 1) return;
+  auto group = static_cast<int>(chance() * others);
+  for (const int end : ends) group += group >= end ? 1 : 0;
+  const uint32_t towards = routing_->towards(group);
+  const auto over = routing_->candidates(static_cast<uint32_t>(node), towards);
+  const auto direct = routing_->candidates(static_cast<uint32_t>(node), packet.hop);
+  if (over.empty() || direct.empty() || routing_->behind(group, packet.hop) < 0) return;
+  const int64_t hops = routing_->hops(target)[node];
+  const int64_t more =
+      routing_->hops(static_cast<int>(towards))[node] + routing_->behind(group, packet.hop);
+  if (waitingAt(shortest(over)) * more < waitingAt(shortest(direct)) * hops) {
+    packet.detour = group;
+  }
+}
+
+uint32_t PacketNetwork::steer(Packet& packet) {
+  uint32_t target = packet.hop;
+  if (routing_->groups() > 0) {
+    if (packet.detour < 0) {
+      chooseDetour(packet);
+    } else if (packet.detour == routing_->groupOf(routing_->links()[packet.link].target)) {
+      packet.detour = -1;
+    }
+    if (packet.detour >= 0) target = routing_->towards(packet.detour);
+  }
+  const auto links = routing_->candidates(routing_->stateAfter(packet.link), target);
+  if (links.empty()) return kNoLink;
+  const uint32_t best = shortest(links);
   packet.next_channel = static_cast<uint8_t>(packet.channel + routing_->raises(best));
   return best;
 }

@@ -41,9 +41,12 @@ AdaptiveRouting::AdaptiveRouting(int nodes, std::vector<LinkEnds> links, const C
       lifts_(marked(rule.lifts, links_.size(), "lifts")),
       out_(nodes),
       second_state_(nodes, -1),
-      rows_(nodes),
-      hops_(nodes),
-      raised_(nodes) {
+      detours_(rule.detours),
+      group_of_(nodes, -1),
+      behind_(nodes),
+      rows_(nodes + rule.detours.size()),
+      hops_(rows_.size()),
+      raised_(rows_.size()) {
   if (channels_ < 1 || channels_ > kMostChannels) {
     throw std::invalid_argument("channels: " + std::to_string(channels_) + " is not in 1..255");
   }
@@ -71,10 +74,36 @@ AdaptiveRouting::AdaptiveRouting(int nodes, std::vector<LinkEnds> links, const C
   for (size_t link = 0; link < links_.size(); ++link) {
     into_[state_after_[link]].push_back(static_cast<uint32_t>(link));
   }
+  addGroups();
 }
 
-// Per state, by breadth first search from the target against the links; -1 without a path.
-std::vector<int> AdaptiveRouting::distances(int target) const {
+void AdaptiveRouting::addGroups() {
+  if (detours_.empty()) return;
+  if (std::ranges::find(raises_, 0) != raises_.end()) {
+    throw std::invalid_argument("detours: every link has to raise the channel");
+  }
+  for (size_t group = 0; group < detours_.size(); ++group) {
+    const std::string field = "detours[" + std::to_string(group) + "]: ";
+    if (detours_[group].empty()) throw std::invalid_argument(field + "no nodes");
+    for (int node : detours_[group]) {
+      if (node < 0 || node >= nodes_) {
+        throw std::invalid_argument(field + "node " + std::to_string(node) + " is not in 0.." +
+                                    std::to_string(nodes_ - 1));
+      }
+      if (group_of_[node] >= 0) {
+        throw std::invalid_argument(field + "node " + std::to_string(node) +
+                                    " is named a second time");
+      }
+      group_of_[node] = static_cast<int>(group);
+    }
+  }
+  for (size_t group = 0; group < detours_.size(); ++group) {
+    addRow(nodes_ + static_cast<int>(group), distances(detours_[group]));
+  }
+}
+
+// Per state, by breadth first search from the targets against the links; -1 without a path.
+std::vector<int> AdaptiveRouting::distances(std::span<const int> targets) const {
   std::vector<int> distance(node_of_.size(), -1);
   std::vector<uint32_t> queue;
   const auto reach = [&](int state, int hops) {
@@ -82,8 +111,10 @@ std::vector<int> AdaptiveRouting::distances(int target) const {
     distance[state] = hops;
     queue.push_back(static_cast<uint32_t>(state));
   };
-  reach(target, 0);
-  reach(second_state_[target], 0);
+  for (int target : targets) {
+    reach(target, 0);
+    reach(second_state_[target], 0);
+  }
   for (size_t i = 0; i < queue.size(); ++i) {
     const uint32_t state = queue[i];
     for (uint32_t link : into_[state]) {
@@ -141,18 +172,40 @@ void AdaptiveRouting::addRow(int target, const std::vector<int>& distance) {
 }
 
 void AdaptiveRouting::prepare(int target, std::span<const int> sources) {
-  if (rows_[target].empty()) addRow(target, distances(target));
+  if (rows_[target].empty()) {
+    addRow(target, distances(std::span(&target, 1)));
+    for (const std::vector<int>& group : detours_) {
+      int least = -1;
+      for (int node : group) {
+        const int hops = hops_[target][node];
+        if (hops >= 0 && (least < 0 || hops < least)) least = hops;
+      }
+      behind_[target].push_back(least);
+    }
+  }
   for (int source : sources) {
     const std::string ends =
         "from node " + std::to_string(source) + " to node " + std::to_string(target);
     if (hops_[target][source] < 0) throw std::invalid_argument("links: no path " + ends);
-    const int needed = raised_[target][source] + 1;
+    const int needed = channelsNeeded(source, target);
     if (needed > channels_) {
       throw std::invalid_argument("channels: " + std::to_string(channels_) +
                                   " is not enough: packets " + ends + " need " +
                                   std::to_string(needed));
     }
   }
+}
+
+int AdaptiveRouting::channelsNeeded(int source, int target) const {
+  int most = raised_[target][source];
+  for (size_t group = 0; group < detours_.size(); ++group) {
+    const int there = static_cast<int>(group);
+    if (there == group_of_[source] || there == group_of_[target]) continue;
+    int behind = 0;
+    for (int node : detours_[group]) behind = std::max(behind, raised_[target][node]);
+    most = std::max(most, raised_[nodes_ + there][source] + behind);
+  }
+  return most + 1;
 }
 
 std::vector<int> AdaptiveRouting::path(int source, int target) {
@@ -169,6 +222,7 @@ std::vector<int> AdaptiveRouting::path(int source, int target) {
 
 std::vector<std::pair<uint32_t, uint32_t>> AdaptiveRouting::dependencies(
     std::span<const int> hosts) {
+  if (!detours_.empty()) return {};  // from one channel to the next only, so without a cycle
   const auto channels = static_cast<uint32_t>(channels_);
   std::vector<uint32_t> place(links_.size());  // of a link among those that leave its source
   for (const auto& out : out_) {

@@ -282,6 +282,7 @@ void PacketNetwork::fill(uint32_t slot, Packet& packet) {
   packet.kind = PacketKind::kData;
   packet.marked = false;
   packet.channel = packet.next_channel = 0;
+  packet.detour = -1;
   ++flow.refs;
   ++data_inside_;
   chooseRoute(flow);

@@ -49,6 +49,7 @@ struct Packet {
   bool marked;               // by a congested queue (ECN)
   uint8_t channel = 0;       // of `link`
   uint8_t next_channel = 0;  // of the link for which it waits
+  int32_t detour = -1;       // the group that it is on the way to first; -1: none
 };
 
 }  // namespace topoopt::packet

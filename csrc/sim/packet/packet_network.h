@@ -116,6 +116,9 @@ class PacketNetwork final : public ReconfigurableNetwork {
   void failIfAdaptive(const char* field) const;
   // Adaptive: the link over which a packet goes on, or kNoLink at its target.
   uint32_t steer(Packet& packet);
+  void chooseDetour(Packet& packet);
+  uint32_t shortest(std::span<const uint32_t> links);
+  int64_t waitingAt(uint32_t link) const;
   void wakeAdaptive(uint32_t slot);
   void offer(uint32_t slot);
   void offerNext();
