@@ -72,7 +72,7 @@ class Boards:
         return self.with_failed(frozenset(random.Random(seed).sample(left, count)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SubMesh:
     """A virtual sub-HxMesh: the boards where `rows` and `columns` meet (section III-E).
 
