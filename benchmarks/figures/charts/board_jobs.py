@@ -126,7 +126,7 @@ def _make_used(results: Results, quick: bool) -> Made:
 
     def draw(canvas: Canvas) -> None:
         for axes, mesh in zip(canvas.subplots(2, 2).flat, _MESHES, strict=True):
-            _violins(axes, {v: values["powers", mesh, v] for v in VARIANTS})
+            _violins(axes, {v: values["powers", mesh, v] for v in (*VARIANTS, *BOUNDS)})
             axes.set_title(mesh, fontsize=9)
 
     stated = {"greedy": 0.9, "transpose + sort": 0.98}
@@ -153,7 +153,7 @@ def _make_used(results: Results, quick: bool) -> Made:
         for (law, mesh, variant), row in values.items()
         for i, value in enumerate(row)
     ]
-    return Made(csv, draw, quantities, (11.0, 9.0))
+    return Made(csv, draw, quantities, (14.0, 9.0))
 
 
 def _crossing(quick: bool) -> list[Cell]:
