@@ -36,6 +36,7 @@ _BLUE = [[1, 1], [1, 4], [2, 1], [2, 4], [3, 1], [3, 4], [4, 1], [4, 4]]
 _YELLOW = [[1, 1], [1, 2], [1, 4], [2, 1], [2, 2], [2, 4], [4, 1], [4, 2], [4, 4]]
 _LOCAL = ("transpose + aspect + sort", "transpose + aspect + sort + locality")
 _FAILING = ("transpose + aspect", "transpose + aspect + sort", "ours, transpose + aspect")
+_FAILING_BOUND = "bound, transpose + aspect"  # where all subsets of rows can be looked at
 _FAILED = (0, 10, 20, 30, 40)
 _STATED = 0.7  # utilisation that the text says is exceeded nearly always
 
@@ -200,6 +201,12 @@ def _failing(quick: bool) -> list[Cell]:
                 mixes=10 if quick else 1000, variant=variant, failed=failed, seed=0)
         for columns, rows in _MESHES.values()
         for variant in _FAILING
+        for failed in _FAILED
+    ] + [
+        Cell.of("figures.cells.board_failures:bounds_with_failures", law=_LAW, columns=columns,
+                rows=rows, mixes=10 if quick else 1000, variant=_FAILING_BOUND, failed=failed,
+                seed=0)
+        for columns, rows in list(_MESHES.values())[:2]
         for failed in _FAILED
     ]  # fmt: skip
 
