@@ -11,6 +11,7 @@ import typing
 import numpy
 import numpy.typing
 
+import torch_topoopt.allocation.boards
 import torch_topoopt.op_graph
 import torch_topoopt.plan
 import torch_topoopt.search.shards
@@ -670,40 +671,37 @@ class BoardMesh:
     ) -> None: ...
     def allocate(
         self,
-        jobs: collections.abc.Sequence[collections.abc.Sequence[tuple[int, int]]],
+        kinds: collections.abc.Sequence[collections.abc.Sequence[tuple[int, int]]],
+        jobs: collections.abc.Sequence[int],
         order: collections.abc.Sequence[int],
         fit: str,
         per_leaf: int,
-    ) -> list[tuple[list[int], list[int]]]:
+    ) -> list[torch_topoopt.allocation.boards.SubMesh | None]:
         """
-        Takes a sub-mesh for each job of `order` that gets one. A job is its shapes, as (rows,
-        columns), the one to try first at the front.
+        Takes a sub-mesh for each job of `order` that gets one. A job is the number of its kind; a
+        kind is the shapes that its jobs take, as (rows, columns), the one to try first at the
+        front.
         """
-    def find(self, rows: int, columns: int, fit: str, per_leaf: int) -> tuple[list[int], list[int]]:
+    def find(
+        self, rows: int, columns: int, fit: str, per_leaf: int
+    ) -> torch_topoopt.allocation.boards.SubMesh | None:
         """
-        Rows and columns of a free sub-mesh, both empty where none was found.
+        A free sub-mesh; None where none was found.
         """
     def improve(
         self,
-        jobs: collections.abc.Sequence[collections.abc.Sequence[tuple[int, int]]],
-        placed: collections.abc.Sequence[
-            tuple[collections.abc.Sequence[int], collections.abc.Sequence[int]]
-        ],
+        kinds: collections.abc.Sequence[collections.abc.Sequence[tuple[int, int]]],
+        jobs: collections.abc.Sequence[int],
+        placed: collections.abc.Sequence[torch_topoopt.allocation.boards.SubMesh | None],
         rounds: int,
         seed: int,
-    ) -> list[tuple[list[int], list[int]]]:
+    ) -> list[torch_topoopt.allocation.boards.SubMesh | None]:
         """
         Ruin and recreate; what it returns has no fewer boards.
         """
-    def is_free(
-        self, wanted: tuple[collections.abc.Sequence[int], collections.abc.Sequence[int]]
-    ) -> bool: ...
-    def release(
-        self, found: tuple[collections.abc.Sequence[int], collections.abc.Sequence[int]]
-    ) -> None: ...
-    def take(
-        self, found: tuple[collections.abc.Sequence[int], collections.abc.Sequence[int]]
-    ) -> None: ...
+    def is_free(self, wanted: torch_topoopt.allocation.boards.SubMesh) -> bool: ...
+    def release(self, found: torch_topoopt.allocation.boards.SubMesh) -> None: ...
+    def take(self, found: torch_topoopt.allocation.boards.SubMesh) -> None: ...
     @property
     def free_boards(self) -> int: ...
 

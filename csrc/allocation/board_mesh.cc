@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <climits>
-#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -47,7 +46,6 @@ BoardMesh::BoardMesh(int rows, int columns, const std::vector<std::pair<int, int
   if (rows < 1 || columns < 1) throw std::invalid_argument("boards: fewer than one row or column");
   bits_.assign(static_cast<size_t>(rows) * words_, 0);
   free_in_row_.assign(rows, 0);
-  changed_at_.assign(rows, 0);
   row_keys_.assign(rows, 0);
   free_in_column_.assign(columns, 0);
   SubMesh all{std::vector<int>(rows), std::vector<int>(columns)};
@@ -64,6 +62,8 @@ BoardMesh::BoardMesh(int rows, int columns, const std::vector<std::pair<int, int
     if (isFree(row, column)) flip({{row}, {column}}, false);
   }
 }
+
+BoardMesh::~BoardMesh() = default;
 
 SubMesh BoardMesh::find(BoardShape shape, Fit fit, int per_leaf) const {
   if (shape.rows < 1 || shape.columns < 1) throw std::invalid_argument("shape: an empty one");
@@ -167,16 +167,10 @@ TOPOOPT_COUNTS_BITS bool BoardMesh::collectTightRows(BoardShape shape, int start
 
 SubMesh BoardMesh::findLocal(const std::vector<BoardShape>& shapes, int per_leaf,
                              double enough) const {
-  SubMesh best;
-  double best_share = std::numeric_limits<double>::infinity();
-  if (per_leaf_ != per_leaf) countLeaves(per_leaf);
-  LocalSearch search(*this, per_leaf);
-  for (const BoardShape shape : shapes) {
-    if (shape.rows > rows_ || shape.columns > columns_ || shape.boards() > free_boards_) continue;
-    search.improve(shape, enough, best, best_share);
-    if (best_share <= enough) break;
+  if (local_ == nullptr || local_->perLeaf() != per_leaf) {
+    local_ = std::make_unique<LocalSearch>(*this, per_leaf);
   }
-  return best;
+  return local_->find(shapes, enough);
 }
 
 SubMesh BoardMesh::findTight(BoardShape shape) const {
@@ -228,35 +222,6 @@ std::vector<int> BoardMesh::firstColumns(const ColumnSet& common, int wanted) co
   return columns;
 }
 
-// From the leaf with the fewest columns that has enough; else from that with most, and the rest as
-// before from the others.
-void BoardMesh::localColumns(const ColumnSet& common, int wanted, int per_leaf,
-                             std::vector<int>& in_leaf, std::vector<int>& columns) const {
-  countInLeaves(common.data(), columns_, per_leaf, in_leaf.data());
-  columns.clear();
-  while (static_cast<int>(columns.size()) < wanted) {
-    const int missing = wanted - static_cast<int>(columns.size());
-    int best = 0;
-    for (int leaf = 1; leaf < static_cast<int>(in_leaf.size()); ++leaf) {
-      const bool enough = in_leaf[leaf] >= missing;
-      const bool best_enough = in_leaf[best] >= missing;
-      const bool fewer = in_leaf[leaf] < in_leaf[best];
-      if (enough ? !best_enough || fewer : !best_enough && in_leaf[leaf] > in_leaf[best]) {
-        best = leaf;
-      }
-    }
-    int left = std::min(missing, in_leaf[best]);
-    for (int column = best * per_leaf; left > 0; ++column) {
-      if (common[column / 64] >> (column % 64) & 1) {
-        columns.push_back(column);
-        --left;
-      }
-    }
-    in_leaf[best] = 0;
-  }
-  std::sort(columns.begin(), columns.end());
-}
-
 // Those with the fewest free boards.
 std::vector<int> BoardMesh::tightColumns(const ColumnSet& common, int wanted) const {
   std::vector<int> columns;
@@ -268,41 +233,25 @@ std::vector<int> BoardMesh::tightColumns(const ColumnSet& common, int wanted) co
   return columns;
 }
 
-void BoardMesh::countLeaves(int per_leaf) const {
-  per_leaf_ = per_leaf;
-  local_starts_.clear();
-  most_in_leaf_.resize(static_cast<size_t>(rows_));
-  leaf_of_.resize(static_cast<size_t>(rows_));
-  for (int row = 0; row < rows_; ++row) leaf_of_[row] = row / per_leaf;
-  for (int row = 0; row < rows_; ++row) countLeavesOf(row);
-}
-
-void BoardMesh::countLeavesOf(int row) const {
-  most_in_leaf_[row] = mostInLeaf(rowBits(row), columns_, per_leaf_);
-}
-
 void BoardMesh::flip(const SubMesh& found, bool to_free) {
   const int change = to_free ? 1 : -1;
-  ++changes_;
-  if (to_free) local_starts_.clear();
-  ColumnSet mask(words_, 0);
+  mask_.assign(static_cast<size_t>(words_), 0);
   uint64_t key = 0;
   for (int column : found.columns) {
-    mask[column / 64] |= uint64_t{1} << (column % 64);
+    mask_[column / 64] |= uint64_t{1} << (column % 64);
     key ^= keyOf(column);
   }
   for (int row : found.rows) {
     uint64_t* bits = &bits_[static_cast<size_t>(row) * words_];
-    for (int w = 0; w < words_; ++w) bits[w] ^= mask[w];
+    for (int w = 0; w < words_; ++w) bits[w] ^= mask_[w];
     row_keys_[row] ^= key;
-    changed_at_[row] = changes_;
     free_in_row_[row] += change * static_cast<int>(found.columns.size());
-    if (per_leaf_ > 0) countLeavesOf(row);
   }
   for (int column : found.columns) {
     free_in_column_[column] += change * static_cast<int>(found.rows.size());
   }
   free_boards_ += change * found.boards();
+  if (local_ != nullptr) local_->changed(found, mask_, to_free);
 }
 
 }  // namespace topoopt

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -27,6 +27,7 @@ struct SubMesh {
 
   bool empty() const { return rows.empty(); }
   int boards() const { return static_cast<int>(rows.size() * columns.size()); }
+  bool operator==(const SubMesh&) const = default;
 };
 
 // A set of columns.
@@ -44,6 +45,9 @@ class BoardMesh {
  public:
   // `failed` has (row, column). Throws std::invalid_argument for numbers out of range.
   BoardMesh(int rows, int columns, const std::vector<std::pair<int, int>>& failed);
+  BoardMesh(const BoardMesh&) = delete;
+  BoardMesh& operator=(const BoardMesh&) = delete;
+  ~BoardMesh();
 
   int rows() const { return rows_; }
   int columns() const { return columns_; }
@@ -75,23 +79,6 @@ class BoardMesh {
   // Rows to begin at that are tried by the fits that compare.
   static constexpr size_t kMostStarts = 64;
 
-  // What a search of Fit::kLocal from row `start` on came to at time `at`. While boards only become
-  // fewer it comes to the same for as long as none of the rows it chose has changed: what it passed
-  // over then, it passes over now. `share` is at least so much, unless `is_exact`; infinite where
-  // there are too few rows.
-  struct Searched {
-    int start;
-    uint64_t at;  // 0: there was none
-    double share;
-    bool is_exact;
-    std::vector<int> rows;
-  };
-  // Of the last search for a shape, by start; no row before `first_open` has enough columns.
-  struct LocalStarts {
-    int first_open = 0;
-    std::vector<Searched> searches;
-  };
-
   bool collectRows(BoardShape shape, int start, bool wrap, std::vector<int>& rows,
                    ColumnSet& common) const;
   bool collectTightRows(BoardShape shape, int start, std::vector<int>& rows,
@@ -100,12 +87,8 @@ class BoardMesh {
   std::vector<int> startRows(int wanted) const;
   bool sameColumns(int a, int b) const;
   std::vector<int> firstColumns(const ColumnSet& common, int wanted) const;
-  void localColumns(const ColumnSet& common, int wanted, int per_leaf, std::vector<int>& in_leaf,
-                    std::vector<int>& columns) const;
   std::vector<int> tightColumns(const ColumnSet& common, int wanted) const;
   void flip(const SubMesh& found, bool to_free);
-  void countLeaves(int per_leaf) const;
-  void countLeavesOf(int row) const;
   const uint64_t* rowBits(int row) const { return &bits_[static_cast<size_t>(row) * words_]; }
 
   int rows_;
@@ -116,16 +99,9 @@ class BoardMesh {
   std::vector<int> free_in_column_;
   std::vector<uint64_t> row_keys_;  // equal where rows have the same free columns
   int free_boards_ = 0;
-  int first_open_row_ = 0;  // those above have no free board
-  // For Fit::kLocal, of the last `per_leaf`: the leaf of each row among those of a column, and the
-  // most free boards that the row has in one leaf of its own.
-  mutable int per_leaf_ = 0;
-  mutable std::vector<int> leaf_of_;
-  mutable std::vector<int> most_in_leaf_;
-  uint64_t changes_ = 0;
-  std::vector<uint64_t> changed_at_;  // per row
-  // Since boards were released last.
-  mutable std::map<std::pair<int, int>, LocalStarts> local_starts_;
+  int first_open_row_ = 0;                      // those above have no free board
+  mutable std::unique_ptr<LocalSearch> local_;  // of the last number of boards in a leaf
+  ColumnSet mask_;                              // of flip()
 };
 
 }  // namespace topoopt

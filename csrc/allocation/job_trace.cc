@@ -58,24 +58,25 @@ std::vector<int> victims(const BoardMesh& mesh, const std::vector<SubMesh>& plac
 
 }  // namespace
 
-std::vector<SubMesh> allocateInOrder(BoardMesh& mesh, const JobShapes& jobs,
+std::vector<SubMesh> allocateInOrder(BoardMesh& mesh, const JobKinds& jobs,
                                      const std::vector<int>& order, Fit fit, int per_leaf) {
-  std::vector<SubMesh> placed(jobs.size());
+  std::vector<SubMesh> placed(jobs.jobs());
   // Boards only become fewer: what the last job of the same shapes got is as much as can be hoped
   // for.
   const std::vector<BoardShape>* last = nullptr;
   double enough = 0;
   for (int job : order) {
-    if (job < 0 || job >= static_cast<int>(jobs.size()) || !placed[job].empty()) {
+    if (job < 0 || job >= static_cast<int>(jobs.jobs()) || !placed[job].empty()) {
       throw std::invalid_argument("order: not every job once");
     }
-    if (boardsOf(jobs[job]) > mesh.freeBoards()) continue;
+    const std::vector<BoardShape>& shapes = jobs.shapesOf(job);
+    if (boardsOf(shapes) > mesh.freeBoards()) continue;
     if (fit != Fit::kLocal) {
-      placed[job] = findJob(mesh, jobs[job], fit);
+      placed[job] = findJob(mesh, shapes, fit);
     } else {
-      if (last == nullptr || jobs[job] != *last) enough = 0;
-      last = &jobs[job];
-      placed[job] = mesh.findLocal(jobs[job], per_leaf, enough);
+      if (last == nullptr || (&shapes != last && shapes != *last)) enough = 0;
+      last = &shapes;
+      placed[job] = mesh.findLocal(shapes, per_leaf, enough);
       enough = std::max(enough, BoardMesh::upperShare(placed[job], per_leaf));
     }
     mesh.take(placed[job]);
@@ -83,11 +84,11 @@ std::vector<SubMesh> allocateInOrder(BoardMesh& mesh, const JobShapes& jobs,
   return placed;
 }
 
-void improveAllocation(BoardMesh& mesh, const JobShapes& jobs, std::vector<SubMesh>& placed,
+void improveAllocation(BoardMesh& mesh, const JobKinds& jobs, std::vector<SubMesh>& placed,
                        int rounds, uint64_t seed) {
   Random random(seed);
   std::vector<int> waiting;
-  for (size_t job = 0; job < jobs.size(); ++job) {
+  for (size_t job = 0; job < jobs.jobs(); ++job) {
     if (placed[job].empty()) waiting.push_back(static_cast<int>(job));
   }
   for (int round = 0; round < rounds && !waiting.empty() && mesh.freeBoards() > 0; ++round) {
@@ -103,7 +104,7 @@ void improveAllocation(BoardMesh& mesh, const JobShapes& jobs, std::vector<SubMe
     std::vector<std::pair<int, int>> again;  // (weight, job)
     for (const auto& list : {waiting, taken}) {
       for (int job : list) {
-        const int boards = boardsOf(jobs[job]);
+        const int boards = boardsOf(jobs.shapesOf(job));
         if (boards == 0 || boards > mesh.freeBoards()) continue;
         again.emplace_back(boards * (64 + random.below(64)), job);
       }
@@ -111,8 +112,8 @@ void improveAllocation(BoardMesh& mesh, const JobShapes& jobs, std::vector<SubMe
     std::sort(again.begin(), again.end(), std::greater<>());
     std::vector<int> fresh;
     for (const auto& [weight, job] : again) {
-      if (boardsOf(jobs[job]) > mesh.freeBoards()) continue;
-      std::vector<BoardShape> shapes = jobs[job];
+      if (boardsOf(jobs.shapesOf(job)) > mesh.freeBoards()) continue;
+      std::vector<BoardShape> shapes = jobs.shapesOf(job);
       std::rotate(shapes.begin(), shapes.begin() + random.below(static_cast<int>(shapes.size())),
                   shapes.end());
       placed[job] = findJob(mesh, shapes, random.below(2) == 0 ? Fit::kTight : Fit::kAllStarts);

@@ -17,15 +17,73 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 BoardMesh::LocalSearch::LocalSearch(const BoardMesh& mesh, int per_leaf)
     : mesh_(mesh),
       per_leaf_(per_leaf),
-      in_leaf_(static_cast<size_t>((mesh.columns_ + per_leaf - 1) / per_leaf)) {}
+      leaf_of_(static_cast<size_t>(mesh.rows_)),
+      most_in_leaf_(static_cast<size_t>(mesh.rows_), -1),
+      changed_at_(static_cast<size_t>(mesh.rows_)),
+      in_leaf_(static_cast<size_t>((mesh.columns_ + per_leaf - 1) / per_leaf)) {
+  for (int row = 0; row < mesh.rows_; ++row) leaf_of_[row] = row / per_leaf;
+}
+
+SubMesh BoardMesh::LocalSearch::find(const std::vector<BoardShape>& shapes, double enough) {
+  SubMesh best;
+  if (!shapes.empty() && findAgain(shapes.front(), enough)) {
+    best = {first_.own.rows, columns_};
+    first_.own.columns = columns_;
+    first_.is_taken = false;
+    return best;
+  }
+  forgetFirst();
+  double best_share = kInfinity;
+  for (const BoardShape shape : shapes) {
+    if (shape.rows > mesh_.rows_ || shape.columns > mesh_.columns_ ||
+        shape.boards() > mesh_.free_boards_) {
+      continue;
+    }
+    improve(shape, enough, best, best_share);
+    if (best_share <= enough) break;
+  }
+  return best;
+}
+
+bool BoardMesh::LocalSearch::findAgain(BoardShape shape, double enough) {
+  if (!first_.is_taken || first_.shape != shape) return false;
+  common_ = first_.common;
+  int count = 0;
+  for (const uint64_t word : common_) count += std::popcount(word);
+  if (count < shape.columns) return false;
+  chooseColumns(shape.columns);
+  return crossing(first_.own.rows, per_leaf_) + crossing(columns_, per_leaf_) <= enough;
+}
+
+void BoardMesh::LocalSearch::forgetFirst() {
+  first_.own = {};
+  first_.is_taken = false;
+}
+
+void BoardMesh::LocalSearch::changed(const SubMesh& own, const ColumnSet& mask, bool to_free) {
+  ++changes_;
+  if (to_free) last_.clear();
+  for (const int row : own.rows) {
+    changed_at_[row] = changes_;
+    most_in_leaf_[row] = -1;
+  }
+  if (own.empty()) return;
+  if (to_free || first_.is_taken || own != first_.own) {
+    forgetFirst();
+    return;
+  }
+  first_.is_taken = true;
+  for (int w = 0; w < mesh_.words_; ++w) first_.common[w] &= ~mask[w];
+}
 
 void BoardMesh::LocalSearch::improve(BoardShape shape, double enough, SubMesh& best,
                                      double& best_share) {
+  const bool is_first = std::isinf(best_share);  // nothing was found for a shape before
   shape_ = shape;
   boundColumns(per_leaf_, best_share);
   const double least = crossing(mostTogether(shape.rows, per_leaf_), shape.rows) + least_columns_;
   if (least >= best_share) return;
-  LocalStarts& kept = mesh_.local_starts_[{shape.rows, shape.columns}];
+  LocalStarts& kept = last_[static_cast<uint64_t>(shape.rows) << 32 | shape.columns];
   first_open_ = std::max(mesh_.first_open_row_, kept.first_open);
   while (first_open_ < mesh_.rows_ && !open(first_open_)) ++first_open_;
   kept.first_open = first_open_;
@@ -47,7 +105,14 @@ void BoardMesh::LocalSearch::improve(BoardShape shape, double enough, SubMesh& b
     best_share = starts_[i].search.share;
     found = i;
   }
-  if (found < starts_.size()) best = subMesh(starts_[found].search);
+  if (found < starts_.size()) {
+    best = subMesh(starts_[found].search);
+    if (found == 0 && is_first) {
+      first_ = {shape, best, common_, false};
+    } else {
+      forgetFirst();
+    }
+  }
   // What comes behind may hold the next time.
   kept.first_open = first_open_;
   kept.searches.clear();
@@ -81,7 +146,9 @@ bool BoardMesh::LocalSearch::nextStart() {
   for (; next_row_ < mesh_.rows_; ++next_row_) {
     const int row = next_row_;
     if (!open(row)) continue;
-    if (last >= 0 && leafOf(last) == leafOf(row) && mesh_.sameColumns(last, row)) continue;
+    if (last >= 0 && leafOf(last) == leafOf(row) && mesh_.row_keys_[last] == mesh_.row_keys_[row]) {
+      continue;
+    }
     std::vector<Searched>& before = before_.searches;
     while (next_before_ < before.size() && before[next_before_].start < row) ++next_before_;
     if (next_before_ < before.size() && before[next_before_].start == row) {
@@ -100,7 +167,7 @@ bool BoardMesh::LocalSearch::nextStart() {
 void BoardMesh::LocalSearch::keepUnchanged(Start& start) const {
   std::vector<int>& rows = start.search.rows;
   const auto changed =
-      std::ranges::find_if(rows, [&](int row) { return mesh_.changed_at_[row] > start.search.at; });
+      std::ranges::find_if(rows, [&](int row) { return changed_at_[row] > start.search.at; });
   if (changed == rows.end()) return;
   start.known = start.search.is_exact = false;
   start.search.share = 0;
@@ -127,7 +194,7 @@ void BoardMesh::LocalSearch::search(Start& start, double best_share, double limi
   const bool is_found = collect(start, cut);
   Searched& result = start.search;
   start.known = true;
-  result.at = mesh_.changes_;
+  result.at = changes_;
   result.share = has_all_seen_ && !is_found ? kInfinity : std::min(best_share, limit);
   result.is_exact = false;
   result.rows = rows_;
@@ -135,7 +202,7 @@ void BoardMesh::LocalSearch::search(Start& start, double best_share, double limi
   std::sort(rows_.begin(), rows_.end());
   const double rows_share = crossing(rows_, per_leaf_);
   if (rows_share + least_columns_ >= cut) return;
-  mesh_.localColumns(common_, shape_.columns, per_leaf_, in_leaf_, columns_);
+  chooseColumns(shape_.columns);
   result.share = rows_share + crossing(columns_, per_leaf_);
   result.is_exact = true;
 }
@@ -145,10 +212,44 @@ SubMesh BoardMesh::LocalSearch::subMesh(const Searched& found) {
   for (const int row : found.rows) {
     for (int w = 0; w < mesh_.words_; ++w) common_[w] &= mesh_.rowBits(row)[w];
   }
-  mesh_.localColumns(common_, shape_.columns, per_leaf_, in_leaf_, columns_);
+  chooseColumns(shape_.columns);
   std::vector<int> rows = found.rows;
   std::sort(rows.begin(), rows.end());
   return {std::move(rows), columns_};
+}
+
+// Columns of common_: from the leaf with the fewest that has enough; else from that with most, and
+// the rest as before from the others.
+void BoardMesh::LocalSearch::chooseColumns(int wanted) {
+  countInLeaves(common_.data(), mesh_.columns_, per_leaf_, in_leaf_.data());
+  columns_.clear();
+  while (static_cast<int>(columns_.size()) < wanted) {
+    const int missing = wanted - static_cast<int>(columns_.size());
+    int best = 0;
+    for (int leaf = 1; leaf < static_cast<int>(in_leaf_.size()); ++leaf) {
+      const bool enough = in_leaf_[leaf] >= missing;
+      const bool best_enough = in_leaf_[best] >= missing;
+      const bool fewer = in_leaf_[leaf] < in_leaf_[best];
+      if (enough ? !best_enough || fewer : !best_enough && in_leaf_[leaf] > in_leaf_[best]) {
+        best = leaf;
+      }
+    }
+    int left = std::min(missing, in_leaf_[best]);
+    for (int column = best * per_leaf_; left > 0; ++column) {
+      if (common_[column / 64] >> (column % 64) & 1) {
+        columns_.push_back(column);
+        --left;
+      }
+    }
+    in_leaf_[best] = 0;
+  }
+  std::sort(columns_.begin(), columns_.end());
+}
+
+int BoardMesh::LocalSearch::mostInLeafOf(int row) {
+  int& most = most_in_leaf_[row];
+  if (most < 0) most = mostInLeaf(mesh_.rowBits(row), mesh_.columns_, per_leaf_);
+  return most;
 }
 
 // At most so many ordered pairs of `count` rows are together.
@@ -171,7 +272,7 @@ int64_t BoardMesh::LocalSearch::mostWithLeaf(int open, int least, int most) cons
 
 // Columns of rows that have at most so many in a leaf.
 void BoardMesh::LocalSearch::boundColumns(int most_in_leaf, double best_share) {
-  most_in_leaf_ = most_in_leaf;
+  columns_in_leaf_ = most_in_leaf;
   least_columns_ = crossing(mostTogether(shape_.columns, most_in_leaf), shape_.columns);
   // Shares are multiples of 1 / boards^2: what exceeds an integer by less is a rounding error.
   const double pairs = static_cast<double>(squared(shape_.rows));
@@ -203,7 +304,7 @@ TOPOOPT_COUNTS_BITS bool BoardMesh::LocalSearch::collect(const Start& from, doub
   has_all_seen_ = false;
   rows_ = from.search.rows;
   if (rows_.empty()) rows_.push_back(start);
-  boundColumns(mesh_.most_in_leaf_[start], best_share);
+  boundColumns(mostInLeafOf(start), best_share);
   const int leaf = leafOf(start);
   const int begin = leaf * per_leaf_;
   const int back = openRows(begin, start);
@@ -227,7 +328,7 @@ TOPOOPT_COUNTS_BITS bool BoardMesh::LocalSearch::collect(const Start& from, doub
     narrow(row);
     if (chosen == 1 || !std::has_single_bit(chosen)) return;
     const int most = mostInLeaf(common_.data(), mesh_.columns_, per_leaf_);
-    if (most < most_in_leaf_) boundColumns(most, best_share);
+    if (most < columns_in_leaf_) boundColumns(most, best_share);
   };
   for (const int row : rows_) {
     if (leafOf(row) != present) enter(row);

@@ -1,24 +1,38 @@
 // Allocation of boards for Python. torch_topoopt.allocation is the front.
 
+#include <pybind11/gil_safe_call_once.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "allocation/board_mesh.h"
 #include "allocation/job_trace.h"
+#include "bind/record.h"
 
 namespace py = pybind11;
 
 namespace topoopt {
+
+template <>
+struct Record<SubMesh> {
+  static constexpr auto python = py::detail::const_name("torch_topoopt.allocation.boards.SubMesh");
+  static constexpr auto fields =
+      std::tuple(Field{"rows", &SubMesh::rows}, Field{"columns", &SubMesh::columns});
+  static py::object make(const SubMesh& own);
+};
+
 namespace {
 
 using Pairs = std::vector<std::pair<int, int>>;
-using PySubMesh = std::pair<std::vector<int>, std::vector<int>>;  // rows, columns
+using Places = std::vector<std::optional<SubMesh>>;  // of each job
 
 Fit fitOf(const std::string& name) {
   if (name == "first") return Fit::kFirst;
@@ -28,13 +42,19 @@ Fit fitOf(const std::string& name) {
   throw std::invalid_argument("fit: '" + name + "' is not first, all-starts, local or tight");
 }
 
-JobShapes shapesOf(const std::vector<Pairs>& jobs) {
-  JobShapes shapes;
-  for (const Pairs& job : jobs) {
-    auto& own = shapes.emplace_back();
-    for (const auto& [rows, columns] : job) own.push_back({rows, columns});
+JobKinds kindsOf(const std::vector<Pairs>& kinds, std::vector<int> jobs) {
+  JobKinds made{{}, std::move(jobs)};
+  for (const Pairs& shapes : kinds) {
+    auto& own = made.shapes.emplace_back();
+    for (const auto& [rows, columns] : shapes) own.push_back({rows, columns});
   }
-  return shapes;
+  for (const int kind : made.kind_of) {
+    if (kind < 0 || kind >= static_cast<int>(kinds.size())) {
+      throw std::invalid_argument("jobs: " + std::to_string(kind) + " is not one of " +
+                                  std::to_string(kinds.size()) + " kinds");
+    }
+  }
+  return made;
 }
 
 // Ascending, each once, and in range.
@@ -49,43 +69,70 @@ void checkPlaces(const char* field, const std::vector<int>& places, int count) {
   }
 }
 
-SubMesh checked(const BoardMesh& mesh, PySubMesh given) {
-  checkPlaces("rows", given.first, mesh.rows());
-  checkPlaces("columns", given.second, mesh.columns());
-  return {std::move(given.first), std::move(given.second)};
+const SubMesh& checked(const BoardMesh& mesh, const SubMesh& given) {
+  checkPlaces("rows", given.rows, mesh.rows());
+  checkPlaces("columns", given.columns, mesh.columns());
+  return given;
 }
 
-std::vector<PySubMesh> pairsOf(std::vector<SubMesh> placed) {
-  std::vector<PySubMesh> pairs;
-  pairs.reserve(placed.size());
-  for (SubMesh& own : placed) pairs.emplace_back(std::move(own.rows), std::move(own.columns));
-  return pairs;
-}
-
-std::vector<PySubMesh> allocate(BoardMesh& mesh, const std::vector<Pairs>& jobs,
-                                const std::vector<int>& order, const std::string& fit,
-                                int per_leaf) {
-  std::vector<SubMesh> placed;
-  {
-    py::gil_scoped_release unlocked;
-    placed = allocateInOrder(mesh, shapesOf(jobs), order, fitOf(fit), per_leaf);
+Places placesOf(std::vector<SubMesh> placed) {
+  Places places(placed.size());
+  for (size_t job = 0; job < placed.size(); ++job) {
+    if (!placed[job].empty()) places[job] = std::move(placed[job]);
   }
-  return pairsOf(std::move(placed));
+  return places;
 }
 
-std::vector<PySubMesh> improve(BoardMesh& mesh, const std::vector<Pairs>& jobs,
-                               std::vector<PySubMesh> given, int rounds, uint64_t seed) {
+Places allocate(BoardMesh& mesh, const std::vector<Pairs>& kinds, std::vector<int> jobs,
+                const std::vector<int>& order, const std::string& fit, int per_leaf) {
+  const py::gil_scoped_release unlocked;
+  return placesOf(
+      allocateInOrder(mesh, kindsOf(kinds, std::move(jobs)), order, fitOf(fit), per_leaf));
+}
+
+Places improve(BoardMesh& mesh, const std::vector<Pairs>& kinds, std::vector<int> jobs,
+               const Places& given, int rounds, uint64_t seed) {
   if (given.size() != jobs.size()) throw std::invalid_argument("placed: not one for each job");
   std::vector<SubMesh> placed;
-  for (PySubMesh& own : given) placed.push_back(checked(mesh, std::move(own)));
-  {
-    py::gil_scoped_release unlocked;
-    improveAllocation(mesh, shapesOf(jobs), placed, rounds, seed);
-  }
-  return pairsOf(std::move(placed));
+  for (const auto& own : given) placed.push_back(own ? checked(mesh, *own) : SubMesh{});
+  const py::gil_scoped_release unlocked;
+  improveAllocation(mesh, kindsOf(kinds, std::move(jobs)), placed, rounds, seed);
+  return placesOf(std::move(placed));
+}
+
+std::optional<SubMesh> find(const BoardMesh& mesh, int rows, int columns, const std::string& fit,
+                            int per_leaf) {
+  SubMesh found = mesh.find({rows, columns}, fitOf(fit), per_leaf);
+  if (found.empty()) return std::nullopt;
+  return found;
 }
 
 }  // namespace
+
+// Without its __init__: what is found here is ascending, and there is a lot of it.
+py::object Record<SubMesh>::make(const SubMesh& own) {
+  struct Names {
+    py::object python_class;
+    py::object nothing, rows, columns;
+  };
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<Names> kept;
+  const Names& names =
+      kept.call_once_and_store_result([] {
+            return Names{pythonClass<SubMesh>(), py::tuple(), py::str("rows"), py::str("columns")};
+          })
+          .get_stored();
+  auto* type = reinterpret_cast<PyTypeObject*>(names.python_class.ptr());
+  auto made = py::reinterpret_steal<py::object>(type->tp_new(type, names.nothing.ptr(), nullptr));
+  if (!made) throw py::error_already_set();
+  for (const auto& [name, places] :
+       {std::pair(names.rows, &own.rows), std::pair(names.columns, &own.columns)}) {
+    const py::object value = inRecord(*places);
+    if (PyObject_GenericSetAttr(made.ptr(), name.ptr(), value.ptr()) != 0) {
+      throw py::error_already_set();
+    }
+  }
+  return made;
+}
 
 void bindAllocation(py::module_& module) {
   py::class_<BoardMesh>(module, "BoardMesh",
@@ -93,33 +140,29 @@ void bindAllocation(py::module_& module) {
       .def(py::init<int, int, const Pairs&>(), py::arg("rows"), py::arg("columns"),
            py::arg("failed"))
       .def_property_readonly("free_boards", &BoardMesh::freeBoards)
-      .def(
-          "find",
-          [](const BoardMesh& mesh, int rows, int columns, const std::string& fit, int per_leaf) {
-            SubMesh found = mesh.find({rows, columns}, fitOf(fit), per_leaf);
-            return PySubMesh(std::move(found.rows), std::move(found.columns));
-          },
-          py::arg("rows"), py::arg("columns"), py::arg("fit"), py::arg("per_leaf"),
-          "Rows and columns of a free sub-mesh, both empty where none was found.")
+      .def("find", &find, py::arg("rows"), py::arg("columns"), py::arg("fit"), py::arg("per_leaf"),
+           "A free sub-mesh; None where none was found.")
       .def(
           "is_free",
-          [](const BoardMesh& mesh, const PySubMesh& wanted) {
+          [](const BoardMesh& mesh, const SubMesh& wanted) {
             return mesh.isFree(checked(mesh, wanted));
           },
           py::arg("wanted"))
       .def(
-          "take", [](BoardMesh& mesh, const PySubMesh& found) { mesh.take(checked(mesh, found)); },
+          "take", [](BoardMesh& mesh, const SubMesh& found) { mesh.take(checked(mesh, found)); },
           py::arg("found"))
       .def(
           "release",
-          [](BoardMesh& mesh, const PySubMesh& found) { mesh.release(checked(mesh, found)); },
+          [](BoardMesh& mesh, const SubMesh& found) { mesh.release(checked(mesh, found)); },
           py::arg("found"))
-      .def("allocate", &allocate, py::arg("jobs"), py::arg("order"), py::arg("fit"),
-           py::arg("per_leaf"),
-           "Takes a sub-mesh for each job of `order` that gets one. A job is its shapes, as (rows, "
-           "columns), the one to try first at the front.")
-      .def("improve", &improve, py::arg("jobs"), py::arg("placed"), py::arg("rounds"),
-           py::arg("seed"), "Ruin and recreate; what it returns has no fewer boards.");
+      .def("allocate", &allocate, py::arg("kinds"), py::arg("jobs"), py::arg("order"),
+           py::arg("fit"), py::arg("per_leaf"),
+           "Takes a sub-mesh for each job of `order` that gets one. A job is the number of its "
+           "kind; a kind is the shapes that its jobs take, as (rows, columns), the one to try "
+           "first at the front.")
+      .def("improve", &improve, py::arg("kinds"), py::arg("jobs"), py::arg("placed"),
+           py::arg("rounds"), py::arg("seed"),
+           "Ruin and recreate; what it returns has no fewer boards.");
 }
 
 }  // namespace topoopt

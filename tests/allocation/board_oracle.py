@@ -61,22 +61,30 @@ def local_submesh(
     shapes: Sequence[Shape],
     per_leaf: int,
     enough: Fraction = _NOTHING,
-) -> tuple[list[int], list[int]]:
+) -> SubMesh | None:
     """What locality chooses, the slow way: of all shapes and first rows the sub-mesh whose
     all-to-all crosses least of upper levels, the first of such, or the first that crosses at most
-    `enough`; `free` has each row's free columns."""
-    best: tuple[list[int], list[int]] = ([], [])
+    `enough`; `free` has each row's free columns. Of rows of a leaf that have the same and follow
+    each other only the first is a first row."""
+    best: SubMesh | None = None
     least = Fraction(2)
     for rows, columns in shapes:
         bound = sum(_crossing(list(range(count)), per_leaf) for count in (rows, columns))
+        last = 0
         for start in range(len(free)):
             if least <= max(bound, enough):
                 break
+            if len(free[start]) < columns:
+                continue
+            if start > 0 and last // per_leaf == start // per_leaf and free[last] == free[start]:
+                continue
+            last = start
             found = _rows_from(free, start, rows, columns)
             if len(found) < rows:
                 continue
             common = set.intersection(*(free[row] for row in found))
-            chosen = sorted(found), _local_columns(common, columns, per_leaf)
+            columns_of = _local_columns(common, columns, per_leaf)
+            chosen = SubMesh(tuple(sorted(found)), tuple(columns_of))
             share = crossing(chosen, per_leaf)
             if share < least:
                 best, least = chosen, share
@@ -95,9 +103,9 @@ def _rows_from(free: list[set[int]], start: int, rows: int, columns: int) -> lis
     return found
 
 
-def crossing(own: tuple[list[int], list[int]], per_leaf: int) -> Fraction:
+def crossing(own: SubMesh, per_leaf: int) -> Fraction:
     """Of an all-to-all, of rows and columns."""
-    return sum((_crossing(places, per_leaf) for places in own), start=_NOTHING)
+    return sum((_crossing(places, per_leaf) for places in (own.rows, own.columns)), start=_NOTHING)
 
 
 def _local_columns(common: set[int], wanted: int, per_leaf: int) -> list[int]:
@@ -117,6 +125,6 @@ def _local_columns(common: set[int], wanted: int, per_leaf: int) -> list[int]:
     return sorted(chosen)
 
 
-def _crossing(places: list[int], per_leaf: int) -> Fraction:
+def _crossing(places: Sequence[int], per_leaf: int) -> Fraction:
     leaves = [place // per_leaf for place in places]
     return 1 - Fraction(sum(leaves.count(leaf) for leaf in leaves), len(leaves) ** 2)

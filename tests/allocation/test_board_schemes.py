@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from board_oracle import crossing, every_submesh, greedy_submesh, local_submesh, most_boards
@@ -148,10 +149,11 @@ def test_locality_places_jobs_as_the_slow_way_does(
     for job in jobs:
         if max(job.rows - boards.rows, job.columns - boards.columns) > 0:
             continue
-        ((rows, columns),) = mesh.allocate([[(job.rows, job.columns)]], [0], "local", per_leaf)
-        assert (rows, columns) == local_submesh(free, [(job.rows, job.columns)], per_leaf)
-        for row in rows:
-            free[row] -= set(columns)
+        shapes = [(job.rows, job.columns)]
+        (own,) = mesh.allocate([shapes], [0], [0], "local", per_leaf)
+        assert own == local_submesh(free, shapes, per_leaf)
+        if own is not None:
+            _take(free, own)
 
 
 @settings(max_examples=60)
@@ -168,33 +170,66 @@ def test_what_searches_have_in_common_changes_no_result(
     free = [{c for c in range(columns) if (r, c) not in failed} for r in range(rows)]
     for _ in range(2):
         drawn = data.draw(st.lists(st.sampled_from(range(len(kinds))), max_size=40))
-        jobs = [kinds[kind] for kind in (sorted(drawn) if data.draw(st.booleans()) else drawn)]
-        found = mesh.allocate(jobs, range(len(jobs)), "local", per_leaf)
-        assert found == local_allocation(free, jobs, per_leaf)
+        jobs = sorted(drawn) if data.draw(st.booleans()) else drawn
+        found = mesh.allocate(kinds, jobs, range(len(jobs)), "local", per_leaf)
+        assert found == local_allocation(free, [kinds[kind] for kind in jobs], per_leaf)
         for own in found:
-            if own[0] and data.draw(st.integers(0, 3)) == 0:
+            if own is not None and data.draw(st.integers(0, 3)) == 0:
                 mesh.release(own)
-                for row in own[0]:
-                    free[row] |= set(own[1])
+                for row in own.rows:
+                    free[row] |= set(own.columns)
 
 
 def local_allocation(
     free: list[set[int]], jobs: list[list[Shape]], per_leaf: int
-) -> list[tuple[list[int], list[int]]]:
+) -> list[SubMesh | None]:
     """One job after the other, with plain searches. Of those that follow one of the same shapes
     nothing better is wanted than what that one has got. Takes boards of `free`."""
-    placed = []
+    placed: list[SubMesh | None] = []
     enough, last = Fraction(0), None
     for shapes in jobs:
         if shapes != last:
             enough, last = Fraction(0), shapes
         own = local_submesh(free, shapes, per_leaf, enough)
-        if own[0]:
+        if own is not None:
             enough = max(enough, crossing(own, per_leaf))
-        for row in own[0]:
-            free[row] -= set(own[1])
+            _take(free, own)
         placed.append(own)
     return placed
+
+
+def _take(free: list[set[int]], own: SubMesh) -> None:
+    for row in own.rows:
+        free[row] -= set(own.columns)
+
+
+def test_boards_taken_in_between_are_not_given_to_a_job_like_the_last() -> None:
+    """A search goes on from what the last one for the same shape has found."""
+    mesh = _core.BoardMesh(1, 8, [])
+    one = [[(1, 2)]]
+    assert mesh.allocate(one, [0, 0], [0], "local", 8) == [SubMesh((0,), (0, 1)), None]
+    found = mesh.find(1, 2, "local", 8)
+    assert found == SubMesh((0,), (2, 3))
+    mesh.take(SubMesh((0,), (4, 5)))
+    mesh.take(found)
+    assert mesh.find(1, 2, "local", 8) == SubMesh((0,), (6, 7))
+    mesh.release(SubMesh((0,), (0, 1)))
+    assert mesh.find(1, 2, "local", 8) == SubMesh((0,), (0, 1))
+    mesh.take(SubMesh((0,), (0, 1)))
+    mesh.take(SubMesh((0,), (6, 7)))
+    assert mesh.find(1, 2, "local", 8) is None
+
+
+def test_what_is_no_job_of_a_kind_is_refused() -> None:
+    mesh = _core.BoardMesh(2, 2, [])
+    for kind in (-1, 1):
+        with pytest.raises(ValueError, match=f"jobs: {kind} is not one of 1 kinds"):
+            mesh.allocate([[(1, 1)]], [kind], [0], "first", 1)
+    for order in ([0, 0], [1], [-1]):
+        with pytest.raises(ValueError, match="order: not every job once"):
+            mesh.allocate([[(1, 1)]], [0], order, "first", 1)
+    with pytest.raises(ValueError, match="placed: not one for each job"):
+        mesh.improve([[(1, 1)]], [0], [], 1, 0)
 
 
 def test_a_transposed_job_fits_where_the_job_does_not() -> None:
@@ -265,14 +300,17 @@ def test_a_number_of_boards_is_as_square_as_it_can_be() -> None:
         )
 
 
-@pytest.mark.parametrize("rows", [[0, 0], [1, 0], [-1], [4]])
-def test_boards_are_taken_by_ascending_numbers_only(rows: list[int]) -> None:
+@pytest.mark.parametrize("rows", [(0, 0), (1, 0), (-1,), (4,)])
+def test_boards_are_taken_by_ascending_numbers_only(rows: tuple[int, ...]) -> None:
     mesh = _core.BoardMesh(4, 4, [(3, 3)])
-    for wanted in ((rows, [0]), ([0], rows)):
+    for wanted in (
+        SimpleNamespace(rows=rows, columns=(0,)),
+        SimpleNamespace(rows=(0,), columns=rows),
+    ):
         with pytest.raises(ValueError, match="not ascending from 0 to before 4"):
-            mesh.take(wanted)
+            mesh.take(cast("SubMesh", wanted))
     with pytest.raises(ValueError, match="boards: some are not free"):
-        mesh.take(([2, 3], [3]))
+        mesh.take(SubMesh((2, 3), (3,)))
     with pytest.raises(ValueError, match="boards: some were not taken"):
-        mesh.release(([0], [0]))
+        mesh.release(SubMesh((0,), (0,)))
     assert mesh.free_boards == 15

@@ -59,6 +59,21 @@ def test_sampled_shifts_are_runs_spread_over_all() -> None:
     assert np.mean(shifts) == pytest.approx(512, rel=0.02)
 
 
+@pytest.mark.parametrize("samples", [1, 4, 15])
+def test_samples_of_shifts_have_none_in_common(samples: int) -> None:
+    every = [shift for i in range(samples) for shift in sampled_shifts(1024, i, samples)]
+    assert len(every) == len(set(every)) == 64 * samples
+    assert set(every) <= set(range(1, 1024))
+
+
+@pytest.mark.parametrize(
+    ("servers", "sample", "samples"), [(1024, 4, 4), (1024, -1, 4), (1024, 0, 16), (65, 0, 2)]
+)
+def test_samples_that_there_are_not_are_refused(servers: int, sample: int, samples: int) -> None:
+    with pytest.raises(ValueError, match=f"sample: {sample} is not one of {samples} sets of 64"):
+        sampled_shifts(servers, sample, samples)
+
+
 def test_all_to_all_stays_below_the_bound_of_the_links_that_leave_boards() -> None:
     # All but one in nine of the pairs cross a row of boards, one link for each accelerator.
     plane = _hx(2, 3)

@@ -35,7 +35,6 @@ class Allocation:
         both = [job.name for job in self.waiting if job in self.placed]
         if both:
             raise ValueError(f"job {both[0]}: has boards and waits for them")
-        taken: dict[Board, BoardJob] = {}
         for job, own in self.placed.items():
             if own.rows[-1] >= self.boards.rows or own.columns[-1] >= self.boards.columns:
                 raise ValueError(
@@ -44,13 +43,19 @@ class Allocation:
                 )
             if own.size != job.size:
                 raise ValueError(f"job {job.name}: has {own.size} boards, not {job.size}")
-            for board in own.boards():
-                other = taken.setdefault(board, job)
-                if other is not job:
-                    raise ValueError(
-                        f"job {job.name}: board [{board[0]}, {board[1]}] has job {other.name}"
-                    )
+        if len(self._holders) < sum(own.size for own in self.placed.values()):
+            raise ValueError(self._taken_twice())
         return self
+
+    def _taken_twice(self) -> str:
+        """The first board that two jobs have, for people."""
+        taken: dict[Board, BoardJob] = {}
+        return next(
+            f"job {job.name}: board [{board[0]}, {board[1]}] has job {other.name}"
+            for job, own in self.placed.items()
+            for board in own.boards()
+            if (other := taken.setdefault(board, job)) is not job
+        )
 
     @property
     def broken(self) -> list[BoardJob]:

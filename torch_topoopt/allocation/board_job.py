@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 Shape = tuple[int, int]
 """(rows, columns) of boards: "u x v"."""
@@ -30,13 +31,19 @@ class BoardJob:
         columns (section IV-B). Raises ValueError for less than 1."""
         if boards < 1:
             raise ValueError(f"job {name}: {boards} boards are none")
-        rows = next(r for r in range(math.isqrt(boards), 0, -1) if boards % r == 0)
+        rows = _squarest(boards)
         return cls(name, rows, boards // rows)
 
     @property
     def size(self) -> int:
         """Number of boards."""
         return self.rows * self.columns
+
+
+@lru_cache(maxsize=4096)
+def _squarest(boards: int) -> int:
+    """Rows of so many boards, no more than columns."""
+    return next(r for r in range(math.isqrt(boards), 0, -1) if boards % r == 0)
 
 
 def aspect(shape: Shape) -> float:

@@ -61,18 +61,16 @@ class Boards:
 
     def with_random_failures(self, count: int, seed: int) -> Boards:
         """`count` further boards fail, all sets of them equally likely. Raises ValueError."""
-        left = [
-            (row, column)
-            for row in range(self.rows)
-            for column in range(self.columns)
-            if (row, column) not in self.failed
-        ]
+        left: Sequence[int] = range(self.columns * self.rows)
+        if self.failed:
+            left = [n for n in left if divmod(n, self.columns) not in self.failed]
         if not 0 <= count <= len(left):
             raise ValueError(f"failed: {count} is not 0 to {len(left)} boards")
-        return self.with_failed(frozenset(random.Random(seed).sample(left, count)))
+        drawn = random.Random(seed).sample(left, count)
+        return self.with_failed(frozenset(divmod(n, self.columns) for n in drawn))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SubMesh:
     """A virtual sub-HxMesh: the boards where `rows` and `columns` meet (section III-E).
 

@@ -11,7 +11,7 @@ import networkx as nx
 
 from torch_topoopt.allocation.allocation import Allocation
 from torch_topoopt.allocation.boards import SubMesh
-from torch_topoopt.allocation.schemes import PLAIN, Heuristics, mesh_of, ours, places_of
+from torch_topoopt.allocation.schemes import PLAIN, Heuristics, mesh_of, ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -187,7 +187,7 @@ def _exchanged(
         line
         for line in range(count)
         if line not in lines
-        and mesh.is_free(([line], list(across)) if by_row else (list(across), [line]))
+        and mesh.is_free(SubMesh((line,), across) if by_row else SubMesh(across, (line,)))
     ]
     if len(free) < len(bad):
         return None
@@ -231,20 +231,20 @@ def _exchange(
 ) -> dict[BoardJob, SubMesh] | None:
     """Places for `job` and for those of `away`, once these are gone; leaves `mesh` as it was."""
     for own in away.values():
-        mesh.release(places_of(own))
+        mesh.release(own)
     moved: dict[BoardJob, SubMesh] = {}
     for each in (job, *sorted(away, key=lambda other: -other.size)):
         found = away.get(each)
-        if found is None or not mesh.is_free(places_of(found)):
+        if found is None or not mesh.is_free(found):
             found = _find(mesh, each, boards, heuristics)
         if found is None:
             break
-        mesh.take(places_of(found))
+        mesh.take(found)
         moved[each] = found
     for own in moved.values():
-        mesh.release(places_of(own))
+        mesh.release(own)
     for own in away.values():
-        mesh.take(places_of(own))
+        mesh.take(own)
     return moved if len(moved) == len(away) + 1 else None
 
 
@@ -254,8 +254,8 @@ def _find(
     fit = "local" if heuristics.locality else "tight"
     for rows, columns in _shapes(job, boards, heuristics):
         found = mesh.find(rows, columns, fit, heuristics.boards_per_leaf)
-        if found[0]:
-            return SubMesh(tuple(found[0]), tuple(found[1]))
+        if found is not None:
+            return found
     return None
 
 

@@ -7,12 +7,13 @@ rows of S have, the job gets the first. See `Fit` in csrc/allocation/board_mesh.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt import _core
 from torch_topoopt.allocation.allocation import Allocation
-from torch_topoopt.allocation.board_job import ShapeRules
+from torch_topoopt.allocation.board_job import BoardJob, ShapeRules
 from torch_topoopt.allocation.boards import SubMesh
 from torch_topoopt.allocation.tree_traffic import (
     DEFAULT_BOARDS_PER_LEAF,
@@ -23,13 +24,13 @@ from torch_topoopt.allocation.tree_traffic import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch_topoopt.allocation.board_job import BoardJob, Shape
+    from torch_topoopt.allocation.board_job import Shape
     from torch_topoopt.allocation.boards import Boards
 
 Fit = Literal["first", "all-starts", "local", "tight"]
 
 _ROUNDS = 300  # of ruin and recreate
-_Places = list[tuple[list[int], list[int]]]
+_Places = list[SubMesh | None]  # of each job
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,12 @@ PLAIN = Heuristics()
 def mesh_of(boards: Boards, running: Mapping[BoardJob, SubMesh]) -> _core.BoardMesh:
     """The boards that are free beside those of `running` jobs."""
     mesh = _core.BoardMesh(boards.rows, boards.columns, sorted(boards.failed))
-    healthy = [o for o in running.values() if not boards.failed or mesh.is_free(places_of(o))]
+    healthy = [own for own in running.values() if not boards.failed or mesh.is_free(own)]
     if len(healthy) < len(running):  # jobs on failed boards: their other boards are taken, too
         every = {b for own in running.values() for b in own.boards()}
         return _core.BoardMesh(boards.rows, boards.columns, sorted(boards.failed | every))
     for own in healthy:
-        mesh.take(places_of(own))
+        mesh.take(own)
     return mesh
 
 
@@ -74,7 +75,8 @@ def greedy(
 
     Raises ValueError for jobs of one name.
     """
-    return _Problem(boards, jobs, heuristics, running or {}).greedy()[1]
+    problem = _Problem(boards, jobs, heuristics, running or {})
+    return problem.allocation(problem.greedy()[1])
 
 
 def ours(
@@ -96,16 +98,16 @@ def ours(
         *((largest, "local"), (largest, "tight"), (largest, "all-starts")),
         *((longest, "tight"), (longest, "all-starts")),
     )
-    enough = min(sum(job.size for job in jobs), best_mesh.free_boards + _new(best, running))
+    least_free = problem.least_free
     for order, fit in tries:
-        if _new(best, running) == enough and not heuristics.locality:
+        if best_mesh.free_boards == least_free and not heuristics.locality:
             break
         mesh, found = problem.placed(order, fit)
-        if _merit(found, heuristics) > _merit(best, heuristics):
+        if problem.merit(mesh, found) > problem.merit(best_mesh, best):
             best, best_mesh = found, mesh
-    if _new(best, running) < enough:
+    if best_mesh.free_boards > least_free:
         best = problem.improved(best, best_mesh, seed)
-    return best
+    return problem.allocation(best)
 
 
 SCHEMES: dict[str, Callable[..., Allocation]] = {"greedy": greedy, "ours": ours}
@@ -121,21 +123,27 @@ class _Problem:
         heuristics: Heuristics,
         running: Mapping[BoardJob, SubMesh],
     ) -> None:
-        seen: set[str] = set()
-        for job in (*running, *jobs):
-            if job.name in seen:
-                raise ValueError(f"job {job.name}: stands twice")
-            seen.add(job.name)
+        names = {job.name for job in jobs} | {job.name for job in running}
+        if len(names) < len(jobs) + len(running):
+            counts = Counter(job.name for job in (*running, *jobs))
+            raise ValueError(f"job {counts.most_common(1)[0][0]}: stands twice")
         self._boards, self._jobs, self._running = boards, jobs, running
         self._heuristics = heuristics
-        known: dict[Shape, list[Shape]] = {}
-        for job in jobs:
-            own = (job.rows, job.columns)
-            if own not in known:
-                known[own] = heuristics.shapes.shapes(job, boards.rows, boards.columns)
-        self._shapes = [known[job.rows, job.columns] for job in jobs]
+        # Few of many jobs ask for boards of a shape of their own.
+        known: dict[Shape, int] = {}
+        self._kind_of = [known.setdefault((job.rows, job.columns), len(known)) for job in jobs]
+        self._kinds = [
+            heuristics.shapes.shapes(BoardJob("", *own), boards.rows, boards.columns)
+            for own in known
+        ]
 
-    def greedy(self) -> tuple[_core.BoardMesh, Allocation]:
+    @property
+    def least_free(self) -> int:
+        """Boards that are free when all jobs have theirs, or none is free."""
+        free = mesh_of(self._boards, self._running).free_boards
+        return max(0, free - sum(job.rows * job.columns for job in self._jobs))
+
+    def greedy(self) -> tuple[_core.BoardMesh, _Places]:
         """As `placed`, in the order and with the fit that the heuristics say."""
         heuristics = self._heuristics
         fit: Fit = "first"
@@ -146,52 +154,40 @@ class _Problem:
         jobs = self._jobs
         return self.placed(_largest_first(jobs) if heuristics.sort else [*range(len(jobs))], fit)
 
-    def placed(self, order: list[int], fit: Fit) -> tuple[_core.BoardMesh, Allocation]:
-        """What each job gets, and the boards that are free then."""
+    def placed(self, order: list[int], fit: Fit) -> tuple[_core.BoardMesh, _Places]:
+        """The boards that are free then, and what each job gets."""
         mesh = mesh_of(self._boards, self._running)
         per_leaf = self._heuristics.boards_per_leaf
-        return mesh, self._allocation(mesh.allocate(self._shapes, order, fit, per_leaf))
+        return mesh, mesh.allocate(self._kinds, self._kind_of, order, fit, per_leaf)
 
-    def improved(self, found: Allocation, mesh: _core.BoardMesh, seed: int) -> Allocation:
+    def improved(self, places: _Places, mesh: _core.BoardMesh, seed: int) -> _Places:
         """After ruin and recreate, for which `mesh` is changed."""
-        places = [
-            places_of(found.placed[job]) if job in found.placed else ([], []) for job in self._jobs
-        ]
-        return self._allocation(mesh.improve(self._shapes, places, _ROUNDS, seed))
+        return mesh.improve(self._kinds, self._kind_of, places, _ROUNDS, seed)
 
-    def _allocation(self, places: _Places) -> Allocation:
-        placed = {
-            job: SubMesh(tuple(rows), tuple(columns))
-            for job, (rows, columns) in zip(self._jobs, places, strict=True)
-            if rows
-        }
-        waiting = tuple(job for job in self._jobs if job not in placed)
-        return Allocation(self._boards, {**self._running, **placed}, waiting)
+    def merit(self, mesh: _core.BoardMesh, places: _Places) -> tuple[int, float]:
+        """What there is more of is better: boards with a job, then, with locality, bytes of
+        all-to-alls that stay in the lowest level of the trees."""
+        if not self._heuristics.locality:
+            return -mesh.free_boards, 0.0
+        per_leaf = self._heuristics.boards_per_leaf
+        every = (*self._running.values(), *filter(None, places))
+        return -mesh.free_boards, -total(all_to_all_bytes(own, per_leaf) for own in every).upper
 
-
-def places_of(own: SubMesh) -> tuple[list[int], list[int]]:
-    """As _core takes a sub-mesh."""
-    return list(own.rows), list(own.columns)
+    def allocation(self, places: _Places) -> Allocation:
+        """What the jobs have that run, and those that have got boards."""
+        placed = dict(self._running)
+        pairs = zip(self._jobs, places, strict=True)
+        placed.update((job, own) for job, own in pairs if own is not None)
+        waiting = (job for job, own in zip(self._jobs, places, strict=True) if own is None)
+        return Allocation(self._boards, placed, tuple(waiting))
 
 
 def _largest_first(jobs: Sequence[BoardJob]) -> list[int]:
-    return sorted(range(len(jobs)), key=lambda i: -jobs[i].size)
+    sizes = [job.rows * job.columns for job in jobs]
+    return sorted(range(len(jobs)), key=sizes.__getitem__, reverse=True)
 
 
 def _longest_first(jobs: Sequence[BoardJob]) -> list[int]:
     return sorted(
         range(len(jobs)), key=lambda i: (-max(jobs[i].rows, jobs[i].columns), -jobs[i].size)
     )
-
-
-def _new(found: Allocation, running: Mapping[BoardJob, SubMesh] | None) -> int:
-    """Boards of jobs that did not run before."""
-    return sum(own.size for job, own in found.placed.items() if job not in (running or {}))
-
-
-def _merit(found: Allocation, heuristics: Heuristics) -> tuple[int, float]:
-    boards = sum(own.size for own in found.placed.values())
-    if not heuristics.locality:
-        return boards, 0.0
-    crossing = (all_to_all_bytes(o, heuristics.boards_per_leaf) for o in found.placed.values())
-    return boards, -total(crossing).upper

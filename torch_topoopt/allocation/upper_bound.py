@@ -25,19 +25,25 @@ def most_boards(boards: Boards, jobs: Sequence[BoardJob], rules: ShapeRules) -> 
         own = (job.rows, job.columns)
         if own not in known:
             known[own] = rules.shapes(job, boards.rows, boards.columns)
-    fitting = [job for job in jobs if known[job.rows, job.columns]]
-    pairs = combinations_with_replacement(sorted(known), 2)
+    pairs = combinations_with_replacement(sorted(own for own in known if known[own]), 2)
     both = {(a, b): _fit_both(boards, known[a], known[b]) for a, b in pairs}
-    rivals: dict[int, set[int]] = {i: set() for i in range(len(fitting))}
-    for (i, one), (j, other) in combinations(enumerate(fitting), 2):
-        shapes = sorted(((one.rows, one.columns), (other.rows, other.columns)))
-        if not both[shapes[0], shapes[1]]:
+    contesting = {own for pair, fits in both.items() if not fits for own in pair}
+    sizes: list[int] = []
+    shapes_of: list[Shape] = []
+    free = 0  # boards of jobs that fit with any other
+    for job in jobs:
+        own = (job.rows, job.columns)
+        if own in contesting:
+            shapes_of.append(own)
+            sizes.append(job.size)
+        elif known[own]:
+            free += job.size
+    rivals: dict[int, set[int]] = {i: set() for i in range(len(sizes))}
+    for (i, one), (j, other) in combinations(enumerate(shapes_of), 2):
+        if not both[min(one, other), max(one, other)]:
             rivals[i].add(j)
             rivals[j].add(i)
-    sizes = [job.size for job in fitting]
-    free = sum(size for i, size in enumerate(sizes) if not rivals[i])
-    contested = {i for i in rivals if rivals[i]}
-    return min(free + _heaviest(contested, rivals, sizes), boards.working)
+    return min(free + _heaviest(set(rivals), rivals, sizes), boards.working)
 
 
 def _fit_both(boards: Boards, one: Sequence[Shape], other: Sequence[Shape]) -> bool:

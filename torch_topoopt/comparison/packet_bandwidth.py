@@ -72,14 +72,25 @@ def injection_bytes_per_s(topology: Topology) -> float:
     return sum(link.gbps for link in topology.links if link.source == 0) * 1e9 / 8
 
 
-def sampled_shifts(servers: int) -> list[int]:
+def sampled_shifts(servers: int, sample: int = 0, samples: int = 1) -> list[int]:
     """Runs of shifts that follow each other, spread evenly over 1..servers - 1; all of them where
-    there are no more."""
-    if servers - 1 <= SHIFT_RUNS * SHIFTS_PER_RUN:
+    there are no more. Of `samples` such sets, which have no shift in common, it is number `sample`.
+
+    Raises ValueError for a sample that there is not, or for more than have no shift in common.
+    """
+    shifts = SHIFT_RUNS * SHIFTS_PER_RUN
+    if not 0 <= sample < samples or samples * shifts > max(shifts, servers - 1):
+        raise ValueError(
+            f"sample: {sample} is not one of {samples} sets of {shifts} of {servers - 1} shifts"
+        )
+    if servers - 1 <= shifts:
         return list(range(1, servers))
     stride = (servers - 1) / SHIFT_RUNS
-    starts = [1 + round(stride * (run + 0.5)) - SHIFTS_PER_RUN // 2 for run in range(SHIFT_RUNS)]
-    return [start + i for start in starts for i in range(SHIFTS_PER_RUN)]
+    starts = [
+        round(stride * (run + 0.5 + sample / samples)) - SHIFTS_PER_RUN // 2
+        for run in range(SHIFT_RUNS)
+    ]
+    return [1 + (start + i) % (servers - 1) for start in starts for i in range(SHIFTS_PER_RUN)]
 
 
 def all_to_all_share(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DEPENDS_ON = ("csrc/sim", "torch_topoopt/sim", "torch_topoopt/comparison")
 
+SAMPLES = 4  # of the shifts of an all-to-all, without one in common
+
 
 def _network(name: str, size: str) -> TableNetwork:
     return next(network for network in networks(size) if network.name == name)  # type: ignore[arg-type]
@@ -33,10 +35,10 @@ def _plane(name: str) -> Topology:
     return packet_bandwidth.one_plane(_network(name, "small").topology)
 
 
-def all_to_all(*, network: str, message_bytes: int, seed: int) -> Any:
-    """A sample of the shifts (`packet_bandwidth.sampled_shifts`)."""
+def all_to_all(*, network: str, message_bytes: int, sample: int, seed: int) -> Any:
+    """One of `SAMPLES` samples of the shifts (`packet_bandwidth.sampled_shifts`)."""
     plane = _plane(network)
-    shifts = packet_bandwidth.sampled_shifts(plane.servers)
+    shifts = packet_bandwidth.sampled_shifts(plane.servers, sample, SAMPLES)
     share = packet_bandwidth.all_to_all_share(plane, message_bytes, shifts=shifts, seed=seed)
     return {"share": share, "shifts": len(shifts)}
 

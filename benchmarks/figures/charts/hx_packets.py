@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from figures import plots
 from figures.cell import Cell
+from figures.cells.hx_packets import SAMPLES
 from figures.figure import Figure, Made, Quantity
 from torch_topoopt.comparison.hammingmesh import MESSAGE_BYTES
 from torch_topoopt.comparison.hammingmesh import TABLE_II as _TABLE_II
@@ -35,7 +37,8 @@ _REASONS = {
     "2D torus": "64 shifts far apart overlap here; one after the other leave 2.5 %",
 }
 _LARGEST = 1 << 18
-_SIZES = (1 << 13, 1 << 16, _LARGEST)
+_SAMPLED = 1 << 16  # of which several samples of the shifts are simulated
+_SIZES = (1 << 13, _SAMPLED, _LARGEST)
 # of an AllReduce: 1 MiB to 256 GiB
 _MESSAGES = tuple(1 << power for power in range(20, 39, 2))
 _LEVELS = (("small", "flow"), ("small", "packet"), ("large", "flow"))
@@ -47,17 +50,22 @@ def _all_to_all_cells(quick: bool) -> list[Cell]:
     return [
         Cell.of(
             "figures.cells.hx_packets:all_to_all",
-            **{"network": network, "message_bytes": size, "seed": 0},
+            **{"network": network, "message_bytes": size, "sample": sample, "seed": 0},
         )
         for network in (_NETWORKS[-3:-1] if quick else _NETWORKS)
         for size in (_SIZES[:1] if quick else _SIZES)
+        for sample in range(SAMPLES if size == _SAMPLED else 1)
     ]
 
 
 def _make_all_to_all(results: Results, quick: bool) -> Made:
     curves: dict[str, list[tuple[float, float]]] = {}
+    samples: dict[str, list[float]] = {}
     for p, row in results:
-        curves.setdefault(p["network"], []).append((p["message_bytes"], 100 * row["share"]))
+        if p["sample"] == 0:
+            curves.setdefault(p["network"], []).append((p["message_bytes"], 100 * row["share"]))
+        if p["message_bytes"] == _SAMPLED:
+            samples.setdefault(p["network"], []).append(100 * row["share"])
 
     def draw(canvas: Canvas) -> None:
         axes = canvas.subplots()
@@ -75,6 +83,11 @@ def _make_all_to_all(results: Results, quick: bool) -> Made:
         )
         for network, points in curves.items()
         for size, percent in ((int(size), percent) for size, percent in points)
+    ]
+    quantities += [
+        Quantity(f"{name} of {SAMPLES} samples of 64 shifts, 64 KiB", value, model=network)
+        for network, shares in samples.items()
+        for name, value in (("mean", mean(shares)), ("standard deviation", stdev(shares)))
     ]
     return Made([{**p, **row} for p, row in results], draw, quantities)
 
