@@ -5,7 +5,7 @@ it can be done while torch is being downloaded (the Makefile does); setup.py com
 finds done what is done.
 
 Variables: CXX, CPPFLAGS and CXXFLAGS (added last, so `-O0` or `-g1` there win), MAX_JOBS (compilers
-at a time), TOPOOPT_DEBUG=1 (for debuggers: -Og -g).
+at a time), TOPOOPT_DEBUG=1 (for debuggers: -Og -g), TOPOOPT_BATCH_LINES (0: every file by itself).
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ HEADERS = {"_core": "precompiled/pybind.h", "_backend": "backend/precompiled.h"}
 TLS_SOURCE = CSRC / "transport" / "tls_session.cc"
 TLS_HEADER = CSRC / "transport" / "openssl.h"
 TLS_LIBRARIES = ("ssl", "crypto")
+# Files of one folder are compiled together, up to so many lines: what each would make anew of the
+# templates in headers takes the compiler longer than what stands in the files.
+BATCH_LINES = 1500
 # Planning, simulating and moving bytes are optimised as far as it goes. The backend only calls
 # them, and the bindings of _core only convert, though they are half of all the code that is made.
 PLAIN_OPTIMISATION = "-O3"
@@ -186,6 +189,40 @@ def _ninja() -> str:
     return found
 
 
+def _batches(sources: tuple[Path, ...]) -> list[list[Path]]:
+    """Neighbours of one folder together, except the file with flags of its own."""
+    most = _batch_lines()
+    batches: list[list[Path]] = []
+    left = 0  # lines that the last batch may still have
+    for source in sources:
+        lines = source.read_text().count("\n")
+        joins = lines <= left and source.parent == batches[-1][0].parent and source != TLS_SOURCE
+        if joins:
+            batches[-1].append(source)
+        else:
+            batches.append([source])
+            left = 0 if source == TLS_SOURCE else most
+        left -= lines
+    return batches
+
+
+def _batch_lines() -> int:
+    text = os.environ.get("TOPOOPT_BATCH_LINES", str(BATCH_LINES))
+    if not text.isdecimal():
+        raise CompileError(f"TOPOOPT_BATCH_LINES: {text!r} is not a number of lines, such as 1500")
+    return int(text)
+
+
+def _compiled(folder: Path, batch: list[Path]) -> Path:
+    """The file that is compiled for a batch; one below `folder` includes what are several."""
+    if len(batch) == 1:
+        return batch[0]
+    path = (folder / batch[0].relative_to(CSRC)).with_suffix(".batch.cc")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_if_other(path, "".join(f'#include "{file.relative_to(CSRC)}"\n' for file in batch))
+    return path
+
+
 def _ninja_file(folder: Path, unit: Unit) -> tuple[str, list[Path]]:
     """The text of the ninja file, and the objects that it makes."""
     debug = os.environ.get("TOPOOPT_DEBUG", "0") not in ("", "0")
@@ -217,8 +254,10 @@ def _ninja_file(folder: Path, unit: Unit) -> tuple[str, list[Path]]:
         f"build {_path(header)}.gch: header {_path(header)}",
     ]
     objects = []
-    for source in unit.sources:
-        made = folder / source.relative_to(CSRC).with_suffix(".o")
+    for batch in _batches(unit.sources):
+        source = _compiled(folder, batch)
+        below = source.relative_to(folder if len(batch) > 1 else CSRC)
+        made = (folder / below).with_suffix(".o")
         made.parent.mkdir(parents=True, exist_ok=True)
         objects.append(made)
         lines.append(f"build {_path(made)}: object {_path(source)} | {_path(header)}.gch")

@@ -18,7 +18,7 @@ namespace {
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{200};
 
-std::string whatFailed(const std::exception_ptr& error) {
+std::string withoutBacktrace(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const c10::Error& exception) {
@@ -369,7 +369,7 @@ void Staging::failHere(Piece& piece) {
   const std::exception_ptr error = std::current_exception();
   awaitCopies(piece);
   failPiece(piece, error);
-  abort_(whatFailed(error));
+  abort_(withoutBacktrace(error));
 }
 
 // Copies that are under way may use the memory of a piece that has failed.

@@ -140,7 +140,7 @@ void bindRouteControl(py::module_& module) {
              const std::vector<double>& demands, PathChoice choice) {
             const auto flows = flowsOf(table, pairs, demands);
             choice = absolute(table, flows, std::move(choice));
-            PathLoads loads(table);
+            SwitchedPathLoads loads(table);
             for (size_t i = 0; i < flows.size(); ++i) loads.add(choice[i], flows[i].demand);
             return loads.loads();
           },

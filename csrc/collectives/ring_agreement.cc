@@ -9,7 +9,7 @@ namespace {
 
 // In which all members answer that have created the group; and how long the first member waits,
 // after one has not, before it proposes again: longer every time.
-constexpr std::chrono::milliseconds kAnswerLimit{2000};
+constexpr std::chrono::milliseconds kAgreementLimit{2000};
 constexpr std::chrono::milliseconds kFirstPause{2000};
 constexpr std::chrono::milliseconds kLongestPause{60'000};
 
@@ -71,7 +71,7 @@ void RingAgreement::start(std::vector<plan::Ring> rings) {
   first_ = member_.next();
   offered_[version_] = std::move(rings);
   if (missing_.empty()) return decide(first_);
-  timer_ = endpoint_.reactor().after(kAnswerLimit, [this] {
+  timer_ = endpoint_.reactor().after(kAgreementLimit, [this] {
     timer_.reset();
     giveUp();
   });

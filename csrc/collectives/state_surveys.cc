@@ -6,7 +6,7 @@ namespace topoopt {
 namespace {
 
 // The reactor of a rank answers whatever the rank's own threads do.
-constexpr std::chrono::milliseconds kAnswerLimit{500};
+constexpr std::chrono::milliseconds kSurveyLimit{500};
 
 }  // namespace
 
@@ -20,7 +20,7 @@ void StateSurveys::ask(const std::vector<int>& ranks, Done done) {
     header.channel = channel_;
     endpoint_.sendControl(rank, header, "");
   }
-  const auto limit = survey->awaited > 0 ? kAnswerLimit : std::chrono::milliseconds(0);
+  const auto limit = survey->awaited > 0 ? kSurveyLimit : std::chrono::milliseconds(0);
   survey->timer = endpoint_.reactor().after(limit, [this, survey] {
     survey->timer.reset();
     finish(survey);

@@ -28,7 +28,7 @@ class StateSurveys {
 
   StateSurveys(Endpoint& endpoint, uint32_t channel) : endpoint_(endpoint), channel_(channel) {}
 
-  // `done` is called later, when all have answered or kAnswerLimit is over.
+  // `done` is called later, when all have answered or kSurveyLimit is over.
   void ask(const std::vector<int>& ranks, Done done);
   void onAnswer(int rank, Answer answer);
   void cancel();

@@ -2,9 +2,11 @@
 
 #pragma once
 
+#include <cerrno>
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace topoopt {
 
@@ -31,5 +33,10 @@ struct MismatchError : std::runtime_error {
 struct AbortedError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+// A system call has failed, which `what` names.
+[[noreturn]] inline void throwErrno(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
 
 }  // namespace topoopt

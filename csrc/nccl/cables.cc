@@ -2,8 +2,8 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -27,7 +27,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kGreetingLimit{2000};
 constexpr std::chrono::milliseconds kBetweenDials{100};
-constexpr double kBytesPerGbps = 1e9 / 8;
 constexpr int kLocal = INT32_MAX;  // in a greeting, in place of a cable
 constexpr size_t kNamedDigits = 32;
 

@@ -7,7 +7,6 @@ namespace topoopt::nccl {
 
 namespace {
 
-constexpr double kBytesPerGbps = 1e9 / 8;
 constexpr double kUnknownGbps = 10;  // of cables whose rate the plan does not know
 // A message from rank to rank over a cable, and what every relay adds to it, through the plugin,
 // TCP and two processes: benchmarks/nccl_net.py measures both.

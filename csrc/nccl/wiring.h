@@ -21,6 +21,8 @@
 
 namespace topoopt::nccl {
 
+constexpr double kBytesPerGbps = 1e9 / 8;
+
 struct Cable {
   plan::Link link;
   bool duplex = true;

@@ -19,7 +19,7 @@ void annealPaths(const SwitchedPaths& table, const std::vector<RoutedFlow>& flow
                  uint64_t seed, PathChoice& choice) {
   if (flows.empty()) return;
   Random random(seed);
-  PathLoads loads(table);
+  SwitchedPathLoads loads(table);
   for (size_t flow = 0; flow < flows.size(); ++flow) loads.add(choice[flow], flows[flow].demand);
   const auto energyOf = [&](int path) {
     double sum = 0;

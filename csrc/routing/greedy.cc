@@ -9,7 +9,7 @@
 namespace topoopt {
 
 void assignGreedily(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows,
-                    const std::vector<int>& order, PathLoads& loads, PathChoice& choice) {
+                    const std::vector<int>& order, SwitchedPathLoads& loads, PathChoice& choice) {
   for (int i : order) {
     const RoutedFlow& flow = flows[i];
     int best = table.first_path[flow.pair];
@@ -93,7 +93,7 @@ PathChoice greedyPaths(const SwitchedPaths& table, const std::vector<RoutedFlow>
   if (threads < 1) {
     throw std::invalid_argument("threads: " + std::to_string(threads) + " is not at least 1");
   }
-  PathLoads loads(table);  // components load no link of one another
+  SwitchedPathLoads loads(table);  // components load no link of one another
   PathChoice choice(flows.size(), -1);
   const auto components = flowComponents(table, flows, order);
   std::atomic<size_t> next = 0;

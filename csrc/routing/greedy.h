@@ -12,7 +12,7 @@ namespace topoopt {
 // Each flow of `order` takes the path that is least congested so far, the first of several; the
 // rest of the flows are left out (path -1). Loads are added to `loads`.
 void assignGreedily(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows,
-                    const std::vector<int>& order, PathLoads& loads, PathChoice& choice);
+                    const std::vector<int>& order, SwitchedPathLoads& loads, PathChoice& choice);
 
 // Components of flows that share no link, whatever paths they take: their numbers, as in `order`.
 std::vector<std::vector<int>> flowComponents(const SwitchedPaths& table,

@@ -41,7 +41,7 @@ void checkFlows(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows
   }
 }
 
-double PathLoads::most() const {
+double SwitchedPathLoads::most() const {
   double most = 0;
   for (size_t link = 0; link < load_.size(); ++link) {
     most = std::max(most, congestion(static_cast<int>(link)));

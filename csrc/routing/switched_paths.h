@@ -33,9 +33,9 @@ void checkFlows(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows
 using PathChoice = std::vector<int>;
 
 // Loads of all links. Congestion is load over capacity.
-class PathLoads {
+class SwitchedPathLoads {
  public:
-  explicit PathLoads(const SwitchedPaths& table)
+  explicit SwitchedPathLoads(const SwitchedPaths& table)
       : table_(table), load_(table.capacity.size(), 0.0) {}
 
   void add(int path, double demand) {

@@ -1,7 +1,6 @@
 #include "search/coarse_simulator.h"
 
 #include <algorithm>
-#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -12,7 +11,6 @@ namespace {
 
 constexpr int kSpacing = 8;           // steps between two saved states
 constexpr int64_t kSumUpAgain = 512;  // accepted proposals between two sums from nothing
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 #include "search/link_loads.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace topoopt {
 
@@ -9,7 +8,6 @@ namespace {
 
 constexpr size_t kRememberedBytes = 16 << 20;  // of edges looked up lately, and again of older ones
 constexpr size_t kListedShare = 8;             // a list where fewer than 1 in 8 links is loaded
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "sim/iteration/routed_network.h"
 
 namespace topoopt {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Seconds that every link is busy per byte, for the transfers of one tensor or for the rings of one
 // AllReduce. Few loaded links are listed; many are a dense vector, padded for lane_loops.h.

@@ -15,6 +15,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/errors.h"
 #include "common/thread.h"
 
 namespace topoopt {
@@ -28,10 +29,6 @@ constexpr std::chrono::microseconds kPollTime{50};
 constexpr std::chrono::microseconds kYieldTime{20};
 constexpr std::chrono::milliseconds kShortScarceTime{10};
 constexpr std::chrono::milliseconds kLongScarceTime{1000};
-
-[[noreturn]] void throwErrno(const char* what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
 
 }  // namespace
 

@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "common/errors.h"
+
 namespace topoopt {
 namespace {
 
@@ -20,10 +22,6 @@ constexpr size_t kSegmentBytes = kStateBytes + 2 * kRingBytes;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr char kBell = 'b';
 static_assert(2 * sizeof(RingState) <= kStateBytes);
-
-[[noreturn]] void throwErrno(const char* what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
 
 ByteRing ringOf(void* segment, size_t index) {
   auto* bytes = static_cast<std::byte*>(segment);

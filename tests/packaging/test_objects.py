@@ -19,7 +19,7 @@ import objects  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch):
-    for name in ("TOPOOPT_DEBUG", "CPPFLAGS", "CXXFLAGS", "CXX"):
+    for name in ("TOPOOPT_DEBUG", "TOPOOPT_BATCH_LINES", "CPPFLAGS", "CXXFLAGS", "CXX"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -49,7 +49,7 @@ def test_what_is_compiled_before_torch_is_there_includes_nothing_of_it_nor_of_py
 
 
 def test_debug_information_is_made_only_on_request(tmp_path, monkeypatch):
-    source = CSRC / "sim" / "fold.cc"
+    source = CSRC / "sim" / "flow" / "fold.cc"
     usual = flags_of(tmp_path, source)
     assert "-O3" in usual
     assert not [f for f in usual if f.startswith("-g")]
@@ -59,7 +59,7 @@ def test_debug_information_is_made_only_on_request(tmp_path, monkeypatch):
 
 def test_flags_of_the_user_come_last(tmp_path, monkeypatch):
     monkeypatch.setenv("CXXFLAGS", "-O0 -DNAME='a b'")
-    assert flags_of(tmp_path, CSRC / "sim" / "fold.cc")[-3:] == ["-O0", "'-DNAME=a", "b'"]
+    assert flags_of(tmp_path, CSRC / "sim" / "flow" / "fold.cc")[-3:] == ["-O0", "'-DNAME=a", "b'"]
 
 
 def test_the_command_says_where_compiling_failed(tmp_path):
@@ -85,3 +85,63 @@ def test_a_compiler_that_fails_is_an_error(tmp_path, monkeypatch):
     unit = objects.Unit((CSRC / "common" / "log.cc",), "precompiled/standard.h", "-O3")
     with pytest.raises(objects.CompileError, match="compiling failed"):
         objects.compile_unit(tmp_path, unit)
+
+
+# ---- batches ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lines", ["0", "300", "1500", "1000000"])
+def test_a_batch_has_neighbours_of_one_folder_and_every_file_is_in_one(monkeypatch, lines):
+    monkeypatch.setenv("TOPOOPT_BATCH_LINES", lines)
+    sources = objects.sources("common", "transport", "sim/flow")
+    batches = objects._batches(sources)
+    assert [source for batch in batches for source in batch] == list(sources)
+    assert all(len({source.parent for source in batch}) == 1 for batch in batches)
+    assert [objects.TLS_SOURCE] in batches  # it has flags of its own
+    for batch in batches:
+        together = sum(source.read_text().count("\n") for source in batch)
+        assert len(batch) == 1 or together <= int(lines)
+
+
+def test_a_number_of_lines_that_is_none_is_named(monkeypatch):
+    monkeypatch.setenv("TOPOOPT_BATCH_LINES", "many")
+    with pytest.raises(objects.CompileError, match="TOPOOPT_BATCH_LINES: 'many' is not a number"):
+        objects._batches(objects.sources("common"))
+
+
+def test_what_has_changed_is_compiled_again_and_nothing_else(tmp_path, monkeypatch):
+    """A file of a batch, a header that it includes, and a batch that gets another file."""
+    csrc = tmp_path / "csrc"
+    monkeypatch.setattr(objects, "CSRC", csrc)
+    files = {
+        "precompiled.h": "",
+        "a/size.h": "constexpr int kSize = 1;\n",
+        "a/one.cc": '#include "a/size.h"\nint one() { return kSize; }\n',
+        "a/two.cc": "int two() { return 2; }\n",
+        "b/three.cc": "int three() { return 3; }\n",
+    }
+    for name, text in files.items():
+        (csrc / name).parent.mkdir(parents=True, exist_ok=True)
+        (csrc / name).write_text(text)
+    times: dict[str, int] = {}
+
+    def compiled() -> set[str]:
+        """The objects that are made anew; all are returned by compile_unit."""
+        unit = objects.Unit(objects.sources("a", "b"), "precompiled.h", "-O0")
+        made = objects.compile_unit(tmp_path / "build", unit)
+        now = {path.name: path.stat().st_mtime_ns for path in made}
+        anew = {name for name, time in now.items() if times.get(name) != time}
+        times.clear()
+        times.update(now)
+        return anew
+
+    assert compiled() == {"one.batch.o", "three.o"}
+    assert compiled() == set()
+    (csrc / "a/two.cc").write_text("int two() { return 22; }\n")
+    assert compiled() == {"one.batch.o"}
+    (csrc / "a/size.h").write_text("constexpr int kSize = 10;\n")
+    assert compiled() == {"one.batch.o"}
+    (csrc / "a/zero.cc").write_text("int zero() { return 0; }\n")
+    assert compiled() == {"one.batch.o"}
+    (csrc / "a/zero.cc").unlink()
+    assert compiled() == {"one.batch.o"}

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kDuplicates = 3;  // acknowledgements that say that a packet is lost
 constexpr double kLeastWindow = 1;
-constexpr int kMostBackoff = 6;
 
 class Dctcp final : public Transport {
  public:

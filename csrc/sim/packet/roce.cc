@@ -11,7 +11,6 @@ namespace topoopt::packet {
 
 namespace {
 
-constexpr int kMostBackoff = 6;
 constexpr double kFullRate = 0.999;  // of the link: from here on the rate is the link's again
 
 class Roce final : public Transport {

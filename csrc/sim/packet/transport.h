@@ -18,6 +18,8 @@ namespace topoopt::packet {
 
 class PacketNetwork;
 
+constexpr int kMostBackoff = 6;  // doublings of the time after which packets are sent again
+
 // A flow under way, in a slot that is used again after its end.
 struct Flow {
   int number;           // the caller's
