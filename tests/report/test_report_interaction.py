@@ -110,7 +110,11 @@ def test_every_tab_opens_draws_its_figures_and_fits_the_window(
         assert page.evaluate(_CUT_CAPTIONS) == [], "also above tables that scroll"
     assert figures == 14
     every = [*SECTIONS, *ANALYSED]
-    assert {s.get_attribute("id") for s in page.locator("section, header").all()} == set(every)
+    assert {s.get_attribute("id") for s in page.locator("section, header").all()} == {
+        *every,
+        "ranks",
+        "collectives",
+    }
 
 
 def test_each_question_is_answered_within_two_clicks(
