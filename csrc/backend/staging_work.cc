@@ -11,8 +11,7 @@ StagingWork::StagingWork(c10::Device device, std::shared_ptr<CompletionPool> poo
                          c10d::OpType type, const char* title,
                          const std::vector<at::Tensor>& inputs,
                          const std::vector<at::Tensor>& outputs, uint64_t number)
-    : TopooptWork(std::move(pool), rank, type, title, inputs, outputs, number),
-      device_(device) {}
+    : TopooptWork(std::move(pool), rank, type, title, inputs, outputs, number), device_(device) {}
 
 void StagingWork::copyingBack(const c10::Stream& stream) {
   c10::Event event(device_.type());

@@ -62,9 +62,8 @@ void TopooptWork::complete(std::exception_ptr error) {
   if (error) return finishWork(asTorchError(error, operationOf(title_), supervisor_.get()));
   if (finishers_.empty()) return finishWork(nullptr);
   if (std::this_thread::get_id() == caller_) return runFinishers();
-  pool_->run([self = c10::intrusive_ptr<TopooptWork>::reclaim_copy(this)] {
-    self->runFinishers();
-  });
+  pool_->run(
+      [self = c10::intrusive_ptr<TopooptWork>::reclaim_copy(this)] { self->runFinishers(); });
 }
 
 void TopooptWork::runFinishers() {

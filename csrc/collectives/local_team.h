@@ -93,7 +93,8 @@ class LocalTeam {
   // nullptr, to `copy`.
   void reduceSources(const std::vector<const std::byte*>& sources, std::byte* output,
                      std::byte* copy, size_t count, DataType type, ReduceOp op) const;
-  // Where all members' contributions are, `offset` bytes into their slots; valid until the next call.
+  // Where the contributions of all members are, `offset` bytes into their slots, until the next
+  // call.
   std::vector<const std::byte*>& contributions(size_t offset);
   void contributePieces(const Pieces& pieces, size_t chunk, const std::byte* input);
   void collectPieces(const Pieces& pieces, size_t chunk, std::byte* output) const;
@@ -105,7 +106,7 @@ class LocalTeam {
   const std::vector<int> ranks_;
   const std::string name_;
   uint32_t phase_ = 0;
-  std::vector<const std::byte*> sources_;  // of contributions(), which small calls make no memory for
+  std::vector<const std::byte*> sources_;  // of contributions(): small calls allocate nothing
   const CollectiveCall* call_ = nullptr;
   bool agreed_ = false;  // all members are in this call
   TeamSegment::TimeLimit limit_;
