@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -266,6 +267,21 @@ def test_running_jobs_keep_their_boards(
         new = {b for job in jobs[half:] if job in found.placed for b in found.placed[job].boards()}
         assert not new & boards.failed
         assert set(found.broken) <= set(running)
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(is_enabled: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if is_enabled else gc.disable)()
+        for scheme in SCHEMES.values():
+            scheme(Boards(2, 2), [BoardJob("a", 1, 1)])
+            assert gc.isenabled() == is_enabled
+            with pytest.raises(ValueError, match="stands twice"):
+                scheme(Boards(2, 2), [BoardJob("a", 1, 1)] * 2)
+            assert gc.isenabled() == is_enabled
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_jobs_of_one_name_are_refused() -> None:
