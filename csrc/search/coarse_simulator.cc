@@ -38,10 +38,7 @@ CoarseSimulator::CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNet
   state_.server_s.resize(server_lanes_);
   state_.transfer_s.resize(link_lanes_);
   state_.link_s.resize(link_lanes_);
-  if (job_->servers <= kFewServers) {
-    sharing_.emplace(loads_);
-    state_.reducing.resize(loads_.links());
-  }
+  if (job_->servers <= kFewServers) sharing_.emplace(loads_);
   for (Side& side : sides_) {
     side.finish_s.resize(which_.size() * server_lanes_);
     side.arrive_s.resize(which_.size() * slots_);
@@ -270,6 +267,8 @@ double CoarseSimulator::simulate(int first_step, double limit_s) {
       std::fill(times->begin(), times->end(), 0.0);
     }
     std::fill(state_.server_s.begin(), state_.server_s.end(), job_->overhead_s * stretch_);
+    state_.reducing.links.clear();
+    state_.reducing.until_s = 0;
     state_.buckets.clear();
     state_.end_s = 0;
   } else {
@@ -353,7 +352,7 @@ void CoarseSimulator::send(int edge, int batch, bool forward) {
 double CoarseSimulator::transfer(const LinkLoads& loads, double size_bytes, double ready_s) {
   double* transfers = state_.transfer_s.data();
   double* all = state_.link_s.data();
-  if (sharing_) {
+  if (ready_s < state_.reducing.until_s) {
     return sharing_->transfer(loads, size_bytes, ready_s, transfers, all, state_.reducing);
   }
   if (loads.link.empty()) {

@@ -91,7 +91,7 @@ class CoarseSimulator {
     std::vector<double> server_s;    // the accelerators of a server are free
     std::vector<double> transfer_s;  // a link is free of transfers
     std::vector<double> link_s;      // a link is free of everything
-    std::vector<Reducing> reducing;  // on a link; where sharing_ is
+    ReducingLinks reducing;          // where sharing_ is
     std::vector<Bucket> buckets;     // by the order in which they came first
     double end_s = 0;
   };

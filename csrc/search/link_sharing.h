@@ -13,11 +13,18 @@ namespace topoopt {
 struct Reducing {
   int count = 0;
   double busy_s = 0;  // for all of them
-  // Of the longest: how long it takes here, its ring, and as much of that as of the ring's busiest
+  double per_s = 0;   // how many of them take a second
+  // Of the longest: its ring, how long it takes here, and as much of that as of the ring's busiest
   // link.
-  double longest_s = 0;
   int ring = 0;
-  double part = 0;
+  float longest_s = 0;
+  float part = 0;
+};
+
+// AllReduces under way; from `until_s` on none is.
+struct ReducingLinks {
+  std::vector<Reducing> links;  // empty before the first AllReduce
+  double until_s = 0;
 };
 
 // A ring moves in step: where one of its links is busy with a transfer, the others wait for that
@@ -35,18 +42,18 @@ class LinkSharing {
   // `loads` must outlive this object.
   explicit LinkSharing(const LinkLoadTable& loads);
 
-  // A transfer that is ready at `ready_s`. Per link, `transfers` is when transfers are over, `all`
-  // when AllReduces are, too, and `reducing` which these are. Returns when its last link is done.
+  // A transfer that is ready at `ready_s`, before `reducing.until_s`. Per link, `transfers` is when
+  // transfers are over, and `all` when AllReduces are, too. Returns when its last link is done.
   double transfer(const LinkLoads& loads, double size_bytes, double ready_s, double* transfers,
-                  double* all, const std::vector<Reducing>& reducing);
+                  double* all, ReducingLinks& reducing);
 
   // An AllReduce, before its time is added to `all`.
   void reduce(const LinkLoads& loads, double size_bytes, double ready_s, const double* transfers,
-              const double* all, std::vector<Reducing>& reducing) const;
+              const double* all, ReducingLinks& reducing) const;
 
  private:
-  void hold(double ready_s, const double* transfers, double* all,
-            const std::vector<Reducing>& reducing);
+  void hold(const LinkLoads& loads, double size_bytes, double ready_s, const double* transfers,
+            double* all, ReducingLinks& reducing);
 
   const LinkLoadTable& loads_;
   std::vector<double> busy_s_;  // of a transfer, per link
