@@ -123,7 +123,10 @@ class SearchProblem:
             micro_batches=self.micro_batches,
         )
         degrees = frozenset(move.degrees for moves in space.moves for move in moves)
-        return _Space(_core.SearchSpace(space.groups(), space.kind), degrees)
+        names = [operator.kind for operator in self.op_graph.operators]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        kinds = [numbers[name] for name in names]
+        return _Space(_core.SearchSpace(space.groups(), space.kind, kinds), degrees)
 
     @cached_property
     def _degrees(self) -> frozenset[Degrees]:
