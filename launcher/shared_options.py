@@ -152,9 +152,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "rounds": {
         "type": int,
-        "default": planning_defaults.DEFAULT_ROUNDS,
         "metavar": "N",
-        "help": "most rounds of the alternation (default: %(default)s)",
+        "help": "most rounds of the alternation (default: 4, on fewer than 64 servers 8)",
     },
     "evaluations": {
         "type": int,

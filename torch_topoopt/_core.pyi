@@ -267,7 +267,7 @@ class IterationTasks:
 
 class SearchSpace:
     """
-    Placements in groups, by kind of operator, and the kind of every operator.
+    Placements in groups, by ways of splitting; per operator which of these, and its kind.
     """
     def __init__(
         self,
@@ -275,6 +275,7 @@ class SearchSpace:
             collections.abc.Sequence[collections.abc.Sequence[torch_topoopt.plan.Placement]]
         ],
         space_of_operator: collections.abc.Sequence[int],
+        kind_of_operator: collections.abc.Sequence[int],
     ) -> None: ...
 
 class StrategySearch:

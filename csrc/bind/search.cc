@@ -68,9 +68,9 @@ void bindSearch(py::module_& module) {
   const py::call_guard<py::gil_scoped_release> released;
   py::class_<SearchSpace>(
       module, "SearchSpace",
-      "Placements in groups, by kind of operator, and the kind of every operator.")
-      .def(py::init<std::vector<PlacementGroups>, std::vector<int>>(), py::arg("spaces"),
-           py::arg("space_of_operator"));
+      "Placements in groups, by ways of splitting; per operator which of these, and its kind.")
+      .def(py::init<std::vector<PlacementGroups>, std::vector<int>, std::vector<int>>(),
+           py::arg("spaces"), py::arg("space_of_operator"), py::arg("kind_of_operator"));
   py::class_<FlowChain>(module, "StrategySearch",
                         "A Markov chain over strategies, priced at flow level.")
       .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,

@@ -10,6 +10,7 @@ namespace topoopt {
 namespace {
 
 constexpr int kSpacing = 8;           // steps between two saved states
+constexpr int kFewServers = 32;       // where it is known how rings and transfers share links
 constexpr int64_t kSumUpAgain = 512;  // accepted proposals between two sums from nothing
 
 }  // namespace
@@ -37,6 +38,7 @@ CoarseSimulator::CoarseSimulator(std::shared_ptr<const Job> job, const RoutedNet
   state_.server_s.resize(server_lanes_);
   state_.transfer_s.resize(link_lanes_);
   state_.link_s.resize(link_lanes_);
+  if (job_->servers <= kFewServers) sharing_.emplace(loads_);
   for (Side& side : sides_) {
     side.finish_s.resize(which_.size() * server_lanes_);
     side.arrive_s.resize(which_.size() * slots_);
@@ -265,6 +267,8 @@ double CoarseSimulator::simulate(int first_step, double limit_s) {
       std::fill(times->begin(), times->end(), 0.0);
     }
     std::fill(state_.server_s.begin(), state_.server_s.end(), job_->overhead_s * stretch_);
+    state_.reducing.links.clear();
+    state_.reducing.until_s = 0;
     state_.buckets.clear();
     state_.end_s = 0;
   } else {
@@ -307,10 +311,12 @@ void CoarseSimulator::run(const Step& step) {
     if (edges_[edge].gradient_bytes > 0 && carrier_[edge] == edge) takeReady(edge, batch, false);
   }
   compute(done, id, cost.backward_s);
+  const bool reduces = batch == job_->micro_batches - 1;
+  if (reduces && sharing_) allReduce(op);  // what is sent with it has to know of it
   for (int edge : in_edges_[op]) {
     if (edges_[edge].gradient_bytes > 0 && carrier_[edge] == edge) send(edge, batch, false);
   }
-  if (batch == job_->micro_batches - 1) allReduce(op);
+  if (reduces && !sharing_) allReduce(op);
 }
 
 // A shard on every server of placement `id`, after what its server did before and `ready_s_`.
@@ -346,6 +352,9 @@ void CoarseSimulator::send(int edge, int batch, bool forward) {
 double CoarseSimulator::transfer(const LinkLoads& loads, double size_bytes, double ready_s) {
   double* transfers = state_.transfer_s.data();
   double* all = state_.link_s.data();
+  if (ready_s < state_.reducing.until_s) {
+    return sharing_->transfer(loads, size_bytes, ready_s, transfers, all, state_.reducing);
+  }
   if (loads.link.empty()) {
     return loops_.transfer(transfers, all, loads.s_per_byte.data(), size_bytes, ready_s,
                            link_lanes_);
@@ -365,6 +374,9 @@ double CoarseSimulator::transfer(const LinkLoads& loads, double size_bytes, doub
 // Behind all AllReduces before it, and giving way to transfers.
 void CoarseSimulator::reduce(const LinkLoads& loads, double size_bytes, double ready_s) {
   double* all = state_.link_s.data();
+  if (sharing_) {
+    sharing_->reduce(loads, size_bytes, ready_s, state_.transfer_s.data(), all, state_.reducing);
+  }
   double done_s = ready_s;
   if (!loads.link.empty()) {
     for (size_t i = 0; i < loads.link.size(); ++i) {

@@ -7,7 +7,8 @@
 // behind it. A server computes in this order. A
 // transfer starts when all senders have their part, and keeps every link of its routes busy for
 // the bytes it carries there, one transfer after the other; it arrives everywhere when its last
-// link is done. AllReduces take what transfers leave of a link. The flow level
+// link is done. AllReduces take what transfers leave of a link; on up to 32 servers, they hold each
+// other up where they share links (link_sharing.h). The flow level
 // (sim/iteration/iteration.h) shares links between all flows at hand instead, lets every pair of
 // servers start by itself, and has a shard compute as soon as it can. Buckets of gradients are
 // those of a placement, and not of each of its groups. Readers that need the same of a tensor share
@@ -21,11 +22,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "search/busy_times.h"
 #include "search/lane_loops.h"
 #include "search/link_loads.h"
+#include "search/link_sharing.h"
 #include "search/metropolis.h"
 #include "search/step_order.h"
 #include "sim/iteration/job.h"
@@ -88,6 +91,7 @@ class CoarseSimulator {
     std::vector<double> server_s;    // the accelerators of a server are free
     std::vector<double> transfer_s;  // a link is free of transfers
     std::vector<double> link_s;      // a link is free of everything
+    ReducingLinks reducing;          // where sharing_ is
     std::vector<Bucket> buckets;     // by the order in which they came first
     double end_s = 0;
   };
@@ -134,6 +138,7 @@ class CoarseSimulator {
   PlacementCosts costs_;
   LinkLoadTable loads_;
   BusyTimes busy_;
+  std::optional<LinkSharing> sharing_;  // on few servers
   const LaneLoops& loops_;
   int operators_;
   size_t server_lanes_, link_lanes_;  // padded numbers

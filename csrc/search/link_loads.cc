@@ -15,6 +15,7 @@ LinkLoadTable::LinkLoadTable(RoutedNetwork network, PlacementCosts& costs)
     : network_(std::move(network)), costs_(costs) {
   for (double bytes_per_s : network_.capacity()) s_per_byte_.push_back(1 / bytes_per_s);
   sum_.assign(s_per_byte_.size(), 0);
+  ring_.assign(s_per_byte_.size(), 0);
 }
 
 void LinkLoadTable::add(int path, double bytes) {
@@ -24,6 +25,12 @@ void LinkLoadTable::add(int path, double bytes) {
     if (sum == 0) loaded_.push_back(use.link);
     sum += bytes * use.load * s_per_byte_[use.link];
   }
+}
+
+// Links of several rings count to the last.
+void LinkLoadTable::addRing(int path, double bytes, int ring) {
+  add(path, bytes);
+  for (const LinkUse& use : network_.paths().uses(path)) ring_[use.link] = ring;
 }
 
 // Takes what `add` has added up.
@@ -81,12 +88,14 @@ std::shared_ptr<const EdgeLoads> LinkLoadTable::makeEdge(const std::vector<Trans
   edge->receives.assign(servers, 0);
   double forward_s = 0;
   double backward_s = 0;
+  double largest = 0;
   for (const Transfer& transfer : transfers) {
     if (transfer.source == transfer.target) continue;
     edge->sends[transfer.source] = kInfinity;
     edge->receives[transfer.target] = kInfinity;
     const FlowPath& path = network_.pair(transfer.source, transfer.target);
     add(path.path, transfer.fraction);
+    largest = std::max(largest, transfer.fraction);
     forward_s = std::max(forward_s, path.latency_s);
   }
   edge->forward = collect(forward_s);
@@ -97,6 +106,7 @@ std::shared_ptr<const EdgeLoads> LinkLoadTable::makeEdge(const std::vector<Trans
     backward_s = std::max(backward_s, path.latency_s);
   }
   edge->backward = collect(backward_s);
+  edge->forward.largest_flow = edge->backward.largest_flow = largest;
   return edge;
 }
 
@@ -136,18 +146,34 @@ LinkLoads LinkLoadTable::makeReductions(int id, double size_bytes) {
     const GroupPaths& paths = network_.group(servers);
     if (paths.takesGrid(size_bytes)) {
       for (const TorusPart& part : paths.parts) {
-        add(part.first.path, 2 * part.first.share);
-        add(part.second.path, part.second.share);
+        addRing(part.first.path, 2 * part.first.share, part.first.path);
+        addRing(part.second.path, part.second.share, part.first.path);
         latency_s = std::max(latency_s, 2 * part.first.latency_s + part.second.latency_s);
       }
       continue;
     }
     for (const FlowPath& ring : paths.rings) {
-      add(ring.path, 2 * (k - 1) / k * ring.share);
+      addRing(ring.path, 2 * (k - 1) / k * ring.share, ring.path);
       latency_s = std::max(latency_s, ring.latency_s);
     }
   }
-  return collect(latency_s);
+  LinkLoads loads = collect(latency_s);
+  nameRings(loads);
+  return loads;
+}
+
+void LinkLoadTable::nameRings(LinkLoads& loads) {
+  std::unordered_map<int, double> busiest;
+  for (size_t i = 0; i < loads.s_per_byte.size(); ++i) {
+    const size_t link = loads.link.empty() ? i : loads.link[i];
+    loads.ring.push_back(link < ring_.size() ? ring_[link] : 0);  // the rest is padding
+    double& most = busiest[loads.ring[i]];
+    most = std::max(most, loads.s_per_byte[i]);
+  }
+  for (size_t i = 0; i < loads.s_per_byte.size(); ++i) {
+    const double most = busiest[loads.ring[i]];
+    loads.part.push_back(most > 0 ? loads.s_per_byte[i] / most : 0);
+  }
 }
 
 const std::vector<double>& LinkLoadTable::members(int id) {

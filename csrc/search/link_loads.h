@@ -22,6 +22,11 @@ struct LinkLoads {
   std::vector<int> link;
   std::vector<double> s_per_byte;  // per entry of `link`, or per link if `link` is empty
   double latency_s = 0;            // the longest of all ways
+  double largest_flow = 0;         // of transfers: the bytes of the largest, per byte
+  // Of AllReduces, per entry of `s_per_byte`: a number of the ring there, and the load as a part of
+  // that of the ring's busiest link.
+  std::vector<int> ring;
+  std::vector<double> part;
   bool empty() const { return s_per_byte.empty(); }
   size_t bytes() const { return link.size() * sizeof(int) + s_per_byte.size() * sizeof(double); }
 };
@@ -54,6 +59,9 @@ class LinkLoadTable {
   // Whether those differ with the size.
   bool reductionsVary(int id) { return !reductionsOf(id).crossings.empty(); }
 
+  size_t links() const { return s_per_byte_.size(); }
+  double secondsPerByte(size_t link) const { return s_per_byte_[link]; }
+
   // Links, padded for lane_loops.h.
   size_t lanes() const { return padded(s_per_byte_.size()); }
 
@@ -70,6 +78,8 @@ class LinkLoadTable {
   };
 
   void add(int path, double bytes);
+  void addRing(int path, double bytes, int ring);
+  void nameRings(LinkLoads& loads);
   Reductions& reductionsOf(int id);
   LinkLoads makeReductions(int id, double size_bytes);
   LinkLoads collect(double latency_s);
@@ -81,6 +91,7 @@ class LinkLoadTable {
   std::vector<double> s_per_byte_;  // 1 / capacity
   std::vector<double> sum_;         // being collected, per link
   std::vector<int> loaded_;         // links with a sum
+  std::vector<int> ring_;           // of the AllReduce that is being collected, per link
   std::unordered_map<uint64_t, std::shared_ptr<const EdgeLoads>> recent_edges_, older_edges_;
   size_t recent_bytes_ = 0;
   std::vector<Reductions> reductions_;

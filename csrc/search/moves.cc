@@ -28,6 +28,7 @@ Moves::Moves(PlacementCosts& costs, const SearchSpace& space,
     : placements_(costs.placements()),
       servers_(costs.job().servers),
       space_of_operator_(space.space_of_operator),
+      kind_of_operator_(space.kind_of_operator),
       neighbours_(costs.job().operators.size()) {
   const size_t operators = costs.job().operators.size();
   for (size_t op = 0; op < operators; ++op) {
@@ -55,6 +56,9 @@ Moves::Moves(PlacementCosts& costs, const SearchSpace& space,
   }
   if (space_of_operator_.size() != operators) {
     throw std::invalid_argument("space_of_operator: needs one entry per operator");
+  }
+  if (kind_of_operator_.size() != operators) {
+    throw std::invalid_argument("kind_of_operator: needs one entry per operator");
   }
   for (int index : space_of_operator_) {
     if (index < 0 || index >= static_cast<int>(spaces_.size())) {
@@ -148,12 +152,12 @@ void Moves::proposeRepeat(Strategy& strategy, Random& random) {
 }
 
 // Of many operators that are alike, as embedding tables are, each alone may lose by what all
-// together gain. Starts have them spread well.
+// together gain. Starts have them spread well. Layers that may be split in the same ways stay.
 void Moves::proposeAsInStart(Strategy& strategy, Random& random) {
-  const int space = space_of_operator_[random.below(static_cast<int>(strategy.size()))];
+  const int kind = kind_of_operator_[random.below(static_cast<int>(strategy.size()))];
   const Strategy& start = starts_[random.below(static_cast<int>(starts_.size()))];
   for (int op = 0; op < static_cast<int>(strategy.size()); ++op) {
-    if (space_of_operator_[op] == space && allowed(op, start[op])) set(strategy, op, start[op]);
+    if (kind_of_operator_[op] == kind && allowed(op, start[op])) set(strategy, op, start[op]);
   }
 }
 

@@ -20,6 +20,7 @@ using PlacementGroups = std::vector<std::vector<Placement>>;
 struct SearchSpace {
   std::vector<PlacementGroups> spaces;
   std::vector<int> space_of_operator;  // index into `spaces`
+  std::vector<int> kind_of_operator;  // tables, linear layers, ...: proposals may change all of one
 };
 
 // Proposals as in FlexFlow's search (Jia et al. 2019): one operator gets another placement, one
@@ -55,7 +56,7 @@ class Moves {
   const int servers_;
   std::vector<std::vector<std::vector<int>>> spaces_;  // space -> group -> numbers
   std::vector<std::vector<char>> is_allowed_;          // space -> number
-  std::vector<int> space_of_operator_;
+  std::vector<int> space_of_operator_, kind_of_operator_;
   std::vector<std::vector<int>> neighbours_;  // per operator: producers and consumers
   std::vector<Strategy> starts_;
   std::vector<std::pair<int, int>> before_;  // operators touched by the proposal, what they had

@@ -11,6 +11,7 @@
 #include "search/lane_loops.h"
 #include "search/limits.h"
 #include "search/metropolis_chain.h"
+#include "search/moves.h"
 #include "seed.h"
 
 namespace topoopt {
@@ -207,10 +208,32 @@ TEST(Cooling, BetaGrowsByTheSameFactorAndThenStays) {
   EXPECT_THROW(Cooling(0), std::invalid_argument);
 }
 
+TEST(Moves, OperatorsOfAKindGetWhatTheyHaveInAStartAndOthersStay) {
+  Random random(testSeed());
+  const auto job = randomJob(random, 12, 4, 4);
+  PlacementCosts costs(job);
+  const Placement everywhere{{0, 1, 2, 3}, {4, ParameterKind::kNone, 1, 1}};
+  const Placement half{{0, 1}, {2, ParameterKind::kNone, 1, 1}};
+  std::vector<int> kinds, even;
+  for (int op = 0; op < 12; ++op) kinds.push_back(op % 2);
+  for (int op = 0; op < 12; op += 2) even.push_back(op);
+  const SearchSpace space{{{{everywhere, half}}}, std::vector<int>(12, 0), kinds};
+  Moves moves(costs, space, {std::vector<Placement>(12, half)});
+  const Strategy before(12, costs.placements().intern(everywhere));
+  bool found = false;
+  std::vector<int> changed;
+  for (int i = 0; i < 10000 && !found; ++i) {
+    Strategy strategy = before;
+    moves.propose(strategy, random, changed);
+    found = changed == even;
+  }
+  EXPECT_TRUE(found);
+}
+
 TEST(CoarseChain, GoesTheSameWayWhetherItSavesWorkOrNot) {
   Random random(testSeed());
   const auto job = randomJob(random, 12, 4, 4);
-  SearchSpace space{{{{}}}, std::vector<int>(12, 0)};
+  SearchSpace space{{{{}}}, std::vector<int>(12, 0), std::vector<int>(12, 0)};
   for (int i = 0; i < 40; ++i) space.spaces[0][0].push_back(randomPlacement(random, 4));
   const std::vector<Placement> start(12, Placement{{0, 1, 2, 3}, {4, ParameterKind::kNone, 1, 1}});
   CoarseChain quick(std::make_unique<CoarseSimulator>(job, ring(4)), space, {start}, 1 << 30, 1000,

@@ -18,7 +18,7 @@ from torch_topoopt.search import ray_chains
 from torch_topoopt.search.chains import Chain, ChainProgress, ThreadedChains, budgets
 from torch_topoopt.search.lowering import memory_by_server, memory_limit
 from torch_topoopt.search.problem import SearchProblem
-from torch_topoopt.search.strategies import data_parallel, starting_strategies
+from torch_topoopt.search.strategies import data_parallel, starting_strategies, whole_operators
 from torch_topoopt.search.strategy_space import every_strategy
 from torch_topoopt.search.traffic import transfers
 from torch_topoopt.search.two_levels import SearchOptions, TwoLevelSearch
@@ -148,6 +148,16 @@ def test_a_chain_on_rows_and_columns_goes_the_same_way(buckets: GradientBuckets 
     taken = {problem.core_network.takes_grid(range(12), size) for size in (*sizes, 10**9)}
     assert taken == {True, False}
     _same_way(problem, rounds=10)
+
+
+def test_every_second_chain_begins_at_the_other_starts() -> None:
+    problem = tables()
+    (slow,) = problem.starts
+    fast = whole_operators(problem.op_graph, problem.cluster, set(range(1, 13)))
+    both = problem.changed(problem.network, (slow, fast)).with_other_starts((slow,))
+    begin = [Chain(both, 0, number).progress().current_s for number in range(4)]
+    assert begin[0] == begin[2] < begin[1] == begin[3]
+    assert begin[1] == Chain(problem, 0, 0).progress().current_s
 
 
 def test_a_chain_that_cools_down_ends_where_only_what_is_better_is_accepted() -> None:

@@ -156,6 +156,42 @@ def test_transfers_wait_for_each_other_and_all_reduces_for_transfers() -> None:
     assert coarse == pytest.approx(0.5 + 1.0 + 1.0, rel=1e-4)
 
 
+def test_a_ring_moves_in_step_where_transfers_take_one_of_its_links_after_the_other() -> None:
+    # 3 s of AllReduce in each direction, and a gradient of 1 s over two links of one of them.
+    op_graph = graph(
+        operator("a"),
+        operator("b", (0, 1, 10**9)),
+        operator("c", (1, 1, 10**9)),
+        operator("d", (2, 1, 0), parameters=4 * 10**9),
+    )
+    cluster = Cluster(4, 2, 8.0)
+    first, second, third, _ = wired(op_graph, cluster).groups[0].rings[0].servers
+    strategy = (
+        Placement("a", (first,)),
+        Placement("b", (second,)),
+        Placement("c", (third,)),
+        Placement("d", (0, 1, 2, 3)),
+    )
+    coarse, flow = both(op_graph, cluster, strategy)
+    assert flow == pytest.approx(3 + 1 + 1, rel=1e-3)
+    assert coarse == pytest.approx(flow, rel=1e-3)
+
+
+def test_a_transfer_shares_its_link_with_the_all_reduce_under_way() -> None:
+    # 1 s of AllReduce, and a gradient of 0.5 s on the same link, for which `a` waits.
+    a = operator("a", backward_flops=10**15)
+    op_graph = graph(
+        a, operator("b", (0, 1, 5 * 10**8)), operator("c", (1, 1, 0), parameters=10**9)
+    )
+    strategy = (Placement("a", (0,)), Placement("b", (1,)), Placement("c", (0, 1)))
+    cluster = Cluster(2, 1, 8.0)
+    alone_s, _ = both(graph(a), cluster, strategy[:1])
+    assert alone_s > 1
+    coarse, flow = both(op_graph, cluster, strategy)
+    assert flow > alone_s + 1
+    assert coarse == pytest.approx(flow, abs=1e-3)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_random_strategies_are_ranked_as_at_flow_level(seed: int) -> None:
     rng = random.Random(seed)

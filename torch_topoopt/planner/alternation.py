@@ -16,6 +16,7 @@ from torch_topoopt.planner.options import DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.search.as_in_starts import as_in_starts
 from torch_topoopt.search.chains import budgets
+from torch_topoopt.search.defaults import few_servers
 from torch_topoopt.search.descent import descend
 from torch_topoopt.search.expert_strategies import expert_starts, experts_below, layer_runs_below
 from torch_topoopt.search.pipelines import planning_starts
@@ -42,6 +43,7 @@ _WIRED_FOR = 3  # starts that a first network is wired for
 _EXPERTS_WIRED_FOR = 8  # and experts' strategies, where these may gain as much as
 _RUNS_WIRED_FOR = 4  # layers in runs: fast on an ideal switch, seldom on another network
 _WORTH_WIRING = 0.05
+_FAILURES_ON_FEW = 1  # rounds on few servers that may gain little before the last one
 CONVERGED = 1e-3  # a round that gains less than this fraction is the last
 _CURVE_POINTS = 25  # samples of the search curve per round
 
@@ -104,6 +106,7 @@ class Planning:
         self._cluster = cluster
         self._options = options
         self._evaluations = options.evaluations_of(op_graph, cluster.servers)
+        self._most_rounds = options.rounds_of(cluster.servers)
         self._on_progress = on_progress
         self._pricing = PairPricing(op_graph, cluster, options)
         self._counts = options.micro_batch_counts(op_graph.batch_size)
@@ -238,19 +241,24 @@ class Planning:
         The first considers every number of micro-batches of `starts`, the others that of the best.
         A round searches on the network of the best pair; where that is done, on the one that was
         wired last, although it is worse for the strategy at hand: another strategy may be better
-        there than any is on the best network, unless it is much worse. The last ends with a descent
-        from the best pair.
+        there than any is on the best network, unless it is much worse. On few servers, every second
+        chain of later rounds begins where the first did: those that begin at the best come back to
+        it. The last round ends with a descent from the best pair.
         """
         rewires = self._options.ablation != "search-only"
+        few = few_servers(self._cluster.servers)
+        begun_at = starts
+        failures = 0  # rounds in a row that gained little
         searched: list[Network] = []
         wired_for: dict[int, Network] = {}  # by number of micro-batches, as `networks`
         wired_s: dict[int, float] = {}
-        for turn in range(1, self._options.rounds + 1):
+        for turn in range(1, self._most_rounds + 1):
             before_s = self._best_s
             for (count, begin), budget in zip(starts.items(), self._budgets(starts), strict=True):
                 network = networks[count]
                 searched.append(network)
-                strategy = self._search(network, begin, network, count, budget)
+                others = begun_at[count] if few and turn > 1 else ()
+                strategy = self._search(network, begin, network, count, budget, others)
                 rewired = found = self._pricing.price(strategy, network, count)
                 if rewires:
                     self._report("network", 0)
@@ -260,12 +268,13 @@ class Planning:
                 self._finish_round(found, rewired)
             assert self._best is not None
             best, count = self._best.strategy, self._best.micro_batches
-            gained = self._best_s < before_s * (1 - CONVERGED)
+            failures = 0 if self._best_s < before_s * (1 - CONVERGED) else failures + 1
+            gained = failures <= (_FAILURES_ON_FEW if few else 0)
             following = self._best.network if gained else None
             if rewires:
                 wired = wired_for[count], wired_s[count]
                 following = self._next_network(searched, wired, gained)
-            if turn == self._options.rounds:
+            if turn == self._most_rounds:
                 following = None
             if following is None:
                 self._descend(starts[count], mode if rewires else None)
@@ -438,14 +447,19 @@ class Planning:
         fallback: Network,
         count: int,
         budget: int,
+        others: tuple[Strategy, ...] = (),
     ) -> Strategy:
         """The best strategy found on `network`, with `count` micro-batches and `budget` proposals.
 
+        Every second chain begins at `others`, if there are any, and at experts' strategies.
+
         On interruption, `fallback` has the best one so far.
         """
-        starts = tuple(dict.fromkeys((*starts, *self._experts(network, starts, count))))
+        experts = self._experts(network, starts, count)
+        starts = tuple(dict.fromkeys((*starts, *experts)))
+        others = tuple(dict.fromkeys((*others, *experts))) if others else ()
         search = TwoLevelSearch(
-            self._problem(network, starts, count),
+            self._problem(network, starts, count).with_other_starts(others),
             seed=self._options.seed + len(self._rounds) * 0x9E3779B97F4A7C15,
             options=self._options.search,
         )
@@ -486,7 +500,7 @@ class Planning:
             PlanProgress(
                 stage=stage,
                 round=self._round,
-                rounds=options.rounds * (2 if options.mode == "best" else 1),
+                rounds=self._most_rounds * (2 if options.mode == "best" else 1),
                 evaluations=evaluations,
                 budget=self._evaluations,
                 accepted=0 if now is None else now.accepted,

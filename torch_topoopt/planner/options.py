@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torch_topoopt.plan import POLICIES, SpaceName
-from torch_topoopt.search.defaults import DEFAULT_ROUNDS, default_evaluations
+from torch_topoopt.search.defaults import default_evaluations, default_rounds
 from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.two_levels import SearchOptions
 from torch_topoopt.user_functions import UserFunction
@@ -27,8 +27,9 @@ ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
 class PlanningOptions:
     """Checked by `validate`.
 
-    At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %.
-    Where it is None, their number is that of `search.defaults.default_evaluations`.
+    At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %, on
+    few servers two in a row.
+    Where they are None, their numbers are those of `search.defaults`.
 
     `strategy_space`: with "data-parallel" every operator runs on every server and only the network
     is planned; with "samples" operators are split by samples only. With `executable`, only
@@ -53,7 +54,7 @@ class PlanningOptions:
     """
 
     seed: int = 0
-    rounds: int = DEFAULT_ROUNDS
+    rounds: int | None = None
     evaluations: int | None = None
     strategy_space: SpaceName = "full"
     mode: Literal["paper", "best"] | UserFunction = "paper"
@@ -82,6 +83,10 @@ class PlanningOptions:
             return default_evaluations(servers, len(op_graph.operators))
         return self.evaluations
 
+    def rounds_of(self, servers: int) -> int:
+        """The most rounds on so many servers."""
+        return default_rounds(servers) if self.rounds is None else self.rounds
+
     def micro_batch_counts(self, batch_size: int) -> tuple[int, ...]:
         """The numbers of micro-batches to choose from, each once: "auto" is 1, 2, 4, ... 32, as far
         as they divide `batch_size`."""
@@ -95,7 +100,7 @@ class PlanningOptions:
         """Raises ValueError for what is out of range."""
         if self.seed < 0:
             raise ValueError(f"seed: {self.seed} is negative")
-        if self.rounds < 1:
+        if self.rounds is not None and self.rounds < 1:
             raise ValueError(f"rounds: {self.rounds} is not at least 1")
         if self.evaluations is not None and self.evaluations < 0:
             raise ValueError(f"evaluations: {self.evaluations} is negative")

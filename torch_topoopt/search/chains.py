@@ -81,6 +81,8 @@ class Chain:
     """One of the chains of `problem`, numbered from 0."""
 
     def __init__(self, problem: SearchProblem, seed: int, number: int) -> None:
+        if problem.other_starts and number % 2:
+            problem = problem.changed(problem.network, problem.other_starts)
         self._problem = problem
         arguments = problem.lowered(seed + number * _SPREAD)
         arguments["beta"] *= _INITIAL_TEMPERATURE[number % len(_INITIAL_TEMPERATURE)]

@@ -43,7 +43,8 @@ class SearchProblem:
     `micro_batches` equal parts, and the optimizer keeps `optimizer_factor` bytes for each byte of
     gradients. `beta` is how cold the chains are before they cool: a strategy slower by a fraction f
     is accepted with probability exp(-beta f). Nothing is proposed that makes more than
-    `max_transfers` transfers between servers, one way, unless it is less than before.
+    `max_transfers` transfers between servers, one way, unless it is less than before. Where there
+    are `other_starts`, every second chain begins at these instead.
     """
 
     op_graph: OpGraph
@@ -56,6 +57,7 @@ class SearchProblem:
     micro_batches: int = 1
     optimizer_factor: float = 0.0
     max_transfers: int = MAX_TRANSFERS
+    other_starts: tuple[Strategy, ...] = ()
 
     def lowered(self, seed: int) -> dict[str, Any]:
         """The arguments of a chain of _core with that seed; the same objects every time.
@@ -89,7 +91,14 @@ class SearchProblem:
 
     def colder(self, beta: float) -> SearchProblem:
         """The same with another `beta`, without lowering anything again."""
-        made = replace(self, beta=beta)
+        return self._with(replace(self, beta=beta))
+
+    def with_other_starts(self, starts: tuple[Strategy, ...]) -> SearchProblem:
+        """The same with these `other_starts`, without lowering anything again."""
+        return self._with(replace(self, other_starts=starts))
+
+    def _with(self, made: SearchProblem) -> SearchProblem:
+        """`made`, which differs in nothing that is lowered."""
         made.__dict__.update({k: v for k, v in self.__dict__.items() if k not in vars(made)})
         return made
 
@@ -123,7 +132,10 @@ class SearchProblem:
             micro_batches=self.micro_batches,
         )
         degrees = frozenset(move.degrees for moves in space.moves for move in moves)
-        return _Space(_core.SearchSpace(space.groups(), space.kind), degrees)
+        names = [operator.kind for operator in self.op_graph.operators]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        kinds = [numbers[name] for name in names]
+        return _Space(_core.SearchSpace(space.groups(), space.kind, kinds), degrees)
 
     @cached_property
     def _degrees(self) -> frozenset[Degrees]:

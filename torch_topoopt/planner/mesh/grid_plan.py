@@ -19,7 +19,7 @@ from torch_topoopt.planner.mesh.natural_rings import natural_rings
 from torch_topoopt.planner.mesh.pricing import GridPricing, moved
 from torch_topoopt.planner.mesh.server_order import best_order, naive
 from torch_topoopt.search.chains import ThreadedChains
-from torch_topoopt.search.expert_strategies import expert_starts
+from torch_topoopt.search.expert_strategies import expert_starts, layer_runs_below
 from torch_topoopt.search.problem import SearchProblem
 
 if TYPE_CHECKING:
@@ -148,7 +148,9 @@ class _NumberedSearch:
         """The best strategies, on servers of the grid, and where the search began."""
         options, servers = self._options, self._pricing.cluster.servers
         problem = self._problem.changed(self._network(order), self._starts)
-        starts = tuple(dict.fromkeys((*self._starts, *expert_starts(problem))))
+        found = (*self._starts, *expert_starts(problem))
+        runs = layer_runs_below(self._problem.changed(problem.network, found))
+        starts = tuple(dict.fromkeys((*found, *runs)))
         chains = ThreadedChains(
             problem.changed(problem.network, starts),
             seed=options.seed,
