@@ -54,6 +54,12 @@ TLS_LIBRARIES = ("ssl", "crypto")
 # Files of one folder are compiled together, up to so many lines: what each would make anew of the
 # templates in headers takes the compiler longer than what stands in the files.
 BATCH_LINES = 1500
+# g++ takes what another file includes for a header, whose classes want no members of local types.
+BATCH_BEGIN = """\
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wsubobject-linkage"
+#endif
+"""
 # Planning, simulating and moving bytes are optimised as far as it goes. The backend only calls
 # them, and the bindings of _core only convert, though they are half of all the code that is made.
 PLAIN_OPTIMISATION = "-O3"
@@ -219,7 +225,8 @@ def _compiled(folder: Path, batch: list[Path]) -> Path:
         return batch[0]
     path = (folder / batch[0].relative_to(CSRC)).with_suffix(".batch.cc")
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write_if_other(path, "".join(f'#include "{file.relative_to(CSRC)}"\n' for file in batch))
+    includes = "".join(f'#include "{file.relative_to(CSRC)}"\n' for file in batch)
+    _write_if_other(path, BATCH_BEGIN + includes)
     return path
 
 
