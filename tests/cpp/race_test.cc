@@ -18,7 +18,7 @@ namespace topoopt {
 namespace {
 
 constexpr double kNoise = 0.1;  // the part by which a round that is not disturbed is off
-constexpr CostModel kModel{.beta_s_per_byte = 1e-8};
+constexpr CostModel kBytesModel{.beta_s_per_byte = 1e-8};
 
 // Eight servers in a ring, both ways round.
 GroupLayout eightServers() {
@@ -73,7 +73,7 @@ class Race : public testing::Test {
   }
 
   GroupLayout layout_ = eightServers();
-  CostEstimate estimate_{layout_, kModel};
+  CostEstimate estimate_{layout_, kBytesModel};
   TestRandom random_{601};
 };
 
@@ -87,7 +87,7 @@ TEST_F(Race, TheChoiceIsNearTheFastestWhileOneRoundInThreeIsDisturbed) {
                           1e-8 * static_cast<double>(1 + random_.size(10))};
     }
     Clock clock(lines, random_);
-    CostModel measured = kModel;
+    CostModel measured = kBytesModel;
     measured.all_reduce = run(clock);
     const CostEstimate estimate(layout_, measured);
     std::map<size_t, std::vector<Algorithm>> timed;
