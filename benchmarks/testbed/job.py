@@ -60,7 +60,7 @@ def measure(testbed: Testbed, workload: Workload, backend: str, iterations: int)
 
     load = os.getloadavg()[0]
     answers = run_ranks(testbed, backend, train)
-    links, _ = link_bytes.gather(Path(testbed.folder))
+    links, _, _ = link_bytes.gather(Path(testbed.folder))
     return MeasuredJob(
         max(took for took, _, _ in answers),
         sum(wrong for _, wrong, _ in answers),

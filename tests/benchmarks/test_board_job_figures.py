@@ -86,7 +86,8 @@ def test_every_figure_is_made_of_its_rows(number: int) -> None:
         of = "Hx4Mesh, 32x32 boards", "greedy"
         assert found["AllReduce: part of tree traffic on upper levels, maximum", *of] == 0.4
     if number == 10:
-        assert len(made.quantities) == 4 * 3 * 5
+        # median, mean and part above 70 %; two meshes have a bound, too
+        assert len(made.quantities) == 3 * (4 * 3 + 2) * 5
 
 
 def test_the_speed_of_each_set_of_heuristics_is_printed(
