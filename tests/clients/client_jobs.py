@@ -103,4 +103,5 @@ def _environment() -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "",
         "ACCELERATE_USE_CPU": "true",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ADDRESS": "local",  # no cluster that runs here, or that has left its address
     }

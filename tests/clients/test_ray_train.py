@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,12 +48,21 @@ def test_the_script_of_the_page(tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Of sessions and the cluster's address, with a name short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield folder
+
+
+@pytest.fixture
 def hosts() -> Iterator[Namespaces]:
     with Namespaces() as namespaces:
         namespaces.add_managed(4)
         yield namespaces
 
 
+@pytest.mark.usefixtures("ray_folder")
 def test_ranks_follow_the_cables_of_four_hosts(hosts: Namespaces, tmp_path: Path) -> None:
     """The cables make the ring 0, 2, 1, 3; each host runs a node of one Ray cluster."""
     (tmp_path / "lab.yaml").write_text(_cluster(hosts, [(0, 2), (2, 1), (1, 3), (3, 0)]).to_yaml())
