@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.bench.bounds import mean_bus_gbps
-from torch_topoopt.plan.rank_work import find_slowest, hidden_part, together
+from torch_topoopt.plan.rank_work import hidden_part, slowest_of, together, waited_least
 from torch_topoopt.plan.units import format_gbps, format_seconds
 from torch_topoopt.report.summary import work_figures
 
@@ -42,7 +42,7 @@ def show(terminal: Terminal, works: list[RankWork]) -> None:
     """Up to two lines at the end of a run."""
     if not works:
         return
-    least = min(works, key=lambda work: work.under_way_s)
+    least = waited_least(works)
     text = (
         f"operations were under way for {format_seconds(least.under_way_s)} of an iteration "
         f"(rank {least.rank}, which waited least for others)"
@@ -53,6 +53,6 @@ def show(terminal: Terminal, works: list[RankWork]) -> None:
     if hidden is not None:
         text += f"; {hidden:.0%} of that time was hidden behind other work (median rank)"
     terminal.line(text)
-    slowest = find_slowest({w.rank: w.own_s for w in works if w.own_s is not None})
+    slowest = slowest_of(works)
     if slowest is not None:
         terminal.line(f"slowest {slowest}")

@@ -41,9 +41,7 @@ def write(run_dir: Path, experiment: Experiment) -> Path:
 
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_MODE", "offline")
-    if (
-        os.environ["WANDB_MODE"] == "offline"
-    ):  # nothing leaves the machine, reports of errors neither
+    if os.environ["WANDB_MODE"] == "offline":  # reports of errors do not leave the machine, either
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "torch_topoopt"),

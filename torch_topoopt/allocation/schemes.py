@@ -193,9 +193,12 @@ class _Problem:
     def allocation(self, places: _Places) -> Allocation:
         """What the jobs have that run, and those that have got boards."""
         placed = dict(self._running)
-        pairs = zip(self._jobs, places, strict=True)
-        placed.update((job, own) for job, own in pairs if own is not None)
-        waiting = (job for job, own in zip(self._jobs, places, strict=True) if own is None)
+        waiting = []
+        for job, own in zip(self._jobs, places, strict=True):
+            if own is None:
+                waiting.append(job)
+            else:
+                placed[job] = own
         return Allocation(self._boards, placed, tuple(waiting))
 
 

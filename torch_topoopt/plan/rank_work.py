@@ -87,6 +87,16 @@ def find_slowest(own_s: Mapping[int, float]) -> Slowest | None:
     return Slowest(rank, own_s[rank], median_s)
 
 
+def slowest_of(works: list[RankWork]) -> Slowest | None:
+    """As `find_slowest`, of the ranks whose own work is known."""
+    return find_slowest({work.rank: work.own_s for work in works if work.own_s is not None})
+
+
+def waited_least(works: list[RankWork]) -> RankWork:
+    """The rank that waited least for others in its operations; there is one at least."""
+    return min(works, key=lambda work: work.under_way_s)
+
+
 def together(works: list[RankWork]) -> list[OperationTimes]:
     """The operations of all ranks, those that take most of an iteration first.
 

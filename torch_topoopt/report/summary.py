@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.bench.bounds import bus_gbps, mean_bus_gbps
-from torch_topoopt.plan.rank_work import find_slowest, hidden_part
+from torch_topoopt.plan.rank_work import hidden_part, slowest_of
 from torch_topoopt.report.results import (
     compare_traffic,
     find_accuracy,
@@ -94,7 +94,7 @@ def _traffic(run: Run) -> dict[str, Any]:
 
 def work_figures(ranks: list[RankWork], operations: list[OperationTimes]) -> dict[str, Any]:
     """An iteration of each rank, and its collectives; rates in Gb/s."""
-    slowest = find_slowest({w.rank: w.own_s for w in ranks if w.own_s is not None})
+    slowest = slowest_of(ranks)
     listed = [asdict(work) | {"own_s": work.own_s} for work in ranks]
     for rank in listed:
         del rank["operations"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from torch_topoopt.bench.bounds import bus_gbps, mean_bus_gbps
-from torch_topoopt.plan.rank_work import find_slowest, hidden_part
+from torch_topoopt.plan.rank_work import hidden_part, slowest_of, waited_least
 from torch_topoopt.plan.units import counted, format_gbps
 from torch_topoopt.report.html import (
     MISSING,
@@ -72,7 +72,7 @@ def operations_section(run: Run) -> Markup:
 def _under_way(metrics: Metrics) -> Markup:
     if not metrics.ranks:
         return Markup("")
-    least = min(metrics.ranks, key=lambda work: work.under_way_s)
+    least = waited_least(metrics.ranks)
     text = (
         f"Operations were under way for {seconds(least.under_way_s)} of an iteration of "
         f"{seconds(least.seconds)} on rank {least.rank}, which waited least for others"
@@ -98,7 +98,7 @@ def ranks_section(run: Run) -> Markup:
     if metrics is None or len(metrics.ranks) < 2:
         return Markup("")
     works = sorted(metrics.ranks, key=lambda work: (-(work.own_s or 0.0), work.rank))
-    slowest = find_slowest({w.rank: w.own_s for w in works if w.own_s is not None})
+    slowest = slowest_of(works)
     if any(work.own_s is None for work in works):
         said = "How long a rank waits is not measured where tensors are on an accelerator."
     elif slowest is None:

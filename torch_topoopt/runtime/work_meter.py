@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.plan.rank_work import OperationTimes, RankWork
@@ -100,14 +100,13 @@ class WorkMeter:
         self._clock = clock
         self._times = ThreadTimes()
         self._awake_ns = awake_ns or self._times.awake_ns
-        self._ends: list[_End] = []
+        self._ends: deque[_End] = deque(maxlen=_MOST)
         self._written: tuple[_End, int] | None = None  # and how many iterations there had been
 
     def ended(self, number: int) -> None:
         """`number` iterations are over."""
         end = _End(self._clock(), self._awake_ns())
         self._ends.append(end)
-        del self._ends[:-_MOST]
         if self._path is not None:
             self._write_pace(end, number)
 
@@ -143,7 +142,7 @@ class WorkMeter:
         Times are means over the middle half of the iterations, as those of IterationMeter are.
         """
         calls = dump.calls if dump is not None else ()
-        ends = self._ends[_LEFT_OUT:]
+        ends = list(self._ends)[_LEFT_OUT:]
         if calls and calls[0].record:  # the ring has forgotten what was called before
             ends = [end for end in ends if end.time_ns >= calls[0].called_ns]
         if len(ends) < 2 or not calls:

@@ -26,11 +26,16 @@ def few_servers(servers: int) -> bool:
     return servers < _FEW_SERVERS
 
 
+def times_on_few(servers: int, most: int) -> int:
+    """How many times as much a search may do as on many servers, up to `most`."""
+    return min(max(1, _FEW_SERVERS // servers), most)
+
+
 def default_evaluations(servers: int, operators: int) -> int:
     """The proposals of a round where nobody asks for a number of them.
 
     On 64 servers or more 50 000; on fewer as many more as a proposal costs less, up to eight times,
     as far as that is no more than 4 000 for each operator.
     """
-    times = min(max(1, _FEW_SERVERS // servers), _MOST_TIMES)
+    times = times_on_few(servers, _MOST_TIMES)
     return max(_EVALUATIONS, min(times * _EVALUATIONS, _PER_OPERATOR * operators))

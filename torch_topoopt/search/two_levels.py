@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.search.chains import ChainProgress, ChainResult, ThreadedChains
-from torch_topoopt.search.defaults import DEFAULT_CHAINS
+from torch_topoopt.search.defaults import DEFAULT_CHAINS, times_on_few
 from torch_topoopt.search.mcmc import StrategySearch
 from torch_topoopt.search.ray_chains import RayChains
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 CANDIDATES = 8  # of the chains, priced at flow level
 _REFINING_TASKS = 300_000  # of flow-level simulations: what a dozen strategies of DLRM have
 _MOST_TIMES = 3  # as many on few servers, where a strategy has fewer
-_FEW_SERVERS = 64
 _REFINING_EVALUATIONS = 2_000
 _REFINING_BETA = 2_000.0  # hardly anything that is slower is accepted
 _REFINING_SLACK = 0.01  # the two levels differ by less between strategies that are nearly alike
@@ -94,7 +93,7 @@ class TwoLevelSearch:
             problem.colder(_REFINING_BETA), seed=self._seed, slack=_REFINING_SLACK
         )
         self._refined = chain
-        times = min(_MOST_TIMES, max(1, _FEW_SERVERS // self._problem.cluster.servers))
+        times = times_on_few(self._problem.cluster.servers, _MOST_TIMES)
         most_tasks = chain.tasks + times * _REFINING_TASKS
         left = min(evaluations, _REFINING_EVALUATIONS)
         while left > 0 and chain.tasks < most_tasks:

@@ -28,6 +28,7 @@ _SHORT = dict(
 )
 _WORKLOADS = ("ResNet-152", "CosmoFlow", "DLRM", "GPT-3", "GPT-3 MoE")
 _MESHES = (_HX2, _HX4)
+_LEVELS = {"iteration_s": "at flow level", "packet_s": "packet by packet"}
 _BY_PACKETS = ("DLRM", "GPT-3", "GPT-3 MoE")  # whose packets take less than minutes
 
 # Milliseconds of an iteration, section V-B. Of CosmoFlow the text has overheads: less than 2 % but
@@ -117,27 +118,18 @@ def _make(results: Results, quick: bool) -> Made:
     for workload, of_job in rows.items():
         for network, row in of_job.items():
             printed_ms = _PAPER_MS[workload].get(network)
-            quantities.append(
+            quantities += [
                 Quantity(
-                    f"{network}: iteration (ms), at flow level",
-                    1e3 * row["iteration_s"],
+                    f"{network}: iteration (ms), {level}",
+                    1e3 * row[found],
                     printed_ms,
                     model=workload,
                     mode=row.get("placement", ""),
                     reason=_reason(workload, row, printed_ms),
                 )
-            )
-            if "packet_s" in row:
-                quantities.append(
-                    Quantity(
-                        f"{network}: iteration (ms), packet by packet",
-                        1e3 * row["packet_s"],
-                        printed_ms,
-                        model=workload,
-                        mode=row.get("placement", ""),
-                        reason=_reason(workload, row, printed_ms),
-                    )
-                )
+                for found, level in _LEVELS.items()
+                if found in row
+            ]
             savings: dict[str, float | None] = {}
             for mesh in _MESHES:
                 if mesh in of_job:
