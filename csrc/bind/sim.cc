@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 #include <time.h>
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -220,6 +221,27 @@ void bindFlowProgram(py::module_& module) {
            py::arg("task"));
 }
 
+// Asks `asked`, if there is one, and lets Python handle signals: Ctrl-C ends a long run in either
+// case.
+class KeepGoing {
+ public:
+  explicit KeepGoing(const py::object& asked) : asked_(asked) {}
+
+  bool operator()(double now_s, int finished) {
+    if (asked_.is_none() && std::chrono::steady_clock::now() < due_) return true;
+    const py::gil_scoped_acquire acquire;
+    due_ = std::chrono::steady_clock::now() + kBetweenLooks;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    return asked_.is_none() || asked_(now_s, finished).cast<bool>();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kBetweenLooks{50};
+
+  const py::object& asked_;  // only touched with the interpreter's lock
+  std::chrono::steady_clock::time_point due_ = std::chrono::steady_clock::now() + kBetweenLooks;
+};
+
 }  // namespace
 
 py::dict runProgram(const FlowProgram& program, Network& network, RunOptions options,
@@ -232,12 +254,7 @@ py::dict runProgram(const FlowProgram& program, Network& network, RunOptions opt
   TaskRunner runner(program.hosts());
   options.first_come = program.firstCome();
   options.rounds = program.rounds();
-  if (!keep_going.is_none()) {
-    options.keep_going = [&keep_going](double now_s, int finished) {
-      py::gil_scoped_acquire acquire;
-      return keep_going(now_s, finished).cast<bool>();
-    };
-  }
+  options.keep_going = KeepGoing(keep_going);
   const Outcome* outcome = nullptr;
   double cpu_seconds = 0;
   {

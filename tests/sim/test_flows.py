@@ -7,6 +7,7 @@ import io
 import json
 import math
 import random
+import signal
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -224,6 +225,24 @@ def test_results_as_csv_and_trace(tmp_path: Path) -> None:
         (0, 0.0),
         (1, pytest.approx(3.0)),
     ]
+
+
+def test_a_signal_ends_a_run_that_nobody_asks_about() -> None:
+    class Stopped(BaseException):
+        pass
+
+    def stop(signum: int, frame: object) -> None:
+        raise Stopped
+
+    flow = Flow(0, 1, 3e10, (0,))  # twenty million packets, more than anybody waits for
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    try:
+        with pytest.raises(Stopped):
+            run_flows([FlowLink(0, 1, 1e9)], [flow], level="packet")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_run_can_be_ended_early() -> None:
