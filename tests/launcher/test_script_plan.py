@@ -10,10 +10,11 @@ import pytest
 
 from torch_topoopt.launcher import documents, script_plan
 from torch_topoopt.launcher.console import Terminal
-from torch_topoopt.launcher.run import asked_groups, ranks, run
+from torch_topoopt.launcher.run import asked_groups, ranks
 from torch_topoopt.launcher.run import options as run_options
 from torch_topoopt.launcher.run.asked_groups import AskedGroups
 from torch_topoopt.launcher.run.folder import RunFolder
+from torch_topoopt.launcher.run.in_progress import RunInProgress
 from torch_topoopt.plan import Cluster, Plan
 from torch_topoopt.planner import demand_plan
 from torch_topoopt.profile.script import CollectiveCall, CommunicationTrace, ScriptError
@@ -82,12 +83,12 @@ def test_an_unknown_demand_gets_rings_and_predicts_nothing(servers: int) -> None
     assert documents.with_failures(plan, lambda *_: None).failures is not None
 
 
-def make_job(folder: Path, script: str) -> run.RunInProgress:
+def make_job(folder: Path, script: str) -> RunInProgress:
     """A run of a script, before its first stage."""
     (folder / "train.py").write_text(script)
     options = run_options.parse(["--servers", "4", str(folder / "train.py")])
     results = RunFolder(folder / "here", 0.0)
-    return run.RunInProgress(
+    return RunInProgress(
         options, Terminal(), results, MetricsWriter(results / "metrics.jsonl", 0.0)
     )
 

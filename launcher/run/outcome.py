@@ -1,0 +1,147 @@
+"""The end of a run: tables, report, summary, and the figures of `--json`."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.launcher import console, report
+from torch_topoopt.launcher.plan import plan_tables
+from torch_topoopt.launcher.run import (
+    asked_groups,
+    link_bytes,
+    processor_use,
+    rank_work,
+    tensorboard_log,
+    wandb_log,
+)
+from torch_topoopt.launcher.supervise import timeline
+from torch_topoopt.plan.units import counted, format_bytes, format_seconds
+from torch_topoopt.supervision.recorded_timeline import FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch_topoopt.launcher.run.asked_groups import AskedGroups
+    from torch_topoopt.launcher.run.in_progress import RunInProgress
+    from torch_topoopt.launcher.run.ranks import RankFailure
+    from torch_topoopt.plan import IterationTimes, LinkTraffic, Plan
+
+_SAME = 0.01  # bytes of links that are further apart than this part are not as predicted
+_TRACKERS = {"wandb": wandb_log, "tensorboard": tensorboard_log}
+
+
+def require(trackers: Sequence[str]) -> None:
+    """Raises InputError for a tracker that is not installed."""
+    for name in trackers:
+        _TRACKERS[name].require()
+
+
+def finish(
+    job: RunInProgress,
+    plan: Plan,
+    measured: tuple[list[LinkTraffic], IterationTimes | None, AskedGroups],
+    failures: list[RankFailure],
+    code: int,
+) -> dict[str, Any]:
+    """Report and summary, on the host that leads, and the figures of `--json`."""
+    links, iterations, groups = measured
+    page = report.write(job.folder.path) if job.leads else None
+    tracked = _track(job, plan, links) if page is not None else {}
+    if page is not None and not failures:
+        _tables(job, plan, links, iterations)
+    _summary(job, page, tracked, failed=bool(failures))
+    script = job.options.torchrun.training_script
+    if job.leads and plan.network.links and not (failures or job.options.nccl):
+        if unused := asked_groups.unused_links(groups, measured=bool(links)):
+            console.warning(unused)
+        elif beside := asked_groups.beside(groups):
+            console.warning(beside)
+    for failure in failures:
+        console.error(failure.describe(script))
+    return {
+        "exit_code": code,
+        "run_dir": str(job.folder.path),
+        "report": str(page) if page else None,
+        "wandb": str(tracked["wandb"]) if "wandb" in tracked else None,
+        "tensorboard": str(tracked["tensorboard"]) if "tensorboard" in tracked else None,
+        "stage_s": job.stage_s,
+        "start_up_s": job.start_up_s,
+        "other_processors": job.other_processors,
+        "plan": plan_tables.figures(plan),
+        "groups": groups.figures(),
+        "alltoall": job.all_to_alls.figures(),
+        "links": link_bytes.figures(links),
+        "iterations": link_bytes.iteration_figures(
+            plan, links, iterations, compared=job.options.of_script
+        ),
+        "work": rank_work.figures(job.works),
+        "restarts": [restart.figures() for restart in job.restarts],
+        "failed_ranks": [failure.rank for failure in failures],
+    }
+
+
+def _tables(
+    job: RunInProgress, plan: Plan, links: list[LinkTraffic], iterations: IterationTimes | None
+) -> None:
+    terminal = job.terminal
+    terminal.line()
+    rows = [(name, f"{seconds:.3f}") for name, seconds in job.stage_s.items()]
+    if job.start_up_s is not None and not job.restarts:
+        training_s = job.stage_s["train"] - job.start_up_s
+        rows.append(("  of it start-up and first iteration", f"{job.start_up_s:.3f}"))
+        rows.append(("  of it further training", f"{training_s:.3f}"))
+    terminal.table("Time of each stage", ("stage", "seconds"), rows)
+    if links:
+        link_bytes.show(terminal, plan, links, iterations, compared=job.options.of_script)
+        rank_work.show(terminal, job.works)
+        if iterations is not None and (others := processor_use.described(job.other_processors)):
+            terminal.line(others)
+        if not job.options.of_script and (plan.predicts_bytes or plan.predicts_time):
+            terminal.line(
+                f"not compared with the predictions for {plan.model}, which is not seen to be the "
+                f"model of {job.options.torchrun.training_script}"
+            )
+        compared = link_bytes.iteration_figures(plan, links, iterations)
+        apart = 0.0 if compared is None else compared["link_bytes_difference"]
+        if job.short_calls and (apart is None or apart > _SAME):
+            terminal.line(job.short_calls)
+        total = sum(link.sent_bytes for link in links)
+        terminal.line(f"{format_bytes(total)} on {counted(len(links), 'link')} in all")
+
+
+def _summary(
+    job: RunInProgress, page: Path | None, tracked: dict[str, Path], *, failed: bool
+) -> None:
+    terminal = job.terminal
+    if moves := job.all_to_alls.described():
+        terminal.line(moves)
+    logs = job.folder / "logs"
+    if logs.is_dir():
+        terminal.line(f"logs: {logs}")
+    if "wandb" in tracked:
+        terminal.line(f"Weights & Biases: wandb sync {shlex.quote(str(tracked['wandb']))}")
+    if "tensorboard" in tracked:
+        where = shlex.quote(str(tracked["tensorboard"]))
+        terminal.line(f"TensorBoard: tensorboard --logdir {where}")
+    ended = "failed" if failed else "trained"
+    terminal.line(f"{ended} in {format_seconds(job.stage_s['train'])}; results: {job.folder.path}")
+    if job.options.torchrun.timeline and (job.folder / FOLDER).is_dir():
+        trace, contents = timeline.write(job.folder.path)
+        terminal.line(f"timeline: {trace} ({contents})")
+    if page is not None:
+        terminal.line(f"report: {page}")
+    elif job.site is not None:
+        terminal.line(f"the report is on {job.site.choice.describe(0)}")
+
+
+def _track(job: RunInProgress, plan: Plan, links: list[LinkTraffic]) -> dict[str, Path]:
+    """Where each tracker that was asked for has the run."""
+    options, folder = job.options, job.folder.path
+    if not options.trackers:
+        return {}
+    from torch_topoopt.launcher.run.experiment import read_experiment
+
+    experiment = read_experiment(folder, plan, links)
+    return {name: _TRACKERS[name].write(folder, experiment) for name in options.trackers}

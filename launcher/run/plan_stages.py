@@ -1,0 +1,226 @@
+"""The first two stages of a run: profile the model or trace the script, and plan for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.fabric.cluster import static_plan, switched_plan
+from torch_topoopt.launcher import documents, script_plan
+from torch_topoopt.launcher.errors import InputError, input_errors
+from torch_topoopt.launcher.plan import planning, programs
+from torch_topoopt.launcher.profile import profile
+from torch_topoopt.launcher.run import costs as run_costs
+from torch_topoopt.launcher.run import steps as run_steps
+from torch_topoopt.plan.units import counted, format_gbps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from torch_topoopt.launcher.console import StageProgress, Terminal
+    from torch_topoopt.launcher.run.folder import RunFolder
+    from torch_topoopt.launcher.run.options import RunOptions
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.parallel import Program
+    from torch_topoopt.plan import Demand, Network, Plan
+    from torch_topoopt.processes.fork_server import ForkServer
+    from torch_topoopt.profile.script import CommunicationTrace
+
+# of a run; the first two are here
+STAGES = ("profile", "co-optimise", "wire", "train")
+
+
+class PlanStages:
+    """Profile and co-optimise, unless the user brought a plan.
+
+    After `plan`, `short_calls` says which collectives of a traced script rings do not carry.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        terminal: Terminal,
+        folder: RunFolder,
+        server: ForkServer | None,
+        stage: Callable[[str], AbstractContextManager[StageProgress]],
+    ) -> None:
+        """`server` forks what traces a script; `stage` begins one of STAGES."""
+        self._options = options
+        self._terminal = terminal
+        self._folder = folder
+        self._server = server
+        self._stage = stage
+        self.short_calls = ""
+
+    def plan(self) -> Plan:
+        """Both stages. Raises InputError where there is nothing to plan for."""
+        plan = self._options.plan
+        cluster = self._options.cluster
+        choice = self._options.planning
+        self._terminal.line(
+            planning.assumptions(
+                cluster,
+                choice.space if plan is None and self._options.model else None,
+                "" if plan is None else plan.model,
+                choice.batch_size if plan is None else plan.batch_size,
+            )
+        )
+        if self._options.plan is not None:
+            plan = self._options.plan
+            self._terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} was given")
+        else:
+            plan = self._plan_for_model() or self._plan_for_script()
+        if self._options.site is not None and self._options.site.file.switches:
+            switched_plan.place_on_switches(plan, self._options.site.file)  # or fail on all hosts
+        return plan
+
+    def _plan_for_model(self) -> Plan | None:
+        """None without a model, and where the one that the script seems to have is none."""
+        if not self._options.model:
+            return None
+        try:
+            graph, program = self._profile()
+        except InputError as error:
+            script = self._options.script
+            if script is None or self._options.planning.space != "data-parallel":
+                raise
+            self._terminal.line(f"      {error}; {script.name} is traced instead")
+            return None
+        return self._co_optimise(graph, program)
+
+    def _plan_for_script(self) -> Plan:
+        """For what a trace of the script finds, else for an unknown demand."""
+        from torch_topoopt.planner import demand_plan
+
+        cluster = self._options.cluster
+        demand, trace, why = self._demand_of_script()
+        if trace is None:
+            self._terminal.line(f"      rings for an unknown demand, nothing predicted: {why}")
+        else:
+            documents.save(trace, str(self._folder / "trace.json"))
+            self.short_calls = script_plan.short_calls(trace)
+        with self._stage("co-optimise") as stage:
+            stage.progress(None, "TopologyFinder")
+            arguments = self._options.torchrun
+            with input_errors():
+                plan = demand_plan.plan_for_demand(
+                    cluster,
+                    demand,
+                    trace,
+                    name=script_plan.name_of(arguments.training_script, module=arguments.module),
+                    seed=self._options.seed,
+                    network=self._given_network(),
+                    mode=self._options.planning.options.mode,
+                    routing=self._options.planning.options.routing,
+                )
+            plan = documents.with_failures(plan, stage.progress)
+            stage.result = f"network for this demand, plan {plan.digest()}"
+        return plan
+
+    def _demand_of_script(self) -> tuple[Demand, CommunicationTrace | None, str]:
+        """With the trace that found it, or without one and why."""
+        script, cluster = self._options.script, self._options.cluster
+        if script is None:
+            from torch_topoopt.planner.demand_plan import unknown_demand
+
+            return unknown_demand(cluster), None, self._options.unknown
+        self._terminal.line(
+            f"      tracing {script.name}: its first iterations are run without a network, to see "
+            f"what they communicate (at most {script.limits.time_s:g} s; --model none does without)"
+        )
+        with self._stage("profile") as stage:
+            stage.progress(None, f"tracing {script.name}")
+            demand, trace, why = script_plan.demand_of_script(script, cluster, self._server)
+            found = trace is not None
+            stage.result = script_plan.demand_text(demand) if found else "no demand was found"
+        return demand, trace, why
+
+    def _given_network(self) -> Network | None:
+        """That of the cables, where they are plugged already."""
+        site = self._options.site
+        if site is None or site.file.switches:
+            return None
+        return static_plan.network_of(site.file)
+
+    def _profile(self) -> tuple[OpGraph, Program | None]:
+        with self._stage("profile") as stage:
+            stage.progress(None, self._options.model)
+            program = None
+            choice, cluster = self._options.planning, self._options.cluster
+            if choice.space != "data-parallel":
+                # a pipeline's first stage has its input, and its last its output, already
+                graph, program = programs.graph_and_program(
+                    self._options.model,
+                    boundary=choice.space != "pipeline",
+                    batch_size=choice.batch_size,
+                    accelerators=cluster.servers * cluster.accelerators_per_server,
+                    costs=choice.costs,
+                )
+            else:
+                graph = choice.op_graph(self._options.model, cluster)
+            measured = ""
+            if self._options.measure:
+                graph, measured = run_costs.measured(
+                    graph,
+                    self._options.model,
+                    self._options.cluster,
+                    stage.progress,
+                    emulated=self._options.site is None,
+                )
+            graph, steps = run_steps.measured_graph(
+                graph, self._options, stage.progress, self._server
+            )
+            documents.save(graph, str(self._folder / "opgraph.json"))
+            stage.result = profile.summary(graph)
+        for line in filter(None, (measured, steps)):
+            self._terminal.line(f"      {line}")
+        return graph, program
+
+    def _co_optimise(self, graph: OpGraph, program: Program | None) -> Plan:
+        cluster = self._options.cluster
+        space = self._options.planning.space
+        if program is not None and space != "pipeline":
+            programs.show(self._terminal, program)
+        elif space == "data-parallel":
+            self._terminal.line(
+                f"      data parallelism over all {cluster.servers} servers; --strategy-space full "
+                "also considers tables and operators on some of them"
+            )
+        network = self._given_network()
+        if self._options.site is not None and self._options.site.file.switches:
+            self._terminal.line(
+                f"      {counted(cluster.degree, 'port')} of every server on switches, planned "
+                f"for {format_gbps(cluster.link_gbps)} per link"
+            )
+        elif network is not None:
+            self._terminal.line(
+                f"      {counted(len(network.links) // 2, 'cable')} that are plugged already, of "
+                f"{format_gbps(cluster.link_gbps)} or more"
+            )
+        elif self._options.gbps is None:
+            self._terminal.line(
+                f"      no --bandwidth: planned for {format_gbps(cluster.link_gbps)} per link, "
+                "links as fast as this machine"
+            )
+        with self._stage("co-optimise") as stage:
+            plan = self._options.planning.plan(
+                graph, cluster, stage.progress, network=network, program=program
+            )
+            plan, steps = self._price_as_measured(graph, plan, stage)
+            plan = documents.with_failures(plan, stage.progress)
+            stage.result = f"{counted(len(plan.rounds), 'round')}, plan {plan.digest()}"
+        if steps:
+            self._terminal.line(f"      as planned: {steps}")
+        return plan
+
+    def _price_as_measured(
+        self, graph: OpGraph, plan: Plan, stage: StageProgress
+    ) -> tuple[Plan, str]:
+        """A plan that is more than data parallel, priced by its own steps; what was measured."""
+        if not run_steps.measures(self._options) or plan.is_data_parallel:
+            return plan, ""
+        graph, plan, steps = run_steps.measured_plan(
+            graph, plan, self._options, stage.progress, self._server
+        )
+        documents.save(graph, str(self._folder / "opgraph.json"))
+        return plan, steps
