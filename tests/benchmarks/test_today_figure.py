@@ -17,7 +17,7 @@ def test_every_architecture_gets_the_fastest_of_what_experts_try(
 ) -> None:
     row = on_every_network(
         **{"model": model, "servers": 4, "degree": 2, "gbps": 100.0},
-        **{"micro_batches": micro_batches, "priced": priced, "seed": 0},
+        **{"micro_batches": micro_batches, "priced": priced, "max_transfers": 100_000, "seed": 0},
     )
     times, chosen = row["iteration_s"], row["strategy"]
     names = {"TopoOpt, paper", "TopoOpt, best", *ARCHITECTURES} - {"topoopt"}

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Strategy
 
 _ADAM = 2.0  # bytes that the optimizer keeps for each byte of gradients
-_MAX_TRANSFERS = 100_000  # one way: a mixture's experts on groups of 16 or 32 of 128 servers
 _BEST_WIRED = 2  # strategies, by mode best
 _MOVING = ("ocs-reconfig", "ocs-reconfig-no-forwarding", "sip-ml")
 _MOST_MOVING = 128  # servers among which circuits may move here
@@ -32,7 +31,8 @@ _MOST_MOVING = 128  # servers among which circuits may move here
 _Times = dict[str, tuple[float, str]]  # seconds and the strategy, by network
 
 
-# parameters: the model, its cluster, its parts, and the strategies on every network
+# parameters: the model, its cluster, its parts, and the strategies on every network, which have at
+# most `max_transfers` transfers one way
 def on_every_network(
     *,
     model: str,
@@ -41,6 +41,7 @@ def on_every_network(
     gbps: float,
     micro_batches: int,
     priced: int,
+    max_transfers: int,
     seed: int,
 ) -> Any:
     """Seconds of an iteration on each architecture, of the fastest of `priced` strategies there.
@@ -53,7 +54,7 @@ def on_every_network(
     """
     graph = graph_of(model, servers)
     cluster = cluster_of(servers, degree, gbps)
-    tried = _strategies(graph, cluster, micro_batches, priced)
+    tried = _strategies(graph, cluster, micro_batches, max_transfers, priced)
     times = _on_topoopt(graph, cluster, tried, micro_batches, seed)
     impossible: dict[str, str] = {}
     for name, build in ARCHITECTURES.items():
@@ -104,7 +105,7 @@ def _on_topoopt(
 
 
 def _strategies(
-    graph: OpGraph, cluster: Cluster, micro_batches: int, most: int
+    graph: OpGraph, cluster: Cluster, micro_batches: int, max_transfers: int, most: int
 ) -> dict[str, Strategy]:
     """By name, the fastest on an ideal switch; of those that are equally fast, the first."""
     problem = SearchProblem(
@@ -112,7 +113,7 @@ def _strategies(
         dimensions=DIMENSIONS,
         micro_batches=micro_batches,
         optimizer_factor=_ADAM,
-        max_transfers=_MAX_TRANSFERS,
+        max_transfers=max_transfers,
     )
     named = expert_strategies(problem, runs=False)
     job = lower_job(graph, cluster, degrees_of(named.values()), micro_batches=micro_batches)
