@@ -11,12 +11,15 @@ median of the rounds' ratios. `cpu` is processor time of both ends together, use
 the bytes that have arrived.
 
 `socket` is the least that the same processor needs for it: a bare loop of send and one of recv, 128
-KiB a call, which take no heed of what the bytes are. `copy` is a copy in memory by one core.
+KiB a call, which take no heed of what the bytes are. They send and fill the same 128 KiB again and
+again, as iperf3 does, which stay in the processor's cache; `messages` is the same loop through as
+many bytes as our messages under way have, which do not. `copy` is a copy in memory by one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -178,23 +181,27 @@ def iperf3(setting: Setting, connections: int, seconds: float) -> Sample:
     return two_ends(setting, run)
 
 
-def bare_socket(setting: Setting, seconds: float) -> Sample:
-    """One process that sends, one that receives: no frames, nobody to wake."""
+def bare_socket(setting: Setting, seconds: float, memory_bytes: int = _PIECE_BYTES) -> Sample:
+    """One process that sends, one that receives: no frames, nobody to wake. Both go round and round
+    through so much memory."""
 
     def run(end: int, address: str) -> tuple[float, float, float]:
-        piece = bytearray(_PIECE_BYTES)
+        memory = memoryview(bytearray(memory_bytes))
+        pieces = itertools.cycle(
+            [memory[at : at + _PIECE_BYTES] for at in range(0, memory_bytes, _PIECE_BYTES)]
+        )
         moved = 0
         if end == 0:
             with socket.create_connection((address, _PORT)) as connection:
                 cpu, begin = _cpu_s(), time.perf_counter()
                 while time.perf_counter() < begin + seconds:
-                    moved += connection.send(piece)
+                    moved += connection.send(next(pieces))
         else:
             with socket.create_server((address, _PORT)) as server:
                 connection, _ = server.accept()
             with connection:
                 cpu, begin = _cpu_s(), time.perf_counter()
-                while count := connection.recv_into(piece):
+                while count := connection.recv_into(next(pieces)):
                     moved += count
         return moved, time.perf_counter() - begin, _cpu_s() - cpu
 
@@ -216,7 +223,7 @@ def memory_copy(seconds: float) -> Sample:
 
 
 def measure(setting: Setting, options: argparse.Namespace) -> dict[str, list[Sample]]:
-    """The samples of all rounds by name: "ours 4", "iperf3 4", "socket", "copy"."""
+    """The samples of all rounds by name: "ours 4", "iperf3 4", "socket", "messages", "copy"."""
     samples: dict[str, list[Sample]] = {}
     for _ in range(options.rounds):
         for connections in options.connections:
@@ -225,6 +232,9 @@ def measure(setting: Setting, options: argparse.Namespace) -> dict[str, list[Sam
             peer = iperf3(setting, connections, options.seconds)
             samples.setdefault(f"iperf3 {connections}", []).append(peer)
         samples.setdefault("socket", []).append(bare_socket(setting, options.seconds))
+        memory_bytes = _UNDER_WAY * options.message_bytes
+        large = bare_socket(setting, options.seconds, memory_bytes)
+        samples.setdefault("messages", []).append(large)
     samples["copy"] = [memory_copy(options.seconds)]
     return samples
 

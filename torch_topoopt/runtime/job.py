@@ -259,6 +259,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         cables=cable_ends(extension, plan, wiring, layout, per_link),
         servers=list(layout.server_of),
         silence_limit=limit,
+        workers=asked.reduce_threads,
     )
     job = Job(
         plan, wiring, layout, place, meeting.life, timeout, extension, session, links.identity
