@@ -8,7 +8,7 @@ Two hosts with one cable that has no rate: one machine's loopback device, or a v
 network namespaces. Ours: rank 0 sends messages to rank 1, of which four are under way. iperf3: its
 client sends for as long. Rounds of both alternate; `x` is how many times as fast ours is, the
 median of the rounds' ratios. `cpu` is processor time of both ends together, user and system, over
-the bytes that have arrived.
+the bytes that have arrived. `threads` is ours with TOPOOPT_LINK_THREADS=1.
 
 `socket` is the least that the same processor needs for it: a bare loop of send and one of recv, 128
 KiB a call, which take no heed of what the bytes are. They send and fill the same 128 KiB again and
@@ -96,11 +96,14 @@ def _exchange(rank: int, tensors: list[torch.Tensor], count: int) -> None:
         work.wait()
 
 
-def ours(setting: Setting, connections: int, message_bytes: int, seconds: float) -> Sample:
+def ours(
+    setting: Setting, connections: int, message_bytes: int, seconds: float, *, threads: bool = False
+) -> Sample:
     """Messages from rank 0 to rank 1 for about so many seconds."""
 
     def run(rank: int) -> tuple[int, float, float]:
         os.environ["TOPOOPT_CONNECTIONS"] = str(connections)
+        os.environ["TOPOOPT_LINK_THREADS"] = str(int(threads))
         torch.set_num_threads(1)
         setting.become(rank)
         dist.init_process_group("topoopt")
@@ -223,12 +226,17 @@ def memory_copy(seconds: float) -> Sample:
 
 
 def measure(setting: Setting, options: argparse.Namespace) -> dict[str, list[Sample]]:
-    """The samples of all rounds by name: "ours 4", "iperf3 4", "socket", "messages", "copy"."""
+    """The samples of all rounds by name: "ours 4", "threads 4", "iperf3 4", "socket", ..."""
     samples: dict[str, list[Sample]] = {}
     for _ in range(options.rounds):
         for connections in options.connections:
             own = ours(setting, connections, options.message_bytes, options.seconds)
             samples.setdefault(f"ours {connections}", []).append(own)
+            if options.link_threads:
+                own = ours(
+                    *(setting, connections, options.message_bytes, options.seconds), threads=True
+                )
+                samples.setdefault(f"threads {connections}", []).append(own)
             peer = iperf3(setting, connections, options.seconds)
             samples.setdefault(f"iperf3 {connections}", []).append(peer)
         samples.setdefault("socket", []).append(bare_socket(setting, options.seconds))
@@ -260,7 +268,8 @@ def benchmark(options: argparse.Namespace) -> None:
         print(f"# one cable, {options.on}; messages of {options.message_bytes} bytes")
         samples = measure(setting, options)
     for name, list_ in samples.items():
-        peers = samples.get(name.replace("ours", "iperf3")) if name.startswith("ours") else None
+        own, _, number = name.partition(" ")
+        peers = samples[f"iperf3 {number}"] if own in ("ours", "threads") else None
         print(line(name, list_, peers))
     if options.json:
         runs = {name: [asdict(sample) for sample in list_] for name, list_ in samples.items()}
@@ -282,6 +291,9 @@ def main() -> int:
     parser.add_argument("--on", choices=("loopback", "veth"), default="loopback")
     parser.add_argument("--connections", type=_numbers, default=[1, 4], metavar="N,N")
     parser.add_argument("--message-bytes", type=parse_size, default=16 << 20, metavar="SIZE")
+    parser.add_argument(
+        "--link-threads", action="store_true", help="also ours with threads of each connection"
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mtu", type=int, default=1500, help="of the veth pair")

@@ -7,7 +7,7 @@ namespace topoopt {
 namespace {
 
 // Of a chunk, that one worker adds at a time: two of them stay in a core's cache.
-constexpr size_t kPieceBytes = 128 << 10;
+constexpr size_t kPieceBytes = 64 << 10;
 
 }  // namespace
 

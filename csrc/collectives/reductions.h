@@ -18,7 +18,7 @@ namespace topoopt {
 class Reductions {
  public:
   // Shorter chunks are added in less time than handing them over takes.
-  static constexpr size_t kLeastBytes = 256 << 10;
+  static constexpr size_t kLeastBytes = 128 << 10;
 
   // `workers` may be nullptr; what is given outlives this object.
   Reductions(Reactor& reactor, WorkerPool* workers);
