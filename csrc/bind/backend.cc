@@ -110,7 +110,8 @@ void bindConfigs(py::module_& module) {
       "A connected link, whose descriptor a Session takes over. `kind`: \"socket\", \"shm\" or "
       "\"fabric\", over libfabric's `provider`; `peer`: the rank at the other end; `cable`: its "
       "index among the session's cables, -1 for ranks of one server; `tls_key`: 32 bytes that "
-      "both ends share, with which the link is encrypted, or none; `threads`: the long batches of a "
+      "both ends share, with which the link is encrypted, or none; `threads`: the long batches of "
+      "a "
       "fast socket that is not encrypted are moved by threads of its own.")
       .def(py::init([](const plan::Link& link, int fd, bool sends, LinkKind kind, int peer,
                        int cable, const py::bytes& tls_key, const std::string& provider,

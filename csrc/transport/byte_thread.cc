@@ -43,8 +43,7 @@ ByteThread::ByteThread(Way way, const std::optional<cpu_set_t>& processors)
       over_event_(event()),
       interrupt_event_(event()),
       thread_(quietThread([this, processors] { loop(processors); })) {
-  pthread_setname_np(thread_.native_handle(),
-                     way == Way::kRead ? "topoopt-read" : "topoopt-write");
+  pthread_setname_np(thread_.native_handle(), way == Way::kRead ? "topoopt-read" : "topoopt-write");
 }
 
 ByteThread::~ByteThread() {

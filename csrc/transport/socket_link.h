@@ -51,7 +51,7 @@ class SocketLink : public Link {
   Descriptor socket_;
   size_t most_per_write_ = kBatchBytes;
   uint32_t most_payload_ = kNeighbourPayloadBytes;
-  int wake_bytes_ = 1;                   // the socket is readable, for epoll, from so many bytes on
+  int wake_bytes_ = 1;  // the socket is readable, for epoll, from so many bytes on
   bool watches_reading_ = false;
   bool end_seen_ = false;                // the end, or an error, is behind what is still to read
   Reactor::Clock::time_point looked_{};  // when acknowledged() was called

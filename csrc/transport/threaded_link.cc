@@ -68,10 +68,8 @@ Io ThreadedLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
   size_t bytes = 0;
   for (int i = 0; i < part_count; ++i) bytes += parts[i].iov_len;
   if (bytes < kLeastBytes || !fast()) return SocketLink::writeBytes(parts, part_count, count);
-  ByteThread::Batch batch{.fd = descriptor(),
-                          .part_count = part_count,
-                          .wanted = bytes,
-                          .most_per_call = batchBytes()};
+  ByteThread::Batch batch{
+      .fd = descriptor(), .part_count = part_count, .wanted = bytes, .most_per_call = batchBytes()};
   std::copy_n(parts, part_count, batch.parts.begin());
   writer_.begin(batch);
   return Io::kBlocked;

@@ -63,9 +63,7 @@ def check(arguments: argparse.Namespace) -> None:
             f"or choose {TCP}"
         )
     kind = arguments.transport or TCP
-    if arguments.link_threads and (
-        why := why_no_link_threads(kind, encrypted=arguments.encrypt)
-    ):
+    if arguments.link_threads and (why := why_no_link_threads(kind, encrypted=arguments.encrypt)):
         raise InputError(f"link-threads: {why}; leave out --link-threads")
     workers = arguments.reduce_threads
     if workers is not None and not 0 <= workers <= MOST_REDUCE_THREADS:

@@ -41,9 +41,9 @@ class Cables : public testing::TestWithParam<Moved> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    AllKinds, Cables, testing::Values(Moved::kPlain, Moved::kEncrypted, Moved::kByThreads),
-    [](const auto& moved) { return nameOf(moved.param); });
+INSTANTIATE_TEST_SUITE_P(AllKinds, Cables,
+                         testing::Values(Moved::kPlain, Moved::kEncrypted, Moved::kByThreads),
+                         [](const auto& moved) { return nameOf(moved.param); });
 
 // ---- ways around -------------------------------------------------------------------------------
 

@@ -31,7 +31,8 @@ TEST(WorkerPool, EveryPieceRunsOnceAndDoneComesAfterTheLast) {
       pool.run(
           pieces.size(), [&](size_t number) { ++pieces[number]; },
           [&] {
-            whole += std::all_of(pieces.begin(), pieces.end(), [](const auto& n) { return n == 1; });
+            whole +=
+                std::all_of(pieces.begin(), pieces.end(), [](const auto& n) { return n == 1; });
           });
     }
   }
@@ -56,7 +57,8 @@ std::vector<std::vector<float>> values(TestRandom& random) {
 class Sums : public testing::Test {
  protected:
   static NetworkOptions options(size_t workers) {
-    return {.size = kMembers, .cables = ringOf(kMembers), .threads = workers > 0, .workers = workers};
+    return {
+        .size = kMembers, .cables = ringOf(kMembers), .threads = workers > 0, .workers = workers};
   }
   void call(Members& members, std::vector<std::vector<float>>& data, size_t from = 0) {
     for (int member = static_cast<int>(from); member < kMembers; ++member) {

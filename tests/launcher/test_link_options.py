@@ -35,7 +35,10 @@ def parsed(*argv: str, controller: str | None = None) -> argparse.Namespace:
             ("--link-threads", "--reduce-threads", "4"),
             {"TOPOOPT_LINK_THREADS": "1", "TOPOOPT_REDUCE_THREADS": "4"},
         ),
-        (("--reduce-threads", "0", "--encrypt"), {"TOPOOPT_ENCRYPT": "1", "TOPOOPT_REDUCE_THREADS": "0"}),
+        (
+            ("--reduce-threads", "0", "--encrypt"),
+            {"TOPOOPT_ENCRYPT": "1", "TOPOOPT_REDUCE_THREADS": "0"},
+        ),
     ],
 )
 def test_ranks_find_what_was_asked(argv: tuple[str, ...], variables: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from torch_topoopt.runtime.transport import TCP, transport_asked
 
 @dataclass(frozen=True)
 class AskedLinks:
-    """`connections` of each link; None: as many as fit its rate. Threads are a rank's own matter."""
+    """`connections` of each link; None: as many as fit its rate. Each rank has its own threads."""
 
     encrypted: bool = False
     transport: str = TCP
