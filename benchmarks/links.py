@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import resource
@@ -169,7 +170,10 @@ def iperf3(setting: Setting, connections: int, seconds: float) -> Sample:
     """iperf3's client and its server, which takes one test."""
 
     def run(end: int, address: str) -> tuple[float, float, float]:
-        sending = ["-c", address, "-P", str(connections), "-t", f"{seconds:g}"]
+        whole_s = max(
+            1, math.ceil(seconds)
+        )  # of a fraction it takes the whole part, and 0 for ever
+        sending = ["-c", address, "-P", str(connections), "-t", str(whole_s)]
         receiving = ["-s", "-1", "-B", address]
         command = ["iperf3", "-J", "-p", str(_PORT), *(receiving if end else sending)]
         cpu = _cpu_s(resource.RUSAGE_CHILDREN)
