@@ -170,9 +170,7 @@ def iperf3(setting: Setting, connections: int, seconds: float) -> Sample:
     """iperf3's client and its server, which takes one test."""
 
     def run(end: int, address: str) -> tuple[float, float, float]:
-        whole_s = max(
-            1, math.ceil(seconds)
-        )  # of a fraction it takes the whole part, and 0 for ever
+        whole_s = max(1, math.ceil(seconds))  # it drops a fraction, and goes on for ever at 0
         sending = ["-c", address, "-P", str(connections), "-t", str(whole_s)]
         receiving = ["-s", "-1", "-B", address]
         command = ["iperf3", "-J", "-p", str(_PORT), *(receiving if end else sending)]
