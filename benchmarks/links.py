@@ -8,16 +8,20 @@ Two hosts with one cable that has no rate: one machine's loopback device, or a v
 network namespaces. Ours: rank 0 sends messages to rank 1, of which four are under way. iperf3: its
 client sends for as long. Rounds of both alternate; `x` is how many times as fast ours is, the
 median of the rounds' ratios. `cpu` is processor time of both ends together, user and system, over
-the bytes that have arrived.
+the bytes that have arrived. `threads` is ours with TOPOOPT_LINK_THREADS=1.
 
 `socket` is the least that the same processor needs for it: a bare loop of send and one of recv, 128
-KiB a call, which take no heed of what the bytes are. `copy` is a copy in memory by one core.
+KiB a call, which take no heed of what the bytes are. They send and fill the same 128 KiB again and
+again, as iperf3 does, which stay in the processor's cache; `messages` is the same loop through as
+many bytes as our messages under way have, which do not. `copy` is a copy in memory by one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import multiprocessing
 import os
 import resource
@@ -93,11 +97,14 @@ def _exchange(rank: int, tensors: list[torch.Tensor], count: int) -> None:
         work.wait()
 
 
-def ours(setting: Setting, connections: int, message_bytes: int, seconds: float) -> Sample:
+def ours(
+    setting: Setting, connections: int, message_bytes: int, seconds: float, *, threads: bool = False
+) -> Sample:
     """Messages from rank 0 to rank 1 for about so many seconds."""
 
     def run(rank: int) -> tuple[int, float, float]:
         os.environ["TOPOOPT_CONNECTIONS"] = str(connections)
+        os.environ["TOPOOPT_LINK_THREADS"] = str(int(threads))
         torch.set_num_threads(1)
         setting.become(rank)
         dist.init_process_group("topoopt")
@@ -163,7 +170,8 @@ def iperf3(setting: Setting, connections: int, seconds: float) -> Sample:
     """iperf3's client and its server, which takes one test."""
 
     def run(end: int, address: str) -> tuple[float, float, float]:
-        sending = ["-c", address, "-P", str(connections), "-t", f"{seconds:g}"]
+        whole_s = max(1, math.ceil(seconds))  # it drops a fraction, and goes on for ever at 0
+        sending = ["-c", address, "-P", str(connections), "-t", str(whole_s)]
         receiving = ["-s", "-1", "-B", address]
         command = ["iperf3", "-J", "-p", str(_PORT), *(receiving if end else sending)]
         cpu = _cpu_s(resource.RUSAGE_CHILDREN)
@@ -178,23 +186,27 @@ def iperf3(setting: Setting, connections: int, seconds: float) -> Sample:
     return two_ends(setting, run)
 
 
-def bare_socket(setting: Setting, seconds: float) -> Sample:
-    """One process that sends, one that receives: no frames, nobody to wake."""
+def bare_socket(setting: Setting, seconds: float, memory_bytes: int = _PIECE_BYTES) -> Sample:
+    """One process that sends, one that receives: no frames, nobody to wake. Both go round and round
+    through so much memory."""
 
     def run(end: int, address: str) -> tuple[float, float, float]:
-        piece = bytearray(_PIECE_BYTES)
+        memory = memoryview(bytearray(memory_bytes))
+        pieces = itertools.cycle(
+            [memory[at : at + _PIECE_BYTES] for at in range(0, memory_bytes, _PIECE_BYTES)]
+        )
         moved = 0
         if end == 0:
             with socket.create_connection((address, _PORT)) as connection:
                 cpu, begin = _cpu_s(), time.perf_counter()
                 while time.perf_counter() < begin + seconds:
-                    moved += connection.send(piece)
+                    moved += connection.send(next(pieces))
         else:
             with socket.create_server((address, _PORT)) as server:
                 connection, _ = server.accept()
             with connection:
                 cpu, begin = _cpu_s(), time.perf_counter()
-                while count := connection.recv_into(piece):
+                while count := connection.recv_into(next(pieces)):
                     moved += count
         return moved, time.perf_counter() - begin, _cpu_s() - cpu
 
@@ -216,15 +228,23 @@ def memory_copy(seconds: float) -> Sample:
 
 
 def measure(setting: Setting, options: argparse.Namespace) -> dict[str, list[Sample]]:
-    """The samples of all rounds by name: "ours 4", "iperf3 4", "socket", "copy"."""
+    """The samples of all rounds by name: "ours 4", "threads 4", "iperf3 4", "socket", ..."""
     samples: dict[str, list[Sample]] = {}
     for _ in range(options.rounds):
         for connections in options.connections:
             own = ours(setting, connections, options.message_bytes, options.seconds)
             samples.setdefault(f"ours {connections}", []).append(own)
+            if options.link_threads:
+                own = ours(
+                    *(setting, connections, options.message_bytes, options.seconds), threads=True
+                )
+                samples.setdefault(f"threads {connections}", []).append(own)
             peer = iperf3(setting, connections, options.seconds)
             samples.setdefault(f"iperf3 {connections}", []).append(peer)
         samples.setdefault("socket", []).append(bare_socket(setting, options.seconds))
+        memory_bytes = _UNDER_WAY * options.message_bytes
+        large = bare_socket(setting, options.seconds, memory_bytes)
+        samples.setdefault("messages", []).append(large)
     samples["copy"] = [memory_copy(options.seconds)]
     return samples
 
@@ -250,7 +270,8 @@ def benchmark(options: argparse.Namespace) -> None:
         print(f"# one cable, {options.on}; messages of {options.message_bytes} bytes")
         samples = measure(setting, options)
     for name, list_ in samples.items():
-        peers = samples.get(name.replace("ours", "iperf3")) if name.startswith("ours") else None
+        own, _, number = name.partition(" ")
+        peers = samples[f"iperf3 {number}"] if own in ("ours", "threads") else None
         print(line(name, list_, peers))
     if options.json:
         runs = {name: [asdict(sample) for sample in list_] for name, list_ in samples.items()}
@@ -272,6 +293,9 @@ def main() -> int:
     parser.add_argument("--on", choices=("loopback", "veth"), default="loopback")
     parser.add_argument("--connections", type=_numbers, default=[1, 4], metavar="N,N")
     parser.add_argument("--message-bytes", type=parse_size, default=16 << 20, metavar="SIZE")
+    parser.add_argument(
+        "--link-threads", action="store_true", help="also ours with threads of each connection"
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mtu", type=int, default=1500, help="of the veth pair")

@@ -20,7 +20,8 @@ class LinkSpec:
     A connected link, whose descriptor a Session takes over. `kind`: "socket", "shm" or "fabric",
     over libfabric's `provider`; `peer`: the rank at the other end; `cable`: its index among the
     session's cables, -1 for ranks of one server; `tls_key`: 32 bytes that both ends share, with
-    which the link is encrypted, or none.
+    which the link is encrypted, or none; `threads`: the long batches of a fast socket that is not
+    encrypted are moved by threads of its own.
     """
     def __init__(
         self,
@@ -32,6 +33,7 @@ class LinkSpec:
         cable: int = -1,
         tls_key: bytes = b"",
         provider: str = "",
+        threads: bool = False,
     ) -> None: ...
 
 class CableEnds:
@@ -177,10 +179,12 @@ class Session:
         cables: collections.abc.Sequence[CableEnds] = [],
         servers: collections.abc.Sequence[int] = [],
         silence_limit: datetime.timedelta = ...,
+        workers: int = 0,
     ) -> None:
         """
         `cables` are those of all ranks, in the same order on all, or none; `servers`: the server of
-        each rank. A rank that says nothing for `silence_limit` fails the session.
+        each rank. A rank that says nothing for `silence_limit` fails the session. So many
+        `workers`, threads, add up long chunks of collectives.
         """
     def begin_iteration(self) -> int:
         """

@@ -71,7 +71,7 @@ std::shared_ptr<Session> makeSession(int rank, int size, std::vector<LinkSpec> l
                                      std::optional<std::shared_ptr<FlightRecorder>> recorder,
                                      std::optional<SupervisorConfig> supervision,
                                      std::vector<CableEnds> cables, std::vector<int> servers,
-                                     std::chrono::milliseconds silence_limit) {
+                                     std::chrono::milliseconds silence_limit, size_t workers) {
   return std::make_shared<Session>(EndpointConfig{.rank = rank,
                                                   .size = size,
                                                   .links = std::move(links),
@@ -79,7 +79,8 @@ std::shared_ptr<Session> makeSession(int rank, int size, std::vector<LinkSpec> l
                                                   .window_bytes = window_bytes,
                                                   .cables = std::move(cables),
                                                   .servers = std::move(servers),
-                                                  .silence_limit = silence_limit},
+                                                  .silence_limit = silence_limit,
+                                                  .workers = workers},
                                    std::move(closed), recorder.value_or(nullptr),
                                    std::move(supervision));
 }
@@ -109,13 +110,18 @@ void bindConfigs(py::module_& module) {
       "A connected link, whose descriptor a Session takes over. `kind`: \"socket\", \"shm\" or "
       "\"fabric\", over libfabric's `provider`; `peer`: the rank at the other end; `cable`: its "
       "index among the session's cables, -1 for ranks of one server; `tls_key`: 32 bytes that "
-      "both ends share, with which the link is encrypted, or none.")
+      "both ends share, with which the link is encrypted, or none; `threads`: the long batches of "
+      "a "
+      "fast socket that is not encrypted are moved by threads of its own.")
       .def(py::init([](const plan::Link& link, int fd, bool sends, LinkKind kind, int peer,
-                       int cable, const py::bytes& tls_key, const std::string& provider) {
-             return LinkSpec{link, fd, sends, kind, peer, nullptr, cable, tls_key, provider};
+                       int cable, const py::bytes& tls_key, const std::string& provider,
+                       bool threads) {
+             return LinkSpec{link,    fd,    sends,   kind,     peer,
+                             nullptr, cable, tls_key, provider, threads};
            }),
            py::arg("link"), py::arg("fd"), py::arg("sends"), py::arg("kind"), py::arg("peer"),
-           py::arg("cable") = kNoCable, py::arg("tls_key") = py::bytes(), py::arg("provider") = "");
+           py::arg("cable") = kNoCable, py::arg("tls_key") = py::bytes(), py::arg("provider") = "",
+           py::arg("threads") = false);
   module.def("fabric_version", &fabricVersion,
              "The release of libfabric that is installed; \"\": none that this build can use.");
   module.def("fabric_missing", &fabricMissing,
@@ -322,8 +328,10 @@ PYBIND11_MODULE(_backend, module) {
            py::arg("cables") = std::vector<topoopt::CableEnds>{},
            py::arg("servers") = std::vector<int>{},
            py::arg("silence_limit") = topoopt::EndpointConfig{}.silence_limit,
+           py::arg("workers") = 0,
            "`cables` are those of all ranks, in the same order on all, or none; `servers`: the "
-           "server of each rank. A rank that says nothing for `silence_limit` fails the session.")
+           "server of each rank. A rank that says nothing for `silence_limit` fails the session. "
+           "So many `workers`, threads, add up long chunks of collectives.")
       .def("link_traffic", &topoopt::linkTraffic, no_gil)
       .def("held_memory", &topoopt::heldMemory, no_gil,
            "Bytes that this rank holds for others, now and at most: relay, early, buffer.")

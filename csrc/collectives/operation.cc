@@ -7,7 +7,11 @@ namespace topoopt {
 
 Operation::Operation(Endpoint& endpoint, uint32_t channel, std::vector<int> ranks,
                      std::function<void(std::exception_ptr)> done)
-    : endpoint_(endpoint), channel_(channel), ranks_(std::move(ranks)), done_(std::move(done)) {}
+    : endpoint_(endpoint),
+      channel_(channel),
+      ranks_(std::move(ranks)),
+      done_(std::move(done)),
+      reductions_(endpoint.reactor(), endpoint.workers()) {}
 
 void Operation::start(Setup setup, std::function<void()> wake) {
   setup_ = std::move(setup);
@@ -83,6 +87,7 @@ void Operation::endLanding() {
 }
 
 void Operation::cancel() {
+  reductions_.settle();
   endLanding();
   running_ = false;
   reporting_ = false;
@@ -226,20 +231,46 @@ void Operation::completeInTurn(StepRef step) {
     if (receive.reduce && !(landed(receive.target) && landed(receive.operand))) {
       return unlanded_.push_back(step);
     }
-    if (receive.reduce) {
-      reduceInto(setup_.type, setup_.op, at(receive.target), at(receive.operand),
-                 receive.target.bytes / elementSize(setup_.type));
-    }
-    arrival(step) = Arrival::kComplete;
-    --receives_left_;
-    if (setup_.landing) {
-      const Range& written = receive.reduce ? receive.target : receive.into;
-      if (written.buffer != Buffer::kScratch) setup_.landing->wrote(at(written), written.bytes);
-    }
-    stepOver(step.lane);
-    if (running_) advanceAfter(step.lane);
+    if (receive.reduce && !reduced(step)) return;
+    complete(step);
     step = receive.turn_next;
   }
+}
+
+// False if a worker adds it, after which onReduced() goes on: until then it is not complete, and
+// nothing that waits for it uses its memory.
+bool Operation::reduced(const StepRef& step) {
+  const Receive& receive = lane(step.lane).receives[step.index];
+  const size_t bytes = receive.target.bytes;
+  const size_t count = bytes / elementSize(setup_.type);
+  if (!reductions_.take(bytes)) {
+    reduceInto(setup_.type, setup_.op, at(receive.target), at(receive.operand), count);
+    return true;
+  }
+  arrival(step) = Arrival::kReducing;
+  reductions_.begin(setup_.type, setup_.op, at(receive.target), at(receive.operand), count,
+                    [this, step] { onReduced(step); });
+  return false;
+}
+
+void Operation::onReduced(const StepRef& step) {
+  if (!running_) return;
+  ++depth_;
+  complete(step);
+  completeInTurn(lane(step.lane).receives[step.index].turn_next);
+  leave();
+}
+
+void Operation::complete(const StepRef& step) {
+  const Receive& receive = lane(step.lane).receives[step.index];
+  arrival(step) = Arrival::kComplete;
+  --receives_left_;
+  if (setup_.landing) {
+    const Range& written = receive.reduce ? receive.target : receive.into;
+    if (written.buffer != Buffer::kScratch) setup_.landing->wrote(at(written), written.bytes);
+  }
+  stepOver(step.lane);
+  if (running_) advanceAfter(step.lane);
 }
 
 void Operation::stepOver(int index) {
@@ -270,6 +301,7 @@ void Operation::hurrySends() {
 void Operation::leave() {
   if (depth_ == 1) hurrySends();
   if (--depth_ > 0 || running_ || !std::exchange(reporting_, false)) return;
+  if (error_) reductions_.settle();
   const auto prepared = std::move(setup_.prepared);
   endLanding();
   if (!error_) {

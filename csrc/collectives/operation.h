@@ -15,6 +15,7 @@
 
 #include "collectives/call.h"
 #include "collectives/landing.h"
+#include "collectives/reductions.h"
 #include "common/reduce.h"
 #include "plan/schedule_cache.h"
 #include "transport/endpoint.h"
@@ -78,7 +79,7 @@ class Operation {
     bool advancing = false;
     bool again = false;
   };
-  enum class Arrival : uint8_t { kPending, kArrived, kComplete };
+  enum class Arrival : uint8_t { kPending, kArrived, kReducing, kComplete };
   enum class Departure : uint8_t { kPending, kAwaited, kComplete };  // kAwaited: a step waits
 
   uint32_t channel() const { return setup_.channel.value_or(channel_); }
@@ -105,6 +106,9 @@ class Operation {
   void onReceived(const StepRef& step, std::exception_ptr error);
   void onSent(const StepRef& step, std::exception_ptr error);
   void completeInTurn(StepRef step);
+  bool reduced(const StepRef& step);
+  void onReduced(const StepRef& step);
+  void complete(const StepRef& step);
   void stepOver(int index);
   bool freed(const StepRef& send);
   void hurrySends();
@@ -128,6 +132,7 @@ class Operation {
   std::exception_ptr error_;
   bool running_ = false;
   bool reporting_ = false;  // done_ has not been called for this operation
+  Reductions reductions_;   // that workers make
   int depth_ = 0;           // of calls into this object that are on the stack
   std::vector<PartCounters> counters_;
 };

@@ -49,7 +49,8 @@ void checkConfig(const EndpointConfig& config) {
 
 Endpoint::Endpoint(EndpointConfig config)
     : config_(std::move(config)),
-      limits_(FlowLimits::of(config_.size, config_.window_bytes, config_.memory_bytes)) {
+      limits_(FlowLimits::of(config_.size, config_.window_bytes, config_.memory_bytes)),
+      workers_(config_.workers > 0 ? std::make_unique<WorkerPool>(config_.workers) : nullptr) {
   openLinks();
   try {
     checkConfig(config_);

@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "common/errors.h"
+#include "common/worker_pool.h"
 #include "transport/cable_graph.h"
 #include "transport/carrier_watch.h"
 #include "transport/descriptor.h"
@@ -87,6 +88,8 @@ struct EndpointConfig {
   std::vector<int> servers = {};  // of each rank; empty if all are different
   // How long a rank may say nothing, or not be reachable, before that fails the endpoint.
   std::chrono::milliseconds silence_limit{20'000};
+  // Threads that add up long chunks of collectives; 0: the reactor thread does.
+  size_t workers = 0;
   // How often cables are asked what is acknowledged, and whether anything is.
   std::chrono::milliseconds cable_tick{200};
 };
@@ -111,6 +114,7 @@ class Endpoint final : private Link::Observer {
   int rank() const { return config_.rank; }
   int size() const { return config_.size; }
   Reactor& reactor() { return reactor_; }
+  WorkerPool* workers() { return workers_.get(); }  // nullptr if there are none
 
   // Loop. Hands over `bytes` bytes; `done` follows when the memory may be used again. If the link
   // may be lost, long messages are kept in that memory until they are acknowledged; `prompt` ones
@@ -469,6 +473,7 @@ class Endpoint final : private Link::Observer {
 
   const EndpointConfig config_;
   const FlowLimits limits_;
+  const std::unique_ptr<WorkerPool> workers_;
   Reactor reactor_;
   BufferPool buffers_;
   std::vector<std::unique_ptr<Link>> links_;

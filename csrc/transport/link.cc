@@ -8,6 +8,7 @@
 #include "transport/memory_link.h"
 #include "transport/shm_link.h"
 #include "transport/socket_link.h"
+#include "transport/threaded_link.h"
 #include "transport/tls_link.h"
 
 namespace topoopt {
@@ -67,6 +68,7 @@ std::unique_ptr<Link> Link::open(const LinkSpec& spec, const Context& context) {
   switch (spec.kind) {
     case LinkKind::kSocket:
       if (!spec.tls_key.empty()) return std::make_unique<TlsLink>(spec, context);
+      if (spec.threads) return std::make_unique<ThreadedLink>(spec, context);
       return std::make_unique<SocketLink>(spec, context);
     case LinkKind::kSharedMemory:
       return std::make_unique<ShmLink>(spec, context);

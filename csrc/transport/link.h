@@ -54,6 +54,8 @@ struct LinkSpec {
   int cable = kNoCable;   // of the endpoint's cables, where the link may be lost and replaced
   std::string tls_key{};  // of a socket whose bytes are encrypted, see TlsSession; "": they are not
   std::string provider{};  // of libfabric, where the kind is kFabric
+  // Threads of its own move the long batches of a socket that is not encrypted; others have none.
+  bool threads = false;
 
   int peerRank() const { return peer >= 0 ? peer : sends ? link.target : link.source; }
 };

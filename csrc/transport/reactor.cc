@@ -118,6 +118,13 @@ void Reactor::watch(int fd, uint32_t events, Handler* handler) {
   handlers_[fd] = handler;
 }
 
+void Reactor::rewatch(int fd, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, fd, &event) != 0) throwErrno("epoll_ctl");
+}
+
 void Reactor::unwatch(int fd) {
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
   handlers_.erase(fd);

@@ -58,6 +58,7 @@ class Reactor {
 
   // Reactor thread only.
   void watch(int fd, uint32_t events, Handler* handler);
+  void rewatch(int fd, uint32_t events);  // of one that is watched
   void unwatch(int fd);
   void askTurn(Handler* handler) { turns_.push_back(handler); }
   void forget(Handler* handler);  // its turns

@@ -21,6 +21,8 @@ constexpr size_t kMostWakeBytes = 64 << 10;
 constexpr size_t kMostFastWakeBytes = 256 << 10;
 // Below this, setting a limit costs more than the wake-ups that it saves.
 constexpr size_t kLeastWakeBytes = 8 << 10;
+constexpr uint32_t kReading = EPOLLIN;
+constexpr uint32_t kWriting = EPOLLOUT | EPOLLRDHUP | EPOLLET;
 // Unanswered ones that mean that the other end is gone.
 constexpr unsigned kMostProbes = 5;
 
@@ -61,7 +63,14 @@ void SocketLink::take(int fd) {
 
 // Edge-triggered: registered once, and then notified of changes only.
 void SocketLink::start() {
-  reactor().watch(socket_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, this);
+  watches_reading_ = true;
+  reactor().watch(socket_.get(), kReading | kWriting, this);
+}
+
+// What is there already counts as a change.
+void SocketLink::watchReading(bool watch) {
+  if (std::exchange(watches_reading_, watch) == watch) return;
+  reactor().rewatch(socket_.get(), watch ? kReading | kWriting : kWriting);
 }
 
 // A slow link delivers a packet or two at a time. Without this, each of them would wake the

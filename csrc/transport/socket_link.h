@@ -23,6 +23,12 @@ class SocketLink : public Link {
 
  protected:
   int descriptor() const { return socket_.get(); }
+  // The kernel may hold as much as only a fast link sends in a few milliseconds.
+  bool fast() const { return most_per_write_ >= kFastBatchBytes; }
+  // Whether the reactor is notified of what there is to read; it is from start() on.
+  void watchReading(bool watch);
+  // expect() was called for this socket elsewhere.
+  void forgetWakeBytes() { wake_bytes_ = kUnknown; }
   // Bytes that the socket has taken and the neighbour's transport does not have yet.
   size_t queuedBytes() const;
 
@@ -39,15 +45,14 @@ class SocketLink : public Link {
  private:
   void take(int fd);
 
-  Descriptor socket_;
-  // The kernel may hold as much as only a fast link sends in a few milliseconds.
-  bool fast() const { return most_per_write_ >= kFastBatchBytes; }
-
   static constexpr size_t kFastBatchBytes = 512 << 10;
+  static constexpr int kUnknown = 0;
 
+  Descriptor socket_;
   size_t most_per_write_ = kBatchBytes;
   uint32_t most_payload_ = kNeighbourPayloadBytes;
-  int wake_bytes_ = 1;                   // the socket is readable, for epoll, from so many bytes on
+  int wake_bytes_ = 1;  // the socket is readable, for epoll, from so many bytes on
+  bool watches_reading_ = false;
   bool end_seen_ = false;                // the end, or an error, is behind what is still to read
   Reactor::Clock::time_point looked_{};  // when acknowledged() was called
   uint64_t acknowledged_bytes_ = 0;      // then

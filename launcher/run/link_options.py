@@ -1,4 +1,5 @@
-"""The options of `topoopt run` about its links: encrypted, over what, of how many connections."""
+"""The options of `topoopt run` about its links: encrypted, over what, of how many connections, by
+which threads."""
 
 from __future__ import annotations
 
@@ -7,6 +8,12 @@ from typing import TYPE_CHECKING
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
 from torch_topoopt.runtime.parallel_connections import CONNECTIONS_VARIABLE, MOST_CONNECTIONS
+from torch_topoopt.runtime.threads_asked import (
+    LINK_THREADS_VARIABLE,
+    MOST_REDUCE_THREADS,
+    REDUCE_THREADS_VARIABLE,
+    why_no_link_threads,
+)
 from torch_topoopt.runtime.transport import TCP, TRANSPORT_VARIABLE, TRANSPORTS
 
 if TYPE_CHECKING:
@@ -32,6 +39,19 @@ def add_options(group: argparse._ActionsContainer) -> None:
         help=f"TCP connections of every link, 1 to {MOST_CONNECTIONS} (default: 1; 2 from 25 Gb/s "
         "on, 4 from 100 Gb/s on)",
     )
+    group.add_argument(
+        "--link-threads",
+        action="store_true",
+        help="two threads of its own for each fast TCP connection, near its network card (default: "
+        "one thread per rank serves all; docs/guides/fast-links.md)",
+    )
+    group.add_argument(
+        "--reduce-threads",
+        type=int,
+        metavar="N",
+        help=f"threads of each rank that add up long chunks, 0 to {MOST_REDUCE_THREADS} (default: "
+        "0, the thread that serves the links does)",
+    )
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -42,6 +62,12 @@ def check(arguments: argparse.Namespace) -> None:
             f"transport: links over {arguments.transport} are not encrypted; leave out --encrypt, "
             f"or choose {TCP}"
         )
+    kind = arguments.transport or TCP
+    if arguments.link_threads and (why := why_no_link_threads(kind, encrypted=arguments.encrypt)):
+        raise InputError(f"link-threads: {why}; leave out --link-threads")
+    workers = arguments.reduce_threads
+    if workers is not None and not 0 <= workers <= MOST_REDUCE_THREADS:
+        raise InputError(f"reduce-threads: {workers} is not in 0..{MOST_REDUCE_THREADS}")
     number = arguments.connections
     if number is None:
         return
@@ -68,4 +94,8 @@ def variables(arguments: argparse.Namespace) -> dict[str, str]:
         asked[TRANSPORT_VARIABLE] = arguments.transport
     if arguments.connections is not None:
         asked[CONNECTIONS_VARIABLE] = str(arguments.connections)
+    if arguments.link_threads:
+        asked[LINK_THREADS_VARIABLE] = "1"
+    if arguments.reduce_threads is not None:
+        asked[REDUCE_THREADS_VARIABLE] = str(arguments.reduce_threads)
     return asked

@@ -17,31 +17,40 @@ namespace {
 
 constexpr Fault kFaults[] = {Fault::kClosed, Fault::kHalf, Fault::kSilent, Fault::kOneWay};
 
-// Of plain cables and, where this build has TLS, of encrypted ones.
-class Cables : public testing::TestWithParam<bool> {
+enum class Moved { kPlain, kEncrypted, kByThreads };
+
+const char* nameOf(Moved moved) {
+  constexpr const char* kNames[] = {"plain", "encrypted", "threads"};
+  return kNames[static_cast<int>(moved)];
+}
+
+// Of plain cables, of those with threads and, where this build has TLS, of encrypted ones.
+class Cables : public testing::TestWithParam<Moved> {
  protected:
   void SetUp() override {
-    if (GetParam() && tlsLibrary().empty()) GTEST_SKIP() << "a build without TLS";
+    if (encrypted() && tlsLibrary().empty()) GTEST_SKIP() << "a build without TLS";
   }
+  bool encrypted() const { return GetParam() == Moved::kEncrypted; }
   NetworkOptions thatRecovers(const Shape& shape) const {
     return {.size = shape.size,
             .cables = shape.cables,
             .routes = 2,
             .recovers = true,
-            .encrypted = GetParam()};
+            .encrypted = encrypted(),
+            .threads = GetParam() == Moved::kByThreads};
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(PlainAndEncrypted, Cables, testing::Bool(), [](const auto& encrypted) {
-  return encrypted.param ? "encrypted" : "plain";
-});
+INSTANTIATE_TEST_SUITE_P(AllKinds, Cables,
+                         testing::Values(Moved::kPlain, Moved::kEncrypted, Moved::kByThreads),
+                         [](const auto& moved) { return nameOf(moved.param); });
 
 // ---- ways around -------------------------------------------------------------------------------
 
 TEST_P(Cables, WhatIsOnItsWayArrivesOverOtherWays) {
   TestRandom random(601);
   std::vector<Shape> rings{{"ring of 4", ringOf(4), 4}};
-  if (!GetParam()) rings.push_back({"complete 5", completeOf(5), 5});
+  if (GetParam() == Moved::kPlain) rings.push_back({"complete 5", completeOf(5), 5});
   for (const Shape& shape : rings) {
     for (const Fault fault : kFaults) {
       SCOPED_TRACE(shape.name + std::string(", fault ") + std::to_string(static_cast<int>(fault)));
@@ -62,7 +71,7 @@ TEST_P(Cables, TheyComeAndGoUnderTraffic) {
   TestRandom random(602);
   const std::vector<Shape> rings{
       {"ring of 4", ringOf(4), 4}, {"complete 5", completeOf(5), 5}, {"line of 3", lineOf(3), 3}};
-  for (size_t round = 0; round < partOf(GetParam() ? 2 : 4); ++round) {
+  for (size_t round = 0; round < partOf(GetParam() == Moved::kPlain ? 4 : 2); ++round) {
     const Shape& shape = rings[round % rings.size()];
     SCOPED_TRACE(shape.name);
     Traffic traffic;

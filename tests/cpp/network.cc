@@ -107,6 +107,15 @@ std::pair<int, int> connectedPair(uint32_t own_address) {
   return {near, far};
 }
 
+std::pair<int, int> fastPair() {
+  const auto ends = connectedPair();
+  const int unsent_bytes = 2 << 20;
+  for (const int fd : {ends.first, ends.second}) {
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_bytes, sizeof unsent_bytes);
+  }
+  return ends;
+}
+
 // libstdc++ counts the owners of an exception with atomics, but is not built with this sanitizer,
 // which then takes what the last owner deletes for a race with what an earlier one read.
 extern "C" const char* __tsan_default_suppressions() {
@@ -186,7 +195,10 @@ std::vector<Shape> shapes() {
 }
 
 Network::Network(const NetworkOptions& options, TestRandom& random)
-    : routes_(routesOf(options, random)), cables_(options.cables), encrypted_(options.encrypted) {
+    : routes_(routesOf(options, random)),
+      cables_(options.cables),
+      encrypted_(options.encrypted),
+      fast_(options.threads) {
   std::vector<CableEnds> ends;
   std::vector<EndpointConfig> configs(static_cast<size_t>(options.size));
   std::vector<int> next_port(configs.size(), 0);
@@ -213,6 +225,7 @@ Network::Network(const NetworkOptions& options, TestRandom& random)
     config.cables = ends;
     config.silence_limit = options.silence_limit;
     config.cable_tick = options.cable_tick;
+    config.workers = options.workers;
     endpoints_.push_back(std::make_shared<Endpoint>(std::move(config)));
   }
 }
@@ -229,8 +242,13 @@ Network::Path Network::lay(const Cable& cable, const NetworkOptions& options, Li
     far.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 1});
     return {-1, wire, {}, {}};
   }
+  near.threads = far.threads = options.threads;
+  if (options.threads && !options.recovers) {
+    std::tie(near.fd, far.fd) = fastPair();
+    return {far.fd, nullptr, {}, {}};
+  }
   if (options.recovers) {
-    std::tie(near.fd, far.fd) = connectedPair();
+    std::tie(near.fd, far.fd) = fast_ ? fastPair() : connectedPair();
     return {far.fd, nullptr, Descriptor(dup(near.fd)), Descriptor(dup(far.fd))};
   }
   int fds[2];
@@ -302,7 +320,7 @@ bool Network::up(size_t cable) {
 }
 
 void Network::replace(size_t cable) {
-  const auto [near, far] = connectedPair();
+  const auto [near, far] = fast_ ? fastPair() : connectedPair();
   paths_[cable].near.reset(dup(near));
   paths_[cable].far.reset(dup(far));
   const std::string key = nextKey();
@@ -314,7 +332,7 @@ void Network::move(size_t cable, int first) {
   const int dials = cables_[cable].a;
   ASSERT_TRUE(at(dials)->beginMove(static_cast<int>(cable)));
   Path old{.near = std::move(paths_[cable].near), .far = std::move(paths_[cable].far)};
-  const auto [near, far] = connectedPair();
+  const auto [near, far] = fast_ ? fastPair() : connectedPair();
   paths_[cable].near.reset(dup(near));
   paths_[cable].far.reset(dup(far));
   const std::string key = nextKey();

@@ -55,6 +55,8 @@ void eventually(const char* what, const Condition& condition) {
 
 // Both ends of a TCP connection, as between two machines; `address` of this one in host order.
 std::pair<int, int> connectedPair(uint32_t address = INADDR_LOOPBACK);
+// Of which the kernel may hold as much as of a fast link's.
+std::pair<int, int> fastPair();
 
 struct Cable {
   int a;
@@ -90,6 +92,8 @@ struct NetworkOptions {
   std::chrono::milliseconds silence_limit = kWaitLimit;
   std::chrono::milliseconds cable_tick = EndpointConfig{}.cable_tick;
   bool encrypted = false;  // TLS on the cables that are sockets
+  bool threads = false;    // cables are fast TCP connections whose bytes threads move
+  size_t workers = 0;      // of each endpoint
 };
 
 // What can become of a cable that recovers.
@@ -151,6 +155,7 @@ class Network {
   std::vector<Path> paths_;
   std::vector<Cable> cables_;
   const bool encrypted_;
+  const bool fast_;
   char keys_ = 0;
 };
 

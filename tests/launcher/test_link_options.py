@@ -31,6 +31,14 @@ def parsed(*argv: str, controller: str | None = None) -> argparse.Namespace:
             ("--transport", "fabric", "--connections", "1"),
             {"TOPOOPT_TRANSPORT": "fabric", "TOPOOPT_CONNECTIONS": "1"},
         ),
+        (
+            ("--link-threads", "--reduce-threads", "4"),
+            {"TOPOOPT_LINK_THREADS": "1", "TOPOOPT_REDUCE_THREADS": "4"},
+        ),
+        (
+            ("--reduce-threads", "0", "--encrypt"),
+            {"TOPOOPT_ENCRYPT": "1", "TOPOOPT_REDUCE_THREADS": "0"},
+        ),
     ],
 )
 def test_ranks_find_what_was_asked(argv: tuple[str, ...], variables: dict[str, str]) -> None:
@@ -54,6 +62,18 @@ def test_ranks_find_what_was_asked(argv: tuple[str, ...], variables: dict[str, s
             {"controller": "http://10.0.0.1:7411"},
             "^connections: a controller of routes assigns a path to one connection per link; ",
         ),
+        (
+            ("--link-threads", "--transport", "auto"),
+            {},
+            r"^link-threads: a link over auto has no threads of its own; leave out --link-threads$",
+        ),
+        (
+            ("--link-threads", "--encrypt"),
+            {},
+            "^link-threads: the bytes of an encrypted link pass through the reactor thread; leave ",
+        ),
+        (("--reduce-threads", "65"), {}, r"^reduce-threads: 65 is not in 0\.\.64$"),
+        (("--reduce-threads", "-1"), {}, r"^reduce-threads: -1 is not in 0\.\.64$"),
         (("--encrypt", "--transport", "fabric"), {}, "^transport: links over fabric are not enc"),
     ],
 )

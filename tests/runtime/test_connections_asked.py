@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.identity import wire_version, without_connections
+from torch_topoopt.fabric.links import unsent_bytes
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 from torch_topoopt.plan import LinkTraffic, Route
 from torch_topoopt.runtime.parallel_connections import (
@@ -80,6 +81,22 @@ def test_a_limit_counts_before_the_speed_of_the_interface() -> None:
     assert (
         connections_per_link(None, "tcp", replace(limited, ports=(replace(port, gbps=1.0),))) == 1
     )
+
+
+@pytest.mark.parametrize(
+    ("gbps", "per_link", "kib"),
+    [
+        (None, 1, 2048),
+        (None, 2, 1024),
+        (None, 4, 512),
+        (200.0, 16, 512),  # less would be served in small pieces
+        (0.1, 1, 61),
+        (0.1, 4, 61),  # of a slow link each has what it had
+    ],
+)
+def test_connections_of_a_fast_link_share_what_the_kernel_may_hold(gbps, per_link, kib) -> None:
+    (port,) = wiring(gbps).ports
+    assert unsent_bytes(port, per_link) // 1024 == kib
 
 
 @given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5), st.integers(1, MOST_CONNECTIONS))

@@ -49,6 +49,8 @@ _LEAST_SEGMENT_BYTES = 256
 _LOOPBACK_SEGMENT_BYTES = 32767  # the most that TCP_MAXSEG takes
 _LEAST_UNSENT_BYTES = 16 << 10
 _MOST_UNSENT_BYTES = 2 << 20
+# Of one of several connections of a link, at least: less would have it served in small pieces.
+_LEAST_SHARED_BYTES = 512 << 10
 # Connections not yet accepted: nobody accepts while the ranks meet, and those of strangers stand in
 # the way of the right ones. The kernel keeps fewer where net.core.somaxconn says so.
 LISTEN_QUEUE = 4096
@@ -148,13 +150,17 @@ def connect(near: PortAddress, far: PortAddress, tcp_port: int, timeout_s: float
 
 
 def start_connecting(
-    near: PortAddress, far: PortAddress, tcp_port: int, source_port: int = 0
+    near: PortAddress,
+    far: PortAddress,
+    tcp_port: int,
+    source_port: int = 0,
+    per_link: int = 1,
 ) -> socket.socket:
     """The same without waiting: it is connected, or has failed, when it is writable.
 
-    It leaves from `source_port` (0: one that the kernel chooses).
+    It leaves from `source_port` (0: one that the kernel chooses) and is one of `per_link`.
     """
-    connection = _bound(near, source_port)
+    connection = _bound(near, source_port, per_link)
     connection.setblocking(False)
     try:
         started = connection.connect_ex(far_endpoint(far.address, tcp_port, near.address))
@@ -166,7 +172,7 @@ def start_connecting(
     return connection
 
 
-def _bound(near: PortAddress, source_port: int = 0) -> socket.socket:
+def _bound(near: PortAddress, source_port: int = 0, per_link: int = 1) -> socket.socket:
     """A data connection of `near`, to be connected."""
     connection = socket.socket(family_of(near.address), socket.SOCK_STREAM)
     try:
@@ -176,17 +182,18 @@ def _bound(near: PortAddress, source_port: int = 0) -> socket.socket:
         connection.bind(own_endpoint(near.address, source_port))
         if near.gbps is not None:
             _limit_segments(connection, near.gbps)
-        prepare(connection, near)
+        prepare(connection, near, per_link)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def prepare(connection: socket.socket, near: PortAddress) -> None:
-    """Sets what every data connection has: no delay for small frames, and the port's rate."""
+def prepare(connection: socket.socket, near: PortAddress, per_link: int = 1) -> None:
+    """Sets what every data connection has: no delay for small frames, and the port's rate. Its link
+    has `per_link` of them."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, unsent_bytes(near))
+    connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, unsent_bytes(near, per_link))
     if near.gbps is not None:
         limit_rate(connection, near.gbps)
     _leave_bbr(connection)
@@ -202,16 +209,19 @@ def prepare_forwarded(connection: socket.socket, gbps: float | None) -> None:
     _leave_bbr(connection)
 
 
-def unsent_bytes(near: PortAddress) -> int:
-    """What the kernel may hold unsent of a connection of the port: some milliseconds of its rate.
+def unsent_bytes(near: PortAddress, per_link: int = 1) -> int:
+    """What the kernel may hold unsent of a connection of the port: some milliseconds of its rate,
+    of which the `per_link` connections of a fast link have a part each.
 
     The size of frames and of writes follows it (csrc/transport/socket_link.cc).
     """
     rate = near.gbps or near.speed_gbps
     if rate is None:
-        return _MOST_UNSENT_BYTES
-    wanted = round(rate * BYTES_PER_GBPS * _UNSENT_S)
-    return min(max(wanted, _LEAST_UNSENT_BYTES), _MOST_UNSENT_BYTES)
+        whole = _MOST_UNSENT_BYTES
+    else:
+        wanted = round(rate * BYTES_PER_GBPS * _UNSENT_S)
+        whole = min(max(wanted, _LEAST_UNSENT_BYTES), _MOST_UNSENT_BYTES)
+    return max(whole // per_link, min(whole, _LEAST_SHARED_BYTES))
 
 
 def _leave_bbr(connection: socket.socket) -> None:
@@ -311,7 +321,8 @@ class ServerPorts:
         near = self._addresses[link.source, link.source_port]
         far = self._addresses[link.target, link.target_port]
         if self._source_ports is None:
-            return start_connecting(near, far, self._wiring.tcp_port_of(far))
+            tcp_port = self._wiring.tcp_port_of(far)
+            return start_connecting(near, far, tcp_port, per_link=self.per_link)
         return self._connect_from(self._source_ports, link, near, far)
 
     def _connect_from(
@@ -344,7 +355,7 @@ class ServerPorts:
             handshakes.expect(Expected(self._listeners[where], names, self._admit))
 
     def _admit(self, connection: socket.socket, ends: Ends) -> None:
-        prepare(connection, self._addresses[ends.target, ends.target_port])
+        prepare(connection, self._addresses[ends.target, ends.target_port], self.per_link)
 
     def taken(
         self, proven: Mapping[Ends, socket.socket], keys: Mapping[Ends, bytes]

@@ -1,4 +1,5 @@
-"""What the environment asks of the links of this process's jobs; the same on all ranks."""
+"""What the environment asks of the links of this process's jobs; but for threads, the same on all
+ranks."""
 
 from __future__ import annotations
 
@@ -8,16 +9,19 @@ from typing import Any
 from torch_topoopt.fabric.identity import wire_version
 from torch_topoopt.runtime.encryption import encryption_asked
 from torch_topoopt.runtime.parallel_connections import connections_asked
+from torch_topoopt.runtime.threads_asked import link_threads_asked, reduce_threads_asked
 from torch_topoopt.runtime.transport import TCP, transport_asked
 
 
 @dataclass(frozen=True)
 class AskedLinks:
-    """`connections` of each link; None: as many as fit its rate."""
+    """`connections` of each link; None: as many as fit its rate. Each rank has its own threads."""
 
     encrypted: bool = False
     transport: str = TCP
     connections: int | None = None
+    link_threads: bool = False
+    reduce_threads: int = 0
 
     def version(self, sources: str) -> str:
         """The wire_version() of ranks whose backend was built from `sources`."""
@@ -36,4 +40,10 @@ def asked_links(extension: Any) -> AskedLinks:
     """Raises FabricError for what cannot be."""
     encrypted = encryption_asked()
     transport = transport_asked(extension, encrypted=encrypted)
-    return AskedLinks(encrypted, transport, connections_asked(transport))
+    return AskedLinks(
+        encrypted,
+        transport,
+        connections_asked(transport),
+        link_threads_asked(transport, encrypted=encrypted),
+        reduce_threads_asked(),
+    )

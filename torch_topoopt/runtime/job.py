@@ -245,12 +245,11 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     opened: list[weakref.ref[Job]] = []  # else the session would keep itself by way of its job
     server = layout.server_of[place.index]
     recorder, supervision, end_supervision = supervise(extension, place, server)
-    specs = link_specs(extension, links, network, place.index, asked)
     routes = rank_routes(plan.network, layout, place.index, forwarded=bool(wiring.forwarded))
     session = extension.Session(
         rank=place.index,
         size=len(place.ranks),
-        links=specs,
+        links=link_specs(extension, links, network, place.index, asked),
         routes=over_all_connections(routes, per_link),
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
@@ -259,6 +258,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         cables=cable_ends(extension, plan, wiring, layout, per_link),
         servers=list(layout.server_of),
         silence_limit=limit,
+        workers=asked.reduce_threads,
     )
     job = Job(
         plan, wiring, layout, place, meeting.life, timeout, extension, session, links.identity

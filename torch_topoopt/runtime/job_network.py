@@ -286,7 +286,10 @@ def link_specs(
         descriptor, key = opened.connection.detach(), opened.key if asked.encrypted else b""
         cable = number[link] * per_link + opened.number
         specs.append(
-            extension.LinkSpec(link, descriptor, opened.sends, kind, peer, cable, key, provider)
+            extension.LinkSpec(
+                *(link, descriptor, opened.sends, kind, peer, cable, key, provider),
+                threads=asked.link_threads,
+            )
         )
     local = "shm" if shared_memory_allowed() else "socket"
     for peer, connection in links.local.items():
@@ -300,6 +303,10 @@ def link_specs(
         key = links.forwarded_keys[peer] if asked.encrypted else b""
         descriptor = connection.detach()
         specs.append(
-            extension.LinkSpec(between, descriptor, True, "socket", peer, cable, tls_key=key)
+            extension.LinkSpec(
+                *(between, descriptor, True, "socket", peer, cable),
+                tls_key=key,
+                threads=asked.link_threads,
+            )
         )
     return specs
