@@ -12,7 +12,7 @@ namespace topoopt {
 namespace {
 
 // A frame's payload: both copies of a message go on at the same time.
-constexpr size_t kPieceBytes = 64 << 10;
+constexpr size_t kPieceBytes = 32 << 10;
 // Not worth a frame while more is to come.
 constexpr size_t kLeastPieceBytes = 8 << 10;
 // That are moved to or from one member before others get their turn, and the mutex.

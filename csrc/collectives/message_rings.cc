@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kRingPage = 4096;
 constexpr size_t kRingLine = 128;  // two cache lines: processors fetch them in pairs
-constexpr size_t kMostRingBytes = 256 << 10;  // both copies of a message stay in the cache
+constexpr size_t kMostRingBytes = 512 << 10;  // both copies of a message stay in the cache
 constexpr size_t kLeastRingBytes = 4 << 10;
 constexpr size_t kMostRingsBytes = 64 << 20;  // of all pairs, if all of them are used
 
