@@ -325,7 +325,7 @@ void LocalMessages::checkLeft() {
   }
 }
 
-void LocalMessages::end(std::exception_ptr error) {
+void LocalMessages::end(std::exception_ptr error, bool in_order) {
   step([&] {
     if (ended_) return;
     ended_ = error;
@@ -334,9 +334,9 @@ void LocalMessages::end(std::exception_ptr error) {
     any_.clear();
     out_.assign(out_.size(), {});
     in_.assign(in_.size(), {});
-    rings_.close(member_);
+    if (in_order) rings_.close(member_);
     rings_.setAttention(member_, MessageRings::Attention::kNone);
-    for (int i = 1; i < rings_.size(); ++i) notify(others(i));
+    for (int i = 1; in_order && i < rings_.size(); ++i) notify(others(i));
   });
 }
 

@@ -92,8 +92,9 @@ class LocalMessages {
   bool pending(uint64_t number) const;
   std::vector<std::string> texts(size_t most) const;  // of what is pending
   void left(int member);  // it has left the job: nothing more comes
-  // The memory of all operations is free when this returns; they end with `error`.
-  void end(std::exception_ptr error);
+  // The memory of all operations is free when this returns; they end with `error`. `in_order`:
+  // nothing has failed, and what others still send to this member counts as received.
+  void end(std::exception_ptr error, bool in_order);
 
  private:
   enum class Kind { kSend, kReceive, kReceiveAny };

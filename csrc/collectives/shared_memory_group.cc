@@ -80,7 +80,7 @@ void SharedMemoryGroup::endCollectives(std::exception_ptr error, Notify notify) 
   }
   closeChannel(why, notify);
   if (late_timer_) endpoint_->reactor().cancel(*std::exchange(late_timer_, std::nullopt));
-  messages_.end(error);
+  messages_.end(error, notify == Notify::kShutdown);
 }
 
 void SharedMemoryGroup::shutdown() {
