@@ -330,8 +330,8 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recvAnysource(Tensors& tensors
   const at::Tensor data = call.write(tensors[0]);
   call.add(Call::Cut::kWhole, {{{}, data}}, [this, tag](const HostCall& on, at::TensorList host) {
     group_->receiveAny(
-        messageOf(host[0]), tag, on.terms,
-        [work = on.work](int from) { work->setSource(from); }, on.done);
+        messageOf(host[0]), tag, on.terms, [work = on.work](int from) { work->setSource(from); },
+        on.done);
   });
   return call.submit();
 }

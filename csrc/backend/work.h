@@ -72,8 +72,8 @@ class TopooptWork : public c10d::Work {
   std::shared_ptr<Supervisor> supervisor_;  // nullptr: it is not recorded
   uint64_t record_ = 0;
   int source_ = -1;
-  std::weak_ptr<Group> group_;  // of awaitWith()
-  bool awaited_ = false;        // in it, by some thread; guarded by mutex_
+  std::weak_ptr<Group> group_;                      // of awaitWith()
+  bool awaited_ = false;                            // in it, by some thread; guarded by mutex_
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_; made when asked for
 };
 

@@ -167,7 +167,7 @@ class Group : public std::enable_shared_from_this<Group> {
   virtual void onControl(const FrameHeader& header, const std::string& payload);
   // Cables were lost, came back or have another rate.
   virtual void onLinksChanged() {}
-  virtual void onOpened() {}  // the channel is open
+  virtual void onOpened() {}   // the channel is open
   virtual void onLeft(int) {}  // a rank of the endpoint has left the job
   // Of the messages that are pending, at most so many.
   virtual std::vector<std::string> messageTexts(size_t most) const;

@@ -10,9 +10,9 @@
 // aside ("early").
 //
 // A long message, and any while the receiver keeps much aside, is announced by a frame without
-// data, and sent when the receiver grants it: so no more is kept aside of a sender than `early_bytes`
-// and half of it, and every ring can be emptied at any time without a receive, hence no two members
-// wait for each other's rings.
+// data, and sent when the receiver grants it: so no more is kept aside of a sender than
+// `early_bytes` and half of it, and every ring can be emptied at any time without a receive, hence
+// no two members wait for each other's rings.
 //
 // Whoever has the mutex moves what can be moved (progress()), in bounded steps:
 //   - a call: at once, as far as there is room or data;
@@ -86,12 +86,12 @@ class LocalMessages {
   };
   // Reactor thread.
   void look();
-  bool tick();  // whether it shall be called again
+  bool tick();                                        // whether it shall be called again
   std::optional<Clock::time_point> deadline() const;  // when late() has the next one
   std::vector<Late> late(Clock::time_point now);
   bool pending(uint64_t number) const;
   std::vector<std::string> texts(size_t most) const;  // of what is pending
-  void left(int member);  // it has left the job: nothing more comes
+  void left(int member);                              // it has left the job: nothing more comes
   // The memory of all operations is free when this returns; they end with `error`. `in_order`:
   // nothing has failed, and what others still send to this member counts as received.
   void end(std::exception_ptr error, bool in_order);
@@ -147,6 +147,11 @@ class LocalMessages {
     bool left = false;
 
     bool idle() const { return posted.empty() && granted.empty() && !landing && !keeping; }
+  };
+  // Ends a step, and the group.
+  struct Failure {
+    std::exception_ptr error;
+    int tag = 0;
   };
   struct Over {
     Operation operation;

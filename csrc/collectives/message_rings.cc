@@ -15,7 +15,7 @@ namespace topoopt {
 namespace {
 
 constexpr size_t kRingPage = 4096;
-constexpr size_t kRingLine = 128;  // two cache lines: processors fetch them in pairs
+constexpr size_t kRingLine = 128;             // two cache lines: processors fetch them in pairs
 constexpr size_t kMostRingBytes = 512 << 10;  // both copies of a message stay in the cache
 constexpr size_t kLeastRingBytes = 4 << 10;
 constexpr size_t kMostRingsBytes = 64 << 20;  // of all pairs, if all of them are used
@@ -90,13 +90,11 @@ bool MessageRing::writerWaits() const {
 
 std::optional<RingFrame> MessageRing::next() const {
   const uint64_t tail = state_->tail.load(std::memory_order_relaxed);
-  const auto used =
-      static_cast<size_t>(state_->head.load(std::memory_order_seq_cst) - tail);
+  const auto used = static_cast<size_t>(state_->head.load(std::memory_order_seq_cst) - tail);
   if (used == 0) return std::nullopt;
   RingFrame frame;
   std::memcpy(&frame, data_ + (tail & (capacity_bytes_ - 1)), kHeaderBytes);
-  if (used > capacity_bytes_ || used < kHeaderBytes ||
-      used - kHeaderBytes < frame.payload_bytes) {
+  if (used > capacity_bytes_ || used < kHeaderBytes || used - kHeaderBytes < frame.payload_bytes) {
     throw PeerLostError("the memory that ranks share is damaged");
   }
   return frame;
@@ -126,8 +124,8 @@ bool MessageRing::readerFull() const {
 // ---- all of them -------------------------------------------------------------------------------
 
 size_t MessageRings::bytesFor(int size) {
-  const size_t states = static_cast<size_t>(size) * sizeof(Listener) +
-                        pairsOf(size) * sizeof(MessageRing::State);
+  const size_t states =
+      static_cast<size_t>(size) * sizeof(Listener) + pairsOf(size) * sizeof(MessageRing::State);
   return roundedToPages(states) + pairsOf(size) * ringBytesFor(size);
 }
 

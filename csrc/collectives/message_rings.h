@@ -20,11 +20,11 @@ namespace topoopt {
 
 // What a frame is: `number` counts the messages of a pair.
 enum class FrameKind : uint32_t {
-  kData = 1,   // the first bytes of a message that its receiver has not asked for
-  kMore,       // the bytes that follow those of the frame of data before it
-  kAnnounce,   // no bytes: the sender waits until the receiver grants message `number`
-  kGrant,      // no bytes: the message `number` of the other direction has its receive
-  kGranted,    // the first bytes of a message that was granted
+  kData = 1,  // the first bytes of a message that its receiver has not asked for
+  kMore,      // the bytes that follow those of the frame of data before it
+  kAnnounce,  // no bytes: the sender waits until the receiver grants message `number`
+  kGrant,     // no bytes: the message `number` of the other direction has its receive
+  kGranted,   // the first bytes of a message that was granted
 };
 
 struct RingFrame {

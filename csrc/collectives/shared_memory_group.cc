@@ -16,8 +16,8 @@ SharedMemoryGroup::SharedMemoryGroup(std::shared_ptr<Endpoint> endpoint, GroupCo
       layout_(size(), config_.rings, config_.servers, config_.hops),
       segment_(std::make_shared<TeamSegment>(config_.segment_fd, size())),
       team_(segment_, config_.rank, config_.ranks, config_.name),
-      messages_(segment_->messages(), config_.rank, config_.ranks,
-                endpoint_->limits().early_peer, hooks()) {}
+      messages_(segment_->messages(), config_.rank, config_.ranks, endpoint_->limits().early_peer,
+                hooks()) {}
 
 void SharedMemoryGroup::submit(CollectiveRequest request, const CallTerms& terms, Done done) {
   turns_.submit(
@@ -118,14 +118,11 @@ void SharedMemoryGroup::await(const std::function<bool()>& over,
 }
 
 LocalMessages::Hooks SharedMemoryGroup::hooks() {
-  return {.tell = [this](int member) { tell(member); },
-          .tick_soon =
-              [this] {
-                endpoint_->reactor().post(
-                    [self = shared_from_this(), this] { tickLater(); });
-              },
-          .fail =
-              [this](std::exception_ptr error, int tag) { failSoon(withBothCalls(error, tag)); }};
+  return {
+      .tell = [this](int member) { tell(member); },
+      .tick_soon =
+          [this] { endpoint_->reactor().post([self = shared_from_this(), this] { tickLater(); }); },
+      .fail = [this](std::exception_ptr error, int tag) { failSoon(withBothCalls(error, tag)); }};
 }
 
 void SharedMemoryGroup::tell(int member) {

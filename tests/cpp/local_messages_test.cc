@@ -137,8 +137,9 @@ TEST_F(MessagesInMemory, ATimeoutNamesTheOtherEndAlsoToAThreadThatDrives) {
   members_[0].receive({message.received.data(), 8}, 1, 3, {std::chrono::milliseconds(50), true},
                       message.receiving.done());
   const std::string why = driven(0, message.receiving);
-  EXPECT_TRUE(why.starts_with("TimeoutError: receive from rank 1 in group test 1: Timed out after "
-                              "50 ms: rank 1 is in no operation of this group"))
+  EXPECT_TRUE(
+      why.starts_with("TimeoutError: receive from rank 1 in group test 1: Timed out after "
+                      "50 ms: rank 1 is in no operation of this group"))
       << why;
 }
 
