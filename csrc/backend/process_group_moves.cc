@@ -20,6 +20,9 @@ MessageBuffer messageOf(const at::Tensor& tensor) {
   return {bytesOf(tensor), tensor.nbytes(), elementTypeOf(tensor)};
 }
 
+// PyTorch does not say whether its caller waits for a message; most do, sooner or later.
+const CallTerms kWaitedFor{c10d::kUnsetTimeout, /*synchronous=*/true};
+
 // The accelerator of a barrier: PyTorch names it by its number, or not at all; and the kind of
 // device that it was built for has none where there is no driver, so that there is no stream to
 // wait for either.
@@ -290,11 +293,12 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::send(Tensors& tensors, int tar
   Call call(
       *this,
       {c10d::OpType::SEND, "topoopt:send", "send", target, tag, StagingOperation::Order::kMessage},
-      tensors, {}, c10d::kUnsetTimeout);
+      tensors, {}, kWaitedFor);
+  call.work().awaitWith(group_);
   const at::Tensor data = call.read(tensors[0]);
   call.add(Call::Cut::kWhole, {{data, {}}},
            [this, target, tag](const HostCall& on, at::TensorList host) {
-             group_->send(messageOf(host[0]), target, tag, on.terms.limit, on.done);
+             group_->send(messageOf(host[0]), target, tag, on.terms, on.done);
            });
   return call.submit();
 }
@@ -305,12 +309,13 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recv(Tensors& tensors, int sou
   Call call(
       *this,
       {c10d::OpType::RECV, "topoopt:recv", "recv", source, tag, StagingOperation::Order::kMessage},
-      tensors, tensors, c10d::kUnsetTimeout);
+      tensors, tensors, kWaitedFor);
+  call.work().awaitWith(group_);
   call.work().setSource(source);
   const at::Tensor data = call.write(tensors[0]);
   call.add(Call::Cut::kWhole, {{{}, data}},
            [this, source, tag](const HostCall& on, at::TensorList host) {
-             group_->receive(messageOf(host[0]), source, tag, on.terms.limit, on.done);
+             group_->receive(messageOf(host[0]), source, tag, on.terms, on.done);
            });
   return call.submit();
 }
@@ -320,12 +325,13 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recvAnysource(Tensors& tensors
   Call call(*this,
             {c10d::OpType::RECVANYSOURCE, "topoopt:recvAnySource", "recv", -1, tag,
              StagingOperation::Order::kMessage},
-            tensors, tensors, c10d::kUnsetTimeout);
+            tensors, tensors, kWaitedFor);
+  call.work().awaitWith(group_);
   const at::Tensor data = call.write(tensors[0]);
   call.add(Call::Cut::kWhole, {{{}, data}}, [this, tag](const HostCall& on, at::TensorList host) {
     group_->receiveAny(
-        messageOf(host[0]), tag, on.terms.limit,
-        [work = on.work](int from) { work->setSource(from); }, on.done);
+        messageOf(host[0]), tag, on.terms, [work = on.work](int from) { work->setSource(from); },
+        on.done);
   });
   return call.submit();
 }

@@ -104,8 +104,10 @@ void TopooptWork::finishWork(std::exception_ptr error) {
   // The future is taken before a caller can see the work completed, so that exactly one of this
   // function and getFuture() completes it.
   c10::intrusive_ptr<c10::ivalue::Future> future;
+  bool awaited = false;
   {
     std::lock_guard lock(mutex_);
+    awaited = awaited_;
     exception_ = error;
     completed_ = true;
     future = future_;
@@ -115,6 +117,9 @@ void TopooptWork::finishWork(std::exception_ptr error) {
     }
   }
   cv_.notify_all();
+  if (awaited) {
+    if (const auto group = group_.lock()) group->wakeWaiting();
+  }
   if (!future) return;
   pool_->run([self = c10::intrusive_ptr<TopooptWork>::reclaim_copy(this), future] {
     self->completeFuture(future);
@@ -133,12 +138,26 @@ void TopooptWork::completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& 
   }
 }
 
+bool TopooptWork::isOver() const {
+  std::lock_guard lock(mutex_);
+  return completed_;
+}
+
 bool TopooptWork::wait(std::chrono::milliseconds timeout) {
+  using Clock = Reactor::Clock;
+  const std::optional<Clock::time_point> until =
+      timeout == kNoTimeout ? std::nullopt : std::optional(Clock::now() + timeout);
   std::unique_lock lock(mutex_);
   const auto completed = [this] { return completed_; };
-  if (timeout == kNoTimeout) {
+  if (const auto group = completed_ ? nullptr : group_.lock()) {
+    awaited_ = true;
+    lock.unlock();
+    group->await([this] { return isOver(); }, until);
+    lock.lock();
+  }
+  if (!until) {
     cv_.wait(lock, completed);
-  } else if (!cv_.wait_for(lock, timeout, completed)) {
+  } else if (!cv_.wait_until(lock, *until, completed)) {
     C10_THROW_ERROR(DistBackendError, "topoopt: wait: Timed out after " +
                                           std::to_string(timeout.count()) +
                                           " ms; the operation goes on");

@@ -11,6 +11,7 @@
 
 #include "backend/completion_pool.h"
 #include "backend/supervisor.h"
+#include "collectives/group.h"
 
 namespace topoopt {
 
@@ -36,6 +37,9 @@ class TopooptWork : public c10d::Work {
   // added last runs first.
   void finishWith(std::function<void()> finisher) { finishers_.push_back(std::move(finisher)); }
 
+  // Before the operation is started: a thread that waits for it may do its work.
+  void awaitWith(const std::shared_ptr<Group>& group) { group_ = group; }
+
   // Memory that must live until the operation is over.
   void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
   void setSource(int rank);
@@ -53,6 +57,7 @@ class TopooptWork : public c10d::Work {
   virtual void completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
 
  private:
+  bool isOver() const;
   void runFinishers();
   void finishWork(std::exception_ptr error);
 
@@ -67,6 +72,8 @@ class TopooptWork : public c10d::Work {
   std::shared_ptr<Supervisor> supervisor_;  // nullptr: it is not recorded
   uint64_t record_ = 0;
   int source_ = -1;
+  std::weak_ptr<Group> group_;                      // of awaitWith()
+  bool awaited_ = false;                            // in it, by some thread; guarded by mutex_
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_; made when asked for
 };
 

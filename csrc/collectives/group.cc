@@ -91,8 +91,10 @@ std::shared_ptr<Group> Group::open(std::shared_ptr<Endpoint> endpoint, GroupConf
   } else {
     group = std::make_shared<SharedMemoryGroup>(std::move(endpoint), std::move(config));
   }
-  group->endpoint_->reactor().run(
-      [&] { group->endpoint_->openChannel(group->config_.channel, group->channelEvents()); });
+  group->endpoint_->reactor().run([&] {
+    group->endpoint_->openChannel(group->config_.channel, group->channelEvents());
+    group->onOpened();
+  });
   return group;
 }
 
@@ -118,6 +120,10 @@ ChannelEvents Group::channelEvents() {
           .links_changed =
               [weak] {
                 if (const auto self = weak.lock()) self->onLinksChanged();
+              },
+          .left =
+              [weak](int rank) {
+                if (const auto self = weak.lock()) self->onLeft(rank);
               }};
 }
 
@@ -141,15 +147,14 @@ void Group::onControl(const FrameHeader& header, const std::string& payload) {
 }
 
 std::string Group::stateText() {
-  constexpr size_t kMostMessages = 3;
+  constexpr size_t kMostStates = 4;
   std::vector<std::string> states;
   if (const auto running = current()) {
     states.push_back(textOf(running->first, config_.ranks) + " (operation " +
                      std::to_string(running->second) + ")");
   }
-  for (const PointToPoint& message : point_to_point_) {
-    if (states.size() > kMostMessages) break;
-    states.push_back(message.what);
+  for (std::string& text : messageTexts(kMostStates - states.size())) {
+    states.push_back(std::move(text));
   }
   if (states.empty()) return "is in no operation of this group";
   std::string text = "is in ";

@@ -114,11 +114,20 @@ class Group : public std::enable_shared_from_this<Group> {
   // Complete when all members have called it.
   void barrier(const CallTerms& terms, Done done);
 
-  void send(const MessageBuffer& message, int target, int tag, Milliseconds limit, Done done);
-  void receive(const MessageBuffer& message, int source, int tag, Milliseconds limit, Done done);
+  virtual void send(const MessageBuffer& message, int target, int tag, const CallTerms& terms,
+                    Done done);
+  virtual void receive(const MessageBuffer& message, int source, int tag, const CallTerms& terms,
+                       Done done);
   // From the member whose message is there first; `from` is called with its rank in the group.
-  void receiveAny(const MessageBuffer& message, int tag, Milliseconds limit,
-                  std::function<void(int)> from, Done done);
+  virtual void receiveAny(const MessageBuffer& message, int tag, const CallTerms& terms,
+                          std::function<void(int)> from, Done done);
+
+  // For threads that wait for messages: may do the work for them, on the thread that calls it,
+  // until `over` is true or the time has come, or return at once. `over` is called often, and true
+  // for good once it is.
+  virtual void await(const std::function<bool()>&, std::optional<Reactor::Clock::time_point>) {}
+  // `over` may have become true without a callback of this group.
+  virtual void wakeWaiting() {}
 
   // Collectives called so far.
   virtual uint64_t sequenceNumber() const = 0;
@@ -158,11 +167,20 @@ class Group : public std::enable_shared_from_this<Group> {
   virtual void onControl(const FrameHeader& header, const std::string& payload);
   // Cables were lost, came back or have another rate.
   virtual void onLinksChanged() {}
+  virtual void onOpened() {}   // the channel is open
+  virtual void onLeft(int) {}  // a rank of the endpoint has left the job
+  // Of the messages that are pending, at most so many.
+  virtual std::vector<std::string> messageTexts(size_t most) const;
   // `peer` has sent a message of a collective that is over here.
   virtual void onUnmatched(int peer, uint32_t number) = 0;
   // Any thread.
   void failSoon(std::exception_ptr error, Notify notify = Notify::kAllRanks);
   int memberOf(int rank) const;  // -1: it is none
+  // A message is late: the group fails unless it is over when `asked` have said what they are in.
+  void failLate(const std::vector<int>& asked, const std::string& what, Milliseconds limit,
+                std::function<bool()> over);
+  // Of a message that does not fit its receive, with what both ranks have called.
+  std::exception_ptr withBothCalls(std::exception_ptr error, int tag) const;
 
   const std::shared_ptr<Endpoint> endpoint_;
   const GroupConfig config_;
@@ -186,7 +204,6 @@ class Group : public std::enable_shared_from_this<Group> {
   std::string stateText();
   void pointToPoint(PointToPoint message, Milliseconds limit, std::function<void(Done)> start);
   void onMessageTimeout(Entry entry, Milliseconds limit);
-  std::exception_ptr withBothCalls(std::exception_ptr error, int tag) const;
 
   std::exception_ptr aborted_;  // what abort() was called for; error_ follows; guarded by mutex_
   // Reactor thread only.

@@ -51,14 +51,18 @@ void Group::pointToPoint(PointToPoint message, Milliseconds limit,
 
 // The other end is asked what it is in; where any rank may send, there is no other end.
 void Group::onMessageTimeout(Entry entry, Milliseconds limit) {
-  const uint64_t number = entry->number;
   const std::vector<int> asked = entry->peers.size() == 1 ? entry->peers : std::vector<int>();
-  surveys_.ask(asked, [this, number, limit](const StateSurveys::Answers& answers) {
-    const auto late =
-        std::find_if(point_to_point_.begin(), point_to_point_.end(),
-                     [&](const PointToPoint& message) { return message.number == number; });
-    if (late == point_to_point_.end()) return;  // it was over in the meantime
-    std::string why = late->what + " in group " + config_.name + ": Timed out after " +
+  failLate(asked, entry->what, limit, [this, number = entry->number] {
+    return std::none_of(point_to_point_.begin(), point_to_point_.end(),
+                        [&](const PointToPoint& message) { return message.number == number; });
+  });
+}
+
+void Group::failLate(const std::vector<int>& asked, const std::string& what, Milliseconds limit,
+                     std::function<bool()> over) {
+  surveys_.ask(asked, [this, what, limit, over](const StateSurveys::Answers& answers) {
+    if (over()) return;
+    std::string why = what + " in group " + config_.name + ": Timed out after " +
                       std::to_string(limit.count()) + " ms";
     for (const auto& [rank, answer] : answers) {
       why += ": rank " + std::to_string(rank) + " " + (answer ? answer->state : "does not answer");
@@ -82,37 +86,48 @@ std::exception_ptr Group::withBothCalls(std::exception_ptr error, int tag) const
   }
 }
 
-void Group::send(const MessageBuffer& message, int target, int tag, Milliseconds limit, Done done) {
+std::vector<std::string> Group::messageTexts(size_t most) const {
+  std::vector<std::string> texts;
+  for (const PointToPoint& message : point_to_point_) {
+    if (texts.size() == most) break;
+    texts.push_back(message.what);
+  }
+  return texts;
+}
+
+void Group::send(const MessageBuffer& message, int target, int tag, const CallTerms& terms,
+                 Done done) {
   const FlowId flow{config_.ranks[target], config_.channel, tagStream(tag)};
   pointToPoint({.what = "send to rank " + std::to_string(flow.peer),
                 .peers = {flow.peer},
                 .tag = tag,
                 .done = std::move(done)},
-               limit, [this, flow, message](Done finished) {
+               terms.limit, [this, flow, message](Done finished) {
                  endpoint_->send(flow, message.data, message.bytes, fingerprintOf(message),
                                  std::move(finished));
                });
 }
 
-void Group::receive(const MessageBuffer& message, int source, int tag, Milliseconds limit,
+void Group::receive(const MessageBuffer& message, int source, int tag, const CallTerms& terms,
                     Done done) {
   const FlowId flow{config_.ranks[source], config_.channel, tagStream(tag)};
   pointToPoint({.what = "receive from rank " + std::to_string(flow.peer),
                 .peers = {flow.peer},
                 .tag = tag,
                 .done = std::move(done)},
-               limit, [this, flow, message](Done finished) {
+               terms.limit, [this, flow, message](Done finished) {
                  endpoint_->receive(flow, message.data, message.bytes, fingerprintOf(message),
                                     std::move(finished));
                });
 }
 
-void Group::receiveAny(const MessageBuffer& message, int tag, Milliseconds limit,
+void Group::receiveAny(const MessageBuffer& message, int tag, const CallTerms& terms,
                        std::function<void(int)> from, Done done) {
   std::vector<int> peers = config_.ranks;
   std::erase(peers, config_.ranks[config_.rank]);
   pointToPoint(
-      {.what = "receive from any rank", .peers = peers, .tag = tag, .done = std::move(done)}, limit,
+      {.what = "receive from any rank", .peers = peers, .tag = tag, .done = std::move(done)},
+      terms.limit,
       [this, peers, stream = tagStream(tag), message, from = std::move(from)](Done finished) {
         endpoint_->receiveAny(
             peers, config_.channel, stream, message.data, message.bytes, fingerprintOf(message),

@@ -3,12 +3,21 @@
 #include <utility>
 
 namespace topoopt {
+namespace {
+
+// After which the reactor looks for messages that nobody has waited for. While there are calls it
+// looks again, which takes a hundredth of a processor.
+constexpr std::chrono::microseconds kTick{500};
+
+}  // namespace
 
 SharedMemoryGroup::SharedMemoryGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
     : Group(std::move(endpoint), std::move(config)),
       layout_(size(), config_.rings, config_.servers, config_.hops),
-      team_(std::make_shared<TeamSegment>(config_.segment_fd, size()), config_.rank, config_.ranks,
-            config_.name) {}
+      segment_(std::make_shared<TeamSegment>(config_.segment_fd, size())),
+      team_(segment_, config_.rank, config_.ranks, config_.name),
+      messages_(segment_->messages(), config_.rank, config_.ranks, endpoint_->limits().early_peer,
+                hooks()) {}
 
 void SharedMemoryGroup::submit(CollectiveRequest request, const CallTerms& terms, Done done) {
   turns_.submit(
@@ -70,6 +79,8 @@ void SharedMemoryGroup::endCollectives(std::exception_ptr error, Notify notify) 
     team_.fail(notify == Notify::kAllRanks ? ownFailure(why) : why);
   }
   closeChannel(why, notify);
+  if (late_timer_) endpoint_->reactor().cancel(*std::exchange(late_timer_, std::nullopt));
+  messages_.end(error, notify == Notify::kShutdown);
 }
 
 void SharedMemoryGroup::shutdown() {
@@ -79,6 +90,96 @@ void SharedMemoryGroup::shutdown() {
 
 std::string SharedMemoryGroup::ownFailure(const std::string& why) const {
   return "rank " + std::to_string(config_.ranks[config_.rank]) + " failed: " + why;
+}
+
+// ---- messages ----------------------------------------------------------------------------------
+
+void SharedMemoryGroup::send(const MessageBuffer& message, int target, int tag,
+                             const CallTerms& terms, Done done) {
+  if (const auto error = this->error()) return done(error);
+  messages_.send(message, target, tag, terms, std::move(done));
+}
+
+void SharedMemoryGroup::receive(const MessageBuffer& message, int source, int tag,
+                                const CallTerms& terms, Done done) {
+  if (const auto error = this->error()) return done(error);
+  messages_.receive(message, source, tag, terms, std::move(done));
+}
+
+void SharedMemoryGroup::receiveAny(const MessageBuffer& message, int tag, const CallTerms& terms,
+                                   std::function<void(int)> from, Done done) {
+  if (const auto error = this->error()) return done(error);
+  messages_.receiveAny(message, tag, terms, std::move(from), std::move(done));
+}
+
+void SharedMemoryGroup::await(const std::function<bool()>& over,
+                              std::optional<Reactor::Clock::time_point> until) {
+  messages_.await(over, until);
+}
+
+LocalMessages::Hooks SharedMemoryGroup::hooks() {
+  return {
+      .tell = [this](int member) { tell(member); },
+      .tick_soon =
+          [this] { endpoint_->reactor().post([self = shared_from_this(), this] { tickLater(); }); },
+      .fail = [this](std::exception_ptr error, int tag) { failSoon(withBothCalls(error, tag)); }};
+}
+
+void SharedMemoryGroup::tell(int member) {
+  endpoint_->reactor().post([self = shared_from_this(), this, member] {
+    if (member == rank()) return messages_.look();
+    FrameHeader header;
+    header.type = FrameType::kLook;
+    header.channel = config_.channel;
+    endpoint_->sendControl(config_.ranks[member], header, "");
+  });
+}
+
+void SharedMemoryGroup::tickLater() {
+  endpoint_->reactor().at(Reactor::Clock::now() + kTick, [weak = weak_from_this()] {
+    if (const auto group = std::static_pointer_cast<SharedMemoryGroup>(weak.lock())) {
+      group->onTick();
+    }
+  });
+}
+
+void SharedMemoryGroup::onTick() {
+  if (messages_.tick()) tickLater();
+  watchDeadline();
+}
+
+// One timer serves many messages: it looks which of them are late when it fires.
+void SharedMemoryGroup::watchDeadline() {
+  const auto deadline = messages_.deadline();
+  if (!deadline || (late_timer_ && late_timer_->first <= *deadline)) return;
+  if (late_timer_) endpoint_->reactor().cancel(*late_timer_);
+  late_timer_ = endpoint_->reactor().at(*deadline, [weak = weak_from_this()] {
+    if (const auto group = std::static_pointer_cast<SharedMemoryGroup>(weak.lock())) {
+      group->late_timer_.reset();
+      group->onLate();
+    }
+  });
+}
+
+// The other end is asked what it is in; where any rank may send, there is no other end.
+void SharedMemoryGroup::onLate() {
+  for (const LocalMessages::Late& late : messages_.late(Reactor::Clock::now())) {
+    std::vector<int> asked;
+    if (late.member >= 0) asked.push_back(config_.ranks[late.member]);
+    failLate(asked, late.what, late.limit,
+             [this, number = late.number] { return !messages_.pending(number); });
+  }
+  watchDeadline();
+}
+
+void SharedMemoryGroup::onControl(const FrameHeader& header, const std::string& payload) {
+  if (header.type == FrameType::kLook) return messages_.look();
+  Group::onControl(header, payload);
+}
+
+void SharedMemoryGroup::onLeft(int rank) {
+  const int member = memberOf(rank);
+  if (member >= 0 && member != this->rank()) messages_.left(member);
 }
 
 // What goes through memory is not counted.

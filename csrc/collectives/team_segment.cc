@@ -84,6 +84,11 @@ size_t cellsBytesFor(int size) {
   return (kHeaderBytes + static_cast<size_t>(size) * kLine + kPage - 1) / kPage * kPage;
 }
 
+size_t messagesAt(int size) {
+  return cellsBytesFor(size) + tablesBytesFor(size) +
+         kSlots * slotBytesFor(size) * static_cast<size_t>(size);
+}
+
 }  // namespace
 
 size_t TeamSegment::bytesFor(int size) {
@@ -91,8 +96,7 @@ size_t TeamSegment::bytesFor(int size) {
     throw std::invalid_argument("a local team of " + std::to_string(size) +
                                 " members: it has 1 to " + std::to_string(kMaxMembers));
   }
-  return cellsBytesFor(size) + tablesBytesFor(size) +
-         kSlots * slotBytesFor(size) * static_cast<size_t>(size);
+  return messagesAt(size) + MessageRings::bytesFor(size);
 }
 
 TeamSegment::TeamSegment(int fd, int size)
@@ -163,6 +167,8 @@ std::byte* TeamSegment::contribution(int member, uint32_t phase) const {
 std::byte* TeamSegment::result(int member, uint32_t phase) const {
   return contribution(member, phase) + 2 * slot_bytes_;
 }
+
+MessageRings TeamSegment::messages() const { return {base_ + messagesAt(size_), size_}; }
 
 // ---- waiting -----------------------------------------------------------------------------------
 

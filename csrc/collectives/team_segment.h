@@ -9,7 +9,7 @@
 // across operations too, with one wait per phase.
 //
 // The segment is an anonymous file (memfd) full of zeros at first: nothing has to be set up, and
-// nothing can be left behind.
+// nothing can be left behind. Behind the slots are the rings of messages (message_rings.h).
 
 #pragma once
 
@@ -21,6 +21,7 @@
 #include <string>
 
 #include "collectives/called.h"
+#include "collectives/message_rings.h"
 
 namespace topoopt {
 
@@ -50,6 +51,9 @@ class TeamSegment {
   // Room for two numbers per member.
   uint64_t* table(int member, uint32_t phase) const;
   uint32_t& fingerprint(int member, uint32_t phase) const;
+
+  // Valid as long as this.
+  MessageRings messages() const;
 
   // What members have called, for the text of an error: read when they may be writing it.
   struct Call {

@@ -435,6 +435,7 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
     case FrameType::kCall:
     case FrameType::kStateAsk:
     case FrameType::kState:
+    case FrameType::kLook:
     case FrameType::kRings:
     case FrameType::kRingsAnswer:
     case FrameType::kRingsStart:

@@ -65,12 +65,15 @@ struct MessageMismatch : MismatchError {
 struct ChannelEvents {
   // Another rank fails the channel, or a link is lost.
   std::function<void(std::exception_ptr)> failed;
-  // A frame between members of the group came: of type kCall, kStateAsk, kState or kRings... .
+  // A frame between members of the group came: of type kCall, kStateAsk, kState, kLook or
+  // kRings... .
   std::function<void(const FrameHeader& header, const std::string& payload)> control{};
   // `peer` has sent a message of collective `number`, which is over here and had no receive for it.
   std::function<void(int peer, uint32_t number)> unmatched{};
   // Cables were lost, came back or have another rate, a short time ago; see cables().
   std::function<void()> links_changed{};
+  // A rank has left the job in good order, before or since the channel was opened.
+  std::function<void(int rank)> left{};
 };
 
 struct EndpointConfig {
@@ -115,6 +118,7 @@ class Endpoint final : private Link::Observer {
   int size() const { return config_.size; }
   Reactor& reactor() { return reactor_; }
   WorkerPool* workers() { return workers_.get(); }  // nullptr if there are none
+  const FlowLimits& limits() const { return limits_; }
 
   // Loop. Hands over `bytes` bytes; `done` follows when the memory may be used again. If the link
   // may be lost, long messages are kept in that memory until they are acknowledged; `prompt` ones

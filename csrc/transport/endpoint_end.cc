@@ -34,6 +34,9 @@ void Endpoint::openChannel(uint32_t channel, ChannelEvents events) {
   for (const auto& [header, payload] : std::exchange(early_controls_, {})) {
     onControl(header, payload);
   }
+  const auto left = channels_.at(channel).events.left;
+  if (!left) return;
+  for (const int rank : std::set<int>(left_)) left(rank);
 }
 
 void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
@@ -216,6 +219,11 @@ void Endpoint::markLeft(int rank) {
     const std::string why = leftText(rank);
     failChannel(channel, why, true);
     failed(peerLost(why));
+  }
+  // The callbacks close or fail channels themselves.
+  const auto channels = channels_;
+  for (const auto& [number, channel] : channels) {
+    if (channel.events.left) channel.events.left(rank);
   }
   continueLeaving();
 }

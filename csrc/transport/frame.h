@@ -44,6 +44,7 @@ enum class FrameType : uint8_t {
   kCall = 24,      // what `source` has called as its collective number `message`
   kStateAsk = 25,  // `source` asks what the group of `target` is in
   kState = 26,     // the answer, as text; message: collectives called so far
+  kLook = 27,      // there is news in the memory that the two share (local_messages.h)
 };
 
 // Passed on by every rank over all its links, and recognised when it comes again.

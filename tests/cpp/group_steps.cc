@@ -268,7 +268,7 @@ Step receiveAnyStep(const Job& job, int tag) {
       job.step("receive_any", [=, m = job.memory, root = job.root](Group& group, int i, Done done) {
         if (i != root)
           return group.send({m->input[i].data(), bytes}, root, tag, kNoHurry, std::move(done));
-        auto left = std::make_shared<int>(group.size() - 1);
+        auto left = std::make_shared<std::atomic<int>>(group.size() - 1);
         for (int n = 1; n < group.size(); ++n) {
           group.receiveAny(
               {(*arrived)[n].data(), bytes}, tag, kNoHurry,

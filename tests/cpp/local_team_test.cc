@@ -390,7 +390,8 @@ TEST(LocalTeam, ASegmentThatIsTooSmallOrOfTooManyMembersIsRefused) {
   EXPECT_THROW(TeamSegment(fd, 0), std::invalid_argument);
   EXPECT_THROW(TeamSegment::bytesFor(TeamSegment::kMaxMembers + 1), std::invalid_argument);
   close(fd);
-  EXPECT_LE(TeamSegment::bytesFor(8), size_t{17} << 20);
+  EXPECT_LE(TeamSegment::bytesFor(8) - MessageRings::bytesFor(8), size_t{17} << 20);
+  for (const int size : {2, 8, 64}) EXPECT_LE(MessageRings::bytesFor(size), size_t{66} << 20);
 }
 
 // ---- groups ------------------------------------------------------------------------------------

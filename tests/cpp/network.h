@@ -31,6 +31,9 @@ class Outcome {
   // Waits at most kWaitLimit; a test that waits longer fails, with `what` as what was pending.
   // Returns "" on success, else the error's kind and message.
   std::string wait(const std::string& what);
+  bool over() const {
+    return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
 
  private:
   struct State {
