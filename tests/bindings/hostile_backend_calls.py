@@ -79,7 +79,7 @@ def _released_aborted(why: Any) -> Any:
     session.release_aborted(why)
 
 
-def _group(session: Any, options: Any, store: Any, splitter: Any, *arguments: Any) -> Any:
+def _group(session: Any, options: Any, store: Any, splitter: Any, in_place: Any, *arguments: Any) -> Any:
     if session == "session":
         session = _one_link()
     if options == "options":
@@ -90,7 +90,7 @@ def _group(session: Any, options: Any, store: Any, splitter: Any, *arguments: An
     config = _backend.GroupConfig(*members)
     config.name, config.channel, config.cost = name, channel, cost
     config.segment_fd, config.algorithm = segment_fd, algorithm
-    group = _backend.ProcessGroupTopoopt(session, config, options, store, splitter)
+    group = _backend.ProcessGroupTopoopt(session, config, options, store, splitter, in_place)
     group.ring_counters()
     group.shutdown()
 
