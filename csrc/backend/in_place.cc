@@ -1,6 +1,7 @@
 #include "backend/in_place.h"
 
 #include <ATen/Context.h>
+#include <ATen/detail/AcceleratorHooksInterface.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
@@ -77,7 +78,9 @@ HostReach InPlace::reachOf(const at::Tensor& tensor) const {
     const auto cuda = tensor.is_cuda() ? CudaDriver::loaded() : std::nullopt;
     if (cuda) {
       reach = reachByCuda(*cuda, memory, tensor.device().index(), registers_);
-    } else if (at::globalContext().isPinnedPtr(memory, tensor.device().type())) {
+    } else if (at::globalContext()
+                   .getAcceleratorHooksInterface(tensor.device().type())
+                   .isPinnedPtr(memory)) {
       reach = {memory, "page-locked host memory"};
     }
   } catch (const c10::Error&) {
