@@ -251,6 +251,9 @@ def _failed_stream(rank: int, world: int) -> str:
     with pytest.raises(RuntimeError) as caught:
         dist.all_reduce(tensor)
     lag.fail_events(False)
+    store = dist.distributed_c10d._get_default_store()  # nobody leaves before all have heard of it
+    store.set(f"failed {rank}", "")
+    store.wait([f"failed {other}" for other in range(world)])
     return str(caught.value)
 
 
