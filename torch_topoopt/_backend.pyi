@@ -287,7 +287,15 @@ class ProcessGroupTopoopt(torch._C._distributed_c10d.Backend):
             ],
             torch._C._distributed_c10d.Backend,
         ],
-    ) -> None: ...
+        in_place: bool,
+    ) -> None:
+        """
+        `in_place`: device tensors whose memory the host reaches are not copied.
+        """
+    def device_memory(self) -> list[tuple[str, bool, int]]:
+        """
+        Of tensors on devices: (kind of memory or why it was copied, in place, bytes) each.
+        """
     def end_with(self, companion: ProcessGroupTopoopt) -> None: ...
     def perform_nocolor_split(self, arg0: torch.device) -> None: ...
     def ring_counters(self) -> list[RingCounters]: ...

@@ -1,9 +1,12 @@
 #include "backend/process_group.h"
 
+#include <ATen/DeviceAccelerator.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <utility>
 
+#include "backend/host_tensors.h"
 #include "backend/process_group_call.h"
 #include "backend/tensors.h"
 #include "backend/without_gil.h"
@@ -36,14 +39,17 @@ GroupConfig reporting(GroupConfig config, const Session& session) {
 
 ProcessGroupTopoopt::ProcessGroupTopoopt(std::shared_ptr<Session> session, GroupConfig config,
                                          c10::intrusive_ptr<Options> options,
-                                         c10::intrusive_ptr<c10d::Store> store, Splitter splitter)
+                                         c10::intrusive_ptr<c10d::Store> store, Splitter splitter,
+                                         bool in_place)
     : Backend(config.rank, static_cast<int>(config.ranks.size())),
       session_(std::move(session)),
       group_(Group::open(session_->endpoint(), reporting(std::move(config), *session_))),
       timeout_ms_(options->timeout.count()),
       options_(std::move(options)),
       splitter_(std::move(splitter)),
-      store_(std::move(store)) {
+      store_(std::move(store)),
+      in_place_allowed_(in_place),
+      in_place_(std::make_shared<InPlace>(in_place, session_->registersMemory())) {
   init();
   session_->groupOpened();
 }
@@ -112,15 +118,27 @@ void ProcessGroupTopoopt::shutdown() {
 std::shared_ptr<Staging> ProcessGroupTopoopt::staging(bool create) {
   std::lock_guard lock(staging_mutex_);
   if (!staging_ && create) {
-    staging_ =
-        std::make_shared<Staging>([this](const std::string& why) { group_->abort(why); },
-                                  [this] { return group_->error(); }, group_->landingBytes());
+    staging_ = std::make_shared<Staging>([this](const std::string& why) { group_->abort(why); },
+                                         [this] { return group_->error(); }, group_->landingBytes(),
+                                         in_place_);
   }
   return staging_;
 }
 
 void ProcessGroupTopoopt::awaitStaged() {
   if (const auto staged = staging(false)) staged->awaitStarted();
+}
+
+bool ProcessGroupTopoopt::supportsTensorAlloc(c10::DeviceIndex device) {
+  return in_place_allowed_ && device >= 0 && at::accelerator::getAccelerator().has_value();
+}
+
+at::Tensor ProcessGroupTopoopt::allocateTensor(long elements, at::TensorOptions options) {
+  TORCH_CHECK_VALUE(elements >= 0, "topoopt: allocate_tensor: ", elements, " elements");
+  TORCH_CHECK_VALUE(at::accelerator::isAccelerator(options.device().type()),
+                    "topoopt: allocate_tensor makes tensors on an accelerator, not on ",
+                    options.device());
+  return allocateHostTensor(elements, options);
 }
 
 RecordedGroup* ProcessGroupTopoopt::recordedGroup() {

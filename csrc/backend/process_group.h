@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -40,10 +41,11 @@ class ProcessGroupTopoopt final : public c10d::Backend {
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& options)>;
 
-  // `store` is the group's own part of torch.distributed's store.
+  // `store` is the group's own part of torch.distributed's store. `in_place`: device tensors whose
+  // memory the host reaches are not copied.
   ProcessGroupTopoopt(std::shared_ptr<Session> session, GroupConfig config,
                       c10::intrusive_ptr<Options> options, c10::intrusive_ptr<c10d::Store> store,
-                      Splitter splitter);
+                      Splitter splitter, bool in_place);
   ~ProcessGroupTopoopt() override;
 
   const std::string getBackendName() const override { return "topoopt"; }
@@ -56,6 +58,9 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   void enableCollectivesTiming() override {}
   void eagerConnectSingleDevice(at::Device) override {}  // the links are there already
   bool supportsSplitting() const override { return true; }
+  // Tensors that operations use in place (host_tensors.h); DDP and FSDP2 ask for them if told to.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
   // nullptr on a rank that is not among `ranks`.
   c10::intrusive_ptr<c10d::Backend> split(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
@@ -67,6 +72,8 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   const std::string& groupName() const { return group_->name(); }
   std::vector<RingCounters> ringCounters() const { return group_->counters(); }
   bool isShutDown() const { return shut_down_; }
+  // Bytes of device tensors by the kind of their memory, or by why they were copied.
+  std::map<std::string, InPlace::Use> deviceMemory() const { return in_place_->uses(); }
   // `companion` ends when this group does.
   void endWith(c10::intrusive_ptr<ProcessGroupTopoopt> companion);
 
@@ -177,6 +184,8 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   uint64_t monitored_barriers_ = 0;
   std::once_flag recorded_once_;
   std::shared_ptr<RecordedGroup> recorded_;  // set once, by recordedGroup()
+  const bool in_place_allowed_;
+  const std::shared_ptr<InPlace> in_place_;
   std::mutex staging_mutex_;
   std::shared_ptr<Staging> staging_;  // guarded by staging_mutex_
 };

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <utility>
@@ -22,7 +23,10 @@ unsigned countForks() {
 Session::Session(EndpointConfig config, std::function<void(const std::string&)> closed,
                  std::shared_ptr<FlightRecorder> recorder,
                  std::optional<SupervisorConfig> supervision)
-    : endpoint_(std::make_shared<Endpoint>(std::move(config))),
+    : registers_memory_(
+          std::any_of(config.links.begin(), config.links.end(),
+                      [](const LinkSpec& link) { return link.kind == LinkKind::kFabric; })),
+      endpoint_(std::make_shared<Endpoint>(std::move(config))),
       pool_(std::make_shared<CompletionPool>()),
       supervisor_(supervision ? std::make_shared<Supervisor>(std::move(*supervision),
                                                              std::move(recorder), endpoint_)

@@ -28,6 +28,8 @@ class Session {
 
   const std::shared_ptr<Endpoint>& endpoint() const { return endpoint_; }
   const std::shared_ptr<CompletionPool>& pool() const { return pool_; }
+  // Whether links register memory with what carries them, which not all memory allows.
+  bool registersMemory() const { return registers_memory_; }
   // nullptr: nobody watches.
   const std::shared_ptr<Supervisor>& supervisor() const { return supervisor_; }
 
@@ -57,6 +59,7 @@ class Session {
   bool beginClosing();
   void close(const std::string& why);
 
+  const bool registers_memory_;
   const std::shared_ptr<Endpoint> endpoint_;
   const std::shared_ptr<CompletionPool> pool_;
   const std::shared_ptr<Supervisor> supervisor_;

@@ -28,10 +28,12 @@ std::string withoutBacktrace(const std::exception_ptr& error) {
   }
 }
 
+// Of host memory that it needs.
 size_t bytesOf(const StagingPiece& piece) {
   size_t bytes = 0;
   for (const StagingBuffer& buffer : piece.buffers) {
-    bytes += static_cast<size_t>(buffer.elements) * c10::elementSize(buffer.type);
+    if (!buffer.inPlace())
+      bytes += static_cast<size_t>(buffer.elements) * c10::elementSize(buffer.type);
   }
   return bytes;
 }
@@ -63,10 +65,12 @@ StagingOperation::StagingOperation(c10::Device device, Order order)
       submitted(recorded(c10::impl::VirtualGuardImpl(device.type()).getStream(device))) {}
 
 Staging::Staging(std::function<void(const std::string&)> abort,
-                 std::function<std::exception_ptr()> error, size_t landing_bytes)
+                 std::function<std::exception_ptr()> error, size_t landing_bytes,
+                 std::shared_ptr<InPlace> in_place)
     : abort_(std::move(abort)),
       group_error_(std::move(error)),
       collectives_{kStagingBytes + 2 * landing_bytes},
+      in_place_(std::move(in_place)),
       memory_{kStagingBytes + 2 * landing_bytes} {
   thread_ = quietThread([this] { loop(); });
 }
@@ -178,12 +182,14 @@ void Staging::beginPieces(Lane& lane) {
       lane.next_piece = 0;
       continue;
     }
-    const size_t bytes = bytesOf(operation->pieces[lane.next_piece]);
+    StagingPiece& next = operation->pieces[lane.next_piece];
+    if (!std::exchange(next.placed, true)) in_place_->find(next.buffers);
+    const size_t bytes = bytesOf(next);
     if (!lane.pieces.empty() && bytes > lane.limit_bytes - std::min(lane.limit_bytes, lane.bytes)) {
       return;
     }
-    const auto piece = std::make_shared<Piece>(
-        Piece{operation, std::move(operation->pieces[lane.next_piece++]), bytes});
+    const auto piece = std::make_shared<Piece>(Piece{operation, std::move(next), bytes});
+    ++lane.next_piece;
     lane.bytes += bytes;
     lane.pieces.push_back(piece);
     try {
@@ -240,14 +246,23 @@ void Staging::endPieces(Lane& lane) {
 
 // ---- one piece ---------------------------------------------------------------------------------
 
-void Staging::copyIn(Piece& piece) {
-  const StagingOperation& operation = *piece.operation;
+void Staging::takeMemory(Piece& piece) {
   for (const StagingBuffer& buffer : piece.piece.buffers) {
+    if (buffer.inPlace()) {
+      piece.host.push_back(buffer.host);
+      piece.in_place = true;
+      continue;
+    }
     const auto bytes =
         static_cast<int64_t>(static_cast<size_t>(buffer.elements) * c10::elementSize(buffer.type));
-    piece.memory.push_back(memory_.take(operation.device.type(), bytes));
+    piece.memory.push_back(memory_.take(piece.operation->device.type(), bytes));
     piece.host.push_back(piece.memory.back().narrow(0, 0, bytes).view(buffer.type));
   }
+}
+
+void Staging::copyIn(Piece& piece) {
+  const StagingOperation& operation = *piece.operation;
+  takeMemory(piece);
   if (piece.piece.lands && piece.bytes > kStagingSliceBytes) {
     piece.slices = std::make_unique<StagingSlices>(piece.piece.buffers, piece.host, [wake = wake_] {
       std::lock_guard lock(wake->mutex);
@@ -259,13 +274,16 @@ void Staging::copyIn(Piece& piece) {
   const c10::Stream& stream = streamsOf(operation.device).in;
   const c10::StreamGuard guard(stream);
   operation.submitted.block(stream);
-  if (piece.slices) return piece.slices->copyIn(stream);
   for (size_t i = 0; i < piece.host.size(); ++i) {
-    for (const StagingBuffer::Part& part : piece.piece.buffers[i].reads) {
-      copyTensor(piece.host[i].narrow(0, part.offset, part.tensor.numel()), part.tensor);
+    const StagingBuffer& buffer = piece.piece.buffers[i];
+    if (piece.slices && !buffer.inPlace()) continue;
+    const at::Tensor& to = buffer.inPlace() ? buffer.place : piece.host[i];
+    for (const StagingBuffer::Part& part : buffer.reads) {
+      copyTensor(to.narrow(0, part.offset, part.tensor.numel()), part.tensor);
     }
   }
   piece.copied = recorded(stream);
+  if (piece.slices) piece.slices->copyIn(stream);
 }
 
 void Staging::start(const PiecePtr& piece) {
@@ -303,9 +321,24 @@ void Staging::copySlices(Piece& piece) {
   }
 }
 
+// Before this, the caller's stream may still use what the operation finds in place. Or it has
+// failed.
+bool Staging::streamReached(Piece& piece) {
+  StagingOperation& operation = *piece.operation;
+  try {
+    operation.reached = operation.reached || operation.submitted.query();
+    return operation.reached;
+  } catch (const std::exception&) {
+    failHere(piece);
+    return true;
+  }
+}
+
 // Or it has failed.
 bool Staging::readyToStart(Piece& piece) {
-  if (!piece.slices) return copied(piece);
+  if (piece.in_place && !streamReached(piece)) return false;
+  if (!piece.operation->failed && !copied(piece)) return false;
+  if (!piece.slices || piece.operation->failed) return true;
   copySlices(piece);
   return piece.operation->failed || piece.slices->begun();
 }

@@ -8,6 +8,9 @@
 // are cut into small pieces, each of which is copied to the host, handed to the group and copied
 // back beside the others.
 //
+// A tensor whose memory the host reaches is not copied (in_place.h): its operation begins when the
+// caller's stream has come as far as it had been given when the operation was submitted.
+//
 // Copies run on two side streams of the device, one per direction, which wait for what the
 // caller's stream had been given when the operation was submitted; nothing waits for a whole
 // device. One thread per process group watches the events of the device.
@@ -39,6 +42,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/in_place.h"
 #include "backend/staging_memory.h"
 #include "backend/staging_slices.h"
 #include "backend/staging_work.h"
@@ -59,7 +63,8 @@ struct StagingPiece {
 
   std::vector<StagingBuffer> buffers;
   Start start;
-  bool lands = false;  // it may begin before all data is there
+  bool lands = false;   // it may begin before all data is there
+  bool placed = false;  // it is known which buffers are used in place
 };
 
 struct StagingOperation {
@@ -71,6 +76,7 @@ struct StagingOperation {
   const c10::Device device;
   const Order order;
   c10::Event submitted;
+  bool reached = false;        // by the stream: `submitted` has passed
   bool awaits_device = false;  // before it starts, even if it reads nothing
   std::vector<StagingPiece> pieces;
   // From a contiguous device tensor (second) to the caller's, after all pieces.
@@ -86,9 +92,9 @@ class Staging {
  public:
   // `abort` ends the process group on all ranks, when a piece fails on this rank alone. `error` is
   // why the process group is unusable, or nullptr. `landing_bytes`: of a piece that lands while it
-  // runs; 0: there are none.
+  // runs; 0: there are none. `in_place` finds the tensors that are not copied.
   Staging(std::function<void(const std::string&)> abort, std::function<std::exception_ptr()> error,
-          size_t landing_bytes);
+          size_t landing_bytes, std::shared_ptr<InPlace> in_place);
   ~Staging();  // stops
 
   void submit(std::shared_ptr<StagingOperation> operation);
@@ -108,10 +114,11 @@ class Staging {
   struct Piece {
     OperationPtr operation;
     StagingPiece piece;
-    size_t bytes;
+    size_t bytes;  // of host memory
     Stage stage = Stage::kCopyingIn;
     std::vector<at::Tensor> memory = {};
-    std::vector<at::Tensor> host = {};           // views of it
+    std::vector<at::Tensor> host = {};           // views of it, or tensors in place
+    bool in_place = false;                       // some are
     std::unique_ptr<StagingSlices> slices = {};  // if it lands while it runs
     std::optional<c10::Event> copied = {};
     c10::intrusive_ptr<c10d::Work> work = {};
@@ -149,11 +156,13 @@ class Staging {
   void startPieces(Lane& lane);
   void endPieces(Lane& lane);
   void copyIn(Piece& piece);
+  void takeMemory(Piece& piece);
   void start(const PiecePtr& piece);
   void copyBack(Piece& piece);
   void release(Lane& lane, Piece& piece);
   void copySlices(Piece& piece);
   bool readyToStart(Piece& piece);
+  bool streamReached(Piece& piece);
   bool copied(Piece& piece);
   bool finished(Piece& piece);
   bool over(Piece& piece);
@@ -182,6 +191,7 @@ class Staging {
   Lane collectives_;
   Lane messages_{SIZE_MAX};
   std::unordered_map<c10::Device, Streams> streams_;
+  const std::shared_ptr<InPlace> in_place_;
   StagingMemory memory_;
 
   std::mutex stop_mutex_;

@@ -25,10 +25,11 @@ StagingSlices::StagingSlices(std::vector<StagingBuffer> buffers, std::vector<at:
     : buffers_(std::move(buffers)), host_(std::move(host)) {
   std::vector<Landing::Region> regions;
   for (size_t i = 0; i < buffers_.size(); ++i) {
-    const StagingBuffer& buffer = buffers_[i];
+    StagingBuffer& buffer = buffers_[i];
     const int64_t each = elementsOfSlice(buffer);
     std::vector<bool> pending(slicesOf(buffer), false);
     copied_back_.push_back(pending);
+    if (buffer.inPlace()) buffer.reads.clear();  // which are copied as a whole
     for (const StagingBuffer::Part& part : buffer.reads) {
       const int64_t end = part.offset + part.tensor.numel();
       for (int64_t s = part.offset / each; s * each < end; ++s) {

@@ -22,6 +22,10 @@ namespace topoopt {
 constexpr size_t kStagingSliceBytes = 1 << 20;
 
 // A contiguous 1-d host tensor, and the parts of device tensors that it stands for.
+//
+// Where the host reaches the memory of the one device tensor that it stands for (in_place.h), that
+// is the host tensor: nothing is written back, and what is still read is copied to it on the
+// device.
 struct StagingBuffer {
   struct Part {
     at::Tensor tensor;  // on the device, contiguous, 1-d
@@ -32,6 +36,11 @@ struct StagingBuffer {
   int64_t elements = 0;
   std::vector<Part> reads = {};   // copied to the buffer before the operation
   std::vector<Part> writes = {};  // copied from the buffer after it
+  // In place: the device tensor, contiguous and 1-d, and its memory as a host tensor.
+  at::Tensor place = {};
+  at::Tensor host = {};
+
+  bool inPlace() const { return host.defined(); }
 };
 
 // One thread only, and the streams must be current when it copies.
@@ -63,7 +72,7 @@ class StagingSlices {
   void order();
   void copy(Slice slice, bool back);
 
-  const std::vector<StagingBuffer> buffers_;
+  std::vector<StagingBuffer> buffers_;
   const std::vector<at::Tensor> host_;
   std::shared_ptr<Landing> landing_;
   std::deque<Slice> to_land_;

@@ -88,10 +88,10 @@ std::shared_ptr<Session> makeSession(int rank, int size, std::vector<LinkSpec> l
 c10::intrusive_ptr<ProcessGroupTopoopt> makeGroup(
     std::shared_ptr<Session> session, GroupConfig config,
     c10::intrusive_ptr<ProcessGroupTopoopt::Options> options, c10::intrusive_ptr<c10d::Store> store,
-    ProcessGroupTopoopt::Splitter splitter) {
+    ProcessGroupTopoopt::Splitter splitter, bool in_place) {
   return c10::make_intrusive<ProcessGroupTopoopt>(std::move(session), std::move(config),
                                                   std::move(options), std::move(store),
-                                                  std::move(splitter));
+                                                  std::move(splitter), in_place);
 }
 
 // Its end waits for the reactor thread, which must not wait for Python.
@@ -262,6 +262,15 @@ void bindOptions(py::object scope) {
           }));
 }
 
+std::vector<std::tuple<std::string, bool, uint64_t>> deviceMemory(
+    const ProcessGroupTopoopt& group) {
+  std::vector<std::tuple<std::string, bool, uint64_t>> memory;
+  for (const auto& [what, use] : group.deviceMemory()) {
+    memory.emplace_back(what, use.in_place, use.bytes);
+  }
+  return memory;
+}
+
 // Of the links that this rank sends on.
 std::vector<LinkTraffic> linkTraffic(Session& session) {
   std::vector<LinkTraffic> links = session.endpoint()->traffic();
@@ -410,11 +419,15 @@ PYBIND11_MODULE(_backend, module) {
   topoopt::bindOptions(group);
   group.def_property_readonly("group_name", &ProcessGroupTopoopt::groupName)
       .def("ring_counters", &ProcessGroupTopoopt::ringCounters, no_gil)
+      .def("device_memory", &topoopt::deviceMemory, no_gil,
+           "Of tensors on devices: (kind of memory or why it was copied, in place, bytes) each.")
       .def_property_readonly("is_shut_down", &ProcessGroupTopoopt::isShutDown)
       .def_property_readonly("options", &ProcessGroupTopoopt::getBackendOptions)
       .def("shutdown", &ProcessGroupTopoopt::shutdown, no_gil)
       .def("end_with", &ProcessGroupTopoopt::endWith, py::arg("companion"))
       .def("perform_nocolor_split", [](ProcessGroupTopoopt&, const at::Device&) {})
       .def(py::init(&topoopt::makeGroup), py::arg("session").none(false), py::arg("config"),
-           py::arg("options").none(false), py::arg("store"), py::arg("splitter"), no_gil);
+           py::arg("options").none(false), py::arg("store"), py::arg("splitter"),
+           py::arg("in_place"), no_gil,
+           "`in_place`: device tensors whose memory the host reaches are not copied.");
 }

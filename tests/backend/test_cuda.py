@@ -6,6 +6,7 @@ Run as a script it prints how long all_reduce takes for tensors on the device an
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_ranks, values
+
+import torch_topoopt
 
 _WORLD = 3
 _LARGE = 3 * (1 << 20) + 5  # float32 elements: several pieces
@@ -87,6 +90,55 @@ def _operations(rank: int, world: int) -> None:
 
 def test_every_operation_gives_the_right_values(tmp_path: Path) -> None:
     values(run_ranks(make_plan(_WORLD, 2), tmp_path, _operations))
+
+
+class _Managed:
+    """`elements` float32 of managed memory, which stays until the process ends."""
+
+    def __init__(self, elements: int) -> None:
+        address = ctypes.c_uint64()
+        torch.cuda.init()
+        driver = ctypes.CDLL("libcuda.so.1")
+        attach_global = 1  # <cuda.h>: CU_MEM_ATTACH_GLOBAL
+        error = driver.cuMemAllocManaged(ctypes.byref(address), 4 * elements, attach_global)
+        assert error == 0, error
+        self.__cuda_array_interface__ = {
+            "shape": (elements,),
+            "typestr": "<f4",
+            "data": (address.value, False),
+            "version": 3,
+        }
+
+
+def _memories(rank: int, world: int) -> dict[str, bool]:
+    dist.init_process_group("cpu:topoopt,cuda:topoopt")
+    device = torch.device("cuda", 0)
+    backend = dist.group.WORLD._get_backend(device)
+    total = sum(_ramp(r, _LARGE) for r in range(world))
+    tensors = {
+        "page-locked": backend.allocate_tensor(_LARGE, dtype=torch.float32, device=device),
+        "managed": torch.as_tensor(_Managed(_LARGE), device=device),
+        "of the device": torch.empty(_LARGE, device=device),
+    }
+    for name, tensor in tensors.items():
+        tensor.copy_(_ramp(0, _LARGE))
+        torch.cuda._sleep(_CYCLES)
+        tensor.mul_(rank + 1)
+        dist.all_reduce(tensor)
+        tensor.add_(1)
+        _check(name, tensor, total + 1)
+    found = torch_topoopt.stats()["device_memory"]
+    dist.destroy_process_group()
+    return {use["memory"]: use["in_place"] for use in found}
+
+
+def test_memory_that_the_host_reaches_is_used_in_place(tmp_path: Path) -> None:
+    for uses in values(run_ranks(make_plan(_WORLD, 2), tmp_path, _memories)):
+        assert uses.pop("page-locked host memory") is True
+        assert uses.pop("memory of the device alone") is False
+        ((managed, in_place),) = uses.items()  # which depends on the GPU
+        assert managed.startswith("managed memory")
+        assert in_place == (managed == "managed memory")
 
 
 def _train(rank: int, world: int) -> list[Any]:

@@ -1,7 +1,8 @@
-"""Tensors on a device: staged through host memory, in the order of the caller's streams.
+"""Tensors on a device: staged through host memory, or used in place, in the order of the caller's
+streams.
 
 The device is "lag" (device_extension/): its streams are slow, so that code that does not wait for
-them sees old values, and the host cannot read its memory.
+them sees old values, and the host cannot read its memory unless a test asks for "host" memory.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _WORLD = 3
 _LARGE = 3 * (1 << 20) + 5  # float32 elements: thirteen slices, the last one smaller
 # Seconds per kernel or copy, on the default streams and on all others: one is slow, then the other.
 _DELAYS = {"caller": (0.01, 0.0), "copies": (0.0, 0.01)}
+_MEMORIES = ("device", "host")
 
 
 @pytest.fixture(scope="session")
@@ -163,12 +165,14 @@ def _moves(delays: tuple[float, float], rank: int, world: int) -> None:
         _check(f"all_to_all from {source}", output, parts[source])
 
 
-@pytest.mark.parametrize("slow", _DELAYS)
+@pytest.mark.parametrize(
+    ("slow", "memory"), [("caller", "device"), ("copies", "device"), ("caller", "host")]
+)
 @pytest.mark.parametrize("body", [_reductions, _moves])
 def test_every_operation_gives_the_right_values(
-    tmp_path: Path, library: Path, body: Any, slow: str
+    tmp_path: Path, library: Path, body: Any, slow: str, memory: str
 ) -> None:
-    _run(library, tmp_path, partial(body, _DELAYS[slow]))
+    _run(library, tmp_path, partial(body, _DELAYS[slow]), memory=memory)
 
 
 def _coalesced(rank: int, world: int) -> None:
@@ -195,8 +199,9 @@ def _coalesced(rank: int, world: int) -> None:
     _check("functional reduce_scatter", output, total.chunk(world)[rank])
 
 
-def test_several_tensors_in_one_call(tmp_path: Path, library: Path) -> None:
-    _run(library, tmp_path, _coalesced)
+@pytest.mark.parametrize("memory", _MEMORIES)
+def test_several_tensors_in_one_call(tmp_path: Path, library: Path, memory: str) -> None:
+    _run(library, tmp_path, _coalesced, memory=memory)
 
 
 def _messages(rank: int, world: int) -> None:
@@ -224,8 +229,9 @@ def _messages(rank: int, world: int) -> None:
         _check("from the CPU, from any rank", got, _ramp(0, 100))
 
 
-def test_messages(tmp_path: Path, library: Path) -> None:
-    _run(library, tmp_path, _messages)
+@pytest.mark.parametrize("memory", _MEMORIES)
+def test_messages(tmp_path: Path, library: Path, memory: str) -> None:
+    _run(library, tmp_path, _messages, memory=memory)
 
 
 # ---- order --------------------------------------------------------------------------------------
@@ -282,8 +288,11 @@ def _order(rank: int, world: int) -> None:
     _check("on the CPU", on_cpu, total * 5)
 
 
-def test_an_operation_keeps_the_order_of_the_callers_stream(tmp_path: Path, library: Path) -> None:
-    _run(library, tmp_path, _order)
+@pytest.mark.parametrize("memory", _MEMORIES)
+def test_an_operation_keeps_the_order_of_the_callers_stream(
+    tmp_path: Path, library: Path, memory: str
+) -> None:
+    _run(library, tmp_path, _order, memory=memory)
 
 
 def _blocking(rank: int, world: int) -> dict[str, int]:
@@ -339,8 +348,11 @@ def _futures(rank: int, world: int) -> None:
     _check("communicating callback", future.then(again).wait(), total * 2)
 
 
-def test_the_callbacks_of_a_future_come_after_the_copy_back(tmp_path: Path, library: Path) -> None:
-    _run(library, tmp_path, _futures)
+@pytest.mark.parametrize("memory", _MEMORIES)
+def test_the_callbacks_of_a_future_come_after_the_copy_back(
+    tmp_path: Path, library: Path, memory: str
+) -> None:
+    _run(library, tmp_path, _futures, memory=memory)
 
 
 def _barrier(rank: int, world: int) -> None:

@@ -19,7 +19,7 @@ ELEMENTS = 240_000
 def count_ring_bytes(rank: int, world: int) -> dict[str, list]:
     os.environ["TOPOOPT_ALGORITHM"] = "multi_ring"
     before = torch_topoopt.stats()
-    assert before == {"links": [], "rings": [], "memory": []}
+    assert before == {"links": [], "rings": [], "memory": [], "device_memory": []}
     dist.init_process_group("topoopt")
     dist.all_reduce(torch.ones(ELEMENTS))
     counters = torch_topoopt.stats()

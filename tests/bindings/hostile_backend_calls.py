@@ -79,7 +79,9 @@ def _released_aborted(why: Any) -> Any:
     session.release_aborted(why)
 
 
-def _group(session: Any, options: Any, store: Any, splitter: Any, *arguments: Any) -> Any:
+def _group(
+    session: Any, options: Any, store: Any, splitter: Any, in_place: Any, *arguments: Any
+) -> Any:
     if session == "session":
         session = _one_link()
     if options == "options":
@@ -90,7 +92,7 @@ def _group(session: Any, options: Any, store: Any, splitter: Any, *arguments: An
     config = _backend.GroupConfig(*members)
     config.name, config.channel, config.cost = name, channel, cost
     config.segment_fd, config.algorithm = segment_fd, algorithm
-    group = _backend.ProcessGroupTopoopt(session, config, options, store, splitter)
+    group = _backend.ProcessGroupTopoopt(session, config, options, store, splitter, in_place)
     group.ring_counters()
     group.shutdown()
 
@@ -125,7 +127,7 @@ def calls() -> list[Call]:
         Call("Session.measure_cost", _measured, alone),
         Call("Session.release", _released, (timedelta(seconds=0.05),)),
         Call("Session.release_aborted", _released_aborted, ("why",)),
-        Call("ProcessGroupTopoopt", _group, ("session", "options", "store", None, *whole)),
+        Call("ProcessGroupTopoopt", _group, ("session", "options", "store", None, True, *whole)),
         Call("ProcessGroupTopoopt.end_with", _companion, (None,)),
         Call("Options", _backend.ProcessGroupTopoopt.Options, (timedelta(seconds=1),)),
         Call("Options, unpickled", _unpickled, (timedelta(seconds=1), "name", "what", [0, 1])),

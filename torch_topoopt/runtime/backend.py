@@ -60,6 +60,7 @@ def _extension() -> Any:
 def prepared_extension() -> Any:
     """The C++ backend, once the environment has been checked."""
     _check_log_level()
+    _in_place_asked()
     return _extension()
 
 
@@ -117,6 +118,14 @@ def _check_log_level() -> None:
     level = os.environ.get("TOPOOPT_LOG", "")
     if level and level not in _LOG_LEVELS:
         raise RuntimeError(f"TOPOOPT_LOG: {level!r} is not one of {', '.join(_LOG_LEVELS)}")
+
+
+def _in_place_asked() -> bool:
+    """Whether device tensors whose memory the host reaches are used where they are."""
+    value = os.environ.get("TOPOOPT_DEVICE_MEMORY", "auto")
+    if value not in ("auto", "copy"):
+        raise RuntimeError(f"TOPOOPT_DEVICE_MEMORY: {value!r} is not one of auto, copy")
+    return value == "auto"
 
 
 def _create(options: Any, backend_options: Any) -> Any:
@@ -186,7 +195,12 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
         if why := job.why_circuits_stay(config):
             log.info("group %s: its all-to-alls keep the plan's circuits: %s", config.name, why)
     group = extension.ProcessGroupTopoopt(
-        job.session, config, options, store, functools.partial(_split, weakref.ref(job), ranks)
+        job.session,
+        config,
+        options,
+        store,
+        functools.partial(_split, weakref.ref(job), ranks),
+        in_place=_in_place_asked(),
     )
     job.groups = {**_open_groups(job), config.channel: group}
     return group
@@ -275,7 +289,8 @@ def _held_memory(job: Job) -> dict[str, int]:
 
 
 def stats() -> dict[str, list[dict[str, Any]]]:
-    """Bytes that this rank has sent so far: "links" and, for all open groups, "rings"; "memory".
+    """Bytes that this rank has sent so far: "links" and, for all open groups, "rings"; "memory",
+    "device_memory".
 
     One dict per link: source, source_port, target, target_port (ports are -1 inside a server), kind
     ("socket" or "shm"), sent_bytes (payload, own and relayed), relayed_bytes (the part that came
@@ -286,7 +301,9 @@ def stats() -> dict[str, list[dict[str, Any]]]:
     this rank holds for others now and held at most: relay_bytes, relay_peak_bytes (payload on its
     way to other ranks), early_bytes, early_peak_bytes (messages that no receive is posted for yet),
     buffer_bytes, buffer_peak_bytes (the memory of all payload that waits), remembered_entries
-    (flows and groups, open or ended lately, of which it remembers something).
+    (flows and groups, open or ended lately, of which it remembers something). One dict per group
+    and kind of memory of tensors on devices: group, memory (its kind, or why it was copied),
+    in_place (used where it is, without a copy), bytes (of operations so far).
     """
     rings = [
         {
@@ -301,7 +318,13 @@ def stats() -> dict[str, list[dict[str, Any]]]:
     for link in links:
         del link["iteration_bytes"]  # which is measured at the end
     memory = [_held_memory(job) for job in jobs]
-    return {"links": links, "rings": rings, "memory": memory}
+    device_memory = [
+        {"group": group.group_name, "memory": what, "in_place": in_place, "bytes": size}
+        for job in jobs
+        for group in _open_groups(job).values()
+        for what, in_place, size in group.device_memory()
+    ]
+    return {"links": links, "rings": rings, "memory": memory, "device_memory": device_memory}
 
 
 @atexit.register

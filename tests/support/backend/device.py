@@ -74,16 +74,28 @@ def load(library: Path) -> Any:
 
 
 def on_device(
-    library: Path, body: Callable[[int, int], Any], backend: str = "cpu:topoopt,lag:topoopt"
+    library: Path,
+    body: Callable[[int, int], Any],
+    backend: str = "cpu:topoopt,lag:topoopt",
+    memory: str = "device",
 ) -> Callable[[int, int], Any]:
-    """`body` as a function for run_ranks, with the device loaded and the default group open."""
-    return functools.partial(_main, library, body, backend)
+    """`body` as a function for run_ranks, with the device loaded and the default group open.
+
+    Its tensors are in `memory`: "device", "host" (which the host reaches, too) or "not there" (of
+    which the device says so, wrongly).
+    """
+    return functools.partial(_main, library, body, backend, memory)
 
 
 def _main(
-    library: Path, body: Callable[[int, int], Any], backend: str, rank: int, world: int
+    library: Path,
+    body: Callable[[int, int], Any],
+    backend: str,
+    memory: str,
+    rank: int,
+    world: int,
 ) -> Any:
-    load(library)
+    load(library).set_memory(memory)
     dist.init_process_group(backend)
     value = body(rank, world)
     dist.destroy_process_group()

@@ -56,7 +56,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return &PinnedAllocator::instance();
   }
   bool isPinnedPtr(const void* address) const override {
-    return PinnedAllocator::instance().contains(address);
+    return PinnedAllocator::instance().contains(address) || Arena::instance().saysPinned(address);
   }
 };
 
@@ -205,6 +205,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   });
   module.def("hold_streams", [] { lag::pool_gate.set(false); });
   module.def("release_streams", [] { lag::pool_gate.set(true); });
+  module.def("set_memory", [](const std::string& kind) {  // of tensors that are made from now on
+    lag::kind = kind == "host"        ? lag::Kind::kHost
+                : kind == "not there" ? lag::Kind::kNotThere
+                                      : lag::Kind::kDevice;
+  });
+  module.def("fail_events", [](bool fail) { lag::events_fail = fail; });
   module.def("set_pinned_memory", [](bool available) { lag::pinned_memory = available; });
   module.def("pinned_bytes", [] { return lag::PinnedAllocator::instance().bytes(); });
   module.def("counters", [] {

@@ -1,7 +1,9 @@
 // The memory of the test device "lag".
 //
 // It is mapped twice: tensors carry addresses at which no code may read or write, and what runs on
-// the device translates them. So a host that touches device memory crashes.
+// the device translates them. So a host that touches device memory crashes. Tests may ask for
+// memory of another kind: memory that the host reaches has the addresses of the other mapping, and
+// the device says that it is page-locked; of memory that is not there it says so, too.
 
 #pragma once
 
@@ -9,17 +11,22 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace lag {
 
 constexpr size_t kArenaBytes = size_t{1} << 30;  // pages that are never used cost nothing
+
+enum class Kind { kDevice, kHost, kNotThere };
+inline std::atomic<Kind> kind{Kind::kDevice};
 
 class Arena {
  public:
@@ -31,7 +38,8 @@ class Arena {
   void* allocate(size_t bytes) {
     bytes = rounded(bytes);
     std::lock_guard lock(mutex_);
-    auto& free = free_[bytes];
+    const bool reachable = kind == Kind::kHost;
+    auto& free = free_[{reachable, bytes}];
     // As stream-ordered allocators do: what was freed last is used again at once.
     if (!free.empty()) {
       void* address = free.back();
@@ -39,14 +47,21 @@ class Arena {
       return address;
     }
     if (next_ + bytes > kArenaBytes) throw std::runtime_error("lag: out of memory");
-    void* address = forbidden_ + next_;
+    void* address = (reachable ? usable_ : forbidden_) + next_;
     next_ += bytes;
     return address;
   }
 
   void release(void* address, size_t bytes) {
     std::lock_guard lock(mutex_);
-    free_[rounded(bytes)].push_back(address);
+    free_[{!contains(address), rounded(bytes)}].push_back(address);
+  }
+
+  // What the device says of its memory.
+  bool saysPinned(const void* address) const {
+    const auto* at = static_cast<const char*>(address);
+    if (contains(address)) return kind == Kind::kNotThere;
+    return at >= usable_ && at < usable_ + kArenaBytes;
   }
 
   bool contains(const void* address) const {
@@ -79,7 +94,7 @@ class Arena {
   char* forbidden_;
   char* usable_;
   size_t next_ = 0;
-  std::map<size_t, std::vector<void*>> free_;
+  std::map<std::pair<bool, size_t>, std::vector<void*>> free_;
 };
 
 // The context of a DataPtr: an address and its size.

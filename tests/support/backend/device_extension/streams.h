@@ -33,6 +33,7 @@ struct Counters {
 inline Counters counters;
 inline std::atomic<int> default_delay_us{0};
 inline std::atomic<int> pool_delay_us{0};
+inline std::atomic<bool> events_fail{false};  // as those of a device that has failed
 
 // While it is shut, the streams other than the default ones begin nothing.
 class Gate {
@@ -201,6 +202,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
+    TORCH_CHECK(!events_fail, "lag: the device has failed");
     const EventPtr self = *static_cast<EventPtr*>(event);
     std::lock_guard lock(self->mutex);
     return self->passed >= self->recorded;
