@@ -11,7 +11,13 @@ import pytest
 from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
 from support.launcher import COMMAND
 from support.limits import limit_s
-from support.plain_namespaces import Namespaces, ip, up
+from support.plain_namespaces import (
+    Namespaces,
+    ip,
+    skip_without_ipv6,
+    up,
+    wait_for_link_local_addresses,
+)
 
 from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.launcher.errors import InputError
@@ -108,9 +114,11 @@ def test_a_port_without_a_cable_is_a_remark_and_left_out(
     launcher: Launcher, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cable without addresses, one with different MTUs, an idle interface; the rest by ssh."""
+    skip_without_ipv6()
     make_hosts(3, [(0, 1), (1, 2), (0, 2)], hosts)
     (_, bare, address), (_, big, _) = hosts.cables[0][0], hosts.cables[1][0]
     ip(f"-n {hosts.names[0]} addr del {address} dev {bare}")
+    wait_for_link_local_addresses([(hosts.names[0], bare)])
     ip(f"-n {hosts.names[1]} link set {big} mtu 9000")
     ip(f"-n {hosts.names[2]} link add idle type bridge")
     ip(f"-n {hosts.names[2]} link add spare type veth peer name tail")

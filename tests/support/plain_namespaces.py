@@ -84,6 +84,21 @@ def wait_for_carrier(ends: Iterable[tuple[str, str]]) -> None:
             time.sleep(0.02)
 
 
+def link_local_address(namespace: str, interface: str) -> str:
+    """That of the interface, once it may be used; "" before."""
+    words = ip(f"-n {namespace} -6 -o addr show dev {interface} scope link -tentative").split()
+    return words[3].partition("/")[0] if "inet6" in words else ""
+
+
+def wait_for_link_local_addresses(ends: Iterable[tuple[str, str]]) -> None:
+    """Returns when each (namespace, interface) has one: some time after its carrier."""
+    deadline = time.monotonic() + _CARRIER_S
+    for namespace, interface in ends:
+        while not link_local_address(namespace, interface):
+            assert time.monotonic() < deadline, f"{interface} of {namespace} has no address"
+            time.sleep(0.02)
+
+
 @dataclass(frozen=True)
 class End:
     """One end of a cable: an interface that the cable brings along."""

@@ -8,13 +8,19 @@ of its own (a UTS namespace) and its tree of devices.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from support.device_tree import add_spark
-from support.limits import limit_s
-from support.plain_namespaces import End, ip, run, skip_without_ipv6, wait_for_carrier
+from support.plain_namespaces import (
+    End,
+    ip,
+    link_local_address,
+    run,
+    skip_without_ipv6,
+    wait_for_carrier,
+    wait_for_link_local_addresses,
+)
 
 from torch_topoopt.discovery.hardware import SYSFS_VARIABLE
 
@@ -25,7 +31,6 @@ if TYPE_CHECKING:
     from support.plain_namespaces import Namespaces
 
 Socket = tuple[int, tuple[str, ...]]  # host, and the interfaces of one of its physical ports
-_ADDRESSED_S = limit_s(20)
 
 # Takes what OpenSSH takes: options, `--`, the host or its address, and words that a shell there
 # reads.
@@ -127,23 +132,14 @@ class Machines:
     def wait(self) -> None:
         """Until all cables are in, and all their interfaces have their link-local addresses."""
         wait_for_carrier(self._ends)
-        deadline = time.monotonic() + _ADDRESSED_S
-        own = [end for end in self._ends if end[0] in self.namespaces.names[: len(self.hosts)]]
-        for namespace, interface in own:
-            while not self.address(namespace, interface):
-                assert time.monotonic() < deadline, f"{interface} of {namespace} has no address"
-                time.sleep(0.02)
-
-    def address(self, namespace: str, interface: str) -> str:
-        """Its link-local address, once it may be used."""
-        words = ip(f"-n {namespace} -6 -o addr show dev {interface} scope link -tentative").split()
-        return words[3].partition("/")[0] if "inet6" in words else ""
+        hosts = self.namespaces.names[: len(self.hosts)]
+        wait_for_link_local_addresses(end for end in self._ends if end[0] in hosts)
 
     def addresses(self, host: int) -> dict[str, tuple[str, ...]]:
         """The link-local address of each of its interfaces on cables."""
         namespace = self.namespaces.names[host]
         own = [interface for where, interface in self._ends if where == namespace]
-        return {interface: (self.address(namespace, interface),) for interface in own}
+        return {interface: (link_local_address(namespace, interface),) for interface in own}
 
     def write_spark_trees(self) -> None:
         """Every host's tree of devices is a Spark's, with entries for the addresses that it has."""
