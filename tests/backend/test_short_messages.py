@@ -20,11 +20,15 @@ MESSAGES, SIZE = 40, 6000
 
 
 def send_short_messages(rank: int, world: int) -> list[int]:
-    """Rank 0 to the last one, each with a tag of its own; returns what each link of rank 0 sent."""
+    """Rank 0 to the last one, each with a tag of its own; returns what each link of rank 0 sent.
+
+    Ways make up for what they carried before, so as many go first that are not counted.
+    """
     dist.init_process_group("topoopt")
-    dist.barrier()
-    before = [link["sent_bytes"] for link in torch_topoopt.stats()["links"]]
-    for tag in range(MESSAGES):
+    for tag in range(2 * MESSAGES):
+        if tag == MESSAGES:
+            dist.barrier()
+            before = [link["sent_bytes"] for link in torch_topoopt.stats()["links"]]
         if rank == 0:
             dist.isend(torch.zeros(SIZE, dtype=torch.uint8), world // 2, tag=tag).wait()
         elif rank == world // 2:
