@@ -6,23 +6,14 @@
 #include <cstring>
 #include <utility>
 
+#include "collectives/shared_words.h"
 #include "common/errors.h"
 
 namespace topoopt {
 namespace {
 
 constexpr int kMostTurns = 4;  // of the reactor before it sees to the links again
-// Longer than two members on cores of their own are usually apart, and nothing in an idle job.
-constexpr std::chrono::microseconds kLookTime{50};
 constexpr int kPauses = 16;
-
-void pauseThread() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
 
 }  // namespace
 
@@ -153,7 +144,7 @@ void LocalMessages::await(const std::function<bool()>& over,
     }
     const auto now = Clock::now();
     if (until && now >= *until) break;
-    if (!look_until) look_until = now + kLookTime;
+    if (!look_until) look_until = now + kSharedLook;
     if (now < *look_until) {
       giveWay();
       continue;
@@ -191,7 +182,7 @@ void LocalMessages::giveWay() {
     sched_yield();
     return;
   }
-  for (int i = 0; i < kPauses; ++i) pauseThread();
+  for (int i = 0; i < kPauses; ++i) pauseCore();
 }
 
 void LocalMessages::wakeDriver() {

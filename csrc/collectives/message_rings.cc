@@ -1,21 +1,15 @@
 #include "collectives/message_rings.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <climits>
 #include <cstring>
 
+#include "collectives/shared_words.h"
 #include "common/errors.h"
 
 namespace topoopt {
 namespace {
 
-constexpr size_t kRingPage = 4096;
-constexpr size_t kRingLine = 128;             // two cache lines: processors fetch them in pairs
 constexpr size_t kMostRingBytes = 512 << 10;  // both copies of a message stay in the cache
 constexpr size_t kLeastRingBytes = 4 << 10;
 constexpr size_t kMostRingsBytes = 64 << 20;  // of all pairs, if all of them are used
@@ -34,18 +28,16 @@ size_t padded(size_t bytes) {
          MessageRing::kHeaderBytes;
 }
 
-size_t roundedToPages(size_t bytes) { return (bytes + kRingPage - 1) / kRingPage * kRingPage; }
-
 }  // namespace
 
 struct MessageRing::State {
-  alignas(kRingLine) std::atomic<uint64_t> head;  // bytes written so far
+  alignas(kSharedLine) std::atomic<uint64_t> head;  // bytes written so far
   std::atomic<uint32_t> writer_waits;
-  alignas(kRingLine) std::atomic<uint64_t> tail;  // bytes read so far
+  alignas(kSharedLine) std::atomic<uint64_t> tail;  // bytes read so far
   std::atomic<uint32_t> reader_full;
 };
 
-struct alignas(kRingLine) MessageRings::Listener {
+struct alignas(kSharedLine) MessageRings::Listener {
   std::atomic<uint32_t> attention;
   std::atomic<uint32_t> wakes;
   std::atomic<uint32_t> closed;
@@ -126,7 +118,7 @@ bool MessageRing::readerFull() const {
 size_t MessageRings::bytesFor(int size) {
   const size_t states =
       static_cast<size_t>(size) * sizeof(Listener) + pairsOf(size) * sizeof(MessageRing::State);
-  return roundedToPages(states) + pairsOf(size) * ringBytesFor(size);
+  return wholePages(states) + pairsOf(size) * ringBytesFor(size);
 }
 
 MessageRings::MessageRings(std::byte* base, int size)
@@ -142,7 +134,7 @@ MessageRing MessageRings::ring(int from, int to) const {
   const size_t listeners = static_cast<size_t>(size_) * sizeof(Listener);
   auto* const states = reinterpret_cast<MessageRing::State*>(base_ + listeners);
   std::byte* const data =
-      base_ + roundedToPages(listeners + pairsOf(size_) * sizeof(MessageRing::State));
+      base_ + wholePages(listeners + pairsOf(size_) * sizeof(MessageRing::State));
   return {states + pair, data + pair * ring_bytes_, ring_bytes_};
 }
 
@@ -182,21 +174,9 @@ uint32_t MessageRings::wakes(int member) const {
 }
 
 void MessageRings::sleep(int member, uint32_t seen, std::optional<Clock::time_point> until) const {
-  timespec left{};
-  if (until) {
-    const auto remaining =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(*until - Clock::now());
-    if (remaining.count() <= 0) return;
-    left.tv_sec = static_cast<time_t>(remaining.count() / 1'000'000'000);
-    left.tv_nsec = static_cast<long>(remaining.count() % 1'000'000'000);
-  }
-  syscall(SYS_futex, &listener(member).wakes, FUTEX_WAIT, seen, until ? &left : nullptr, nullptr,
-          0);
+  sleepOn(listener(member).wakes, seen, until);
 }
 
-void MessageRings::wake(int member) const {
-  listener(member).wakes.fetch_add(1, std::memory_order_seq_cst);
-  syscall(SYS_futex, &listener(member).wakes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
+void MessageRings::wake(int member) const { wakeAll(listener(member).wakes); }
 
 }  // namespace topoopt

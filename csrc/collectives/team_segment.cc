@@ -1,70 +1,55 @@
 #include "collectives/team_segment.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <climits>
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
 
+#include "collectives/shared_words.h"
+
 namespace topoopt {
 namespace {
 
-constexpr size_t kPage = 4096;
-constexpr size_t kLine = 128;  // two cache lines: processors fetch them in pairs
-constexpr size_t kSlots = 4;   // per member: contributions and results, for two parities
+constexpr size_t kSlots = 4;  // per member: contributions and results, for two parities
 // A member's share of a chunk: small enough for what is in use to stay in the second-level cache,
 // large enough for the wait at its end not to matter.
 constexpr size_t kShareBytes = 128 << 10;
 constexpr size_t kMaxSlotsBytes = 16 << 20;  // of all members
 constexpr size_t kMaxFailureBytes = 1500;
-// Longer than two members on cores of their own are usually apart, and nothing in an idle job.
-constexpr std::chrono::microseconds kSpin{50};
 constexpr int kLooksPerTimeCheck = 32;
 constexpr size_t kCallWords = sizeof(Called) / sizeof(uint64_t) + 1;
 constexpr size_t kCallBytes = 2 * kCallWords * sizeof(uint64_t);
 
-// Looking at another member's cell must not keep it from writing there.
-void pauseCore() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
-
 size_t slotBytesFor(int size) {
   const size_t share = kMaxSlotsBytes / (kSlots * static_cast<size_t>(size));
-  return std::min(kShareBytes * static_cast<size_t>(size), share / kPage * kPage);
+  return std::min(kShareBytes * static_cast<size_t>(size), share / kSharedPage * kSharedPage);
 }
 
 size_t tablesBytesFor(int size) {
   const auto members = static_cast<size_t>(size);
   const size_t bytes = 2 * 2 * sizeof(uint64_t) * members * members;
-  return (bytes + kPage - 1) / kPage * kPage;
+  return wholePages(bytes);
 }
 
 }  // namespace
 
 struct TeamSegment::Header {
-  alignas(kLine) std::atomic<uint32_t> wakes;     // rises when sleepers have something to look at
-  alignas(kLine) std::atomic<uint32_t> sleepers;  // members that sleep, or are about to
-  alignas(kLine) std::atomic<uint32_t> failed;    // 1: a member writes why, 2: it is written
+  alignas(kSharedLine) std::atomic<uint32_t> wakes;     // rises when sleepers have to look
+  alignas(kSharedLine) std::atomic<uint32_t> sleepers;  // members that sleep, or are about to
+  alignas(kSharedLine) std::atomic<uint32_t> failed;    // 1: a member writes why, 2: it is written
   char why[kMaxFailureBytes];
 };
 
-struct alignas(kLine) TeamSegment::Cell {
+struct alignas(kSharedLine) TeamSegment::Cell {
   std::atomic<uint32_t> phase;  // the last one at whose end this member has arrived
   std::atomic<uint32_t> left;
   std::atomic<uint32_t> core;  // on which it was when it arrived
@@ -81,7 +66,7 @@ namespace {
 constexpr size_t kHeaderBytes = 2048;
 
 size_t cellsBytesFor(int size) {
-  return (kHeaderBytes + static_cast<size_t>(size) * kLine + kPage - 1) / kPage * kPage;
+  return wholePages(kHeaderBytes + static_cast<size_t>(size) * kSharedLine);
 }
 
 size_t messagesAt(int size) {
@@ -101,7 +86,7 @@ size_t TeamSegment::bytesFor(int size) {
 
 TeamSegment::TeamSegment(int fd, int size)
     : size_(size), slot_bytes_(slotBytesFor(std::max(size, 1))) {
-  static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Cell) == kLine);
+  static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Cell) == kSharedLine);
   const size_t bytes = bytesFor(size);
   struct stat status{};
   if (fstat(fd, &status) != 0) throw std::system_error(errno, std::generic_category(), "fstat");
@@ -122,7 +107,7 @@ TeamSegment::~TeamSegment() { munmap(base_, bytesFor(size_)); }
 TeamSegment::Header& TeamSegment::header() const { return *reinterpret_cast<Header*>(base_); }
 
 TeamSegment::Cell& TeamSegment::cell(int member) const {
-  return *reinterpret_cast<Cell*>(base_ + kHeaderBytes + static_cast<size_t>(member) * kLine);
+  return *reinterpret_cast<Cell*>(base_ + kHeaderBytes + static_cast<size_t>(member) * kSharedLine);
 }
 
 uint32_t& TeamSegment::fingerprint(int member, uint32_t phase) const {
@@ -194,10 +179,7 @@ void TeamSegment::arrive(int member, uint32_t phase) {
   if (header().sleepers.load(std::memory_order_seq_cst) != 0 && allArrived(phase)) wakeSleepers();
 }
 
-void TeamSegment::wakeSleepers() {
-  header().wakes.fetch_add(1, std::memory_order_seq_cst);
-  syscall(SYS_futex, &header().wakes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
+void TeamSegment::wakeSleepers() { wakeAll(header().wakes); }
 
 std::optional<TeamSegment::Waited> TeamSegment::state(int member, uint32_t phase) const {
   if (allArrived(phase)) return Waited::kAllArrived;
@@ -222,7 +204,7 @@ bool TeamSegment::onCoreOfMissing(uint32_t phase) const {
 // For a short time, without sleeping. A member that needs this core cannot arrive while it is
 // watched from here, so it is let through first.
 void TeamSegment::look(uint32_t phase) const {
-  const Clock::time_point end = Clock::now() + kSpin;
+  const Clock::time_point end = Clock::now() + kSharedLook;
   do {
     if (onCoreOfMissing(phase)) {
       sched_yield();
@@ -250,15 +232,7 @@ TeamSegment::Waited TeamSegment::sleep(int member, uint32_t phase, TimeLimit& li
   for (;;) {
     const uint32_t seen = header().wakes.load(std::memory_order_seq_cst);
     if (const auto waited = state(member, phase)) return *waited;
-    timespec left{};
-    if (deadline) {
-      const auto remaining =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(*deadline - Clock::now());
-      if (remaining.count() <= 0) return Waited::kDeadline;
-      left.tv_sec = static_cast<time_t>(remaining.count() / 1'000'000'000);
-      left.tv_nsec = static_cast<long>(remaining.count() % 1'000'000'000);
-    }
-    syscall(SYS_futex, &header().wakes, FUTEX_WAIT, seen, deadline ? &left : nullptr, nullptr, 0);
+    if (!sleepOn(header().wakes, seen, deadline)) return Waited::kDeadline;
   }
 }
 
