@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.backend.device import build, on_device
+from support.backend.device import abort_once_all_have_called, build, on_device
 from support.backend.ranks import make_plan, run_ranks, values
 from support.limits import limit_s
 
@@ -470,12 +470,7 @@ def _abort(rank: int, world: int) -> str:
     dist.all_reduce(tensor)
     lag.hold_streams()  # the copy to the host will not come
     work = dist.all_reduce(tensor, async_op=True)
-    # Rank 0 may be done with the first operation before the others are.
-    store = dist.distributed_c10d._get_default_store()
-    store.set(f"held {rank}", "")
-    if rank == 0:
-        store.wait([f"held {other}" for other in range(world)])
-        dist.group.WORLD.abort()
+    abort_once_all_have_called(rank, world)
     with pytest.raises(RuntimeError) as caught:
         work.wait()
     lag.release_streams()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.backend.device import build, on_device
+from support.backend.device import abort_once_all_have_called, build, on_device
 from support.backend.ranks import make_plan, run_ranks, values
 
 import torch_topoopt
@@ -221,15 +221,11 @@ def test_an_operation_begins_when_the_stream_has_come_to_it(tmp_path: Path, libr
 def _abort(rank: int, world: int) -> str:
     import lag
 
-    store = dist.distributed_c10d._get_default_store()
     tensor = _ramp(0, 1000).to("lag")
     with torch.Stream("lag"):
         lag.hold_streams()
         work = dist.all_reduce(tensor.mul_(rank + 1), async_op=True)
-        store.set(f"held {rank}", "")
-        if rank == 0:
-            store.wait([f"held {other}" for other in range(world)])
-            dist.group.WORLD.abort()
+        abort_once_all_have_called(rank, world)
         with pytest.raises(RuntimeError) as caught:
             work.wait()
         lag.release_streams()

@@ -100,3 +100,13 @@ def _main(
     value = body(rank, world)
     dist.destroy_process_group()
     return value
+
+
+def abort_once_all_have_called(rank: int, world: int) -> None:
+    """Rank 0 aborts the default group, when every rank has come here: none is at an operation
+    before the one that shall be aborted."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"held {rank}", "")
+    if rank == 0:
+        store.wait([f"held {other}" for other in range(world)])
+        dist.group.WORLD.abort()
