@@ -278,6 +278,25 @@ class SearchSpace:
         kind_of_operator: collections.abc.Sequence[int],
     ) -> None: ...
 
+class IterationPrices:
+    """
+    Prices at flow level of one job on one network, shared by all who simulate there.
+    """
+    def __init__(self, servers: int) -> None: ...
+    def __len__(self) -> int: ...
+    def add(
+        self,
+        strategy: collections.abc.Sequence[torch_topoopt.plan.Placement],
+        seconds: float,
+        tasks: int,
+    ) -> None: ...
+    def find(
+        self, strategy: collections.abc.Sequence[torch_topoopt.plan.Placement]
+    ) -> float | None:
+        """
+        Its seconds; None where it has not been simulated.
+        """
+
 class StrategySearch:
     """
     A Markov chain over strategies, priced at flow level.
@@ -292,6 +311,7 @@ class StrategySearch:
         max_transfers: int,
         seed: int,
         beta: float,
+        prices: IterationPrices,
         slack: float = ...,
     ) -> None: ...
     def best(self) -> list[torch_topoopt.plan.Placement]: ...
@@ -321,6 +341,7 @@ class Descent:
         start: collections.abc.Sequence[torch_topoopt.plan.Placement],
         memory_limit_bytes: int,
         max_transfers: int,
+        prices: IterationPrices,
         slack: float,
     ) -> None: ...
     def best(self) -> list[torch_topoopt.plan.Placement]: ...

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "bind/iteration.h"
 #include "search/coarse_simulator.h"
 #include "search/descent.h"
+#include "search/iteration_prices.h"
 #include "search/metropolis_chain.h"
 
 namespace py = pybind11;
@@ -62,6 +64,31 @@ class StrategyPrices {
   Strategy base_;
 };
 
+// One strategy in IterationPrices.
+class Known {
+ public:
+  Known(IterationPrices& prices, const Placed& strategy)
+      : prices_(prices), placements_(prices.servers()) {
+    for (const plan::Placement& placement : strategy) {
+      strategy_.push_back(placements_.intern(placement));
+    }
+  }
+
+  std::optional<double> find() {
+    const auto price = prices_.find(strategy_, placements_, numbers_);
+    return price ? std::optional(price->seconds) : std::nullopt;
+  }
+  void add(IterationPrices::Price price) {
+    prices_.add(strategy_, placements_, numbers_, price);
+  }
+
+ private:
+  IterationPrices& prices_;
+  Placements placements_;
+  Strategy strategy_;
+  std::vector<int> numbers_;
+};
+
 }  // namespace
 
 void bindSearch(py::module_& module) {
@@ -71,19 +98,37 @@ void bindSearch(py::module_& module) {
       "Placements in groups, by ways of splitting; per operator which of these, and its kind.")
       .def(py::init<std::vector<PlacementGroups>, std::vector<int>, std::vector<int>>(),
            py::arg("spaces"), py::arg("space_of_operator"), py::arg("kind_of_operator"));
+  py::class_<IterationPrices, std::shared_ptr<IterationPrices>>(
+      module, "IterationPrices",
+      "Prices at flow level of one job on one network, shared by all who simulate there.")
+      .def(py::init<int>(), py::arg("servers"))
+      .def(
+          "find",
+          [](IterationPrices& prices, const Placed& strategy) {
+            return Known(prices, strategy).find();
+          },
+          py::arg("strategy"), "Its seconds; None where it has not been simulated.")
+      .def(
+          "add",
+          [](IterationPrices& prices, const Placed& strategy, double seconds, int tasks) {
+            Known(prices, strategy).add({seconds, tasks});
+          },
+          py::arg("strategy"), py::arg("seconds"), py::arg("tasks"))
+      .def("__len__", &IterationPrices::size);
   py::class_<FlowChain>(module, "StrategySearch",
                         "A Markov chain over strategies, priced at flow level.")
       .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
                        const SearchSpace& space, const std::vector<Placed>& starts,
                        int64_t memory_limit_bytes, int64_t max_transfers, uint64_t seed,
-                       double beta, double slack) {
+                       double beta, std::shared_ptr<IterationPrices> prices, double slack) {
              return std::make_unique<FlowChain>(
-                 std::make_unique<FlowPricing>(std::move(job), std::move(network), slack), space,
-                 starts, memory_limit_bytes, max_transfers, seed, beta);
+                 std::make_unique<FlowPricing>(std::move(job), std::move(network),
+                                               std::move(prices), slack),
+                 space, starts, memory_limit_bytes, max_transfers, seed, beta);
            }),
            py::arg("job").none(false), py::arg("network").none(false), py::arg("space"),
            py::arg("starts"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
-           py::arg("seed"), py::arg("beta"),
+           py::arg("seed"), py::arg("beta"), py::arg("prices").none(false),
            py::arg("slack") = std::numeric_limits<double>::infinity())
       .def("step", &FlowChain::step, py::arg("evaluations"), released)
       .def("best", [](const FlowChain& chain) { return chain.best(1)[0].second; })
@@ -98,14 +143,16 @@ void bindSearch(py::module_& module) {
   py::class_<Descent>(module, "Descent", "Downhill from one strategy, priced at flow level.")
       .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
                        const SearchSpace& space, const Placed& start, int64_t memory_limit_bytes,
-                       int64_t max_transfers, double slack) {
+                       int64_t max_transfers, std::shared_ptr<IterationPrices> prices,
+                       double slack) {
              return std::make_unique<Descent>(
-                 std::make_unique<FlowPricing>(std::move(job), std::move(network), slack), space,
-                 start, memory_limit_bytes, max_transfers);
+                 std::make_unique<FlowPricing>(std::move(job), std::move(network),
+                                               std::move(prices), slack),
+                 space, start, memory_limit_bytes, max_transfers);
            }),
            py::arg("job").none(false), py::arg("network").none(false), py::arg("space"),
            py::arg("start"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
-           py::arg("slack"))
+           py::arg("prices").none(false), py::arg("slack"))
       .def("step", &Descent::step, py::arg("evaluations"), released)
       .def("best", &Descent::best)
       .def_property_readonly("done", &Descent::done)

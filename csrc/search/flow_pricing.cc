@@ -13,8 +13,8 @@ constexpr size_t kRemembered = 1 << 15;  // strategies whose price is kept
 }  // namespace
 
 FlowPricing::FlowPricing(std::shared_ptr<const Job> job, std::shared_ptr<RoutedNetwork> network,
-                         double slack)
-    : model_(job, network), slack_(slack) {
+                         std::shared_ptr<IterationPrices> prices, double slack)
+    : model_(job, network), prices_(std::move(prices)), slack_(slack) {
   if (!(slack >= 0)) {
     throw std::invalid_argument("slack: " + std::to_string(slack) + " is not at least 0");
   }
@@ -45,10 +45,15 @@ double FlowPricing::price(const Strategy& strategy) {
   const auto found = known_.find(strategy);
   if (found != known_.end()) return found->second;
   if (known_.size() >= kRemembered) known_.clear();
-  ++simulations_;
-  const double seconds = model_.run(strategy);
-  tasks_ += model_.taskCount();
-  return known_[strategy] = seconds;
+  auto price = prices_->find(strategy, model_.placements(), number_in_prices_);
+  if (!price) {
+    ++simulations_;
+    const double seconds = model_.run(strategy);
+    price = {seconds, model_.taskCount()};
+    prices_->add(strategy, model_.placements(), number_in_prices_, *price);
+  }
+  tasks_ += price->tasks;
+  return known_[strategy] = price->seconds;
 }
 
 // Both number placements in the order in which they come.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "search/coarse_simulator.h"
+#include "search/iteration_prices.h"
 #include "search/limits.h"
 #include "search/metropolis.h"
 #include "sim/iteration/iteration.h"
@@ -25,8 +26,10 @@ class FlowPricing {
       .draws_limit = false, .return_after = 500, .returns_from_equal = true};
 
   // Proposals that are slower than the base by more than the fraction `slack`, by the coarse
-  // simulator, are not priced: they take forever. Infinite: all are priced.
+  // simulator, are not priced: they take forever. Infinite: all are priced. What is in `prices`, of
+  // this job and network, is not simulated, and what is simulated is added.
   FlowPricing(std::shared_ptr<const Job> job, std::shared_ptr<RoutedNetwork> network,
+              std::shared_ptr<IterationPrices> prices,
               double slack = std::numeric_limits<double>::infinity());
 
   PlacementCosts& costs() { return model_.costs(); }
@@ -36,13 +39,17 @@ class FlowPricing {
   void accept();
 
   int64_t simulations() const { return simulations_; }  // the others were known
-  int64_t tasks() const { return tasks_; }              // of all simulations
+  // Of all that was priced, also where `prices` knew it: budgets are in tasks, and what is found
+  // must not depend on what others have priced.
+  int64_t tasks() const { return tasks_; }
 
  private:
   double price(const Strategy& strategy);
   const Strategy& coarse(const Strategy& strategy);
 
   IterationModel model_;
+  std::shared_ptr<IterationPrices> prices_;
+  std::vector<int> number_in_prices_;  // per placement of the model
   std::unique_ptr<CoarseSimulator> screen_;  // null: nothing is screened
   double slack_;
   double base_s_ = 0, proposed_s_ = 0;  // by the screen
@@ -50,7 +57,7 @@ class FlowPricing {
   Strategy coarse_;
   int64_t simulations_ = 0;
   int64_t tasks_ = 0;
-  std::map<Strategy, double> known_;
+  std::map<Strategy, double> known_;  // by the model's numbers
 };
 
 }  // namespace topoopt

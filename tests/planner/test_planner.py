@@ -19,7 +19,7 @@ from support.small_op_graphs import chain, embeddings, random_graph
 
 from torch_topoopt.plan import Cluster, Link, Placement, Plan
 from torch_topoopt.planner import alternation
-from torch_topoopt.planner.alternation import Planning, PlanProgress, plan
+from torch_topoopt.planner.alternation import Planning, PlanProgress, plan, plan_each_mode
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing
 from torch_topoopt.search.strategies import data_parallel
@@ -175,7 +175,7 @@ def test_networks_are_wired_for_several_candidates_of_a_round_and_the_fastest_co
 
     def record(self: PairPricing, *arguments: Any) -> Any:
         pair = of_one(self, *arguments)
-        wired.append(pair.estimate.iteration_s)
+        wired.append(pair.iteration_s)
         return pair
 
     monkeypatch.setattr(PairPricing, "wired", record)
@@ -184,6 +184,15 @@ def test_networks_are_wired_for_several_candidates_of_a_round_and_the_fastest_co
     last = wired[-3:]  # those before are wired for the first network
     assert len(set(last)) > 1
     assert made.rounds[0].network_s == pytest.approx(min(last))
+
+
+@pytest.mark.parametrize("space", ["full", "data-parallel"])
+def test_plans_of_each_mode_are_those_of_two_plannings(space: Any) -> None:
+    op_graph, cluster = embeddings(6, table_bytes=10**8), Cluster(6, 3, 10.0)
+    options = PlanningOptions(rounds=2, evaluations=200, strategy_space=space)
+    of_paper, of_best = plan_each_mode(op_graph, cluster, options)
+    assert of_paper == plan(op_graph, cluster, options)
+    assert of_best == plan(op_graph, cluster, replace(options, mode="best"))
 
 
 def test_fewer_servers_get_more_proposals_where_no_number_is_given() -> None:

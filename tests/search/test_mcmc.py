@@ -69,18 +69,41 @@ def test_what_the_coarse_simulator_refuses_is_not_simulated(seed: int) -> None:
     op_graph = random_graph(random.Random(seed), 8, shared=False)
     cluster = Cluster(4, 2, 10.0)
     starts = (data_parallel(op_graph, 4),)
-    problem = SearchProblem(op_graph, cluster, wired(op_graph, cluster), starts)
+    network = wired(op_graph, cluster)
     every, wide, narrow = (
-        StrategySearch(problem, seed=seed, slack=slack) for slack in (math.inf, 1e9, 0.0)
+        StrategySearch(SearchProblem(op_graph, cluster, network, starts), seed=seed, slack=slack)
+        for slack in (math.inf, 1e9, 0.0)
     )
     for search in (every, wide, narrow):
         search.run(600)
     assert wide.best() == every.best(), "with much slack, nothing is refused"
     assert wide.simulations == every.simulations
     assert 0 < narrow.simulations < every.simulations
-    found = predict(op_graph, cluster, problem.network, narrow.best())  # type: ignore[arg-type]
+    found = predict(op_graph, cluster, network, narrow.best())
     assert found.iteration_s == narrow.sample().best_s
-    assert narrow.sample().best_s <= StrategySearch(problem).sample().best_s
+    start = predict(op_graph, cluster, network, starts[0])
+    assert narrow.sample().best_s <= start.iteration_s
+
+
+def test_what_has_been_simulated_is_not_simulated_again_and_changes_nothing() -> None:
+    op_graph = random_graph(random.Random(5), 8, shared=False)
+    cluster = Cluster(4, 2, 10.0)
+    network, starts = wired(op_graph, cluster), (data_parallel(op_graph, 4),)
+    problem = SearchProblem(op_graph, cluster, network, starts)
+    first, again = (StrategySearch(problem, seed=3) for _ in range(2))
+    assert again.simulations == 0
+    assert again.tasks == first.tasks > 0
+    first.run(400)
+    again.run(400)
+    assert again.simulations == 0 < first.simulations
+    assert (again.sample(), again.best(), again.tasks) == (
+        first.sample(),
+        first.best(),
+        first.tasks,
+    )
+    alone = StrategySearch(SearchProblem(op_graph, cluster, network, starts), seed=3)
+    alone.run(400)
+    assert (alone.sample(), alone.simulations) == (first.sample(), first.simulations)
 
 
 def test_a_slack_below_zero_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple
 
 from torch_topoopt.plan.codec import DocumentError
@@ -75,7 +76,7 @@ class Placement:
         """The number of parts that the samples are in."""
         return len(self.servers) // (self.parameter * self.attribute)
 
-    @property
+    @cached_property
     def degrees(self) -> Degrees:
         return Degrees(self.sample, self.parameter_kind, self.parameter, self.attribute)
 

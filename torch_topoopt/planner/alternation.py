@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
@@ -19,6 +20,7 @@ from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
 from torch_topoopt.search.descent import descend
 from torch_topoopt.search.expert_strategies import expert_starts, experts_below, layer_runs_below
+from torch_topoopt.search.lowered_problem import LoweredProblem
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import check_memory, data_parallel, everywhere
@@ -86,6 +88,20 @@ def plan(
     return Planning(op_graph, cluster, options, on_progress).run()
 
 
+def plan_each_mode(
+    op_graph: OpGraph, cluster: Cluster, options: PlanningOptions = DEFAULT_OPTIONS
+) -> tuple[Plan, Plan]:
+    """The Plans of mode paper and of mode best, as `plan` gives them; `options.mode` is not asked.
+
+    Mode best goes on from what mode paper finds, so both take hardly longer than the second alone.
+    Raises as `plan`.
+    """
+    best = Planning(op_graph, cluster, replace(options, mode="best"))
+    found = best.run()
+    of_paper = best.of_mode_paper
+    return of_paper or plan(op_graph, cluster, replace(options, mode="paper")), found
+
+
 class Planning:
     """One call of `plan`: the best pair so far, the rounds and the search curve."""
 
@@ -108,7 +124,10 @@ class Planning:
         self._evaluations = options.evaluations_of(op_graph, cluster.servers)
         self._most_rounds = options.rounds_of(cluster.servers)
         self._on_progress = on_progress
-        self._pricing = PairPricing(op_graph, cluster, options)
+        self._lowered = LoweredProblem(
+            op_graph, cluster, optimizer_factor=options.optimizer_factor
+        )
+        self._pricing = PairPricing(self._lowered, options)
         self._counts = options.micro_batch_counts(op_graph.batch_size)
         for count in self._counts:
             if op_graph.batch_size % count:
@@ -126,6 +145,12 @@ class Planning:
         self._proposed = 0  # in all finished searches
         self._proposed_before = 0  # in those of rounds that are over
         self._curve_s = math.inf  # the least time of all searches
+        self._of_mode_paper: Callable[[], Plan] | None = None
+
+    @property
+    def of_mode_paper(self) -> Plan | None:
+        """The Plan that mode best began with; None in other modes, and before that."""
+        return self._of_mode_paper() if self._of_mode_paper is not None else None
 
     def run(self) -> Plan:
         """Plans; raises as `plan` does."""
@@ -188,6 +213,8 @@ class Planning:
         self._alternate_from(networks, starts, self._options.first_mode)
         if self._options.mode == "best" and self._options.network is None:
             assert self._best is not None
+            so_far = self._best, tuple(self._rounds), tuple(self._samples)
+            self._of_mode_paper = partial(self._plan_of, "paper", *so_far)
             best, count = self._best.strategy, self._best.micro_batches
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
             strategy = all_servers if self._options.ablation == "search-only" else best
@@ -208,7 +235,7 @@ class Planning:
             return None
         servers = self._cluster.servers
         best_s = min(
-            self._pricing.price(start, default, count).estimate.iteration_s
+            self._pricing.price(start, default, count).iteration_s
             for start in (*starts, *self._experts(default, starts, count))
         )
         first: PricedPair | None = None
@@ -217,8 +244,8 @@ class Planning:
             nonlocal best_s, first
             for strategy in strategies:
                 pair = self._pricing.wired(strategy, self._options.first_mode, count)
-                if pair.estimate.iteration_s < best_s * (1 - CONVERGED):
-                    best_s, first = pair.estimate.iteration_s, pair
+                if pair.iteration_s < best_s * (1 - CONVERGED):
+                    best_s, first = pair.iteration_s, pair
 
         others = [start for start in starts if start != everywhere(self._op_graph, servers)]
         fastest = sorted(others, key=lambda start: self._pricing.ideal_switch_s(start, count))
@@ -264,7 +291,7 @@ class Planning:
                     self._report("network", 0)
                     rewired = self._rewired(found.strategy, mode, count)
                     wired_for[count] = rewired.network
-                    wired_s[count] = rewired.estimate.iteration_s
+                    wired_s[count] = rewired.iteration_s
                 self._finish_round(found, rewired)
             assert self._best is not None
             best, count = self._best.strategy, self._best.micro_batches
@@ -299,7 +326,7 @@ class Planning:
             pair = _faster(pair, self._pricing.price(other, network, count))
         if pair.strategy != strategy and mode is not None:
             pair = _faster(pair, self._pricing.wired(pair.strategy, mode, count))
-        if pair.estimate.iteration_s < self._best_s:
+        if pair.iteration_s < self._best_s:
             network_s = self._rounds.pop().network_s
             self._finish_round(pair, pair)
             self._rounds[-1] = replace(self._rounds[-1], network_s=network_s)
@@ -335,35 +362,47 @@ class Planning:
         if self._options.network is not None:  # `strategy` is the fastest on it already
             others = []
         pairs = [self._pricing.wired(s, mode, count) for s in (strategy, *others[: _WIRED_FOR - 1])]
-        return min(pairs, key=lambda pair: pair.estimate.iteration_s)
+        return min(pairs, key=lambda pair: pair.iteration_s)
 
     def _result(self) -> Plan:
         """The Plan of the best pair."""
         assert self._best is not None
-        best, options = self._best, self._options
+        mode = str(self._options.mode) if self._options.network is None else "fixed"
+        return self._plan_of(mode, self._best, tuple(self._rounds), tuple(self._samples))
+
+    def _plan_of(
+        self,
+        mode: str,
+        best: PricedPair,
+        rounds: tuple[Round, ...],
+        samples: tuple[SearchSample, ...],
+    ) -> Plan:
+        """The Plan of the pair `best`, which these rounds have found."""
+        options = self._options
         asked = demand(self._op_graph, best.strategy, self._cluster.servers)
-        validate_link_bytes(self._cluster.servers, best.network, asked, best.estimate.link_bytes)
+        prediction = self._pricing.prediction(best)
+        validate_link_bytes(self._cluster.servers, best.network, asked, prediction.link_bytes)
         return Plan(
             version=Plan.VERSION,
             model=self._op_graph.model,
             batch_size=self._op_graph.batch_size,
             seed=options.seed,
-            mode=str(options.mode) if options.network is None else "fixed",
+            mode=mode,
             routing=str(options.routing) if options.network is None else "shortest",
             strategy_space=options.strategy_space,
             cluster=self._cluster,
             network=best.network,
             demand=asked,
-            prediction=self._pricing.prediction(best),
-            rounds=tuple(self._rounds),
-            search=tuple(self._samples),
+            prediction=prediction,
+            rounds=rounds,
+            search=samples,
             strategy=best.strategy,
             micro_batches=best.micro_batches,
         ).validate()
 
     @property
     def _best_s(self) -> float:
-        return self._best.estimate.iteration_s if self._best else math.inf
+        return self._best.iteration_s if self._best else math.inf
 
     def _each(self, starts: Callable[[int], tuple[Strategy, ...]]) -> _Starts:
         """The start for each number of micro-batches; raises ValueError if none has one."""
@@ -424,7 +463,7 @@ class Planning:
                 dimensions=options.dimensions,
                 micro_batches=count,
                 optimizer_factor=options.optimizer_factor,
-            )
+            ).sharing(self._lowered)
         return self._problems[count].changed(network, starts)
 
     def _experts(
@@ -511,16 +550,16 @@ class Planning:
 
     def _finish_round(self, found: PricedPair, rewired: PricedPair) -> None:
         """Keeps the better of the two pairs if it is the best so far, and records the round."""
-        cost_s = rewired.estimate.iteration_s
-        better = rewired if cost_s <= found.estimate.iteration_s else found
-        accepted = better.estimate.iteration_s < self._best_s
+        cost_s = rewired.iteration_s
+        better = rewired if cost_s <= found.iteration_s else found
+        accepted = better.iteration_s < self._best_s
         if accepted:
             self._best = better
         ring_s, switch_s = self._pricing.references(found)
         self._rounds.append(
             Round(
-                strategy_s=rounded(found.estimate.iteration_s),
-                network_s=rounded(rewired.estimate.iteration_s),
+                strategy_s=rounded(found.iteration_s),
+                network_s=rounded(rewired.iteration_s),
                 single_ring_s=ring_s,
                 ideal_switch_s=switch_s,
                 accepted=accepted,
@@ -530,4 +569,4 @@ class Planning:
 
 
 def _faster(pair: PricedPair, other: PricedPair) -> PricedPair:
-    return min(pair, other, key=lambda one: one.estimate.iteration_s)
+    return min(pair, other, key=lambda one: one.iteration_s)

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Prediction
-from torch_topoopt.search.lowered_problem import LoweredProblem
 from torch_topoopt.search.traffic import demand
-from torch_topoopt.sim.iteration import complete_groups, price
+from torch_topoopt.sim.iteration import complete_groups, price, seconds_of
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network
     from torch_topoopt.planner.options import PlanningOptions
+    from torch_topoopt.search.lowered_problem import LoweredProblem
     from torch_topoopt.search.strategies import Strategy
-    from torch_topoopt.sim import IterationEstimate
     from torch_topoopt.user_functions import UserFunction
 
     WiringMode = Literal["paper", "best"] | UserFunction
@@ -29,33 +28,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PricedPair:
-    """A strategy and a network, priced together for a number of micro-batches."""
+    """A strategy and a network, and the seconds of an iteration with that many micro-batches."""
 
     strategy: Strategy
     network: Network
-    estimate: IterationEstimate
+    iteration_s: float
     micro_batches: int
 
 
 class PairPricing:
-    """Prices of one OpGraph on one cluster; `options` say how networks are wired.
+    """Prices of the OpGraph of `problem` on its cluster; `options` say how networks are wired.
 
     Everywhere, `count` is the number of micro-batches.
     """
 
-    def __init__(self, op_graph: OpGraph, cluster: Cluster, options: PlanningOptions) -> None:
-        self._op_graph = op_graph
-        self._cluster = cluster
+    def __init__(self, problem: LoweredProblem, options: PlanningOptions) -> None:
+        self._op_graph = problem.op_graph
+        self._cluster = problem.cluster
         self._options = options
-        self._problem = LoweredProblem(op_graph, cluster)
+        self._problem = problem
         self._references: dict[tuple[Strategy, int], tuple[float, float]] = {}
 
     def price(self, strategy: Strategy, network: Network, count: int) -> PricedPair:
         """The pair, with rings on `network` for each group that the strategy needs."""
-        estimate = price(self._problem, network, strategy, count)
-        core = self._problem.network(network)
-        complete = complete_groups(self._cluster, network, strategy, core)
-        return PricedPair(strategy, complete, estimate, count)
+        seconds = seconds_of(self._problem, network, strategy, count)
+        complete = complete_groups(self._cluster, network, strategy, self._problem.network)
+        return PricedPair(strategy, complete, seconds, count)
 
     def wire(self, strategy: Strategy, mode: WiringMode, count: int) -> Network:
         """The network for `strategy`: the one that is there, else TopologyFinder's; in mode best
@@ -66,7 +64,7 @@ class PairPricing:
         asked = demand(self._op_graph, strategy, self._cluster.servers)
 
         def seconds(network: Network) -> float:
-            return self.price(strategy, network, count).estimate.iteration_s
+            return seconds_of(self._problem, network, strategy, count)
 
         return find_network(
             self._cluster,
@@ -82,7 +80,7 @@ class PairPricing:
 
     def ideal_switch_s(self, strategy: Strategy, count: int) -> float:
         """Seconds per iteration where all servers are on one ideal switch."""
-        return price(self._problem, None, strategy, count).iteration_s
+        return seconds_of(self._problem, None, strategy, count)
 
     def single_ring_s(self, strategy: Strategy, count: int) -> float:
         """Seconds per iteration where all ports are on a single ring."""
@@ -91,14 +89,14 @@ class PairPricing:
         if self._options.network is not None:  # of any degree; a ring takes two ports per server
             degree = 2 if cluster.servers > 2 else 1
             cluster = replace(cluster, degree=degree, port_gbps=None)
-        return self.price(strategy, single_ring(cluster, asked), count).estimate.iteration_s
+        return seconds_of(self._problem, single_ring(cluster, asked), strategy, count)
 
     def prediction(self, pair: PricedPair) -> Prediction:
         """Of a Plan with this pair."""
-        estimate = pair.estimate
+        estimate = price(self._problem, pair.network, pair.strategy, pair.micro_batches)
         single_ring_s, ideal_switch_s = self.references(pair)
         return Prediction(
-            iteration_s=rounded(estimate.iteration_s),
+            iteration_s=rounded(pair.iteration_s),
             compute_s=rounded(estimate.compute_s),
             single_ring_s=single_ring_s,
             ideal_switch_s=ideal_switch_s,

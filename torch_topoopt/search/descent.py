@@ -46,6 +46,7 @@ def descend(
         start=lowered["starts"][0],
         memory_limit_bytes=lowered["memory_limit_bytes"],
         max_transfers=lowered["max_transfers"],
+        **problem.priced(),
         slack=slack,
     )
     most_tasks = descent.tasks + min(_MOST_TASKS, _TASKS // problem.cluster.servers**2)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch_topoopt import _core
 from torch_topoopt.search.lowering import lower_ideal_switch, lower_job, lower_network
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torch_topoopt import _core
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Degrees, Network
 
@@ -19,7 +19,8 @@ class LoweredProblem:
 
     Costs are lowered again only for ways of splitting that were not asked for before, and a network
     only when it is another object than the last one. The optimizer keeps `optimizer_factor` bytes
-    for each byte of gradients.
+    for each byte of gradients. What has been simulated at flow level is known to all that share an
+    instance.
     """
 
     def __init__(
@@ -30,6 +31,9 @@ class LoweredProblem:
         self.optimizer_factor = optimizer_factor
         self._jobs: dict[int, tuple[frozenset[Degrees], _core.Job]] = {}
         self._network: tuple[Network | None, _core.RoutedNetwork] | None = None
+        self._prices: dict[
+            tuple[Network | _core.RoutedNetwork | None, int], _core.IterationPrices
+        ] = {}
 
     def job(self, degrees: Iterable[Degrees], micro_batches: int = 1) -> _core.Job:
         """The costs for at least these `degrees`; raises ValueError for an unknown accelerator."""
@@ -53,3 +57,12 @@ class LoweredProblem:
             core = lower_network(self.cluster, network) if network else None
             self._network = (network, core or lower_ideal_switch(self.cluster))
         return self._network[1]
+
+    def prices(
+        self, network: Network | _core.RoutedNetwork | None, micro_batches: int = 1
+    ) -> _core.IterationPrices:
+        """The known prices of strategies on `network`; equal Networks have the same."""
+        key = network, micro_batches
+        if key not in self._prices:
+            self._prices[key] = _core.IterationPrices(self.cluster.servers)
+        return self._prices[key]

@@ -30,7 +30,7 @@ class StrategySearch:
         and as SearchProblem.lowered does.
         """
         self._problem = problem
-        self._core = _core.StrategySearch(**problem.lowered(seed), slack=slack)
+        self._core = _core.StrategySearch(**problem.lowered(seed), **problem.priced(), slack=slack)
 
     def step(self, evaluations: int) -> SearchSample:
         """Judges that many proposals, without the interpreter lock; returns where the chain is."""
@@ -61,12 +61,12 @@ class StrategySearch:
 
     @property
     def simulations(self) -> int:
-        """Strategies simulated so far; other evaluations were known, unchanged or did not fit."""
+        """Strategies simulated so far; others were known, unchanged, screened or did not fit."""
         return self._core.simulations
 
     @property
     def tasks(self) -> int:
-        """Tasks of all simulations so far: how much work they were."""
+        """Tasks of the simulations of all strategies priced so far, also where they were known."""
         return self._core.tasks
 
     def best(self) -> Strategy:

@@ -89,6 +89,12 @@ class SearchProblem:
             made.__dict__["core_network"] = self.core_network
         return made
 
+    def sharing(self, lowered: LoweredProblem) -> SearchProblem:
+        """The same with what `lowered`, of the same model and cluster, has lowered and priced."""
+        made = replace(self)
+        made.__dict__["_problem"] = lowered
+        return made
+
     def colder(self, beta: float) -> SearchProblem:
         """The same with another `beta`, without lowering anything again."""
         return self._with(replace(self, beta=beta))
@@ -101,6 +107,10 @@ class SearchProblem:
         """`made`, which differs in nothing that is lowered."""
         made.__dict__.update({k: v for k, v in self.__dict__.items() if k not in vars(made)})
         return made
+
+    def priced(self) -> dict[str, Any]:
+        """Further arguments of a chain at flow level."""
+        return {"prices": self._problem.prices(self.network, self.micro_batches)}
 
     def prices(self, strategies: Sequence[Strategy]) -> _core.StrategyPrices:
         """The coarse simulator on the network, for `strategies` that are legal."""

@@ -13,6 +13,8 @@ from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import parameter_groups
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
     from torch_topoopt.search.strategies import Strategy
@@ -68,28 +70,47 @@ def price(
     problem: LoweredProblem, network: Network | None, strategy: Strategy, micro_batches: int
 ) -> IterationEstimate:
     """`predict`, or `predict_ideal_switch` where `network` is None, for many strategies."""
-    check_strategy(problem.op_graph, problem.cluster.servers, strategy, micro_batches=micro_batches)
-    iteration_s, compute_s, link_bytes, _ = _core.simulate_iteration(
-        problem.job(degrees_of([strategy]), micro_batches),
-        problem.network(network),
-        strategy,
-    )
+    iteration_s, compute_s, link_bytes, _ = _simulated(problem, network, strategy, micro_batches)
     return IterationEstimate(iteration_s, compute_s, tuple(round(size) for size in link_bytes))
 
 
+def seconds_of(
+    problem: LoweredProblem, network: Network | None, strategy: Strategy, micro_batches: int
+) -> float:
+    """The `iteration_s` of `price`; what `problem` knows already is not simulated again."""
+    prices = problem.prices(network, micro_batches)
+    seconds = prices.find(strategy)
+    if seconds is None:
+        seconds, _, _, tasks = _simulated(problem, network, strategy, micro_batches)
+        prices.add(strategy, seconds, tasks)
+    return seconds
+
+
+def _simulated(
+    problem: LoweredProblem, network: Network | None, strategy: Strategy, micro_batches: int
+) -> tuple[float, float, list[float], int]:
+    check_strategy(problem.op_graph, problem.cluster.servers, strategy, micro_batches=micro_batches)
+    return _core.simulate_iteration(
+        problem.job(degrees_of([strategy]), micro_batches), problem.network(network), strategy
+    )
+
+
 def complete_groups(
-    cluster: Cluster, network: Network, strategy: Strategy, core: _core.RoutedNetwork | None = None
+    cluster: Cluster,
+    network: Network,
+    strategy: Strategy,
+    lower: Callable[[Network], _core.RoutedNetwork] | None = None,
 ) -> Network:
     """`network` with rings for every group of `strategy` that it has none for.
 
-    They are those of `core` (`network` lowered), which the simulator uses, too: of the smallest
-    group that contains the set, restricted to its members.
+    They are those that the simulator uses: of the smallest group that contains the set, restricted
+    to its members. `lower` lowers `network`, where it is needed, if that may have been done before.
     """
     known = {tuple(sorted(group.servers)) for group in network.groups}
     groups = {group for placement in set(strategy) for group in parameter_groups(placement)}
     missing = {group for group in groups if len(group) > 1} - known
     if not missing:
         return network
-    core = core or lower_network(cluster, network)
+    core = lower(network) if lower else lower_network(cluster, network)
     added = tuple(Group(servers, tuple(core.rings(servers))) for servers in sorted(missing))
     return Network(network.links, (*network.groups, *added), network.routes)
