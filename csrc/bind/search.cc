@@ -78,9 +78,7 @@ class Known {
     const auto price = prices_.find(strategy_, placements_, numbers_);
     return price ? std::optional(price->seconds) : std::nullopt;
   }
-  void add(IterationPrices::Price price) {
-    prices_.add(strategy_, placements_, numbers_, price);
-  }
+  void add(IterationPrices::Price price) { prices_.add(strategy_, placements_, numbers_, price); }
 
  private:
   IterationPrices& prices_;
@@ -143,19 +141,20 @@ void bindSearch(py::module_& module) {
   py::class_<Descent>(module, "Descent", "Downhill from one strategy, priced at flow level.")
       .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
                        const SearchSpace& space, const Placed& start, int64_t memory_limit_bytes,
-                       int64_t max_transfers, std::shared_ptr<IterationPrices> prices,
-                       double slack) {
+                       int64_t max_transfers, std::shared_ptr<IterationPrices> prices) {
              return std::make_unique<Descent>(
                  std::make_unique<FlowPricing>(std::move(job), std::move(network),
-                                               std::move(prices), slack),
+                                               std::move(prices), /*slack=*/0),
                  space, start, memory_limit_bytes, max_transfers);
            }),
            py::arg("job").none(false), py::arg("network").none(false), py::arg("space"),
            py::arg("start"), py::arg("memory_limit_bytes"), py::arg("max_transfers"),
-           py::arg("prices").none(false), py::arg("slack"))
-      .def("step", &Descent::step, py::arg("evaluations"), released)
+           py::arg("prices").none(false))
+      .def("step", &Descent::step, py::arg("evaluations"), py::arg("slack"), released)
+      .def("step_blocks", &Descent::stepBlocks, py::arg("evaluations"), py::arg("slack"), released)
       .def("best", &Descent::best)
       .def_property_readonly("done", &Descent::done)
+      .def_property_readonly("blocks_done", &Descent::blocksDone)
       .def_property_readonly("evaluations", &Descent::evaluations)
       .def_property_readonly("simulations",
                              [](const Descent& descent) { return descent.pricing().simulations(); })

@@ -17,6 +17,7 @@ Descent::Descent(std::unique_ptr<FlowPricing> pricing, const SearchSpace& space,
                  int64_t max_transfers)
     : pricing_(std::move(pricing)),
       neighbourhood_(pricing_->costs(), space),
+      blocks_(blocksOf(pricing_->costs().job(), space.kind_of_operator)),
       limits_(pricing_->costs(), memory_limit_bytes, max_transfers),
       strategy_(pricing_->costs().intern(start)),
       proposal_(strategy_) {
@@ -41,9 +42,9 @@ void Descent::begin(int first) {
   tried_ = 0;
 }
 
-bool Descent::helps(const Change& change) {
-  neighbourhood_.apply(change, proposal_, changed_);
-  if (!limits_.fits(proposal_, changed_)) return false;
+// Whether the proposal, which differs in `changed_`, is faster.
+bool Descent::helps() {
+  if (changed_.empty() || !limits_.fits(proposal_, changed_)) return false;
   const double infinity = std::numeric_limits<double>::infinity();
   const double seconds = pricing_->propose(proposal_, changed_, infinity);
   if (seconds >= seconds_ * (1 - kGain)) return false;
@@ -51,21 +52,66 @@ bool Descent::helps(const Change& change) {
   return true;
 }
 
-void Descent::step(int evaluations) {
+void Descent::keep() {
+  pricing_->accept();
+  limits_.accept();
+  for (int op : changed_) strategy_[op] = proposal_[op];
+}
+
+void Descent::restore() {
+  for (int op : changed_) proposal_[op] = strategy_[op];
+}
+
+void Descent::step(int evaluations, double slack) {
   checkEvaluations(evaluations);
+  pricing_->setSlack(slack);
   for (int i = 0; i < evaluations && !done(); ++i) {
     ++evaluations_;
     const Change& change = changes_[next_];
-    if (!helps(change)) {
-      for (int op : changed_) proposal_[op] = strategy_[op];
+    neighbourhood_.apply(change, proposal_, changed_);
+    if (!helps()) {
+      restore();
       ++tried_;
       next_ = (next_ + 1) % changes_.size();
       continue;
     }
-    pricing_->accept();
-    limits_.accept();
-    for (int op : changed_) strategy_[op] = proposal_[op];
+    keep();
+    blocks_tried_ = 0;
     begin(change.operators.front());
+  }
+}
+
+// Nothing, where an operator may not have what it would get.
+void Descent::apply(const Block& block) {
+  changed_.clear();
+  for (int i = 0; i < block.length; ++i) {
+    const int op = block.to + i, id = strategy_[block.from + i];
+    if (id == strategy_[op]) continue;
+    if (!neighbourhood_.allows(op, id)) {
+      restore();
+      changed_.clear();
+      return;
+    }
+    proposal_[op] = id;
+    changed_.push_back(op);
+  }
+}
+
+void Descent::stepBlocks(int evaluations, double slack) {
+  checkEvaluations(evaluations);
+  pricing_->setSlack(slack);
+  for (int i = 0; i < evaluations && !blocksDone(); ++i) {
+    ++evaluations_;
+    apply(blocks_[next_block_]);
+    next_block_ = (next_block_ + 1) % blocks_.size();
+    if (helps()) {
+      keep();
+      blocks_tried_ = 0;
+      begin(0);
+    } else {
+      restore();
+      ++blocks_tried_;
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "search/blocks.h"
 #include "search/flow_pricing.h"
 #include "search/limits.h"
 #include "search/neighbourhood.h"
@@ -24,11 +25,16 @@ class Descent {
   Descent(std::unique_ptr<FlowPricing> pricing, const SearchSpace& space,
           const std::vector<Placement>& start, int64_t memory_limit_bytes, int64_t max_transfers);
 
-  // Tries `evaluations` changes, or as many as there are.
-  void step(int evaluations);
+  // Tries `evaluations` changes, or as many as there are. What the screen finds slower by more than
+  // the fraction `slack` is refused.
+  void step(int evaluations, double slack);
 
-  // No change helps.
+  // No change helps, as far as is known since the last one that did.
   bool done() const { return tried_ >= changes_.size(); }
+
+  // The same with blocks: some operators in a row get the placements of others.
+  void stepBlocks(int evaluations, double slack);
+  bool blocksDone() const { return blocks_tried_ >= blocks_.size(); }
 
   double bestSeconds() const { return seconds_; }
   std::vector<Placement> best() const;
@@ -36,18 +42,24 @@ class Descent {
   const FlowPricing& pricing() const { return *pricing_; }
 
  private:
-  bool helps(const Change& change);
+  bool helps();
+  void keep();
+  void restore();
   void begin(int first);
+  void apply(const Block& block);
 
   std::unique_ptr<FlowPricing> pricing_;
   Neighbourhood neighbourhood_;
+  std::vector<Block> blocks_;
   Limits limits_;
   Strategy strategy_, proposal_;
   std::vector<int> changed_;
   double seconds_ = 0;
   std::vector<Change> changes_;
-  size_t next_ = 0;   // of changes_, which are a cycle
-  size_t tried_ = 0;  // of changes_, since one helped
+  size_t next_ = 0;          // of changes_, which are a cycle
+  size_t tried_ = 0;         // of changes_, since one helped
+  size_t next_block_ = 0;    // of blocks_, which are a cycle
+  size_t blocks_tried_ = 0;  // since one helped
   int64_t evaluations_ = 0;
 };
 

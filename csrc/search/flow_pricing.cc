@@ -14,11 +14,16 @@ constexpr size_t kRemembered = 1 << 15;  // strategies whose price is kept
 
 FlowPricing::FlowPricing(std::shared_ptr<const Job> job, std::shared_ptr<RoutedNetwork> network,
                          std::shared_ptr<IterationPrices> prices, double slack)
-    : model_(job, network), prices_(std::move(prices)), slack_(slack) {
+    : model_(job, network), prices_(std::move(prices)) {
+  setSlack(slack);
+  if (std::isfinite(slack)) screen_ = std::make_unique<CoarseSimulator>(std::move(job), *network);
+}
+
+void FlowPricing::setSlack(double slack) {
   if (!(slack >= 0)) {
     throw std::invalid_argument("slack: " + std::to_string(slack) + " is not at least 0");
   }
-  if (std::isfinite(slack)) screen_ = std::make_unique<CoarseSimulator>(std::move(job), *network);
+  slack_ = slack;
 }
 
 double FlowPricing::run(const Strategy& strategy) {

@@ -34,6 +34,9 @@ class FlowPricing {
 
   PlacementCosts& costs() { return model_.costs(); }
 
+  // Of proposals from now on; throws std::invalid_argument below 0.
+  void setSlack(double slack);
+
   double run(const Strategy& strategy);
   double propose(const Strategy& strategy, const std::vector<int>& changed, double);
   void accept();
@@ -49,7 +52,7 @@ class FlowPricing {
 
   IterationModel model_;
   std::shared_ptr<IterationPrices> prices_;
-  std::vector<int> number_in_prices_;  // per placement of the model
+  std::vector<int> number_in_prices_;        // per placement of the model
   std::unique_ptr<CoarseSimulator> screen_;  // null: nothing is screened
   double slack_;
   double base_s_ = 0, proposed_s_ = 0;  // by the screen

@@ -9,13 +9,14 @@ namespace topoopt {
 namespace {
 
 // The chance of each kind of proposal; what is left is a run of operators.
-constexpr double kChange = 0.35;  // one operator gets another placement
+constexpr double kChange = 0.3;   // one operator gets another placement
 constexpr double kCopy = 0.15;    // one spreads along edges of the graph
 constexpr double kSwap = 0.1;     // two operators swap theirs
 constexpr double kPair = 0.1;     // two neighbours get others
-constexpr double kRepeat = 0.05;  // a few in a row get those of others in a row
+constexpr double kRepeat = 0.1;   // some in a row get those of others in a row
 constexpr double kStart = 0.02;   // all of a kind get what they have in a start
 constexpr double kSpread = 0.02;  // all of a kind that are on the same servers are spread
+constexpr double kShift = 0.5;    // of these: of others nearby
 constexpr double kExtend = 0.7;   // of runs: they go on with the placements before them
 constexpr int kLongestPattern = 8;
 constexpr int kTries = 100;             // to find servers that are free
@@ -139,15 +140,21 @@ void Moves::proposePair(Strategy& strategy, Random& random) {
   set(strategy, other, draw(other, random));
 }
 
-// Layers repeat: what is good for a few operators in a row may be good for others.
+// Layers repeat: what is good for some operators in a row may be good for others of the same kinds;
+// and a pattern of several placements may begin some layers earlier or later.
 void Moves::proposeRepeat(Strategy& strategy, Random& random) {
   const int operators = static_cast<int>(strategy.size());
-  const int length = 1 + random.below(kLongestPattern);
-  const int from = random.below(operators);
   const int to = random.below(operators);
-  if (from == to) return;
-  for (int i = 0; i < length && std::max(from, to) + i < operators; ++i) {
-    if (allowed(to + i, strategy[from + i])) set(strategy, to + i, strategy[from + i]);
+  const bool shifts = random.unit() < kShift;
+  const int away = 1 + random.below(kLongestPattern);
+  const int from = !shifts ? random.below(operators) : random.unit() < 0.5 ? to + away : to - away;
+  if (from == to || from < 0 || from >= operators) return;
+  if (kind_of_operator_[from] != kind_of_operator_[to]) return;
+  const int longest = shifts ? std::max(1, operators / 2) : kLongestPattern;
+  const int length = std::min(1 + random.below(longest), operators - std::max(from, to));
+  copied_.assign(strategy.begin() + from, strategy.begin() + from + length);
+  for (int i = 0; i < length; ++i) {
+    if (allowed(to + i, copied_[i])) set(strategy, to + i, copied_[i]);
   }
 }
 

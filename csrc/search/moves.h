@@ -59,6 +59,7 @@ class Moves {
   std::vector<int> space_of_operator_, kind_of_operator_;
   std::vector<std::vector<int>> neighbours_;  // per operator: producers and consumers
   std::vector<Strategy> starts_;
+  Strategy copied_;
   std::vector<std::pair<int, int>> before_;  // operators touched by the proposal, what they had
 };
 

@@ -126,8 +126,7 @@ void Neighbourhood::apply(const Change& change, Strategy& strategy,
                           std::vector<int>& changed) const {
   changed.clear();
   for (int op : change.operators) {
-    const bool allowed = allowed_[space_of_operator_[op]].contains(change.to);
-    if (!allowed || strategy[op] == change.to) continue;
+    if (!allows(op, change.to) || strategy[op] == change.to) continue;
     strategy[op] = change.to;
     changed.push_back(op);
   }

@@ -31,6 +31,8 @@ class Neighbourhood {
   // In ascending order of their first operators; each changes something.
   std::vector<Change> changes(const Strategy& strategy);
 
+  bool allows(int op, int id) const { return allowed_[space_of_operator_[op]].contains(id); }
+
   // `strategy` with `change`; lists the operators that have another placement then in `changed`.
   void apply(const Change& change, Strategy& strategy, std::vector<int>& changed) const;
 

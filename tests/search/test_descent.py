@@ -5,20 +5,25 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from search_cases import wired
 from support.small_op_graphs import chain, random_graph
 
-from torch_topoopt.plan import Cluster
+from torch_topoopt.plan import Cluster, Placement
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
-from torch_topoopt.search.descent import descend
+from torch_topoopt.search import descent
+from torch_topoopt.search.descent import descend, descend_by_blocks
 from torch_topoopt.search.lowering import memory_by_server, memory_limit
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.strategy_space import DIMENSIONS, check_strategy
 from torch_topoopt.sim import predict
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import OpGraph
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -46,3 +51,56 @@ def test_two_seeds_of_a_small_model_end_within_a_hundredth() -> None:
     ]
     times = [made.prediction.iteration_s for made in found]
     assert max(times) <= min(times) * 1.01
+
+
+_LAYERS = 7
+
+
+def _broken_pattern(seed: int) -> SearchProblem:
+    """Alike layers in a row, on all servers or on some of them at random."""
+    op_graph, cluster = chain(_LAYERS, parameters=10**8, flops=10**11), Cluster(4, 2, 10.0)
+    draw = random.Random(seed)
+    sets = ((0, 1, 2, 3), (0, 2), (1, 3), (0,), (1,))
+    start = tuple(Placement(o.name, draw.choice(sets)) for o in op_graph.operators)
+    return SearchProblem(op_graph, cluster, wired(op_graph, cluster), (start,))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_below_a_descent_by_blocks_no_block_gains(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descent, "_BLOCK_SLACK", math.inf)
+    problem = _broken_pattern(seed)
+    op_graph, cluster, network = problem.op_graph, problem.cluster, wired(*_of(problem))
+
+    def seconds(strategy: tuple[Placement, ...]) -> float:
+        return predict(op_graph, cluster, network, strategy).iteration_s
+
+    (found,) = descend_by_blocks([problem], 10_000)
+    assert seconds(found) < seconds(problem.starts[0])
+    for length in range(2, _LAYERS):
+        for start in range(_LAYERS - length + 1):
+            for to in range(_LAYERS - length + 1):
+                other = list(found)
+                for i in range(length):
+                    placed = found[start + i]
+                    other[to + i] = replace(placed, operator=other[to + i].operator)
+                assert seconds(tuple(other)) >= seconds(found) * (1 - 1.0001e-4)
+
+
+def _of(problem: SearchProblem) -> tuple[OpGraph, Cluster]:
+    return problem.op_graph, problem.cluster
+
+
+def test_descents_side_by_side_find_what_each_finds_alone() -> None:
+    problems = [_broken_pattern(seed) for seed in range(4)]
+    alone = [descend_by_blocks([_broken_pattern(seed)], 10_000)[0] for seed in range(4)]
+    assert descend_by_blocks(problems, 10_000, workers=3) == alone
+
+
+def test_what_a_report_raises_ends_descents_side_by_side() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        descend_by_blocks([_broken_pattern(seed) for seed in range(2)], 10_000, interrupt)

@@ -18,9 +18,10 @@ from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.search.as_in_starts import as_in_starts
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
-from torch_topoopt.search.descent import descend
+from torch_topoopt.search.descent import descend, descend_by_blocks
 from torch_topoopt.search.expert_strategies import expert_starts, experts_below, layer_runs_below
 from torch_topoopt.search.lowered_problem import LoweredProblem
+from torch_topoopt.search.lowering import lower_network
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import check_memory, data_parallel, everywhere
@@ -45,6 +46,7 @@ _WIRED_FOR = 3  # starts that a first network is wired for
 _EXPERTS_WIRED_FOR = 8  # and experts' strategies, where these may gain as much as
 _RUNS_WIRED_FOR = 4  # layers in runs: fast on an ideal switch, seldom on another network
 _WORTH_WIRING = 0.05
+_DESCENTS = 4  # from pairs of all rounds on few servers
 _FAILURES_ON_FEW = 1  # rounds on few servers that may gain little before the last one
 CONVERGED = 1e-3  # a round that gains less than this fraction is the last
 _CURVE_POINTS = 25  # samples of the search curve per round
@@ -124,9 +126,7 @@ class Planning:
         self._evaluations = options.evaluations_of(op_graph, cluster.servers)
         self._most_rounds = options.rounds_of(cluster.servers)
         self._on_progress = on_progress
-        self._lowered = LoweredProblem(
-            op_graph, cluster, optimizer_factor=options.optimizer_factor
-        )
+        self._lowered = LoweredProblem(op_graph, cluster, optimizer_factor=options.optimizer_factor)
         self._pricing = PairPricing(self._lowered, options)
         self._counts = options.micro_batch_counts(op_graph.batch_size)
         for count in self._counts:
@@ -135,6 +135,7 @@ class Planning:
                     f"micro_batches: {count} does not divide the batch of {op_graph.batch_size}"
                 )
         self._best: PricedPair | None = None
+        self._pairs: list[PricedPair] = []  # of each round
         self._rounds: list[Round] = []
         self._samples: list[SearchSample] = []
         self._searching: tuple[TwoLevelSearch, Network, int] | None = None
@@ -317,19 +318,48 @@ class Planning:
         `starts`, where that is faster, there or on a network that is wired for it, if there is a
         `mode`. What that gains, the last round gained."""
         assert self._best is not None
-        network, count = self._best.network, self._best.micro_batches
-        problem = self._problem(network, (self._best.strategy,), count)
         done = self._proposed - self._proposed_before
+        begin = self._below_pairs(lambda: self._report("search", done))
+        network, count = begin.network, begin.micro_batches
+        problem = self._problem(network, (begin.strategy,), count)
         strategy = descend(problem, self._evaluations, lambda: self._report("search", done))
         pair = self._pricing.price(strategy, network, count)
         for other in as_in_starts(problem, strategy, starts) if self._evaluations else ():
             pair = _faster(pair, self._pricing.price(other, network, count))
-        if pair.strategy != strategy and mode is not None:
+        before = self._best.strategy if few_servers(self._cluster.servers) else strategy
+        if pair.strategy != before and mode is not None:
             pair = _faster(pair, self._pricing.wired(pair.strategy, mode, count))
         if pair.iteration_s < self._best_s:
             network_s = self._rounds.pop().network_s
             self._finish_round(pair, pair)
             self._rounds[-1] = replace(self._rounds[-1], network_s=network_s)
+
+    def _below_pairs(self, report: Callable[[], None]) -> PricedPair:
+        """On few servers the best of what lies below the best pairs of all rounds, which often end
+        in different valleys; else the best pair."""
+        assert self._best is not None
+        cluster, best = self._cluster, self._best
+        if not few_servers(cluster.servers) or not self._evaluations:
+            return best
+        pairs = sorted(self._pairs, key=lambda pair: pair.iteration_s)
+        chosen = {(p.strategy, p.micro_batches): p for p in reversed((best, *pairs))}
+        near = sorted(chosen.values(), key=lambda pair: pair.iteration_s)[:_DESCENTS]
+        found = descend_by_blocks(
+            [
+                self._problem(None, (pair.strategy,), pair.micro_batches).changed(
+                    lower_network(cluster, pair.network), (pair.strategy,)
+                )
+                for pair in near
+            ],
+            self._evaluations,
+            report,
+            workers=self._options.search.workers,
+        )
+        ends = [
+            self._pricing.price(strategy, pair.network, pair.micro_batches)
+            for strategy, pair in zip(found, near, strict=True)
+        ]
+        return min((best, *ends), key=lambda pair: pair.iteration_s)
 
     def _next_network(
         self, searched: list[Network], wired: tuple[Network, float], gained: bool
@@ -555,6 +585,7 @@ class Planning:
         accepted = better.iteration_s < self._best_s
         if accepted:
             self._best = better
+        self._pairs.append(better)
         ring_s, switch_s = self._pricing.references(found)
         self._rounds.append(
             Round(

@@ -16,8 +16,7 @@ from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
 
 if TYPE_CHECKING:
-    from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Cluster, Network
+    from torch_topoopt.plan import Network
     from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.search.lowered_problem import LoweredProblem
     from torch_topoopt.search.strategies import Strategy

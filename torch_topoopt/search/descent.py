@@ -7,12 +7,16 @@ changes are tried in turn; operators that cost the same and are split the same w
 
 from __future__ import annotations
 
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
+from torch_topoopt.search.defaults import few_servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch_topoopt.search.problem import SearchProblem
     from torch_topoopt.search.strategies import Strategy
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
 _MOST_TASKS = 20_000_000  # of flow-level simulations
 _TASKS = 1_280_000_000  # divided by the square of the servers: so many changes, and each so dear
 _SLACK = 0.05  # the two levels differ by less between strategies that are split otherwise
+_BLOCK_SLACK = 0.015  # of blocks, which are many
+_BLOCK_TASKS = 5_120_000_000  # as _TASKS; from 64 servers on none
+_MOST_TURNS = 4  # of blocks and single changes
+_BETWEEN_REPORTS_S = 0.2
 _SLICE = 10  # changes between two looks at Ctrl-C
 
 
@@ -32,14 +40,67 @@ def descend(
 ) -> Strategy:
     """From the first start of `problem` downhill, by at most `evaluations` changes.
 
-    A change is refused unpriced where the coarse simulator finds it slower than the strategy at
-    hand by more than the fraction `slack`. Ends early where many servers make simulations dear.
-    What `on_step`, called between changes, raises ends it.
+    Tried are changes of one operator, of those that are alike, and on few servers blocks: some
+    layers in a row get the placements of others. A change is refused unpriced where the coarse
+    simulator finds it slower than the strategy at hand by more than the fraction `slack`. Ends
+    early where many servers make simulations dear. What `on_step`, called between changes, raises
+    ends it.
 
     Raises ValueError where the start does not fit into memory, and as SearchProblem.lowered does.
     """
+    descent = _descent(problem)
+
+    def go(blocks: bool) -> bool:
+        """Whether something helped."""
+        before_s = descent.best_s
+        for _ in _steps(descent, evaluations, problem.cluster.servers, slack, blocks=blocks):
+            on_step()
+        return descent.best_s < before_s
+
+    go(blocks=False)
+    for _ in range(_MOST_TURNS if few_servers(problem.cluster.servers) else 0):
+        if not (go(blocks=True) and go(blocks=False)):
+            break
+    return problem.named(descent.best())
+
+
+def descend_by_blocks(
+    problems: Sequence[SearchProblem],
+    evaluations: int,
+    on_step: Callable[[], None] = lambda: None,
+    *,
+    workers: int | None = None,
+) -> list[Strategy]:
+    """The strategy below the first start of each of `problems`, by blocks alone.
+
+    `workers` (by default one per processor) descend at a time; no two problems may share a network
+    of the core. Everything else is as in `descend`.
+    """
+    descents = [_descent(problem) for problem in problems]
+    ends = threading.Event()
+
+    def run(descent: _core.Descent, servers: int) -> None:
+        for _ in _steps(descent, evaluations, servers, _SLACK, blocks=True):
+            if ends.is_set():
+                return
+
+    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
+        try:
+            servers = [problem.cluster.servers for problem in problems]
+            left = {pool.submit(run, *one) for one in zip(descents, servers, strict=True)}
+            while left:
+                done, left = wait(left, timeout=_BETWEEN_REPORTS_S)
+                for one in done:
+                    one.result()
+                on_step()
+        finally:
+            ends.set()
+    return [p.named(descent.best()) for p, descent in zip(problems, descents, strict=True)]
+
+
+def _descent(problem: SearchProblem) -> _core.Descent:
     lowered = problem.lowered(0)
-    descent = _core.Descent(
+    return _core.Descent(
         job=lowered["job"],
         network=lowered["network"],
         space=lowered["space"],
@@ -47,12 +108,21 @@ def descend(
         memory_limit_bytes=lowered["memory_limit_bytes"],
         max_transfers=lowered["max_transfers"],
         **problem.priced(),
-        slack=slack,
     )
-    most_tasks = descent.tasks + min(_MOST_TASKS, _TASKS // problem.cluster.servers**2)
-    while (left := evaluations - descent.evaluations) > 0:
-        if descent.done or descent.tasks >= most_tasks:
-            break
-        descent.step(min(_SLICE, left))
-        on_step()
-    return problem.named(descent.best())
+
+
+def _steps(
+    descent: _core.Descent, evaluations: int, servers: int, slack: float, *, blocks: bool
+) -> Iterator[None]:
+    """Changes, or blocks, in slices, until none helps or they have taken enough."""
+    most_tasks = min(_MOST_TASKS, (_BLOCK_TASKS if blocks else _TASKS) // servers**2)
+    most_tasks += descent.tasks
+    while not (descent.blocks_done if blocks else descent.done):
+        now = min(_SLICE, evaluations - descent.evaluations)
+        if descent.tasks >= most_tasks or now <= 0:
+            return
+        if blocks:
+            descent.step_blocks(now, _BLOCK_SLACK)
+        else:
+            descent.step(now, slack)
+        yield
