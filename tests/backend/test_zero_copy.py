@@ -50,8 +50,8 @@ def test_memory_is_free_when_the_work_is_over(tmp_path: Path) -> None:
         assert all(right)
         (link,) = links
         assert link["zero_copy_bytes"] == 0
-        # All but heads and tails of frames, which are short.
-        assert link["copied_bytes"] > 0.8 * link["sent_bytes"]
+        # All but heads and tails of frames and writes, which are short.
+        assert link["copied_bytes"] > 0.5 * link["sent_bytes"]
 
 
 def test_a_link_ends_it_where_the_kernel_copies(tmp_path: Path) -> None:
@@ -59,4 +59,4 @@ def test_a_link_ends_it_where_the_kernel_copies(tmp_path: Path) -> None:
     for right, links in values(run_ranks(make_plan(2, 1), tmp_path, job)):
         assert all(right)
         (link,) = links
-        assert 0 < link["copied_bytes"] < 0.8 * link["sent_bytes"]
+        assert 0 < link["copied_bytes"] < 0.5 * link["sent_bytes"]
