@@ -8,7 +8,8 @@ Two hosts with one cable that has no rate: one machine's loopback device, or a v
 network namespaces. Ours: rank 0 sends messages to rank 1, of which four are under way. iperf3: its
 client sends for as long. Rounds of both alternate; `x` is how many times as fast ours is, the
 median of the rounds' ratios. `cpu` is processor time of both ends together, user and system, over
-the bytes that have arrived. `threads` is ours with TOPOOPT_LINK_THREADS=1.
+the bytes that have arrived. `threads` is ours with TOPOOPT_LINK_THREADS=1, `zerocopy` ours with
+TOPOOPT_ZERO_COPY=always, which goes on though the kernel copies on this machine.
 
 `socket` is the least that the same processor needs for it: a bare loop of send and one of recv, 128
 KiB a call, which take no heed of what the bytes are. They send and fill the same 128 KiB again and
@@ -48,14 +49,20 @@ from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _LIMIT_S = 120.0
 _UNDER_WAY = 4  # messages of ours at a time
 _COPIED_BYTES = 256 << 20
 _PIECE_BYTES = 128 << 10  # iperf3's own
 _SERVER_STARTS_S = 5.0
-_PORT = 5201
+PORT = 5201
+# Of ours, by name.
+_VARIABLES = {
+    "ours": {"TOPOOPT_LINK_THREADS": "0", "TOPOOPT_ZERO_COPY": "0"},
+    "threads": {"TOPOOPT_LINK_THREADS": "1", "TOPOOPT_ZERO_COPY": "0"},
+    "zerocopy": {"TOPOOPT_LINK_THREADS": "0", "TOPOOPT_ZERO_COPY": "always"},
+}
 _NOMINAL_GBPS = 10.0  # in the plan, which has to name a rate; nothing limits the cable
 
 
@@ -98,13 +105,17 @@ def _exchange(rank: int, tensors: list[torch.Tensor], count: int) -> None:
 
 
 def ours(
-    setting: Setting, connections: int, message_bytes: int, seconds: float, *, threads: bool = False
+    setting: Setting,
+    connections: int,
+    message_bytes: int,
+    seconds: float,
+    variables: Mapping[str, str],
 ) -> Sample:
-    """Messages from rank 0 to rank 1 for about so many seconds."""
+    """Messages from rank 0 to rank 1 for about so many seconds, with those variables."""
 
     def run(rank: int) -> tuple[int, float, float]:
         os.environ["TOPOOPT_CONNECTIONS"] = str(connections)
-        os.environ["TOPOOPT_LINK_THREADS"] = str(int(threads))
+        os.environ.update(variables)
         torch.set_num_threads(1)
         setting.become(rank)
         dist.init_process_group("topoopt")
@@ -136,28 +147,32 @@ def receiver_address(setting: Setting) -> str:
     return wiring.by_port()[1, 0].address
 
 
-def two_ends(setting: Setting, run: Callable[[int, str], tuple[float, float, float]]) -> Sample:
-    """run(0, address) sends to run(1, address), which listens there and returns bytes and seconds;
-    both return their processor seconds beside them."""
+def both_ends(setting: Setting, run: Callable[[int, str], Any]) -> list[Any]:
+    """[run(0, address), run(1, address)], of which the second one listens there for the first."""
     address = receiver_address(setting)
     listens = multiprocessing.get_context("fork").Event()
 
-    def end(number: int) -> tuple[float, float, float]:
+    def end(number: int) -> Any:
         setting.become(number)
         if number == 1:
             threading.Thread(target=_note_listener, args=(address, listens), daemon=True).start()
         elif not listens.wait(_SERVER_STARTS_S):
-            raise InputError(f"nobody listens at {address}:{_PORT} after {_SERVER_STARTS_S:g} s")
+            raise InputError(f"nobody listens at {address}:{PORT} after {_SERVER_STARTS_S:g} s")
         return run(number, address)
 
-    sender, receiver = call_in_processes(2, end, limit_s=_LIMIT_S)
+    return call_in_processes(2, end, limit_s=_LIMIT_S)
+
+
+def two_ends(setting: Setting, run: Callable[[int, str], tuple[float, float, float]]) -> Sample:
+    """both_ends() of ends that return bytes, seconds and their processor seconds."""
+    sender, receiver = both_ends(setting, run)
     return Sample(receiver[0], receiver[1], sender[2] + receiver[2])
 
 
 def _note_listener(address: str, listens: Any) -> None:
     """By the system's table: a connection that tries it would be the only one that is served."""
     packed = "".join(f"{byte:02X}" for byte in reversed(socket.inet_aton(address)))
-    wanted = f"{packed}:{_PORT:04X} 00000000:0000 0A"
+    wanted = f"{packed}:{PORT:04X} 00000000:0000 0A"
     deadline = time.monotonic() + _SERVER_STARTS_S
     while wanted not in Path("/proc/thread-self/net/tcp").read_text():
         if time.monotonic() > deadline:
@@ -173,7 +188,7 @@ def iperf3(setting: Setting, connections: int, seconds: float) -> Sample:
         whole_s = max(1, math.ceil(seconds))  # it drops a fraction, and goes on for ever at 0
         sending = ["-c", address, "-P", str(connections), "-t", str(whole_s)]
         receiving = ["-s", "-1", "-B", address]
-        command = ["iperf3", "-J", "-p", str(_PORT), *(receiving if end else sending)]
+        command = ["iperf3", "-J", "-p", str(PORT), *(receiving if end else sending)]
         cpu = _cpu_s(resource.RUSAGE_CHILDREN)
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
         used = _cpu_s(resource.RUSAGE_CHILDREN) - cpu
@@ -197,12 +212,12 @@ def bare_socket(setting: Setting, seconds: float, memory_bytes: int = _PIECE_BYT
         )
         moved = 0
         if end == 0:
-            with socket.create_connection((address, _PORT)) as connection:
+            with socket.create_connection((address, PORT)) as connection:
                 cpu, begin = _cpu_s(), time.perf_counter()
                 while time.perf_counter() < begin + seconds:
                     moved += connection.send(next(pieces))
         else:
-            with socket.create_server((address, _PORT)) as server:
+            with socket.create_server((address, PORT)) as server:
                 connection, _ = server.accept()
             with connection:
                 cpu, begin = _cpu_s(), time.perf_counter()
@@ -230,15 +245,15 @@ def memory_copy(seconds: float) -> Sample:
 def measure(setting: Setting, options: argparse.Namespace) -> dict[str, list[Sample]]:
     """The samples of all rounds by name: "ours 4", "threads 4", "iperf3 4", "socket", ..."""
     samples: dict[str, list[Sample]] = {}
+    wanted = {"ours": True, "threads": options.link_threads, "zerocopy": options.zero_copy}
     for _ in range(options.rounds):
         for connections in options.connections:
-            own = ours(setting, connections, options.message_bytes, options.seconds)
-            samples.setdefault(f"ours {connections}", []).append(own)
-            if options.link_threads:
+            for name in (name for name, is_wanted in wanted.items() if is_wanted):
                 own = ours(
-                    *(setting, connections, options.message_bytes, options.seconds), threads=True
+                    *(setting, connections, options.message_bytes, options.seconds),
+                    _VARIABLES[name],
                 )
-                samples.setdefault(f"threads {connections}", []).append(own)
+                samples.setdefault(f"{name} {connections}", []).append(own)
             peer = iperf3(setting, connections, options.seconds)
             samples.setdefault(f"iperf3 {connections}", []).append(peer)
         samples.setdefault("socket", []).append(bare_socket(setting, options.seconds))
@@ -271,7 +286,7 @@ def benchmark(options: argparse.Namespace) -> None:
         samples = measure(setting, options)
     for name, list_ in samples.items():
         own, _, number = name.partition(" ")
-        peers = samples[f"iperf3 {number}"] if own in ("ours", "threads") else None
+        peers = samples[f"iperf3 {number}"] if own in _VARIABLES else None
         print(line(name, list_, peers))
     if options.json:
         runs = {name: [asdict(sample) for sample in list_] for name, list_ in samples.items()}
@@ -295,6 +310,9 @@ def main() -> int:
     parser.add_argument("--message-bytes", type=parse_size, default=16 << 20, metavar="SIZE")
     parser.add_argument(
         "--link-threads", action="store_true", help="also ours with threads of each connection"
+    )
+    parser.add_argument(
+        "--zero-copy", action="store_true", help="also ours that sends from where bytes lie"
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
     parser.add_argument("--rounds", type=int, default=5)

@@ -39,7 +39,9 @@ struct Record<LinkTraffic> {
       Field{"relayed_bytes", &LinkTraffic::relayed_bytes},
       Field{"received_bytes", &LinkTraffic::received_bytes},
       Field{"overhead_bytes", &LinkTraffic::overhead_bytes},
-      Field{"seconds", &LinkTraffic::seconds});
+      Field{"seconds", &LinkTraffic::seconds},
+      Field{"zero_copy_bytes", &LinkTraffic::zero_copy_bytes},
+      Field{"copied_bytes", &LinkTraffic::copied_bytes});
 };
 
 }  // namespace topoopt
@@ -56,6 +58,20 @@ struct type_caster<topoopt::LinkKind> {
   bool load(handle source, bool) {
     if (!isinstance<str>(source)) return false;
     value = topoopt::kindNamed(source.cast<std::string>());
+    return true;
+  }
+};
+
+template <>
+struct type_caster<topoopt::ZeroCopy> {
+  PYBIND11_TYPE_CASTER(topoopt::ZeroCopy, const_name("typing.Literal['off', 'on', 'always']"));
+
+  static handle cast(topoopt::ZeroCopy asked, return_value_policy, handle) {
+    return str(topoopt::zeroCopyName(asked)).release();
+  }
+  bool load(handle source, bool) {
+    if (!isinstance<str>(source)) return false;
+    value = topoopt::zeroCopyNamed(source.cast<std::string>());
     return true;
   }
 };
@@ -111,17 +127,18 @@ void bindConfigs(py::module_& module) {
       "\"fabric\", over libfabric's `provider`; `peer`: the rank at the other end; `cable`: its "
       "index among the session's cables, -1 for ranks of one server; `tls_key`: 32 bytes that "
       "both ends share, with which the link is encrypted, or none; `threads`: the long batches of "
-      "a "
-      "fast socket that is not encrypted are moved by threads of its own.")
+      "a fast socket that is not encrypted are moved by threads of its own; `zero_copy`: its long "
+      "payloads are sent from where they lie, \"off\", \"on\" until the kernel copies all the "
+      "same, or \"always\".")
       .def(py::init([](const plan::Link& link, int fd, bool sends, LinkKind kind, int peer,
                        int cable, const py::bytes& tls_key, const std::string& provider,
-                       bool threads) {
-             return LinkSpec{link,    fd,    sends,   kind,     peer,
-                             nullptr, cable, tls_key, provider, threads};
+                       bool threads, ZeroCopy zero_copy) {
+             return LinkSpec{link,  fd,      sends,    kind,    peer,     nullptr,
+                             cable, tls_key, provider, threads, zero_copy};
            }),
            py::arg("link"), py::arg("fd"), py::arg("sends"), py::arg("kind"), py::arg("peer"),
            py::arg("cable") = kNoCable, py::arg("tls_key") = py::bytes(), py::arg("provider") = "",
-           py::arg("threads") = false);
+           py::arg("threads") = false, py::arg("zero_copy") = ZeroCopy::kOff);
   module.def("fabric_version", &fabricVersion,
              "The release of libfabric that is installed; \"\": none that this build can use.");
   module.def("fabric_missing", &fabricMissing,

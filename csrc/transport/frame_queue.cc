@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "transport/zero_copy_sends.h"
+
 namespace topoopt {
 namespace {
 
@@ -194,6 +196,7 @@ void FrameQueue::own(OutFrame& frame) {
 
 void FrameQueue::finishFrame(OutFrame frame) {
   const FrameHeader header = frame.header;
+  const uint64_t end = written_bytes_ - written_;
   const std::shared_ptr<SendProgress> message = std::move(frame.message);
   if (keeps_ && header.type != FrameType::kLinkHello) {
     if (isFlooded(header.type) || isForOneLink(header.type)) {
@@ -206,7 +209,15 @@ void FrameQueue::finishFrame(OutFrame frame) {
       own(frame);
     }
     kept_bytes_ += header.payload_bytes;
-    kept_.push_back({std::move(frame), written_bytes_ - written_});
+    kept_.push_back({std::move(frame), end});
+  } else if (lent(header, end)) {
+    if (message) {
+      frame.message = message;
+      ++message->kept_frames;
+      ++kept_messages_;
+    }
+    kept_bytes_ += header.payload_bytes;
+    kept_.push_back({std::move(frame), end});
   }
   if (!message) return;
   message->unsent_bytes -= header.payload_bytes;
@@ -231,8 +242,29 @@ std::shared_ptr<SendProgress> FrameQueue::freed(OutFrame& frame) {
   return message;
 }
 
+bool FrameQueue::lent(const FrameHeader& header, uint64_t end) const {
+  return end > lent_from_ && header.payload_bytes >= ZeroCopySends::kLeastBytes;
+}
+
+void FrameQueue::lend(uint64_t from) {
+  came_back_ = came_back_ || from > lent_from_;
+  lent_from_ = from;
+}
+
+// Prompt messages that hurry() could not free: the kernel has copied them all the same.
+void FrameQueue::lookAtPrompt() {
+  for (const KeptFrame& kept : kept_) {
+    const auto& message = kept.frame.message;
+    if (!message || !message->prompt || message->unsent_bytes > 0) continue;
+    if (lent(kept.frame.header, kept.end)) return;
+    const uint32_t channel = kept.frame.header.channel;
+    if (std::ranges::count(written_channels_, channel) == 0) written_channels_.push_back(channel);
+  }
+}
+
 void FrameQueue::unacknowledged(size_t bytes) {
-  const uint64_t acknowledged = written_bytes_ - std::min<uint64_t>(bytes, written_bytes_);
+  const uint64_t acknowledged =
+      std::min(written_bytes_ - std::min<uint64_t>(bytes, written_bytes_), lent_from_);
   while (!kept_.empty() && kept_.front().end <= acknowledged) {
     KeptFrame kept = std::move(kept_.front());
     kept_.pop_front();
@@ -242,6 +274,7 @@ void FrameQueue::unacknowledged(size_t bytes) {
   }
   unacknowledged_frames_ = kept_.size();
   unacknowledged_bytes_ = kept_bytes_;
+  if (std::exchange(came_back_, false)) lookAtPrompt();
 }
 
 void FrameQueue::hurry(uint32_t channel) {
@@ -260,9 +293,10 @@ void FrameQueue::hurry(uint32_t channel) {
   std::vector<std::shared_ptr<SendProgress>> free;
   for (KeptFrame& kept : kept_) {
     if (!kept.frame.message || kept.frame.header.channel != channel) continue;
+    kept.frame.message->prompt = true;
+    if (lent(kept.frame.header, kept.end)) continue;
     own(kept.frame);
     free.push_back(freed(kept.frame));
-    free.back()->prompt = true;
   }
   for (const auto& message : free) complete(*message);
 }

@@ -35,6 +35,8 @@ struct LinkCounters {
   uint64_t overhead_bytes = 0;    // headers and control frames sent
   uint64_t relay_peak_bytes = 0;  // most payload of other ranks that ever waited here at a time
   double seconds = 0;             // with something to send
+  uint64_t zero_copy_bytes = 0;   // of sends without copy, what was not copied
+  uint64_t copied_bytes = 0;      // and what the kernel has copied all the same
 };
 
 // The payload that left by the iteration in which its source sent it, whenever it passed here: what
@@ -76,6 +78,7 @@ struct OutFrame {
 class FrameQueue {
  public:
   static constexpr int kMaxParts = 32;
+  static constexpr uint64_t kNothingLent = UINT64_MAX;
 
   // Frames with another source than `rank` are relayed. `keeps`: until they are acknowledged.
   FrameQueue(int rank, BufferPool& buffers, bool keeps)
@@ -91,6 +94,12 @@ class FrameQueue {
   // The first `bytes` of what was gathered are written. May call `done` of sends, and through them
   // push() again.
   void wrote(size_t bytes);
+
+  // The system may still read long payloads where they lie of which the last byte has this offset
+  // in the connection, or a higher one: they are kept, and hold their messages' memory, until this
+  // has become more. For links that do not keep frames, unacknowledged(0) looks for them.
+  void lend(uint64_t from);
+  uint64_t writtenBytes() const { return written_bytes_; }
 
   // The neighbour's transport has all but the last `bytes` of what was written. As wrote().
   void unacknowledged(size_t bytes);
@@ -159,6 +168,8 @@ class FrameQueue {
   void waitsNoMore(const FrameHeader& header);
   void finishFrame(OutFrame frame);
   void own(OutFrame& frame);
+  bool lent(const FrameHeader& header, uint64_t end) const;
+  void lookAtPrompt();
   static bool complete(SendProgress& message);
   std::shared_ptr<SendProgress> freed(OutFrame& frame);
 
@@ -169,6 +180,8 @@ class FrameQueue {
   size_t ready_bytes_ = 0;
   size_t written_ = 0;          // of the first in ready_
   uint64_t written_bytes_ = 0;  // in this connection
+  uint64_t lent_from_ = kNothingLent;
+  bool came_back_ = false;  // some of it, since unacknowledged() was called
   std::deque<KeptFrame> kept_;
   uint64_t kept_first_ = 0;  // the number of the first
   size_t kept_bytes_ = 0;

@@ -43,6 +43,18 @@ LinkKind kindNamed(const std::string& name) {
   throw std::invalid_argument("kind of link: " + name + "; it must be socket, shm or fabric");
 }
 
+const char* zeroCopyName(ZeroCopy asked) {
+  constexpr const char* kNames[] = {"off", "on", "always"};
+  return kNames[static_cast<size_t>(asked)];
+}
+
+ZeroCopy zeroCopyNamed(const std::string& name) {
+  for (const auto asked : {ZeroCopy::kOff, ZeroCopy::kOn, ZeroCopy::kAlways}) {
+    if (name == zeroCopyName(asked)) return asked;
+  }
+  throw std::invalid_argument("zero_copy: " + name + "; it must be off, on or always");
+}
+
 std::string textOf(const plan::Link& link) {
   const auto end = [](int rank, int port) {
     return "server " + std::to_string(rank) + " port " + std::to_string(port);
@@ -92,6 +104,7 @@ void Link::close() {
   if (std::exchange(dead_, true)) return;
   reactor().forget(this);
   closeBytes();
+  queue_.lend(FrameQueue::kNothingLent);
   queue_.clear();
 }
 
@@ -99,11 +112,13 @@ void Link::lose(Loss loss, const std::string& why) {
   if (dead_) return;
   if (cable_ == kNoCable) {
     close();
+    queue_.unacknowledged(0);  // what was written counts as sent
   } else {
     dead_ = true;
     reactor().forget(this);
     turn_asked_ = false;
     closeBytes();
+    queue_.lend(FrameQueue::kNothingLent);
     reader_.reset();
   }
   context_.observer.onLost(*this, loss, why);
@@ -143,7 +158,7 @@ void Link::hurry(uint32_t channel) {
 
 void Link::lookForAcknowledgements() {
   if (dead_ || queue_.keepsNothing()) return;
-  queue_.unacknowledged(unacknowledgedBytes());
+  queue_.unacknowledged(cable_ == kNoCable ? 0 : unacknowledgedBytes());
   report();
 }
 
@@ -165,6 +180,7 @@ void Link::endIfFinished() {
 LinkCounters Link::counters() const {
   LinkCounters counters = queue_.counters();
   counters.received_bytes = received_bytes_;
+  addTo(counters);
   return counters;
 }
 
@@ -185,9 +201,18 @@ void Link::becameWritable() {
   if (!queue_.empty()) askTurn();
 }
 
+void Link::gaveBack() {
+  gave_back_ = true;
+  askTurn();
+}
+
 void Link::onTurn() {
   turn_asked_ = false;
   if (dead_) return;  // a frame was sent: it is kept for another link
+  if (std::exchange(gave_back_, false)) {
+    queue_.lend(lentFrom());
+    lookForAcknowledgements();
+  }
   if (readable_) readFrames(kReadTurnBytes);
   if (!dead_) writeFrames();
 }
@@ -277,6 +302,7 @@ void Link::writeFrames() {
     const Io io = writeBytes(parts, part_count, count);
     turn_bytes += count;
     wrote_ = wrote_ || count > 0;
+    queue_.lend(lentFrom());
     queue_.wrote(count);
     report();
     if (queue_.keepsMuch()) lookForAcknowledgements();
@@ -295,6 +321,7 @@ void Link::writeFrames() {
 
 void Link::dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped) {
   settleWriting();
+  queue_.lend(lentFrom());
   queue_.dropOwn(channel, begunBytes(), dropped);
   endIfFinished();
 }

@@ -25,6 +25,7 @@
 #include "transport/payload_buffer.h"
 #include "transport/rate_watch.h"
 #include "transport/reactor.h"
+#include "transport/zero_copy_sends.h"
 
 namespace topoopt {
 
@@ -37,6 +38,9 @@ enum class LinkKind {
 
 const char* kindName(LinkKind kind);          // "socket", "shm", "memory" or "fabric"
 LinkKind kindNamed(const std::string& name);  // throws std::invalid_argument
+
+const char* zeroCopyName(ZeroCopy asked);         // "off", "on" or "always"
+ZeroCopy zeroCopyNamed(const std::string& name);  // throws std::invalid_argument
 
 std::string textOf(const plan::Link& link);  // for messages
 
@@ -56,6 +60,8 @@ struct LinkSpec {
   std::string provider{};  // of libfabric, where the kind is kFabric
   // Threads of its own move the long batches of a socket that is not encrypted; others have none.
   bool threads = false;
+  // Long payloads of a fast socket that is not encrypted are sent from where they lie.
+  ZeroCopy zero_copy = ZeroCopy::kOff;
 
   int peerRank() const { return peer >= 0 ? peer : sends ? link.target : link.source; }
 };
@@ -204,6 +210,13 @@ class Link : public Reactor::Handler {
   // is used no more on return.
   virtual void settleReading(const std::byte* begin, const std::byte* end) {}
   virtual void settleWriting() {}
+  // The system may still read the long payloads of what is written from this offset on where they
+  // lie: not even a copy makes their memory free. All that is written has fewer bytes than this.
+  virtual uint64_t lentFrom() const { return FrameQueue::kNothingLent; }
+  // That has become more.
+  void gaveBack();
+  uint64_t writtenBytes() const { return queue_.writtenBytes(); }
+  virtual void addTo(LinkCounters& counters) const {}
   // From now on the transport acknowledges nothing; what it has can still be read.
   virtual void endReading() {}
   virtual void reopenBytes(const LinkSpec& spec);
@@ -243,6 +256,7 @@ class Link : public Reactor::Handler {
   bool readable_ = false;
   bool writable_ = true;
   bool turn_asked_ = false;
+  bool gave_back_ = false;
   bool finishing_ = false;
   bool write_ended_ = false;  // by finish(), or because the other end is gone
   bool dead_ = false;

@@ -35,11 +35,11 @@ size_t sizeOf(const iovec* parts, int part_count) {
 }  // namespace
 
 SocketLink::SocketLink(const LinkSpec& spec, const Context& context) : Link(spec, context) {
-  take(spec.fd);
+  take(spec);
 }
 
-void SocketLink::take(int fd) {
-  socket_.reset(fd);
+void SocketLink::take(const LinkSpec& spec) {
+  socket_.reset(spec.fd);
   wake_bytes_ = 1;
   end_seen_ = false;
   looked_ = Reactor::Clock::now();
@@ -59,6 +59,8 @@ void SocketLink::take(int fd) {
     most_payload_ = static_cast<uint32_t>(
         std::clamp<size_t>(unsent / 2, kNeighbourPayloadBytes, kMaxPayloadBytes));
   }
+  disconnected_ = false;
+  zero_copy_.begin(socket_.get(), fast() ? spec.zero_copy : ZeroCopy::kOff);
 }
 
 // Edge-triggered: registered once, and then notified of changes only.
@@ -88,6 +90,9 @@ void SocketLink::expect(size_t bytes) {
 // The other end shall see it, even if another process has a copy of the descriptor.
 void SocketLink::closeBytes() {
   reactor().unwatch(socket_.get());
+  if (zero_copy_.lends() && (leaves_nothing_ || !zero_copy_.awaitAll(socket_.get()))) {
+    disconnect();
+  }
   shutdown(socket_.get(), SHUT_RDWR);
   if (leaves_nothing_) {
     const linger at_once{1, 0};
@@ -96,7 +101,7 @@ void SocketLink::closeBytes() {
   socket_.reset();
 }
 
-void SocketLink::reopenBytes(const LinkSpec& spec) { take(spec.fd); }
+void SocketLink::reopenBytes(const LinkSpec& spec) { take(spec); }
 
 size_t SocketLink::queuedBytes() const {
   int bytes = 0;
@@ -142,6 +147,26 @@ std::optional<SendProgressCounters> SocketLink::sendProgress() {
   return progress;
 }
 
+void SocketLink::settleWriting() {
+  if (!zero_copy_.lends() || disconnected_) return;
+  if (!zero_copy_.awaitAll(socket_.get())) disconnect();
+  gaveBack();
+}
+
+// The kernel forgets what it has still to send, and gives its memory back, but for packets that an
+// interface is sending at this moment. The link is lost.
+void SocketLink::disconnect() {
+  const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
+  connect(socket_.get(), &nobody, sizeof nobody);
+  zero_copy_.awaitAll(socket_.get());
+  disconnected_ = true;
+}
+
+void SocketLink::addTo(LinkCounters& counters) const {
+  counters.zero_copy_bytes = zero_copy_.uncopiedBytes();
+  counters.copied_bytes = zero_copy_.copiedBytes();
+}
+
 void SocketLink::endWriting() { shutdown(socket_.get(), SHUT_WR); }
 
 bool SocketLink::delivered() const {
@@ -156,12 +181,23 @@ void SocketLink::acknowledgeAtOnce() {
 }
 
 void SocketLink::onReady(uint32_t events) {
+  // What the kernel says of sends without copy comes as an error. A real one ends the connection,
+  // which is reported besides.
+  if ((events & EPOLLERR) && zero_copy_.noticesCome()) {
+    if (zero_copy_.takeNotices(socket_.get())) gaveBack();
+    if (!(events & (EPOLLRDHUP | EPOLLHUP))) events &= ~static_cast<uint32_t>(EPOLLERR);
+  }
   if (events & EPOLLOUT) becameWritable();
   if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) end_seen_ = true;
   if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) becameReadable();
 }
 
 Io SocketLink::readBytes(const iovec* parts, int part_count, size_t& count) {
+  if (disconnected_) {
+    error_ = "the neighbour did not take a payload that was given up";
+    loss_ = Loss::kBroken;
+    return Io::kBroken;
+  }
   for (;;) {
     const ssize_t got = readv(socket_.get(), parts, part_count);
     if (got > 0) {
@@ -179,29 +215,55 @@ Io SocketLink::readBytes(const iovec* parts, int part_count, size_t& count) {
   }
 }
 
-Io SocketLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
-  iovec taken[FrameQueue::kMaxParts];
+// One call: parts that are copied, or a long payload that is not.
+ssize_t SocketLink::sendOnce(iovec* parts, size_t part_count, uint64_t offset, int flags) {
   msghdr message{};
-  message.msg_iov = taken;
-  size_t bytes = 0;
-  for (int i = 0; i < part_count && bytes < most_per_write_; ++i) {
-    taken[i] = {parts[i].iov_base, std::min(parts[i].iov_len, most_per_write_ - bytes)};
-    bytes += taken[i].iov_len;
-    ++message.msg_iovlen;
+  message.msg_iov = parts;
+  message.msg_iovlen = part_count;
+  if (part_count == 1 && zero_copy_.takes(parts[0].iov_len)) {
+    const ssize_t put = sendmsg(socket_.get(), &message, flags | MSG_ZEROCOPY);
+    if (put > 0) zero_copy_.sent(offset, static_cast<size_t>(put));
+    // More than the system notes at a time, or memory that it cannot hold, such as a device's.
+    if (put >= 0 || (errno != ENOBUFS && errno != EFAULT)) return put;
+    zero_copy_.refused(parts[0].iov_len);
   }
-  for (;;) {
-    const ssize_t put = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-    if (put >= 0) {
-      count += static_cast<size_t>(put);
-      return count < bytes ? Io::kBlocked : Io::kMore;
+  return sendmsg(socket_.get(), &message, flags);
+}
+
+// Headers are always copied, for the memory of theirs goes on with the frame.
+Io SocketLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
+  for (int next = 0; next < part_count && count < most_per_write_;) {
+    iovec taken[FrameQueue::kMaxParts];
+    size_t taken_count = 0;
+    size_t bytes = 0;
+    bool alone = false;
+    while (next < part_count && count + bytes < most_per_write_ && !alone) {
+      const size_t size = std::min(parts[next].iov_len, most_per_write_ - count - bytes);
+      alone = zero_copy_.takes(size);
+      if (alone && taken_count > 0) break;
+      taken[taken_count++] = {parts[next++].iov_base, size};
+      bytes += size;
     }
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return Io::kBlocked;
-    if (errno == EINTR) continue;
-    if (errno == EPIPE || errno == ECONNRESET) return Io::kEnded;
-    error_ = errorText(errno);
-    loss_ = Loss::kBroken;
-    return Io::kBroken;
+    const bool more = next < part_count && count + bytes < most_per_write_;
+    const int flags = MSG_NOSIGNAL | (more ? MSG_MORE : 0);
+    ssize_t put = -1;
+    do {
+      put = sendOnce(taken, taken_count, writtenBytes() + count, flags);
+    } while (put < 0 && errno == EINTR);
+    if (put < 0) return afterError();
+    count += static_cast<size_t>(put);
+    // A part of a payload may be one that the system cannot hold: the rest is tried by itself.
+    if (static_cast<size_t>(put) < bytes) return alone ? Io::kMore : Io::kBlocked;
   }
+  return Io::kMore;
+}
+
+Io SocketLink::afterError() {
+  if (errno == EAGAIN || errno == EWOULDBLOCK) return Io::kBlocked;
+  if (errno == EPIPE || errno == ECONNRESET) return Io::kEnded;
+  error_ = errorText(errno);
+  loss_ = Loss::kBroken;
+  return Io::kBroken;
 }
 
 }  // namespace topoopt

@@ -4,6 +4,7 @@
 
 #include "transport/descriptor.h"
 #include "transport/link.h"
+#include "transport/zero_copy_sends.h"
 
 namespace topoopt {
 
@@ -29,6 +30,8 @@ class SocketLink : public Link {
   void watchReading(bool watch);
   // expect() was called for this socket elsewhere.
   void forgetWakeBytes() { wake_bytes_ = kUnknown; }
+  // Whether long payloads are sent from where they lie, which leaves nothing to do for a thread.
+  bool sendsWithoutCopy() const { return zero_copy_.takes(ZeroCopySends::kLeastBytes); }
   // Bytes that the socket has taken and the neighbour's transport does not have yet.
   size_t queuedBytes() const;
 
@@ -39,11 +42,17 @@ class SocketLink : public Link {
   void endWriting() override;
   void closeBytes() override;
   size_t unacknowledgedBytes() override { return queuedBytes(); }
+  void settleWriting() override;
   void endReading() override;
   void reopenBytes(const LinkSpec& spec) override;
 
  private:
-  void take(int fd);
+  void take(const LinkSpec& spec);
+  uint64_t lentFrom() const final { return zero_copy_.lentFrom(); }
+  void addTo(LinkCounters& counters) const final;
+  ssize_t sendOnce(iovec* parts, size_t part_count, uint64_t offset, int flags);
+  Io afterError();  // of a write
+  void disconnect();
 
   static constexpr size_t kFastBatchBytes = 512 << 10;
   static constexpr int kUnknown = 0;
@@ -53,6 +62,8 @@ class SocketLink : public Link {
   uint32_t most_payload_ = kNeighbourPayloadBytes;
   int wake_bytes_ = 1;  // the socket is readable, for epoll, from so many bytes on
   bool watches_reading_ = false;
+  ZeroCopySends zero_copy_;
+  bool disconnected_ = false;            // memory was wanted back that the kernel did not give back
   bool end_seen_ = false;                // the end, or an error, is behind what is still to read
   Reactor::Clock::time_point looked_{};  // when acknowledged() was called
   uint64_t acknowledged_bytes_ = 0;      // then

@@ -67,7 +67,9 @@ Io ThreadedLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
   if (const auto moved = writer_.take()) return outcome(*moved, count);
   size_t bytes = 0;
   for (int i = 0; i < part_count; ++i) bytes += parts[i].iov_len;
-  if (bytes < kLeastBytes || !fast()) return SocketLink::writeBytes(parts, part_count, count);
+  if (bytes < kLeastBytes || !fast() || sendsWithoutCopy()) {
+    return SocketLink::writeBytes(parts, part_count, count);
+  }
   ByteThread::Batch batch{
       .fd = descriptor(), .part_count = part_count, .wanted = bytes, .most_per_call = batchBytes()};
   std::copy_n(parts, part_count, batch.parts.begin());
@@ -101,9 +103,11 @@ void ThreadedLink::settleReading(const std::byte* begin, const std::byte* end) {
 }
 
 void ThreadedLink::settleWriting() {
-  if (!writer_.running()) return;
-  writer_.settle();
-  becameWritable();
+  if (writer_.running()) {
+    writer_.settle();
+    becameWritable();
+  }
+  SocketLink::settleWriting();
 }
 
 void ThreadedLink::endReading() {

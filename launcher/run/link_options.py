@@ -1,5 +1,5 @@
 """The options of `topoopt run` about its links: encrypted, over what, of how many connections, by
-which threads."""
+which threads, with or without copies."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch_topoopt.runtime.threads_asked import (
     why_no_link_threads,
 )
 from torch_topoopt.runtime.transport import TCP, TRANSPORT_VARIABLE, TRANSPORTS
+from torch_topoopt.runtime.zero_copy_asked import ZERO_COPY_VARIABLE, why_no_zero_copy
 
 if TYPE_CHECKING:
     import argparse
@@ -52,6 +53,13 @@ def add_options(group: argparse._ActionsContainer) -> None:
         help=f"threads of each rank that add up long chunks, 0 to {MOST_REDUCE_THREADS} (default: "
         "0, the thread that serves the links does)",
     )
+    group.add_argument(
+        "--zero-copy",
+        action="store_true",
+        help="send long pieces over fast TCP connections from where they lie (MSG_ZEROCOPY); a "
+        "connection whose bytes the kernel copies all the same ends that by itself (default: the "
+        "kernel copies all; docs/guides/fast-links.md)",
+    )
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -65,6 +73,8 @@ def check(arguments: argparse.Namespace) -> None:
     kind = arguments.transport or TCP
     if arguments.link_threads and (why := why_no_link_threads(kind, encrypted=arguments.encrypt)):
         raise InputError(f"link-threads: {why}; leave out --link-threads")
+    if arguments.zero_copy and (why := why_no_zero_copy(kind, encrypted=arguments.encrypt)):
+        raise InputError(f"zero-copy: {why}; leave out --zero-copy")
     workers = arguments.reduce_threads
     if workers is not None and not 0 <= workers <= MOST_REDUCE_THREADS:
         raise InputError(f"reduce-threads: {workers} is not in 0..{MOST_REDUCE_THREADS}")
@@ -96,6 +106,8 @@ def variables(arguments: argparse.Namespace) -> dict[str, str]:
         asked[CONNECTIONS_VARIABLE] = str(arguments.connections)
     if arguments.link_threads:
         asked[LINK_THREADS_VARIABLE] = "1"
+    if arguments.zero_copy:
+        asked[ZERO_COPY_VARIABLE] = "1"
     if arguments.reduce_threads is not None:
         asked[REDUCE_THREADS_VARIABLE] = str(arguments.reduce_threads)
     return asked

@@ -17,32 +17,26 @@ namespace {
 
 constexpr Fault kFaults[] = {Fault::kClosed, Fault::kHalf, Fault::kSilent, Fault::kOneWay};
 
-enum class Moved { kPlain, kEncrypted, kByThreads };
-
-const char* nameOf(Moved moved) {
-  constexpr const char* kNames[] = {"plain", "encrypted", "threads"};
-  return kNames[static_cast<int>(moved)];
-}
-
-// Of plain cables, of those with threads and, where this build has TLS, of encrypted ones.
+// Of plain cables, fast ones of all kinds and, where this build has TLS, encrypted ones.
 class Cables : public testing::TestWithParam<Moved> {
  protected:
   void SetUp() override {
-    if (encrypted() && tlsLibrary().empty()) GTEST_SKIP() << "a build without TLS";
+    if (GetParam() == Moved::kEncrypted && tlsLibrary().empty()) {
+      GTEST_SKIP() << "a build without TLS";
+    }
   }
-  bool encrypted() const { return GetParam() == Moved::kEncrypted; }
   NetworkOptions thatRecovers(const Shape& shape) const {
     return {.size = shape.size,
             .cables = shape.cables,
             .routes = 2,
             .recovers = true,
-            .encrypted = encrypted(),
-            .threads = GetParam() == Moved::kByThreads};
+            .moved = GetParam()};
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(AllKinds, Cables,
-                         testing::Values(Moved::kPlain, Moved::kEncrypted, Moved::kByThreads),
+                         testing::Values(Moved::kPlain, Moved::kEncrypted, Moved::kByThreads,
+                                         Moved::kWithoutCopy),
                          [](const auto& moved) { return nameOf(moved.param); });
 
 // ---- ways around -------------------------------------------------------------------------------

@@ -46,6 +46,31 @@ TEST(Failures, ALostLinkFailsAllRanksWithItsName) {
   }
 }
 
+// In the middle of long messages, whatever moves their bytes.
+TEST(Failures, AFastLinkThatIsLostUnderTrafficFailsAllRanks) {
+  TestRandom random(218);
+  for (const Moved moved : {Moved::kByThreads, Moved::kWithoutCopy, Moved::kByThreadsWithoutCopy}) {
+    SCOPED_TRACE(nameOf(moved));
+    std::vector<std::byte> from(4 << 20);
+    std::vector<std::byte> into(4 << 20);
+    Network network({.size = 3, .cables = ringOf(3), .routes = 1, .moved = moved}, random);
+    Channel channel(network, 3);
+    Outcome sent;
+    Outcome received;
+    network.on(0, [&](Endpoint& endpoint) {
+      endpoint.send({1, 3, 0}, from.data(), from.size(), 0, sent.done());
+    });
+    network.on(1, [&](Endpoint& endpoint) {
+      endpoint.receive({0, 3, 0}, into.data(), into.size(), 0, received.done());
+    });
+    network.cut(0);
+    for (int rank = 0; rank < 3; ++rank) {
+      const std::string why = channel.failure(rank);
+      EXPECT_TRUE(why.starts_with("PeerLostError: ")) << why;
+    }
+  }
+}
+
 TEST(Failures, AFailedChannelFailsOnAllRanksAndOtherChannelsGoOn) {
   TestRandom random(209);
   for (const Shape& shape : shapes()) {
@@ -206,16 +231,25 @@ TEST(Failures, ARankThatSendsWhatNoReceiveIsPostedForWithoutAskingFailsAndLittle
 // ---- closing a channel with data on its way ----------------------------------------------------
 
 // The address sanitizer watches the memory of both ends, which is gone right after closing.
-TEST(Closing, HalfWrittenAndHalfReadMessagesLeaveTheirMemoryAlone) {
+class Closing : public testing::TestWithParam<Moved> {};
+
+INSTANTIATE_TEST_SUITE_P(AllKinds, Closing,
+                         testing::Values(Moved::kPlain, Moved::kByThreads, Moved::kWithoutCopy,
+                                         Moved::kByThreadsWithoutCopy),
+                         [](const auto& moved) { return nameOf(moved.param); });
+
+TEST_P(Closing, HalfWrittenAndHalfReadMessagesLeaveTheirMemoryAlone) {
   TestRandom random(213);
   constexpr size_t kBytes = 3 << 20;
-  for (unsigned repeat = 0; repeat < 8; ++repeat) {
+  const bool plain = GetParam() == Moved::kPlain;
+  for (unsigned repeat = 0; repeat < (plain ? 8 : 4); ++repeat) {
     Traffic other;
     other.addRandom(3, 20, 300000, random);
     Network network({.size = 3,
-                     .cables = ofRandomKinds(lineOf(3), random),
+                     .cables = plain ? ofRandomKinds(lineOf(3), random) : lineOf(3),
                      .window_bytes = repeat % 2 ? 64u << 10 : 4u << 20,
-                     .socket_bytes = 4096},
+                     .socket_bytes = 4096,
+                     .moved = GetParam()},
                     random);
     auto from = std::make_unique<std::vector<std::byte>>(kBytes);
     auto into = std::make_unique<std::vector<std::byte>>(kBytes);

@@ -142,12 +142,14 @@ struct Carrier {
   std::string provider{};  // of libfabric
   bool fast = false;       // a TCP connection that may hold as much as that of a fast link
   bool threads = false;    // of its own
+  bool zero_copy = false;  // although the kernel copies on loopback
 };
 
 std::string nameOf(const Carrier& carrier) {
   std::string name = carrier.encrypted ? "tls" : kindName(carrier.kind);
   if (!carrier.provider.empty()) name += "_" + carrier.provider;
   if (carrier.threads) name += "_threads";
+  if (carrier.zero_copy) name += "_zero_copy";
   return carrier.fast ? "fast_" + name : name;
 }
 
@@ -172,6 +174,7 @@ class LinkContract : public testing::TestWithParam<Carrier> {
     } else if (GetParam().fast) {
       std::tie(near.fd, far.fd) = fastPair();
       near.threads = far.threads = GetParam().threads;
+      if (GetParam().zero_copy) near.zero_copy = far.zero_copy = ZeroCopy::kAlways;
     } else {
       int fds[2];
       ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
@@ -378,6 +381,13 @@ TEST_P(LinkContract, DroppedFramesDoNotArriveAndTheirMemoryIsFree) {
     });
   }
   EXPECT_GT(dropped, 0u);
+  if (GetParam().zero_copy) {
+    // The kernel reads what it has been given from that memory, and the other end takes nothing.
+    EXPECT_EQ(a_->waitForLoss(), "the neighbour did not take a payload that was given up");
+    b_->waitForLoss();
+    for (const Frame& frame : b_->waitForFrames(0)) EXPECT_TRUE(sameBytes(frame.payload, copy));
+    return;
+  }
   const auto frames = b_->waitForFrames(kFrames - dropped + 1);
   ASSERT_EQ(frames.size(), kFrames - dropped + 1);
   for (const Frame& frame : frames) {
@@ -542,6 +552,38 @@ TEST_P(LinkContract, SaysWhenTheMemoryOfASendIsFree) {
   EXPECT_EQ(b_->waitForFrames(3).size(), 3u);
 }
 
+// Which it is although the other end takes nothing for a while, and much is under way.
+TEST_P(LinkContract, WhatIsSentMayBeChangedAsSoonAsTheLinkSaysSo) {
+  constexpr size_t kFrames = 60;
+  std::deque<std::vector<std::byte>> copies;
+  std::deque<Outcome> sent(kFrames);
+  for (size_t i = 0; i < kFrames; ++i) {
+    data_.push_back(randomBytes(kNeighbourPayloadBytes, random_));
+    copies.push_back(data_.back());
+  }
+  {
+    const Blocked blocked(*b_);
+    a_->on([&](Link& link) {
+      for (size_t i = 0; i < kFrames; ++i) {
+        const Done done = [&, i, done = sent[i].done()](std::exception_ptr error) {
+          std::ranges::fill(data_[i], std::byte{0xdd});
+          done(error);
+        };
+        link.send(End::frame(0, 0, i, data_[i],
+                             std::make_shared<SendProgress>(SendProgress{data_[i].size(), done})));
+      }
+    });
+    a_->on([](Link&) {});  // it has written what fits by now
+  }
+  for (Outcome& outcome : sent) EXPECT_EQ(outcome.wait("a frame of many"), "");
+  size_t next = 0;
+  for (const Frame& frame : b_->waitForFrames(kFrames)) {
+    EXPECT_TRUE(sameBytes(frame.payload, copies[next++]));
+  }
+  const LinkCounters counters = a_->counters();
+  EXPECT_EQ(counters.zero_copy_bytes + counters.copied_bytes > 0, GetParam().zero_copy);
+}
+
 TEST_P(LinkContract, CountsWhatItRelaysAndTheMostThatWaited) {
   data_.push_back(randomBytes(kRelayedPayloadBytes, random_));
   {
@@ -643,12 +685,15 @@ TEST_P(LinkContract, OnlyControlFramesRemainWhenDataIsDropped) {
 
 INSTANTIATE_TEST_SUITE_P(
     AllKinds, LinkContract,
-    testing::Values(Carrier{LinkKind::kSocket}, Carrier{LinkKind::kSocket, true},
-                    Carrier{.kind = LinkKind::kSocket, .fast = true},
-                    Carrier{.kind = LinkKind::kSocket, .fast = true, .threads = true},
-                    Carrier{LinkKind::kSocket, true, {}, true}, Carrier{LinkKind::kSharedMemory},
-                    Carrier{LinkKind::kMemory}, Carrier{LinkKind::kFabric, false, "tcp"},
-                    Carrier{LinkKind::kFabric, false, "shm"}),
+    testing::Values(
+        Carrier{LinkKind::kSocket}, Carrier{LinkKind::kSocket, true},
+        Carrier{.kind = LinkKind::kSocket, .fast = true},
+        Carrier{.kind = LinkKind::kSocket, .fast = true, .threads = true},
+        Carrier{.kind = LinkKind::kSocket, .fast = true, .zero_copy = true},
+        Carrier{.kind = LinkKind::kSocket, .fast = true, .threads = true, .zero_copy = true},
+        Carrier{LinkKind::kSocket, true, {}, true}, Carrier{LinkKind::kSharedMemory},
+        Carrier{LinkKind::kMemory}, Carrier{LinkKind::kFabric, false, "tcp"},
+        Carrier{LinkKind::kFabric, false, "shm"}),
     [](const auto& carrier) { return nameOf(carrier.param); });
 
 // Frames to a neighbour are as long as suits the rate of the link.
@@ -661,6 +706,30 @@ TEST(SocketLinks, OnlyFastOnesTakeTheLongestFrames) {
       EXPECT_EQ(link.mostPayload(), fast ? kMaxPayloadBytes : kNeighbourPayloadBytes);
     });
   }
+}
+
+// Those over loopback are copied all the same.
+TEST(SocketLinks, SendsWithoutCopyEndWhereTheKernelCopies) {
+  const auto [near_fd, far_fd] = fastPair();
+  End near(0, {.link = {0, 0, 1, 0}, .fd = near_fd, .zero_copy = ZeroCopy::kOn});
+  End far(1, {.link = {1, 0, 0, 0}, .fd = far_fd, .zero_copy = ZeroCopy::kOn});
+  const std::vector<std::byte> data(kMaxPayloadBytes, std::byte{7});
+  uint64_t copied = 0;
+  for (uint64_t round = 0; round < 6; ++round) {
+    Outcome sent;
+    near.on([&](Link& link) {
+      const auto progress =
+          std::make_shared<SendProgress>(SendProgress{4 * data.size(), sent.done()});
+      for (uint64_t i = 0; i < 4; ++i) link.send(End::frame(0, 0, 4 * round + i, data, progress));
+    });
+    ASSERT_EQ(sent.wait("four frames of a message"), "");
+    const LinkCounters counters = near.counters();
+    EXPECT_EQ(counters.zero_copy_bytes, 0u);
+    if (round == 2) copied = counters.copied_bytes;  // all that there was to find out is known
+  }
+  EXPECT_GT(copied, 0u);
+  EXPECT_EQ(near.counters().copied_bytes, copied);
+  for (const Frame& frame : far.waitForFrames(24)) EXPECT_TRUE(sameBytes(frame.payload, data));
 }
 
 // ---- links of cables ---------------------------------------------------------------------------

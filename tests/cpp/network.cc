@@ -147,6 +147,12 @@ std::string Outcome::wait(const std::string& what) {
   return "pending";
 }
 
+const char* nameOf(Moved moved) {
+  constexpr const char* kNames[] = {"plain", "encrypted", "threads", "zero_copy",
+                                    "threads_zero_copy"};
+  return kNames[static_cast<size_t>(moved)];
+}
+
 std::vector<Cable> ringOf(int size) {
   std::vector<Cable> cables;
   for (int rank = 0; rank < size; ++rank) cables.push_back({rank, (rank + 1) % size});
@@ -197,8 +203,8 @@ std::vector<Shape> shapes() {
 Network::Network(const NetworkOptions& options, TestRandom& random)
     : routes_(routesOf(options, random)),
       cables_(options.cables),
-      encrypted_(options.encrypted),
-      fast_(options.threads) {
+      encrypted_(options.moved == Moved::kEncrypted),
+      fast_(byThreads(options.moved) || withoutCopy(options.moved)) {
   std::vector<CableEnds> ends;
   std::vector<EndpointConfig> configs(static_cast<size_t>(options.size));
   std::vector<int> next_port(configs.size(), 0);
@@ -242,8 +248,10 @@ Network::Path Network::lay(const Cable& cable, const NetworkOptions& options, Li
     far.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 1});
     return {-1, wire, {}, {}};
   }
-  near.threads = far.threads = options.threads;
-  if (options.threads && !options.recovers) {
+  near.threads = far.threads = byThreads(options.moved);
+  // On loopback the kernel copies all the same.
+  if (withoutCopy(options.moved)) near.zero_copy = far.zero_copy = ZeroCopy::kAlways;
+  if (fast_ && !options.recovers && cable.kind == LinkKind::kSocket) {
     std::tie(near.fd, far.fd) = fastPair();
     return {far.fd, nullptr, {}, {}};
   }

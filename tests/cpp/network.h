@@ -84,6 +84,16 @@ struct Shape {
 };
 std::vector<Shape> shapes();
 
+// What moves the bytes of the cables that are sockets; by threads and without copy, fast ones.
+enum class Moved { kPlain, kEncrypted, kByThreads, kWithoutCopy, kByThreadsWithoutCopy };
+const char* nameOf(Moved moved);
+inline bool byThreads(Moved moved) {
+  return moved == Moved::kByThreads || moved == Moved::kByThreadsWithoutCopy;
+}
+inline bool withoutCopy(Moved moved) {
+  return moved == Moved::kWithoutCopy || moved == Moved::kByThreadsWithoutCopy;
+}
+
 struct NetworkOptions {
   int size = 2;
   std::vector<Cable> cables;
@@ -94,9 +104,8 @@ struct NetworkOptions {
   bool recovers = false;         // cables are TCP connections, and may be lost and replaced
   std::chrono::milliseconds silence_limit = kWaitLimit;
   std::chrono::milliseconds cable_tick = EndpointConfig{}.cable_tick;
-  bool encrypted = false;  // TLS on the cables that are sockets
-  bool threads = false;    // cables are fast TCP connections whose bytes threads move
-  size_t workers = 0;      // of each endpoint
+  Moved moved = Moved::kPlain;
+  size_t workers = 0;  // of each endpoint
 };
 
 // What can become of a cable that recovers.

@@ -33,6 +33,13 @@ std::string Traffic::Message::text() const {
          std::to_string(flow.stream);
 }
 
+Done Traffic::Message::sentDone() {
+  return [this, done = sent.done()](std::exception_ptr error) {
+    std::ranges::fill(sent_from, std::byte{0xdd});
+    done(error);
+  };
+}
+
 void Traffic::add(int source, int target, uint32_t channel, uint64_t stream, size_t bytes,
                   TestRandom& random) {
   messages_.push_back({{target, channel, stream},
@@ -75,8 +82,8 @@ void Traffic::start(Network& network, TestRandom& random, bool sends, bool recei
     Endpoint* endpoint = network.at(rank).get();
     endpoint->reactor().post([=] {
       if (send) {
-        return endpoint->send(message->flow, message->data.data(), message->data.size(),
-                              kFingerprint, message->sent.done());
+        return endpoint->send(message->flow, message->sent_from.data(), message->sent_from.size(),
+                              kFingerprint, message->sentDone());
       }
       FlowId flow = message->flow;
       flow.peer = message->source;

@@ -1,4 +1,5 @@
-// Messages between endpoints, posted in random orders, and checked when they have arrived.
+// Messages between endpoints, posted in random orders, and checked when they have arrived. What a
+// message is sent from is overwritten as soon as the endpoint says that it is free.
 
 #pragma once
 
@@ -42,9 +43,11 @@ class Traffic {
     int source;
     std::vector<std::byte> data;
     std::vector<std::byte> arrived;
+    std::vector<std::byte> sent_from = data;
     Outcome sent{};
     Outcome received{};
 
+    Done sentDone();
     std::string text() const;
   };
   void start(Network& network, TestRandom& random, bool sends, bool receives);

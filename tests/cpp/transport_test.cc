@@ -105,6 +105,29 @@ TEST(Endpoints, MessagesOfAnySizeReachEveryRankOverAnyRoutes) {
   }
 }
 
+TEST(Endpoints, FastLinksCarryAnyMixOfTrafficWhateverMovesTheirBytes) {
+  TestRandom random(216);
+  for (const Moved moved : {Moved::kByThreads, Moved::kWithoutCopy, Moved::kByThreadsWithoutCopy}) {
+    for (const auto& [shape, window] :
+         {std::pair{Shape{"ring of 4", ringOf(4), 4}, size_t{4} << 20},
+          std::pair{Shape{"line of 4", lineOf(4), 4}, size_t{100} << 10}}) {
+      SCOPED_TRACE(std::string(nameOf(moved)) + ", " + shape.name);
+      Traffic traffic;
+      traffic.addRandom(shape.size, partOf(80), 3 << 20, random);
+      Network network({.size = shape.size,
+                       .cables = shape.cables,
+                       .window_bytes = window,
+                       .routes = 2,
+                       .moved = moved},
+                      random);
+      traffic.start(network, random);
+      ASSERT_NO_FATAL_FAILURE(traffic.check());
+      EXPECT_EQ(network.leaveAll(kWaitLimit),
+                std::vector<std::string>(static_cast<size_t>(shape.size), ""));
+    }
+  }
+}
+
 TEST(Endpoints, TinyWindowsStillMoveMessages) {
   TestRandom random(202);
   for (const size_t window : {1, 57, 1000}) {

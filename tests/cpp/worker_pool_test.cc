@@ -57,8 +57,10 @@ std::vector<std::vector<float>> values(TestRandom& random) {
 class Sums : public testing::Test {
  protected:
   static NetworkOptions options(size_t workers) {
-    return {
-        .size = kMembers, .cables = ringOf(kMembers), .threads = workers > 0, .workers = workers};
+    return {.size = kMembers,
+            .cables = ringOf(kMembers),
+            .moved = workers > 0 ? Moved::kByThreads : Moved::kPlain,
+            .workers = workers};
   }
   void call(Members& members, std::vector<std::vector<float>>& data, size_t from = 0) {
     for (int member = static_cast<int>(from); member < kMembers; ++member) {

@@ -36,6 +36,10 @@ def parsed(*argv: str, controller: str | None = None) -> argparse.Namespace:
             {"TOPOOPT_LINK_THREADS": "1", "TOPOOPT_REDUCE_THREADS": "4"},
         ),
         (
+            ("--zero-copy", "--connections", "2"),
+            {"TOPOOPT_ZERO_COPY": "1", "TOPOOPT_CONNECTIONS": "2"},
+        ),
+        (
             ("--reduce-threads", "0", "--encrypt"),
             {"TOPOOPT_ENCRYPT": "1", "TOPOOPT_REDUCE_THREADS": "0"},
         ),
@@ -71,6 +75,16 @@ def test_ranks_find_what_was_asked(argv: tuple[str, ...], variables: dict[str, s
             ("--link-threads", "--encrypt"),
             {},
             "^link-threads: the bytes of an encrypted link pass through the reactor thread; leave ",
+        ),
+        (
+            ("--zero-copy", "--transport", "fabric"),
+            {},
+            "^zero-copy: a link over fabric does not send by TCP; leave out --zero-copy$",
+        ),
+        (
+            ("--zero-copy", "--encrypt"),
+            {},
+            "^zero-copy: what an encrypted link sends is a copy; leave out --zero-copy$",
         ),
         (("--reduce-threads", "65"), {}, r"^reduce-threads: 65 is not in 0\.\.64$"),
         (("--reduce-threads", "-1"), {}, r"^reduce-threads: -1 is not in 0\.\.64$"),

@@ -17,10 +17,11 @@ class LinkTraffic:
     Of `sent_bytes` of payload, `relayed_bytes` were for other servers; `overhead_bytes` (headers
     and control frames) come on top. `received_bytes` came back on the same cable. For `seconds` the
     link had something to send. `iteration_bytes` were sent in one training iteration; None where
-    that was not measured. Links inside a server join ranks: their ports are -1.
+    that was not measured. Links inside a server join ranks: their ports are -1. Of what was sent
+    without copy, the system took `zero_copy_bytes` so, and copied `copied_bytes` all the same.
     """
 
-    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"kind"})
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"kind", "zero_copy_bytes", "copied_bytes"})
 
     source: int
     source_port: int
@@ -33,6 +34,8 @@ class LinkTraffic:
     seconds: float = 0.0
     iteration_bytes: float | None = None
     kind: Literal["socket", "shm", "fabric"] = "socket"
+    zero_copy_bytes: int = 0
+    copied_bytes: int = 0
 
     @property
     def link(self) -> Link:

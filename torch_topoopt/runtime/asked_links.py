@@ -1,5 +1,5 @@
-"""What the environment asks of the links of this process's jobs; but for threads, the same on all
-ranks."""
+"""What the environment asks of the links of this process's jobs; but for threads and sends without
+copy, the same on all ranks."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from torch_topoopt.runtime.encryption import encryption_asked
 from torch_topoopt.runtime.parallel_connections import connections_asked
 from torch_topoopt.runtime.threads_asked import link_threads_asked, reduce_threads_asked
 from torch_topoopt.runtime.transport import TCP, transport_asked
+from torch_topoopt.runtime.zero_copy_asked import zero_copy_asked
 
 
 @dataclass(frozen=True)
 class AskedLinks:
-    """`connections` of each link; None: as many as fit its rate. Each rank has its own threads."""
+    """`connections` of each link; None: as many as fit its rate. Each rank has its own threads, and
+    sends without copy or not."""
 
     encrypted: bool = False
     transport: str = TCP
     connections: int | None = None
     link_threads: bool = False
     reduce_threads: int = 0
+    zero_copy: str = "off"
 
     def version(self, sources: str) -> str:
         """The wire_version() of ranks whose backend was built from `sources`."""
@@ -46,4 +49,5 @@ def asked_links(extension: Any) -> AskedLinks:
         connections_asked(transport),
         link_threads_asked(transport, encrypted=encrypted),
         reduce_threads_asked(),
+        zero_copy_asked(transport, encrypted=encrypted),
     )

@@ -295,9 +295,11 @@ def stats() -> dict[str, list[dict[str, Any]]]:
     One dict per link: source, source_port, target, target_port (ports are -1 inside a server), kind
     ("socket" or "shm"), sent_bytes (payload, own and relayed), relayed_bytes (the part that came
     from other ranks), received_bytes, overhead_bytes (headers and control frames), seconds (with
-    something to send). One dict per ring, tree or kind of direct message of a group: group (its
-    name), kind ("ring", "tree", "direct" or "torus"), index, ranks (in a ring's order, else empty),
-    sent_bytes, seconds (in which an operation had something to do there). One dict per job of what
+    something to send), zero_copy_bytes (sent from where they lay, and given back by the kernel) and
+    copied_bytes (the same, but the kernel has copied them; docs/guides/fast-links.md). One dict per
+    ring, tree or kind of direct message of a group: group (its name), kind ("ring", "tree",
+    "direct" or "torus"), index, ranks (in a ring's order, else empty), sent_bytes, seconds (in
+    which an operation had something to do there). One dict per job of what
     this rank holds for others now and held at most: relay_bytes, relay_peak_bytes (payload on its
     way to other ranks), early_bytes, early_peak_bytes (messages that no receive is posted for yet),
     buffer_bytes, buffer_peak_bytes (the memory of all payload that waits), remembered_entries

@@ -289,6 +289,7 @@ def link_specs(
             extension.LinkSpec(
                 *(link, descriptor, opened.sends, kind, peer, cable, key, provider),
                 threads=asked.link_threads,
+                zero_copy=asked.zero_copy,
             )
         )
     local = "shm" if shared_memory_allowed() else "socket"
@@ -307,6 +308,7 @@ def link_specs(
                 *(between, descriptor, True, "socket", peer, cable),
                 tls_key=key,
                 threads=asked.link_threads,
+                zero_copy=asked.zero_copy,
             )
         )
     return specs
