@@ -220,7 +220,7 @@ std::optional<std::chrono::microseconds> LocalMessages::tick() {
     std::lock_guard lock(mutex_);
     const uint64_t before = std::exchange(posts_at_tick_, posts_);
     ticking_ = !ended_ && posts_ != before;
-    const bool nothing = driving_ || operations_.empty() || operations_.front().number >= before;
+    const bool nothing = operations_.empty() || operations_.front().number >= before;
     tick_ = nothing ? std::min(2 * tick_, kLongestTick) : kShortestTick;
     if (ticking_) next = tick_;
     if (nothing) return next;

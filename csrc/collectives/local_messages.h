@@ -19,12 +19,11 @@
 //   - a thread that waits (await()): until what it waits for is over. One of them at a time, the
 //     driver, looks for a short time, lets those through that need its core, and then sleeps until
 //     another member has news. Before that it keeps aside what members wait for that have no room;
-//   - the reactor: when another member has told it (look()), and a short time after a call that
-//     nobody has waited for meanwhile (tick()), which is when it takes over: not what a thread
-//     drives, nor what came since the last tick. As long as there is nothing to take over, ticks
-//     become rarer: each costs a switch on a processor that a member may need, and makes it look
-//     busy to the kernel, which then leaves two members on the other one. It also watches time
-//     limits.
+//   - the reactor: when another member has told it (look()), and a short time after a call that is
+//     not over meanwhile (tick()), which is when it takes over, or helps the driver if there is
+//     one: the kernel may have taken the processor from that. What came since the last tick it
+//     leaves alone. As long as there is nothing else, ticks become rarer: each costs a switch on a
+//     processor that a member may need. It also watches time limits.
 // What a member does about news stands where the others see it (MessageRings::Attention), so they
 // wake or tell it only if that is needed. Invariants, each with the mutex held:
 //   - operations_ holds what is not over; who takes one out calls its callback, without the mutex;
