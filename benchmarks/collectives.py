@@ -314,6 +314,7 @@ def make_parser() -> argparse.ArgumentParser:
     started.add_argument("--ranks", type=int, default=2)
     started.add_argument("--degree", type=int, help="links of a server (default: a ring)")
     started.add_argument("--bandwidth", help="of a link and direction, e.g. 25Mbps")
+    started.add_argument("--pin", action="store_true", help="a processor for each rank, by turns")
     started.add_argument("--mtu", type=int, default=1500, help="of a fabric's cables")
     return parser
 
@@ -349,14 +350,19 @@ def open_setting(options: argparse.Namespace) -> contextlib.AbstractContextManag
 def start_ranks(options: argparse.Namespace) -> None:
     with open_setting(options) as setting, contextlib.ExitStack() as peers:
         mpi_folder = None
+        processors = sorted(os.sched_getaffinity(0)) if options.pin else []
         if "openmpi" in options.peers:
             try:
-                mpi_folder = peers.enter_context(mpi_ranks(setting.ranks, setting.mpi_options))
+                mpi_folder = peers.enter_context(
+                    mpi_ranks(setting.ranks, setting.mpi_options, processors)
+                )
             except MpiError as error:
                 print(f"# without Open MPI: {error}")
 
         def run(rank: int) -> None:
             setting.become(rank)
+            if processors:
+                os.sched_setaffinity(0, {processors[rank % len(processors)]})
             run_rank(setting, options, mpi_folder)
 
         call_in_processes(setting.ranks, run, limit_s=_RUN_LIMIT_S)

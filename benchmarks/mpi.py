@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.processes.rank_main import die_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from torch_topoopt.bench.operations import Case
 
@@ -79,8 +79,10 @@ class MpiClient:
 
 
 @contextlib.contextmanager
-def mpi_ranks(ranks: int, options: list[str]) -> Iterator[str]:
+def mpi_ranks(ranks: int, options: list[str], processors: Sequence[int] = ()) -> Iterator[str]:
     """Starts the MPI ranks with `mpirun options`; yields the folder for MpiClient.
+
+    Of some `processors`, rank i runs on number i of them, and begins again where there are fewer.
 
     Raises MpiError if Open MPI is not installed.
     """
@@ -93,7 +95,9 @@ def mpi_ranks(ranks: int, options: list[str]) -> Iterator[str]:
             os.mkfifo(f"{folder}/{name}")
         log = Path(folder, "mpirun.log")
         parent = os.getpid()
-        command = ["mpirun", "-n", str(ranks), *options, program, folder]
+        pinned = ["--bind-to", "none"] if processors else []
+        command = ["mpirun", "-n", str(ranks), *options, *pinned, program, folder]
+        command += map(str, processors)
         # Root runs it in its own namespaces and containers, which is what root is for here.
         allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         with log.open("wb") as output:

@@ -9,8 +9,10 @@
 // runs it warm_up times, then `iterations` times after a barrier, and answers the seconds of one
 // iteration on the slowest rank. Buffers hold what benchmarks/operations.py says.
 
+#define _GNU_SOURCE
 #include <mpi.h>
 #include <stdint.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,11 +202,19 @@ static FILE* openIn(const char* folder, const char* name, const char* mode) {
   return file;
 }
 
+static void runOn(int processor) {
+  cpu_set_t chosen;
+  CPU_ZERO(&chosen);
+  CPU_SET(processor, &chosen);
+  if (sched_setaffinity(0, sizeof chosen, &chosen) != 0) die("no such processor");
+}
+
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  if (argc != 2) die("usage: mpi_collectives FOLDER");
+  if (argc < 2) die("usage: mpi_collectives FOLDER [PROCESSOR ...]");
+  if (argc > 2) runOn(atoi(argv[2 + rank % (argc - 2)]));
   char name[64];
   snprintf(name, sizeof name, "commands-%d", rank);
   FILE* commands = openIn(argv[1], name, "r");

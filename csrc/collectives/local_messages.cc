@@ -214,14 +214,19 @@ void LocalMessages::look() {
   step([&] { goOn(); });
 }
 
-bool LocalMessages::tick() {
-  bool again = false;
-  step([&] {
-    again = ticking_ = !ended_ && posts_ != posts_at_tick_;
-    posts_at_tick_ = posts_;
-    goOn();
-  });
-  return again;
+std::optional<std::chrono::microseconds> LocalMessages::tick() {
+  std::optional<std::chrono::microseconds> next;
+  {
+    std::lock_guard lock(mutex_);
+    const uint64_t before = std::exchange(posts_at_tick_, posts_);
+    ticking_ = !ended_ && posts_ != before;
+    const bool nothing = operations_.empty() || operations_.front().number >= before;
+    tick_ = nothing ? std::min(2 * tick_, kLongestTick) : kShortestTick;
+    if (ticking_) next = tick_;
+    if (nothing) return next;
+  }
+  step([&] { goOn(); });
+  return next;
 }
 
 std::optional<LocalMessages::Clock::time_point> LocalMessages::deadline() const {
@@ -350,7 +355,11 @@ void LocalMessages::pressOn() {
 void LocalMessages::settle(bool synchronous) {
   using Attention = MessageRings::Attention;
   if (ended_) return;
-  if (!operations_.empty() && !std::exchange(ticking_, true)) wants_tick_ = true;
+  if (!operations_.empty() && !std::exchange(ticking_, true)) {
+    posts_at_tick_ = posts_;  // the first tick takes over what is here
+    tick_ = kShortestTick;
+    wants_tick_ = true;
+  }
   if (driving_) return;
   if (operations_.empty() || synchronous) {
     const Attention wanted = operations_.empty() ? Attention::kNone : Attention::kSoon;

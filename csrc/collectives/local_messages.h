@@ -19,9 +19,11 @@
 //   - a thread that waits (await()): until what it waits for is over. One of them at a time, the
 //     driver, looks for a short time, lets those through that need its core, and then sleeps until
 //     another member has news. Before that it keeps aside what members wait for that have no room;
-//   - the reactor: when another member has told it (look()), and a short time after a call that
-//     nobody has waited for meanwhile (tick()), which is when it takes over. It also watches time
-//     limits.
+//   - the reactor: when another member has told it (look()), and a short time after a call that is
+//     not over meanwhile (tick()), which is when it takes over, or helps the driver if there is
+//     one: the kernel may have taken the processor from that. What came since the last tick it
+//     leaves alone. As long as there is nothing else, ticks become rarer: each costs a switch on a
+//     processor that a member may need. It also watches time limits.
 // What a member does about news stands where the others see it (MessageRings::Attention), so they
 // wake or tell it only if that is needed. Invariants, each with the mutex held:
 //   - operations_ holds what is not over; who takes one out calls its callback, without the mutex;
@@ -57,10 +59,14 @@ class LocalMessages {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // Between calls of tick().
+  static constexpr std::chrono::microseconds kShortestTick{500};
+  static constexpr std::chrono::microseconds kLongestTick{4000};
+
   // Called without the mutex, on any thread.
   struct Hooks {
     std::function<void(int member)> tell;  // its reactor shall look()
-    std::function<void()> tick_soon;       // tick() shall be called on the reactor thread
+    std::function<void()> tick_soon;       // tick() shall be called, on the reactor thread, later
     // The group fails on all members; `tag` is that of the message.
     std::function<void(std::exception_ptr, int tag)> fail;
   };
@@ -86,7 +92,7 @@ class LocalMessages {
   };
   // Reactor thread.
   void look();
-  bool tick();                                        // whether it shall be called again
+  std::optional<std::chrono::microseconds> tick();    // after which it shall be called again
   std::optional<Clock::time_point> deadline() const;  // when late() has the next one
   std::vector<Late> late(Clock::time_point now);
   bool pending(uint64_t number) const;
@@ -200,6 +206,7 @@ class LocalMessages {
   uint64_t posts_ = 0;
   uint64_t posts_at_tick_ = 0;
   bool ticking_ = false;
+  std::chrono::microseconds tick_ = kShortestTick;  // until the next one
   bool driving_ = false;
   std::thread::id driver_;
   // For the end of a step.

@@ -3,13 +3,6 @@
 #include <utility>
 
 namespace topoopt {
-namespace {
-
-// After which the reactor looks for messages that nobody has waited for. While there are calls it
-// looks again, which takes a hundredth of a processor.
-constexpr std::chrono::microseconds kTick{500};
-
-}  // namespace
 
 SharedMemoryGroup::SharedMemoryGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
     : Group(std::move(endpoint), std::move(config)),
@@ -121,7 +114,10 @@ LocalMessages::Hooks SharedMemoryGroup::hooks() {
   return {
       .tell = [this](int member) { tell(member); },
       .tick_soon =
-          [this] { endpoint_->reactor().post([self = shared_from_this(), this] { tickLater(); }); },
+          [this] {
+            endpoint_->reactor().post(
+                [self = shared_from_this(), this] { tickAfter(LocalMessages::kShortestTick); });
+          },
       .fail = [this](std::exception_ptr error, int tag) { failSoon(withBothCalls(error, tag)); }};
 }
 
@@ -135,8 +131,8 @@ void SharedMemoryGroup::tell(int member) {
   });
 }
 
-void SharedMemoryGroup::tickLater() {
-  endpoint_->reactor().at(Reactor::Clock::now() + kTick, [weak = weak_from_this()] {
+void SharedMemoryGroup::tickAfter(std::chrono::microseconds pause) {
+  endpoint_->reactor().at(Reactor::Clock::now() + pause, [weak = weak_from_this()] {
     if (const auto group = std::static_pointer_cast<SharedMemoryGroup>(weak.lock())) {
       group->onTick();
     }
@@ -144,7 +140,7 @@ void SharedMemoryGroup::tickLater() {
 }
 
 void SharedMemoryGroup::onTick() {
-  if (messages_.tick()) tickLater();
+  if (const auto pause = messages_.tick()) tickAfter(*pause);
   watchDeadline();
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -52,7 +53,7 @@ class SharedMemoryGroup final : public Group {
 
   LocalMessages::Hooks hooks();
   void tell(int member);
-  void tickLater();
+  void tickAfter(std::chrono::microseconds pause);
   void onTick();
   void watchDeadline();
   void onLate();

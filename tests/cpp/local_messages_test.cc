@@ -132,6 +132,19 @@ TEST_F(MessagesInMemory, KeepTheirOrderWhoeverMovesThem) {
   checkReceived();
 }
 
+// Its callers said that they would wait, and do not; before it, ticks had nothing to take over.
+TEST_F(MessagesInMemory, IsTakenOverWhereNobodyWaitsAfterManyThatNeededNoTick) {
+  for (int i = 0; i < 100; ++i) {
+    Message& message = add(8, 0);
+    send(message, 0, true);
+    receive(message, 1, true);
+  }
+  Message& last = add(kMoreThanARing, 0);
+  send(last, 0, true);
+  receive(last, 1, true);
+  checkReceived();
+}
+
 TEST_F(MessagesInMemory, ATimeoutNamesTheOtherEndAlsoToAThreadThatDrives) {
   Message& message = add(8, 3);
   members_[0].receive({message.received.data(), 8}, 1, 3, {std::chrono::milliseconds(50), true},
