@@ -5,8 +5,9 @@
 
 What PyTorch itself takes for a call from Python (its checks, the dispatcher, its flight recorder,
 the Work) is measured with its "fake" backend, which completes every call at once, registered under
-a name that PyTorch does not know: it records no calls of backends that it knows to do nothing.
-Rounds of both alternate; the ratio is the median of the rounds'.
+a name that PyTorch does not know: it records no calls of backends that it knows to do nothing. As
+many processes call it at the same time as there are ranks: on fewer processors they take turns, as
+ranks do. Rounds of both alternate; the ratio is the median of the rounds'.
 """
 
 from __future__ import annotations
@@ -57,8 +58,7 @@ def measured(setting: Setting | None, options: argparse.Namespace) -> float:
         dist.destroy_process_group()
         return seconds
 
-    ranks = 1 if setting is None else options.ranks
-    return max(call_in_processes(ranks, run, limit_s=_LIMIT_S))
+    return max(call_in_processes(options.ranks, run, limit_s=_LIMIT_S))
 
 
 def benchmark(options: argparse.Namespace) -> None:
