@@ -685,15 +685,13 @@ TEST_P(LinkContract, OnlyControlFramesRemainWhenDataIsDropped) {
 
 INSTANTIATE_TEST_SUITE_P(
     AllKinds, LinkContract,
-    testing::Values(
-        Carrier{LinkKind::kSocket}, Carrier{LinkKind::kSocket, true},
-        Carrier{.kind = LinkKind::kSocket, .fast = true},
-        Carrier{.kind = LinkKind::kSocket, .fast = true, .threads = true},
-        Carrier{.kind = LinkKind::kSocket, .fast = true, .zero_copy = true},
-        Carrier{.kind = LinkKind::kSocket, .fast = true, .threads = true, .zero_copy = true},
-        Carrier{LinkKind::kSocket, true, {}, true}, Carrier{LinkKind::kSharedMemory},
-        Carrier{LinkKind::kMemory}, Carrier{LinkKind::kFabric, false, "tcp"},
-        Carrier{LinkKind::kFabric, false, "shm"}),
+    testing::Values(Carrier{LinkKind::kSocket}, Carrier{LinkKind::kSocket, true},
+                    Carrier{.kind = LinkKind::kSocket, .fast = true},
+                    Carrier{.kind = LinkKind::kSocket, .fast = true, .threads = true},
+                    Carrier{.kind = LinkKind::kSocket, .fast = true, .zero_copy = true},
+                    Carrier{LinkKind::kSocket, true, {}, true}, Carrier{LinkKind::kSharedMemory},
+                    Carrier{LinkKind::kMemory}, Carrier{LinkKind::kFabric, false, "tcp"},
+                    Carrier{LinkKind::kFabric, false, "shm"}),
     [](const auto& carrier) { return nameOf(carrier.param); });
 
 // Frames to a neighbour are as long as suits the rate of the link.
