@@ -21,7 +21,8 @@ class LinkSpec:
     over libfabric's `provider`; `peer`: the rank at the other end; `cable`: its index among the
     session's cables, -1 for ranks of one server; `tls_key`: 32 bytes that both ends share, with
     which the link is encrypted, or none; `threads`: the long batches of a fast socket that is not
-    encrypted are moved by threads of its own.
+    encrypted are moved by threads of its own; `zero_copy`: its long payloads are sent from where
+    they lie, "off", "on" until the kernel copies all the same, or "always".
     """
     def __init__(
         self,
@@ -34,6 +35,7 @@ class LinkSpec:
         tls_key: bytes = b"",
         provider: str = "",
         threads: bool = False,
+        zero_copy: typing.Literal["off", "on", "always"] = "off",
     ) -> None: ...
 
 class CableEnds:

@@ -27,9 +27,10 @@ struct SearchSpace {
 // spreads along edges, two operators swap theirs. Beyond it: two neighbours get others at once; a
 // run of operators gets one placement, which is what moves the cut between two stages of a
 // pipeline, or goes on with the pattern of those before it; some operators in a row get what others
-// of the same kinds have, which may be a few layers away; all of a kind get what they have in a start; and all of a kind that are placed alike are
-// split in another way and spread. Layers repeat, and the best strategy of several in a row is
-// often a pattern of two to four placements that are only good together.
+// of the same kinds have, which may be a few layers away; all of a kind get what they have in a
+// start; and all of a kind that are placed alike are split in another way and spread. Layers
+// repeat, and the best strategy of several in a row is often a pattern of two to four placements
+// that are only good together.
 class Moves {
  public:
   // Interns the placements of `space` and `starts`. Throws std::invalid_argument if one does not
