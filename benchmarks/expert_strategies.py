@@ -22,6 +22,7 @@ from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing
 from torch_topoopt.search.expert_strategies import expert_strategies
+from torch_topoopt.search.lowered_problem import LoweredProblem
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import everywhere
@@ -64,12 +65,12 @@ def _case(arguments: argparse.Namespace, model: str, gbps: float) -> bool:
     ranked = sorted(named, key=lambda name: prices.run(named[name]))
     fastest = [name for name in ranked if name in without][: arguments.most]
     fastest += [name for name in ranked if name not in without][: arguments.most]
-    pricing = PairPricing(graph, cluster, options)
+    pricing = PairPricing(LoweredProblem(graph, cluster), options)
     default = pricing.wire(everywhere(graph, cluster.servers), "paper", 1)
     best = {}
     for name in fastest:
         pairs = (pricing.price(named[name], default, 1), pricing.wired(named[name], "paper", 1))
-        best[name] = min(pair.estimate.iteration_s for pair in pairs)
+        best[name] = min(pair.iteration_s for pair in pairs)
     spread = max(times) / min(times) - 1
     row = f"{model} {gbps:g} | {max(times) * 1e3:.3f}, {spread:.2%} |"
     if best:

@@ -11,6 +11,7 @@ from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing
 from torch_topoopt.search.expert_strategies import expert_strategies
+from torch_topoopt.search.lowered_problem import LoweredProblem
 from torch_topoopt.search.lowering import degrees_of, lower_ideal_switch, lower_job
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategy_space import DIMENSIONS
@@ -93,11 +94,11 @@ def _on_topoopt(
     seed: int,
 ) -> _Times:
     """On TopologyFinder's networks of both modes, that of mode best never worse."""
-    pricing = PairPricing(graph, cluster, PlanningOptions(seed=seed, mode="best"))
+    pricing = PairPricing(LoweredProblem(graph, cluster), PlanningOptions(seed=seed, mode="best"))
 
     def seconds(label: str, mode: str) -> float:
         pair = pricing.wired(tried[label], mode, micro_batches)  # type: ignore[arg-type]
-        return pair.estimate.iteration_s
+        return pair.iteration_s
 
     paper = sorted((seconds(label, "paper"), label) for label in tried)
     best = [(seconds(label, "best"), label) for _, label in paper[:_BEST_WIRED]]
