@@ -226,8 +226,8 @@ def make_parser() -> argparse.ArgumentParser:
     options.epilog = f"examples:\n{_EXAMPLES}"
     options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.print_help = _print_help  # type: ignore[method-assign]
-    # Distinguishes options that were given from defaults.
-    for name in ("nproc_per_node", "node_rank", "master_addr", "start_method"):
+    # Distinguishes options that were given from defaults, which differ between versions of torch.
+    for name in ("nproc_per_node", "node_rank", "master_addr", "master_port", "start_method"):
         if f"PET_{name.upper()}" not in os.environ:
             options.set_defaults(**{name: None})
     _add_options(options.add_argument_group("torch_topoopt"))
