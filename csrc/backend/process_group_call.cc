@@ -1,6 +1,7 @@
 #include "backend/process_group_call.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <mutex>
@@ -104,6 +105,15 @@ size_t recordTensors(const Tensors& tensors, bool each, RecordedTensors& to) {
   return bytes;
 }
 
+// A graph would repeat copies from and to host memory that no operation fills any more.
+void checkNotCapturing(const char* name, c10::Device device) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  TORCH_CHECK(!guard.isStreamCapturing(guard.getStream(device)), "topoopt: ", name,
+              ": the stream of ", device,
+              " is recording a graph, and operations go through the host; call it outside of the "
+              "capture");
+}
+
 }  // namespace
 
 ProcessGroupTopoopt::HostCall::HostCall(ProcessGroupTopoopt& group, const CallKind& kind,
@@ -133,9 +143,10 @@ ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind
   }
   if (device_) {
     terms_.synchronous = false;  // pieces are not started by the caller
-    work_ = c10::make_intrusive<StagingWork>(*device_, group.session_->pool(), group.getRank(),
-                                             kind.type, kind.title, inputs, outputs,
-                                             group.group_->sequenceNumber());
+    checkNotCapturing(kind.name, *device_);
+    work_ = c10::make_intrusive<StagingWork>(
+        *device_, group.session_->pool(), group.getRank(), kind.type, kind.title, inputs, outputs,
+        group.group_->sequenceNumber(), group.gatesOf(*device_));
   } else {
     if (kind.order == StagingOperation::Order::kCollective) group.awaitStaged();
     work_ = host_call_.emplace(group, kind, inputs, outputs, terms_, operations).work;

@@ -7,8 +7,10 @@ Run as a script it prints how long all_reduce takes for tensors on the device an
 from __future__ import annotations
 
 import ctypes
+import os
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_ranks, values
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 import torch_topoopt
 
@@ -43,7 +48,8 @@ def _check(name: str, got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got.cpu(), expected, rtol=0, atol=0, msg=lambda m: f"{name}: {m}")
 
 
-def _operations(rank: int, world: int) -> None:
+def _operations(blocking_wait: str, rank: int, world: int) -> None:
+    os.environ["TOPOOPT_BLOCKING_WAIT"] = blocking_wait
     dist.init_process_group("cpu:topoopt,cuda:topoopt")
     everything = [_ramp(r, _LARGE * world) for r in range(world)]
     total = sum(everything)
@@ -88,8 +94,66 @@ def _operations(rank: int, world: int) -> None:
     dist.destroy_process_group()
 
 
-def test_every_operation_gives_the_right_values(tmp_path: Path) -> None:
-    values(run_ranks(make_plan(_WORLD, 2), tmp_path, _operations))
+@pytest.mark.parametrize("blocking_wait", ["0", "1"])
+def test_every_operation_gives_the_right_values(tmp_path: Path, blocking_wait: str) -> None:
+    values(run_ranks(make_plan(_WORLD, 2), tmp_path, partial(_operations, blocking_wait)))
+
+
+def _streams_wait(rank: int, world: int) -> str:
+    """The first rank's host goes on before the others have called, and after a failure."""
+    os.environ["TOPOOPT_BLOCKING_WAIT"] = "0"
+    dist.init_process_group("cpu:topoopt,cuda:topoopt")
+    store = dist.distributed_c10d._get_default_store()
+    tensor = _ramp(rank, _LARGE).cuda()
+    if rank > 0:
+        store.wait(["waits"])
+    dist.all_reduce(tensor)
+    tensor.add_(1)
+    if rank == 0:
+        store.set("waits", "")
+    _check("behind a wait", tensor, sum(_ramp(r, _LARGE) for r in range(world)) + 1)
+    if rank == 0:
+        dist.all_reduce(tensor)
+        store.set("waits again", "")
+        torch.cuda.synchronize()
+    else:
+        store.wait(["waits again"])
+        dist.group.WORLD.abort()
+    try:
+        dist.all_reduce(tensor)
+        torch.cuda.synchronize()
+        dist.barrier()
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
+def test_streams_wait_and_go_on_after_a_failure(tmp_path: Path) -> None:
+    first, *_ = values(run_ranks(make_plan(_WORLD, 2), tmp_path, _streams_wait))
+    assert "the process group was aborted by rank" in first
+
+
+def _records_a_graph(rank: int, world: int) -> str:
+    dist.init_process_group("cpu:topoopt,cuda:topoopt")
+    tensor = torch.ones(1000, device="cuda")
+    message = "recorded"
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tensor.add_(1)
+        try:
+            dist.all_reduce(tensor)
+        except RuntimeError as error:
+            message = str(error)
+    graph.replay()
+    dist.all_reduce(tensor)
+    _check("after a capture", tensor, torch.full((1000,), 2.0 * world))
+    dist.destroy_process_group()
+    return message
+
+
+def test_graphs_are_refused(tmp_path: Path) -> None:
+    for message in values(run_ranks(make_plan(_WORLD, 2), tmp_path, _records_a_graph)):
+        assert "all_reduce: the stream of cuda:0 is recording a graph" in message
 
 
 class _Managed:
@@ -141,23 +205,40 @@ def test_memory_that_the_host_reaches_is_used_in_place(tmp_path: Path) -> None:
         assert in_place == (managed == "managed memory")
 
 
-def _train(rank: int, world: int) -> list[Any]:
-    dist.init_process_group("topoopt")
-    torch.manual_seed(rank)
+def _train(kind: str, blocking_wait: str, rank: int, world: int) -> list[Any]:
+    os.environ["TOPOOPT_BLOCKING_WAIT"] = blocking_wait
+    dist.init_process_group("cpu:topoopt,cuda:topoopt")
+    torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4))
-    parallel = torch.nn.parallel.DistributedDataParallel(model.cuda(), bucket_cap_mb=0.01)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.cuda()
+    parallel: Any = model
+    if kind == "ddp":
+        parallel = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.01)
+    elif kind == "fsdp":
+        parallel = fully_shard(model, mesh=init_device_mesh("cuda", (world,)))
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    torch.manual_seed(rank)
     for _ in range(5):
         optimizer.zero_grad()
         parallel(torch.randn(16, 64, device="cuda")).square().mean().backward()
         optimizer.step()
+    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
+    found = [parameter.detach().cpu() for parameter in whole]
     dist.destroy_process_group()
-    return [parameter.tolist() for parameter in model.parameters()]
+    return [parameter.tolist() for parameter in found]
 
 
-def test_data_parallel_ranks_stay_alike(tmp_path: Path) -> None:
-    first, *others = values(run_ranks(make_plan(_WORLD, 2), tmp_path, _train))
-    assert others == [first] * (_WORLD - 1)
+@pytest.mark.parametrize("blocking_wait", ["0", "1"])
+def test_data_parallel_ranks_stay_alike(tmp_path: Path, blocking_wait: str) -> None:
+    trained = []
+    for kind in ("ddp", "fsdp"):
+        (tmp_path / kind).mkdir()
+        body = partial(_train, kind, blocking_wait)
+        first, *others = values(run_ranks(make_plan(_WORLD, 2), tmp_path / kind, body))
+        assert others == [first] * (_WORLD - 1)
+        trained.append(first)
+    for ddp, fsdp in zip(*trained, strict=True):
+        torch.testing.assert_close(torch.tensor(fsdp), torch.tensor(ddp))
 
 
 def _measure(rank: int, world: int) -> list[tuple[str, int, float]]:

@@ -32,6 +32,7 @@ _LARGE = 3 * (1 << 20) + 5  # float32 elements: thirteen slices, the last one sm
 # Seconds per kernel or copy, on the default streams and on all others: one is slow, then the other.
 _DELAYS = {"caller": (0.01, 0.0), "copies": (0.0, 0.01)}
 _MEMORIES = ("device", "host")
+_WAYS = ({"memory": "device"}, {"memory": "host"}, {"blocking_wait": False})
 
 
 @pytest.fixture(scope="session")
@@ -169,13 +170,19 @@ def _moves(delays: tuple[float, float], rank: int, world: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slow", "memory"), [("caller", "device"), ("copies", "device"), ("caller", "host")]
+    ("slow", "options"),
+    [
+        ("caller", {"memory": "device"}),
+        ("copies", {"memory": "device"}),
+        ("caller", {"memory": "host"}),
+        ("caller", {"blocking_wait": False}),
+    ],
 )
 @pytest.mark.parametrize("body", [_reductions, _moves])
 def test_every_operation_gives_the_right_values(
-    tmp_path: Path, library: Path, body: Any, slow: str, memory: str
+    tmp_path: Path, library: Path, body: Any, slow: str, options: dict[str, Any]
 ) -> None:
-    _run(library, tmp_path, partial(body, _DELAYS[slow]), memory=memory)
+    _run(library, tmp_path, partial(body, _DELAYS[slow]), **options)
 
 
 def _coalesced(rank: int, world: int) -> None:
@@ -232,9 +239,9 @@ def _messages(rank: int, world: int) -> None:
         _check("from the CPU, from any rank", got, _ramp(0, 100))
 
 
-@pytest.mark.parametrize("memory", _MEMORIES)
-def test_messages(tmp_path: Path, library: Path, memory: str) -> None:
-    _run(library, tmp_path, _messages, memory=memory)
+@pytest.mark.parametrize("options", _WAYS)
+def test_messages(tmp_path: Path, library: Path, options: dict[str, Any]) -> None:
+    _run(library, tmp_path, _messages, **options)
 
 
 # ---- order --------------------------------------------------------------------------------------
@@ -291,11 +298,11 @@ def _order(rank: int, world: int) -> None:
     _check("on the CPU", on_cpu, total * 5)
 
 
-@pytest.mark.parametrize("memory", _MEMORIES)
+@pytest.mark.parametrize("options", _WAYS)
 def test_an_operation_keeps_the_order_of_the_callers_stream(
-    tmp_path: Path, library: Path, memory: str
+    tmp_path: Path, library: Path, options: dict[str, Any]
 ) -> None:
-    _run(library, tmp_path, _order, memory=memory)
+    _run(library, tmp_path, _order, **options)
 
 
 def _blocking(rank: int, world: int) -> dict[str, int]:

@@ -210,6 +210,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
                 : kind == "not there" ? lag::Kind::kNotThere
                                       : lag::Kind::kDevice;
   });
+  module.def("record_graphs", [](bool record) { lag::capturing = record; });
+  module.def("stream_waits", [] {  // for register_stream_waits of the backend
+    return std::pair(reinterpret_cast<uintptr_t>(&lag::waitValue),
+                     reinterpret_cast<uintptr_t>(&lag::writeValue));
+  });
   module.def("fail_events", [](bool fail) { lag::events_fail = fail; });
   module.def("set_pinned_memory", [](bool available) { lag::pinned_memory = available; });
   module.def("pinned_bytes", [] { return lag::PinnedAllocator::instance().bytes(); });
