@@ -107,9 +107,8 @@ size_t recordTensors(const Tensors& tensors, bool each, RecordedTensors& to) {
 
 // A graph would repeat copies from and to host memory that no operation fills any more.
 void checkNotCapturing(const char* name, c10::Device device) {
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  TORCH_CHECK(!guard.isStreamCapturing(guard.getStream(device)), "topoopt: ", name,
-              ": the stream of ", device,
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  TORCH_CHECK(!recordsGraph(stream), "topoopt: ", name, ": the stream of ", device,
               " is recording a graph, and operations go through the host; call it outside of the "
               "capture");
 }

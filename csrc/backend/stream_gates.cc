@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
@@ -22,16 +23,32 @@ constexpr unsigned kAfterAllWrites = 0;  // CU_STREAM_WRITE_VALUE_DEFAULT
 std::mutex registered_mutex;
 std::map<c10::DeviceType, StreamWaits> registered;
 
-// Looked up in the driver that the process has loaded, so that the build needs no CUDA.
-StreamWaits waitsOfCuda() {
+// A function of the driver that the process has loaded, so that the build needs no CUDA; or
+// nullptr.
+template <typename Function>
+Function ofCuda(const char* name) {
   // Its name on Linux, whatever the release of CUDA. The handle is never closed.
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) return {};
-  // Version 2 needs no setting of the driver's module.
-  const auto find = [library](const char* name) {
-    return reinterpret_cast<StreamWaits::Function>(dlsym(library, name));
-  };
-  return {find("cuStreamWaitValue32_v2"), find("cuStreamWriteValue32_v2")};
+  return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
+}
+
+// Version 2 needs no setting of the driver's module.
+StreamWaits waitsOfCuda() {
+  return {ofCuda<StreamWaits::Function>("cuStreamWaitValue32_v2"),
+          ofCuda<StreamWaits::Function>("cuStreamWriteValue32_v2")};
+}
+
+// Torch 2.11 does not know.
+template <typename Guard>
+bool recordsGraph(const Guard& guard, const c10::Stream& stream) {
+  if constexpr (requires { guard.isStreamCapturing(stream); }) {
+    return guard.isStreamCapturing(stream);
+  } else {
+    if (stream.device_type() != c10::DeviceType::CUDA) return false;
+    static const auto asks = ofCuda<int (*)(void* stream, int* status)>("cuStreamIsCapturing");
+    int status = 0;  // an enumeration of the driver: 1 is active
+    return asks != nullptr && asks(stream.native_handle(), &status) == 0 && status == 1;
+  }
 }
 
 StreamWaits waitsOf(c10::DeviceType type) {
@@ -44,6 +61,10 @@ StreamWaits waitsOf(c10::DeviceType type) {
 }
 
 }  // namespace
+
+bool recordsGraph(const c10::Stream& stream) {
+  return recordsGraph(c10::impl::VirtualGuardImpl(stream.device_type()), stream);
+}
 
 void registerStreamWaits(c10::DeviceType type, StreamWaits waits) {
   std::lock_guard lock(registered_mutex);

@@ -25,6 +25,9 @@ struct StreamWaits {
   Function write = nullptr;
 };
 
+// Whether what the stream is given goes to a graph that may be launched later, again and again.
+bool recordsGraph(const c10::Stream& stream);
+
 // For devices other than CUDA's, whose driver is asked by itself.
 void registerStreamWaits(c10::DeviceType type, StreamWaits waits);
 

@@ -171,6 +171,8 @@ def test_a_device_whose_streams_cannot_wait_is_named(tmp_path: Path, library: Pa
 def _recording(rank: int, world: int) -> str:
     import lag
 
+    if not lag.knows_graphs:
+        return ""
     tensor = torch.zeros(1, device="lag")
     lag.record_graphs(True)
     with pytest.raises(RuntimeError) as caught:
@@ -183,6 +185,8 @@ def _recording(rank: int, world: int) -> str:
 @pytest.mark.parametrize("blocking_wait", [True, False])
 def test_graphs_are_refused(tmp_path: Path, library: Path, *, blocking_wait: bool) -> None:
     for message in _run(library, tmp_path, _recording, blocking_wait=blocking_wait):
+        if not message:
+            pytest.skip("this torch does not ask devices whether they record graphs")
         assert "all_reduce: the stream of lag:0 is recording a graph" in message
 
 

@@ -210,6 +210,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
                 : kind == "not there" ? lag::Kind::kNotThere
                                       : lag::Kind::kDevice;
   });
+  module.attr("knows_graphs") = lag::kKnowsGraphs<c10::impl::DeviceGuardImplInterface>;
   module.def("record_graphs", [](bool record) { lag::capturing = record; });
   module.def("stream_waits", [] {  // for register_stream_waits of the backend
     return std::pair(reinterpret_cast<uintptr_t>(&lag::waitValue),

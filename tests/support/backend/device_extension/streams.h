@@ -152,6 +152,10 @@ inline c10::Stream currentStream(c10::Device device) {
                      current_streams.at(index));
 }
 
+template <typename Interface>
+constexpr bool kKnowsGraphs =
+    requires(Interface& guard, c10::Stream stream) { guard.isStreamCapturing(stream); };
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   using EventPtr = std::shared_ptr<lag::Event>;
 
@@ -185,7 +189,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   void* getStreamNativeHandle(const c10::Stream stream) const override { return &queue(stream); }
-  bool isStreamCapturing(const c10::Stream&) const override { return capturing; }
+  // Overrides from some version of torch on (see kKnowsGraphs).
+  bool isStreamCapturing(const c10::Stream&) const { return capturing; }
   bool queryStream(const c10::Stream& stream) const override { return queue(stream).idle(); }
   void synchronizeStream(const c10::Stream& stream) const override {
     ++counters.stream_synchronizations;
