@@ -61,8 +61,8 @@ def _case(arguments: argparse.Namespace, model: str, gbps: float) -> bool:
     problem = SearchProblem(graph, cluster, None, starts, dimensions=options.dimensions)
     named = expert_strategies(problem)
     without = expert_strategies(problem, runs=False)
-    prices = problem.prices(tuple(named.values()))
-    ranked = sorted(named, key=lambda name: prices.run(named[name]))
+    coarse = problem.coarse_simulator(tuple(named.values()))
+    ranked = sorted(named, key=lambda name: coarse.run(named[name]))
     fastest = [name for name in ranked if name in without][: arguments.most]
     fastest += [name for name in ranked if name not in without][: arguments.most]
     pricing = PairPricing(LoweredProblem(graph, cluster), options)

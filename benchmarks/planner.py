@@ -144,8 +144,8 @@ def agreement_of(problem: SearchProblem, plan: Plan, samples: int) -> dict[str, 
     strategies = sampled(problem, samples)
     cluster = problem.cluster
     job = lower_job(problem.op_graph, cluster, degrees_of(strategies))
-    prices = _core.StrategyPrices(job, lower_network(cluster, plan.network))
-    coarse = [prices.run(strategy) for strategy in strategies]
+    simulator = _core.CoarseSimulator(job, lower_network(cluster, plan.network))
+    coarse = [simulator.run(strategy) for strategy in strategies]
     flow = [predict(problem.op_graph, cluster, plan.network, s).iteration_s for s in strategies]
     ratios = [a / b for a, b in zip(coarse, flow, strict=True)]
     return {

@@ -402,7 +402,7 @@ class CoarseChain:
     @property
     def steps_simulated(self) -> int: ...
 
-class StrategyPrices:
+class CoarseSimulator:
     """
     The coarse simulator: strategies priced from the start, or as changes of the one before.
     """

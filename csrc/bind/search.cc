@@ -25,10 +25,11 @@ namespace {
 
 using Placed = std::vector<plan::Placement>;  // per operator
 
-// Prices strategies as they come: the first from the start, others as changes of the one before.
-class StrategyPrices {
+// The coarse simulator for placements and not their numbers: a strategy from the start, others as
+// changes of the one before.
+class PlacedSimulator {
  public:
-  StrategyPrices(std::shared_ptr<Job> job, const std::shared_ptr<RoutedNetwork>& network)
+  PlacedSimulator(std::shared_ptr<Job> job, const std::shared_ptr<RoutedNetwork>& network)
       : simulator_(std::move(job), *network) {}
 
   double run(const Placed& strategy) {
@@ -192,19 +193,19 @@ void bindSearch(py::module_& module) {
           [](const CoarseChain& chain) { return chain.pricing().stepsSimulated(); })
       .def_property_readonly("steps_asked",
                              [](const CoarseChain& chain) { return chain.pricing().stepsAsked(); });
-  py::class_<StrategyPrices>(
-      module, "StrategyPrices",
+  py::class_<PlacedSimulator>(
+      module, "CoarseSimulator",
       "The coarse simulator: strategies priced from the start, or as changes "
       "of the one before.")
       .def(py::init<std::shared_ptr<Job>, const std::shared_ptr<RoutedNetwork>&>(),
            py::arg("job").none(false), py::arg("network").none(false))
-      .def("run", &StrategyPrices::run, py::arg("strategy"))
-      .def("propose", &StrategyPrices::propose, py::arg("strategy"), py::arg("keep") = false)
+      .def("run", &PlacedSimulator::run, py::arg("strategy"))
+      .def("propose", &PlacedSimulator::propose, py::arg("strategy"), py::arg("keep") = false)
       .def_property_readonly(
           "steps_simulated",
-          [](const StrategyPrices& prices) { return prices.simulator().stepsSimulated(); })
-      .def_property_readonly("steps_asked", [](const StrategyPrices& prices) {
-        return prices.simulator().stepsAsked();
+          [](const PlacedSimulator& bound) { return bound.simulator().stepsSimulated(); })
+      .def_property_readonly("steps_asked", [](const PlacedSimulator& bound) {
+        return bound.simulator().stepsAsked();
       });
   module.def("acceptance_probability", &acceptanceProbability, py::arg("current_s"),
              py::arg("proposed_s"), py::arg("beta"));

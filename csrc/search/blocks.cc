@@ -16,24 +16,33 @@ std::vector<int> lengthsUpTo(int longest) {
   return found;
 }
 
+bool reads(const ShardedOperator& op, int producer) {
+  return std::any_of(op.operands.begin(), op.operands.end(),
+                     [&](const Operand& operand) { return operand.producer == producer; });
+}
+
 }  // namespace
+
+std::vector<int> endsOfRows(const Job& job) {
+  const int operators = static_cast<int>(job.operators.size());
+  std::vector<int> ends(operators);
+  for (int op = operators - 1; op >= 0; --op) {
+    const bool continues = op + 1 < operators && reads(job.operators[op + 1], op);
+    ends[op] = continues ? ends[op + 1] : op + 1;
+  }
+  return ends;
+}
 
 std::vector<Block> blocksOf(const Job& job, const std::vector<int>& kind_of_operator) {
   const int operators = static_cast<int>(job.operators.size());
-  std::vector<char> continues(operators, 0);  // whether it reads the one before
-  for (int op = 1; op < operators; ++op) {
-    for (const Operand& operand : job.operators[op].operands) {
-      if (operand.producer == op - 1) continues[op] = 1;
-    }
-  }
+  const std::vector<int> ends = endsOfRows(job);
   std::vector<Block> found;
   for (int from = 0; from < operators; ++from) {
     for (int to = 0; to < operators; ++to) {
       if (from == to) continue;
       int longest = 0;
-      while (std::max(from, to) + longest < operators &&
-             kind_of_operator[from + longest] == kind_of_operator[to + longest] &&
-             (longest == 0 || (continues[from + longest] && continues[to + longest]))) {
+      while (from + longest < ends[from] && to + longest < ends[to] &&
+             kind_of_operator[from + longest] == kind_of_operator[to + longest]) {
         ++longest;
       }
       if (longest < 2) continue;  // single operators, tables among them, are left to others

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "search/blocks.h"
+
 namespace topoopt {
 
 namespace {
@@ -13,10 +15,10 @@ constexpr double kChange = 0.3;   // one operator gets another placement
 constexpr double kCopy = 0.15;    // one spreads along edges of the graph
 constexpr double kSwap = 0.1;     // two operators swap theirs
 constexpr double kPair = 0.1;     // two neighbours get others
-constexpr double kRepeat = 0.1;   // some in a row get those of others in a row
+constexpr double kRepeat = 0.05;  // a few get those of a few others
+constexpr double kShift = 0.05;   // a pattern moves by some layers; not in a row: one changes
 constexpr double kStart = 0.02;   // all of a kind get what they have in a start
 constexpr double kSpread = 0.02;  // all of a kind that are on the same servers are spread
-constexpr double kShift = 0.5;    // of these: of others nearby
 constexpr double kExtend = 0.7;   // of runs: they go on with the placements before them
 constexpr int kLongestPattern = 8;
 constexpr int kTries = 100;             // to find servers that are free
@@ -30,7 +32,8 @@ Moves::Moves(PlacementCosts& costs, const SearchSpace& space,
       servers_(costs.job().servers),
       space_of_operator_(space.space_of_operator),
       kind_of_operator_(space.kind_of_operator),
-      neighbours_(costs.job().operators.size()) {
+      neighbours_(costs.job().operators.size()),
+      ends_of_rows_(endsOfRows(costs.job())) {
   const size_t operators = costs.job().operators.size();
   for (size_t op = 0; op < operators; ++op) {
     for (const Operand& operand : costs.job().operators[op].operands) {
@@ -140,22 +143,37 @@ void Moves::proposePair(Strategy& strategy, Random& random) {
   set(strategy, other, draw(other, random));
 }
 
-// Layers repeat: what is good for some operators in a row may be good for others of the same kinds;
-// and a pattern of several placements may begin some layers earlier or later.
-void Moves::proposeRepeat(Strategy& strategy, Random& random) {
-  const int operators = static_cast<int>(strategy.size());
-  const int to = random.below(operators);
-  const bool shifts = random.unit() < kShift;
-  const int away = 1 + random.below(kLongestPattern);
-  const int from = !shifts ? random.below(operators) : random.unit() < 0.5 ? to + away : to - away;
-  if (from == to || from < 0 || from >= operators) return;
-  if (kind_of_operator_[from] != kind_of_operator_[to]) return;
-  const int longest = shifts ? std::max(1, operators / 2) : kLongestPattern;
-  const int length = std::min(1 + random.below(longest), operators - std::max(from, to));
+void Moves::repeat(Strategy& strategy, int from, int to, int length) {
   copied_.assign(strategy.begin() + from, strategy.begin() + from + length);
   for (int i = 0; i < length; ++i) {
     if (allowed(to + i, copied_[i])) set(strategy, to + i, copied_[i]);
   }
+}
+
+// Layers repeat: what is good for a few operators may be good for others.
+void Moves::proposeRepeat(Strategy& strategy, Random& random) {
+  const int operators = static_cast<int>(strategy.size());
+  const int from = random.below(operators), to = random.below(operators);
+  const int length = 1 + random.below(kLongestPattern);
+  if (from == to || kind_of_operator_[from] != kind_of_operator_[to]) return;
+  repeat(strategy, from, to, std::min(length, operators - std::max(from, to)));
+}
+
+// A pattern of several placements may begin some layers earlier or later. Operators that are in no
+// row, such as tables, have no pattern: of these, one gets another placement.
+void Moves::proposeShift(Strategy& strategy, Random& random) {
+  const int operators = static_cast<int>(strategy.size());
+  const int to = random.below(operators);
+  const int away = 1 + random.below(kLongestPattern);
+  const int from = random.unit() < 0.5 ? to + away : to - away;
+  const int first = std::min(from, to), second = std::max(from, to);
+  if (first < 0 || second >= ends_of_rows_[first] ||
+      kind_of_operator_[from] != kind_of_operator_[to]) {
+    set(strategy, to, draw(to, random));
+    return;
+  }
+  const int length = 1 + random.below(std::max(1, operators / 2));
+  repeat(strategy, from, to, std::min(length, ends_of_rows_[first] - second));
 }
 
 // Of many operators that are alike, as embedding tables are, each alone may lose by what all
@@ -207,6 +225,8 @@ void Moves::propose(Strategy& strategy, Random& random, std::vector<int>& change
     proposePair(strategy, random);
   } else if (is(kRepeat)) {
     proposeRepeat(strategy, random);
+  } else if (is(kShift)) {
+    proposeShift(strategy, random);
   } else if (is(kStart)) {
     proposeAsInStart(strategy, random);
   } else if (is(kSpread)) {

@@ -197,11 +197,11 @@ def _searches() -> list[Call]:
         return chain.best(count)
 
     def prices(job: Any, network: Any, strategy: Any, proposed: Any, keep: Any) -> Any:
-        found = _core.StrategyPrices(job, network)
+        found = _core.CoarseSimulator(job, network)
         return found.run(strategy), found.propose(proposed, keep), found.steps_simulated
 
     def unpriced(strategy: Any) -> Any:
-        return _core.StrategyPrices(_job(), _network()).propose(strategy)
+        return _core.CoarseSimulator(_job(), _network()).propose(strategy)
 
     def space(spaces: Any, of_operators: Any, kinds: Any) -> Any:
         made = _core.SearchSpace(spaces, of_operators, kinds)
@@ -214,8 +214,8 @@ def _searches() -> list[Call]:
         Call("CoarseChain", search(_core.CoarseChain), (*chain_arguments, 3), 8),
         Call("CoarseChain.cool", cool, (10, 2.0, 2)),
         Call("SearchSpace", space, ([[[_BOTH], [_FIRST]]], [0, 0], [0, 0])),
-        Call("StrategyPrices", prices, (_job(), _network(), _STRATEGY, [_FIRST, _FIRST], True)),
-        Call("StrategyPrices.propose", unpriced, (_STRATEGY,)),
+        Call("CoarseSimulator", prices, (_job(), _network(), _STRATEGY, [_FIRST, _FIRST], True)),
+        Call("CoarseSimulator.propose", unpriced, (_STRATEGY,)),
         Call("acceptance_probability", _core.acceptance_probability, (1.0, 2.0, 1.0)),
     ]
 

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "common/random.h"
@@ -228,6 +229,41 @@ TEST(Moves, OperatorsOfAKindGetWhatTheyHaveInAStartAndOthersStay) {
     found = changed == even;
   }
   EXPECT_TRUE(found);
+}
+
+// How many of 20 000 proposals give more operators what others a fixed distance away have than a
+// repetition of a few does, where no two have the same.
+int patternsMoved(bool in_a_row) {
+  constexpr int kOperators = 40, kMoreThanAFew = 9;
+  Random random(testSeed());
+  auto job = std::make_shared<Job>(*randomJob(random, kOperators, kOperators, 1));
+  PlacementGroups group(1);
+  Strategy before;
+  for (int op = 0; op < kOperators; ++op) {
+    job->operators[op].operands.clear();
+    if (in_a_row && op > 0) job->operators[op].operands.push_back({op - 1, 1e6, 1e6});
+    group[0].push_back({{op}, {1, ParameterKind::kNone, 1, 1}});
+  }
+  const std::vector<int> one_kind(kOperators, 0);
+  PlacementCosts costs(job);
+  Moves moves(costs, {{group}, one_kind, one_kind}, {group[0]});
+  for (const Placement& placement : group[0])
+    before.push_back(costs.placements().intern(placement));
+  int found = 0;
+  std::vector<int> changed;
+  for (int i = 0; i < 20000; ++i) {
+    Strategy strategy = before;
+    moves.propose(strategy, random, changed);
+    std::set<int> distances;
+    for (int op : changed) distances.insert(strategy[op] - before[op]);
+    found += changed.size() >= kMoreThanAFew && distances.size() == 1;
+  }
+  return found;
+}
+
+TEST(Moves, PatternsMoveInRowsOnly) {
+  EXPECT_GT(patternsMoved(true), 0);
+  EXPECT_EQ(patternsMoved(false), 0);
 }
 
 TEST(CoarseChain, GoesTheSameWayWhetherItSavesWorkOrNot) {

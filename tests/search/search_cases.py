@@ -23,14 +23,14 @@ def wired(op_graph: OpGraph, cluster: Cluster) -> Network:
     return find_network(cluster, asked)
 
 
-def prices_of(
+def coarse_simulator(
     op_graph: OpGraph,
     cluster: Cluster,
     network: Network,
     strategies: Sequence[Strategy],
     micro_batches: int = 1,
-) -> _core.StrategyPrices:
+) -> _core.CoarseSimulator:
     """The coarse simulator, with the costs of all `strategies`."""
     degrees = {Degrees(1), *degrees_of(strategies)}
     job = lower_job(op_graph, cluster, degrees, micro_batches=micro_batches)
-    return _core.StrategyPrices(job, lower_network(cluster, network))
+    return _core.CoarseSimulator(job, lower_network(cluster, network))

@@ -51,9 +51,9 @@ def test_tables_are_spread_as_in_the_start_and_layers_stay() -> None:
     problem = problem_of(op_graph, layers, Cluster(servers, 2, 25.0))
     found = as_in_starts(problem, layers, (layers, even))
     assert (*even[:-1], layers[-1]) in found
-    prices = problem.prices((layers, *found))
-    assert prices.run(found[0]) < prices.run(layers)
-    assert [prices.run(other) for other in found] == sorted(map(prices.run, found))
+    coarse = problem.coarse_simulator((layers, *found))
+    assert coarse.run(found[0]) < coarse.run(layers)
+    assert [coarse.run(other) for other in found] == sorted(map(coarse.run, found))
     assert as_in_starts(problem, layers, (layers,)) == ()
     assert as_in_starts(problem, layers, (layers, even), 1) == found[:1]
 
@@ -74,10 +74,10 @@ def test_what_is_found_may_be_planned(seed: int, micro_batches: int) -> None:
     found = as_in_starts(few, strategy, starts)
     assert found
     assert len(set(found)) == len(found) <= 8
-    prices = few.prices((strategy, *found))
+    coarse = few.coarse_simulator((strategy, *found))
     for other in found:
         check_strategy(op_graph, servers, other, micro_batches=micro_batches)
         needed = memory_by_server(op_graph, cluster, other, micro_batches=micro_batches)
         assert max(needed) <= memory_limit(cluster)
         assert transfer_count(op_graph, other) <= max(30, transfer_count(op_graph, strategy))
-        assert prices.run(other) <= 1.05 * prices.run(strategy)
+        assert coarse.run(other) <= 1.05 * coarse.run(strategy)

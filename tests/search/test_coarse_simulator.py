@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from search_cases import prices_of, wired
+from search_cases import coarse_simulator, wired
 from support.small_op_graphs import (
     chain,
     embeddings,
@@ -66,8 +66,8 @@ def test_a_change_costs_what_the_whole_strategy_costs_bit_for_bit(
         others = [data_parallel(op_graph, servers)]
         others += [random_stages(rng, op_graph, servers) for _ in range(20)]
     network = wired(op_graph, cluster)
-    changes = prices_of(op_graph, cluster, network, others, micro_batches)
-    whole = prices_of(op_graph, cluster, network, others, micro_batches)
+    changes = coarse_simulator(op_graph, cluster, network, others, micro_batches)
+    whole = coarse_simulator(op_graph, cluster, network, others, micro_batches)
     current = others[0]
     changes.run(current)
     compared = 0
@@ -87,12 +87,12 @@ def test_only_what_follows_a_change_is_simulated() -> None:
     cluster = Cluster(4, 2, 10.0)
     everywhere = data_parallel(op_graph, 4)
     alone = whole_operators(op_graph, cluster, set(range(40)))
-    prices = prices_of(op_graph, cluster, wired(op_graph, cluster), [everywhere, alone])
-    prices.run(everywhere)
+    coarse = coarse_simulator(op_graph, cluster, wired(op_graph, cluster), [everywhere, alone])
+    coarse.run(everywhere)
     for i in (39, 20, 9):
-        before = prices.steps_simulated
-        prices.propose((*everywhere[:i], alone[i], *everywhere[i + 1 :]))
-        assert 80 - i < prices.steps_simulated - before <= 80 - i + 8  # states are kept every 8
+        before = coarse.steps_simulated
+        coarse.propose((*everywhere[:i], alone[i], *everywhere[i + 1 :]))
+        assert 80 - i < coarse.steps_simulated - before <= 80 - i + 8  # states are kept every 8
 
 
 def random_stages(rng: random.Random, op_graph: OpGraph, servers: int) -> Strategy:
@@ -107,7 +107,7 @@ def both(
 ) -> tuple[float, float]:
     """Seconds by the coarse simulator and at flow level."""
     network = wired(op_graph, cluster)
-    coarse = prices_of(op_graph, cluster, network, [strategy], micro_batches)
+    coarse = coarse_simulator(op_graph, cluster, network, [strategy], micro_batches)
     flow = predict(op_graph, cluster, network, strategy, micro_batches=micro_batches)
     return coarse.run(strategy), flow.iteration_s
 
@@ -199,7 +199,7 @@ def test_random_strategies_are_ranked_as_at_flow_level(seed: int) -> None:
     cluster = Cluster(6, 4, 10.0)
     network = wired(op_graph, cluster)
     strategies = [random_strategy(rng, op_graph, 6) for _ in range(40)]
-    coarse = prices_of(op_graph, cluster, network, strategies)
+    coarse = coarse_simulator(op_graph, cluster, network, strategies)
     ours = [coarse.run(strategy) for strategy in strategies]
     flow = [predict(op_graph, cluster, network, s).iteration_s for s in strategies]
     agree = sum((ours[i] < ours[j]) == (flow[i] < flow[j]) for i in range(40) for j in range(i))
@@ -213,17 +213,19 @@ def test_an_ideal_switch_is_a_network_too() -> None:
     job = lower_job(op_graph, cluster, {Degrees(4), Degrees(1)})
     switch = lower_ideal_switch(cluster)
     everywhere = data_parallel(op_graph, 4)
-    coarse = _core.StrategyPrices(job, switch).run(everywhere)
+    coarse = _core.CoarseSimulator(job, switch).run(everywhere)
     assert coarse == pytest.approx(_core.simulate_iteration(job, switch, everywhere)[0], rel=1e-6)
 
 
 def test_what_has_no_cost_or_no_base_is_refused() -> None:
     op_graph = chain(3)
     cluster = Cluster(4, 2, 10.0)
-    prices = prices_of(op_graph, cluster, wired(op_graph, cluster), [data_parallel(op_graph, 4)])
+    coarse = coarse_simulator(
+        op_graph, cluster, wired(op_graph, cluster), [data_parallel(op_graph, 4)]
+    )
     with pytest.raises(ValueError, match="run one of as many operators first"):
-        prices.propose(data_parallel(op_graph, 4))
+        coarse.propose(data_parallel(op_graph, 4))
     with pytest.raises(ValueError, match="no cost of operator 0 for 2 parts of the samples"):
-        prices.run(tuple(Placement(op.name, (0, 1)) for op in op_graph.operators))
+        coarse.run(tuple(Placement(op.name, (0, 1)) for op in op_graph.operators))
     with pytest.raises(ValueError, match="places 1 of 3 operators"):
-        prices.run(data_parallel(op_graph, 4)[:1])
+        coarse.run(data_parallel(op_graph, 4)[:1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from search_cases import prices_of, wired
+from search_cases import coarse_simulator, wired
 from support.small_op_graphs import chain, embeddings, graph, operator
 
 from torch_topoopt.op_graph import Split
@@ -24,10 +24,10 @@ def test_a_whole_table_beats_a_shared_one_and_explain_says_by_how_much() -> None
     assert len(best.placement.servers) == 1
     assert best.fits
     assert best.iteration_s < table.iteration_s / 2
-    prices = prices_of(op_graph, cluster, network, [strategy])
-    assert table.iteration_s == prices.run(strategy)
+    coarse = coarse_simulator(op_graph, cluster, network, [strategy])
+    assert table.iteration_s == coarse.run(strategy)
     changed = (*strategy[:4], best.placement, *strategy[5:])
-    assert best.iteration_s == prices.run(changed)
+    assert best.iteration_s == coarse.run(changed)
 
 
 def test_the_largest_come_first_and_the_small_are_left_out() -> None:

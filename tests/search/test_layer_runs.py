@@ -93,9 +93,9 @@ def test_runs_are_apart_from_other_experts_and_faster_than_where_a_search_begins
     assert found
     assert runs.issuperset(found)
     assert runs.isdisjoint(expert_starts(problem))
-    prices = problem.prices((*found, *problem.starts))
-    assert max(map(prices.run, found)) < min(map(prices.run, problem.starts))
-    assert not layer_runs_below(problem, min(map(prices.run, found)))
+    coarse = problem.coarse_simulator((*found, *problem.starts))
+    assert max(map(coarse.run, found)) < min(map(coarse.run, problem.starts))
+    assert not layer_runs_below(problem, min(map(coarse.run, found)))
 
 
 def test_plans_begin_on_a_network_for_runs_where_these_gain() -> None:

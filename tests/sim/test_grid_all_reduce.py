@@ -178,7 +178,7 @@ def test_the_search_prices_what_is_simulated() -> None:
         op_graph = one_all_reduce(size)
         strategy = data_parallel(op_graph, 16)
         job = lower_job(op_graph, cluster, degrees_of([strategy]))
-        coarse = _core.StrategyPrices(job, core).run(strategy)
+        coarse = _core.CoarseSimulator(job, core).run(strategy)
         exact = _core.simulate_iteration(job, core, strategy)[0]
         assert coarse == pytest.approx(exact, rel=1e-9)
 

@@ -13,42 +13,35 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
-from torch_topoopt.planner.options import DEFAULT_OPTIONS, PlanningOptions
+from torch_topoopt.planner.first_network import first_pair
+from torch_topoopt.planner.options import CONVERGED, DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
+from torch_topoopt.planner.search_problems import SearchProblems
 from torch_topoopt.search.as_in_starts import as_in_starts
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
 from torch_topoopt.search.descent import descend, descend_by_blocks
-from torch_topoopt.search.expert_strategies import expert_starts, experts_below, layer_runs_below
-from torch_topoopt.search.lowered_problem import LoweredProblem
 from torch_topoopt.search.lowering import lower_network
-from torch_topoopt.search.pipelines import planning_starts
-from torch_topoopt.search.problem import SearchProblem
-from torch_topoopt.search.strategies import check_memory, data_parallel, everywhere
-from torch_topoopt.search.strategy_space import check_strategy
+from torch_topoopt.search.strategies import data_parallel, everywhere
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import TwoLevelSearch
 from torch_topoopt.topology.routing.load_checks import validate_link_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network
     from torch_topoopt.planner.pricing import PricedPair, WiringMode
+    from torch_topoopt.planner.search_problems import Starts
     from torch_topoopt.search.chains import ChainProgress
     from torch_topoopt.search.strategies import Strategy
 
-    _Starts = dict[int, tuple[Strategy, ...]]  # by number of micro-batches
 
 _MUCH_SLOWER = 0.1  # than the best pair: a network that is not worth a search
-_WIRED_FOR = 3  # starts that a first network is wired for
-_EXPERTS_WIRED_FOR = 8  # and experts' strategies, where these may gain as much as
-_RUNS_WIRED_FOR = 4  # layers in runs: fast on an ideal switch, seldom on another network
-_WORTH_WIRING = 0.05
+_WIRED_FOR = 3  # strategies that a search has found
 _DESCENTS = 4  # from pairs of all rounds on few servers
 _FAILURES_ON_FEW = 1  # rounds on few servers that may gain little before the last one
-CONVERGED = 1e-3  # a round that gains less than this fraction is the last
 _CURVE_POINTS = 25  # samples of the search curve per round
 
 
@@ -126,21 +119,13 @@ class Planning:
         self._evaluations = options.evaluations_of(op_graph, cluster.servers)
         self._most_rounds = options.rounds_of(cluster.servers)
         self._on_progress = on_progress
-        self._lowered = LoweredProblem(op_graph, cluster, optimizer_factor=options.optimizer_factor)
-        self._pricing = PairPricing(self._lowered, options)
-        self._counts = options.micro_batch_counts(op_graph.batch_size)
-        for count in self._counts:
-            if op_graph.batch_size % count:
-                raise ValueError(
-                    f"micro_batches: {count} does not divide the batch of {op_graph.batch_size}"
-                )
+        self._problems = SearchProblems(op_graph, cluster, options)
+        self._pricing = PairPricing(self._problems.lowered, options)
         self._best: PricedPair | None = None
         self._pairs: list[PricedPair] = []  # of each round
         self._rounds: list[Round] = []
         self._samples: list[SearchSample] = []
         self._searching: tuple[TwoLevelSearch, Network, int] | None = None
-        self._problems: dict[int, SearchProblem] = {}  # by number of micro-batches
-        self._expert_starts: list[tuple[Network | None, int, tuple[Strategy, ...]]] = []
         self._candidates: list[Strategy] = []  # of the last search, the best first
         self._round = 1
         self._proposed = 0  # in all finished searches
@@ -184,13 +169,15 @@ class Planning:
     def _plan_data_parallel(self) -> None:
         """One round in which there is nothing to search but, in mode best, the network."""
         strategy = data_parallel(self._op_graph, self._cluster.servers)
-        for count in self._each(lambda count: (self._check(strategy, count),)):
+        for count in self._problems.of_each_count(
+            lambda count: (self._problems.check(strategy, count),)
+        ):
             pair = self._pricing.wired(strategy, self._options.mode, count)
             self._finish_round(pair, pair)
 
     def _plan_naively(self) -> None:
         """Topology after strategy."""
-        starts = self._each(self._starts)
+        starts = self._problems.of_each_count(self._problems.starts)
         all_servers = everywhere(self._op_graph, self._cluster.servers)
         default = self._pricing.wire(all_servers, self._options.first_mode, 1)
         for (count, begin), budget in zip(starts.items(), self._budgets(starts), strict=True):
@@ -202,12 +189,12 @@ class Planning:
     def _alternate(self) -> None:
         """Rounds of search and rewiring, which begin on the network for data parallelism, or on
         that of one of the starts."""
-        starts = self._each(self._starts)
+        starts = self._problems.of_each_count(self._problems.starts)
         all_servers = everywhere(self._op_graph, self._cluster.servers)
         default = self._pricing.wire(all_servers, self._options.first_mode, 1)
         networks = dict.fromkeys(starts, default)
         for count, begin in starts.items():
-            first = self._first_pair(default, begin, count)
+            first = first_pair(self._problems, self._pricing, default, begin, count)
             if first is not None:
                 networks[count] = first.network
                 starts[count] = tuple(dict.fromkeys((first.strategy, *begin)))
@@ -222,47 +209,8 @@ class Planning:
             networks = {count: self._pricing.wire(strategy, "best", count)}
             self._alternate_from(networks, starts, "best")
 
-    def _first_pair(
-        self, default: Network, starts: tuple[Strategy, ...], count: int
-    ) -> PricedPair | None:
-        """A start, or an expert's strategy, on a network of its own; None where the fastest start
-        on `default` is as fast.
-
-        A strategy that splits parameters may be slow on a network without its groups and pairs, and
-        no single change of it makes up for that. Only those that are fastest on an ideal switch are
-        wired for: no network does better.
-        """
-        if self._options.network is not None or self._options.ablation == "search-only":
-            return None
-        servers = self._cluster.servers
-        best_s = min(
-            self._pricing.price(start, default, count).iteration_s
-            for start in (*starts, *self._experts(default, starts, count))
-        )
-        first: PricedPair | None = None
-
-        def try_on_its_own(strategies: Iterable[Strategy]) -> None:
-            nonlocal best_s, first
-            for strategy in strategies:
-                pair = self._pricing.wired(strategy, self._options.first_mode, count)
-                if pair.iteration_s < best_s * (1 - CONVERGED):
-                    best_s, first = pair.iteration_s, pair
-
-        others = [start for start in starts if start != everywhere(self._op_graph, servers)]
-        fastest = sorted(others, key=lambda start: self._pricing.ideal_switch_s(start, count))
-        try_on_its_own(fastest[:_WIRED_FOR])
-        if self._options.strategy is None:
-            problem = self._problem(None, starts, count)
-            limit_s = best_s * (1 - _WORTH_WIRING)
-            if min(self._pricing.ideal_switch_s(start, count) for start in starts) < limit_s:
-                found = experts_below(problem, limit_s, _EXPERTS_WIRED_FOR)
-                try_on_its_own(strategy for strategy in found if strategy not in starts)
-            best_s *= 1 - _WORTH_WIRING
-            try_on_its_own(layer_runs_below(problem, best_s, _RUNS_WIRED_FOR))
-        return first
-
     def _alternate_from(
-        self, networks: Mapping[int, Network], starts: _Starts, mode: WiringMode
+        self, networks: Mapping[int, Network], starts: Starts, mode: WiringMode
     ) -> None:
         """Rounds that begin with searches on `networks`, until one gains little.
 
@@ -321,7 +269,7 @@ class Planning:
         done = self._proposed - self._proposed_before
         begin = self._below_pairs(lambda: self._report("search", done))
         network, count = begin.network, begin.micro_batches
-        problem = self._problem(network, (begin.strategy,), count)
+        problem = self._problems.problem(network, (begin.strategy,), count)
         strategy = descend(problem, self._evaluations, lambda: self._report("search", done))
         pair = self._pricing.price(strategy, network, count)
         for other in as_in_starts(problem, strategy, starts) if self._evaluations else ():
@@ -346,7 +294,7 @@ class Planning:
         near = sorted(chosen.values(), key=lambda pair: pair.iteration_s)[:_DESCENTS]
         found = descend_by_blocks(
             [
-                self._problem(None, (pair.strategy,), pair.micro_batches).changed(
+                self._problems.problem(None, (pair.strategy,), pair.micro_batches).changed(
                     lower_network(cluster, pair.network), (pair.strategy,)
                 )
                 for pair in near
@@ -434,80 +382,9 @@ class Planning:
     def _best_s(self) -> float:
         return self._best.iteration_s if self._best else math.inf
 
-    def _each(self, starts: Callable[[int], tuple[Strategy, ...]]) -> _Starts:
-        """The start for each number of micro-batches; raises ValueError if none has one."""
-        found: _Starts = {}
-        problem: ValueError | None = None
-        for count in self._counts:
-            try:
-                found[count] = starts(count)
-            except ValueError as error:
-                problem = problem or error
-        if not found:
-            assert problem is not None
-            raise problem
-        return found
-
-    def _budgets(self, starts: _Starts) -> list[int]:
+    def _budgets(self, starts: Starts) -> list[int]:
         """A round's proposals, shared out among the numbers of micro-batches."""
         return budgets(self._evaluations, len(starts))
-
-    def _starts(self, count: int) -> tuple[Strategy, ...]:
-        options = self._options
-        if options.strategy is not None:
-            return (self._check(options.strategy, count),)
-        found = planning_starts(
-            self._op_graph,
-            self._cluster,
-            options.executable,
-            dimensions=options.dimensions,
-            micro_batches=count,
-            optimizer_factor=options.optimizer_factor,
-        )
-        return tuple(dict.fromkeys((*found, *self._experts(None, found, count))))
-
-    def _check(self, strategy: Strategy, count: int) -> Strategy:
-        """Returns `strategy`, or raises ValueError if it is not legal or does not fit."""
-        options, cluster = self._options, self._cluster
-        check_strategy(self._op_graph, cluster.servers, strategy, micro_batches=count)
-        return check_memory(
-            self._op_graph,
-            cluster,
-            strategy,
-            micro_batches=count,
-            optimizer_factor=options.optimizer_factor,
-        )
-
-    def _problem(
-        self, network: Network | None, starts: tuple[Strategy, ...], count: int
-    ) -> SearchProblem:
-        """The search with `count` micro-batches; what does not change is lowered once."""
-        options = self._options
-        if count not in self._problems:
-            self._problems[count] = SearchProblem(
-                self._op_graph,
-                self._cluster,
-                network,
-                starts,
-                executable=options.executable,
-                dimensions=options.dimensions,
-                micro_batches=count,
-                optimizer_factor=options.optimizer_factor,
-            ).sharing(self._lowered)
-        return self._problems[count].changed(network, starts)
-
-    def _experts(
-        self, network: Network | None, starts: tuple[Strategy, ...], count: int
-    ) -> tuple[Strategy, ...]:
-        """Strategies that an expert would begin at on `network`, if that is to be chosen."""
-        if self._options.strategy is not None:
-            return ()
-        for of, with_count, found in self._expert_starts:
-            if of is network and with_count == count:
-                return found
-        found = expert_starts(self._problem(network, starts, count))
-        self._expert_starts.append((network, count, found))
-        return found
 
     def _search(
         self,
@@ -524,11 +401,11 @@ class Planning:
 
         On interruption, `fallback` has the best one so far.
         """
-        experts = self._experts(network, starts, count)
+        experts = self._problems.experts(network, starts, count)
         starts = tuple(dict.fromkeys((*starts, *experts)))
         others = tuple(dict.fromkeys((*others, *experts))) if others else ()
         search = TwoLevelSearch(
-            self._problem(network, starts, count).with_other_starts(others),
+            self._problems.problem(network, starts, count).with_other_starts(others),
             seed=self._options.seed + len(self._rounds) * 0x9E3779B97F4A7C15,
             options=self._options.search,
         )

@@ -87,10 +87,10 @@ def explain(
     job = lower_job(
         op_graph, cluster, degrees, micro_batches=micro_batches, optimizer_factor=optimizer_factor
     )
-    prices = _core.StrategyPrices(job, lower_network(cluster, network))
-    iteration_s = prices.run(strategy)
+    coarse = _core.CoarseSimulator(job, lower_network(cluster, network))
+    iteration_s = coarse.run(strategy)
     memory = Memory(op_graph, cluster, degrees, micro_batches, optimizer_factor=optimizer_factor)
-    changes = _Changes(op_graph, strategy, prices, memory)
+    changes = _Changes(op_graph, strategy, coarse, memory)
     found = []
     for i in chosen:
         others = [move for move in space.moves_of(i) if move.degrees != strategy[i].degrees]
@@ -125,18 +125,18 @@ def _nameless(operator: Operator) -> Operator:
 
 
 class _Changes:
-    """Changes of one operator of a strategy that `prices` has run."""
+    """Changes of one operator of a strategy that `coarse` has run."""
 
     def __init__(
         self,
         op_graph: OpGraph,
         strategy: Strategy,
-        prices: _core.StrategyPrices,
+        coarse: _core.CoarseSimulator,
         memory: Memory,
     ) -> None:
         self._op_graph = op_graph
         self._strategy = strategy
-        self._prices = prices
+        self._coarse = coarse
         self._memory = memory
 
     def best(self, index: int, move: SplitChoice) -> Alternative | None:
@@ -149,7 +149,7 @@ class _Changes:
             if _parts(self._op_graph, before, index, placement) > _MOST_PARTS:
                 return None
             after = (*before[:index], placement, *before[index + 1 :])
-            seconds = self._prices.propose(after)
+            seconds = self._coarse.propose(after)
             fits = self._memory.fits(after)
             made = Alternative(placement, seconds, fits)
             if best is None or _order(made) < _order(best):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Ablation = Literal["both", "search-only", "topology-only"]
 MicroBatches = int | tuple[int, ...] | Literal["auto"]
 MOST_AUTOMATIC = 32  # micro-batches
+CONVERGED = 1e-3  # a round that gains less than this fraction is the last
 ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
 
 

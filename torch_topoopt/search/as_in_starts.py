@@ -39,11 +39,11 @@ def as_in_starts(
     if not found:
         return ()
     job = problem.job((strategy, *found))
-    prices = problem.prices((strategy, *found))
-    limit_s = prices.run(strategy) * (1 + _SLACK)
+    coarse = problem.coarse_simulator((strategy, *found))
+    limit_s = coarse.run(strategy) * (1 + _SLACK)
     limit_bytes = memory_limit(problem.cluster)
     most_transfers = max(problem.max_transfers, transfer_count(problem.op_graph, strategy))
-    timed = sorted((prices.run(other), i) for i, other in enumerate(found))
+    timed = sorted((coarse.run(other), i) for i, other in enumerate(found))
     near = (found[i] for seconds, i in timed if seconds <= limit_s)
     fitting = (
         other

@@ -107,7 +107,7 @@ def _descent(problem: SearchProblem) -> _core.Descent:
         start=lowered["starts"][0],
         memory_limit_bytes=lowered["memory_limit_bytes"],
         max_transfers=lowered["max_transfers"],
-        **problem.priced(),
+        prices=problem.iteration_prices,
     )
 
 

@@ -126,8 +126,8 @@ def expert_starts(problem: SearchProblem, most: int = BEST_EXPERTS) -> tuple[Str
     By the coarse simulator, and not more than 5 % slower than the fastest of its starts; of those
     that are equally fast, the first. Runs of layers are left to `layer_runs_below`.
     """
-    prices, timed = _timed(problem, _EXPERTS)
-    limit_s = min(map(prices.run, problem.starts), default=math.inf) * _NEAR
+    coarse, timed = _timed(problem, _EXPERTS)
+    limit_s = min(map(coarse.run, problem.starts), default=math.inf) * _NEAR
     chosen: dict[float, Strategy] = {}
     for seconds, strategy in timed:
         time_s = float(f"{seconds:.6g}")
@@ -159,7 +159,7 @@ def layer_runs_below(
     """
     if not problem.starts:
         return _below(problem, limit_s, most, (_in_runs,))
-    fastest_s = min(map(problem.prices(problem.starts).run, problem.starts))
+    fastest_s = min(map(problem.coarse_simulator(problem.starts).run, problem.starts))
     return _below(problem, min(limit_s, fastest_s), most, (_in_runs,))
 
 
@@ -181,12 +181,12 @@ def _below(
 
 def _timed(
     problem: SearchProblem, families: Sequence[_Family]
-) -> tuple[_core.StrategyPrices, list[tuple[float, Strategy]]]:
+) -> tuple[_core.CoarseSimulator, list[tuple[float, Strategy]]]:
     """What fits, the fastest by the coarse simulator first; and that simulator."""
     found = tuple(_fitting(problem, families))
-    prices = problem.prices(found)
-    timed = sorted((prices.run(strategy), i) for i, strategy in enumerate(found))
-    return prices, [(seconds, found[i]) for seconds, i in timed]
+    coarse = problem.coarse_simulator(found)
+    timed = sorted((coarse.run(strategy), i) for i, strategy in enumerate(found))
+    return coarse, [(seconds, found[i]) for seconds, i in timed]
 
 
 def _fitting(problem: SearchProblem, families: Sequence[_Family]) -> dict[Strategy, str]:

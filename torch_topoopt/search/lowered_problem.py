@@ -58,7 +58,7 @@ class LoweredProblem:
             self._network = (network, core or lower_ideal_switch(self.cluster))
         return self._network[1]
 
-    def prices(
+    def iteration_prices(
         self, network: Network | _core.RoutedNetwork | None, micro_batches: int = 1
     ) -> _core.IterationPrices:
         """The known prices of strategies on `network`; equal Networks have the same."""

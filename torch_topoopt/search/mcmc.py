@@ -30,7 +30,9 @@ class StrategySearch:
         and as SearchProblem.lowered does.
         """
         self._problem = problem
-        self._core = _core.StrategySearch(**problem.lowered(seed), **problem.priced(), slack=slack)
+        self._core = _core.StrategySearch(
+            **problem.lowered(seed), prices=problem.iteration_prices, slack=slack
+        )
 
     def step(self, evaluations: int) -> SearchSample:
         """Judges that many proposals, without the interpreter lock; returns where the chain is."""

@@ -108,13 +108,14 @@ class SearchProblem:
         made.__dict__.update({k: v for k, v in self.__dict__.items() if k not in vars(made)})
         return made
 
-    def priced(self) -> dict[str, Any]:
-        """Further arguments of a chain at flow level."""
-        return {"prices": self._problem.prices(self.network, self.micro_batches)}
+    @property
+    def iteration_prices(self) -> _core.IterationPrices:
+        """What is known at flow level of strategies on the network."""
+        return self._problem.iteration_prices(self.network, self.micro_batches)
 
-    def prices(self, strategies: Sequence[Strategy]) -> _core.StrategyPrices:
+    def coarse_simulator(self, strategies: Sequence[Strategy]) -> _core.CoarseSimulator:
         """The coarse simulator on the network, for `strategies` that are legal."""
-        return _core.StrategyPrices(self.job(strategies), self.core_network)
+        return _core.CoarseSimulator(self.job(strategies), self.core_network)
 
     def job(self, strategies: Sequence[Strategy]) -> _core.Job:
         """The costs of what may be proposed and of `strategies`."""

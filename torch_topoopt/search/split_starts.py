@@ -159,10 +159,10 @@ def split_starts(
     if not fitting:
         return ()
     job = lower_job(op_graph, cluster, degrees_of([*fitting, *others]), micro_batches=micro_batches)
-    prices = _core.StrategyPrices(job, lower_ideal_switch(cluster))
+    coarse = _core.CoarseSimulator(job, lower_ideal_switch(cluster))
 
     def seconds(strategy: Strategy) -> float:
-        return prices.run(strategy)
+        return coarse.run(strategy)
 
     timed = sorted((seconds(strategy), i) for i, strategy in enumerate(fitting))
     limit_s = min(map(seconds, others), default=float("inf")) * _NEAR

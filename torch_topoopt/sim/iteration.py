@@ -78,7 +78,7 @@ def seconds_of(
     problem: LoweredProblem, network: Network | None, strategy: Strategy, micro_batches: int
 ) -> float:
     """The `iteration_s` of `price`; what `problem` knows already is not simulated again."""
-    prices = problem.prices(network, micro_batches)
+    prices = problem.iteration_prices(network, micro_batches)
     seconds = prices.find(strategy)
     if seconds is None:
         seconds, _, _, tasks = _simulated(problem, network, strategy, micro_batches)

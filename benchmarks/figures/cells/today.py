@@ -118,8 +118,8 @@ def _strategies(
     )
     named = expert_strategies(problem, runs=False)
     job = lower_job(graph, cluster, degrees_of(named.values()), micro_batches=micro_batches)
-    prices = _core.StrategyPrices(job, lower_ideal_switch(cluster))
+    coarse = _core.CoarseSimulator(job, lower_ideal_switch(cluster))
     fastest: dict[float, str] = {}
-    for seconds, name in sorted((prices.run(strategy), name) for name, strategy in named.items()):
+    for seconds, name in sorted((coarse.run(strategy), name) for name, strategy in named.items()):
         fastest.setdefault(float(f"{seconds:.6g}"), name)
     return {name: named[name] for name in list(fastest.values())[:most]}
