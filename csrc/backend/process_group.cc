@@ -40,7 +40,7 @@ GroupConfig reporting(GroupConfig config, const Session& session) {
 ProcessGroupTopoopt::ProcessGroupTopoopt(std::shared_ptr<Session> session, GroupConfig config,
                                          c10::intrusive_ptr<Options> options,
                                          c10::intrusive_ptr<c10d::Store> store, Splitter splitter,
-                                         bool in_place, bool blocking_wait)
+                                         bool in_place)
     : Backend(config.rank, static_cast<int>(config.ranks.size())),
       session_(std::move(session)),
       group_(Group::open(session_->endpoint(), reporting(std::move(config), *session_))),
@@ -49,8 +49,7 @@ ProcessGroupTopoopt::ProcessGroupTopoopt(std::shared_ptr<Session> session, Group
       splitter_(std::move(splitter)),
       store_(std::move(store)),
       in_place_allowed_(in_place),
-      in_place_(std::make_shared<InPlace>(in_place, session_->registersMemory())),
-      blocking_wait_(blocking_wait) {
+      in_place_(std::make_shared<InPlace>(in_place, session_->registersMemory())) {
   init();
   session_->groupOpened();
 }
@@ -108,10 +107,6 @@ void ProcessGroupTopoopt::shutdown() {
       std::lock_guard lock(store_mutex_);
       store_.reset();
     }
-    // Streams may wait for what has not begun.
-    if (const auto staged = blocking_wait_ ? nullptr : staging(false)) {
-      staged->awaitIdle(std::chrono::milliseconds(timeout_ms_.load()));
-    }
     group_->shutdown();
     if (!left_session_.exchange(true)) {
       session_->groupClosed(std::chrono::milliseconds(timeout_ms_.load()));
@@ -125,17 +120,9 @@ std::shared_ptr<Staging> ProcessGroupTopoopt::staging(bool create) {
   if (!staging_ && create) {
     staging_ = std::make_shared<Staging>([this](const std::string& why) { group_->abort(why); },
                                          [this] { return group_->error(); }, group_->landingBytes(),
-                                         in_place_, !blocking_wait_);
+                                         in_place_);
   }
   return staging_;
-}
-
-std::shared_ptr<StreamGates> ProcessGroupTopoopt::gatesOf(c10::Device device) {
-  if (blocking_wait_) return nullptr;
-  std::lock_guard lock(staging_mutex_);
-  auto& gates = gates_[device];
-  if (!gates) gates = std::make_shared<StreamGates>(device);
-  return gates;
 }
 
 void ProcessGroupTopoopt::awaitStaged() {

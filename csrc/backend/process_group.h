@@ -17,12 +17,10 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <unordered_map>
 #include <vector>
 
 #include "backend/session.h"
 #include "backend/staging.h"
-#include "backend/stream_gates.h"
 #include "backend/work.h"
 #include "collectives/group.h"
 
@@ -47,7 +45,7 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   // memory the host reaches are not copied.
   ProcessGroupTopoopt(std::shared_ptr<Session> session, GroupConfig config,
                       c10::intrusive_ptr<Options> options, c10::intrusive_ptr<c10d::Store> store,
-                      Splitter splitter, bool in_place, bool blocking_wait);
+                      Splitter splitter, bool in_place);
   ~ProcessGroupTopoopt() override;
 
   const std::string getBackendName() const override { return "topoopt"; }
@@ -135,8 +133,6 @@ class ProcessGroupTopoopt final : public c10d::Backend {
 
   // Made when the first tensors on an accelerator come, or nullptr.
   std::shared_ptr<Staging> staging(bool create);
-  // Where the works of device tensors let streams wait, or nullptr: they block the host.
-  std::shared_ptr<StreamGates> gatesOf(c10::Device device);
   // Before a collective of CPU tensors: those staged earlier come first on all ranks.
   void awaitStaged();
 
@@ -190,10 +186,8 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   std::shared_ptr<RecordedGroup> recorded_;  // set once, by recordedGroup()
   const bool in_place_allowed_;
   const std::shared_ptr<InPlace> in_place_;
-  const bool blocking_wait_;
   std::mutex staging_mutex_;
   std::shared_ptr<Staging> staging_;  // guarded by staging_mutex_
-  std::unordered_map<c10::Device, std::shared_ptr<StreamGates>> gates_;  // guarded, too
 };
 
 }  // namespace topoopt

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "backend/graph_recording.h"
+
 namespace topoopt {
 namespace {
 
@@ -106,7 +108,7 @@ size_t recordTensors(const Tensors& tensors, bool each, RecordedTensors& to) {
 }
 
 // A graph would repeat copies from and to host memory that no operation fills any more.
-void checkNotCapturing(const char* name, c10::Device device) {
+void checkRecordsNoGraph(const char* name, c10::Device device) {
   const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   TORCH_CHECK(!recordsGraph(stream), "topoopt: ", name, ": the stream of ", device,
               " is recording a graph, and operations go through the host; call it outside of the "
@@ -141,11 +143,11 @@ ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind
     terms_.limit = std::chrono::milliseconds(group.timeout_ms_.load());
   }
   if (device_) {
+    checkRecordsNoGraph(kind.name, *device_);
     terms_.synchronous = false;  // pieces are not started by the caller
-    checkNotCapturing(kind.name, *device_);
-    work_ = c10::make_intrusive<StagingWork>(
-        *device_, group.session_->pool(), group.getRank(), kind.type, kind.title, inputs, outputs,
-        group.group_->sequenceNumber(), group.gatesOf(*device_));
+    work_ = c10::make_intrusive<StagingWork>(*device_, group.session_->pool(), group.getRank(),
+                                             kind.type, kind.title, inputs, outputs,
+                                             group.group_->sequenceNumber());
   } else {
     if (kind.order == StagingOperation::Order::kCollective) group.awaitStaged();
     work_ = host_call_.emplace(group, kind, inputs, outputs, terms_, operations).work;

@@ -66,12 +66,11 @@ StagingOperation::StagingOperation(c10::Device device, Order order)
 
 Staging::Staging(std::function<void(const std::string&)> abort,
                  std::function<std::exception_ptr()> error, size_t landing_bytes,
-                 std::shared_ptr<InPlace> in_place, bool in_stream_order)
+                 std::shared_ptr<InPlace> in_place)
     : abort_(std::move(abort)),
       group_error_(std::move(error)),
       collectives_{kStagingBytes + 2 * landing_bytes},
       in_place_(std::move(in_place)),
-      in_stream_order_(in_stream_order),
       memory_{kStagingBytes + 2 * landing_bytes} {
   thread_ = quietThread([this] { loop(); });
 }
@@ -86,7 +85,6 @@ void Staging::submit(std::shared_ptr<StagingOperation> operation) {
   }
   if (operation->order == StagingOperation::Order::kCollective) ++collectives_submitted_;
   submitted_.push_back(std::move(operation));
-  idle_ = false;
   wake_->raised = true;
   wake_->changed.notify_one();
 }
@@ -95,11 +93,6 @@ void Staging::awaitStarted() {
   std::unique_lock lock(wake_->mutex);
   const uint64_t target = collectives_submitted_;
   started_.wait(lock, [&] { return collectives_started_ >= target; });
-}
-
-bool Staging::awaitIdle(std::chrono::milliseconds limit) {
-  std::unique_lock lock(wake_->mutex);
-  return idled_.wait_for(lock, limit, [&] { return idle_; });
 }
 
 void Staging::stop() {
@@ -122,7 +115,6 @@ void Staging::loop() {
   while (takeSubmitted()) {
     progress(collectives_);
     progress(messages_);
-    noteIdle();
     pause(interval);
   }
 }
@@ -143,12 +135,6 @@ bool Staging::takeSubmitted() {
     (message ? messages_ : collectives_).operations.push_back(std::move(operation));
   }
   return !stopping || busy();
-}
-
-void Staging::noteIdle() {
-  std::lock_guard lock(wake_->mutex);
-  idle_ = submitted_.empty() && !busy();
-  if (idle_) idled_.notify_all();
 }
 
 bool Staging::busy() const {
@@ -172,7 +158,6 @@ void Staging::pause(std::chrono::microseconds& interval) {
 
 bool Staging::awaitsDevice() const {
   for (const Lane* lane : {&collectives_, &messages_}) {
-    if (in_stream_order_ && !lane->operations.empty()) return true;
     for (const PiecePtr& piece : lane->pieces) {
       if (piece->stage != Stage::kStarted) return true;
       if (piece->slices && piece->slices->copyingIn()) return true;
@@ -197,8 +182,6 @@ void Staging::beginPieces(Lane& lane) {
       lane.next_piece = 0;
       continue;
     }
-    if (!mayBegin(*operation)) return;
-    if (operation->failed) continue;
     StagingPiece& next = operation->pieces[lane.next_piece];
     if (!std::exchange(next.placed, true)) in_place_->find(next.buffers);
     const size_t bytes = bytesOf(next);
@@ -258,19 +241,6 @@ void Staging::endPieces(Lane& lane) {
     } else {
       ++entry;
     }
-  }
-}
-
-// Or it has failed.
-bool Staging::mayBegin(StagingOperation& operation) {
-  if (!in_stream_order_) return true;
-  try {
-    operation.reached = operation.reached || operation.submitted.query();
-    return operation.reached;
-  } catch (const std::exception&) {
-    failOperation(operation, std::current_exception());
-    abort_(withoutBacktrace(std::current_exception()));
-    return true;
   }
 }
 
@@ -389,14 +359,14 @@ void Staging::copyBack(Piece& piece) {
   if (last) {
     for (const auto& [to, from] : operation.copies_back) copyTensor(to, from);
   }
-  const bool ends = last && !operation.failed;
-  if (ends && operation.work->retrieveOpType() == c10d::OpType::RECVANYSOURCE) {
-    operation.work->setSource(piece.work->sourceRank());
-  }
-  if (ends) operation.work->copyingBack(stream);
   piece.copied = recorded(stream);
   piece.stage = Stage::kCopyingBack;
-  if (ends) operation.work->complete(nullptr);
+  if (!last || operation.failed) return;
+  if (operation.work->retrieveOpType() == c10d::OpType::RECVANYSOURCE) {
+    operation.work->setSource(piece.work->sourceRank());
+  }
+  operation.work->copyingBack(stream);
+  operation.work->complete(nullptr);
 }
 
 void Staging::release(Lane& lane, Piece& piece) {
@@ -461,7 +431,6 @@ void Staging::failPiece(Piece& piece, std::exception_ptr error) {
 void Staging::failOperation(StagingOperation& operation, std::exception_ptr error) {
   settle(operation);
   if (std::exchange(operation.failed, true)) return;
-  operation.work->failing();
   operation.work->complete(std::move(error));
 }
 

@@ -92,12 +92,9 @@ class Staging {
  public:
   // `abort` ends the process group on all ranks, when a piece fails on this rank alone. `error` is
   // why the process group is unusable, or nullptr. `landing_bytes`: of a piece that lands while it
-  // runs; 0: there are none. `in_place` finds the tensors that are not copied. `in_stream_order`:
-  // streams may wait for operations whose copies back have not been enqueued. An operation behind
-  // such a wait begins when its stream has come there; side streams that waited for it would keep
-  // back the copies of the operation before.
+  // runs; 0: there are none. `in_place` finds the tensors that are not copied.
   Staging(std::function<void(const std::string&)> abort, std::function<std::exception_ptr()> error,
-          size_t landing_bytes, std::shared_ptr<InPlace> in_place, bool in_stream_order);
+          size_t landing_bytes, std::shared_ptr<InPlace> in_place);
   ~Staging();  // stops
 
   void submit(std::shared_ptr<StagingOperation> operation);
@@ -105,10 +102,6 @@ class Staging {
   // Returns when the collectives submitted so far have been started or have failed, for what is
   // started next must come after them on all ranks.
   void awaitStarted();
-
-  // Returns when all that has been submitted so far is over, on the device, too; or false, after
-  // `limit`.
-  bool awaitIdle(std::chrono::milliseconds limit);
 
   // Fails what has not been started. Not while holding the GIL, and after the process group has
   // ended, for it waits for what has been started.
@@ -156,7 +149,6 @@ class Staging {
 
   void loop();
   bool takeSubmitted();  // false when there is nothing left to do and never will be
-  void noteIdle();
   bool busy() const;
   void pause(std::chrono::microseconds& interval);
   void progress(Lane& lane);
@@ -170,7 +162,6 @@ class Staging {
   void release(Lane& lane, Piece& piece);
   void copySlices(Piece& piece);
   bool readyToStart(Piece& piece);
-  bool mayBegin(StagingOperation& operation);
   bool streamReached(Piece& piece);
   bool copied(Piece& piece);
   bool finished(Piece& piece);
@@ -193,8 +184,6 @@ class Staging {
   uint64_t collectives_submitted_ = 0;
   uint64_t collectives_started_ = 0;
   std::condition_variable started_;
-  bool idle_ = true;
-  std::condition_variable idled_;
   bool stopping_ = false;
 
   // The thread's own.
@@ -203,7 +192,6 @@ class Staging {
   Lane messages_{SIZE_MAX};
   std::unordered_map<c10::Device, Streams> streams_;
   const std::shared_ptr<InPlace> in_place_;
-  const bool in_stream_order_;
   StagingMemory memory_;
 
   std::mutex stop_mutex_;

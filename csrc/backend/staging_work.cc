@@ -10,42 +10,17 @@ namespace topoopt {
 StagingWork::StagingWork(c10::Device device, std::shared_ptr<CompletionPool> pool, int rank,
                          c10d::OpType type, const char* title,
                          const std::vector<at::Tensor>& inputs,
-                         const std::vector<at::Tensor>& outputs, uint64_t number,
-                         std::shared_ptr<StreamGates> gates)
-    : TopooptWork(std::move(pool), rank, type, title, inputs, outputs, number),
-      device_(device),
-      gates_(std::move(gates)) {}
+                         const std::vector<at::Tensor>& outputs, uint64_t number)
+    : TopooptWork(std::move(pool), rank, type, title, inputs, outputs, number), device_(device) {}
 
 void StagingWork::copyingBack(const c10::Stream& stream) {
   c10::Event event(device_.type());
   event.record(stream);
   stream_ = stream;
   copied_back_.emplace(std::move(event));
-  std::lock_guard lock(gate_mutex_);
-  settled_ = true;
-  if (gate_) gates_->openAfter(*gate_, stream);
-}
-
-void StagingWork::failing() {
-  std::lock_guard lock(gate_mutex_);
-  settled_ = true;
-  if (gate_) StreamGates::open(*gate_);
-}
-
-bool StagingWork::blockStream() {
-  const c10::impl::VirtualGuardImpl device(device_.type());
-  std::lock_guard lock(gate_mutex_);
-  if (settled_) return false;
-  if (!gate_) gate_ = gates_->take();
-  gates_->await(*gate_, device.getStream(device_));
-  return true;
 }
 
 bool StagingWork::wait(std::chrono::milliseconds timeout) {
-  const c10d::OpType type = retrieveOpType();
-  const bool asked_by_host =
-      timeout != kNoTimeout || type == c10d::OpType::BARRIER || type == c10d::OpType::RECVANYSOURCE;
-  if (gates_ && !asked_by_host && blockStream()) return true;
   TopooptWork::wait(timeout);
   const c10::impl::VirtualGuardImpl device(device_.type());
   copied_back_->block(device.getStream(device_));

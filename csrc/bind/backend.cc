@@ -104,10 +104,10 @@ std::shared_ptr<Session> makeSession(int rank, int size, std::vector<LinkSpec> l
 c10::intrusive_ptr<ProcessGroupTopoopt> makeGroup(
     std::shared_ptr<Session> session, GroupConfig config,
     c10::intrusive_ptr<ProcessGroupTopoopt::Options> options, c10::intrusive_ptr<c10d::Store> store,
-    ProcessGroupTopoopt::Splitter splitter, bool in_place, bool blocking_wait) {
+    ProcessGroupTopoopt::Splitter splitter, bool in_place) {
   return c10::make_intrusive<ProcessGroupTopoopt>(std::move(session), std::move(config),
                                                   std::move(options), std::move(store),
-                                                  std::move(splitter), in_place, blocking_wait);
+                                                  std::move(splitter), in_place);
 }
 
 // Its end waits for the reactor thread, which must not wait for Python.
@@ -445,17 +445,6 @@ PYBIND11_MODULE(_backend, module) {
       .def("perform_nocolor_split", [](ProcessGroupTopoopt&, const at::Device&) {})
       .def(py::init(&topoopt::makeGroup), py::arg("session").none(false), py::arg("config"),
            py::arg("options").none(false), py::arg("store"), py::arg("splitter"),
-           py::arg("in_place"), py::arg("blocking_wait"), no_gil,
-           "`in_place`: device tensors whose memory the host reaches are not copied. Without "
-           "`blocking_wait`, wait() lets streams of the device wait, and not the host.");
-  module.def(
-      "register_stream_waits",
-      [](const std::string& type, uintptr_t wait, uintptr_t write) {
-        topoopt::registerStreamWaits(c10::Device(type).type(),
-                                     {reinterpret_cast<topoopt::StreamWaits::Function>(wait),
-                                      reinterpret_cast<topoopt::StreamWaits::Function>(write)});
-      },
-      py::arg("device_type"), py::arg("wait"), py::arg("write"),
-      "For devices other than CUDA's: addresses of functions like cuStreamWaitValue32 (flags 0) "
-      "and cuStreamWriteValue32, by which their streams wait for host memory and write to it.");
+           py::arg("in_place"), no_gil,
+           "`in_place`: device tensors whose memory the host reaches are not copied.");
 }

@@ -32,7 +32,6 @@ _LARGE = 3 * (1 << 20) + 5  # float32 elements: thirteen slices, the last one sm
 # Seconds per kernel or copy, on the default streams and on all others: one is slow, then the other.
 _DELAYS = {"caller": (0.01, 0.0), "copies": (0.0, 0.01)}
 _MEMORIES = ("device", "host")
-_WAYS = ({"memory": "device"}, {"memory": "host"}, {"blocking_wait": False})
 
 
 @pytest.fixture(scope="session")
@@ -170,19 +169,13 @@ def _moves(delays: tuple[float, float], rank: int, world: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slow", "options"),
-    [
-        ("caller", {"memory": "device"}),
-        ("copies", {"memory": "device"}),
-        ("caller", {"memory": "host"}),
-        ("caller", {"blocking_wait": False}),
-    ],
+    ("slow", "memory"), [("caller", "device"), ("copies", "device"), ("caller", "host")]
 )
 @pytest.mark.parametrize("body", [_reductions, _moves])
 def test_every_operation_gives_the_right_values(
-    tmp_path: Path, library: Path, body: Any, slow: str, options: dict[str, Any]
+    tmp_path: Path, library: Path, body: Any, slow: str, memory: str
 ) -> None:
-    _run(library, tmp_path, partial(body, _DELAYS[slow]), **options)
+    _run(library, tmp_path, partial(body, _DELAYS[slow]), memory=memory)
 
 
 def _coalesced(rank: int, world: int) -> None:
@@ -239,9 +232,9 @@ def _messages(rank: int, world: int) -> None:
         _check("from the CPU, from any rank", got, _ramp(0, 100))
 
 
-@pytest.mark.parametrize("options", _WAYS)
-def test_messages(tmp_path: Path, library: Path, options: dict[str, Any]) -> None:
-    _run(library, tmp_path, _messages, **options)
+@pytest.mark.parametrize("memory", _MEMORIES)
+def test_messages(tmp_path: Path, library: Path, memory: str) -> None:
+    _run(library, tmp_path, _messages, memory=memory)
 
 
 # ---- order --------------------------------------------------------------------------------------
@@ -298,11 +291,11 @@ def _order(rank: int, world: int) -> None:
     _check("on the CPU", on_cpu, total * 5)
 
 
-@pytest.mark.parametrize("options", _WAYS)
+@pytest.mark.parametrize("memory", _MEMORIES)
 def test_an_operation_keeps_the_order_of_the_callers_stream(
-    tmp_path: Path, library: Path, options: dict[str, Any]
+    tmp_path: Path, library: Path, memory: str
 ) -> None:
-    _run(library, tmp_path, _order, **options)
+    _run(library, tmp_path, _order, memory=memory)
 
 
 def _blocking(rank: int, world: int) -> dict[str, int]:
@@ -457,6 +450,28 @@ def _bad_arguments(rank: int, world: int) -> None:
 
 def test_bad_arguments_raise_at_the_call(tmp_path: Path, library: Path) -> None:
     _run(library, tmp_path, _bad_arguments)
+
+
+def _recording(rank: int, world: int) -> str:
+    import lag
+
+    tensor = torch.zeros(1, device="lag")
+    lag.record_graphs(lag.knows_graphs)
+    try:
+        dist.all_reduce(tensor)
+        return "" if lag.knows_graphs else "torch does not ask devices whether they record graphs"
+    except RuntimeError as error:
+        message = str(error)
+    lag.record_graphs(False)
+    dist.all_reduce(tensor)  # what was refused does not count
+    return message
+
+
+def test_graphs_are_refused(tmp_path: Path, library: Path) -> None:
+    for message in _run(library, tmp_path, _recording):
+        if message.startswith("torch"):
+            pytest.skip(message)
+        assert "all_reduce: the stream of lag:0 is recording a graph" in message
 
 
 def _mismatch(rank: int, world: int) -> str:

@@ -61,7 +61,6 @@ def prepared_extension() -> Any:
     """The C++ backend, once the environment has been checked."""
     _check_log_level()
     _in_place_asked()
-    _blocking_wait_asked()
     return _extension()
 
 
@@ -127,14 +126,6 @@ def _in_place_asked() -> bool:
     if value not in ("auto", "copy"):
         raise RuntimeError(f"TOPOOPT_DEVICE_MEMORY: {value!r} is not one of auto, copy")
     return value == "auto"
-
-
-def _blocking_wait_asked() -> bool:
-    """Whether wait() blocks the host for operations on device tensors, or the stream alone."""
-    value = os.environ.get("TOPOOPT_BLOCKING_WAIT", "1")
-    if value not in ("0", "1"):
-        raise RuntimeError(f"TOPOOPT_BLOCKING_WAIT: {value!r} is not one of 0, 1")
-    return value == "1"
 
 
 def _create(options: Any, backend_options: Any) -> Any:
@@ -210,7 +201,6 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
         store,
         functools.partial(_split, weakref.ref(job), ranks),
         in_place=_in_place_asked(),
-        blocking_wait=_blocking_wait_asked(),
     )
     job.groups = {**_open_groups(job), config.channel: group}
     return group

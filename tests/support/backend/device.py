@@ -17,8 +17,6 @@ import torch
 import torch.distributed as dist
 from support.limits import limit_s
 
-from torch_topoopt.runtime.backend import prepared_extension
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -80,14 +78,13 @@ def on_device(
     body: Callable[[int, int], Any],
     backend: str = "cpu:topoopt,lag:topoopt",
     memory: str = "device",
-    blocking_wait: bool = True,
 ) -> Callable[[int, int], Any]:
     """`body` as a function for run_ranks, with the device loaded and the default group open.
 
     Its tensors are in `memory`: "device", "host" (which the host reaches, too) or "not there" (of
-    which the device says so, wrongly). Without `blocking_wait`, wait() lets streams wait alone.
+    which the device says so, wrongly).
     """
-    return functools.partial(_main, library, body, backend, memory, blocking_wait)
+    return functools.partial(_main, library, body, backend, memory)
 
 
 def _main(
@@ -95,15 +92,10 @@ def _main(
     body: Callable[[int, int], Any],
     backend: str,
     memory: str,
-    blocking_wait: bool,
     rank: int,
     world: int,
 ) -> Any:
-    device = load(library)
-    device.set_memory(memory)
-    if not blocking_wait:
-        os.environ["TOPOOPT_BLOCKING_WAIT"] = "0"
-        prepared_extension().register_stream_waits("lag", *device.stream_waits())
+    load(library).set_memory(memory)
     dist.init_process_group(backend)
     value = body(rank, world)
     dist.destroy_process_group()

@@ -211,11 +211,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
                                       : lag::Kind::kDevice;
   });
   module.attr("knows_graphs") = lag::kKnowsGraphs<c10::impl::DeviceGuardImplInterface>;
-  module.def("record_graphs", [](bool record) { lag::capturing = record; });
-  module.def("stream_waits", [] {  // for register_stream_waits of the backend
-    return std::pair(reinterpret_cast<uintptr_t>(&lag::waitValue),
-                     reinterpret_cast<uintptr_t>(&lag::writeValue));
-  });
+  module.def("record_graphs", [](bool record) { lag::recording = record; });
   module.def("fail_events", [](bool fail) { lag::events_fail = fail; });
   module.def("set_pinned_memory", [](bool available) { lag::pinned_memory = available; });
   module.def("pinned_bytes", [] { return lag::PinnedAllocator::instance().bytes(); });

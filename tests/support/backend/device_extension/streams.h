@@ -33,7 +33,7 @@ struct Counters {
 inline Counters counters;
 inline std::atomic<int> default_delay_us{0};
 inline std::atomic<int> pool_delay_us{0};
-inline std::atomic<bool> capturing{false};    // as a stream that records a graph
+inline std::atomic<bool> recording{false};    // as of streams that record a graph
 inline std::atomic<bool> events_fail{false};  // as those of a device that has failed
 
 // While it is shut, the streams other than the default ones begin nothing.
@@ -113,24 +113,6 @@ inline Queue& queue(const c10::Stream& stream) {
   return *entry;
 }
 
-// As cuStreamWaitValue32 of CUDA's driver, greater or equal, and cuStreamWriteValue32.
-inline int waitValue(void* stream, uint64_t address, uint32_t value, unsigned) {
-  const auto wait = [word = reinterpret_cast<uint32_t*>(address), value] {
-    while (static_cast<int32_t>(std::atomic_ref(*word).load() - value) < 0) {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-  };
-  static_cast<Queue*>(stream)->push(wait, false);
-  return 0;
-}
-inline int writeValue(void* stream, uint64_t address, uint32_t value, unsigned) {
-  const auto write = [word = reinterpret_cast<uint32_t*>(address), value] {
-    std::atomic_ref(*word).store(value);
-  };
-  static_cast<Queue*>(stream)->push(write, false);
-  return 0;
-}
-
 struct Event {
   std::mutex mutex;
   std::condition_variable changed;
@@ -188,9 +170,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     current_streams.at(stream.device_index()) = stream.id();
     return before;
   }
-  void* getStreamNativeHandle(const c10::Stream stream) const override { return &queue(stream); }
-  // Overrides from some version of torch on (see kKnowsGraphs).
-  bool isStreamCapturing(const c10::Stream&) const { return capturing; }
+  // Overrides, unless torch does not know graphs.
+  bool isStreamCapturing(const c10::Stream&) const { return recording; }
   bool queryStream(const c10::Stream& stream) const override { return queue(stream).idle(); }
   void synchronizeStream(const c10::Stream& stream) const override {
     ++counters.stream_synchronizations;
