@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+import torch.distributed.run
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.main import main
@@ -17,6 +18,7 @@ from torch_topoopt.launcher.run import wandb_log
 from torch_topoopt.plan import Placement, Plan
 
 if TYPE_CHECKING:
+    import argparse
     from pathlib import Path
 
 MakePlan = Callable[..., Plan]
@@ -206,6 +208,19 @@ def test_a_master_port_in_use_is_found_before_anything_starts(
         assert main(["run", "--servers", "4", "--master-port", port, "script.py"]) == 2
     assert f"master-port: {port} is in use; choose another" in capsys.readouterr().err
     assert not (folder / "runs").exists()
+
+
+def test_the_default_port_of_torchrun_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a number in some versions of torch, 2.11 among them, and None in others."""
+    get_args_parser = torch.distributed.run.get_args_parser
+
+    def as_in_torch_2_11() -> argparse.ArgumentParser:
+        options = get_args_parser()
+        options.set_defaults(master_port=29500)
+        return options
+
+    monkeypatch.setattr(torch.distributed.run, "get_args_parser", as_in_torch_2_11)
+    assert run_options.make_parser().get_default("master_port") is None
 
 
 def test_a_run_folder_that_holds_something_is_not_touched(
