@@ -4,7 +4,7 @@
 //
 // One thread copies; the collective runs on another, which never waits for the first: what needs a
 // slice that has not landed is tried again when one has. Landing never waits for the network, so
-// that waiting for it cannot close a circle.
+// that waiting for it cannot form a cycle.
 
 #pragma once
 

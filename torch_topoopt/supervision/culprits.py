@@ -209,18 +209,18 @@ class _AllDumps:
         return found
 
     def _deadlock(self, waits: list[_Wait]) -> Blame:
-        """All who are waited for wait themselves: one circle of them."""
+        """All who are waited for wait themselves: one cycle of them."""
         next_of = {wait.waiting: wait for wait in waits}
         path: list[int] = []
         rank = waits[0].waiting
         while rank not in path:
             path.append(rank)
             rank = next_of[rank].missing
-        circle = path[path.index(rank) :]
+        cycle = path[path.index(rank) :]
         steps = [
-            f"rank {r} waits for rank {next_of[r].missing} in {next_of[r].call}" for r in circle
+            f"rank {r} waits for rank {next_of[r].missing} in {next_of[r].call}" for r in cycle
         ]
-        return Blame("deadlock", tuple(sorted(circle)), f"a deadlock: {'; '.join(steps)}")
+        return Blame("deadlock", tuple(sorted(cycle)), f"a deadlock: {'; '.join(steps)}")
 
     def lost_links(self) -> list[Blame]:
         """Links that a rank has given up; frames go over others, where there are any.

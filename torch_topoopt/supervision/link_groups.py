@@ -75,7 +75,7 @@ class LinkGroup:
 def group_links(links: Sequence[LinkNow], servers: int) -> list[LinkGroup]:
     """Those that need attention first, one by one; few others one by one, many of them by stride.
 
-    A stride is how many servers further a link leads, around the circle. Links of one group
+    A stride is how many servers further a link leads, around the ring. Links of one group
     have one planned rate. Where strides are many as well (a network that is no union of strides),
     all links of one planned rate are a group.
     """
