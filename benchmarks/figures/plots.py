@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +29,7 @@ _STYLES = (
     ("#000000", ">"),
 )
 _NARROW = 1.5  # a range below this has no use for a logarithmic axis
+_FEW_TICKS = 4.0  # a range below this holds one power of ten at most, so all ticks have labels
 _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "figures",
@@ -89,7 +90,11 @@ def lines(
     if "y" in log and max(values) > _NARROW * min(values):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-        axes.yaxis.set_minor_formatter(FuncFormatter(_two_or_five))
+        if max(values) < _FEW_TICKS * min(values):
+            axes.yaxis.set_minor_locator(LogLocator(subs=(1.5, 2, 3, 4, 5, 6, 7, 8, 9)))
+            axes.yaxis.set_minor_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        else:
+            axes.yaxis.set_minor_formatter(FuncFormatter(_two_or_five))
     else:
         axes.set_ylim(0, 1.08 * max(values))
     axes.set_xlabel(x_label)
