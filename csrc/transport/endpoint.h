@@ -38,6 +38,7 @@
 #include "transport/descriptor.h"
 #include "transport/flow_limits.h"
 #include "transport/frame.h"
+#include "transport/interface_traffic.h"
 #include "transport/link.h"
 #include "transport/reactor.h"
 
@@ -466,6 +467,8 @@ class Endpoint final : private Link::Observer {
   JointWatch* jointOf(const OwnCable& cable) const;
   double plannedRate(const OwnCable& cable) const;
   double bestPart() const;
+  bool isCrowded(const OwnCable& cable) const;
+  std::optional<SendProgressCounters> progressOf(const OwnCable& cable);
   void watchRate(OwnCable& cable);
   void watchJointly(JointWatch& joint);
   void reportRate(OwnCable& cable, const RateWatch::Change& change);
@@ -516,6 +519,7 @@ class Endpoint final : private Link::Observer {
   int cables_held_ = 0;  // by so many, while circuits move
   Descriptor cables_event_;
   std::unique_ptr<CarrierWatch> carriers_;
+  InterfaceReader interfaces_;
   std::atomic<uint64_t> iteration_{0};
   IterationBytes own_iterations_;
   bool stopped_ = false;

@@ -118,11 +118,18 @@ int Endpoint::sendersAt(int interface) const {
   }));
 }
 
+// Acknowledgements wait, and what is sent does, while hosts send what they forward.
+bool Endpoint::isCrowded(const OwnCable& cable) const {
+  const JointWatch* const joint = jointOf(cable);
+  return joint != nullptr ? joint->rate.isCrowded() : cable.rate.isCrowded();
+}
+
 // Why what is sent does not arrive; nullptr if it does. A cable of which this is said twice within
 // a short time is used again only as long after as a slow one: small packets, with which it is
 // opened, may pass where large ones do not.
 const char* Endpoint::standstillOf(OwnCable& cable) {
-  const Acknowledged acknowledged = cable.link->acknowledged();
+  const Acknowledged acknowledged =
+      isCrowded(cable) ? Acknowledged::kAdvances : cable.link->acknowledged();
   cable.unanswered_ticks = acknowledged == Acknowledged::kNothing ? cable.unanswered_ticks + 1 : 0;
   cable.standing_ticks = acknowledged == Acknowledged::kAdvances ? 0 : cable.standing_ticks + 1;
   const auto limit =
@@ -237,6 +244,12 @@ double Endpoint::bestPart() const {
   return part;
 }
 
+std::optional<SendProgressCounters> Endpoint::progressOf(const OwnCable& cable) {
+  std::optional<SendProgressCounters> progress = cable.link->sendProgress();
+  if (progress) progress->interface = interfaces_.read(cable.interface);
+  return progress;
+}
+
 // A slow cable is reported to all ranks, whose groups change their rings.
 void Endpoint::watchRate(OwnCable& cable) {
   if (!cable.spec.sends) return;
@@ -252,14 +265,14 @@ void Endpoint::watchRate(OwnCable& cable) {
   // What a cable carries that shares its interface depends on what the others carry.
   if (senders > 1) return;
   const double usual = bestPart() * plannedRate(cable);
-  const auto change = cable.rate.look(cable.link->sendProgress(), now, usual);
+  const auto change = cable.rate.look(progressOf(cable), now, usual);
   if (change) reportRate(cable, *change);
 }
 
 void Endpoint::watchJointly(JointWatch& joint) {
   std::vector<std::optional<SendProgressCounters>> counters;
   for (const OwnCable* const each : joint.connections) {
-    counters.push_back(each->link->usable() ? each->link->sendProgress() : std::nullopt);
+    counters.push_back(each->link->usable() ? progressOf(*each) : std::nullopt);
   }
   const auto connections = static_cast<double>(joint.connections.size());
   const double usual = bestPart() * plannedRate(*joint.connections.front()) * connections;

@@ -51,6 +51,7 @@ std::optional<SendProgressCounters> sendProgressOf(int fd) {
       .lost = info.tcpi_total_retrans - std::min(twice, info.tcpi_total_retrans),
       .idle_lately = info.tcpi_delivery_rate_app_limited != 0 && !waits,
       .waits_in_network = waits,
+      .received_bytes = info.tcpi_bytes_received,
   };
 }
 
@@ -64,7 +65,8 @@ std::optional<SendProgressCounters> JointProgress::add(
     if (!counters[i]) continue;
     const SendProgressCounters& now = *counters[i];
     const bool anew = now.acknowledged_bytes < last_[i].acknowledged_bytes ||
-                      now.busy < last_[i].busy || now.segments < last_[i].segments;
+                      now.received_bytes < last_[i].received_bytes || now.busy < last_[i].busy ||
+                      now.segments < last_[i].segments;
     const SendProgressCounters before = anew ? SendProgressCounters{} : last_[i];
     any = true;
     sum_.acknowledged_bytes += now.acknowledged_bytes - before.acknowledged_bytes;
@@ -75,6 +77,8 @@ std::optional<SendProgressCounters> JointProgress::add(
     unblocked = std::max(unblocked, (now.busy - before.busy) - (now.blocked - before.blocked));
     sum_.idle_lately = sum_.idle_lately && now.idle_lately;
     sum_.waits_in_network = sum_.waits_in_network || now.waits_in_network;
+    sum_.received_bytes += now.received_bytes - before.received_bytes;
+    sum_.interface = now.interface;  // of all of them, or they are not judged
     last_[i] = now;
   }
   if (!any) return std::nullopt;
@@ -94,10 +98,25 @@ RateWatch::Progress::Progress(const Reading& from, const Reading& to)
             static_cast<double>(from.counters.acknowledged_bytes)),
       segments(static_cast<double>(to.counters.segments) -
                static_cast<double>(from.counters.segments)),
-      lost(static_cast<double>(to.counters.lost) - static_cast<double>(from.counters.lost)) {}
+      lost(static_cast<double>(to.counters.lost) - static_cast<double>(from.counters.lost)),
+      bytes_of_others(bytesOfOthers(from.counters, to.counters)) {}
+
+// What a connection sends again counts as others': it is little where a connection carries little.
+double RateWatch::bytesOfOthers(const SendProgressCounters& from, const SendProgressCounters& to) {
+  if (!from.interface || !to.interface) return 0.0;
+  const auto more = [](uint64_t before, uint64_t now) {
+    return now > before ? static_cast<double>(now - before) : 0.0;
+  };
+  const double sent = more(from.interface->sent_bytes, to.interface->sent_bytes) -
+                      more(from.acknowledged_bytes, to.acknowledged_bytes);
+  const double received = more(from.interface->received_bytes, to.interface->received_bytes) -
+                          more(from.received_bytes, to.received_bytes);
+  return std::max({sent, received, 0.0});
+}
 
 void RateWatch::restart() {
   readings_.clear();
+  crowded_ = false;
   slow_looks_ = lossy_looks_ = 0;
 }
 
@@ -136,14 +155,15 @@ void RateWatch::measure(const Progress& last) {
 std::optional<RateWatch::Change> RateWatch::judge(const Progress& last, bool idle_lately,
                                                   double usual, Clock::time_point now) {
   const double limit = kSlow * speed_ * usual;
+  crowded_ = usual > 0 && last.rateOfOthers() >= kSlow * usual;
   const Progress window(readings_.front(), readings_.back());
-  lossy_looks_ = losesPackets(window, limit) ? lossy_looks_ + 1 : 0;
+  lossy_looks_ = losesPackets(window, limit) && !crowded_ ? lossy_looks_ + 1 : 0;
   if (lossy_looks_ >= kLossyLooks) {
     return slow(window.rate(), usual, window.lost / window.segments, now);
   }
   const bool blocked = last.blocked_s > kUnblocked * last.elapsed_s;
   if (blocked || last.busyPart() < kAllTheTime || idle_lately) return std::nullopt;
-  slow_looks_ = last.rate() < limit ? slow_looks_ + 1 : 0;
+  slow_looks_ = last.rate() < limit && !crowded_ ? slow_looks_ + 1 : 0;
   if (slow_looks_ < kSlowLooks) return std::nullopt;
   return slow(last.rate(), usual, 0.0, now);
 }

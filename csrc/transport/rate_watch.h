@@ -4,7 +4,8 @@
 //
 // What a system counts of a connection (TCP_INFO) tells time in which the network was waited for
 // from time in which the application sent nothing, or the neighbour read nothing. So small
-// messages, pauses and slow neighbours are no evidence.
+// messages, pauses and slow neighbours are no evidence. Nor is a cable that others use, whose packets
+// this host or the neighbour forwards: the cable carries those.
 
 #pragma once
 
@@ -13,6 +14,8 @@
 #include <deque>
 #include <optional>
 #include <vector>
+
+#include "transport/interface_traffic.h"
 
 namespace topoopt {
 
@@ -27,6 +30,8 @@ struct SendProgressCounters {
   // Packets wait in the network now, and acknowledgements with them. A window of the neighbour that
   // is full for that reason does not say that the neighbour reads nothing.
   bool waits_in_network = false;
+  uint64_t received_bytes = 0;                  // from the neighbour
+  std::optional<InterfaceTraffic> interface{};  // over which the connection goes, if it is known
 };
 
 // Of a connected TCP socket; nullopt if the system does not count.
@@ -71,6 +76,9 @@ class RateWatch {
   // It has another path: whether it was slow, which it is no longer.
   bool trust();
   bool isSlow() const { return speed_ < 1; }
+  // Others held so much of the cable when it was looked at last, in one of its directions, that what
+  // this connection carries, or waits for, says nothing of the cable.
+  bool isCrowded() const { return crowded_; }
 
   // Another connection takes its place: the same counters begin anew.
   void restart();
@@ -90,13 +98,16 @@ class RateWatch {
     Progress(const Reading& from, const Reading& to);
     double busyPart() const { return busy_s / elapsed_s; }
     double rate() const { return bytes / busy_s; }
+    double rateOfOthers() const { return bytes_of_others / elapsed_s; }
 
     double elapsed_s, busy_s, blocked_s, bytes, segments, lost;
+    double bytes_of_others;  // in the direction in which there are more
   };
 
   void measure(const Progress& last);
   std::optional<Change> judge(const Progress& last, bool idle_lately, double usual,
                               Clock::time_point now);
+  static double bytesOfOthers(const SendProgressCounters& from, const SendProgressCounters& to);
   static bool losesPackets(const Progress& window, double limit);
   std::optional<Change> slow(double rate, double usual, double lost_part, Clock::time_point now);
 
@@ -108,6 +119,7 @@ class RateWatch {
   double measured_burst_ = 0;
   double best_burst_ = 0;
   double speed_ = 1;
+  bool crowded_ = false;
   int slow_looks_ = 0;   // one after the other
   int lossy_looks_ = 0;  // likewise
   Clock::time_point retry_{};

@@ -33,6 +33,9 @@ class Connection {
     const double segments = rate * busy * 0.2 / 1000;
     counters_.segments += static_cast<uint32_t>(segments);
     counters_.lost += static_cast<uint32_t>(segments * lost_part);
+    counters_.interface->sent_bytes += static_cast<uint64_t>((rate * busy + others_send) * 0.2);
+    counters_.received_bytes += static_cast<uint64_t>(receives * 0.2);
+    counters_.interface->received_bytes += static_cast<uint64_t>((receives + others_receive) * 0.2);
     const auto found = watch.look(counters_, now_, usual_elsewhere);
     if (!found) return std::nullopt;
     change = *found;
@@ -51,7 +54,7 @@ class Connection {
   void distrust() { EXPECT_LT(watch.distrust(now_), 0.01); }
 
   void replace() {
-    counters_ = {};
+    counters_ = {.interface = InterfaceTraffic{}};
     watch.restart();
   }
 
@@ -60,9 +63,12 @@ class Connection {
   double usual_elsewhere = 0;
   double lost_part = 0;
   bool waits_in_network = false;
+  double receives = 0;  // bytes a second
+  double others_send = 0;
+  double others_receive = 0;
 
  private:
-  SendProgressCounters counters_;
+  SendProgressCounters counters_{.interface = InterfaceTraffic{}};
   RateWatch::Clock::time_point now_{};
 };
 
@@ -228,6 +234,37 @@ TEST(RateWatch, ASlowConnectionIsTriedAnewEverLater) {
     before = looks;
   }
   EXPECT_EQ(connection.lookOften(50, 9e5), std::nullopt) << "it is as it was";
+}
+
+TEST(RateWatch, ACableThatCarriesPacketsOfOthersIsNotSlow) {
+  for (double Connection::* const others :
+       {&Connection::others_send, &Connection::others_receive}) {
+    Connection connection;
+    EXPECT_EQ(connection.lookOften(10, 1e6), std::nullopt);
+    EXPECT_FALSE(connection.watch.isCrowded());
+    connection.*others = 9e5;
+    connection.lost_part = 0.1;  // as where a queue is full
+    EXPECT_EQ(connection.lookOften(20, 1e5), std::nullopt);
+    EXPECT_TRUE(connection.watch.isCrowded());
+    connection.*others = 0;
+    connection.lost_part = 0;
+    EXPECT_NE(connection.lookOften(4, 1e5), std::nullopt) << "nobody else uses it";
+    EXPECT_FALSE(connection.watch.isCrowded());
+  }
+}
+
+TEST(RateWatch, WhatTheNeighbourSendsOnTheSameConnectionIsNoCrowd) {
+  Connection connection;
+  connection.receives = 1e6;
+  EXPECT_EQ(connection.lookOften(10, 1e6), std::nullopt);
+  EXPECT_NE(connection.lookOften(4, 1e5), std::nullopt);
+}
+
+TEST(RateWatch, AFewPacketsOfOthersAreNoCrowd) {
+  Connection connection;
+  connection.others_send = connection.others_receive = 1e5;
+  EXPECT_EQ(connection.lookOften(10, 1e6), std::nullopt);
+  EXPECT_NE(connection.lookOften(4, 1e5), std::nullopt);
 }
 
 TEST(RateWatch, ADistrustedConnectionIsTriedAnewEverLater) {
