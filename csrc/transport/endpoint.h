@@ -467,6 +467,7 @@ class Endpoint final : private Link::Observer {
   JointWatch* jointOf(const OwnCable& cable) const;
   double plannedRate(const OwnCable& cable) const;
   double bestPart() const;
+  bool isForwarded(const OwnCable& cable) const;
   bool isCrowded(const OwnCable& cable) const;
   std::optional<SendProgressCounters> progressOf(const OwnCable& cable);
   void watchRate(OwnCable& cable);

@@ -134,8 +134,10 @@ const char* Endpoint::standstillOf(OwnCable& cable) {
   cable.standing_ticks = acknowledged == Acknowledged::kAdvances ? 0 : cable.standing_ticks + 1;
   const auto limit =
       std::min<std::chrono::milliseconds>(kLongestStandstill, config_.silence_limit / 2);
-  const bool silent = cable.unanswered_ticks >= kMostUnansweredTicks * cablesAt(cable.interface);
   const bool stands = cable.standing_ticks * config_.cable_tick >= limit;
+  const bool silent =
+      cable.unanswered_ticks >= kMostUnansweredTicks * cablesAt(cable.interface) &&
+      (stands || !isForwarded(cable));
   if (!silent && !stands) return nullptr;
   const auto now = Reactor::Clock::now();
   const auto before = std::exchange(cable.last_standstill, std::optional(now));
@@ -222,6 +224,9 @@ Endpoint::JointWatch* Endpoint::jointOf(const OwnCable& cable) const {
   return found == joint_.end() ? nullptr : found->get();
 }
 
+// It goes over cables of others, by hosts that forward: packets wait wherever those are full.
+bool Endpoint::isForwarded(const OwnCable& cable) const { return plannedRate(cable) <= 0; }
+
 double Endpoint::plannedRate(const OwnCable& cable) const {
   return graph_->cables()[static_cast<size_t>(cable.spec.cable)].rate * kBytesPerSecondOfGbps;
 }
@@ -232,7 +237,7 @@ double Endpoint::plannedRate(const OwnCable& cable) const {
 double Endpoint::bestPart() const {
   double part = 0;
   const auto consider = [&part](const RateWatch& rate, double planned) {
-    if (planned <= 0) return;  // over cables of others
+    if (planned <= 0) return;
     part = std::max({part, rate.bestBytesPerSecond() / planned,
                      std::min(1.0, rate.bestBurstBytesPerSecond() / planned)});
   };
@@ -253,20 +258,17 @@ std::optional<SendProgressCounters> Endpoint::progressOf(const OwnCable& cable) 
 // A slow cable is reported to all ranks, whose groups change their rings.
 void Endpoint::watchRate(OwnCable& cable) {
   if (!cable.spec.sends) return;
-  const auto now = Reactor::Clock::now();
+  JointWatch* const joint = jointOf(cable);
   const int senders = sendersAt(cable.interface);
-  if (JointWatch* const joint = jointOf(cable)) {
-    // By itself a connection is only ever distrusted.
-    if (const auto again = cable.rate.look(std::nullopt, now)) reportRate(cable, *again);
-    const auto connections = static_cast<int>(joint->connections.size());
-    if (joint->connections.front() == &cable && senders <= connections) watchJointly(*joint);
-    return;
-  }
-  // What a cable carries that shares its interface depends on what the others carry.
-  if (senders > 1) return;
+  // What others carry decides what a cable carries that shares its interface, or is forwarded. By
+  // itself such a one is only ever distrusted, and tried anew.
+  const bool alone = joint == nullptr && senders <= 1 && !isForwarded(cable);
   const double usual = bestPart() * plannedRate(cable);
-  const auto change = cable.rate.look(progressOf(cable), now, usual);
+  const auto change =
+      cable.rate.look(alone ? progressOf(cable) : std::nullopt, Reactor::Clock::now(), usual);
   if (change) reportRate(cable, *change);
+  if (joint == nullptr || joint->connections.front() != &cable) return;
+  if (senders <= static_cast<int>(joint->connections.size())) watchJointly(*joint);
 }
 
 void Endpoint::watchJointly(JointWatch& joint) {

@@ -60,8 +60,7 @@ std::string textOf(const plan::Link& link) {
     return "server " + std::to_string(rank) + " port " + std::to_string(port);
   };
   if (link.source_port < 0) {
-    return "rank " + std::to_string(link.source) + " -> rank " + std::to_string(link.target) +
-           " of the same server";
+    return "rank " + std::to_string(link.source) + " -> rank " + std::to_string(link.target);
   }
   return end(link.source, link.source_port) + " -> " + end(link.target, link.target_port);
 }

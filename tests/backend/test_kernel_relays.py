@@ -13,12 +13,14 @@ from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
-from torch_topoopt.runtime import backend
+from torch_topoopt.runtime import backend, job
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 ELEMENTS = 50_000
+CROWDED_BYTES = 400_000
 
 
 def exchange(rank: int, world: int) -> dict[str, Any]:
@@ -47,6 +49,56 @@ def exchange(rank: int, world: int) -> dict[str, Any]:
     }
 
 
+def over_hosts(
+    servers: int, options: NetnsOptions, folder: Path, work: Callable[[int, int], Any]
+) -> list[Any]:
+    """What `work` returns on each server of a ring."""
+    plan = make_plan(servers, 2)
+    fabric = NetnsFabric(a_name(), options)
+    try:
+        plan.save(folder / "plan.json")
+        fabric.connect(plan).save(folder / "wiring.json")
+        return values(
+            run_bare_ranks(
+                servers,
+                work,
+                namespaces=[fabric.layout.namespace(server) for server in range(servers)],
+                store_address=fabric.management_address,
+                TOPOOPT_PLAN=str(folder / "plan.json"),
+                TOPOOPT_WIRING=str(folder / "wiring.json"),
+            )
+        )
+    finally:
+        fabric.close()
+
+
+def crowd(rank: int, world: int) -> int:
+    """Seconds of traffic of opposite servers, which fills the cables that neighbours send over."""
+    dist.init_process_group("topoopt")
+    sums, slow = dist.new_group(), 0
+    for _ in range(2):
+        sent = torch.full((world * CROWDED_BYTES,), rank, dtype=torch.uint8)
+        received = torch.empty_like(sent)
+        exchanged = dist.all_to_all_single(received, sent, async_op=True)
+        summed = torch.ones(CROWDED_BYTES // 4, dtype=torch.int32)
+        dist.all_reduce(summed, group=sums)
+        exchanged.wait()
+        assert received.view(world, -1)[:, 0].tolist() == list(range(world))
+        assert int(summed[0]) == world
+        slow += len(job.jobs[-1].session.slow_cables())
+    dist.destroy_process_group()
+    return slow
+
+
+def test_cables_that_are_full_of_what_hosts_forward_are_not_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_namespaces()
+    own_state(tmp_path, monkeypatch)
+    options = NetnsOptions(relay="kernel", gbps=0.01, lossless=True)
+    assert over_hosts(4, options, tmp_path, crowd) == [0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("relay", ["kernel", "user"])
 def test_servers_without_a_link_talk_through_relays(
     relay: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -54,22 +106,7 @@ def test_servers_without_a_link_talk_through_relays(
     require_namespaces()
     own_state(tmp_path, monkeypatch)
     plan = make_plan(6, 2)
-    fabric = NetnsFabric(a_name(), NetnsOptions(relay=relay))
-    try:
-        plan.save(tmp_path / "plan.json")
-        fabric.connect(plan).save(tmp_path / "wiring.json")
-        outcomes = values(
-            run_bare_ranks(
-                6,
-                exchange,
-                namespaces=[fabric.layout.namespace(server) for server in range(6)],
-                store_address=fabric.management_address,
-                TOPOOPT_PLAN=str(tmp_path / "plan.json"),
-                TOPOOPT_WIRING=str(tmp_path / "wiring.json"),
-            )
-        )
-    finally:
-        fabric.close()
+    outcomes = over_hosts(6, NetnsOptions(relay=relay), tmp_path, exchange)
     for rank, outcome in enumerate(outcomes):
         assert outcome["all_to_all"]
         assert outcome["all_reduce"] == 15
