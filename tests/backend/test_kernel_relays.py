@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ELEMENTS = 50_000
-CROWDED_BYTES = 400_000
+CROWDED_BYTES = 500_000
 
 
 def exchange(rank: int, world: int) -> dict[str, Any]:

@@ -339,7 +339,7 @@ void Network::replace(size_t cable) {
 void Network::move(size_t cable, int first) {
   const int dials = cables_[cable].a;
   ASSERT_TRUE(at(dials)->beginMove(static_cast<int>(cable)));
-  Path old{.near = std::move(paths_[cable].near), .far = std::move(paths_[cable].far)};
+  Path old{.wire = {}, .near = std::move(paths_[cable].near), .far = std::move(paths_[cable].far)};
   const auto [near, far] = fast_ ? fastPair() : connectedPair();
   paths_[cable].near.reset(dup(near));
   paths_[cable].far.reset(dup(far));
