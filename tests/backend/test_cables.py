@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 import subprocess
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import torch.distributed as dist
-from support.backend.ranks import make_plan, run_bare_ranks, values
+from support.backend.host_ranks import run_on_hosts
+from support.backend.ranks import make_plan
 from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
 from support.limits import limit_s
 
@@ -121,24 +123,8 @@ def run_on_cables(
 ) -> list[int]:
     """What `live` returns on each server of a ring of namespaces."""
     own_state(tmp_path, monkeypatch)
-    plan = make_plan(SERVERS, 2)
-    fabric = NetnsFabric(a_name(), NetnsOptions(relay="user"))
-    try:
-        plan.save(tmp_path / "plan.json")
-        fabric.connect(plan).save(tmp_path / "wiring.json")
-        return values(
-            run_bare_ranks(
-                SERVERS,
-                live,
-                namespaces=[fabric.layout.namespace(server) for server in range(SERVERS)],
-                store_address=fabric.management_address,
-                TOPOOPT_PLAN=str(tmp_path / "plan.json"),
-                TOPOOPT_WIRING=str(tmp_path / "wiring.json"),
-                **more,
-            )
-        )
-    finally:
-        fabric.close()
+    with contextlib.closing(NetnsFabric(a_name(), NetnsOptions(relay="user"))) as fabric:
+        return run_on_hosts(fabric, make_plan(SERVERS, 2), tmp_path, live, **more)
 
 
 def require_nft() -> None:

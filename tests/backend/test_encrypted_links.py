@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.backend.ranks import make_plan, require_tls, run_bare_ranks, run_ranks, values
+from support.backend.host_ranks import run_on_hosts
+from support.backend.ranks import make_plan, require_tls, run_ranks, values
 from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
 from support.limits import limit_s
 
@@ -134,20 +135,10 @@ def test_a_tap_sees_the_tensors_of_plain_links_and_not_those_of_encrypted_ones(
     require_namespaces()
     own_state(tmp_path, monkeypatch)
     secret = secrets.token_bytes(20)
-    plan = make_plan(SERVERS, 2)
+    plan, work = make_plan(SERVERS, 2), functools.partial(tapped, secret, lost)
     with contextlib.closing(NetnsFabric(a_name(), NetnsOptions(relay=relay))) as fabric:
-        plan.save(tmp_path / "plan.json")
-        fabric.connect(plan).save(tmp_path / "wiring.json")
-        outcomes = run_bare_ranks(
-            SERVERS,
-            functools.partial(tapped, secret, lost),
-            namespaces=[fabric.layout.namespace(server) for server in range(SERVERS)],
-            store_address=fabric.management_address,
-            TOPOOPT_PLAN=str(tmp_path / "plan.json"),
-            TOPOOPT_WIRING=str(tmp_path / "wiring.json"),
-            TOPOOPT_ENCRYPT=encrypt,
-        )
-        forwarded, shown = values(outcomes)[0]
+        answers = run_on_hosts(fabric, plan, tmp_path, work, TOPOOPT_ENCRYPT=encrypt)
+    forwarded, shown = answers[0]
     assert forwarded == ([2] if relay == "kernel" else [])
     assert shown == (PORTS if encrypt == "0" else set())
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from support.backend.ranks import make_plan, run_bare_ranks, values
+from support.backend.host_ranks import run_on_hosts
+from support.backend.ranks import make_plan
 from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
 
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
@@ -53,23 +55,8 @@ def over_hosts(
     servers: int, options: NetnsOptions, folder: Path, work: Callable[[int, int], Any]
 ) -> list[Any]:
     """What `work` returns on each server of a ring."""
-    plan = make_plan(servers, 2)
-    fabric = NetnsFabric(a_name(), options)
-    try:
-        plan.save(folder / "plan.json")
-        fabric.connect(plan).save(folder / "wiring.json")
-        return values(
-            run_bare_ranks(
-                servers,
-                work,
-                namespaces=[fabric.layout.namespace(server) for server in range(servers)],
-                store_address=fabric.management_address,
-                TOPOOPT_PLAN=str(folder / "plan.json"),
-                TOPOOPT_WIRING=str(folder / "wiring.json"),
-            )
-        )
-    finally:
-        fabric.close()
+    with contextlib.closing(NetnsFabric(a_name(), options)) as fabric:
+        return run_on_hosts(fabric, make_plan(servers, 2), folder, work)
 
 
 def crowd(rank: int, world: int) -> int:
