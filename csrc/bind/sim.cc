@@ -283,13 +283,12 @@ void addControl(RunOptions& options, const FlowProgram& program, ReconfigurableN
                 const std::optional<CircuitControl>& control) {
   if (!control) return;
   options.control_at_s = 0;
-  options.control =
-      Reconfigurer(network, program, control->window_s, control->delay_s,
-                   [choose = control->choose](double now_s, const Reconfigurer::Demand& demand) {
-                     const py::gil_scoped_acquire acquire;
-                     return choose(now_s, BytesOfPairs{demand})
-                         .cast<std::optional<Reconfigurer::Move>>();
-                   });
+  options.control = Reconfigurer(
+      network, program, control->window_s, control->delay_s,
+      [choose = control->choose](double now_s, const Reconfigurer::Demand& demand) {
+        const py::gil_scoped_acquire acquire;
+        return choose(now_s, BytesOfPairs{demand}).cast<std::optional<Reconfigurer::Move>>();
+      });
 }
 
 void bindSim(py::module_& module) {

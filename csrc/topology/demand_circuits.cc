@@ -38,9 +38,7 @@ class FreePorts {
 // Servers that circuits join, as sets with the least of them as their root.
 class Parts {
  public:
-  explicit Parts(int servers) : parent_(servers) {
-    std::iota(parent_.begin(), parent_.end(), 0);
-  }
+  explicit Parts(int servers) : parent_(servers) { std::iota(parent_.begin(), parent_.end(), 0); }
 
   int root(int server) {
     while (parent_[server] != server) {

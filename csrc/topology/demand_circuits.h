@@ -7,7 +7,7 @@
 
 namespace topoopt {
 
-using Circuit = std::pair<int, int>;                          // source, target
+using Circuit = std::pair<int, int>;                         // source, target
 using PairDemand = std::vector<std::pair<Circuit, double>>;  // bytes, in ascending order of pairs
 
 // The pair with the most bytes gets a circuit, and with `halve` its bytes count half for the next

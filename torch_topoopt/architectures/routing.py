@@ -110,7 +110,7 @@ class Routes:
         first, last = router[source], router[target]
         inner = self._router_loads(set(zip(first.tolist(), last.tolist(), strict=True)))
         nodes = self.topology.nodes
-        # Of each pair: the link to its first router, the links between routers, the link from there.
+        # Of each pair: the link to its first router, those between routers, the link from there.
         up, down = np.flatnonzero(first != source), np.flatnonzero(last != target)
         between = np.flatnonzero(first != last)
         row = np.searchsorted(
@@ -239,7 +239,9 @@ def _zipped(first: Ints, second: Ints) -> Iterable[Pair]:
 def _spans(first: Ints, lengths: Ints) -> Ints:
     """first[0], first[0] + 1, ..., `lengths[0]` of them, then those from first[1] on, ..."""
     before = np.cumsum(lengths) - lengths
-    return np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(first - before, lengths)
+    found: Ints = np.arange(int(lengths.sum()), dtype=np.int64)
+    found += np.repeat(first - before, lengths)
+    return found
 
 
 def _joined(arrays: Sequence[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:

@@ -114,7 +114,7 @@ class SearchProblem:
         return self._problem.iteration_prices(self.network, self.micro_batches)
 
     @property
-    def experts(self) -> LastMade:
+    def experts(self) -> LastMade[dict[Strategy, str]]:
         """What has been made of the model for experts' strategies."""
         return self._problem.experts
 

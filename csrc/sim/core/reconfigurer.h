@@ -17,7 +17,7 @@ namespace topoopt {
 // delay the new ones are there and all goes on. So nothing is lost to a move.
 class Reconfigurer {
  public:
-  using Pair = std::pair<int, int>;  // source, target
+  using Pair = std::pair<int, int>;                     // source, target
   using Demand = std::vector<std::pair<Pair, double>>;  // bytes, in ascending order of pairs
   struct Move {
     std::vector<std::pair<int, double>> rates;  // link, bits per second; 0: no circuit any more
@@ -45,7 +45,7 @@ class Reconfigurer {
   double resume(double now_s);
 
   ReconfigurableNetwork& network_;
-  std::vector<Pair> pairs_;       // ascending
+  std::vector<Pair> pairs_;         // ascending
   std::vector<int> pair_of_route_;  // index into pairs_
   int links_;
   double window_s_, delay_s_;
