@@ -8,6 +8,14 @@
 namespace topoopt {
 namespace {
 
+constexpr int kMost = 1 << 20;  // servers, and ports of each: more is a mistake
+
+void checkCount(const char* name, int count) {
+  if (count >= 0 && count <= kMost) return;
+  throw std::invalid_argument(std::string(name) + ": " + std::to_string(count) + " is not in 0.." +
+                              std::to_string(kMost));
+}
+
 void checkServers(int servers, Circuit pair) {
   for (int server : {pair.first, pair.second}) {
     if (server >= 0 && server < servers) continue;
@@ -97,6 +105,8 @@ std::vector<Circuit> circuitsFor(int servers, int degree, const PairDemand& dema
       return bytes != other.bytes ? bytes < other.bytes : pair > other.pair;
     }
   };
+  checkCount("servers", servers);
+  checkCount("degree", degree);
   std::vector<Waiting> heap;
   heap.reserve(demand.size());
   for (const auto& [pair, bytes] : demand) {
@@ -136,12 +146,14 @@ std::vector<Circuit> circuitsFor(int servers, int degree, const PairDemand& dema
 }
 
 void connectParts(int servers, std::vector<Circuit>& circuits, const PairDemand& demand) {
+  checkCount("servers", servers);
   std::vector<double> bytes;
   for (const Circuit& circuit : circuits) {
     checkServers(servers, circuit);
     bytes.push_back(bytesOf(demand, circuit));
   }
-  while (!circuits.empty()) {
+  // Each exchange joins two parts, unless some server sends on more circuits than it receives on.
+  for (int exchanges = 0; exchanges < servers && !circuits.empty(); ++exchanges) {
     const auto [first, second] = leastOfTwoParts(servers, circuits, bytes);
     if (first == second) return;
     std::swap(circuits[first].second, circuits[second].second);
