@@ -108,7 +108,7 @@ class CircuitMove:
 
 class CircuitControl:
     """
-    `choose(now_s, {(source, target): bytes})` is called at 0 and then every window; it returns a
+    `choose(now_s, waiting)`, with BytesOfPairs, is called at 0 and then every window; it returns a
     CircuitMove or None.
     """
     def __init__(
@@ -623,6 +623,17 @@ class AdaptiveRouting:
     @property
     def channels(self) -> int: ...
 
+class BytesOfPairs:
+    """
+    Bytes by ordered pair of servers.
+    """
+    def __init__(self, bytes: collections.abc.Mapping[tuple[int, int], float]) -> None: ...
+    def __len__(self) -> int: ...
+    def items(self) -> list[tuple[tuple[int, int], float]]:
+        """
+        ((source, target), bytes) in ascending order of pairs
+        """
+
 class ShortestPathLoads:
     """
     What edges carry if nodes send over paths of the fewest hops.
@@ -746,6 +757,17 @@ def balanced_colouring(
     A colour of each edge (source, target) of a bipartite multigraph.
     """
 
+def circuits_for(
+    servers: int,
+    degree: int,
+    unsatisfied: BytesOfPairs,
+    present: collections.abc.Sequence[tuple[int, int]],
+    halve: bool,
+) -> list[tuple[int, int]]:
+    """
+    Circuits for the pairs with the most bytes, then those of `present` that have ports
+    """
+
 def coloured_pairs(
     vertices: int,
     ends: collections.abc.Sequence[tuple[int, int]],
@@ -754,6 +776,13 @@ def coloured_pairs(
 ) -> list[int]:
     """
     The same of edges that are given as numbers of pairs (source, target).
+    """
+
+def connect_parts(
+    servers: int, circuits: collections.abc.Sequence[tuple[int, int]], unsatisfied: BytesOfPairs
+) -> list[tuple[int, int]]:
+    """
+    The circuits after two-edge replacement, which joins the parts of the network
     """
 
 def hop_matrix(

@@ -56,7 +56,8 @@ class FigureRun:
         cells = {figure.name: list(figure.cells(self.quick)) for figure in able}
         every = list(dict.fromkeys(cell for listed in cells.values() for cell in listed))
         results = {cell: kept for cell in every if (kept := store.known(cell)) is not None}
-        missing = [cell for cell in every if cell not in results]
+        # Longest first: a long cell that comes last runs alone.
+        missing = store.longest_first(cell for cell in every if cell not in results)
         waiting = able
         with _progress(self.console) as progress:
             bar = progress.add_task("cells", total=len(every), completed=len(results))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from typing import TYPE_CHECKING
 
 from figures.cell import Cell, CellResult
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -25,6 +27,21 @@ class CellStore:
             return CellResult(kept["row"], "", kept["cpu_s"], kept["wall_s"])
         except (FileNotFoundError, ValueError, KeyError):
             return None
+
+    def longest_first(self, cells: Iterable[Cell]) -> list[Cell]:
+        """`cells` in descending order of the processor time that they took before, with whatever
+        sources; those that were never computed come first."""
+        before: dict[tuple[str, str], float] = {}
+        for path in self._folder.glob("*.json"):
+            try:
+                kept = json.loads(path.read_text(encoding="utf-8"))
+                of = kept["function"], json.dumps(kept["parameters"], sort_keys=True)
+                before[of] = max(before.get(of, 0.0), kept["cpu_s"])
+            except (FileNotFoundError, ValueError, KeyError):
+                continue
+        return sorted(
+            cells, key=lambda cell: -before.get((cell.function, cell.arguments), math.inf)
+        )
 
     def add(self, cell: Cell, result: CellResult) -> None:
         """Keeps a result that has no error."""

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "bind/architectures.h"
+#include "bind/bytes_of_pairs.h"
 #include "bind/iteration.h"
 #include "sim/core/flow_program_reader.h"
 #include "sim/core/reconfigurer.h"
@@ -282,12 +283,12 @@ void addControl(RunOptions& options, const FlowProgram& program, ReconfigurableN
                 const std::optional<CircuitControl>& control) {
   if (!control) return;
   options.control_at_s = 0;
-  options.control =
-      Reconfigurer(network, program, control->window_s, control->delay_s,
-                   [choose = control->choose](double now_s, const Reconfigurer::Demand& demand) {
-                     const py::gil_scoped_acquire acquire;
-                     return choose(now_s, demand).cast<std::optional<Reconfigurer::Move>>();
-                   });
+  options.control = Reconfigurer(
+      network, program, control->window_s, control->delay_s,
+      [choose = control->choose](double now_s, const Reconfigurer::Demand& demand) {
+        const py::gil_scoped_acquire acquire;
+        return choose(now_s, BytesOfPairs{demand}).cast<std::optional<Reconfigurer::Move>>();
+      });
 }
 
 void bindSim(py::module_& module) {
@@ -298,9 +299,8 @@ void bindSim(py::module_& module) {
       .def(py::init(&toMove), py::arg("rates"), py::arg("source"), py::arg("target"),
            py::arg("latency_s"), py::arg("begin"), py::arg("link"), py::arg("load"));
   py::class_<CircuitControl>(module, "CircuitControl",
-                             "`choose(now_s, {(source, target): bytes})` is called at 0 and then "
-                             "every window; it returns a "
-                             "CircuitMove or None.")
+                             "`choose(now_s, waiting)`, with BytesOfPairs, is called at 0 and "
+                             "then every window; it returns a CircuitMove or None.")
       .def(py::init<double, double, py::function>(), py::arg("window_s"), py::arg("delay_s"),
            py::arg("choose"));
   module.def("run_flow_level", &runFlowLevel, py::arg("program"), py::arg("until_s"),

@@ -21,7 +21,7 @@ void bindSim(pybind11::module_& module);
 pybind11::dict runProgram(const FlowProgram& program, Network& network, RunOptions options,
                           const pybind11::object& keep_going);
 
-// Reconfigurer for Python: `choose(now_s, {(source, target): bytes})` gives a Move or None.
+// Reconfigurer for Python: `choose(now_s, BytesOfPairs)` gives a Move or None.
 struct __attribute__((visibility("hidden"))) CircuitControl {
   double window_s, delay_s;
   pybind11::function choose;

@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -13,6 +14,8 @@
 #include <vector>
 
 #include "bind/architectures.h"
+#include "bind/bytes_of_pairs.h"
+#include "topology/demand_circuits.h"
 #include "topology/hop_counts.h"
 #include "topology/ring_search.h"
 #include "topology/shortest_path_loads.h"
@@ -105,9 +108,40 @@ std::pair<std::vector<std::vector<int>>, Links> best(const RingSearch& search) {
   return {std::move(found.rings), std::move(found.links)};
 }
 
+Links circuitsOf(int servers, int degree, const BytesOfPairs& unsatisfied, const Links& present,
+                 bool halve) {
+  const py::gil_scoped_release release;
+  return circuitsFor(servers, degree, unsatisfied.bytes, present, halve);
+}
+
+Links connected(int servers, Links circuits, const BytesOfPairs& unsatisfied) {
+  const py::gil_scoped_release release;
+  connectParts(servers, circuits, unsatisfied.bytes);
+  return circuits;
+}
+
+void bindCircuits(py::module_& module) {
+  py::class_<BytesOfPairs>(module, "BytesOfPairs", "Bytes by ordered pair of servers.")
+      .def(py::init([](const std::map<std::pair<int, int>, double>& bytes) {
+             return BytesOfPairs{{bytes.begin(), bytes.end()}};
+           }),
+           py::arg("bytes"))
+      .def("__len__", [](const BytesOfPairs& pairs) { return pairs.bytes.size(); })
+      .def(
+          "items", [](const BytesOfPairs& pairs) { return pairs.bytes; },
+          "((source, target), bytes) in ascending order of pairs");
+  module.def("circuits_for", &circuitsOf, py::arg("servers"), py::arg("degree"),
+             py::arg("unsatisfied"), py::arg("present"), py::arg("halve"),
+             "Circuits for the pairs with the most bytes, then those of `present` that have ports");
+  module.def("connect_parts", &connected, py::arg("servers"), py::arg("circuits"),
+             py::arg("unsatisfied"),
+             "The circuits after two-edge replacement, which joins the parts of the network");
+}
+
 }  // namespace
 
 void bindTopology(py::module_& module) {
+  bindCircuits(module);
   module.def("hop_summary", &hopSummary, py::arg("servers"), py::arg("links"),
              "(sum of least hops over all ordered pairs, diameter, pairs without a path)");
   module.def("hop_matrix", &hopMatrix, py::arg("servers"), py::arg("links"),

@@ -63,6 +63,18 @@ def test_what_is_kept_is_found_by_function_parameters_and_sources(
     assert store.known(asked) is None
 
 
+def test_the_longest_cells_come_first_and_before_them_those_without_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [Cell.of("figures.cells.prices:of_parts", rates=[rate]) for rate in range(4)]
+    store = CellStore(tmp_path)
+    for asked, cpu_s in zip(cells, (1.0, 3.0, 2.0), strict=False):
+        store.add(asked, cell.CellResult({}, "", cpu_s, cpu_s))
+    monkeypatch.setattr(cell, "sources_digest", lambda module: "other sources")
+    ordered = [next(iter(of.parameters["rates"])) for of in store.longest_first(cells)]
+    assert ordered == [3, 1, 2, 0]
+
+
 def test_a_key_depends_on_what_the_cell_imports() -> None:
     sources = {path.name for path in cell.own_sources("figures.cells.networks")}
     assert sources == {"networks.py", "workloads.py"}

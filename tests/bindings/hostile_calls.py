@@ -125,6 +125,10 @@ def _networks() -> list[Call]:
         Call("ShortestPathLoads.of_pairs", _loads().of_pairs,
              (array(0, 2), array(1, 0), array(1.0, 2.0))),
         Call("hop_matrix", _core.hop_matrix, (2, links)),
+        Call("circuits_for", _core.circuits_for,
+             (3, 2, _core.BytesOfPairs({(0, 1): 5.0}), [(1, 2)], True)),
+        Call("connect_parts", _core.connect_parts,
+             (4, [(0, 1), (1, 0), (2, 3), (3, 2)], _core.BytesOfPairs({(0, 1): 5.0}))),
         Call("rerouted", _core.rerouted,
              (3, [(0, 1, 1.0), (1, 2, 1.0), (0, 2, 1.0)], [(0, 2, 5.0)], 0.01, 10)),
     ]  # fmt: skip

@@ -8,9 +8,9 @@ Circuits are directed: every server has `degree` transmitters and receivers.
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
 from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
 
 if TYPE_CHECKING:
     import random
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def choose_circuits(
     servers: int,
     degree: int,
-    unsatisfied: Mapping[Pair, float],
+    unsatisfied: Mapping[Pair, float] | _core.BytesOfPairs,
     rng: random.Random,
     *,
     present: Sequence[Pair] = (),
@@ -34,33 +34,19 @@ def choose_circuits(
     `unsatisfied` holds bytes by ordered pair. Ports that no demand asks for keep those of the
     circuits `present` that they have, where both ends are free. With `connect`,
     two-edge replacement makes the graph strongly connected where circuits use every port.
+    Raises ValueError for a pair with a server that is not there.
     """
-    transmit, receive = [degree] * servers, [degree] * servers
-    heap = [(-size, pair) for pair, size in unsatisfied.items() if size > 0]
-    heapq.heapify(heap)
-    circuits: list[Pair] = []
-    left = servers * degree
-    while heap and left:
-        size, (source, target) = heap[0]
-        if not (transmit[source] and receive[target]):
-            heapq.heappop(heap)
-            continue
-        transmit[source] -= 1
-        receive[target] -= 1
-        left -= 1
-        circuits.append((source, target))
-        heapq.heapreplace(heap, (size / 2 if halve else size, (source, target)))
-    kept = Counter(circuits)
-    for source, target in present:
-        if kept[source, target]:
-            kept[source, target] -= 1  # that one is chosen already
-        elif transmit[source] and receive[target]:
+    if not isinstance(unsatisfied, _core.BytesOfPairs):
+        unsatisfied = _core.BytesOfPairs(unsatisfied)
+    circuits = _core.circuits_for(servers, degree, unsatisfied, present, halve)
+    if len(circuits) < servers * degree:
+        transmit, receive = [degree] * servers, [degree] * servers
+        for source, target in circuits:
             transmit[source] -= 1
             receive[target] -= 1
-            circuits.append((source, target))
-    _fill(circuits, transmit, receive, rng)
+        _fill(circuits, transmit, receive, rng)
     if connect:
-        _connect(servers, circuits, unsatisfied)
+        circuits = _core.connect_parts(servers, circuits, unsatisfied)
     return sorted(circuits)
 
 
@@ -89,44 +75,3 @@ def _fill(
             source, target = circuits[i := rng.choice(around)]
             circuits[i] = (source, server)
             circuits.append((server, target))
-
-
-def _connect(servers: int, circuits: list[Pair], unsatisfied: Mapping[Pair, float]) -> None:
-    """Two-edge replacement (OWAN): exchanges the targets of two circuits in different parts.
-
-    Every server sends and receives on as many circuits, so each part is one closed walk, and the
-    exchange joins the two walks. The circuits with the least bytes are taken.
-    """
-    while True:
-        part = _parts(servers, circuits)
-        least: dict[int, int] = {}
-        for i, pair in enumerate(circuits):
-            label = part[pair[0]]
-            other = least.get(label)
-            if other is None or _bytes(unsatisfied, pair) < _bytes(unsatisfied, circuits[other]):
-                least[label] = i
-        if len(least) < 2:
-            return
-        first, second = list(least.values())[:2]
-        (a, b), (c, d) = circuits[first], circuits[second]
-        circuits[first], circuits[second] = (a, d), (c, b)
-
-
-def _bytes(unsatisfied: Mapping[Pair, float], pair: Pair) -> float:
-    return unsatisfied.get(pair, 0.0)
-
-
-def _parts(servers: int, circuits: list[Pair]) -> list[int]:
-    """For every server a label that it shares with those that circuits join it to."""
-    label = list(range(servers))
-
-    def root(server: int) -> int:
-        while label[server] != server:
-            label[server] = label[label[server]]
-            server = label[server]
-        return server
-
-    for source, target in circuits:
-        a, b = root(source), root(target)
-        label[max(a, b)] = min(a, b)
-    return [root(server) for server in range(servers)]

@@ -107,38 +107,35 @@ class Routes:
         source = np.array([a for a, _ in wanted], dtype=np.int64)
         target = np.array([b for _, b in wanted], dtype=np.int64)
         router = np.array(self.router, dtype=np.int64)
-        inner = self._router_loads({(int(router[a]), int(router[b])) for a, b in wanted})
-        row = {pair: i for i, pair in enumerate(zip(inner.source, inner.target, strict=True))}
-        edges: list[Ints] = []
-        loads: list[Floats] = []
-        latency_s = np.zeros(len(wanted))
-        one = np.ones(1)
-        for i, (a, b) in enumerate(wanted):
-            parts: list[tuple[Ints, Floats]] = []
-            if router[a] != a:
-                up = self.index[a, int(router[a])]
-                parts.append((np.array([up]), one))
-                latency_s[i] += self.latency_s[up]
-            if router[a] != router[b]:
-                k = row[router[a], router[b]]
-                span = slice(inner.begin[k], inner.begin[k + 1])
-                parts.append((inner.edge[span], inner.load[span]))
-                latency_s[i] += inner.latency_s[k]
-            if router[b] != b:
-                down = self.index[int(router[b]), b]
-                parts.append((np.array([down]), one))
-                latency_s[i] += self.latency_s[down]
-            edges.append(np.concatenate([edge for edge, _ in parts]))
-            loads.append(np.concatenate([load for _, load in parts]))
-        begin = np.concatenate([[0], np.cumsum([len(edge) for edge in edges])]).astype(np.int64)
-        return PairLoads(
-            source,
-            target,
-            latency_s,
-            begin,
-            _joined(edges, np.int64),
-            _joined(loads, np.float64),
+        first, last = router[source], router[target]
+        inner = self._router_loads(set(zip(first.tolist(), last.tolist(), strict=True)))
+        nodes = self.topology.nodes
+        # Of each pair: the link to its first router, those between routers, the link from there.
+        up, down = np.flatnonzero(first != source), np.flatnonzero(last != target)
+        between = np.flatnonzero(first != last)
+        row = np.searchsorted(
+            inner.source * nodes + inner.target, first[between] * nodes + last[between]
         )
+        counts = np.zeros(len(wanted), dtype=np.int64)
+        counts[between] = np.diff(inner.begin)[row]
+        ups = np.zeros(len(wanted), dtype=np.int64)
+        ups[up] = 1
+        lengths = ups + counts
+        lengths[down] += 1
+        begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        edge = np.zeros(int(begin[-1]), dtype=np.int64)
+        load = np.ones(int(begin[-1]))
+        latency_s = np.zeros(len(wanted))
+        edge[begin[up]] = [self.index[pair] for pair in _zipped(source[up], first[up])]
+        latency_s[up] += self.latency_s[edge[begin[up]]]
+        at = _spans((begin[:-1] + ups)[between], counts[between])
+        of = _spans(inner.begin[row], counts[between])
+        edge[at], load[at] = inner.edge[of], inner.load[of]
+        latency_s[between] += inner.latency_s[row]
+        ends = begin[1:][down] - 1
+        edge[ends] = [self.index[pair] for pair in _zipped(last[down], target[down])]
+        latency_s[down] += self.latency_s[edge[ends]]
+        return PairLoads(source, target, latency_s, begin, edge, load)
 
     def _router_loads(self, pairs: set[Pair]) -> PairLoads:
         """The same between attachment switches."""
@@ -212,9 +209,12 @@ class Routes:
             at = level == hops
             np.maximum.at(latest, start[at], latest[end[at]] + self.latency_s[nearer[at]])
         loads = (visits[start] * split[:, None]).T
+        of_source, used = np.nonzero(loads)
+        edges, parts = nearer[used], loads[of_source, used]
+        ends = np.searchsorted(of_source, np.arange(len(sources) + 1)).tolist()
         for i, source in enumerate(sources):
-            used = np.flatnonzero(loads[i])
-            rows[source, target] = nearer[used], loads[i, used], float(latest[source])
+            span = slice(ends[i], ends[i + 1])
+            rows[source, target] = edges[span], parts[span], float(latest[source])
 
     def distances_to(self, target: int) -> Ints:
         """Least hops from every node to `target`; -1 where there is no path."""
@@ -230,6 +230,18 @@ class Routes:
             round(edge_bytes[edge] * link.gbps * BYTES_PER_GBPS / self.bytes_per_s[edge])
             for edge, link in zip(self._edge_of_link, self.topology.links, strict=True)
         )
+
+
+def _zipped(first: Ints, second: Ints) -> Iterable[Pair]:
+    return zip(first.tolist(), second.tolist(), strict=True)
+
+
+def _spans(first: Ints, lengths: Ints) -> Ints:
+    """first[0], first[0] + 1, ..., `lengths[0]` of them, then those from first[1] on, ..."""
+    before = np.cumsum(lengths) - lengths
+    found: Ints = np.arange(int(lengths.sum()), dtype=np.int64)
+    found += np.repeat(first - before, lengths)
+    return found
 
 
 def _joined(arrays: Sequence[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:

@@ -121,7 +121,7 @@ class MovingCircuits:
     def _bits_per_s(self, circuits: int) -> float:
         return circuits * self.cluster.link_gbps * 1e9
 
-    def _choose(self, now_s: float, waiting: dict[Pair, float]) -> _core.CircuitMove | None:
+    def _choose(self, now_s: float, waiting: _core.BytesOfPairs) -> _core.CircuitMove | None:
         if not self.phases:
             self.phases.append(self._first)
             return self._move(Counter(dict.fromkeys(self._link, 1)))

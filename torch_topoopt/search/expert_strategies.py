@@ -38,7 +38,7 @@ from torch_topoopt.search.strategies import (
 from torch_topoopt.search.traffic import transfer_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from torch_topoopt import _core
     from torch_topoopt.plan import ParameterKind
@@ -189,11 +189,20 @@ def _timed(
     return coarse, [(seconds, found[i]) for seconds, i in timed]
 
 
-def _fitting(problem: SearchProblem, families: Sequence[_Family]) -> dict[Strategy, str]:
-    """All of `families` that fit into memory and can be executed, with their names."""
+def _fitting(problem: SearchProblem, families: Sequence[_Family]) -> Mapping[Strategy, str]:
+    """All of `families` that fit into memory and can be executed, with their names; made once for
+    networks whose rings are in the same order."""
     if problem.cluster.servers == 1:
         return {}
     case = _Case.of(problem)
+    key = (
+        *(case.orders, tuple(families), problem.micro_batches, problem.dimensions),
+        *(problem.executable, problem.optimizer_factor),
+    )
+    return problem.experts.get(key, lambda: _made(problem, case, families))
+
+
+def _made(problem: SearchProblem, case: _Case, families: Sequence[_Family]) -> dict[Strategy, str]:
     made: dict[Strategy, str] = {}
     for family in families:
         for name, strategy in family(case):

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from torch_topoopt import _core
 from torch_topoopt.search.lowering import lower_ideal_switch, lower_job, lower_network
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Degrees, Network
+    from torch_topoopt.search.strategies import Strategy
+
+
+_Made = TypeVar("_Made")
+
+
+class LastMade(Generic[_Made]):
+    """What was made last, by the key that it was made for."""
+
+    _KEPT = 8
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, _Made] = {}
+
+    def get(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
+        """What is known for `key`, or else what `make` gives."""
+        found = self._made.pop(key) if key in self._made else make()
+        self._made[key] = found
+        if len(self._made) > self._KEPT:
+            del self._made[next(iter(self._made))]
+        return found
 
 
 class LoweredProblem:
@@ -34,6 +55,7 @@ class LoweredProblem:
         self._prices: dict[
             tuple[Network | _core.RoutedNetwork | None, int], _core.IterationPrices
         ] = {}
+        self.experts: LastMade[dict[Strategy, str]] = LastMade()
 
     def job(self, degrees: Iterable[Degrees], micro_batches: int = 1) -> _core.Job:
         """The costs for at least these `degrees`; raises ValueError for an unknown accelerator."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Degrees, Network
-from torch_topoopt.search.lowered_problem import LoweredProblem
+from torch_topoopt.search.lowered_problem import LastMade, LoweredProblem
 from torch_topoopt.search.lowering import (
     degrees_of,
     memory_limit,
@@ -112,6 +112,11 @@ class SearchProblem:
     def iteration_prices(self) -> _core.IterationPrices:
         """What is known at flow level of strategies on the network."""
         return self._problem.iteration_prices(self.network, self.micro_batches)
+
+    @property
+    def experts(self) -> LastMade[dict[Strategy, str]]:
+        """What has been made of the model for experts' strategies."""
+        return self._problem.experts
 
     def coarse_simulator(self, strategies: Sequence[Strategy]) -> _core.CoarseSimulator:
         """The coarse simulator on the network, for `strategies` that are legal."""

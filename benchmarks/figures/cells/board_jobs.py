@@ -139,10 +139,11 @@ def utilisations(
 def tree_fractions(
     *, law: str, columns: int, rows: int, mixes: int, variant: str, per_leaf: int, seed: int
 ) -> dict[str, list[float]]:
-    """Of the bytes that enter trees those that cross an upper level, mix by mix."""
+    """Of the bytes that enter trees those that cross an upper level, and the share of boards that
+    jobs have, mix by mix."""
     found: dict[str, list[float]] = {"all-to-all": [], "AllReduce": [], "utilisation": []}
     for allocation in allocations(law, columns, rows, mixes, variant, 0, seed):
-        places = list(allocation.placed.values())
+        places = list(allocation.validate().placed.values())
         to_all = total(all_to_all_bytes(own, per_leaf) for own in places)
         reduced = total(all_reduce_bytes(own, per_leaf) for own in places)
         found["all-to-all"].append(round(to_all.fraction, 6))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PER_SERVER = 4
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def graph_of(model: str, servers: int, batch: int | None = None) -> OpGraph:
     """The model with `batch` samples (default: List 1's) on each accelerator."""
     accelerators = servers * PER_SERVER

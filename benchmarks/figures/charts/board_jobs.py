@@ -34,6 +34,7 @@ _MESHES = {
 _LARGE = dict(list(_MESHES.items())[2:])
 _BLUE = [[1, 1], [1, 4], [2, 1], [2, 4], [3, 1], [3, 4], [4, 1], [4, 4]]
 _YELLOW = [[1, 1], [1, 2], [1, 4], [2, 1], [2, 2], [2, 4], [4, 1], [4, 2], [4, 4]]
+_DRAWN = (*VARIANTS, *BOUNDS)
 _LOCAL = ("transpose + aspect + sort", "transpose + aspect + sort + locality")
 _FAILING = ("transpose + aspect", "transpose + aspect + sort", "ours, transpose + aspect")
 _FAILING_BOUND = "bound, transpose + aspect"  # where all subsets of rows can be looked at
@@ -113,21 +114,30 @@ def _make_sizes(results: Results, quick: bool) -> Made:
 
 
 def _used(quick: bool) -> list[Cell]:
-    return [
+    """The allocations of `_crossing` are not made again."""
+    made = [] if quick else _crossing(quick)
+    kept = {(c.parameters["law"], _name_of(c.parameters), c.parameters["variant"]) for c in made}
+    return made + [
         Cell.of(f"{_CELLS}:utilisations", limit_s=3000.0, law=law, columns=columns, rows=rows,
                 mixes=20 if quick else 1000, variant=variant, failed=0, seed=0)
-        for law, meshes in (("powers", _MESHES), ("uniform", _MESHES))
-        for columns, rows in meshes.values()
-        for variant in (*VARIANTS, *BOUNDS)
+        for law in ("powers", "uniform")
+        for mesh, (columns, rows) in _MESHES.items()
+        for variant in _DRAWN
+        if (law, mesh, variant) not in kept
     ]  # fmt: skip
 
 
 def _make_used(results: Results, quick: bool) -> Made:
-    values = {(p["law"], _name_of(p), p["variant"]): row for p, row in results}
+    found = {
+        (p["law"], _name_of(p), p["variant"]): row if isinstance(row, list) else row["utilisation"]
+        for p, row in results
+    }
+    ordered = ((law, m, v) for law in ("powers", "uniform") for m in _MESHES for v in _DRAWN)
+    values = {key: found[key] for key in ordered}
 
     def draw(canvas: Canvas) -> None:
         for axes, mesh in zip(canvas.subplots(2, 2).flat, _MESHES, strict=True):
-            _violins(axes, {v: values["powers", mesh, v] for v in (*VARIANTS, *BOUNDS)})
+            _violins(axes, {v: values["powers", mesh, v] for v in _DRAWN})
             axes.set_title(mesh, fontsize=9)
 
     stated = {"greedy": 0.9, "transpose + sort": 0.98}

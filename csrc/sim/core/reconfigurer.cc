@@ -1,6 +1,8 @@
 #include "sim/core/reconfigurer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <stdexcept>
 #include <string>
 
@@ -19,9 +21,17 @@ Reconfigurer::Reconfigurer(ReconfigurableNetwork& network, const FlowProgram& pr
       window_s_(window_s),
       delay_s_(delay_s),
       choose_(std::move(choose)) {
+  std::vector<Pair> ends;
   for (int route = 0; route < program.routeCount(); ++route) {
     const auto links = program.route(route);
-    ends_.emplace_back(program.links()[links.front()].source, program.links()[links.back()].target);
+    ends.emplace_back(program.links()[links.front()].source, program.links()[links.back()].target);
+  }
+  pairs_ = ends;
+  std::sort(pairs_.begin(), pairs_.end());
+  pairs_.erase(std::unique(pairs_.begin(), pairs_.end()), pairs_.end());
+  for (const Pair& pair : ends) {
+    const auto at = std::lower_bound(pairs_.begin(), pairs_.end(), pair);
+    pair_of_route_.push_back(static_cast<int>(at - pairs_.begin()));
   }
 }
 
@@ -58,12 +68,21 @@ double Reconfigurer::begin(double now_s) {
   return resume(now_s);
 }
 
-double Reconfigurer::measure(double now_s) {
-  const std::vector<double> waiting = network_.waitingBytes();
-  Demand demand;
-  for (size_t route = 0; route < ends_.size(); ++route) {
-    if (waiting[route] > 0) demand[ends_[route]] += waiting[route];
+Reconfigurer::Demand Reconfigurer::waiting() const {
+  const std::vector<double> of_route = network_.waitingBytes();
+  std::vector<double> of_pair(pairs_.size(), 0.0);
+  for (size_t route = 0; route < pair_of_route_.size(); ++route) {
+    of_pair[pair_of_route_[route]] += std::max(0.0, of_route[route]);
   }
+  Demand demand;
+  for (size_t pair = 0; pair < pairs_.size(); ++pair) {
+    if (of_pair[pair] > 0) demand.emplace_back(pairs_[pair], of_pair[pair]);
+  }
+  return demand;
+}
+
+double Reconfigurer::measure(double now_s) {
+  const Demand demand = waiting();
   if (demand.empty() || !choose(now_s, demand)) return now_s + window_s_;
   network_.hold(true);
   state_ = State::kDrain;
@@ -86,8 +105,8 @@ double Reconfigurer::resume(double now_s) {
   std::map<Pair, const PairPath*> paths;
   for (const PairPath& path : move_.paths) paths[{path.source, path.target}] = &path;
   std::vector<std::pair<int, const PairPath*>> routes;
-  for (size_t route = 0; route < ends_.size(); ++route) {
-    const auto path = paths.find(ends_[route]);
+  for (size_t route = 0; route < pair_of_route_.size(); ++route) {
+    const auto path = paths.find(pairs_[pair_of_route_[route]]);
     if (path != paths.end()) routes.emplace_back(static_cast<int>(route), path->second);
   }
   if (!routes.empty()) network_.reroute(routes);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -18,8 +17,8 @@ namespace topoopt {
 // delay the new ones are there and all goes on. So nothing is lost to a move.
 class Reconfigurer {
  public:
-  using Pair = std::pair<int, int>;  // source, target
-  using Demand = std::map<Pair, double>;
+  using Pair = std::pair<int, int>;                     // source, target
+  using Demand = std::vector<std::pair<Pair, double>>;  // bytes, in ascending order of pairs
   struct Move {
     std::vector<std::pair<int, double>> rates;  // link, bits per second; 0: no circuit any more
     std::vector<PairPath> paths;                // of the pairs whose flows take others from now on
@@ -38,6 +37,7 @@ class Reconfigurer {
  private:
   enum class State { kBegin, kMeasure, kDrain, kMove };
 
+  Demand waiting() const;
   bool choose(double now_s, const Demand& demand);
   double begin(double now_s);
   double measure(double now_s);
@@ -45,7 +45,8 @@ class Reconfigurer {
   double resume(double now_s);
 
   ReconfigurableNetwork& network_;
-  std::vector<Pair> ends_;  // per route
+  std::vector<Pair> pairs_;         // ascending
+  std::vector<int> pair_of_route_;  // index into pairs_
   int links_;
   double window_s_, delay_s_;
   Choose choose_;

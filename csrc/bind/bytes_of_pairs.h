@@ -1,0 +1,14 @@
+// Bytes by ordered pair of servers as Python hands them around, without a dictionary of thousands.
+
+#pragma once
+
+#include <utility>
+#include <vector>
+
+namespace topoopt {
+
+struct __attribute__((visibility("hidden"))) BytesOfPairs {
+  std::vector<std::pair<std::pair<int, int>, double>> bytes;  // in ascending order of pairs
+};
+
+}  // namespace topoopt
