@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "backend/graph_recording.h"
 
@@ -368,6 +369,9 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::Call::submit(bool awaits_devic
     operation->work =
         c10::intrusive_ptr<StagingWork>::reclaim_copy(static_cast<StagingWork*>(work_.get()));
     group_.staging(true)->submit(std::move(operation));
+  } else if (terms_.synchronous && kind_.order == StagingOperation::Order::kCollective &&
+             work_->succeeded() && !c10d::allow_inflight_collective_as_graph_input()) {
+    return nullptr;  // as PyTorch has it for what is over: it makes no object to wait for
   }
   return work_;
 }

@@ -143,6 +143,11 @@ bool TopooptWork::isOver() const {
   return completed_;
 }
 
+bool TopooptWork::succeeded() const {
+  std::lock_guard lock(mutex_);
+  return completed_ && !exception_;
+}
+
 bool TopooptWork::wait(std::chrono::milliseconds timeout) {
   using Clock = Reactor::Clock;
   const std::optional<Clock::time_point> until =

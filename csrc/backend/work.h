@@ -44,6 +44,9 @@ class TopooptWork : public c10d::Work {
   void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
   void setSource(int rank);
 
+  // It is over, and nothing has failed.
+  bool succeeded() const;
+
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override {}
   int sourceRank() const override;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "collectives/shared_words.h"
 #include "common/errors.h"
 
 namespace topoopt {
@@ -160,7 +161,8 @@ void LocalTeam::contributePieces(const Pieces& pieces, size_t chunk, const std::
   for (int other = 0; other < size(); ++other) {
     if (other == member_) continue;
     const Part part = pieces.part(chunk, other);
-    copyTo(slot + pieces.slotOffset(other), input + part.first * element, part.count * element);
+    copyToOthers(slot + pieces.slotOffset(other), input + part.first * element,
+                 part.count * element);
   }
 }
 
@@ -260,8 +262,8 @@ void LocalTeam::reduceScatter(const CollectiveCall& call, const void* input, voi
     for (int other = 0; other < size(); ++other) {
       if (other == member_) continue;
       const Part theirs = part(other, step);
-      copyTo(slot + static_cast<size_t>(other) * piece_bytes, from + theirs.first * element,
-             theirs.count * element);
+      copyToOthers(slot + static_cast<size_t>(other) * piece_bytes, from + theirs.first * element,
+                   theirs.count * element);
     }
     endPhase();
   }
@@ -343,9 +345,9 @@ void LocalTeam::exchange(const CollectiveCall& call, const void* input,
     for (int other = 0; other < size(); ++other) {
       if (other == member_) continue;
       const size_t first = std::min(send_bytes[other], step * piece);
-      copyTo(segment_->contribution(member_, writing()) + static_cast<size_t>(other) * piece,
-             static_cast<const std::byte*>(input) + sumBefore(send_bytes, other) + first,
-             std::min(piece, send_bytes[other] - first));
+      copyToOthers(segment_->contribution(member_, writing()) + static_cast<size_t>(other) * piece,
+                   static_cast<const std::byte*>(input) + sumBefore(send_bytes, other) + first,
+                   std::min(piece, send_bytes[other] - first));
     }
   };
   const auto receive = [&](size_t step) {

@@ -67,8 +67,8 @@ void MessageRing::write(const RingFrame& frame, const void* payload) {
   const size_t at = (head + kHeaderBytes) & (capacity_bytes_ - 1);
   const size_t first = std::min<size_t>(frame.payload_bytes, capacity_bytes_ - at);
   const auto* from = static_cast<const std::byte*>(payload);
-  if (first > 0) std::memcpy(data_ + at, from, first);
-  if (frame.payload_bytes > first) std::memcpy(data_, from + first, frame.payload_bytes - first);
+  copyToOthers(data_ + at, from, first);
+  copyToOthers(data_, from + first, frame.payload_bytes - first);
   state_->head.store(head + kHeaderBytes + padded(frame.payload_bytes), std::memory_order_seq_cst);
 }
 

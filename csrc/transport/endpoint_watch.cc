@@ -135,9 +135,8 @@ const char* Endpoint::standstillOf(OwnCable& cable) {
   const auto limit =
       std::min<std::chrono::milliseconds>(kLongestStandstill, config_.silence_limit / 2);
   const bool stands = cable.standing_ticks * config_.cable_tick >= limit;
-  const bool silent =
-      cable.unanswered_ticks >= kMostUnansweredTicks * cablesAt(cable.interface) &&
-      (stands || !isForwarded(cable));
+  const bool silent = cable.unanswered_ticks >= kMostUnansweredTicks * cablesAt(cable.interface) &&
+                      (stands || !isForwarded(cable));
   if (!silent && !stands) return nullptr;
   const auto now = Reactor::Clock::now();
   const auto before = std::exchange(cable.last_standstill, std::optional(now));

@@ -4,8 +4,8 @@
 //
 // What a system counts of a connection (TCP_INFO) tells time in which the network was waited for
 // from time in which the application sent nothing, or the neighbour read nothing. So small
-// messages, pauses and slow neighbours are no evidence. Nor is a cable that others use, whose packets
-// this host or the neighbour forwards: the cable carries those.
+// messages, pauses and slow neighbours are no evidence. Nor is a cable that others use, whose
+// packets this host or the neighbour forwards: the cable carries those.
 
 #pragma once
 
@@ -76,8 +76,8 @@ class RateWatch {
   // It has another path: whether it was slow, which it is no longer.
   bool trust();
   bool isSlow() const { return speed_ < 1; }
-  // Others held so much of the cable when it was looked at last, in one of its directions, that what
-  // this connection carries, or waits for, says nothing of the cable.
+  // Others held so much of the cable when it was looked at last, in one of its directions, that
+  // what this connection carries, or waits for, says nothing of the cable.
   bool isCrowded() const { return crowded_; }
 
   // Another connection takes its place: the same counters begin anew.

@@ -112,6 +112,24 @@ def mix_synchronous_and_not(rank: int, world: int) -> None:
     dist.destroy_process_group()
 
 
+def call_with_and_without_a_work(rank: int, world: int) -> None:
+    dist.init_process_group("topoopt")
+    options = dist.distributed_c10d.AllreduceOptions()
+    for waits in (True, False):  # a call after one that nobody waits for may have to be queued
+        options.asyncOp = not waits
+        tensor = torch.full((16,), float(rank))
+        work = dist.group.WORLD.allreduce([tensor], options)
+        assert (work is None) == waits
+        if work is not None:
+            work.wait()
+        assert (tensor == sum(range(world))).all()
+    dist.destroy_process_group()
+
+
+def test_a_call_that_is_over_when_it_returns_has_no_work(tmp_path):
+    values(run_ranks(make_plan(1, 1), tmp_path, call_with_and_without_a_work, world=2))
+
+
 def test_synchronous_and_asynchronous_calls_keep_their_order(tmp_path):
     values(run_ranks(make_plan(1, 1), tmp_path, mix_synchronous_and_not, world=3))
 

@@ -68,9 +68,7 @@ TEST(InterfaceTraffic, CountsWhatAnyProcessSendsAndWhatArrives) {
   EXPECT_EQ(result, "");
 }
 
-TEST(InterfaceTraffic, AnUnknownInterfaceCountsNothing) {
-  EXPECT_FALSE(InterfaceReader{}.read(0));
-}
+TEST(InterfaceTraffic, AnUnknownInterfaceCountsNothing) { EXPECT_FALSE(InterfaceReader{}.read(0)); }
 
 }  // namespace
 }  // namespace topoopt

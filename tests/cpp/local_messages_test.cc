@@ -5,11 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <deque>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "collectives/shared_words.h"
 #include "group_steps.h"
 #include "network.h"
 #include "traffic.h"
@@ -62,6 +65,25 @@ class MessagesInMemory : public testing::Test {
   Network network_{{.size = 2, .cables = completeOf(2)}, random_};
   Members members_{network_, 1, {0, 1}, 1, random_, true};
 };
+
+TEST(CopyToOthers, CopiesEveryByteAndNoOther) {
+  constexpr size_t kRoom = 16 << 10;
+  constexpr std::byte kUntouched{0xa5};
+  TestRandom random(2302);
+  const Bytes from = randomBytes(kRoom, random);
+  for (const size_t bytes : {0, 1, 4095, 4096, 4097, 4159, 4160, 9000}) {
+    for (const size_t offset : {0, 1, 16, 63}) {
+      alignas(16) std::array<std::byte, kRoom> to;
+      to.fill(kUntouched);
+      copyToOthers(to.data() + 16, from.data() + offset, bytes);
+      const Bytes copied(to.begin() + 16, to.begin() + 16 + static_cast<ptrdiff_t>(bytes));
+      const auto first = from.begin() + static_cast<ptrdiff_t>(offset);
+      EXPECT_EQ(copied, Bytes(first, first + static_cast<ptrdiff_t>(bytes))) << bytes;
+      EXPECT_EQ(std::count(to.begin(), to.begin() + 16, kUntouched), 16);
+      EXPECT_EQ(to[16 + bytes], kUntouched) << bytes;
+    }
+  }
+}
 
 TEST_F(MessagesInMemory, AreKeptWhereNobodyReceivesThemAndNobodyWaits) {
   for (int tag = 0; tag < 3; ++tag) send(add(kMoreThanARing, tag), 0);
