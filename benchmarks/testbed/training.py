@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+from torch import _dynamo  # noqa: F401  (ranks are forks: else each imports it, for two seconds)
 from torch.nn.functional import cross_entropy
 
 from testbed.workload import SLOWER

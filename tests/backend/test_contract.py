@@ -120,6 +120,7 @@ def run_cases(cases: Iterable[Case], algorithm: str, rank: int, world: int) -> t
         for s in SETTINGS
     ],
 )
+@pytest.mark.slow
 @pytest.mark.timeout(14_400 if FULL else 120)
 def test_every_operation_gives_the_values_computed_locally(setting, tmp_path):
     if FULL:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _WORLD = 3
-_LARGE = 3 * (1 << 20) + 5  # float32 elements: longer than a slice of what is staged
+# float32 elements: longer than a slice of what is staged, and than a piece of an all_reduce
+_LARGE, _LONG = (1 << 19) + 5, 5 * (1 << 20) + 5
+_BLOCK = 6 * (1 << 18) + 1  # of three together, two pieces
 _PINNED = "page-locked host memory"
 
 
@@ -38,12 +40,17 @@ def _run(library: Path, folder: Path, body: Callable[[int, int], Any], **options
 
 
 def _ramp(rank: int, elements: int) -> torch.Tensor:
-    return (torch.arange(elements) % 13).float() * (rank + 1)
+    return _pattern(elements) * (rank + 1)
+
+
+@cache
+def _pattern(elements: int) -> torch.Tensor:
+    return (torch.arange(elements) % 13).float()
 
 
 def _late(rank: int, elements: int) -> torch.Tensor:
     """The same on the device, where it is there only when the current stream has come that far."""
-    return _ramp(0, elements).to("lag").mul_(rank + 1)
+    return _pattern(elements).to("lag").mul_(rank + 1)
 
 
 def _check(name: str, got: torch.Tensor, expected: torch.Tensor) -> None:
@@ -101,15 +108,15 @@ def _mixed(rank: int, world: int) -> dict[str, tuple[bool, int]]:
 
     if rank == 0:
         lag.set_memory("device")
-    tensor = _late(rank, 5 * _LARGE)  # several pieces
+    tensor = _late(rank, _LONG)
     dist.all_reduce(tensor)
-    _check("all_reduce", tensor, sum(_ramp(r, 5 * _LARGE) for r in range(world)))
-    total = sum(_ramp(r, 2 * _LARGE * world) for r in range(world))
-    whole = _late(rank, 2 * _LARGE * world)
+    _check("all_reduce", tensor, sum(_ramp(r, _LONG) for r in range(world)))
+    total = sum(_ramp(r, _BLOCK * world) for r in range(world))
+    whole = _late(rank, _BLOCK * world)
     dist.reduce_scatter_tensor(whole.chunk(world)[rank], whole)
     _check("reduce_scatter in place", whole.chunk(world)[rank], total.chunk(world)[rank])
-    output = torch.zeros(2 * _LARGE, device="lag")
-    dist.reduce_scatter_tensor(output, _late(rank, 2 * _LARGE * world))
+    output = torch.zeros(_BLOCK, device="lag")
+    dist.reduce_scatter_tensor(output, _late(rank, _BLOCK * world))
     _check("reduce_scatter", output, total.chunk(world)[rank])
     return _uses()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,12 +43,17 @@ def _run(library: Path, folder: Path, body: Callable[[int, int], Any]) -> list[A
 
 
 def _numbers(rank: int, elements: int) -> torch.Tensor:
-    return (torch.arange(elements) % 1021).float() * (rank + 1)
+    return _pattern(elements) * (rank + 1)
+
+
+@cache
+def _pattern(elements: int) -> torch.Tensor:
+    return (torch.arange(elements) % 1021).float()
 
 
 def _late(rank: int, elements: int) -> torch.Tensor:
     """The same on the device, where it is there only when the current stream has come that far."""
-    return (torch.arange(elements) % 1021).float().to("lag").mul_(rank + 1)
+    return _pattern(elements).to("lag").mul_(rank + 1)
 
 
 def _check(name: str, got: torch.Tensor, expected: torch.Tensor) -> None:

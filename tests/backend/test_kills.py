@@ -36,6 +36,7 @@ OPERATIONS_THAT_TALK = (
     "barrier",
 )
 ELEMENTS = 1 << 20
+MORE_THAN_KEPT = 9 * ELEMENTS
 
 
 def repeat(operation: str, members: Members) -> str:
@@ -263,7 +264,8 @@ def test_after_any_failure_the_same_processes_can_start_again(plan, tmp_path):
 
 def destroy_with_operations_pending(rank: int, world: int) -> list[str]:
     dist.init_process_group("topoopt")
-    tensors = [torch.ones(ELEMENTS) for _ in range(4)]
+    # Longer than what a receiver keeps of one sender before anybody asks for it (FlowLimits).
+    tensors = [torch.ones(MORE_THAN_KEPT) for _ in range(4)]
     works = []
     if rank == 0:
         works = [dist.all_reduce(tensors[0], async_op=True), dist.irecv(tensors[1], 1)]

@@ -67,13 +67,13 @@ def test_what_is_kept_is_not_planned_again(
 def test_figures_are_drawn_from_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = ["--keep", str(tmp_path / "cells.json")]
+    kept = ["--workloads", "random", "zipf", "--keep", str(tmp_path / "cells.json")]
     monkeypatch.setattr(alltoall_plots, "_RATIO_SERVERS", (8, 16))
     monkeypatch.setattr(alltoall_plots, "_SHOWN_SLOTS", (8,))
     for what in (
         ["cells", "--servers", "4", "5", "--sizes", "8", *kept],
         ["cells", "--servers", "4", "--sizes", "16", "--degree", "1", *kept],
-        ["plot", *kept, "--out", str(tmp_path / "plots")],
+        ["plot", *kept[-2:], "--out", str(tmp_path / "plots")],
     ):
         monkeypatch.setattr("sys.argv", ["alltoall.py", *what])
         alltoall.main()

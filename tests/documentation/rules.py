@@ -65,10 +65,16 @@ SMALLER = (
     Smaller(".*", r"\b(plan|compare) (dlrm|vgg) ", r"\1 \2:tiny "),
     Smaller(
         ".*",
+        r"\b(plan|compare) (dlrm|vgg):tiny (?!.*--evaluations)",
+        r"\1 \2:tiny --evaluations 200 ",
+    ),
+    Smaller(
+        ".*",
         r"((run --fabric netns|fabric up) .*)--servers 12 --degree 4",
         r"\1--servers 4 --degree 2",
     ),
     Smaller(".*", r"--epochs 5", "--epochs 1"),
+    Smaller(".*", r"(examples/checkpoint\.py)", r"\1 --steps 20 --every 10"),
     Smaller(".*", r"(examples/digits\.py)", r"\1 --epochs 1 --target-accuracy 0"),
     Smaller(
         ".*",

@@ -91,6 +91,7 @@ def _here(page: str, *, benchmarks: bool) -> list[Command]:
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if _here(page, benchmarks=False)])
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_commands_of_a_page_work_from_top_to_bottom(page: str, workshop: Workshop) -> None:
     workshop.clear()

@@ -1,8 +1,8 @@
 """A folder in which the commands of a page run as they are printed.
 
-`topoopt` and `python` are answered by one server that has imported torch (support/commands.py), so
-a command costs what it does and no start-up. `sudo` runs what follows: tests that need root run as
-root.
+`topoopt`, `python` and `torchrun` are answered by one server that has imported torch
+(support/commands.py), so a command costs what it does and no start-up. `sudo` runs what follows:
+tests that need root run as root.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Workshop:
         self._server = CommandServer(self.folder.parent, PYTHONPATH=str(ROOT / "tests"))
         for name in ("topoopt", "python"):
             self.program(name, f'exec {shlex.join(self._server.command(name))} "$@"')
+        ranks = f"PYTHON_EXEC={self._programs / 'python'}"
+        self.program("torchrun", f'{ranks} exec python -m torch.distributed.run "$@"')
         self.program("sudo", 'exec "$@"')
         self._server.wait()
         return self

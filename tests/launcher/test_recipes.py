@@ -162,6 +162,7 @@ def check_job(machines: Machines, printed: str, links: int) -> None:
     metrics.unlink()
 
 
+@pytest.mark.slow
 def test_three_sparks_use_both_functions_of_every_port(
     namespaces: Namespaces, tmp_path: Path
 ) -> None:

@@ -42,12 +42,14 @@ def serve(path: str) -> None:
     import gc
     import runpy
 
+    from sklearn import datasets, model_selection  # noqa: F401  (what examples import)
     from torch import _dynamo  # noqa: F401  (what a ForkServer imports)
     from torch._subclasses import fake_tensor  # noqa: F401  (what every profile imports)
 
     from torch_topoopt.runtime import before_fork
 
     before_fork.prepare()  # ranks are forks of forks of this process
+    _import_everything()
     gc.collect()
     gc.freeze()  # memory that is never collected is never written to, and forks share it
     listener = socket.socket(socket.AF_UNIX)
@@ -64,6 +66,19 @@ def serve(path: str) -> None:
             listener.close()
             _attend(client, runpy)
         client.close()
+
+
+def _import_everything() -> None:
+    """The whole package, of which each command would import a part, but what `-m` runs."""
+    import importlib
+    import pkgutil
+
+    import torch_topoopt
+
+    for module in pkgutil.walk_packages(torch_topoopt.__path__, "torch_topoopt."):
+        if module.name not in _RUN_BY_NAME and not module.name.endswith("_main__"):
+            with suppress(ImportError):  # of an extra that is not installed
+                importlib.import_module(module.name)
 
 
 def _attend(client: socket.socket, runpy: object) -> None:
@@ -97,6 +112,8 @@ def _attend(client: socket.socket, runpy: object) -> None:
 
 def _run(request: dict, runpy: object) -> int:
     program, *arguments = request["arguments"]
+    if program == "python" and arguments[0] == "-u":  # all is written when the command ends
+        del arguments[0]
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -114,6 +131,7 @@ def _run(request: dict, runpy: object) -> int:
             code = main(arguments)
         elif arguments[0] == "-m":
             sys.argv = arguments[1:]
+            sys.modules.pop(arguments[1], None)
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
             sys.argv = arguments

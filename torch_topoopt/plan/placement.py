@@ -80,6 +80,14 @@ class Placement:
     def degrees(self) -> Degrees:
         return Degrees(self.sample, self.parameter_kind, self.parameter, self.attribute)
 
+    def on(self, servers: tuple[int, ...]) -> Placement:
+        """The same parts on as many other servers."""
+        made = Placement(
+            self.operator, servers, self.columns, self.rows, self.experts, self.attribute
+        )
+        vars(made)["degrees"] = self.degrees  # orders of servers are tried by the ten thousand
+        return made
+
     @classmethod
     def of(cls, operator: str, servers: tuple[int, ...], degrees: Degrees) -> Placement:
         """The placement of these degrees; `degrees.sample` is left to the number of servers."""

@@ -73,6 +73,7 @@ _CONTEXT.set_forkserver_preload(
         "numpy.testing",
         "support.backend.device",
         "support.backend.ranks",
+        "support.backend.forked",
     ]
 )
 

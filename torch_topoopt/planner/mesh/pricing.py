@@ -145,7 +145,7 @@ def moved(strategy: Strategy, order: Order) -> Strategy:
         servers = known.get(placement.servers)
         if servers is None:
             servers = known[placement.servers] = tuple(order[s] for s in placement.servers)
-        placed.append(replace(placement, servers=servers))
+        placed.append(placement.on(servers))
     return tuple(placed)
 
 
