@@ -324,7 +324,12 @@ bool Network::up(size_t cable) {
     }
     return false;
   };
-  return uses(cables_[cable].a) && uses(cables_[cable].b);
+  if (!uses(cables_[cable].a) || !uses(cables_[cable].b)) return false;
+  return std::ranges::all_of(endpoints_, [&](const auto& endpoint) {
+    bool known = false;
+    endpoint->reactor().run([&] { known = endpoint->cables()->up(static_cast<int>(cable)); });
+    return known;
+  });
 }
 
 void Network::replace(size_t cable) {

@@ -139,7 +139,8 @@ class Network {
   void hurt(size_t cable, Fault fault);
   // Whether the ends of the cable have lost its last connection.
   bool lost(size_t cable);
-  // Whether both ends use it.
+  // Whether both ends use it, and all ranks know that: a rank that still takes it for lost takes
+  // the rank behind it for gone when the next cable of that one is lost.
   bool up(size_t cable);
   // A new connection, for both ends.
   void replace(size_t cable);
