@@ -656,6 +656,21 @@ class ShortestPathLoads:
         (load by edge, length of all that is sent, most hops): node u sends sent[u] weights[i] to
         targets[i], split by rates, or over the least `lengths` where these are not empty
         """
+    def of_each_pair(
+        self,
+        sources: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        targets: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        latency_s: typing.Annotated[numpy.typing.ArrayLike, numpy.float64],
+    ) -> tuple[
+        numpy.typing.NDArray[numpy.int64],
+        numpy.typing.NDArray[numpy.int64],
+        numpy.typing.NDArray[numpy.float64],
+        numpy.typing.NDArray[numpy.float64],
+    ]:
+        """
+        (begin, edge, load, latency_s): a byte of pair i puts load[u] bytes on edge[u] for u in
+        begin[i]..begin[i + 1] and takes at most latency_s[i], over edges of those latencies
+        """
     def of_pairs(
         self,
         sources: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],

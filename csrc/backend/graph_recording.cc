@@ -3,6 +3,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
+#include "common/cuda_driver.h"
+
 namespace topoopt {
 namespace {
 
@@ -12,8 +14,7 @@ constexpr int kActive = 1;  // <cuda.h>: CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 // The driver's function, if the process has loaded it, so that the build needs no CUDA.
 IsCapturing ofDriver() {
-  // Its name on Linux, whatever the release of CUDA. The handle is never closed.
-  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  void* const library = cudaDriverLibrary();
   if (library == nullptr) return nullptr;
   return reinterpret_cast<IsCapturing>(dlsym(library, "cuStreamIsCapturing"));
 }

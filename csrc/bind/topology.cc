@@ -56,6 +56,11 @@ std::vector<Value> listOf(const Array<Value>& values) {
   return {values.data(), values.data() + values.size()};
 }
 
+template <typename Value>
+py::array_t<Value> arrayOf(const std::vector<Value>& values) {
+  return py::array_t<Value>(values.size(), values.data());
+}
+
 ShortestPathLoads shortestPathLoads(int nodes, const Array<int32_t>& from, const Array<int32_t>& to,
                                     const Array<double>& rate) {
   if (from.ndim() != 1 || to.size() != from.size() || rate.size() != from.size()) {
@@ -81,7 +86,7 @@ std::tuple<py::array_t<double>, double, int> loadsOf(const ShortestPathLoads& pa
     py::gil_scoped_release release;
     found = paths.loads(goals, goal_weights, from_nodes, by);
   }
-  return {py::array_t<double>(found.load.size(), found.load.data()), found.length, found.farthest};
+  return {arrayOf(found.load), found.length, found.farthest};
 }
 
 std::pair<py::array_t<double>, std::vector<int>> loadsOfPairs(const ShortestPathLoads& paths,
@@ -100,7 +105,26 @@ std::pair<py::array_t<double>, std::vector<int>> loadsOfPairs(const ShortestPath
     py::gil_scoped_release release;
     found = paths.ofPairs(pairs);
   }
-  return {py::array_t<double>(found.first.size(), found.first.data()), std::move(found.second)};
+  return {arrayOf(found.first), std::move(found.second)};
+}
+
+std::tuple<py::array_t<int64_t>, py::array_t<int64_t>, py::array_t<double>, py::array_t<double>>
+loadsOfEachPair(const ShortestPathLoads& paths, const Array<int32_t>& sources,
+                const Array<int32_t>& targets, const Array<double>& latency_s) {
+  if (targets.size() != sources.size()) {
+    throw std::invalid_argument("pairs: arrays of different lengths");
+  }
+  Links pairs;
+  for (py::ssize_t i = 0; i < sources.size(); ++i) {
+    pairs.emplace_back(sources.data()[i], targets.data()[i]);
+  }
+  PairShares found;
+  {
+    const auto by_edge = listOf(latency_s);
+    const py::gil_scoped_release release;
+    found = paths.ofEachPair(pairs, by_edge);
+  }
+  return {arrayOf(found.begin), arrayOf(found.edge), arrayOf(found.load), arrayOf(found.latency_s)};
 }
 
 std::pair<std::vector<std::vector<int>>, Links> best(const RingSearch& search) {
@@ -157,6 +181,11 @@ void bindTopology(py::module_& module) {
            "to targets[i], split by rates, or over the least `lengths` where these are not empty");
   loads.def("of_pairs", &loadsOfPairs, py::arg("sources"), py::arg("targets"), py::arg("bytes"),
             "(load by edge, hops of every pair) of single pairs of nodes, split by rates");
+  loads.def(
+      "of_each_pair", &loadsOfEachPair, py::arg("sources"), py::arg("targets"),
+      py::arg("latency_s"),
+      "(begin, edge, load, latency_s): a byte of pair i puts load[u] bytes on edge[u] for u in "
+      "begin[i]..begin[i + 1] and takes at most latency_s[i], over edges of those latencies");
   py::class_<RingSearch>(module, "RingSearch", "Annealing over unions of rings and links.")
       .def(py::init([](int servers, int symmetry, bool duplex, std::vector<std::vector<int>> rings,
                        Links links, std::vector<int64_t> weights, uint64_t seed) {

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/cuda_driver.h"
+
 namespace topoopt {
 namespace {
 
@@ -64,8 +66,7 @@ HostReach reachOfHostMemory(const CudaDriver& driver, void* host) {
 }  // namespace
 
 std::optional<CudaDriver> CudaDriver::loaded() {
-  // Its name on Linux, whatever the release of CUDA. The handle is never closed.
-  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  void* const library = cudaDriverLibrary();
   if (library == nullptr) return std::nullopt;
   CudaDriver driver;
   const bool complete = find(library, "cuPointerGetAttributes", driver.pointer_attributes) &&

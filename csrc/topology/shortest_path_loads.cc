@@ -16,6 +16,11 @@ bool isBad(double value) {
   return !(value >= 0 && value < std::numeric_limits<double>::infinity());
 }
 
+std::invalid_argument noPath(int source, int target) {
+  return std::invalid_argument("pairs: node " + std::to_string(source) + " has no path to node " +
+                               std::to_string(target));
+}
+
 // Edges grouped by one of their ends: those of node v are list[begin[v]]..list[begin[v + 1]].
 void group(int nodes, const std::vector<RatedEdge>& edges, int RatedEdge::* end,
            std::vector<int>* begin, std::vector<int>* list) {
@@ -61,8 +66,41 @@ class ShortestPathLoads::Search {
     if (hops_[pair.source] <= 0) return hops_[pair.source];
     for (const int v : order_) carried_[v] = 0;
     carried_[pair.source] = pair.bytes;
-    for (size_t next = order_.size() - 1; next > 0; --next) forward(order_[next], result);
+    for (size_t next = order_.size() - 1; next > 0; --next) pass(order_[next], result);
     return hops_[pair.source];
+  }
+
+  void aim(int target) { findHops(target, -1); }
+
+  // Of a byte from `source` to where the search aims; false without a path.
+  bool share(int source, const std::vector<double>& latency_s, PairShares* result) {
+    if (hops_[source] < 0) return false;
+    shares_.clear();
+    reached_.assign(1, source);
+    carried_[source] = 1;
+    length_[source] = 0;  // of the path with the greatest latency that leads to the node
+    for (size_t next = 0; next < reached_.size() && hops_[reached_[next]] > 0; ++next) {
+      const int v = reached_[next];
+      forward(v, [&](int e, double part) {
+        const int to = graph_.edges_[e].to;
+        if (carried_[to] == 0) {
+          reached_.push_back(to);
+          length_[to] = 0;
+        }
+        carried_[to] += part;
+        length_[to] = std::max(length_[to], length_[v] + latency_s[e]);
+        shares_.emplace_back(e, part);
+      });
+    }
+    std::ranges::sort(shares_);
+    for (const auto& [e, part] : shares_) {
+      result->edge.push_back(e);
+      result->load.push_back(part);
+    }
+    result->begin.push_back(static_cast<int64_t>(result->edge.size()));
+    result->latency_s.push_back(length_[order_.front()]);
+    for (const int v : reached_) carried_[v] = length_[v] = 0;
+    return true;
   }
 
  private:
@@ -104,13 +142,21 @@ class ShortestPathLoads::Search {
     for (size_t next = order_.size() - 1; next > 0; --next) {  // the target keeps what arrives
       const int v = order_[next];
       result->length += sent_[v] * weight * length_[v];
-      forward(v, result);
+      pass(v, result);
     }
   }
 
-  // Passes on what node v carries.
-  void forward(int v, PathLoads* result) {
+  void pass(int v, PathLoads* result) {
     if (carried_[v] == 0) return;
+    forward(v, [&](int e, double part) {
+      result->load[e] += part;
+      carried_[graph_.edges_[e].to] += part;
+    });
+  }
+
+  // Calls onPart(edge, part) for the parts of what node v carries.
+  template <typename OnPart>
+  void forward(int v, OnPart onPart) {
     const double most = length_[v] * (1 + kAlike);
     const auto leads_on = [&](int e) { return nearer(e) && (lengths_.empty() || over(e) <= most); };
     double rates = 0;
@@ -120,9 +166,7 @@ class ShortestPathLoads::Search {
     for (int i = graph_.out_begin_[v]; i < graph_.out_begin_[v + 1]; ++i) {
       const int e = graph_.out_[i];
       if (!leads_on(e)) continue;
-      const double part = carried_[v] * graph_.edges_[e].rate / rates;
-      result->load[e] += part;
-      carried_[graph_.edges_[e].to] += part;
+      onPart(e, carried_[v] * graph_.edges_[e].rate / rates);
     }
   }
 
@@ -138,7 +182,8 @@ class ShortestPathLoads::Search {
   const ShortestPathLoads& graph_;
   const std::vector<double>& sent_;
   const std::vector<double>& lengths_;
-  std::vector<int> hops_, order_;
+  std::vector<int> hops_, order_, reached_;
+  std::vector<std::pair<int, double>> shares_;
   std::vector<double> carried_, length_;
 };
 
@@ -221,12 +266,32 @@ std::pair<std::vector<double>, std::vector<int>> ShortestPathLoads::ofPairs(
     checkNode(pair.target, "pairs");
     if (isBad(pair.bytes)) throw std::invalid_argument("pairs: bytes are not finite, or below 0");
     hops.push_back(search.addPair(pair, &result));
-    if (hops.back() < 0) {
-      throw std::invalid_argument("pairs: node " + std::to_string(pair.source) +
-                                  " has no path to node " + std::to_string(pair.target));
-    }
+    if (hops.back() < 0) throw noPath(pair.source, pair.target);
   }
   return {std::move(result.load), std::move(hops)};
+}
+
+PairShares ShortestPathLoads::ofEachPair(const std::vector<std::pair<int, int>>& pairs,
+                                         const std::vector<double>& latency_s) const {
+  if (latency_s.size() != edges_.size()) {
+    throw std::invalid_argument("latency_s: " + std::to_string(latency_s.size()) + " for " +
+                                std::to_string(edges_.size()) + " edges");
+  }
+  if (std::ranges::any_of(latency_s, isBad)) {
+    throw std::invalid_argument("latency_s: not all are finite numbers from 0 on");
+  }
+  PairShares result;
+  const std::vector<double> none;
+  Search search(*this, none, none);
+  int aim = -1;
+  for (const auto& [source, target] : pairs) {
+    checkNode(source, "pairs");
+    checkNode(target, "pairs");
+    if (target != aim) search.aim(target);
+    aim = target;
+    if (!search.share(source, latency_s, &result)) throw noPath(source, target);
+  }
+  return result;
 }
 
 }  // namespace topoopt

@@ -26,6 +26,15 @@ struct PathLoads {
   int farthest = 0;          // hops from a node that sends to a target
 };
 
+// Row i: a byte of pair i puts load[u] bytes on edge[u], ascending, for u in begin[i]..begin[i +
+// 1], and takes at most latency_s[i].
+struct PairShares {
+  std::vector<int64_t> begin{0};
+  std::vector<int64_t> edge;
+  std::vector<double> load;
+  std::vector<double> latency_s;
+};
+
 // Sends over all paths of the fewest hops, target by target: the search runs from the target, and
 // what is sent runs down its levels (the accumulation of Brandes' betweenness).
 class ShortestPathLoads {
@@ -45,6 +54,12 @@ class ShortestPathLoads {
   // for a node that does not exist, bytes that are not finite or below 0, or a pair without a path.
   std::pair<std::vector<double>, std::vector<int>> ofPairs(
       const std::vector<PairBytes>& pairs) const;
+
+  // What a byte of each pair loads, split as in ofPairs, where edge e takes latency_s[e]. Pairs
+  // with the same target cost least in a row. Throws as ofPairs, and for latencies that are not as
+  // many as the edges, or no finite numbers from 0 on.
+  PairShares ofEachPair(const std::vector<std::pair<int, int>>& pairs,
+                        const std::vector<double>& latency_s) const;
 
  private:
   class Search;

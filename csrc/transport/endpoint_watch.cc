@@ -273,11 +273,14 @@ void Endpoint::watchRate(OwnCable& cable) {
 void Endpoint::watchJointly(JointWatch& joint) {
   std::vector<std::optional<SendProgressCounters>> counters;
   for (const OwnCable* const each : joint.connections) {
-    counters.push_back(each->link->usable() ? progressOf(*each) : std::nullopt);
+    counters.push_back(each->link->usable() ? each->link->sendProgress() : std::nullopt);
   }
+  std::optional<SendProgressCounters> progress = joint.progress.add(counters);
+  // All of them go over one interface, which is read once.
+  if (progress) progress->interface = interfaces_.read(joint.connections.front()->interface);
   const auto connections = static_cast<double>(joint.connections.size());
   const double usual = bestPart() * plannedRate(*joint.connections.front()) * connections;
-  const auto change = joint.rate.look(joint.progress.add(counters), Reactor::Clock::now(), usual);
+  const auto change = joint.rate.look(progress, Reactor::Clock::now(), usual);
   if (!change) return;
   for (OwnCable* const each : joint.connections) reportRate(*each, *change);
 }

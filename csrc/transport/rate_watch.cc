@@ -78,7 +78,6 @@ std::optional<SendProgressCounters> JointProgress::add(
     sum_.idle_lately = sum_.idle_lately && now.idle_lately;
     sum_.waits_in_network = sum_.waits_in_network || now.waits_in_network;
     sum_.received_bytes += now.received_bytes - before.received_bytes;
-    sum_.interface = now.interface;  // of all of them, or they are not judged
     last_[i] = now;
   }
   if (!any) return std::nullopt;

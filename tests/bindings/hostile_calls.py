@@ -124,6 +124,8 @@ def _networks() -> list[Call]:
              (array(0, 2), array(1.0, 2.0), array(1.0, 1.0, 1.0), array(1.0, 1.0, 2.0, 2.0))),
         Call("ShortestPathLoads.of_pairs", _loads().of_pairs,
              (array(0, 2), array(1, 0), array(1.0, 2.0))),
+        Call("ShortestPathLoads.of_each_pair", _loads().of_each_pair,
+             (array(0, 2), array(1, 0), array(1.0, 2.0, 0.0, 1.0))),
         Call("hop_matrix", _core.hop_matrix, (2, links)),
         Call("circuits_for", _core.circuits_for,
              (3, 2, _core.BytesOfPairs({(0, 1): 5.0}), [(1, 2)], True)),

@@ -104,8 +104,7 @@ class Routes:
         Raises ValueError for a pair that has no path.
         """
         wanted = sorted(set(pairs))
-        source = np.array([a for a, _ in wanted], dtype=np.int64)
-        target = np.array([b for _, b in wanted], dtype=np.int64)
+        source, target = _columns(wanted)
         router = np.array(self.router, dtype=np.int64)
         first, last = router[source], router[target]
         inner = self._router_loads(set(zip(first.tolist(), last.tolist(), strict=True)))
@@ -144,28 +143,42 @@ class Routes:
             ends = (path.nodes[0], path.nodes[-1])
             if ends in pairs:
                 listed.setdefault(ends, []).append((path.nodes, path.weight))
-        by_target: dict[int, list[int]] = {}
         rows: dict[Pair, tuple[Ints, Floats, float]] = {}
-        for a, b in sorted(pairs):
-            if a == b:
-                continue
-            if (a, b) in listed:
-                rows[a, b] = self._listed(listed[a, b])
-            elif self.topology.paths and (a, b) in self.index:
-                rows[a, b] = self._listed([((a, b), 1.0)])
-            else:
-                by_target.setdefault(b, []).append(a)
-        for target, sources in by_target.items():
-            self._spread(target, sources, rows)
-        found = sorted(rows)
-        lengths = [len(rows[pair][0]) for pair in found]
+        spread: list[Pair] = []
+        for pair in pairs:
+            if pair in listed:
+                rows[pair] = self._listed(listed[pair])
+            elif self.topology.paths and pair in self.index:
+                rows[pair] = self._listed([(pair, 1.0)])
+            elif pair[0] != pair[1]:
+                spread.append(pair)
+        spread.sort(key=lambda pair: pair[::-1])
+        source, target = _columns([*spread, *rows])
+        begin, edge, load, latency_s = self._shortest_paths.of_each_pair(
+            source[: len(spread)], target[: len(spread)], self.latency_s
+        )
+        lengths = np.array([*np.diff(begin), *(len(of) for of, _, _ in rows.values())], np.int64)
+        edges = np.concatenate([edge, *(of for of, _, _ in rows.values())])
+        parts = np.concatenate([load, *(part for _, part, _ in rows.values())])
+        latest = np.array([*latency_s, *(of for _, _, of in rows.values())])
+        order = np.lexsort((target, source))
+        at = _spans((np.cumsum(lengths) - lengths)[order], lengths[order])
         return PairLoads(
-            source=np.array([a for a, _ in found], dtype=np.int64),
-            target=np.array([b for _, b in found], dtype=np.int64),
-            latency_s=np.array([rows[pair][2] for pair in found]),
-            begin=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            edge=_joined([rows[pair][0] for pair in found], np.int64),
-            load=_joined([rows[pair][1] for pair in found], np.float64),
+            source=source[order],
+            target=target[order],
+            latency_s=latest[order],
+            begin=np.concatenate([[0], np.cumsum(lengths[order])]).astype(np.int64),
+            edge=edges[at],
+            load=parts[at],
+        )
+
+    @cached_property
+    def _shortest_paths(self) -> _core.ShortestPathLoads:
+        return _core.ShortestPathLoads(
+            self.topology.nodes,
+            self._from.astype(np.int32),
+            self._to.astype(np.int32),
+            self.bytes_per_s,
         )
 
     def _listed(self, paths: Sequence[tuple[tuple[int, ...], float]]) -> tuple[Ints, Floats, float]:
@@ -178,43 +191,6 @@ class Routes:
                 load[edge] = load.get(edge, 0.0) + weight
         edges = sorted(load)
         return np.array(edges, dtype=np.int64), np.array([load[e] for e in edges]), latency_s
-
-    def _spread(
-        self,
-        target: int,
-        sources: Sequence[int],
-        rows: dict[Pair, tuple[Ints, Floats, float]],
-    ) -> None:
-        """Adds to `rows` what each of `sources` loads when it spreads its bytes to `target`."""
-        distance = self.distances_to(target)
-        lost = [s for s in sources if distance[s] < 0]
-        if lost:
-            raise ValueError(f"paths: no path from node {lost[0]} to node {target}")
-        nearer = np.flatnonzero(distance[self._from] == distance[self._to] + 1)
-        nearer = nearer[distance[self._to[nearer]] >= 0]
-        start, end = self._from[nearer], self._to[nearer]
-        rate = self.bytes_per_s[nearer]
-        total = np.zeros(self.topology.nodes)
-        np.add.at(total, start, rate)
-        split = rate / total[start]
-        visits = np.zeros((self.topology.nodes, len(sources)))
-        visits[np.asarray(sources), np.arange(len(sources))] = 1.0
-        latest = np.zeros(self.topology.nodes)
-        farthest = int(max(distance[s] for s in sources))
-        level = distance[start]
-        for hops in range(farthest, 0, -1):
-            at = level == hops
-            np.add.at(visits, end[at], visits[start[at]] * split[at, None])
-        for hops in range(1, farthest + 1):
-            at = level == hops
-            np.maximum.at(latest, start[at], latest[end[at]] + self.latency_s[nearer[at]])
-        loads = (visits[start] * split[:, None]).T
-        of_source, used = np.nonzero(loads)
-        edges, parts = nearer[used], loads[of_source, used]
-        ends = np.searchsorted(of_source, np.arange(len(sources) + 1)).tolist()
-        for i, source in enumerate(sources):
-            span = slice(ends[i], ends[i + 1])
-            rows[source, target] = edges[span], parts[span], float(latest[source])
 
     def distances_to(self, target: int) -> Ints:
         """Least hops from every node to `target`; -1 where there is no path."""
@@ -232,6 +208,11 @@ class Routes:
         )
 
 
+def _columns(pairs: Sequence[Pair]) -> tuple[Ints, Ints]:
+    first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return first, second
+
+
 def _zipped(first: Ints, second: Ints) -> Iterable[Pair]:
     return zip(first.tolist(), second.tolist(), strict=True)
 
@@ -242,10 +223,6 @@ def _spans(first: Ints, lengths: Ints) -> Ints:
     found: Ints = np.arange(int(lengths.sum()), dtype=np.int64)
     found += np.repeat(first - before, lengths)
     return found
-
-
-def _joined(arrays: Sequence[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
-    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=kind)
 
 
 @dataclass(frozen=True)

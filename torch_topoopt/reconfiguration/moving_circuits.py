@@ -145,11 +145,8 @@ class MovingCircuits:
     def _move(self, before: Counter[Pair]) -> _core.CircuitMove:
         """To the circuits of the last phase."""
         after = Counter(self.phases[-1])
-        rates = {
-            self._link[pair]: self._bits_per_s(after[pair])
-            for pair in sorted(before | after)
-            if before[pair] != after[pair]
-        }
+        changed = {pair for pair, _ in before.items() ^ after.items()}
+        rates = {self._link[pair]: self._bits_per_s(after[pair]) for pair in sorted(changed)}
         ways = self._paths() if self.policy.forwarding else _NO_PATHS
         return _core.CircuitMove(
             rates, ways.source, ways.target, ways.latency_s, ways.begin, ways.edge, ways.load
