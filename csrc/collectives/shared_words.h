@@ -46,10 +46,11 @@ inline void pauseCore() {
 // than memory does.
 inline constexpr size_t kPastCachesBytes = 4096;
 
-// Copies to memory that is aligned to 16 bytes, and that one other process reads next.
+// Copies to memory that one other process reads next; past the caches if it is aligned to 16 bytes.
 inline void copyToOthers(void* to, const void* from, size_t bytes) {
 #if defined(__SSE2__)
-  if (bytes >= kPastCachesBytes) {
+  const bool aligned = reinterpret_cast<uintptr_t>(to) % alignof(__m128i) == 0;
+  if (aligned && bytes >= kPastCachesBytes) {
     constexpr size_t kStep = 4 * sizeof(__m128i);
     auto* out = static_cast<__m128i*>(to);
     const auto* in = static_cast<const __m128i*>(from);
