@@ -9,8 +9,8 @@
 
 #include "network.h"
 #include "traffic.h"
-#include "transport/cable_graph.h"
-#include "transport/tls_session.h"
+#include "transport/endpoint/cable_graph.h"
+#include "transport/links/tls_session.h"
 
 namespace topoopt {
 namespace {

@@ -13,7 +13,7 @@
 #include <sstream>
 #include <thread>
 
-#include "collectives/circuit_client.h"
+#include "collectives/group/circuit_client.h"
 #include "group_steps.h"
 #include "network.h"
 

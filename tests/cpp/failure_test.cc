@@ -8,7 +8,7 @@
 
 #include "network.h"
 #include "traffic.h"
-#include "transport/endpoint.h"
+#include "transport/endpoint/endpoint.h"
 
 namespace topoopt {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/group.h"
-#include "collectives/team_segment.h"
+#include "collectives/group/group.h"
+#include "collectives/memory/team_segment.h"
 #include "network.h"
 
 namespace topoopt {

@@ -1,6 +1,6 @@
 // Groups over small networks: random sequences of all operations, and how they fail.
 
-#include "collectives/group.h"
+#include "collectives/group/group.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Collectives whose data lands while they run, in any order, and whose results leave slice by
 // slice.
 
-#include "collectives/landing.h"
+#include "collectives/group/landing.h"
 
 #include <gtest/gtest.h>
 

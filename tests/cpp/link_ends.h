@@ -13,10 +13,10 @@
 
 #include "network.h"
 #include "traffic.h"
-#include "transport/fabric_port.h"
-#include "transport/link.h"
-#include "transport/memory_link.h"
-#include "transport/tls_session.h"
+#include "transport/links/fabric_port.h"
+#include "transport/links/link.h"
+#include "transport/links/memory_link.h"
+#include "transport/links/tls_session.h"
 
 namespace topoopt {
 

@@ -5,7 +5,7 @@
 
 #include "link_ends.h"
 #include "transport/descriptor.h"
-#include "transport/endpoint.h"
+#include "transport/endpoint/endpoint.h"
 
 namespace topoopt {
 namespace {

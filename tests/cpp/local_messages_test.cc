@@ -1,7 +1,7 @@
 // Messages in shared memory: between threads that wait and the reactor, with rings that are full,
 // and how they end.
 
-#include "collectives/local_messages.h"
+#include "collectives/memory/local_messages.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/shared_words.h"
+#include "collectives/memory/shared_words.h"
 #include "group_steps.h"
 #include "network.h"
 #include "traffic.h"

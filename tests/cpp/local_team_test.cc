@@ -1,7 +1,7 @@
 // Collectives in shared memory: members are threads here, each with a mapping of its own or all
 // with the same one (so that the thread sanitizer sees what they do to each other).
 
-#include "collectives/local_team.h"
+#include "collectives/memory/local_team.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "collectives/turn_queue.h"
+#include "collectives/memory/turn_queue.h"
 #include "common/errors.h"
 #include "group_steps.h"
 #include "network.h"

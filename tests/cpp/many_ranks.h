@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/group.h"
+#include "collectives/group/group.h"
 #include "network.h"
 
 namespace topoopt {

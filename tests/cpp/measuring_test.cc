@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "collectives/link_group.h"
+#include "collectives/links/link_group.h"
 #include "group_steps.h"
 #include "network.h"
 

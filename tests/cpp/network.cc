@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "common/errors.h"
-#include "transport/tls_session.h"
+#include "transport/links/tls_session.h"
 
 namespace topoopt {
 namespace {

@@ -18,8 +18,8 @@
 #include "seed.h"
 #include "test_limits.h"
 #include "transport/descriptor.h"
-#include "transport/endpoint.h"
-#include "transport/memory_link.h"
+#include "transport/endpoint/endpoint.h"
+#include "transport/links/memory_link.h"
 
 namespace topoopt {
 

@@ -1,7 +1,7 @@
 // Groups whose members agree on other rings when cables are lost, slow and back, between any two
 // collectives.
 
-#include "collectives/ring_agreement.h"
+#include "collectives/links/ring_agreement.h"
 
 #include <gtest/gtest.h>
 

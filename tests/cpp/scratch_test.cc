@@ -1,6 +1,6 @@
 // Scratch memory stays while an operation runs, however long, and goes when none has for a while.
 
-#include "collectives/scratch.h"
+#include "collectives/links/scratch.h"
 
 #include <gtest/gtest.h>
 

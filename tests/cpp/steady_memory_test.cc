@@ -11,7 +11,7 @@
 
 #include "many_ranks.h"
 #include "network.h"
-#include "transport/flow_limits.h"
+#include "transport/frames/flow_limits.h"
 
 namespace topoopt {
 namespace {

@@ -1,6 +1,6 @@
 // TLS between two ends of one process, over sockets that take little, and with somebody in between.
 
-#include "transport/tls_session.h"
+#include "transport/links/tls_session.h"
 
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
@@ -19,7 +19,7 @@
 #ifdef TOPOOPT_TLS
 #include <openssl/x509.h>
 
-#include "transport/openssl.h"
+#include "transport/links/openssl.h"
 
 namespace topoopt {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "network.h"
 #include "traffic.h"
-#include "transport/endpoint.h"
+#include "transport/endpoint/endpoint.h"
 #include "transport/reactor.h"
 
 namespace topoopt {

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan.rank_work import RankWork
     from torch_topoopt.route_control.host.agent import RouteAgent
 
-_WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint.h
+_WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint/endpoint.h
 _CONNECT_TIMEOUT_S = 60.0
 _LONGEST_SILENCE_S = 86400
 
