@@ -22,7 +22,7 @@ from torch_topoopt.plan import Plan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 Done = subprocess.CompletedProcess[str]
 
 NO_GROUP = """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HARNESS = (sys.executable, str(Path(__file__).with_name("stage_harness.py")))
-EXAMPLE = Path(__file__).parents[2] / "examples" / "checkpoint.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "checkpoint.py"
 
 # Trains examples/checkpoint.py. In attempt K rank R kills itself after it has saved step S, for
 # each "K:R:S" of DEATHS. What the ranks have at the end goes to the file END. The digits are noise,

@@ -25,7 +25,7 @@ from test_cluster_options import make_cluster
 from torch_topoopt.launcher.run import cluster_options
 from torch_topoopt.launcher.run import options as run_options
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BATCH = ROOT / "examples" / "schedulers" / "train.sbatch"
 MANIFEST = ROOT / "examples" / "schedulers" / "train.yaml"
 # Long options of sbatch(1) and srun(1) that the script uses.

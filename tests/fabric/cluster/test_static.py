@@ -1,6 +1,6 @@
 """The driver of plugged cables, on hosts that are threads: addresses of the loopback network.
 
-What real cables and namespaces add is in tests/launcher/test_cluster_run.py.
+What real cables and namespaces add is in tests/launcher/run/test_cluster_run.py.
 """
 
 from __future__ import annotations
