@@ -1,6 +1,6 @@
 """Mode best against all networks there are, of up to 7 servers and 3 simplex ports.
 
-tests/cpp/all_networks.cc tries them, networks with unused ports and those that are no union of
+tests/cpp/topology/all_networks.cc tries them, networks with unused ports and those that are no union of
 rings among them. On duplex ports there is nothing to try: 2 ports make one ring at most, and 3 are
 refused for more than two servers (`test_best.rings_of_all_servers` tries the orders of that ring).
 """
@@ -27,7 +27,7 @@ from torch_topoopt.topology.routing.hop_counts import hop_summary
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SOURCE = Path(__file__).parents[1] / "cpp" / "all_networks.cc"
+SOURCE = Path(__file__).parents[1] / "cpp" / "topology" / "all_networks.cc"
 # n: regular digraphs of degree 2 (OEIS A007107) and 3 (A007105), servers labelled
 REGULAR = {
     2: {3: 1, 4: 9, 5: 216, 6: 7570, 7: 357435},
