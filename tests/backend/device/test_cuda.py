@@ -1,7 +1,7 @@
 """The backend on a CUDA device: all ranks share device 0.
 
 Run as a script it prints how long all_reduce takes for tensors on the device and on the CPU:
-    python tests/backend/test_cuda.py
+    python tests/backend/device/test_cuda.py
 """
 
 from __future__ import annotations
