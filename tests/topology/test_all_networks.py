@@ -1,8 +1,9 @@
 """Mode best against all networks there are, of up to 7 servers and 3 simplex ports.
 
-tests/cpp/topology/all_networks.cc tries them, networks with unused ports and those that are no union of
-rings among them. On duplex ports there is nothing to try: 2 ports make one ring at most, and 3 are
-refused for more than two servers (`test_best.rings_of_all_servers` tries the orders of that ring).
+tests/cpp/topology/all_networks.cc tries them, networks with unused ports and those that are no
+union of rings among them. On duplex ports there is nothing to try: 2 ports make one ring at most,
+and 3 are refused for more than two servers (`test_best.rings_of_all_servers` tries the orders of
+that ring).
 """
 
 from __future__ import annotations

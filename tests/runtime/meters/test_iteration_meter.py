@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_topoopt.runtime.iteration_meter import IterationMeter, Iterations
+from torch_topoopt.runtime.meters.iteration_meter import IterationMeter, Iterations
 
 
 class Job:

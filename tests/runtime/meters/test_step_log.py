@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_topoopt.runtime.step_log import StepLog
+from torch_topoopt.runtime.meters.step_log import StepLog
 
 if TYPE_CHECKING:
     import pytest

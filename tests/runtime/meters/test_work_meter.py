@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torch_topoopt.plan.rank_work import OperationTimes, find_slowest, together
-from torch_topoopt.runtime.work_meter import ThreadTimes, WorkMeter
+from torch_topoopt.runtime.meters.work_meter import ThreadTimes, WorkMeter
 from torch_topoopt.supervision.dumps import Dump, RecordedCall
 from torch_topoopt.supervision.job_files import JobFolder
 from torch_topoopt.supervision.rank_paces import read_pace

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.runtime.backward_watch import watch_backward
+from torch_topoopt.runtime.meters.backward_watch import watch_backward
 from torch_topoopt.supervision.recorded_timeline import FOLDER, LinkSample, RankTimeline
 
 if TYPE_CHECKING:

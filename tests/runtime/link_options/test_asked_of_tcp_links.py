@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.runtime.threads_asked import link_threads_asked
-from torch_topoopt.runtime.zero_copy_asked import zero_copy_asked
+from torch_topoopt.runtime.link_options.threads_asked import link_threads_asked
+from torch_topoopt.runtime.link_options.zero_copy_asked import zero_copy_asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.runtime.transport import TCP
+from torch_topoopt.runtime.link_options.transport import TCP
 
 LINK_THREADS_VARIABLE = "TOPOOPT_LINK_THREADS"
 REDUCE_THREADS_VARIABLE = "TOPOOPT_REDUCE_THREADS"

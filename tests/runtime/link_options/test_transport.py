@@ -9,7 +9,11 @@ import pytest
 
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.identity import wire_version, without_transport
-from torch_topoopt.runtime.transport import TRANSPORTS, provider_chooser, transport_asked
+from torch_topoopt.runtime.link_options.transport import (
+    TRANSPORTS,
+    provider_chooser,
+    transport_asked,
+)
 
 
 @dataclass

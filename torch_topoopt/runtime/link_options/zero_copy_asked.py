@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.runtime.transport import TCP
+from torch_topoopt.runtime.link_options.transport import TCP
 
 ZERO_COPY_VARIABLE = "TOPOOPT_ZERO_COPY"
 _STATES = {"0": "off", "1": "on", "always": "always"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.runtime.threads_asked import reduce_threads_asked
+from torch_topoopt.runtime.link_options.threads_asked import reduce_threads_asked
 
 
 def test_none_is_asked_for_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_topoopt.fabric.identity import wire_version
-from torch_topoopt.runtime.encryption import encryption_asked
-from torch_topoopt.runtime.parallel_connections import connections_asked
-from torch_topoopt.runtime.threads_asked import link_threads_asked, reduce_threads_asked
-from torch_topoopt.runtime.transport import TCP, transport_asked
-from torch_topoopt.runtime.zero_copy_asked import zero_copy_asked
+from torch_topoopt.runtime.link_options.encryption import encryption_asked
+from torch_topoopt.runtime.link_options.parallel_connections import connections_asked
+from torch_topoopt.runtime.link_options.threads_asked import (
+    link_threads_asked,
+    reduce_threads_asked,
+)
+from torch_topoopt.runtime.link_options.transport import TCP, transport_asked
+from torch_topoopt.runtime.link_options.zero_copy_asked import zero_copy_asked
 
 
 @dataclass(frozen=True)

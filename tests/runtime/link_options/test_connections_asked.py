@@ -13,7 +13,7 @@ from torch_topoopt.fabric.identity import wire_version, without_connections
 from torch_topoopt.fabric.links import unsent_bytes
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 from torch_topoopt.plan import LinkTraffic, Route
-from torch_topoopt.runtime.parallel_connections import (
+from torch_topoopt.runtime.link_options.parallel_connections import (
     MOST_CONNECTIONS,
     connections_asked,
     connections_per_link,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_topoopt.runtime.backward_watch import watch_backward
+from torch_topoopt.runtime.meters.backward_watch import watch_backward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
