@@ -4,8 +4,9 @@ Every rank, alone on its server, has a connection to a socket that only this use
 they say stands in csrc/collectives/group/circuit_client.h. When all have asked for one all-to-all,
 its matrix is known, and it is chosen whether circuits move for it. If they do, each topology is
 there once all ranks have said that nothing of the one before is on its way, and in the end the
-plan's own circuits are there again. Circuits that do not come up, or are lost while chunks travel over them,
-stop the all-to-all on all ranks, with the reason; those of the plan are there again by then.
+plan's own circuits are there again. Circuits that do not come up, or are lost while chunks travel
+over them, stop the all-to-all on all ranks, with the reason; those of the plan are there again by
+then.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ def test_the_golden_network_of_eight_servers_has_not_changed() -> None:
     for group in network.groups:
         lines += [f"ring {' '.join(map(str, r.servers))} {r.share}" for r in group.rings]
     lines += [f"route {' '.join(map(str, r.servers))} {r.weight}" for r in network.routes]
-    golden = Path(__file__).parents[1] / "golden" / "network_8_servers_4_ports.txt"
+    golden = Path(__file__).parents[2] / "golden" / "network_8_servers_4_ports.txt"
     assert "\n".join(lines) + "\n" == golden.read_text()
 
 

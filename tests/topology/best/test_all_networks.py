@@ -28,7 +28,7 @@ from torch_topoopt.topology.routing.hop_counts import hop_summary
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SOURCE = Path(__file__).parents[1] / "cpp" / "topology" / "all_networks.cc"
+SOURCE = Path(__file__).parents[2] / "cpp" / "topology" / "all_networks.cc"
 # n: regular digraphs of degree 2 (OEIS A007107) and 3 (A007105), servers labelled
 REGULAR = {
     2: {3: 1, 4: 9, 5: 216, 6: 7570, 7: 357435},
