@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "collectives/group/group.h"
+#include "collectives/links/operation.h"
 #include "collectives/links/ring_agreement.h"
 #include "collectives/links/scratch.h"
 #include "plan/schedule_cache.h"
