@@ -129,7 +129,8 @@ void LocalMessages::await(const std::function<bool()>& over,
     driver_ = std::this_thread::get_id();
     rings_.setAttention(member_, MessageRings::Attention::kSoon);
   }
-  std::optional<Clock::time_point> look_until;
+  constexpr Clock::time_point kNotYet{};
+  Clock::time_point look_until = kNotYet;
   while (!over()) {
     bool moved = false;
     bool nothing = false;
@@ -139,17 +140,17 @@ void LocalMessages::await(const std::function<bool()>& over,
     });
     if (nothing) break;
     if (moved) {
-      look_until.reset();
+      look_until = kNotYet;
       continue;
     }
     const auto now = Clock::now();
     if (until && now >= *until) break;
-    if (!look_until) look_until = now + kSharedLook;
-    if (now < *look_until) {
+    if (look_until == kNotYet) look_until = now + kSharedLook;
+    if (now < look_until) {
       giveWay();
       continue;
     }
-    look_until.reset();
+    look_until = kNotYet;
     const uint32_t seen = rings_.wakes(member_);
     step([&] {
       rings_.setAttention(member_, MessageRings::Attention::kAsleep);
