@@ -3,7 +3,7 @@ root, on network namespaces whose links have a rate.
 
     sudo python benchmarks/nccl_net.py --harness PROGRAM [--servers 12 --degree 4]
 
-PROGRAM is tests/cpp/nccl_net_harness.cc, compiled: it calls the plugin as NCCL does. Printed
+PROGRAM is tests/cpp/nccl/nccl_net_harness.cc, compiled: it calls the plugin as NCCL does. Printed
 are how long it takes until all pairs of ranks are connected; of a pair of neighbours and of the
 pair that is furthest apart (other hosts relay), the goodput as a share of what the plan's routes
 can carry, and the time of a short message; and of the traffic of a ring AllReduce, the share of the

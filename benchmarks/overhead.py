@@ -42,7 +42,7 @@ from settings import Setting, loopback, shared_memory
 
 from torch_topoopt.plan.units import parse_gbps
 from torch_topoopt.runtime import before_fork
-from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
+from torch_topoopt.runtime.link_options.encryption import ENCRYPT_VARIABLE
 
 if TYPE_CHECKING:
     import contextlib

@@ -25,14 +25,17 @@ from pathlib import Path
 CSRC = Path(__file__).parent.resolve()
 PLAIN_FOLDER = CSRC.parent / "build" / "objects"  # of what needs no torch
 
+_TRANSPORT = ("transport", "transport/frames", "transport/links", "transport/endpoint")
+_COLLECTIVES = tuple(f"collectives{room}" for room in ("", "/group", "/links", "/memory"))
+_BACKEND = tuple(f"backend{room}" for room in ("", "/staging", "/supervision", "/work"))
 # The folders of each module that include neither torch nor Python.
 PLAIN = {
     "_core": (
         *("allocation", "common", "routing", "route_control", "topology", "search"),
         *("sim/core", "sim/flow", "sim/iteration", "sim/packet"),
     ),
-    "_backend": ("common", "plan", "transport", "collectives"),
-    "nccl_net": ("common", "plan", "transport", "nccl"),
+    "_backend": ("common", "plan", *_TRANSPORT, *_COLLECTIVES),
+    "nccl_net": ("common", "plan", *_TRANSPORT, "nccl"),
 }
 FLAGS = [
     "-std=c++20",
@@ -48,8 +51,8 @@ FLAGS = [
 # What is compiled against torch's headers, and what of these all its files include.
 HEADERS = {"_core": "precompiled/pybind.h", "_backend": "backend/precompiled.h"}
 # The one file that uses OpenSSL, where that is installed, and the headers that it needs.
-TLS_SOURCE = CSRC / "transport" / "tls_session.cc"
-TLS_HEADER = CSRC / "transport" / "openssl.h"
+TLS_SOURCE = CSRC / "transport" / "links" / "tls_session.cc"
+TLS_HEADER = CSRC / "transport" / "links" / "openssl.h"
 TLS_LIBRARIES = ("ssl", "crypto")
 # Files of one folder are compiled together, up to so many lines: what each would make anew of the
 # templates in headers takes the compiler longer than what stands in the files.
@@ -89,8 +92,9 @@ def sources(*folders: str) -> tuple[Path, ...]:
 
 
 def digest(*folders: str) -> str:
-    """Twelve hexadecimal digits that change with any file in `folders` of csrc/."""
-    files = sorted(path for folder in folders for path in (CSRC / folder).iterdir())
+    """Twelve hexadecimal digits that change with any file below `folders` of csrc/."""
+    below = (path for folder in folders for path in (CSRC / folder).rglob("*"))
+    files = sorted(path for path in below if path.is_file())
     parts = [f"{path.relative_to(CSRC)}\n{path.read_text()}\n" for path in files]
     return hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
 
@@ -99,7 +103,7 @@ def bindings(module: str) -> tuple[Path, ...]:
     """The C++ files of a module that need the headers of Python or torch."""
     backend = CSRC / "bind" / "backend.cc"
     if module == "_backend":
-        return (backend, *sources("backend"))
+        return (backend, *sources(*_BACKEND))
     return tuple(path for path in sources("bind") if path != backend)
 
 

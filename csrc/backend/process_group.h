@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "backend/session.h"
-#include "backend/staging.h"
-#include "backend/work.h"
-#include "collectives/group.h"
+#include "backend/staging/staging.h"
+#include "backend/work/work.h"
+#include "collectives/group/group.h"
 
 namespace topoopt {
 

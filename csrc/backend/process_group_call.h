@@ -19,7 +19,7 @@
 
 #include "backend/process_group.h"
 #include "backend/profiled_call.h"
-#include "backend/staging.h"
+#include "backend/staging/staging.h"
 #include "backend/tensors.h"
 
 namespace topoopt {

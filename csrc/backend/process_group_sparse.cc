@@ -7,7 +7,7 @@
 #include "backend/process_group_call.h"
 #include "backend/tensors.h"
 #include "backend/without_gil.h"
-#include "transport/frame.h"
+#include "transport/frames/frame.h"
 
 namespace topoopt {
 namespace {

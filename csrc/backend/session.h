@@ -10,9 +10,9 @@
 #include <optional>
 #include <string>
 
-#include "backend/completion_pool.h"
-#include "backend/supervisor.h"
-#include "transport/endpoint.h"
+#include "backend/supervision/supervisor.h"
+#include "backend/work/completion_pool.h"
+#include "transport/endpoint/endpoint.h"
 
 namespace topoopt {
 

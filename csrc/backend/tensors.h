@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
-#include "collectives/called.h"
+#include "collectives/group/called.h"
 #include "common/reduce.h"
 
 namespace topoopt {

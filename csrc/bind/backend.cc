@@ -21,8 +21,8 @@
 #include "backend/session.h"
 #include "bind/plan_types.h"
 #include "collectives/measuring.h"
-#include "collectives/team_segment.h"
-#include "transport/fabric_port.h"
+#include "collectives/memory/team_segment.h"
+#include "transport/links/fabric_port.h"
 
 namespace py = pybind11;
 

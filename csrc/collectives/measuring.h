@@ -6,7 +6,7 @@
 #include <chrono>
 #include <memory>
 
-#include "collectives/group.h"
+#include "collectives/group/group.h"
 
 namespace topoopt {
 

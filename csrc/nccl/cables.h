@@ -14,7 +14,7 @@
 
 #include "nccl/wiring.h"
 #include "transport/descriptor.h"
-#include "transport/endpoint.h"
+#include "transport/endpoint/endpoint.h"
 
 namespace topoopt::nccl {
 

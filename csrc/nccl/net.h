@@ -25,7 +25,7 @@
 #include "nccl/cables.h"
 #include "nccl/own_messages.h"
 #include "nccl/wiring.h"
-#include "transport/endpoint.h"
+#include "transport/endpoint/endpoint.h"
 
 namespace topoopt::nccl {
 

@@ -10,7 +10,7 @@
 #include <map>
 #include <utility>
 
-#include "transport/link.h"
+#include "transport/links/link.h"
 
 namespace topoopt::nccl {
 

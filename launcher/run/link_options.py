@@ -6,16 +6,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
-from torch_topoopt.runtime.parallel_connections import CONNECTIONS_VARIABLE, MOST_CONNECTIONS
-from torch_topoopt.runtime.threads_asked import (
+from torch_topoopt.runtime.link_options.encryption import ENCRYPT_VARIABLE
+from torch_topoopt.runtime.link_options.parallel_connections import (
+    CONNECTIONS_VARIABLE,
+    MOST_CONNECTIONS,
+)
+from torch_topoopt.runtime.link_options.threads_asked import (
     LINK_THREADS_VARIABLE,
     MOST_REDUCE_THREADS,
     REDUCE_THREADS_VARIABLE,
     why_no_link_threads,
 )
-from torch_topoopt.runtime.transport import TCP, TRANSPORT_VARIABLE, TRANSPORTS
-from torch_topoopt.runtime.zero_copy_asked import ZERO_COPY_VARIABLE, why_no_zero_copy
+from torch_topoopt.runtime.link_options.transport import TCP, TRANSPORT_VARIABLE, TRANSPORTS
+from torch_topoopt.runtime.link_options.zero_copy_asked import ZERO_COPY_VARIABLE, why_no_zero_copy
 
 if TYPE_CHECKING:
     import argparse

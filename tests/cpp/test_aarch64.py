@@ -34,7 +34,7 @@ def test_reductions_are_right_on_aarch64(tmp_path: Path) -> None:
         pytest.skip(reason)
     program = tmp_path / "reduce_test"
     sources = [
-        *(HERE / "reduce_test.cc", ROOT / "csrc" / "common" / "reduce.cc"),
+        *(HERE / "common" / "reduce_test.cc", ROOT / "csrc" / "common" / "reduce.cc"),
         *(GTEST / "src" / "gtest-all.cc", GTEST / "src" / "gtest_main.cc"),
     ]
     folders = [ROOT / "csrc", HERE, GTEST / "include", GTEST]

@@ -1,7 +1,7 @@
 // What arrives on a link, cut at any places: whatever it is, FrameReader stays inside its buffers,
 // and takes no more memory for a frame than a frame may have.
 
-#include "transport/frame_reader.h"
+#include "transport/frames/frame_reader.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -18,7 +18,7 @@ _LIMIT_S = 100.0
 
 
 def compiled(name: str, folders: pytest.TempPathFactory) -> Path:
-    """tests/cpp/NAME.cc as a program; the workers of one run of pytest share it."""
+    """tests/cpp/nccl/NAME.cc as a program; the workers of one run of pytest share it."""
     shared = folders.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
@@ -28,7 +28,7 @@ def compiled(name: str, folders: pytest.TempPathFactory) -> Path:
         if not built.exists():
             compiler = os.environ.get("CXX", "c++").split()
             flags = ["-std=c++20", "-Wall", "-Wextra", f"-I{_ROOT / 'csrc'}"]
-            source = str(_ROOT / "tests" / "cpp" / f"{name}.cc")
+            source = str(_ROOT / "tests" / "cpp" / "nccl" / f"{name}.cc")
             subprocess.run(
                 [*compiler, *flags, source, "-o", str(built), "-ldl"],
                 check=True,

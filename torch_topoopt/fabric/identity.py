@@ -16,8 +16,8 @@ SECRET_BYTES = 32
 NONCE_BYTES = 32
 _ENCRYPTED = ", TLS 1.3"  # in a version
 _MAGIC = b"TOPOOPT3"
-# Raised with every change of what ranks send each other after the handshake (csrc/transport/frame.h
-# and the schedules of csrc/plan).
+# Raised with every change of what ranks send each other after the handshake
+# (csrc/transport/frames/frame.h and the schedules of csrc/plan).
 _WIRE_VERSION = 3
 _GREETING = struct.Struct("!8s96s16sB5i32s")
 GREETING_BYTES = _GREETING.size

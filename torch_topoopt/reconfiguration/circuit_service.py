@@ -1,11 +1,12 @@
 """Moves circuits for the all-to-alls of a job: what its ranks talk to while they are inside one.
 
 Every rank, alone on its server, has a connection to a socket that only this user may open; what
-they say stands in csrc/collectives/circuit_client.h. When all have asked for one all-to-all, its
-matrix is known, and it is chosen whether circuits move for it. If they do, each topology is there
-once all ranks have said that nothing of the one before is on its way, and in the end the plan's own
-circuits are there again. Circuits that do not come up, or are lost while chunks travel over them,
-stop the all-to-all on all ranks, with the reason; those of the plan are there again by then.
+they say stands in csrc/collectives/group/circuit_client.h. When all have asked for one all-to-all,
+its matrix is known, and it is chosen whether circuits move for it. If they do, each topology is
+there once all ranks have said that nothing of the one before is on its way, and in the end the
+plan's own circuits are there again. Circuits that do not come up, or are lost while chunks travel
+over them, stop the all-to-all on all ranks, with the reason; those of the plan are there again by
+then.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 CIRCUITS_VARIABLE = "TOPOOPT_CIRCUITS"  # path of the socket
 _POLL_S = 0.5
 _END_S = 30.0
-_FIRST_CHANNEL = 0x80000000  # kFirstCircuitChannel (csrc/transport/frame.h)
+_FIRST_CHANNEL = 0x80000000  # kFirstCircuitChannel (csrc/transport/frames/frame.h)
 
 
 class CircuitMover(Protocol):

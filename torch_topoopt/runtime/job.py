@@ -31,9 +31,7 @@ from torch_topoopt.fabric.rank_layout import (
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.plan import IterationTimes, RankTraffic, RouteTable
 from torch_topoopt.runtime import controlled_routes
-from torch_topoopt.runtime.asked_links import asked_links
 from torch_topoopt.runtime.circuits import circuit_client
-from torch_topoopt.runtime.iteration_meter import IterationMeter
 from torch_topoopt.runtime.job_network import (
     Place,
     StoreMeeting,
@@ -42,17 +40,19 @@ from torch_topoopt.runtime.job_network import (
     link_specs,
     meet_versions,
 )
-from torch_topoopt.runtime.measuring import cost_of
-from torch_topoopt.runtime.metrics import METRICS_VARIABLE, log_event
-from torch_topoopt.runtime.parallel_connections import (
+from torch_topoopt.runtime.link_options.asked_links import asked_links
+from torch_topoopt.runtime.link_options.parallel_connections import (
     connections_per_link,
     of_links,
     over_all_connections,
 )
-from torch_topoopt.runtime.step_log import StepLog
+from torch_topoopt.runtime.measuring import cost_of
+from torch_topoopt.runtime.meters.iteration_meter import IterationMeter
+from torch_topoopt.runtime.meters.step_log import StepLog
+from torch_topoopt.runtime.meters.timeline_recorder import TimelineRecorder
+from torch_topoopt.runtime.meters.work_meter import WorkMeter
+from torch_topoopt.runtime.metrics import METRICS_VARIABLE, log_event
 from torch_topoopt.runtime.supervised import supervise
-from torch_topoopt.runtime.timeline_recorder import TimelineRecorder
-from torch_topoopt.runtime.work_meter import WorkMeter
 from torch_topoopt.supervision.dumps import dump_of
 from torch_topoopt.supervision.job_files import JobFolder
 from torch_topoopt.supervision.recorded_timeline import TIMELINE_VARIABLE, parse_range
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan.rank_work import RankWork
     from torch_topoopt.route_control.host.agent import RouteAgent
 
-_WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint.h
+_WINDOW_BYTES = 4 << 20  # per flow in the network; see csrc/transport/endpoint/endpoint.h
 _CONNECT_TIMEOUT_S = 60.0
 _LONGEST_SILENCE_S = 86400
 

@@ -29,10 +29,10 @@ from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
-from torch_topoopt.runtime.asked_links import PLAIN, AskedLinks
-from torch_topoopt.runtime.encryption import ENCRYPT_VARIABLE
-from torch_topoopt.runtime.parallel_connections import CONNECTIONS_VARIABLE
-from torch_topoopt.runtime.transport import TRANSPORT_VARIABLE, provider_chooser
+from torch_topoopt.runtime.link_options.asked_links import PLAIN, AskedLinks
+from torch_topoopt.runtime.link_options.encryption import ENCRYPT_VARIABLE
+from torch_topoopt.runtime.link_options.parallel_connections import CONNECTIONS_VARIABLE
+from torch_topoopt.runtime.link_options.transport import TRANSPORT_VARIABLE, provider_chooser
 from torch_topoopt.runtime.versions import build_info
 from torch_topoopt.topology.failures.remaining import remaining_network
 

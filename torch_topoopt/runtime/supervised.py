@@ -2,7 +2,8 @@
 
 They lie in the folder of the run (`topoopt run`), or, for jobs that something else has started, in
 a folder of the job in the user's runtime folder. The C++ backend writes them
-(csrc/backend/supervisor.h); a thread here adds where in the script each thread of Python is.
+(csrc/backend/supervision/supervisor.h); a thread here adds where in the script each thread of
+Python is.
 PyTorch's variables of its own flight recorder are heeded: TORCH_FR_BUFFER_SIZE,
 TORCH_FR_DUMP_TEMP_FILE, TORCH_FR_DUMP_ON_TIMEOUT, TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC, and the names
 that they had before.

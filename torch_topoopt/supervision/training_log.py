@@ -1,6 +1,7 @@
 """What a run says of its training while it goes on: the end of its metrics.jsonl, read as it grows.
 
-The ranks write there (torch_topoopt/runtime/step_log.py, torch_topoopt.log) and the launcher.
+The ranks write there (torch_topoopt.log, torch_topoopt/runtime/meters/step_log.py), and the
+launcher.
 """
 
 from __future__ import annotations

@@ -1,0 +1,180 @@
+#include "collectives/group/circuit_client.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+namespace topoopt {
+namespace {
+
+constexpr size_t kMostLineBytes = 64 << 20;  // schedules of many servers are long
+
+std::string onOneLine(std::string text) {
+  for (char& letter : text) {
+    if (letter == '\n') letter = ' ';
+  }
+  return text;
+}
+
+}  // namespace
+
+CircuitClient::CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, int members)
+    : endpoint_(std::move(endpoint)), members_(members), socket_(fd) {
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+  endpoint_->reactor().run(
+      [this] { endpoint_->reactor().watch(socket_.get(), EPOLLIN | EPOLLRDHUP, this); });
+}
+
+CircuitClient::~CircuitClient() {
+  const auto unwatch = [this] {
+    if (socket_) endpoint_->reactor().unwatch(socket_.get());
+    endpoint_->reactor().forget(this);
+  };
+  if (endpoint_->reactor().onLoop()) {
+    unwatch();
+  } else {
+    endpoint_->reactor().run(unwatch);
+  }
+}
+
+void CircuitClient::ask(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
+                        Call call) {
+  calls_[channel] = {number, std::move(call)};
+  std::string line = "ask " + std::to_string(channel) + " " + std::to_string(number);
+  for (const size_t count : bytes) line += " " + std::to_string(count);
+  send(line);
+}
+
+void CircuitClient::ready(uint32_t channel, uint64_t number, size_t topology) {
+  send("ready " + std::to_string(channel) + " " + std::to_string(number) + " " +
+       std::to_string(topology));
+}
+
+void CircuitClient::leave(uint32_t channel, uint64_t number, const std::string& why) {
+  if (calls_.erase(channel) == 0) return;
+  send("leave " + std::to_string(channel) + " " + std::to_string(number) + " " + onOneLine(why));
+}
+
+void CircuitClient::done(uint32_t channel, uint64_t number) {
+  send("done " + std::to_string(channel) + " " + std::to_string(number));
+}
+
+void CircuitClient::lost(uint32_t channel, uint64_t number, const std::string& why) {
+  send("lost " + std::to_string(channel) + " " + std::to_string(number) + " " + onOneLine(why));
+}
+
+// Lines are short, and the other end reads all the time: one that does not is as good as gone.
+void CircuitClient::send(const std::string& line) {
+  const std::string text = line + "\n";
+  if (!lost_.empty()) return stopAll();
+  const ssize_t sent = ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
+  if (sent == static_cast<ssize_t>(text.size())) return;
+  lose(sent < 0 ? std::strerror(errno) : "it does not read");
+}
+
+void CircuitClient::onReady(uint32_t events) {
+  char data[65536];
+  while (lost_.empty()) {
+    const ssize_t count = ::recv(socket_.get(), data, sizeof data, 0);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (count <= 0) return lose(count == 0 ? "it has ended" : std::strerror(errno));
+    received_.append(data, static_cast<size_t>(count));
+    size_t end;
+    while ((end = received_.find('\n')) != std::string::npos) {
+      const std::string line = received_.substr(0, end);
+      received_.erase(0, end + 1);
+      onLine(line);
+    }
+    if (received_.size() > kMostLineBytes) return lose("a line of it has no end");
+  }
+}
+
+void CircuitClient::onLine(const std::string& line) {
+  std::istringstream words(line);
+  std::string what;
+  words >> what;
+  if (what == "schedule") {
+    onSchedule(words);
+  } else {
+    onAnswer(what, words);
+  }
+}
+
+void CircuitClient::onSchedule(std::istream& words) {
+  uint64_t id = 0;
+  size_t count = 0;
+  auto program = std::make_shared<CircuitProgram>();
+  words >> id;
+  while (words >> count && count * 4 <= kMostLineBytes) {
+    std::vector<CircuitHop>& hops = program->emplace_back(count);
+    for (CircuitHop& hop : hops) words >> hop.sender >> hop.receiver >> hop.source >> hop.target;
+  }
+  programs_[id] = std::move(program);
+}
+
+void CircuitClient::onAnswer(const std::string& what, std::istream& words) {
+  uint32_t channel = 0;
+  uint64_t number = 0;
+  words >> channel >> number;
+  const auto found = calls_.find(channel);
+  // One that has left meanwhile.
+  if (!words || found == calls_.end() || found->second.number != number) return;
+  const Call call = found->second.call;  // which may end in it
+  if (what == "stay") {
+    calls_.erase(found);
+    return call.stay();
+  }
+  if (what == "move") return onMove(call, words);
+  if (what == "moved") {
+    size_t topology = 0;
+    words >> topology;
+    return call.moved(topology);
+  }
+  if (what != "stop") return lose("its answer cannot be read");
+  std::string why;
+  std::getline(words >> std::ws, why);
+  calls_.erase(found);
+  call.stopped(why);
+}
+
+void CircuitClient::onMove(const Call& call, std::istream& words) {
+  uint64_t id = 0;
+  Move move{nullptr, 0, Bytes(members_, std::vector<size_t>(members_))};
+  words >> id >> move.channel;
+  for (auto& row : move.bytes) {
+    for (size_t& count : row) words >> count;
+  }
+  const auto program = programs_.find(id);
+  const bool known = program != programs_.end();
+  const bool free = move.channel >= kFirstCircuitChannel && move.channel < kFirstProbeChannel;
+  if (!words || !known || !free) return lose("its answer cannot be read");
+  move.program = program->second;
+  call.move(move);
+}
+
+// Nobody knows what becomes of circuits from here on.
+void CircuitClient::lose(const std::string& why) {
+  lost_ = why;
+  endpoint_->reactor().unwatch(socket_.get());
+  socket_.reset();
+  stopAll();
+}
+
+// Not at once: the caller may have only begun.
+void CircuitClient::stopAll() {
+  endpoint_->reactor().post([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    for (auto& [channel, open] : std::exchange(self->calls_, {})) {
+      open.call.stopped("the connection to what moves circuits is lost: " + self->lost_);
+    }
+  });
+}
+
+}  // namespace topoopt

@@ -1,0 +1,138 @@
+// Point-to-point messages of a group.
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives/group/group.h"
+#include "common/errors.h"
+
+namespace topoopt {
+namespace {
+
+uint64_t tagStream(int tag) { return kFirstMessageStream + static_cast<uint32_t>(tag); }
+
+// Both ends must agree on the element type; on the size they must anyway.
+uint64_t fingerprintOf(const MessageBuffer& message) { return static_cast<uint64_t>(message.type); }
+
+std::string textOf(const MessageMismatch::Side& side) {
+  constexpr auto kLast = static_cast<uint64_t>(DataType::kBytes);
+  return textOf(side.bytes, static_cast<DataType>(std::min(side.fingerprint, kLast)));
+}
+
+}  // namespace
+
+void Group::pointToPoint(PointToPoint message, Milliseconds limit,
+                         std::function<void(Done)> start) {
+  endpoint_->reactor().post([self = shared_from_this(), message = std::move(message), limit,
+                             start = std::move(start)]() mutable {
+    if (const auto error = self->error()) return message.done(error);
+    Reactor& reactor = self->endpoint_->reactor();
+    const int tag = message.tag;
+    message.number = self->next_message_++;
+    const Entry entry =
+        self->point_to_point_.insert(self->point_to_point_.end(), std::move(message));
+    if (limit.count() > 0) {
+      entry->timer = reactor.after(limit, [weak = self->weak_from_this(), entry, limit] {
+        const auto group = weak.lock();
+        if (!group) return;
+        entry->timer.reset();
+        group->onMessageTimeout(entry, limit);
+      });
+    }
+    start([self, entry, tag](std::exception_ptr error) {
+      if (error) return self->failSoon(self->withBothCalls(error, tag));
+      if (entry->timer) self->endpoint_->reactor().cancel(*entry->timer);
+      const Done finished = std::move(entry->done);
+      self->point_to_point_.erase(entry);
+      finished(nullptr);
+    });
+  });
+}
+
+// The other end is asked what it is in; where any rank may send, there is no other end.
+void Group::onMessageTimeout(Entry entry, Milliseconds limit) {
+  const std::vector<int> asked = entry->peers.size() == 1 ? entry->peers : std::vector<int>();
+  failLate(asked, entry->what, limit, [this, number = entry->number] {
+    return std::none_of(point_to_point_.begin(), point_to_point_.end(),
+                        [&](const PointToPoint& message) { return message.number == number; });
+  });
+}
+
+void Group::failLate(const std::vector<int>& asked, const std::string& what, Milliseconds limit,
+                     std::function<bool()> over) {
+  surveys_.ask(asked, [this, what, limit, over](const StateSurveys::Answers& answers) {
+    if (over()) return;
+    std::string why = what + " in group " + config_.name + ": Timed out after " +
+                      std::to_string(limit.count()) + " ms";
+    for (const auto& [rank, answer] : answers) {
+      why += ": rank " + std::to_string(rank) + " " + (answer ? answer->state : "does not answer");
+    }
+    fail(std::make_exception_ptr(TimeoutError(why)), Notify::kAllRanks);
+  });
+}
+
+std::exception_ptr Group::withBothCalls(std::exception_ptr error, int tag) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const MessageMismatch& mismatch) {
+    const std::string sender = "rank " + std::to_string(mismatch.sender);
+    const std::string receiver = "rank " + std::to_string(config_.ranks[config_.rank]);
+    return std::make_exception_ptr(MismatchError(
+        sender + " and " + receiver + " disagree: " + sender + " sent " + textOf(mismatch.sent) +
+        ", " + receiver + " receives " + textOf(mismatch.expected) + " (tag " +
+        std::to_string(tag) + ", group " + config_.name + ")"));
+  } catch (const std::exception&) {
+    return error;
+  }
+}
+
+std::vector<std::string> Group::messageTexts(size_t most) const {
+  std::vector<std::string> texts;
+  for (const PointToPoint& message : point_to_point_) {
+    if (texts.size() == most) break;
+    texts.push_back(message.what);
+  }
+  return texts;
+}
+
+void Group::send(const MessageBuffer& message, int target, int tag, const CallTerms& terms,
+                 Done done) {
+  const FlowId flow{config_.ranks[target], config_.channel, tagStream(tag)};
+  pointToPoint({.what = "send to rank " + std::to_string(flow.peer),
+                .peers = {flow.peer},
+                .tag = tag,
+                .done = std::move(done)},
+               terms.limit, [this, flow, message](Done finished) {
+                 endpoint_->send(flow, message.data, message.bytes, fingerprintOf(message),
+                                 std::move(finished));
+               });
+}
+
+void Group::receive(const MessageBuffer& message, int source, int tag, const CallTerms& terms,
+                    Done done) {
+  const FlowId flow{config_.ranks[source], config_.channel, tagStream(tag)};
+  pointToPoint({.what = "receive from rank " + std::to_string(flow.peer),
+                .peers = {flow.peer},
+                .tag = tag,
+                .done = std::move(done)},
+               terms.limit, [this, flow, message](Done finished) {
+                 endpoint_->receive(flow, message.data, message.bytes, fingerprintOf(message),
+                                    std::move(finished));
+               });
+}
+
+void Group::receiveAny(const MessageBuffer& message, int tag, const CallTerms& terms,
+                       std::function<void(int)> from, Done done) {
+  std::vector<int> peers = config_.ranks;
+  std::erase(peers, config_.ranks[config_.rank]);
+  pointToPoint(
+      {.what = "receive from any rank", .peers = peers, .tag = tag, .done = std::move(done)},
+      terms.limit,
+      [this, peers, stream = tagStream(tag), message, from = std::move(from)](Done finished) {
+        endpoint_->receiveAny(
+            peers, config_.channel, stream, message.data, message.bytes, fingerprintOf(message),
+            [this, from](int peer) { from(memberOf(peer)); }, std::move(finished));
+      });
+}
+
+}  // namespace topoopt

@@ -1,0 +1,290 @@
+#include "collectives/links/link_group.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <utility>
+
+#include "common/errors.h"
+#include "common/log.h"
+
+namespace topoopt {
+namespace {
+
+// In which a member that has asked the others what they are in fails the group with the answers.
+constexpr std::chrono::seconds kSurveyLimit{1};
+constexpr size_t kMostNamed = 8;  // ranks in the text of a timeout
+// Of collectives whose data lands while they run.
+constexpr size_t kLeastLandingBytes = 16 << 20;
+constexpr size_t kMostLandingBytes = 256 << 20;
+
+std::string milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g ms", seconds * 1e3);
+  return text;
+}
+
+}  // namespace
+
+LinkGroup::LinkGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
+    : Group(std::move(endpoint), std::move(config)),
+      proposed_(config_.rings),
+      agreement_(*endpoint_, config_.channel, config_.ranks, config_.rank,
+                 {.next = [this] { return next_; },
+                  .decided =
+                      [this](uint64_t version, uint64_t first, std::vector<plan::Ring> rings) {
+                        useRings(version, first, std::move(rings));
+                      },
+                  .released = [this] { startNext(); }}),
+      operation_(*endpoint_, config_.channel, config_.ranks,
+                 [this](std::exception_ptr error) { onOperationDone(error); }),
+      scratch_(endpoint_->reactor(), config_.scratch_idle) {
+  versions_[0].schedules = std::make_shared<ScheduleCache>(
+      GroupLayout(size(), config_.rings, config_.servers, config_.hops, config_.grid), config_.rank,
+      config_.cost, algorithmNamed(config_.algorithm));
+}
+
+uint64_t LinkGroup::sequenceNumber() const {
+  std::lock_guard lock(mutex_);
+  return called_;
+}
+
+size_t LinkGroup::landingBytes() {
+  if (size() == 1) return 0;
+  std::lock_guard lock(mutex_);
+  if (!landing_bytes_) {
+    landing_bytes_ = versions_.at(0).schedules->busyBytes(kLeastLandingBytes, kMostLandingBytes);
+  }
+  return *landing_bytes_;
+}
+
+void LinkGroup::submit(CollectiveRequest request, const CallTerms& terms, Done done) {
+  // No member has the maximum of all bytes before every member has sent one.
+  if (request.shape.collective == Collective::kBarrier) request.buffers.input = &barrier_byte_;
+  std::unique_lock lock(mutex_);
+  const uint64_t number = called_++;
+  if (error_) {
+    // The reactor may have stopped, and then runs at once what is posted: not under the lock.
+    const std::exception_ptr error = error_;
+    lock.unlock();
+    return endpoint_->reactor().post([done = std::move(done), error] { done(error); });
+  }
+  remember(number, request);
+  Pending pending{.called = request.called,
+                  .number = number,
+                  .limit = terms.limit,
+                  .setup = {nullptr, request.buffers, nullptr, request.type, request.op},
+                  .done = std::move(done),
+                  .shape = std::move(request.shape)};
+  pending.setup.landing = terms.landing;
+  prepare(pending);
+  const bool first = submitted_.empty();
+  submitted_.push_back(std::move(pending));
+  lock.unlock();
+  // The caller that finds the list empty wakes the reactor, for all that come before it looks. It
+  // has run what was posted before the group can go (shutdown).
+  if (first) endpoint_->reactor().post([this] { takeSubmitted(); });
+}
+
+// Under the lock. Frames carry a hash of all that their senders must share, the algorithm and the
+// rings among it; members compare calls by what was called alone.
+void LinkGroup::prepare(Pending& pending) {
+  pending.version = versionOf(pending.number);
+  ScheduleCache& schedules = *versions_.at(pending.version).schedules;
+  pending.setup.prepared = schedules.get(pending.shape);
+  if (logs(LogLevel::kInfo)) logChoice(pending, schedules);
+  const auto algorithm = static_cast<uint64_t>(pending.setup.prepared->algorithm);
+  const Called with_choice =
+      hashed(pending.called, mixBits(mixBits(pending.called.hash, pending.version), algorithm));
+  pending.setup.fingerprint = laneFingerprint(pending.number, with_choice.hash);
+}
+
+void LinkGroup::takeSubmitted() {
+  std::deque<Pending> submitted;
+  {
+    std::lock_guard lock(mutex_);
+    submitted.swap(submitted_);
+  }
+  if (const auto error = this->error()) {
+    for (Pending& pending : submitted) pending.done(error);
+    return;
+  }
+  for (Pending& pending : submitted) queue_.push_back(std::move(pending));
+  startNext();
+}
+
+// An operation may be over when start() returns; one loop serves them all, however many wait.
+void LinkGroup::startNext() {
+  if (std::exchange(starting_, true)) return;
+  while (!running_ && !queue_.empty() && !agreement_.holds()) {
+    running_ = true;
+    Pending& next = queue_.front();
+    next_ = next.number + 1;
+    beginOver(next);
+    if (next.limit.count() > 0) deadline_ = Reactor::Clock::now() + next.limit;
+    watchDeadline();
+    if (!progress_timer_) watchProgress();
+    if (asksForCircuits(next)) {
+      askForCircuits();
+      continue;
+    }
+    next.setup.scratch = scratch_.reserve(next.setup.prepared->schedule.scratch_bytes);
+    const bool lands = next.setup.landing != nullptr;
+    operation_.start(std::move(next.setup),
+                     lands ? landingWake(next.number) : std::function<void()>());
+  }
+  starting_ = false;
+}
+
+// Called by who copies, who may outlive the operation and the group.
+std::function<void()> LinkGroup::landingWake(uint64_t number) {
+  return [weak = weak_from_this(), number] {
+    const auto group = std::static_pointer_cast<LinkGroup>(weak.lock());
+    if (!group) return;
+    group->endpoint_->reactor().post([group, number] {
+      if (group->running_ && group->queue_.front().number == number) group->operation_.onLanded();
+    });
+  };
+}
+
+void LinkGroup::onOperationDone(std::exception_ptr error) {
+  // Not at once: this may be deep inside the endpoint.
+  if (error) {
+    return endpoint_->reactor().post([self = shared_from_this(), this, error] {
+      try {
+        std::rethrow_exception(error);
+      } catch (const MessageMismatch& mismatch) {
+        onMismatch(mismatch);
+      } catch (const std::exception&) {
+        fail(error, Notify::kAllRanks);
+      }
+    });
+  }
+  if (moving_) return endTopology();
+  endFirst(nullptr);
+}
+
+// The first one of the queue is over, and the group goes on, whatever became of it.
+void LinkGroup::endFirst(std::exception_ptr error) {
+  const uint64_t number = queue_.front().number;
+  endpoint_->finishCall(config_.channel, number);
+  if (std::exchange(stayed_, false)) config_.circuits->done(config_.channel, number);
+  deadline_.reset();
+  scratch_.finished();
+  over_.emplace_back(std::move(queue_.front().done), error);
+  queue_.pop_front();
+  running_ = false;
+  startNext();  // first, so that the network does not wait for the callback
+  callDone();
+}
+
+// In the order of the operations, also if one is over while the callback of another runs.
+void LinkGroup::callDone() {
+  if (std::exchange(calling_done_, true)) return;
+  while (!over_.empty()) {
+    const auto [done, error] = std::move(over_.front());
+    over_.pop_front();
+    done(error);
+  }
+  calling_done_ = false;
+}
+
+// One timer serves many operations: it looks whether the one that runs when it fires is late.
+void LinkGroup::watchDeadline() {
+  if (!deadline_ || (timer_ && timer_->first <= *deadline_)) return;
+  if (timer_) endpoint_->reactor().cancel(*timer_);
+  timer_ = endpoint_->reactor().at(*deadline_, [this] {
+    timer_.reset();
+    if (deadline_ && Reactor::Clock::now() >= *deadline_) return onTimeout();
+    watchDeadline();
+  });
+}
+
+// All members are asked what they are in. Another member whose time is over, too, leaves that to
+// the one that has asked first.
+void LinkGroup::onTimeout() {
+  const auto now = Reactor::Clock::now();
+  if (asked_ && now - *asked_ < kSurveyLimit) {
+    deadline_ = *asked_ + kSurveyLimit;
+    asked_.reset();
+    return watchDeadline();
+  }
+  deadline_.reset();
+  std::vector<int> others = config_.ranks;
+  std::erase(others, config_.ranks[config_.rank]);
+  const uint64_t number = queue_.front().number;
+  surveys_.ask(others, [this, number](const StateSurveys::Answers& answers) {
+    if (!running_ || queue_.front().number != number) return;  // it was over in the meantime
+    const std::string why = timeoutText(queue_.front(), answers);
+    fail(std::make_exception_ptr(TimeoutError(why)), Notify::kAllRanks);
+  });
+}
+
+// Who has not called it is missing; if all have, those that this member waits for are.
+std::string LinkGroup::timeoutText(const Pending& late,
+                                   const StateSurveys::Answers& answers) const {
+  std::vector<std::string> missing;
+  for (const auto& [rank, answer] : answers) {
+    if (answer && answer->called > late.number) continue;
+    missing.push_back("rank " + std::to_string(rank) + " " +
+                      (answer ? "has not called it: it " + answer->state : "does not answer"));
+  }
+  if (missing.empty()) {
+    return timedOutText(late.called.name, late.number, config_.name, late.limit,
+                        operation_.waitingFor());
+  }
+  std::string why = timedOutText(late.called.name, late.number, config_.name, late.limit, {});
+  for (size_t i = 0; i < std::min(missing.size(), kMostNamed); ++i) {
+    why += (i == 0 ? ": " : "; ") + missing[i];
+  }
+  if (missing.size() > kMostNamed) {
+    why += "; and " + std::to_string(missing.size() - kMostNamed) + " more ranks";
+  }
+  return why;
+}
+
+// The channel is closed first: from then on nothing touches the memory of pending operations.
+void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
+  for (auto* timer : {&timer_, &progress_timer_, &dispute_timer_}) {
+    if (*timer) endpoint_->reactor().cancel(*std::exchange(*timer, std::nullopt));
+  }
+  agreement_.cancel(notify == Notify::kShutdown);
+  leaveCircuits(whatFailed(error));
+  closeChannel(whatFailed(error), notify);
+  operation_.cancel();
+  running_ = false;
+  deadline_.reset();
+  scratch_.release();
+  callDone();
+  for (Pending& pending : std::exchange(queue_, {})) pending.done(error);
+}
+
+// ---- what is logged and counted ----------------------------------------------------------------
+
+// At level info, the first of each size class on the group's first member; at debug, every call.
+void LinkGroup::logChoice(const Pending& pending, const ScheduleCache& schedules) {
+  const Request request = ScheduleCache::requestOf(pending.shape);
+  const Algorithm algorithm = pending.setup.prepared->algorithm;
+  const int size_class = static_cast<int>(std::bit_width(request.bytes));
+  const bool first =
+      config_.rank == 0 && logged_.insert({pending.called.name, algorithm, size_class}).second;
+  if (!first && !logs(LogLevel::kDebug)) return;
+  std::string text = "group " + config_.name + ": " + nameOf(pending.called.name) + " of " +
+                     std::to_string(request.bytes) + " bytes: " + nameOf(algorithm);
+  const CostEstimate& estimate = schedules.estimate();
+  std::string others;
+  for (const Algorithm other : estimate.candidates(request)) {
+    if (other == Algorithm::kDirect) continue;
+    others += (others.empty() ? " (estimates: " : ", ") + std::string(nameOf(other)) + " " +
+              milliseconds(estimate.seconds(request, other));
+  }
+  logLine(first ? LogLevel::kInfo : LogLevel::kDebug, text + others + (others.empty() ? "" : ")"));
+}
+
+size_t LinkGroup::scratchBytes() {
+  size_t bytes = 0;
+  endpoint_->reactor().run([&] { bytes = scratch_.bytes(); });
+  return bytes;
+}
+
+}  // namespace topoopt

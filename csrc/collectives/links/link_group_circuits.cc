@@ -1,0 +1,178 @@
+// All-to-alls of a group over circuits that move.
+//
+// Every member says what it sends, and is notified whether circuits move (circuit_client.h). If
+// so, each topology has a schedule of its own, and between two of them all members have all that
+// the first one brings: nothing is on its way while circuits are dark. So an all-to-all whose
+// circuits do not come up ends with an error at the same place on all members, and the group goes
+// on with what comes next.
+//
+// Circuits may as well be lost while chunks travel. Chunks have a channel of their own, which is
+// closed then: what is left of them on the way belongs to nobody, and comes to nothing that begins
+// after it. Who moves circuits sees most losses; a member whose chunks nobody acknowledges says so.
+
+#include <stdexcept>
+#include <utility>
+
+#include "collectives/links/link_group.h"
+#include "common/errors.h"
+
+namespace topoopt {
+namespace {
+
+// Of watchProgress(): 5 s, longer than acknowledgements wait in the queues on their way back.
+constexpr int kMostSilentLooks = 25;
+constexpr std::chrono::milliseconds kQuietLook{2};
+constexpr int kMostQuietLooks = 250;  // other groups may have something on the way all the time
+
+}  // namespace
+
+bool LinkGroup::asksForCircuits(const Pending& pending) const {
+  const CallName name = pending.called.name;
+  return config_.circuits && (name == CallName::kAllToAll || name == CallName::kAllToAllSingle);
+}
+
+void LinkGroup::askForCircuits() {
+  const Pending& pending = queue_.front();
+  const uint64_t number = pending.number;
+  moving_ = Moving{.number = number};
+  // A group that fails leaves, and is called no more.
+  config_.circuits->ask(config_.channel, number, pending.shape.counts,
+                        {.stay = [this] { onCircuitsStay(); },
+                         .move = [this](const CircuitClient::Move& move) { onCircuitsMove(move); },
+                         .moved = [this](size_t topology) { onCircuitsMoved(topology); },
+                         .stopped = [this](const std::string& why) { onCircuitsStopped(why); }});
+}
+
+void LinkGroup::onCircuitsStay() {
+  moving_.reset();
+  stayed_ = true;
+  Operation::Setup setup = std::move(queue_.front().setup);
+  setup.scratch = scratch_.reserve(setup.prepared->schedule.scratch_bytes);
+  operation_.start(std::move(setup));
+}
+
+// What others say that they send must be what this member receives: it is found here, for relays
+// know only what is said.
+void LinkGroup::onCircuitsMove(const CircuitClient::Move& move) {
+  Pending& pending = queue_.front();
+  const CircuitClient::Bytes& bytes = move.bytes;
+  for (int member = 0; member < size(); ++member) {
+    const size_t sent = bytes[member][config_.rank];
+    const size_t expected = pending.shape.received[member];
+    if (member == config_.rank || sent == expected) continue;
+    const std::string why =
+        disagreement(Transfer{config_.ranks[member], sent, config_.ranks[config_.rank], expected},
+                     pending.called, pending.number, config_.name);
+    return fail(std::make_exception_ptr(MismatchError(why)), Notify::kAllRanks);
+  }
+  const int part = partsOf(versions_.at(0).schedules->layout()).direct;
+  try {
+    for (Schedule& schedule : circuitSchedules(*move.program, config_.rank, bytes, part)) {
+      moving_->parts.push_back(std::make_shared<const PreparedSchedule>(
+          topoopt::prepare(Algorithm::kDirect, std::move(schedule))));
+    }
+  } catch (const std::invalid_argument& error) {
+    return fail(std::make_exception_ptr(
+                    MismatchError(std::string("the schedule is wrong: ") + error.what())),
+                Notify::kAllRanks);
+  }
+  size_t scratch_bytes = 0;
+  for (const auto& prepared : moving_->parts) scratch_bytes = prepared->schedule.scratch_bytes;
+  pending.setup.scratch = scratch_.reserve(scratch_bytes);
+  pending.setup.channel = move.channel;
+  openCircuitChannel(move.channel);
+  moving_->chosen = true;
+  endpoint_->holdCables();
+  readyWhenQuiet(kMostQuietLooks);
+}
+
+// Circuits move when neither chunks nor acknowledgements are on the way: TCP would send again what
+// was lost, and go on slowly, long after it is light.
+void LinkGroup::readyWhenQuiet(int looks) {
+  const uint64_t number = moving_->number;
+  const size_t topology = moving_->topology;
+  if (endpoint_->quiet() || looks == 0) {
+    return config_.circuits->ready(config_.channel, number, topology);
+  }
+  endpoint_->reactor().after(kQuietLook, [this, weak = weak_from_this(), number, topology, looks] {
+    const auto self = weak.lock();
+    const bool waits = self && moving_ && moving_->number == number && !moving_->runs;
+    if (waits && moving_->topology == topology) readyWhenQuiet(looks - 1);
+  });
+}
+
+void LinkGroup::onCircuitsMoved(size_t topology) {
+  if (!moving_ || !moving_->chosen || moving_->runs || topology != moving_->topology) return;
+  if (topology == moving_->parts.size()) {
+    endpoint_->letCablesGo();
+    config_.circuits->finished(config_.channel);
+    moving_.reset();
+    return endFirst(nullptr);
+  }
+  moving_->runs = true;
+  moving_->silent.clear();
+  Operation::Setup setup = queue_.front().setup;
+  setup.prepared = moving_->parts[topology];
+  for (const Lane& lane : setup.prepared->schedule.lanes) {
+    for (const Send& send : lane.sends) moving_->silent[config_.ranks[send.peer]] = 0;
+  }
+  operation_.start(std::move(setup));
+}
+
+// Perhaps from inside of start().
+void LinkGroup::endTopology() {
+  moving_->runs = false;
+  ++moving_->topology;
+  readyWhenQuiet(kMostQuietLooks);
+}
+
+// Now and then, while something runs.
+void LinkGroup::watchCircuits() {
+  if (!moving_ || !moving_->runs) return;
+  for (auto& [rank, looks] : moving_->silent) {
+    looks = endpoint_->answers(rank) ? 0 : looks + 1;
+    if (looks != kMostSilentLooks) continue;
+    config_.circuits->lost(
+        config_.channel, moving_->number,
+        "rank " + std::to_string(rank) + " acknowledges nothing of what this rank sends it");
+  }
+}
+
+void LinkGroup::onCircuitsStopped(const std::string& why) {
+  if (!moving_) return;
+  const Pending& pending = queue_.front();
+  if (moving_->runs) operation_.cancel();
+  if (moving_->chosen) {
+    closeCircuitChannel(why);
+    endpoint_->letCablesGo();
+  }
+  moving_.reset();
+  const auto error = std::make_exception_ptr(
+      AbortedError(textOf(pending.called, config_.ranks) + " (operation " +
+                   std::to_string(pending.number) + " of group " + config_.name + "): " + why));
+  endFirst(error);
+}
+
+void LinkGroup::openCircuitChannel(uint32_t channel) {
+  if (circuit_channel_ == channel) return;
+  closeCircuitChannel("another one follows");
+  circuit_channel_ = channel;
+  endpoint_->openChannel(channel,
+                         {.failed = [this, weak = weak_from_this()](std::exception_ptr error) {
+                           if (const auto self = weak.lock()) fail(error, Notify::kAllRanks);
+                         }});
+}
+
+void LinkGroup::closeCircuitChannel(const std::string& why) {
+  if (circuit_channel_) endpoint_->closeChannel(*std::exchange(circuit_channel_, {}), why);
+}
+
+void LinkGroup::leaveCircuits(const std::string& why) {
+  closeCircuitChannel(why);
+  if (!moving_) return;
+  if (moving_->chosen) endpoint_->letCablesGo();
+  config_.circuits->leave(config_.channel, moving_->number, why);
+  moving_.reset();
+}
+
+}  // namespace topoopt

@@ -1,0 +1,121 @@
+// Which rings a group's collectives use: those of the plan, or what is left of them.
+
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <stdexcept>
+#include <utility>
+
+#include "collectives/links/link_group.h"
+#include "common/errors.h"
+#include "common/log.h"
+#include "plan/remaining_rings.h"
+
+namespace topoopt {
+namespace {
+
+constexpr std::ptrdiff_t kMostFormerRings = 64;  // of which is counted what they have carried
+
+}  // namespace
+
+// Of the collective's rings; under the lock.
+uint64_t LinkGroup::versionOf(uint64_t number) const {
+  auto version = versions_.rbegin();
+  while (version->second.first > number) ++version;
+  return version->first;
+}
+
+// A collective that was called before its rings were agreed on is prepared again.
+void LinkGroup::beginOver(Pending& next) {
+  std::lock_guard lock(mutex_);
+  const uint64_t version = versionOf(next.number);
+  if (version != next.version) prepare(next);
+  if (version == over_version_) return;
+  addCounters(carried_, versions_.at(over_version_).schedules->layout(), operation_.takeCounters());
+  // Former rings are many after many failures; the oldest of those that the plan does not have go.
+  const auto planned =
+      static_cast<std::ptrdiff_t>(partsOf(versions_.at(0).schedules->layout()).count);
+  if (const auto known = std::ssize(carried_); known > planned + kMostFormerRings) {
+    carried_.erase(carried_.begin() + planned,
+                   carried_.begin() + planned + (known - planned - kMostFormerRings));
+  }
+  over_version_ = version;
+  versions_.erase(versions_.upper_bound(0), versions_.find(version));
+}
+
+std::vector<RingCounters> LinkGroup::counters() {
+  std::vector<RingCounters> list;
+  endpoint_->reactor().run([&] {
+    list = carried_;
+    addCounters(list, versions_.at(over_version_).schedules->layout(), operation_.counters());
+  });
+  return list;
+}
+
+// Of the members that lead their servers.
+std::vector<plan::Ring> LinkGroup::ringsLeft() const {
+  const CableGraph& graph = *endpoint_->cables();
+  if (graph.intact()) return config_.rings;
+  const GroupLayout& layout = versions_.at(0).schedules->layout();
+  std::map<int, int> leader_of;  // of a server
+  const auto server = [&](int member) { return graph.serverOf(config_.ranks[member]); };
+  std::vector<plan::Ring> planned = layout.rings();
+  for (plan::Ring& ring : planned) {
+    for (int& member : ring.servers) {
+      leader_of[server(member)] = member;
+      member = server(member);
+    }
+  }
+  const auto hops = [&](int a, int b) { return layout.hops(leader_of.at(a), leader_of.at(b)); };
+  std::vector<plan::Ring> left = remainingRings(planned, hops, graph.linksLeft());
+  for (plan::Ring& ring : left) {
+    for (int& place : ring.servers) place = leader_of.at(place);
+  }
+  return left;
+}
+
+// The first member proposes; while ranks cannot be reached, nothing is to be gained.
+void LinkGroup::onLinksChanged() {
+  const CableGraph* const graph = endpoint_->cables();
+  if (config_.rank != 0 || graph == nullptr || !graph->unreachable().empty()) return;
+  if (versions_.at(0).schedules->layout().leaders().size() < 2) return;
+  std::vector<plan::Ring> rings = ringsLeft();
+  if (rings == proposed_) return;
+  proposed_ = rings;
+  agreement_.propose(std::move(rings));
+}
+
+void LinkGroup::useRings(uint64_t version, uint64_t first, std::vector<plan::Ring> rings) {
+  if (config_.rank == 0 && logs(LogLevel::kInfo)) {
+    std::string shares;
+    for (const plan::Ring& ring : rings) {
+      shares += (shares.empty() ? "" : ", ") + std::to_string(std::lround(ring.share * 100)) + " %";
+    }
+    logLine(LogLevel::kInfo,
+            "group " + config_.name + ": from operation " + std::to_string(first) + " on over " +
+                (rings == config_.rings ? "the planned rings"
+                                        : std::to_string(rings.size()) + " rings, with " + shares));
+  }
+  std::shared_ptr<ScheduleCache> schedules;
+  const auto planned = versions_.at(0).schedules;
+  if (rings == config_.rings) {
+    schedules = planned;
+  } else {
+    try {
+      CostModel cost = config_.cost;
+      cost.all_reduce.clear();  // over the planned rings
+      schedules =
+          std::make_shared<ScheduleCache>(planned->layout().over(std::move(rings)), config_.rank,
+                                          cost, algorithmNamed(config_.algorithm));
+    } catch (const std::invalid_argument& wrong) {
+      const std::string why = "rank " + std::to_string(config_.ranks.front()) +
+                              " proposes rings that cannot be: " + wrong.what();
+      return fail(std::make_exception_ptr(PeerLostError(why)), Notify::kAllRanks);
+    }
+  }
+  std::lock_guard lock(mutex_);
+  versions_[version] = {first, std::move(schedules)};
+}
+
+}  // namespace topoopt

@@ -1,0 +1,167 @@
+#include "collectives/links/ring_agreement.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace topoopt {
+namespace {
+
+// In which all members answer that have created the group; and how long the first member waits,
+// after one has not, before it proposes again: longer every time.
+constexpr std::chrono::milliseconds kAgreementLimit{2000};
+constexpr std::chrono::milliseconds kFirstPause{2000};
+constexpr std::chrono::milliseconds kLongestPause{60'000};
+
+constexpr uint64_t kTakenBack = UINT64_MAX;
+
+// Rings as they travel: for each its share, then its members.
+std::string encoded(const std::vector<plan::Ring>& rings) {
+  std::string text;
+  const auto add = [&text](const auto& value) {
+    text.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  for (const plan::Ring& ring : rings) {
+    add(ring.share);
+    for (const int member : ring.servers) add(static_cast<int32_t>(member));
+  }
+  return text;
+}
+
+}  // namespace
+
+RingAgreement::RingAgreement(Endpoint& endpoint, uint32_t channel, const std::vector<int>& ranks,
+                             int rank, Member member)
+    : endpoint_(endpoint),
+      channel_(channel),
+      ranks_(ranks),
+      rank_(rank),
+      member_(std::move(member)),
+      pause_(kFirstPause) {}
+
+void RingAgreement::broadcast(FrameType type, uint64_t number, const std::string& payload) {
+  FrameHeader header;
+  header.type = type;
+  header.channel = channel_;
+  header.message = version_;
+  header.offset = number;
+  for (size_t member = 0; member < ranks_.size(); ++member) {
+    if (static_cast<int>(member) != rank_) endpoint_.sendControl(ranks_[member], header, payload);
+  }
+}
+
+// ---- the first member --------------------------------------------------------------------------
+
+void RingAgreement::propose(std::vector<plan::Ring> rings) {
+  if (asking_) {
+    wanted_ = std::move(rings);
+    return;
+  }
+  if (timer_) endpoint_.reactor().cancel(*std::exchange(timer_, std::nullopt));
+  start(std::move(rings));
+}
+
+void RingAgreement::start(std::vector<plan::Ring> rings) {
+  ++version_;
+  asking_ = true;
+  missing_ = {ranks_.begin(), ranks_.end()};
+  missing_.erase(ranks_[rank_]);
+  // The number of rings is needed to read them, where one has as few members as none.
+  broadcast(FrameType::kRings, rings.size(), encoded(rings));
+  first_ = member_.next();
+  offered_[version_] = std::move(rings);
+  if (missing_.empty()) return decide(first_);
+  timer_ = endpoint_.reactor().after(kAgreementLimit, [this] {
+    timer_.reset();
+    giveUp();
+  });
+}
+
+void RingAgreement::onAnswer(int source, uint64_t version, uint64_t next) {
+  if (!asking_ || version != version_ || missing_.erase(source) == 0) return;
+  first_ = std::max(first_, next);
+  if (!missing_.empty()) return;
+  endpoint_.reactor().cancel(*std::exchange(timer_, std::nullopt));
+  pause_ = kFirstPause;
+  decide(first_);
+}
+
+void RingAgreement::decide(uint64_t first) {
+  asking_ = false;
+  broadcast(FrameType::kRingsStart, first, "");
+  onStart(version_, first);
+  if (wanted_) propose(*std::exchange(wanted_, std::nullopt));
+}
+
+void RingAgreement::giveUp() {
+  if (!wanted_) wanted_ = offered_.at(version_);
+  asking_ = false;
+  broadcast(FrameType::kRingsStart, kTakenBack, "");
+  timer_ = endpoint_.reactor().after(pause_, [this] {
+    timer_.reset();
+    if (wanted_) propose(*std::exchange(wanted_, std::nullopt));
+  });
+  pause_ = std::min(2 * pause_, kLongestPause);
+  onStart(version_, kTakenBack);
+}
+
+// ---- every member ------------------------------------------------------------------------------
+
+bool RingAgreement::onControl(const FrameHeader& header, const std::string& payload) {
+  switch (header.type) {
+    case FrameType::kRings: {
+      if (header.source != ranks_.front()) return true;
+      const size_t bytes = header.offset == 0 ? 0 : payload.size() / header.offset;
+      if (bytes <= sizeof(double) || payload.size() % header.offset != 0) return true;
+      std::vector<plan::Ring> rings;
+      for (uint64_t r = 0; r < header.offset; ++r) {
+        const char* at = payload.data() + r * bytes;
+        plan::Ring& ring = rings.emplace_back();
+        std::memcpy(&ring.share, at, sizeof ring.share);
+        if (!(ring.share > 0 && ring.share <= 1)) return true;
+        for (size_t i = sizeof(double); i + sizeof(int32_t) <= bytes; i += sizeof(int32_t)) {
+          int32_t member;
+          std::memcpy(&member, at + i, sizeof member);
+          ring.servers.push_back(member);
+        }
+      }
+      onOffer(header.message, std::move(rings));
+      return true;
+    }
+    case FrameType::kRingsAnswer:
+      onAnswer(header.source, header.message, header.offset);
+      return true;
+    case FrameType::kRingsStart:
+      if (header.source == ranks_.front()) onStart(header.message, header.offset);
+      return true;
+    default:
+      return false;
+  }
+}
+
+void RingAgreement::onOffer(uint64_t version, std::vector<plan::Ring> rings) {
+  FrameHeader answer;
+  answer.type = FrameType::kRingsAnswer;
+  answer.channel = channel_;
+  answer.message = version;
+  answer.offset = member_.next();
+  offered_[version] = std::move(rings);
+  endpoint_.sendControl(ranks_.front(), answer, "");
+}
+
+void RingAgreement::onStart(uint64_t version, uint64_t first) {
+  auto offer = offered_.extract(version);
+  if (offer.empty()) return;
+  if (first != kTakenBack) member_.decided(version, first, std::move(offer.mapped()));
+  if (!holds()) member_.released();
+}
+
+void RingAgreement::cancel(bool notify) {
+  if (timer_) endpoint_.reactor().cancel(*std::exchange(timer_, std::nullopt));
+  if (notify && asking_) broadcast(FrameType::kRingsStart, kTakenBack, "");
+  asking_ = false;
+  wanted_.reset();
+  offered_.clear();
+}
+
+}  // namespace topoopt

@@ -1,0 +1,97 @@
+// Memory that processes share: its units, how their threads copy to it, and how they wait for a
+// word in it.
+
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace topoopt {
+
+inline constexpr size_t kSharedPage = 4096;
+inline constexpr size_t kSharedLine = 128;  // two cache lines: processors fetch them in pairs
+// For which a thread looks before it sleeps: longer than two members on cores of their own are
+// usually apart, and nothing in an idle job.
+inline constexpr std::chrono::microseconds kSharedLook{50};
+
+inline size_t wholePages(size_t bytes) {
+  return (bytes + kSharedPage - 1) / kSharedPage * kSharedPage;
+}
+
+// Looking at a word must not keep another core from writing it.
+inline void pauseCore() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+// From so many bytes on, what another process reads next is written past the caches. A line that
+// the reader still has from the last time would go from cache to cache twice, which takes longer
+// than memory does.
+inline constexpr size_t kPastCachesBytes = 4096;
+
+// Copies to memory that one other process reads next; past the caches if it is aligned to 16 bytes.
+inline void copyToOthers(void* to, const void* from, size_t bytes) {
+#if defined(__SSE2__)
+  const bool aligned = reinterpret_cast<uintptr_t>(to) % alignof(__m128i) == 0;
+  if (aligned && bytes >= kPastCachesBytes) {
+    constexpr size_t kStep = 4 * sizeof(__m128i);
+    auto* out = static_cast<__m128i*>(to);
+    const auto* in = static_cast<const __m128i*>(from);
+    for (size_t left = bytes / kStep; left > 0; --left, out += 4, in += 4) {
+      const __m128i a = _mm_loadu_si128(in);
+      const __m128i b = _mm_loadu_si128(in + 1);
+      const __m128i c = _mm_loadu_si128(in + 2);
+      const __m128i d = _mm_loadu_si128(in + 3);
+      _mm_stream_si128(out, a);
+      _mm_stream_si128(out + 1, b);
+      _mm_stream_si128(out + 2, c);
+      _mm_stream_si128(out + 3, d);
+    }
+    _mm_sfence();  // before the word that says that they are there
+    to = out;
+    from = in;
+    bytes %= kStep;
+  }
+#endif
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+inline void wakeAll(std::atomic<uint32_t>& word) {
+  word.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Sleeps until wakeAll(), unless `word` is not `seen` any more; may return earlier. False, at once,
+// if the time has come.
+inline bool sleepOn(std::atomic<uint32_t>& word, uint32_t seen,
+                    std::optional<std::chrono::steady_clock::time_point> until) {
+  timespec left{};
+  if (until) {
+    const auto remaining = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        *until - std::chrono::steady_clock::now());
+    if (remaining.count() <= 0) return false;
+    left.tv_sec = static_cast<time_t>(remaining.count() / 1'000'000'000);
+    left.tv_nsec = static_cast<long>(remaining.count() % 1'000'000'000);
+  }
+  syscall(SYS_futex, &word, FUTEX_WAIT, seen, until ? &left : nullptr, nullptr, 0);
+  return true;
+}
+
+}  // namespace topoopt

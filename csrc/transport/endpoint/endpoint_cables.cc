@@ -1,0 +1,491 @@
+// Cables that are lost, and new connections for them.
+//
+// Both ends of a lost cable exchange, over other ways, how many frames have arrived; each sends
+// again what the other one does not have, and so nothing is lost and nothing comes twice. An end
+// counts only when it has read all that its transport has acknowledged, and acknowledges nothing
+// more (Link::drop). Frames that were not yet written need not wait for that.
+//
+// A new connection begins with the same numbers in both directions (kLinkHello), so cables may come
+// back that no other way goes around, and ends that missed a generation catch up.
+//
+// A cable that moves to another connection is not lost for other ranks: its ends make the same
+// exchange by themselves, within a few round trips. The end that dials says so before (beginMove)
+// and keeps the old connection until the other end, which has the new one first, closes it.
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "common/errors.h"
+#include "common/log.h"
+#include "transport/endpoint/endpoint.h"
+
+namespace topoopt {
+namespace {
+
+// In which a report reaches all ranks that it can reach.
+constexpr std::chrono::milliseconds kReportTime{100};
+// From the first report of a change until groups are notified of it.
+constexpr std::chrono::milliseconds kSettlingTime{50};
+constexpr uint32_t kSpeedUnits = 1'000'000;  // that are 1
+
+FrameHeader numbersOf(FrameType type, int cable, uint64_t generation, uint64_t received,
+                      uint64_t received_before) {
+  FrameHeader header;
+  header.type = type;
+  header.stream = static_cast<uint64_t>(cable);
+  header.message = generation;
+  header.offset = received;
+  header.message_bytes = received_before;
+  return header;
+}
+
+FrameHeader headerOf(const CableReport& report) {
+  FrameHeader header;
+  header.type = FrameType::kCableState;
+  header.source = static_cast<uint16_t>(report.end);
+  header.stream = static_cast<uint64_t>(report.cable);
+  header.message = report.number();
+  header.offset = static_cast<uint64_t>(report.loss);
+  return header;
+}
+
+FrameHeader headerOf(const CableSpeed& report) {
+  FrameHeader header;
+  header.type = FrameType::kCableSpeed;
+  header.source = static_cast<uint16_t>(report.end);
+  header.stream = static_cast<uint64_t>(report.cable);
+  header.message = report.number;
+  header.offset = static_cast<uint64_t>(report.speed * kSpeedUnits);
+  return header;
+}
+
+std::string listOf(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+std::string lostText(const std::string& cables) {
+  return cables.empty() ? "links between other ranks" : "the link " + cables;
+}
+
+}  // namespace
+
+void Endpoint::startCables() {
+  if (config_.cables.empty()) return;
+  graph_ =
+      std::make_unique<CableGraph>(config_.rank, config_.size, config_.cables, config_.servers);
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const LinkSpec& spec = config_.links[i];
+    if (spec.cable == kNoCable) continue;
+    const bool listed = spec.cable >= 0 && static_cast<size_t>(spec.cable) < config_.cables.size();
+    if (!listed || !cables_.try_emplace(spec.cable, OwnCable{links_[i].get(), spec}).second) {
+      throw std::invalid_argument(
+          "links[" + std::to_string(i) + "].cable: " + std::to_string(spec.cable) +
+          " is not another one of the " + std::to_string(config_.cables.size()) + " cables");
+    }
+  }
+  joinConnections();
+  cables_event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!cables_event_) throw std::system_error(errno, std::generic_category(), "eventfd");
+}
+
+void Endpoint::watchCables() {
+  for (auto& [number, cable] : cables_) cable.interface = interfaceOf(cable.spec.fd);
+  carriers_ = std::make_unique<CarrierWatch>(reactor_, [this](int index) { carrierLost(index); });
+  tick();
+}
+
+// ---- a cable is lost ---------------------------------------------------------------------------
+
+void Endpoint::cableLost(Link& link, Loss loss, const std::string& why) {
+  OwnCable& cable = cables_.at(link.cable());
+  const std::string name = textOf(link.name());
+  if (std::exchange(cable.lost, true)) {
+    logLine(LogLevel::kInfo, "a new connection of the link " + name + " is lost at once: " + why);
+    link.takeUnwritten();  // a greeting
+    reportLost(cable, loss);
+  } else {
+    cable.received = link.receivedFrames();
+    cable.kept = link.takeKept();
+    cable.settled = false;
+    cable.unreported = true;
+    if (cable.waiting_fd >= 0 || (cable.moving && loss == Loss::kClosed)) {
+      logLine(LogLevel::kDebug, "the link " + name + " moves to another connection");
+    } else {
+      logLine(LogLevel::kWarning, "lost the link " + name + ": " + why);
+      reportLost(cable, loss);
+    }
+    for (OutFrame& frame : link.takeUnwritten()) dispatch(std::move(frame));
+    graphChanged();
+  }
+  if (const int fd = std::exchange(cable.waiting_fd, -1); fd >= 0) {
+    joinCable(link.cable(), fd, std::move(cable.waiting_key));
+  }
+  signalCables();
+}
+
+// Notifies other ranks of a loss, if they are not yet.
+void Endpoint::reportLost(OwnCable& cable, Loss loss) {
+  cable.moving = false;
+  if (!std::exchange(cable.unreported, false)) return;
+  reportCable({cable.spec.cable, config_.rank, cable.generation, false, loss}, nullptr);
+  sendLinkLost(cable, cable.generation);
+  graphChanged();
+}
+
+void Endpoint::sendLinkLost(const OwnCable& cable, uint64_t generation) {
+  OutFrame frame;
+  frame.header =
+      numbersOf(FrameType::kLinkLost, cable.spec.cable, generation,
+                generation == cable.generation ? cable.received : 0, cable.received_before);
+  frame.header.source = static_cast<uint16_t>(config_.rank);
+  frame.header.target = static_cast<uint16_t>(cable.spec.peerRank());
+  frame.header.detour = 1;
+  dispatch(std::move(frame));
+}
+
+void Endpoint::onLinkLost(const FrameHeader& header) {
+  const auto found = cables_.find(static_cast<int>(header.stream));
+  if (found == cables_.end() || found->second.spec.peerRank() != header.source) return;
+  OwnCable& cable = found->second;
+  if (header.message == cable.generation) {
+    if (!cable.lost) {
+      cable.link->drop(Loss::kClosed, "the other end has lost it");
+      // The handler of that comes first.
+      reactor_.post([this, header] { onLinkLost(header); });
+    } else if (!cable.settled) {
+      settle(cable, header.offset);
+    }
+  } else if (header.message == cable.generation + 1 && cable.lost) {
+    // A connection that only the other end took for established.
+    if (!cable.settled) settle(cable, header.message_bytes);
+    if (!cable.link->dead()) cable.link->drop(Loss::kClosed, "the other end has lost it");
+    cable.received_before = cable.received;
+    cable.received = 0;
+    cable.generation = header.message;
+    sendLinkLost(cable, cable.generation);
+  }
+}
+
+// The other end has the first `received` frames of the connection.
+void Endpoint::settle(OwnCable& cable, uint64_t received) {
+  FrameQueue::Kept kept = std::exchange(cable.kept, {});
+  cable.settled = true;
+  if (received < kept.first || received - kept.first > kept.frames.size()) {
+    return failAll("rank " + std::to_string(cable.spec.peerRank()) + " says that " +
+                       std::to_string(received) + " frames have passed the link " +
+                       textOf(cable.link->name()) + ", which cannot be",
+                   true);
+  }
+  for (size_t i = received - kept.first; i < kept.frames.size(); ++i) {
+    dispatch(std::move(kept.frames[i]));
+  }
+}
+
+// ---- ways around -------------------------------------------------------------------------------
+
+Link* Endpoint::usableLinkTo(int neighbour) const {
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const LinkSpec& spec = config_.links[i];
+    if (!spec.sends || spec.peerRank() != neighbour || !links_[i]->usable()) continue;
+    if (spec.cable == kNoCable || graph_->carries(spec.cable, config_.rank)) return links_[i].get();
+  }
+  return nullptr;
+}
+
+// Where the frame goes from here, nullptr if there is no way. A route that cannot be kept is given
+// up for good: ranks behind the gap may not be on it.
+Link* Endpoint::wayTo(FrameHeader& header) {
+  if (header.detour == 0) {
+    const auto& hops = hopsTo(header.source, header.target);
+    if (header.route < hops.size()) {
+      const Hop& hop = hops[header.route];
+      if (hop.link != nullptr && hop.whole && hop.link->usable()) return hop.link;
+    }
+    header.detour = 1;
+  }
+  const int next = graph_->nextHop(header.target);
+  return next < 0 ? nullptr : usableLinkTo(next);
+}
+
+void Endpoint::dispatch(OutFrame frame) {
+  const FrameType type = frame.header.type;
+  if (isForOneLink(type) || isFlooded(type)) return;
+  Link* const link = wayTo(frame.header);
+  if (link == nullptr) {
+    stranded_.push_back(std::move(frame));
+  } else if (type == FrameType::kData) {
+    link->send(std::move(frame));
+  } else {
+    link->sendControl(std::move(frame));
+  }
+}
+
+// Passes on what is new.
+void Endpoint::reportCable(const CableReport& report, const Link* except) {
+  if (graph_->take(report)) flood(headerOf(report), "", except);
+}
+
+void Endpoint::onCableState(Link& link, const FrameHeader& header) {
+  if (header.stream >= graph_->cables().size() || header.offset > uint64_t{UINT8_MAX}) return;
+  reportCable({static_cast<int>(header.stream), header.source, header.message / 2,
+               header.message % 2 == 0, static_cast<Loss>(header.offset)},
+              &link);
+  const auto own = cables_.find(static_cast<int>(header.stream));
+  if (own != cables_.end()) confirmUp(own->second);
+  graphChanged();
+}
+
+// Where the other end has reported a loss that this end has not, it waits for the report that the
+// cable is up again.
+void Endpoint::confirmUp(const OwnCable& cable) {
+  const int number = cable.spec.cable;
+  if (cable.lost) return;
+  if (graph_->numberAt(number, cable.spec.peerRank()) <= graph_->numberAt(number, config_.rank)) {
+    return;
+  }
+  reportCable({number, config_.rank, cable.generation, true, Loss::kClosed}, nullptr);
+}
+
+void Endpoint::graphChanged() {
+  findWholeHops();
+  announceChange();
+  judgeReach();
+}
+
+void Endpoint::findWholeHops() {
+  for (auto& [pair, hops] : hops_) {
+    for (Hop& hop : hops) {
+      const int cable = hop.link == nullptr ? kNoCable : hop.link->cable();
+      hop.whole =
+          hop.link == nullptr ||
+          (hop.link->usable() && (cable == kNoCable || graph_->carries(cable, config_.rank)));
+      if (pair.first != config_.rank || hop.route == nullptr) continue;
+      const std::vector<int>& ranks = hop.route->servers;
+      for (size_t i = 1; i < ranks.size(); ++i) {
+        hop.whole = hop.whole && graph_->linked(ranks[i - 1], ranks[i]);
+      }
+    }
+  }
+  for (OutFrame& frame : std::exchange(stranded_, {})) dispatch(std::move(frame));
+}
+
+// Once for all reports that come together: both ends report, and a switch may lose many cables.
+void Endpoint::announceChange() {
+  if (std::exchange(change_announced_, true)) return;
+  reactor_.after(kSettlingTime, [this] {
+    change_announced_ = false;
+    if (!failure_.empty()) return;
+    const auto channels = channels_;  // owners may close theirs
+    for (const auto& [number, channel] : channels) {
+      if (channel.events.links_changed) channel.events.links_changed();
+    }
+  });
+}
+
+void Endpoint::reportSpeed(const CableSpeed& report, const Link* except) {
+  if (!graph_->takeSpeed(report)) return;
+  flood(headerOf(report), "", except);
+  graphChanged();
+}
+
+void Endpoint::onCableSpeed(Link& link, const FrameHeader& header) {
+  if (header.stream >= graph_->cables().size() || header.offset > uint64_t{kSpeedUnits}) return;
+  reportSpeed({static_cast<int>(header.stream), header.source, header.message,
+               static_cast<double>(header.offset) / kSpeedUnits},
+              &link);
+}
+
+// Ranks whose connections were all closed by their systems are gone, as soon as reports that are on
+// their way cannot say otherwise; others may come back. Where no lost cable leads from the ranks on
+// this side to the others, as in a ring that sends one way, it is ranks nearer to the gap that
+// judge.
+void Endpoint::judgeReach() {
+  if (cut_timer_) reactor_.cancel(*std::exchange(cut_timer_, std::nullopt));
+  if (graph_->unreachable().empty() || !failure_.empty()) {
+    cut_since_.reset();
+    return;
+  }
+  const CableGraph::Cut cut = graph_->cut();
+  const auto now = Reactor::Clock::now();
+  if (!cut_since_) {
+    cut_since_ = now;
+    logLine(LogLevel::kWarning,
+            listOf(graph_->unreachable()) + " cannot be reached: lost " + lostText(cut.cables));
+  }
+  const bool gone = !cut.gone.empty() && cut.silent.empty();
+  const auto limit = *cut_since_ + (gone ? kReportTime : config_.silence_limit);
+  if (now >= limit) return failUnreachable(cut);
+  cut_timer_ = reactor_.at(limit, [this] {
+    cut_timer_.reset();
+    judgeReach();
+  });
+}
+
+void Endpoint::failUnreachable(const CableGraph::Cut& cut) {
+  if (!cut.gone.empty()) {
+    return failAll(listOf(cut.gone) + (cut.gone.size() == 1 ? " is" : " are") + " gone: lost " +
+                       lostText(cut.cables),
+                   true);
+  }
+  failAll(listOf(graph_->unreachable()) + (graph_->unreachable().size() == 1 ? " is" : " are") +
+              " unreachable: lost " + lostText(cut.cables),
+          true);
+}
+
+// ---- a cable comes back ------------------------------------------------------------------------
+
+void Endpoint::signalCables() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(cables_event_.get(), &one, sizeof one);
+}
+
+std::vector<int> Endpoint::lostCables() {
+  std::vector<int> list;
+  reactor_.run([&] {
+    if (!failure_.empty() || (leaving_ && leaving_->closing)) return;
+    for (const auto& [number, cable] : cables_) {
+      if (cable.lost && cable.link->dead()) list.push_back(number);
+    }
+  });
+  return list;
+}
+
+std::vector<int> Endpoint::slowCables() {
+  std::vector<int> list;
+  reactor_.run([&] {
+    for (const auto& [number, cable] : cables_) {
+      const JointWatch* const joint = jointOf(cable);
+      if (cable.rate.isSlow() || (joint != nullptr && joint->rate.isSlow())) {
+        list.push_back(number);
+      }
+    }
+  });
+  return list;
+}
+
+bool Endpoint::beginMove(int cable) {
+  bool begun = false;
+  reactor_.run([&] {
+    const auto found = cables_.find(cable);
+    if (found == cables_.end() || !failure_.empty() || (leaving_ && leaving_->closing)) return;
+    if (found->second.lost || !found->second.link->usable()) return;
+    found->second.link->leaveNothing(true);
+    begun = found->second.moving = true;
+  });
+  return begun;
+}
+
+void Endpoint::endMove(int cable) {
+  reactor_.run([&] {
+    const auto found = cables_.find(cable);
+    if (found == cables_.end() || !found->second.moving) return;
+    found->second.moving = false;
+    found->second.link->leaveNothing(false);
+    if (found->second.lost) {
+      logLine(LogLevel::kWarning, "lost the link " + textOf(found->second.link->name()) +
+                                      ": the connection that it was to move to has failed");
+      reportLost(found->second, Loss::kClosed);
+      signalCables();
+    }
+  });
+}
+
+void Endpoint::limitCable(int cable, std::optional<uint64_t> bytes_per_s) {
+  reactor_.run([&] {
+    const auto found = cables_.find(cable);
+    if (found != cables_.end()) found->second.link->limitRate(bytes_per_s);
+  });
+}
+
+void Endpoint::replaceCable(int cable, int fd, std::string tls_key) {
+  const auto found = cables_.find(cable);
+  if (found != cables_.end() && found->second.spec.tls_key.empty() != tls_key.empty()) {
+    Descriptor{fd};
+    throw std::invalid_argument("tls_key: cable " + std::to_string(cable) + " was opened " +
+                                (tls_key.empty() ? "with" : "without") + " one");
+  }
+  reactor_.run([&] { joinCable(cable, fd, std::move(tls_key)); });
+}
+
+void Endpoint::joinCable(int number, int fd, std::string tls_key) {
+  const auto found = cables_.find(number);
+  if (found == cables_.end() || !failure_.empty() || (leaving_ && leaving_->closing)) {
+    Descriptor{fd};
+    return;
+  }
+  OwnCable& cable = found->second;
+  // Else it is lost soon, or its loss is known but not yet handled.
+  if (!cable.link->dead() || !cable.lost) {
+    if (cable.waiting_fd >= 0) Descriptor{cable.waiting_fd};
+    cable.waiting_fd = fd;
+    cable.waiting_key = std::move(tls_key);
+    cable.old_ticks = 0;
+    // Of a move from here, the other end closes the old connection when it has the new one.
+    if (!cable.moving) cable.link->drop(Loss::kClosed, "the other end has opened it anew");
+    return;
+  }
+  LinkSpec spec = cable.spec;
+  spec.fd = fd;
+  spec.tls_key = std::move(tls_key);
+  cable.joining_ticks = 0;
+  OutFrame hello;
+  hello.header = numbersOf(FrameType::kLinkHello, number, cable.generation, cable.received,
+                           cable.received_before);
+  cable.interface = interfaceOf(fd);
+  cable.link->reopen(spec);
+  cable.link->sendControl(std::move(hello));
+}
+
+void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
+  if (link.cable() == kNoCable || link.usable()) return;
+  OwnCable& cable = cables_.at(link.cable());
+  const uint64_t theirs = header.message;
+  if (!cable.settled) {
+    // What the other end has received in this end's last generation, which it may not have known,
+    // or may have left behind.
+    settle(cable, theirs == cable.generation  ? header.offset
+                  : theirs < cable.generation ? 0
+                                              : header.message_bytes);
+    if (!failure_.empty()) return;
+  }
+  cable.received_before = theirs > cable.generation ? 0 : cable.received;
+  cable.received = 0;
+  cable.generation = std::max(theirs, cable.generation) + 1;
+  cable.lost = false;
+  cable.quiet_ticks = cable.unanswered_ticks = cable.standing_ticks = 0;
+  link.establish();
+  const bool moved = std::exchange(cable.unreported, false);
+  cable.moving = false;
+  if (moved) {
+    logLine(LogLevel::kInfo, "the link " + textOf(link.name()) + " has moved");
+    confirmUp(cable);
+    if (cable.rate.trust())
+      reportSpeed({link.cable(), config_.rank, ++cable.speed_reports}, nullptr);
+  } else {
+    logLine(LogLevel::kWarning, "the link " + textOf(link.name()) + " is back");
+    reportCable({link.cable(), config_.rank, cable.generation, true, Loss::kClosed}, nullptr);
+  }
+  cable.rate.restart();
+  // What was flooded while the two ends were apart.
+  for (const CableReport& report : graph_->reports()) link.sendHeader(headerOf(report));
+  for (const CableSpeed& report : graph_->speeds()) link.sendHeader(headerOf(report));
+  for (const int rank : left_) {
+    FrameHeader header;
+    header.type = FrameType::kLeave;
+    header.source = static_cast<uint16_t>(rank);
+    link.sendHeader(header);
+  }
+  if (moved) {
+    findWholeHops();  // the graph is what it was
+  } else {
+    graphChanged();
+  }
+}
+
+}  // namespace topoopt

@@ -1,0 +1,333 @@
+#include "transport/links/link.h"
+
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "transport/links/fabric_link.h"
+#include "transport/links/memory_link.h"
+#include "transport/links/shm_link.h"
+#include "transport/links/socket_link.h"
+#include "transport/links/threaded_link.h"
+#include "transport/links/tls_link.h"
+
+namespace topoopt {
+namespace {
+
+// Per turn, so that one busy link cannot keep the others waiting.
+constexpr size_t kReadTurnBytes = 512 << 10;
+constexpr size_t kWriteTurnBytes = 512 << 10;
+
+}  // namespace
+
+std::string errorText(int error) { return std::generic_category().message(error); }
+
+const char* kindName(LinkKind kind) {
+  switch (kind) {
+    case LinkKind::kSocket:
+      return "socket";
+    case LinkKind::kSharedMemory:
+      return "shm";
+    case LinkKind::kMemory:
+      return "memory";
+    case LinkKind::kFabric:
+      return "fabric";
+  }
+  return "unknown";
+}
+
+LinkKind kindNamed(const std::string& name) {
+  if (name == "socket") return LinkKind::kSocket;
+  if (name == "shm") return LinkKind::kSharedMemory;
+  if (name == "fabric") return LinkKind::kFabric;
+  throw std::invalid_argument("kind of link: " + name + "; it must be socket, shm or fabric");
+}
+
+const char* zeroCopyName(ZeroCopy asked) {
+  constexpr const char* kNames[] = {"off", "on", "always"};
+  return kNames[static_cast<size_t>(asked)];
+}
+
+ZeroCopy zeroCopyNamed(const std::string& name) {
+  for (const auto asked : {ZeroCopy::kOff, ZeroCopy::kOn, ZeroCopy::kAlways}) {
+    if (name == zeroCopyName(asked)) return asked;
+  }
+  throw std::invalid_argument("zero_copy: " + name + "; it must be off, on or always");
+}
+
+std::string textOf(const plan::Link& link) {
+  const auto end = [](int rank, int port) {
+    return "server " + std::to_string(rank) + " port " + std::to_string(port);
+  };
+  if (link.source_port < 0) {
+    return "rank " + std::to_string(link.source) + " -> rank " + std::to_string(link.target);
+  }
+  return end(link.source, link.source_port) + " -> " + end(link.target, link.target_port);
+}
+
+std::unique_ptr<Link> Link::open(const LinkSpec& spec, const Context& context) {
+  const bool fabric = spec.kind == LinkKind::kFabric;
+  if (spec.cable != kNoCable && spec.kind != LinkKind::kSocket && !fabric) {
+    throw std::invalid_argument("cable: only a link over a socket or libfabric has one");
+  }
+  if (spec.provider.empty() == fabric) {
+    throw std::invalid_argument("provider: a link over libfabric has one, and no other kind");
+  }
+  if (!spec.tls_key.empty() && spec.kind != LinkKind::kSocket) {
+    throw std::invalid_argument("tls_key: only a link over a socket has one");
+  }
+  switch (spec.kind) {
+    case LinkKind::kSocket:
+      if (!spec.tls_key.empty()) return std::make_unique<TlsLink>(spec, context);
+      if (spec.threads) return std::make_unique<ThreadedLink>(spec, context);
+      return std::make_unique<SocketLink>(spec, context);
+    case LinkKind::kSharedMemory:
+      return std::make_unique<ShmLink>(spec, context);
+    case LinkKind::kMemory:
+      return std::make_unique<MemoryLink>(spec, context);
+    case LinkKind::kFabric:
+      return std::make_unique<FabricLink>(spec, context);
+  }
+  throw std::invalid_argument("kind of link: " + std::to_string(static_cast<int>(spec.kind)));
+}
+
+Link::Link(const LinkSpec& spec, const Context& context)
+    : name_(spec.link),
+      sends_(spec.sends),
+      cable_(spec.cable),
+      context_(context),
+      queue_(context.rank, context.buffers, spec.cable != kNoCable),
+      reader_(context.buffers) {}
+
+void Link::close() {
+  if (std::exchange(dead_, true)) return;
+  reactor().forget(this);
+  closeBytes();
+  queue_.lend(FrameQueue::kNothingLent);
+  queue_.clear();
+}
+
+void Link::lose(Loss loss, const std::string& why) {
+  if (dead_) return;
+  if (cable_ == kNoCable) {
+    close();
+    queue_.unacknowledged(0);  // what was written counts as sent
+  } else {
+    dead_ = true;
+    reactor().forget(this);
+    turn_asked_ = false;
+    closeBytes();
+    queue_.lend(FrameQueue::kNothingLent);
+    reader_.reset();
+  }
+  context_.observer.onLost(*this, loss, why);
+}
+
+void Link::drop(Loss loss, const std::string& why) {
+  if (dead_) return;
+  endReading();
+  leaves_nothing_ = true;
+  readable_ = true;
+  readFrames(SIZE_MAX);
+  lose(loss, why);
+}
+
+void Link::reopen(const LinkSpec& spec) {
+  dead_ = false;
+  established_ = false;
+  leaves_nothing_ = false;
+  readable_ = false;
+  writable_ = true;
+  write_ended_ = false;
+  received_frames_ = 0;
+  reopenBytes(spec);
+  start();
+}
+
+void Link::reopenBytes(const LinkSpec& spec) {
+  throw std::logic_error("a link of kind " + std::string(kindName(spec.kind)) +
+                         " cannot be replaced");
+}
+
+void Link::hurry(uint32_t channel) {
+  if (queue_.keepsMessages()) lookForAcknowledgements();
+  queue_.hurry(channel);
+  report();
+}
+
+void Link::lookForAcknowledgements() {
+  if (dead_ || queue_.keepsNothing()) return;
+  queue_.unacknowledged(cable_ == kNoCable ? 0 : unacknowledgedBytes());
+  report();
+}
+
+void Link::report() {
+  for (const uint32_t channel : queue_.takeWritten()) context_.observer.onWritten(channel);
+}
+
+void Link::finish() {
+  if (!sends_ || dead_) return;  // the sending end decides
+  finishing_ = true;
+  endIfFinished();
+}
+
+void Link::endIfFinished() {
+  if (dead_ || !finishing_ || !idle() || std::exchange(write_ended_, true)) return;
+  endWriting();
+}
+
+LinkCounters Link::counters() const {
+  LinkCounters counters = queue_.counters();
+  counters.received_bytes = received_bytes_;
+  addTo(counters);
+  return counters;
+}
+
+// ---- turns -------------------------------------------------------------------------------------
+
+void Link::askTurn() {
+  if (std::exchange(turn_asked_, true)) return;
+  reactor().askTurn(this);
+}
+
+void Link::becameReadable() {
+  readable_ = true;
+  askTurn();
+}
+
+void Link::becameWritable() {
+  writable_ = true;
+  if (!queue_.empty()) askTurn();
+}
+
+void Link::gaveBack() {
+  gave_back_ = true;
+  askTurn();
+}
+
+void Link::onTurn() {
+  turn_asked_ = false;
+  if (dead_) return;  // a frame was sent: it is kept for another link
+  if (std::exchange(gave_back_, false)) {
+    queue_.lend(lentFrom());
+    lookForAcknowledgements();
+  }
+  if (readable_) readFrames(kReadTurnBytes);
+  if (!dead_) writeFrames();
+}
+
+// ---- reading -----------------------------------------------------------------------------------
+
+// False if the link is lost, or closed by a callback.
+bool Link::takeFrames() {
+  for (;;) {
+    switch (reader_.next()) {
+      case FrameReader::Step::kRead:
+        return true;
+      case FrameReader::Step::kPlace:
+        reader_.payloadTo(context_.observer.onHeader(*this, reader_.header()));
+        break;
+      case FrameReader::Step::kFrame: {
+        const FrameHeader header = reader_.header();
+        if (countsAsPayload(header)) received_bytes_ += header.payload_bytes;
+        if (header.type != FrameType::kLinkHello) ++received_frames_;
+        context_.observer.onFrame(*this, header, reader_.takePayload(), reader_.placed());
+        if (dead_) return false;
+        break;
+      }
+      case FrameReader::Step::kBroken:
+        lose(Loss::kBroken, "received something that is not a frame");
+        return false;
+    }
+  }
+}
+
+void Link::readFrames(size_t most_bytes) {
+  for (size_t turn_bytes = 0; turn_bytes < most_bytes;) {
+    iovec parts[2];
+    const int part_count = reader_.room(parts);
+    size_t count = 0;
+    const Io io = readBytes(parts, part_count, count);
+    turn_bytes += count;
+    received_ = received_ || count > 0;
+    reader_.filled(count);
+    if (count > 0 && !takeFrames()) return;
+    switch (io) {
+      case Io::kMore:
+        break;
+      case Io::kBlocked:
+        readable_ = false;
+        return expect(reader_.left());
+      case Io::kEnded:
+        return lose(Loss::kClosed, "closed by the other end");
+      case Io::kBroken:
+        return lose(loss_, error_);
+    }
+  }
+  askTurn();
+}
+
+void Link::redirect(const std::byte* begin, const std::byte* end) {
+  settleReading(begin, end);
+  reader_.redirect(begin, end);
+}
+
+// ---- writing -----------------------------------------------------------------------------------
+
+void Link::send(OutFrame frame) {
+  if (drops()) return;
+  queue_.push(std::move(frame));
+  if (writable_) askTurn();
+}
+
+void Link::sendControl(OutFrame frame) {
+  if (drops()) return;
+  queue_.pushControl(std::move(frame));
+  if (writable_) askTurn();
+}
+
+void Link::sendHeader(const FrameHeader& header) {
+  OutFrame frame;
+  frame.header = header;
+  sendControl(std::move(frame));
+}
+
+void Link::writeFrames() {
+  for (size_t turn_bytes = 0; writable_ && !queue_.empty();) {
+    if (turn_bytes >= kWriteTurnBytes) return askTurn();
+    iovec parts[FrameQueue::kMaxParts];
+    const int part_count = queue_.gather(parts, batchBytes());
+    size_t count = 0;
+    const Io io = writeBytes(parts, part_count, count);
+    turn_bytes += count;
+    wrote_ = wrote_ || count > 0;
+    queue_.lend(lentFrom());
+    queue_.wrote(count);
+    report();
+    if (queue_.keepsMuch()) lookForAcknowledgements();
+    if (dead_) return;
+    if (io == Io::kBroken) return lose(loss_, error_);
+    if (io == Io::kEnded) {
+      // What the other end sent before it went, such as the reason, can still be read; the link is
+      // lost when that ends.
+      write_ended_ = true;
+      if (cable_ == kNoCable) queue_.clear();
+    }
+    if (io == Io::kBlocked || io == Io::kEnded) writable_ = false;
+  }
+  endIfFinished();
+}
+
+void Link::dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped) {
+  settleWriting();
+  queue_.lend(lentFrom());
+  queue_.dropOwn(channel, begunBytes(), dropped);
+  endIfFinished();
+}
+
+void Link::dropData() {
+  queue_.dropData(begunBytes());
+  endIfFinished();
+}
+
+}  // namespace topoopt

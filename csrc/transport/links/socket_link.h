@@ -1,0 +1,72 @@
+// A link over a connected stream socket.
+
+#pragma once
+
+#include "transport/descriptor.h"
+#include "transport/frames/zero_copy_sends.h"
+#include "transport/links/link.h"
+
+namespace topoopt {
+
+class SocketLink : public Link {
+ public:
+  SocketLink(const LinkSpec& spec, const Context& context);
+  ~SocketLink() override { close(); }
+
+  void start() override;
+  bool delivered() const override;
+  void acknowledgeAtOnce() override;
+  uint32_t mostPayload() const override { return most_payload_; }
+  void onReady(uint32_t events) override;
+  Acknowledged acknowledged() final;
+  void limitRate(std::optional<uint64_t> bytes_per_s) final;
+  std::optional<SendProgressCounters> sendProgress() final;
+
+ protected:
+  int descriptor() const { return socket_.get(); }
+  // The kernel may hold as much as only a fast link sends in a few milliseconds.
+  bool fast() const { return most_per_write_ >= kFastBatchBytes; }
+  // Whether the reactor is notified of what there is to read; it is from start() on.
+  void watchReading(bool watch);
+  // expect() was called for this socket elsewhere.
+  void forgetWakeBytes() { wake_bytes_ = kUnknown; }
+  // Whether long payloads are sent from where they lie, which leaves nothing to do for a thread.
+  bool sendsWithoutCopy() const { return zero_copy_.takes(ZeroCopySends::kLeastBytes); }
+  // Bytes that the socket has taken and the neighbour's transport does not have yet.
+  size_t queuedBytes() const;
+
+  Io readBytes(const iovec* parts, int part_count, size_t& count) override;
+  Io writeBytes(const iovec* parts, int part_count, size_t& count) override;
+  void expect(size_t bytes) override;
+  size_t batchBytes() const final { return most_per_write_; }
+  void endWriting() override;
+  void closeBytes() override;
+  size_t unacknowledgedBytes() override { return queuedBytes(); }
+  void settleWriting() override;
+  void endReading() override;
+  void reopenBytes(const LinkSpec& spec) override;
+
+ private:
+  void take(const LinkSpec& spec);
+  uint64_t lentFrom() const final { return zero_copy_.lentFrom(); }
+  void addTo(LinkCounters& counters) const final;
+  ssize_t sendOnce(iovec* parts, size_t part_count, uint64_t offset, int flags);
+  Io afterError();  // of a write
+  void disconnect();
+
+  static constexpr size_t kFastBatchBytes = 512 << 10;
+  static constexpr int kUnknown = 0;
+
+  Descriptor socket_;
+  size_t most_per_write_ = kBatchBytes;
+  uint32_t most_payload_ = kNeighbourPayloadBytes;
+  int wake_bytes_ = 1;  // the socket is readable, for epoll, from so many bytes on
+  bool watches_reading_ = false;
+  ZeroCopySends zero_copy_;
+  bool disconnected_ = false;            // memory was wanted back that the kernel did not give back
+  bool end_seen_ = false;                // the end, or an error, is behind what is still to read
+  Reactor::Clock::time_point looked_{};  // when acknowledged() was called
+  uint64_t acknowledged_bytes_ = 0;      // then
+};
+
+}  // namespace topoopt

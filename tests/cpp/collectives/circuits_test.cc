@@ -1,0 +1,349 @@
+// All-to-alls for which circuits move: what a group does between its members and those who move
+// them. The network of these tests has a cable between any two, and nothing is moved in it.
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "collectives/group/circuit_client.h"
+#include "support/group_steps.h"
+#include "support/network.h"
+
+namespace topoopt {
+namespace {
+
+constexpr int kSize = 4;
+constexpr uint32_t kChannel = 7;
+constexpr const char* kStay = "stay";
+
+// Two shifts, by 1 and by 3. What is for the member after the next is relayed on the first.
+std::string schedule() {
+  std::vector<std::vector<CircuitHop>> program(2);
+  for (int i = 0; i < kSize; ++i) {
+    const auto on = [](int member) { return member % kSize; };
+    program[0].push_back({i, on(i + 1), i, on(i + 1)});
+    program[0].push_back({i, on(i + 1), i, on(i + 2)});
+    program[1].push_back({i, on(i + 3), i, on(i + 3)});
+  }
+  for (int i = 0; i < kSize; ++i) {
+    program[0].push_back({(i + 1) % kSize, (i + 2) % kSize, i, (i + 2) % kSize});
+  }
+  std::string text = "schedule 1";
+  for (const auto& hops : program) {
+    text += " " + std::to_string(hops.size());
+    for (const CircuitHop& hop : hops) {
+      for (const int value : {hop.sender, hop.receiver, hop.source, hop.target}) {
+        text += " " + std::to_string(value);
+      }
+    }
+  }
+  return text + "\n";
+}
+
+// Who moves the circuits, in this test: says of each all-to-all what `answer` does, in its order.
+// "" is moved, "stay", "stop N" stops at topology N; "cut N" says that it is there and at once,
+// while chunks travel, that it is lost; "ignore" never answers.
+class Mover {
+ public:
+  explicit Mover(std::vector<std::string> answers) : answers_(std::move(answers)) {
+    for (int member = 0; member < kSize; ++member) {
+      int ends[2];
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+      theirs_.push_back(ends[0]);
+      own_.emplace_back(ends[1]);
+    }
+    begun_.resize(kSize);
+    thread_ = std::thread([this] { serve(); });
+  }
+
+  ~Mover() {
+    stopping_ = true;
+    thread_.join();
+  }
+
+  int takeEnd(int member) { return theirs_[member]; }
+
+  void hangUp() { hang_up_ = true; }
+  std::vector<std::string> heard() {
+    std::lock_guard lock(mutex_);
+    return heard_;
+  }
+
+ private:
+  void serve() {
+    while (!stopping_) {
+      if (hang_up_.exchange(false)) own_.clear();
+      std::vector<pollfd> fds;
+      for (const Descriptor& own : own_) fds.push_back({own.get(), POLLIN, 0});
+      if (fds.empty()) return;
+      ::poll(fds.data(), fds.size(), 5);
+      for (size_t member = 0; member < fds.size(); ++member) {
+        if (fds[member].revents != 0) read(static_cast<int>(member));
+      }
+    }
+  }
+
+  void read(int member) {
+    char data[4096];
+    const ssize_t count = ::recv(own_[member].get(), data, sizeof data, MSG_DONTWAIT);
+    if (count <= 0) return;
+    std::string& begun = begun_[member];
+    begun.append(data, static_cast<size_t>(count));
+    size_t end;
+    while ((end = begun.find('\n')) != std::string::npos) {
+      onLine(member, begun.substr(0, end));
+      begun.erase(0, end + 1);
+    }
+  }
+
+  void onLine(int member, const std::string& line) {
+    std::istringstream words(line);
+    std::string what, channel, number, rest;
+    words >> what >> channel >> number;
+    std::getline(words >> std::ws, rest);
+    const std::string name = channel + " " + number;
+    {
+      std::lock_guard lock(mutex_);
+      heard_.push_back(std::to_string(member) + " " + what);
+    }
+    if (what == "ask") rows_[member] = rest;
+    if (what == "ask" || what == "ready")
+      said_[what + " " + name + " " + (what == "ready" ? rest : "")].insert(member);
+    if (what == "ask" && rows_.size() == kSize) return choose(name);
+    if (what == "ready" && said_[what + " " + name + " " + rest].size() == kSize) {
+      if (answer_ == "stop " + rest) return stop(name, "the circuits stay dark");
+      const std::string moved = "moved " + name + " " + rest + "\n";
+      if (answer_ == "cut " + rest) return stop(name, "the circuits are lost", moved);
+      notify(moved);
+    }
+  }
+
+  void stop(const std::string& name, const std::string& why, const std::string& before = "") {
+    ++channel_;
+    notify(before + "stop " + name + " " + why + "\n");
+  }
+
+  void choose(const std::string& name) {
+    answer_ = next_ < answers_.size() ? answers_[next_++] : "";
+    std::string bytes;
+    for (const auto& [member, row] : rows_) bytes += " " + row;
+    rows_.clear();
+    if (answer_ == "ignore") return;
+    if (answer_ == kStay) return notify("stay " + name + "\n");
+    notify((std::exchange(sent_, true) ? "" : schedule()) + "move " + name + " 1 " +
+           std::to_string(channel_) + bytes + "\n");
+  }
+
+  void notify(const std::string& text) {
+    for (const Descriptor& own : own_) {
+      [[maybe_unused]] const ssize_t sent =
+          ::send(own.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    }
+  }
+
+  const std::vector<std::string> answers_;
+  size_t next_ = 0;
+  uint32_t channel_ = kFirstCircuitChannel;  // of the chunks
+  std::string answer_;
+  bool sent_ = false;
+  std::vector<int> theirs_;
+  std::vector<Descriptor> own_;
+  std::vector<std::string> begun_;
+  std::map<int, std::string> rows_;
+  std::map<std::string, std::set<int>> said_;
+  std::mutex mutex_;
+  std::vector<std::string> heard_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> hang_up_{false};
+  std::thread thread_;
+};
+
+class Circuits : public testing::Test {
+ protected:
+  void open(std::vector<std::string> answers, std::chrono::milliseconds limit = kNoHurry) {
+    limit_ = limit;
+    mover_ = std::make_unique<Mover>(std::move(answers));
+    network_ = std::make_unique<Network>(
+        NetworkOptions{.size = kSize, .cables = completeOf(kSize), .recovers = true}, random_);
+    std::vector<int> ranks(kSize);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    for (int member = 0; member < kSize; ++member) {
+      GroupConfig config;
+      config.name = "test";
+      config.channel = kChannel;
+      config.rank = member;
+      config.ranks = ranks;
+      config.rings = {{ranks, 1.0}};
+      config.circuits =
+          std::make_shared<CircuitClient>(network_->at(member), mover_->takeEnd(member), kSize);
+      groups_.push_back(Group::open(network_->at(member), config));
+    }
+  }
+
+  void TearDown() override {
+    for (const auto& group : groups_) group->shutdown();
+    groups_.clear();
+    network_.reset();
+  }
+
+  // Of different sizes, some of them 0.
+  static size_t bytesOf(int source, int target) {
+    return static_cast<size_t>((source * 7 + target * 3) % 5) * 20'000;
+  }
+  static std::byte valueOf(int source, int target, int round) {
+    return static_cast<std::byte>(source * 37 + target * 11 + round + 1);
+  }
+
+  // Starts an all-to-all on all members; `wrong` is what a member adds to what it expects from
+  // member 0.
+  std::vector<Outcome> start(int round, const std::map<int, size_t>& wrong = {}) {
+    std::vector<Outcome> outcomes(kSize);
+    inputs_.resize(round + 1);
+    outputs_.resize(round + 1);
+    inputs_[round].resize(kSize);
+    outputs_[round].resize(kSize);
+    for (int member = 0; member < kSize; ++member) {
+      std::vector<size_t> sends, receives;
+      auto& input = inputs_[round][member];
+      for (int other = 0; other < kSize; ++other) {
+        sends.push_back(bytesOf(member, other));
+        receives.push_back(bytesOf(other, member) +
+                           (other == 0 && wrong.contains(member) ? wrong.at(member) : 0));
+        input.insert(input.end(), sends.back(), valueOf(member, other, round));
+      }
+      auto& output = outputs_[round][member];
+      output.resize(std::accumulate(receives.begin(), receives.end(), size_t{0}));
+      groups_[member]->exchange({CallName::kAllToAllSingle}, input.data(), sends, output.data(),
+                                receives, CallTerms(limit_), outcomes[member].done());
+    }
+    return outcomes;
+  }
+
+  void expectRight(int round) {
+    for (int member = 0; member < kSize; ++member) {
+      size_t at = 0;
+      for (int other = 0; other < kSize; ++other) {
+        for (size_t i = 0; i < bytesOf(other, member) && other != member; ++i) {
+          ASSERT_EQ(outputs_[round][member][at + i], valueOf(other, member, round));
+        }
+        at += bytesOf(other, member);
+      }
+    }
+  }
+
+  void expectAll(std::vector<Outcome> outcomes, const std::string& expected) {
+    for (Outcome& outcome : outcomes) {
+      const std::string result = outcome.wait("an all-to-all");
+      if (expected.empty()) {
+        EXPECT_EQ(result, "");
+      } else {
+        EXPECT_NE(result.find(expected), std::string::npos) << result;
+      }
+    }
+  }
+
+  TestRandom random_{97};
+  std::chrono::milliseconds limit_{};
+  std::vector<std::vector<std::vector<std::byte>>> inputs_, outputs_;
+  std::unique_ptr<Mover> mover_;
+  std::unique_ptr<Network> network_;
+  std::vector<std::shared_ptr<Group>> groups_;
+};
+
+TEST_F(Circuits, MoveForSomeAndStayForOthersWhateverIsCalledMeanwhile) {
+  open({"", kStay, "", ""});
+  std::vector<std::vector<Outcome>> outcomes;
+  std::vector<std::vector<float>> sums(kSize, std::vector<float>(5000, 1.f));
+  std::vector<Outcome> summed(kSize);
+  for (int round = 0; round < 4; ++round) {
+    outcomes.push_back(start(round));
+    if (round != 1) continue;
+    for (int member = 0; member < kSize; ++member) {
+      groups_[member]->allReduce(sums[member].data(), sums[member].size(), DataType::kFloat32,
+                                 ReduceOp::kSum, kNoHurry, summed[member].done());
+    }
+  }
+  for (int round = 0; round < 4; ++round) {
+    expectAll(outcomes[round], "");
+    expectRight(round);
+  }
+  expectAll(summed, "");
+  for (const auto& sum : sums) EXPECT_EQ(sum, std::vector<float>(5000, 4.f));
+}
+
+TEST_F(Circuits, ThatStayDarkEndOneAllToAllAndTheGroupGoesOn) {
+  for (const char* stop : {"stop 0", "stop 1", "stop 2"}) {
+    open({stop, "", kStay});
+    auto first = start(0);
+    auto second = start(1);
+    auto third = start(2);
+    expectAll(first, "(operation 0 of group test): the circuits stay dark");
+    expectAll(second, "");
+    expectRight(1);
+    expectAll(third, "");
+    expectRight(2);
+    TearDown();
+  }
+}
+
+// Some of its chunks are on the way, others are not yet sent, and none may come to what follows.
+TEST_F(Circuits, ThatAreLostWhileChunksTravelEndOneAllToAllAndTheGroupGoesOn) {
+  open({"cut 0", "", "cut 1", "cut 0", kStay, ""});
+  std::vector<std::vector<Outcome>> outcomes;
+  for (int round = 0; round < 6; ++round) outcomes.push_back(start(round));
+  for (const int round : {0, 2, 3}) {
+    expectAll(outcomes[round],
+              "(operation " + std::to_string(round) + " of group test): the circuits are lost");
+  }
+  for (const int round : {1, 4, 5}) {
+    expectAll(outcomes[round], "");
+    expectRight(round);
+  }
+  for (const auto& group : groups_) EXPECT_EQ(group->error(), nullptr);
+}
+
+TEST_F(Circuits, SizesThatDoNotMatchFailTheGroup) {
+  open({""});
+  expectAll(start(0, {{2, 8}}), "rank 0 sends 20000 uint8, rank 2 receives 20008 uint8");
+  EXPECT_NE(groups_[1]->error(), nullptr);
+}
+
+TEST_F(Circuits, AnotherCallElsewhereIsFoundBeforeAnythingMoves) {
+  open({""});
+  std::vector<Outcome> outcomes(kSize);
+  std::vector<float> data(kSize, 0.f);
+  std::vector<size_t> none(kSize, 0);
+  for (int member = 1; member < kSize; ++member) {
+    groups_[member]->exchange({CallName::kAllToAll}, nullptr, none, nullptr, none,
+                              CallTerms(kNoHurry), outcomes[member].done());
+  }
+  groups_[0]->allReduce(data.data(), 1, DataType::kFloat32, ReduceOp::kSum, kNoHurry,
+                        outcomes[0].done());
+  expectAll(outcomes, "rank 0 called all_reduce (sum) of 1 float32");
+}
+
+TEST_F(Circuits, AMoverThatEndsOrSaysNothingEndsTheCall) {
+  open({"ignore"}, limitOf(std::chrono::milliseconds(300)));
+  expectAll(start(0), "Timed out after");
+  eventually("the members leave", [&] {
+    const auto heard = mover_->heard();
+    return std::count_if(heard.begin(), heard.end(),
+                         [](const std::string& line) { return line.ends_with("leave"); }) == kSize;
+  });
+  TearDown();
+  open({"ignore"});
+  auto outcomes = start(1);
+  mover_->hangUp();
+  expectAll(outcomes, "the connection to what moves circuits is lost");
+}
+
+}  // namespace
+}  // namespace topoopt

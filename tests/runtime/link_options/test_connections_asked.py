@@ -1,0 +1,125 @@
+"""How many connections a link gets, and what becomes of routes and counters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.identity import wire_version, without_connections
+from torch_topoopt.fabric.links import unsent_bytes
+from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.plan import LinkTraffic, Route
+from torch_topoopt.runtime.link_options.parallel_connections import (
+    MOST_CONNECTIONS,
+    connections_asked,
+    connections_per_link,
+    of_links,
+    over_all_connections,
+)
+
+
+def wiring(*rates: float | None) -> Wiring:
+    """Of servers in a row whose ports have these speeds; the first one also has a limit."""
+    ports = [
+        PortAddress(server, 0, f"10.0.0.{server + 1}", None, speed_gbps=rate)
+        for server, rate in enumerate(rates)
+    ]
+    return Wiring(Wiring.VERSION, "test", "digest", 20000, tuple(ports))
+
+
+@pytest.mark.parametrize(("text", "number"), [("auto", None), ("1", 1), ("4", 4), ("16", 16)])
+def test_the_variable_says_how_many(text, number, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPOOPT_CONNECTIONS", text)
+    assert connections_asked("tcp") == number
+
+
+@pytest.mark.parametrize("text", ["0", "17", "-1", "2.5", "four", ""])
+def test_another_value_is_one_clear_line(text, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPOOPT_CONNECTIONS", text)
+    expected = rf"^TOPOOPT_CONNECTIONS: '{text}' is neither auto nor a number in 1\.\.16$"
+    with pytest.raises(FabricError, match=expected):
+        connections_asked("tcp")
+
+
+@pytest.mark.parametrize(
+    ("transport", "variable", "why"),
+    [
+        ("fabric:tcp", "", r"a link over libfabric \(fabric:tcp\) has one connection"),
+        ("tcp", "TOPOOPT_CONTROLLER", "a controller of routes assigns a path to one"),
+        ("tcp", "TOPOOPT_CIRCUITS", "circuits that move carry one connection each"),
+    ],
+)
+def test_several_are_refused_where_a_link_has_one(
+    transport, variable, why, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if variable:
+        monkeypatch.setenv(variable, "somewhere")
+    monkeypatch.setenv("TOPOOPT_CONNECTIONS", "2")
+    with pytest.raises(FabricError, match=why):
+        connections_asked(transport)
+    monkeypatch.setenv("TOPOOPT_CONNECTIONS", "1")
+    assert connections_asked(transport) == 1
+    assert connections_per_link(None, transport, wiring(400.0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("rates", "number"),
+    [((None,), 1), ((10.0, 10.0), 1), ((25.0,), 2), ((10.0, 200.0), 4), ((None, 40.0), 2)],
+)
+def test_the_fastest_port_decides_where_nothing_is_asked(rates, number) -> None:
+    assert connections_per_link(None, "tcp", wiring(*rates)) == number
+    assert connections_per_link(3, "tcp", wiring(*rates)) == 3
+
+
+def test_a_limit_counts_before_the_speed_of_the_interface() -> None:
+    limited = wiring(200.0)
+    (port,) = limited.ports
+    assert (
+        connections_per_link(None, "tcp", replace(limited, ports=(replace(port, gbps=1.0),))) == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("gbps", "per_link", "kib"),
+    [
+        (None, 1, 2048),
+        (None, 2, 1024),
+        (None, 4, 512),
+        (200.0, 16, 512),  # less would be served in small pieces
+        (0.1, 1, 61),
+        (0.1, 4, 61),  # of a slow link each has what it had
+    ],
+)
+def test_connections_of_a_fast_link_share_what_the_kernel_may_hold(gbps, per_link, kib) -> None:
+    (port,) = wiring(gbps).ports
+    assert unsent_bytes(port, per_link) // 1024 == kib
+
+
+@given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5), st.integers(1, MOST_CONNECTIONS))
+def test_routes_keep_their_weights_and_take_turns(weights, per_link) -> None:
+    routes = [Route((0, number + 1, 9), weight) for number, weight in enumerate(weights)]
+    spread = over_all_connections(routes, per_link)
+    assert len(spread) == len(routes) * per_link
+    for number, route in enumerate(routes):
+        own = spread[number * per_link : (number + 1) * per_link]
+        assert {each.servers for each in own} == {route.servers}
+        assert sum(each.weight for each in own) == pytest.approx(route.weight)
+
+
+def test_a_link_has_sent_what_its_connections_have_sent_at_the_same_time() -> None:
+    first = LinkTraffic(0, 0, 1, 0, 10, 4, 6, 2, 3.0)
+    second = replace(first, sent_bytes=20, seconds=5.0)
+    other = replace(first, source_port=1)
+    merged = of_links([first, second, other])
+    assert merged == [replace(first + second, seconds=5.0), other]
+    assert of_links([other]) == [other]
+
+
+def test_ranks_of_different_numbers_have_different_versions() -> None:
+    here, there = wire_version("a"), wire_version("a", connections=2)
+    assert here != there
+    assert without_connections(there) == here

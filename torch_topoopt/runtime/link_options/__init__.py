@@ -1,0 +1,1 @@
+"""What the environment asks of the links of this process's jobs."""

@@ -1,0 +1,1 @@
+"""What ranks measure of a job while it trains."""
