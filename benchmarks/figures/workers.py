@@ -146,6 +146,7 @@ def _serve(pipe: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             pipe.send(compute(*pipe.recv()))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself
 
 
 def _end(number: int, frame: object) -> None:
