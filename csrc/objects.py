@@ -19,23 +19,19 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cache
-from glob import glob
 from pathlib import Path
 
 CSRC = Path(__file__).parent.resolve()
 PLAIN_FOLDER = CSRC.parent / "build" / "objects"  # of what needs no torch
 
-_TRANSPORT = ("transport", "transport/frames", "transport/links", "transport/endpoint")
-_COLLECTIVES = tuple(f"collectives{room}" for room in ("", "/group", "/links", "/memory"))
-_BACKEND = tuple(f"backend{room}" for room in ("", "/staging", "/supervision", "/work"))
-# The folders of each module that include neither torch nor Python.
+# The folders of each module that include neither torch nor Python, with their rooms.
 PLAIN = {
     "_core": (
         *("allocation", "common", "routing", "route_control", "topology", "search"),
         *("sim/core", "sim/flow", "sim/iteration", "sim/packet"),
     ),
-    "_backend": ("common", "plan", *_TRANSPORT, *_COLLECTIVES),
-    "nccl_net": ("common", "plan", *_TRANSPORT, "nccl"),
+    "_backend": ("common", "plan", "transport", "collectives"),
+    "nccl_net": ("common", "plan", "transport", "nccl"),
 }
 FLAGS = [
     "-std=c++20",
@@ -87,8 +83,9 @@ class Unit:
 
 
 def sources(*folders: str) -> tuple[Path, ...]:
-    """The C++ files of these folders of csrc/."""
-    return tuple(Path(path) for folder in folders for path in sorted(glob(f"{CSRC / folder}/*.cc")))
+    """The C++ files of these folders of csrc/ and of their rooms, folder by folder."""
+    found = (path for folder in folders for path in (CSRC / folder).rglob("*.cc"))
+    return tuple(sorted(found, key=lambda path: (path.parent, path.name)))
 
 
 def digest(*folders: str) -> str:
@@ -103,7 +100,7 @@ def bindings(module: str) -> tuple[Path, ...]:
     """The C++ files of a module that need the headers of Python or torch."""
     backend = CSRC / "bind" / "backend.cc"
     if module == "_backend":
-        return (backend, *sources(*_BACKEND))
+        return (backend, *sources("backend"))
     return tuple(path for path in sources("bind") if path != backend)
 
 
@@ -114,7 +111,8 @@ def compile_plain(module: str | None = None) -> list[Path]:
     made = compile_unit(PLAIN_FOLDER, unit)
     if module is None:
         return made
-    return [path for path in made if _folder(path.relative_to(PLAIN_FOLDER)) in PLAIN[module]]
+    wanted = [PLAIN_FOLDER / folder for folder in PLAIN[module]]
+    return [path for path in made if any(path.is_relative_to(folder) for folder in wanted)]
 
 
 def compile_unit(folder: Path, unit: Unit) -> list[Path]:
@@ -181,10 +179,6 @@ def tls_version() -> str:
 def compiler() -> list[str]:
     """The command of the C++ compiler, without flags of ours."""
     return shlex.split(os.environ.get("CXX", "c++"))
-
-
-def _folder(path: Path) -> str:
-    return path.parent.as_posix()
 
 
 def _ninja() -> str:

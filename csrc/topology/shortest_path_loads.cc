@@ -146,6 +146,7 @@ class ShortestPathLoads::Search {
     }
   }
 
+  // What node v carries goes on, and into the sum of all pairs.
   void pass(int v, PathLoads* result) {
     if (carried_[v] == 0) return;
     forward(v, [&](int e, double part) {
