@@ -60,6 +60,33 @@ def test_an_algorithm_over_links_does_not_turn_shared_memory_off(shared_memory, 
     assert found == [expected] * 2
 
 
+def exchange_much(single_copy: str, rank: int, world: int) -> None:
+    os.environ["TOPOOPT_SINGLE_COPY"] = single_copy
+    dist.init_process_group("topoopt")
+    # The first ones are those in which the ranks find out how they copy fastest.
+    for elements in (10, 1000, 70_000, 0, 300_000):
+        sent = [elements * (1 + (rank + other) % 2) for other in range(world)]
+        received = [elements * (1 + (other + rank) % 2) for other in range(world)]
+        output = torch.empty(sum(received))
+        parts = [torch.full((n,), 10.0 * rank + other) for other, n in enumerate(sent)]
+        dist.all_to_all_single(output, torch.cat(parts), received, sent)
+        expected = [torch.full((n,), 10.0 * other + rank) for other, n in enumerate(received)]
+        assert torch.equal(output, torch.cat(expected)), elements
+
+
+@pytest.mark.parametrize("single_copy", ["0", "1"])
+def test_long_exchanges_are_right_whoever_copies_them(single_copy, tmp_path):
+    body = functools.partial(exchange_much, single_copy)
+    values(run_ranks(make_plan(1, 1), tmp_path, body, world=3))
+
+
+def test_single_copy_is_on_or_off(tmp_path):
+    body = functools.partial(exchange_much, "yes")
+    wanted = "TOPOOPT_SINGLE_COPY: 'yes' is neither 0 (off) nor 1 (on)"
+    for outcome in run_ranks(make_plan(1, 1), tmp_path, body, world=2):
+        assert outcome.error == f"RuntimeError: {wanted}"
+
+
 def ask_for_an_unknown_algorithm(rank: int, world: int) -> None:
     os.environ["TOPOOPT_ALGORITHM"] = "fast"
     dist.init_process_group("topoopt")
@@ -134,17 +161,22 @@ def test_synchronous_and_asynchronous_calls_keep_their_order(tmp_path):
     values(run_ranks(make_plan(1, 1), tmp_path, mix_synchronous_and_not, world=3))
 
 
-def fail_in_the_middle(rank: int, world: int) -> None:
+def fail_in_the_middle(operation: str, rank: int, world: int) -> None:
     dist.init_process_group("topoopt")
-    tensor = torch.ones(3_000_000)
+    tensor, other = torch.ones(3_000_000), torch.ones(3_000_000)
     for step in range(1000):
         if rank == 1 and step == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-        dist.all_reduce(tensor, async_op=step == 2)
+        if operation == "all_reduce":
+            dist.all_reduce(tensor, async_op=step == 2)
+        else:
+            dist.all_to_all_single(other, tensor, async_op=step == 2)
 
 
-def test_a_killed_rank_ends_the_wait_of_the_others_and_is_named(tmp_path):
-    outcomes = run_ranks(make_plan(1, 1), tmp_path, fail_in_the_middle, world=3)
+@pytest.mark.parametrize("operation", ["all_reduce", "all_to_all"])
+def test_a_killed_rank_ends_the_wait_of_the_others_and_is_named(operation, tmp_path):
+    body = functools.partial(fail_in_the_middle, operation)
+    outcomes = run_ranks(make_plan(1, 1), tmp_path, body, world=3)
     assert outcomes[1].exit_code == -signal.SIGKILL
     for rank in (0, 2):
         assert "DistBackendError" in outcomes[rank].error

@@ -17,6 +17,10 @@ constexpr size_t kFlatBytes = 32 << 10;
 constexpr size_t kBlockBytes = 8 << 10;
 constexpr size_t kLineBytes = 64;
 
+// Each after so many times as many phases as the one before.
+constexpr uint32_t kMostTrials = 5;
+constexpr uint32_t kPhasesBetweenTrials = 4;
+
 size_t ceilDivide(size_t value, size_t divisor) { return (value + divisor - 1) / divisor; }
 
 size_t sumBefore(const std::vector<size_t>& values, int index) {
@@ -35,12 +39,14 @@ void copyTo(void* to, const void* from, size_t bytes) {
 
 // ---- phases ------------------------------------------------------------------------------------
 
-LocalTeam::LocalTeam(std::shared_ptr<TeamSegment> segment, int member, std::vector<int> ranks,
-                     std::string name)
+LocalTeam::LocalTeam(std::shared_ptr<TeamSegment> segment, std::shared_ptr<const PeerMemory> peers,
+                     int member, std::vector<int> ranks, std::string name)
     : segment_(std::move(segment)),
+      peers_(std::move(peers)),
       member_(member),
       ranks_(std::move(ranks)),
-      name_(std::move(name)) {}
+      name_(std::move(name)),
+      trial_(segment_->trialArea(), member, segment_->size()) {}
 
 void LocalTeam::begin(const CollectiveCall& call) {
   // The member that failed may have arrived in this phase, so that waiting for all would not
@@ -59,6 +65,20 @@ void LocalTeam::endPhase() {
   const TeamSegment::Waited waited = segment_->waitAll(member_, phase_, limit_);
   if (waited != TeamSegment::Waited::kAllArrived) raise(waited);
   if (!std::exchange(agreed_, true)) checkAgreement();
+  if (trials_ < kMostTrials) learnWays();
+}
+
+// Every member is in the segment after the first phase. What one does after a phase, all others see
+// after the next.
+void LocalTeam::learnWays() {
+  if (phase_ == 1) peers_->publishVerdict();
+  if (phase_ == next_trial_) trial_.run(*peers_, trials_);
+  trial_.adopt();
+  if (phase_ != next_trial_ + 1) return;
+  const CopyWays ways = trial_.result();
+  pulls_ = ways.pulls && peers_->allReachAll();
+  trials_ = ways.measured ? kMostTrials : trials_ + 1;
+  next_trial_ *= kPhasesBetweenTrials;
 }
 
 void LocalTeam::checkAgreement() const {
@@ -311,6 +331,16 @@ void LocalTeam::allGather(const CollectiveCall& call, void* output,
   }
 }
 
+// Of what this member sends to others, and expects of them.
+size_t LocalTeam::longest(const std::vector<size_t>& send_bytes,
+                          const std::vector<size_t>& receive_bytes) const {
+  size_t bytes = 0;
+  for (int other = 0; other < size(); ++other) {
+    if (other != member_) bytes = std::max({bytes, send_bytes[other], receive_bytes[other]});
+  }
+  return bytes;
+}
+
 // Every member publishes how much it sends to and expects of each: it only knows its own sizes, so
 // no fingerprint covers them. Both ends of a disagreement notice it. Returns the largest size of
 // all.
@@ -362,9 +392,16 @@ void LocalTeam::exchange(const CollectiveCall& call, const void* input,
   uint64_t* const table = segment_->table(member_, writing());
   std::copy(receive_bytes.begin(), receive_bytes.end(),
             std::copy(send_bytes.begin(), send_bytes.end(), table));
-  send(0);
-  endPhase();
-  const size_t steps = ceilDivide(checkSizes(send_bytes, receive_bytes), piece);
+  // If a member finds a long transfer in its own sizes, all find one in those of all.
+  if (!pulls(longest(send_bytes, receive_bytes))) send(0);
+  const bool readable = showMemory(input, sumBefore(send_bytes, size()));
+  const size_t largest = checkSizes(send_bytes, receive_bytes);
+  if (pulls(largest)) {
+    if (readable) return pullExchange(output, receive_bytes);
+    send(0);
+    endPhase();
+  }
+  const size_t steps = ceilDivide(largest, piece);
   for (size_t step = 1; step <= steps; ++step) {
     receive(step - 1);
     if (step == steps) break;

@@ -41,16 +41,22 @@ inline void pauseCore() {
 #endif
 }
 
-// From so many bytes on, what another process reads next is written past the caches. A line that
-// the reader still has from the last time would go from cache to cache twice, which takes longer
-// than memory does.
+// From so many bytes on, what another process reads next is written past the caches, where that is
+// faster: a line that the reader still has from the last time goes from cache to cache twice
+// otherwise, which on some processors takes longer than memory does (copy_trial.h).
 inline constexpr size_t kPastCachesBytes = 4096;
 
-// Copies to memory that one other process reads next; past the caches if it is aligned to 16 bytes.
-inline void copyToOthers(void* to, const void* from, size_t bytes) {
+inline std::atomic<bool>& storesPastCaches() {
+  static std::atomic<bool> past{true};
+  return past;
+}
+
+// Copies to memory that one other process reads next; past the caches if `streams`, and if `to` is
+// aligned to 16 bytes.
+inline void copyToOthers(void* to, const void* from, size_t bytes, bool streams) {
 #if defined(__SSE2__)
   const bool aligned = reinterpret_cast<uintptr_t>(to) % alignof(__m128i) == 0;
-  if (aligned && bytes >= kPastCachesBytes) {
+  if (streams && aligned && bytes >= kPastCachesBytes) {
     constexpr size_t kStep = 4 * sizeof(__m128i);
     auto* out = static_cast<__m128i*>(to);
     const auto* in = static_cast<const __m128i*>(from);
@@ -71,6 +77,10 @@ inline void copyToOthers(void* to, const void* from, size_t bytes) {
   }
 #endif
   if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+inline void copyToOthers(void* to, const void* from, size_t bytes) {
+  copyToOthers(to, from, bytes, storesPastCaches().load(std::memory_order_relaxed));
 }
 
 inline void wakeAll(std::atomic<uint32_t>& word) {

@@ -72,10 +72,10 @@ TEST(CopyToOthers, CopiesEveryByteAndNoOther) {
   TestRandom random(2302);
   const Bytes from = randomBytes(kRoom, random);
   for (const size_t bytes : {0, 1, 4095, 4096, 4097, 4159, 4160, 9000}) {
-    for (const size_t offset : {0, 1, 16, 63}) {
+    for (const size_t offset : {0, 1, 16, 63, 64}) {
       alignas(16) std::array<std::byte, kRoom> to;
       to.fill(kUntouched);
-      copyToOthers(to.data() + 16, from.data() + offset, bytes);
+      copyToOthers(to.data() + 16, from.data() + offset, bytes, offset != 64);
       const Bytes copied(to.begin() + 16, to.begin() + 16 + static_cast<ptrdiff_t>(bytes));
       const auto first = from.begin() + static_cast<ptrdiff_t>(offset);
       EXPECT_EQ(copied, Bytes(first, first + static_cast<ptrdiff_t>(bytes))) << bytes;
