@@ -34,10 +34,12 @@ def read_interfaces() -> tuple[InterfaceFacts, ...]:
         for entry in route.get_addr(family=socket.AF_INET):
             own = entry.get_attr("IFA_LOCAL") or entry.get_attr("IFA_ADDRESS")
             addresses.setdefault(entry["index"], []).append(f"{own}/{entry['prefixlen']}")
+    # What came or went while this host was read is left out.
+    indexes = {link.get_attr("IFLA_IFNAME"): link["index"] for link in links}
     for one in list_interfaces(every_address=True):
-        if is_link_local(one.address):
-            index = socket.if_nametoindex(one.name)
-            addresses.setdefault(index, []).append(f"{one.address}/{one.prefix_length}")
+        if is_link_local(one.address) and one.name in indexes:
+            address = f"{one.address}/{one.prefix_length}"
+            addresses.setdefault(indexes[one.name], []).append(address)
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for link in sorted(links, key=lambda one: int(one["index"])):

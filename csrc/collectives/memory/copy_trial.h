@@ -1,8 +1,8 @@
 // How members of one server copy fastest between each other, on the machine on which they run. On
 // some processors what another core reads next is best written past the caches, on others that
 // takes half as long again; and the kernel's copy from another process takes from half to twice as
-// long as two copies through shared memory. So the first two members of a group measure it, in well
-// under a millisecond, unless a member knows it from an earlier group.
+// long as two copies through shared memory. So the first two members of a group measure it, in less
+// than a millisecond, unless a member knows it from an earlier group.
 //
 // Pages of the memory are zeros at first.
 

@@ -7,6 +7,7 @@
 
 #include "collectives/memory/shared_words.h"
 #include "common/errors.h"
+#include "common/log.h"
 
 namespace topoopt {
 namespace {
@@ -79,6 +80,12 @@ void LocalTeam::learnWays() {
   pulls_ = ways.pulls && peers_->allReachAll();
   trials_ = ways.measured ? kMostTrials : trials_ + 1;
   next_trial_ *= kPhasesBetweenTrials;
+  if (member_ != 0 || !ways.measured || !logs(LogLevel::kInfo)) return;
+  logLine(LogLevel::kInfo,
+          "group " + name_ + ": what members read next is written " +
+              (ways.streams ? "past the caches" : "to the caches") +
+              "; long all-to-alls are copied " +
+              (pulls_ ? "once, from the sender's memory" : "through shared memory"));
 }
 
 void LocalTeam::checkAgreement() const {

@@ -167,7 +167,8 @@ def test_a_ring_of_four_foreign_hosts_is_discovered_and_trains_on_its_cluster_fi
     records = (launcher.folder / "server0" / "run" / "metrics.jsonl").read_text().splitlines()
     links = [r for r in map(json.loads, records) if r["event"] == "link"]
     assert len(links) == 8, "server 0 has the counters of all hosts"
-    assert all(link["sent_bytes"] > 0 for link in links)
+    # A tree, which may be the fastest for so little, leaves links alone, but no server.
+    assert {link["source"] for link in links if link["sent_bytes"] > 0} == {0, 1, 2, 3}
 
 
 def test_an_irregular_graph_trains_with_relays_and_two_servers_on_one_machine(
