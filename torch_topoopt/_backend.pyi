@@ -118,13 +118,6 @@ class GroupConfig:
     def segment_fd(self, arg0: int) -> None: ...
     @property
     def servers(self) -> list[int]: ...
-    @property
-    def single_copy(self) -> bool:
-        """
-        In shared memory: whether members may read each other's memory.
-        """
-    @single_copy.setter
-    def single_copy(self, arg0: bool) -> None: ...
 
 class RingCounters:
     """

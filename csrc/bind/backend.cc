@@ -198,8 +198,6 @@ void bindConfigs(py::module_& module) {
       .def_readwrite("cost", &GroupConfig::cost)
       .def_readwrite("segment_fd", &GroupConfig::segment_fd,
                      "Of memory that all members share; -1: none.")
-      .def_readwrite("single_copy", &GroupConfig::single_copy,
-                     "In shared memory: whether members may read each other's memory.")
       .def_readwrite("circuits", &GroupConfig::circuits,
                      "Of a group with one rank on each server, member i on server i; or None.")
       .def_readwrite("algorithm", &GroupConfig::algorithm);

@@ -60,10 +60,8 @@ def test_an_algorithm_over_links_does_not_turn_shared_memory_off(shared_memory, 
     assert found == [expected] * 2
 
 
-def exchange_much(single_copy: str, rank: int, world: int) -> None:
-    os.environ["TOPOOPT_SINGLE_COPY"] = single_copy
+def exchange_much(rank: int, world: int) -> None:
     dist.init_process_group("topoopt")
-    # The first ones are those in which the ranks find out how they copy fastest.
     for elements in (10, 1000, 70_000, 0, 300_000):
         sent = [elements * (1 + (rank + other) % 2) for other in range(world)]
         received = [elements * (1 + (other + rank) % 2) for other in range(world)]
@@ -74,17 +72,8 @@ def exchange_much(single_copy: str, rank: int, world: int) -> None:
         assert torch.equal(output, torch.cat(expected)), elements
 
 
-@pytest.mark.parametrize("single_copy", ["0", "1"])
-def test_long_exchanges_are_right_whoever_copies_them(single_copy, tmp_path):
-    body = functools.partial(exchange_much, single_copy)
-    values(run_ranks(make_plan(1, 1), tmp_path, body, world=3))
-
-
-def test_single_copy_is_on_or_off(tmp_path):
-    body = functools.partial(exchange_much, "yes")
-    wanted = "TOPOOPT_SINGLE_COPY: 'yes' is neither 0 (off) nor 1 (on)"
-    for outcome in run_ranks(make_plan(1, 1), tmp_path, body, world=2):
-        assert outcome.error == f"RuntimeError: {wanted}"
+def test_exchanges_are_right_while_ranks_find_out_how_to_copy(tmp_path):
+    values(run_ranks(make_plan(1, 1), tmp_path, exchange_much, world=3))
 
 
 def ask_for_an_unknown_algorithm(rank: int, world: int) -> None:

@@ -9,7 +9,6 @@ Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_
 byte counters of the links are written at the end), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
 auto|ring|multi_ring|both_ways|tree|doubling|torus (over links, for the collectives that can be
 served that way), TOPOOPT_SHARED_MEMORY=0 (links also between the ranks of one server),
-TOPOOPT_SINGLE_COPY=0 (ranks of one server do not read each other's memory),
 TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.asked_backends).
 """
 
@@ -62,7 +61,6 @@ def prepared_extension() -> Any:
     """The C++ backend, once the environment has been checked."""
     _check_log_level()
     _in_place_asked()
-    _single_copy_asked()
     return _extension()
 
 
@@ -130,14 +128,6 @@ def _in_place_asked() -> bool:
     return value == "auto"
 
 
-def _single_copy_asked() -> bool:
-    """Whether ranks of a server read what is long in each other's memory."""
-    value = os.environ.get("TOPOOPT_SINGLE_COPY", "1")
-    if value not in ("0", "1"):
-        raise RuntimeError(f"TOPOOPT_SINGLE_COPY: {value!r} is neither 0 (off) nor 1 (on)")
-    return value == "1"
-
-
 def _create(options: Any, backend_options: Any) -> Any:
     """torch.distributed's creator: one process group for `options.global_ranks_in_group`."""
     extension = prepared_extension()
@@ -198,7 +188,6 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
     store = dist.PrefixStore(life, store)
     identity = job.identity.derived(f"segment {life} {config.name}")
     config.segment_fd = _open_segment(extension, config, store, identity)
-    config.single_copy = _single_copy_asked()
     if config.rank == 0:
         engine = "in shared memory" if config.segment_fd >= 0 else _describe_links(config)
         at = ", ".join(map(str, sorted(set(config.servers))))

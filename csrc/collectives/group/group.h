@@ -46,7 +46,6 @@ struct GroupConfig {
   plan::Grid grid{};              // of the same members, if they form a torus
   std::vector<int> servers{};     // of each member; empty if all are different
   int segment_fd = -1;            // memory that all members share; -1: collectives go over links
-  bool single_copy = true;        // in shared memory: members may read each other's memory
   std::shared_ptr<const HopTable> hops{};  // between servers; nullptr if all are neighbours
   CostModel cost{};                        // the same on all members
   std::string algorithm{"auto"};  // over links: auto, ring, multi_ring, both_ways, tree, doubling,

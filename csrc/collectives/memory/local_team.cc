@@ -40,10 +40,9 @@ void copyTo(void* to, const void* from, size_t bytes) {
 
 // ---- phases ------------------------------------------------------------------------------------
 
-LocalTeam::LocalTeam(std::shared_ptr<TeamSegment> segment, std::shared_ptr<const PeerMemory> peers,
-                     int member, std::vector<int> ranks, std::string name)
+LocalTeam::LocalTeam(std::shared_ptr<TeamSegment> segment, int member, std::vector<int> ranks,
+                     std::string name)
     : segment_(std::move(segment)),
-      peers_(std::move(peers)),
       member_(member),
       ranks_(std::move(ranks)),
       name_(std::move(name)),
@@ -66,26 +65,21 @@ void LocalTeam::endPhase() {
   const TeamSegment::Waited waited = segment_->waitAll(member_, phase_, limit_);
   if (waited != TeamSegment::Waited::kAllArrived) raise(waited);
   if (!std::exchange(agreed_, true)) checkAgreement();
-  if (trials_ < kMostTrials) learnWays();
+  if (trials_ < kMostTrials) learnStores();
 }
 
-// Every member is in the segment after the first phase. What one does after a phase, all others see
-// after the next.
-void LocalTeam::learnWays() {
-  if (phase_ == 1) peers_->publishVerdict();
-  if (phase_ == next_trial_) trial_.run(*peers_, trials_);
+// What a member does after a phase, all others see after the next.
+void LocalTeam::learnStores() {
+  if (phase_ == next_trial_) trial_.run(trials_);
   trial_.adopt();
   if (phase_ != next_trial_ + 1) return;
-  const CopyWays ways = trial_.result();
-  pulls_ = ways.pulls && peers_->allReachAll();
-  trials_ = ways.measured ? kMostTrials : trials_ + 1;
+  const Stores stores = trial_.result();
+  trials_ = stores != Stores::kUnknown ? kMostTrials : trials_ + 1;
   next_trial_ *= kPhasesBetweenTrials;
-  if (member_ != 0 || !ways.measured || !logs(LogLevel::kInfo)) return;
+  if (member_ != 0 || stores == Stores::kUnknown || !logs(LogLevel::kInfo)) return;
   logLine(LogLevel::kInfo,
           "group " + name_ + ": what members read next is written " +
-              (ways.streams ? "past the caches" : "to the caches") +
-              "; long all-to-alls are copied " +
-              (pulls_ ? "once, from the sender's memory" : "through shared memory"));
+              (stores == Stores::kStreaming ? "past the caches" : "to the caches"));
 }
 
 void LocalTeam::checkAgreement() const {
@@ -338,16 +332,6 @@ void LocalTeam::allGather(const CollectiveCall& call, void* output,
   }
 }
 
-// Of what this member sends to others, and expects of them.
-size_t LocalTeam::longest(const std::vector<size_t>& send_bytes,
-                          const std::vector<size_t>& receive_bytes) const {
-  size_t bytes = 0;
-  for (int other = 0; other < size(); ++other) {
-    if (other != member_) bytes = std::max({bytes, send_bytes[other], receive_bytes[other]});
-  }
-  return bytes;
-}
-
 // Every member publishes how much it sends to and expects of each: it only knows its own sizes, so
 // no fingerprint covers them. Both ends of a disagreement notice it. Returns the largest size of
 // all.
@@ -399,16 +383,9 @@ void LocalTeam::exchange(const CollectiveCall& call, const void* input,
   uint64_t* const table = segment_->table(member_, writing());
   std::copy(receive_bytes.begin(), receive_bytes.end(),
             std::copy(send_bytes.begin(), send_bytes.end(), table));
-  // If a member finds a long transfer in its own sizes, all find one in those of all.
-  if (!pulls(longest(send_bytes, receive_bytes))) send(0);
-  const bool readable = showMemory(input, sumBefore(send_bytes, size()));
-  const size_t largest = checkSizes(send_bytes, receive_bytes);
-  if (pulls(largest)) {
-    if (readable) return pullExchange(output, receive_bytes);
-    send(0);
-    endPhase();
-  }
-  const size_t steps = ceilDivide(largest, piece);
+  send(0);
+  endPhase();
+  const size_t steps = ceilDivide(checkSizes(send_bytes, receive_bytes), piece);
   for (size_t step = 1; step <= steps; ++step) {
     receive(step - 1);
     if (step == steps) break;

@@ -4,10 +4,6 @@
 // done; a member calls them one after the other, from one thread at a time. Results do not depend
 // on timing: elements are reduced in the order of the members.
 //
-// Long exchanges are copied once, by those that receive ("pulled"), where all members can read each
-// other's memory and that is faster: they find it out in the first two phases. All else goes
-// through the segment.
-//
 // Throws TimeoutError, MismatchError if members are in different operations, PeerLostError if
 // another one has failed or left, AbortedError if this one has left. Then the team is over.
 
@@ -21,8 +17,7 @@
 #include <vector>
 
 #include "collectives/group/call.h"
-#include "collectives/memory/copy_trial.h"
-#include "collectives/memory/peer_memory.h"
+#include "collectives/memory/store_trial.h"
 #include "collectives/memory/team_segment.h"
 #include "common/reduce.h"
 
@@ -31,8 +26,8 @@ namespace topoopt {
 class LocalTeam {
  public:
   // `member` is this process; `ranks` are the members as they are called in messages.
-  LocalTeam(std::shared_ptr<TeamSegment> segment, std::shared_ptr<const PeerMemory> peers,
-            int member, std::vector<int> ranks, std::string name);
+  LocalTeam(std::shared_ptr<TeamSegment> segment, int member, std::vector<int> ranks,
+            std::string name);
 
   // The arguments are those of Group's functions of the same names.
   void allReduce(const CollectiveCall& call, void* data, size_t count, DataType type, ReduceOp op);
@@ -88,7 +83,7 @@ class LocalTeam {
   uint32_t writing() const { return phase_ + 1; }
   uint32_t reading() const { return phase_; }
   void endPhase();
-  void learnWays();
+  void learnStores();
   void checkAgreement() const;
   std::string timeoutText() const;
   [[noreturn]] void raise(TeamSegment::Waited waited) const;
@@ -103,33 +98,20 @@ class LocalTeam {
   // Where the contributions of all members are, `offset` bytes into their slots, until the next
   // call.
   std::vector<const std::byte*>& contributions(size_t offset);
-  // An exchange whose longest transfer has `bytes`. The same on all members.
-  bool pulls(size_t bytes) const;
-  // Ends a phase in which every member says where its `data` are. Whether all of them can be read:
-  // until endPulls(), which ends a phase, too.
-  bool showMemory(const void* data, size_t bytes);
-  void pullExchange(void* output, const std::vector<size_t>& receive_bytes);
-  void endPulls();
-  [[noreturn]] void awaitFailure(const std::string& otherwise) const;
-
   void contributePieces(const Pieces& pieces, size_t chunk, const std::byte* input);
   void collectPieces(const Pieces& pieces, size_t chunk, std::byte* output) const;
-  size_t longest(const std::vector<size_t>& send_bytes,
-                 const std::vector<size_t>& receive_bytes) const;
   size_t checkSizes(const std::vector<size_t>& send_bytes,
                     const std::vector<size_t>& receive_bytes) const;
 
   const std::shared_ptr<TeamSegment> segment_;
-  const std::shared_ptr<const PeerMemory> peers_;
   const int member_;
   const std::vector<int> ranks_;
   const std::string name_;
   uint32_t phase_ = 0;
   std::vector<const std::byte*> sources_;  // of contributions(): small calls allocate nothing
-  const CopyTrial trial_;
+  const StoreTrial trial_;
   uint32_t trials_ = 0;      // that are over
   uint32_t next_trial_ = 1;  // after this phase
-  bool pulls_ = false;
   const CollectiveCall* call_ = nullptr;
   bool agreed_ = false;  // all members are in this call
   TeamSegment::TimeLimit limit_;

@@ -2,18 +2,13 @@
 
 #include <utility>
 
-#include "collectives/memory/peer_memory.h"
-
 namespace topoopt {
 
 SharedMemoryGroup::SharedMemoryGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
     : Group(std::move(endpoint), std::move(config)),
       layout_(size(), config_.rings, config_.servers, config_.hops),
       segment_(std::make_shared<TeamSegment>(config_.segment_fd, size())),
-      team_(segment_,
-            std::make_shared<PeerMemory>(segment_->peerTable(), config_.rank, size(),
-                                         config_.single_copy),
-            config_.rank, config_.ranks, config_.name),
+      team_(segment_, config_.rank, config_.ranks, config_.name),
       messages_(segment_->messages(), config_.rank, config_.ranks, endpoint_->limits().early_peer,
                 hooks()) {}
 

@@ -41,22 +41,24 @@ inline void pauseCore() {
 #endif
 }
 
-// From so many bytes on, what another process reads next is written past the caches, where that is
-// faster: a line that the reader still has from the last time goes from cache to cache twice
-// otherwise, which on some processors takes longer than memory does (copy_trial.h).
-inline constexpr size_t kPastCachesBytes = 4096;
+// How a thread writes what another process reads next: streaming stores go past the caches. A line
+// that the reader still has from the last time goes from cache to cache twice otherwise, which on
+// some processors takes longer than memory does (store_trial.h).
+enum class Stores : uint32_t { kUnknown, kStreaming, kPlain };
 
-inline std::atomic<bool>& storesPastCaches() {
-  static std::atomic<bool> past{true};
-  return past;
+// Of this process. Streaming ones are taken as long as it is not known.
+inline std::atomic<Stores>& knownStores() {
+  static std::atomic<Stores> known{Stores::kUnknown};
+  return known;
 }
 
-// Copies to memory that one other process reads next; past the caches if `streams`, and if `to` is
-// aligned to 16 bytes.
-inline void copyToOthers(void* to, const void* from, size_t bytes, bool streams) {
+inline constexpr size_t kLeastStreamedBytes = 4096;
+
+// Copies to memory that one other process reads next; streaming needs `to` aligned to 16 bytes.
+inline void copyToOthers(void* to, const void* from, size_t bytes, Stores stores) {
 #if defined(__SSE2__)
   const bool aligned = reinterpret_cast<uintptr_t>(to) % alignof(__m128i) == 0;
-  if (streams && aligned && bytes >= kPastCachesBytes) {
+  if (stores != Stores::kPlain && aligned && bytes >= kLeastStreamedBytes) {
     constexpr size_t kStep = 4 * sizeof(__m128i);
     auto* out = static_cast<__m128i*>(to);
     const auto* in = static_cast<const __m128i*>(from);
@@ -80,7 +82,7 @@ inline void copyToOthers(void* to, const void* from, size_t bytes, bool streams)
 }
 
 inline void copyToOthers(void* to, const void* from, size_t bytes) {
-  copyToOthers(to, from, bytes, storesPastCaches().load(std::memory_order_relaxed));
+  copyToOthers(to, from, bytes, knownStores().load(std::memory_order_relaxed));
 }
 
 inline void wakeAll(std::atomic<uint32_t>& word) {

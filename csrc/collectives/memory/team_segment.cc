@@ -14,8 +14,6 @@
 #include <system_error>
 #include <thread>
 
-#include "collectives/memory/copy_trial.h"
-#include "collectives/memory/peer_memory.h"
 #include "collectives/memory/shared_words.h"
 
 namespace topoopt {
@@ -56,7 +54,6 @@ struct alignas(kSharedLine) TeamSegment::Cell {
   std::atomic<uint32_t> left;
   std::atomic<uint32_t> core;  // on which it was when it arrived
   uint32_t fingerprint[2];
-  uint64_t address[2];
   // By parity, on a line that others read only when something is wrong: what was called, and its
   // number from 1 on.
   alignas(kCallBytes) std::atomic<uint64_t> calls[2][kCallWords];
@@ -77,9 +74,7 @@ size_t messagesAt(int size) {
          kSlots * slotBytesFor(size) * static_cast<size_t>(size);
 }
 
-size_t peersAt(int size) { return messagesAt(size) + MessageRings::bytesFor(size); }
-
-size_t trialAt(int size) { return peersAt(size) + PeerMemory::bytesFor(size); }
+size_t trialAt(int size) { return messagesAt(size) + MessageRings::bytesFor(size); }
 
 }  // namespace
 
@@ -88,7 +83,7 @@ size_t TeamSegment::bytesFor(int size) {
     throw std::invalid_argument("a local team of " + std::to_string(size) +
                                 " members: it has 1 to " + std::to_string(kMaxMembers));
   }
-  return trialAt(size) + CopyTrial::bytesFor(size);
+  return trialAt(size) + StoreTrial::bytes();
 }
 
 TeamSegment::TeamSegment(int fd, int size)
@@ -119,10 +114,6 @@ TeamSegment::Cell& TeamSegment::cell(int member) const {
 
 uint32_t& TeamSegment::fingerprint(int member, uint32_t phase) const {
   return cell(member).fingerprint[phase % 2];
-}
-
-uint64_t& TeamSegment::address(int member, uint32_t phase) const {
-  return cell(member).address[phase % 2];
 }
 
 void TeamSegment::setCall(int member, uint32_t phase, const Call& call) {
@@ -165,8 +156,6 @@ std::byte* TeamSegment::result(int member, uint32_t phase) const {
 }
 
 MessageRings TeamSegment::messages() const { return {base_ + messagesAt(size_), size_}; }
-
-std::byte* TeamSegment::peerTable() const { return base_ + peersAt(size_); }
 
 std::byte* TeamSegment::trialArea() const { return base_ + trialAt(size_); }
 
@@ -274,13 +263,6 @@ bool TeamSegment::fail(const std::string& why) {
 }
 
 bool TeamSegment::failed() const { return header().failed.load(std::memory_order_seq_cst) != 0; }
-
-bool TeamSegment::broken() const {
-  for (int member = 0; member < size_; ++member) {
-    if (left(member)) return true;
-  }
-  return failed();
-}
 
 std::string TeamSegment::failure() const {
   // The member that failed may have died before it could say why.

@@ -9,9 +9,8 @@
 // across operations too, with one wait per phase.
 //
 // The segment is an anonymous file (memfd) full of zeros at first: nothing has to be set up, and
-// nothing can be left behind. Behind the slots are the rings of messages (message_rings.h) and the
-// table of who reads whose memory (peer_memory.h), and room for a trial of ways to copy
-// (copy_trial.h).
+// nothing can be left behind. Behind the slots are the rings of messages (message_rings.h), and
+// room for a trial of ways to copy (store_trial.h).
 
 #pragma once
 
@@ -24,6 +23,7 @@
 
 #include "collectives/group/called.h"
 #include "collectives/memory/message_rings.h"
+#include "collectives/memory/store_trial.h"
 
 namespace topoopt {
 
@@ -31,7 +31,7 @@ class TeamSegment {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static constexpr int kMaxMembers = 256;
+  static constexpr int kMaxMembers = StoreTrial::kMaxMembers;
 
   // Bytes of the segment of a team of `size`.
   static size_t bytesFor(int size);
@@ -53,13 +53,10 @@ class TeamSegment {
   // Room for two numbers per member.
   uint64_t* table(int member, uint32_t phase) const;
   uint32_t& fingerprint(int member, uint32_t phase) const;
-  // Where others read the member's data of an operation, in its process.
-  uint64_t& address(int member, uint32_t phase) const;
 
   // Valid as long as this.
   MessageRings messages() const;
-  std::byte* peerTable() const;  // for PeerMemory
-  std::byte* trialArea() const;  // for CopyTrial
+  std::byte* trialArea() const;  // for StoreTrial
 
   // What members have called, for the text of an error: read when they may be writing it.
   struct Call {
@@ -105,8 +102,6 @@ class TeamSegment {
   bool fail(const std::string& why);
   bool failed() const;
   std::string failure() const;
-  // Whether it has failed, or a member has left.
-  bool broken() const;
 
  private:
   struct Header;

@@ -75,7 +75,8 @@ TEST(CopyToOthers, CopiesEveryByteAndNoOther) {
     for (const size_t offset : {0, 1, 16, 63, 64}) {
       alignas(16) std::array<std::byte, kRoom> to;
       to.fill(kUntouched);
-      copyToOthers(to.data() + 16, from.data() + offset, bytes, offset != 64);
+      copyToOthers(to.data() + 16, from.data() + offset, bytes,
+                   offset == 64 ? Stores::kPlain : Stores::kStreaming);
       const Bytes copied(to.begin() + 16, to.begin() + 16 + static_cast<ptrdiff_t>(bytes));
       const auto first = from.begin() + static_cast<ptrdiff_t>(offset);
       EXPECT_EQ(copied, Bytes(first, first + static_cast<ptrdiff_t>(bytes))) << bytes;

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -16,8 +15,6 @@
 #include <stdexcept>
 #include <thread>
 
-#include "collectives/memory/copy_trial.h"
-#include "collectives/memory/peer_memory.h"
 #include "collectives/memory/turn_queue.h"
 #include "common/errors.h"
 #include "support/group_steps.h"
@@ -30,8 +27,7 @@ using namespace std::chrono_literals;
 
 class Team {
  public:
-  // `reads`: members that may read the memory of others, and be read; all unless it says which.
-  explicit Team(int size, bool one_mapping = false, const std::vector<bool>& reads = {}) {
+  explicit Team(int size, bool one_mapping = false) {
     const int fd = sharedMemory(size);
     auto first = std::make_shared<TeamSegment>(dup(fd), size);
     for (int member = 0; member < size; ++member) {
@@ -41,11 +37,7 @@ class Team {
     }
     close(fd);
     for (int member = 0; member < size; ++member) {
-      const bool allowed = reads.empty() || reads[static_cast<size_t>(member)];
-      auto peers =
-          std::make_shared<const PeerMemory>(segments_[member]->peerTable(), member, size, allowed);
-      teams_.push_back(
-          std::make_unique<LocalTeam>(segments_[member], std::move(peers), member, ranks_, "test"));
+      teams_.push_back(std::make_unique<LocalTeam>(segments_[member], member, ranks_, "test"));
     }
   }
 
@@ -82,28 +74,10 @@ class Team {
   std::vector<std::unique_ptr<LocalTeam>> teams_;
 };
 
-// Of teams that are made while it lives, and measure nothing.
-class KnownCopyWays {
- public:
-  explicit KnownCopyWays(const CopyWays& ways) { setKnownCopyWays(ways); }
-  ~KnownCopyWays() { setKnownCopyWays(before_); }
-
- private:
-  const CopyWays before_ = knownCopyWays();
-};
-constexpr CopyWays kPulls{.measured = true, .streams = false, .pulls = true};
-
 // All members give their calls the same numbers and arguments, unless a test wants it otherwise.
 CollectiveCall call(CallName name, uint64_t number, uint64_t arguments = 0,
                     std::chrono::milliseconds limit = kNoHurry) {
   return {hashed({.bytes = arguments, .name = name}, arguments), number, limit};
-}
-
-// After which members pull what is long, if they do.
-void endFirstPhases(Team& team, uint64_t& number) {
-  for (int phase = 0; phase < 2; ++phase, ++number) {
-    team.runAll([&](int member) { team[member].barrier(call(CallName::kBarrier, number)); });
-  }
 }
 
 using Floats = std::vector<float>;
@@ -408,98 +382,6 @@ TEST(LocalTeam, AnUnexpectedSizeOfAMessageIsAnError) {
               "MismatchError: rank 10 and rank 11 disagree in all_to_all (operation 0 of group "
               "test): rank 10 sends 8 uint8, rank 11 receives 9 uint8");
   }
-}
-
-TEST(LocalTeam, ExchangesThatArePulledGiveTheSameAsThoseThatAreNot) {
-  const KnownCopyWays known(kPulls);
-  TestRandom random(903);
-  for (const int size : {2, 3, 5}) {
-    for (const bool all_read : {true, false}) {
-      std::vector<bool> reads(static_cast<size_t>(size), true);
-      reads.back() = all_read;
-      Team team(size, true, reads);
-      uint64_t number = 0;
-      for (const size_t most : {size_t{9000}, size_t{100}, size_t{300000}}) {
-        SCOPED_TRACE(std::to_string(size) + " members, up to " + std::to_string(most));
-        std::vector<size_t> counts;
-        for (int i = 0; i < size; ++i) counts.push_back(random.size(most));
-        counts[0] = most;
-        counts[1] = 0;
-        // The first calls are those in which members find out whether they can.
-        ASSERT_NO_FATAL_FAILURE(checkExchange(team, counts, number));
-        ASSERT_NO_FATAL_FAILURE(checkReductions(team, most, number));
-      }
-    }
-  }
-}
-
-// As memory of a device may be: its process reads it, and the kernel gives it to no other one.
-class Unreadable {
- public:
-  explicit Unreadable(size_t bytes)
-      : bytes_(bytes),
-        data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
-    std::memset(data_, 7, bytes);
-    mprotect(data_, bytes, PROT_WRITE);  // processors know no memory that is only written
-  }
-  ~Unreadable() { munmap(data_, bytes_); }
-  Unreadable(const Unreadable&) = delete;
-  Unreadable& operator=(const Unreadable&) = delete;
-
-  const void* data() const { return data_; }
-
- private:
-  const size_t bytes_;
-  void* const data_;
-};
-
-TEST(LocalTeam, WhatOthersCannotReadGoesThroughTheSegment) {
-  const KnownCopyWays known(kPulls);
-  constexpr size_t kBytes = 1 << 20;
-  const Unreadable unreadable(3 * kBytes);
-  if (addressForOthers(unreadable.data(), kBytes) != 0) GTEST_SKIP() << "it can be read here";
-  Team team(3);
-  uint64_t number = 0;
-  endFirstPhases(team, number);
-  const std::vector<std::byte> readable(3 * kBytes, std::byte{7});
-  std::vector<std::vector<std::byte>> outputs(3, std::vector<std::byte>(3 * kBytes));
-  team.runAll([&](int member) {
-    const std::vector<size_t> sizes(3, kBytes);
-    const void* const input = member == 1 ? unreadable.data() : readable.data();
-    team[member].exchange(call(CallName::kAllToAll, number), input, sizes, outputs[member].data(),
-                          sizes);
-  });
-  for (int member = 0; member < 3; ++member) {
-    const auto own = outputs[member].begin() + member * static_cast<ptrdiff_t>(kBytes);
-    std::fill(own, own + static_cast<ptrdiff_t>(kBytes), std::byte{7});
-    EXPECT_EQ(outputs[member], readable) << "member " << member;
-  }
-}
-
-// It arrives where others wait for it, but what they have read meanwhile may be anything.
-TEST(LocalTeam, AMemberThatFailsWhileOthersReadItsMemoryEndsTheirExchange) {
-  const KnownCopyWays known(kPulls);
-  Team team(2);
-  uint64_t number = 0;
-  endFirstPhases(team, number);
-  const std::vector<size_t> sizes(2, size_t{64} << 20);
-  std::vector<std::byte> memory(4 * sizes[0]);
-  std::atomic<bool> over{false};
-  std::thread failing([&] {
-    for (int tries = 0; !over.load() && tries < 1'000'000; ++tries) {
-      // Once it has shown its memory, which lastCall() says that it is about to do.
-      const auto last = team[0].lastCall();
-      if (last && last->number == number && team[0].fail("it gave up")) break;
-      std::this_thread::yield();
-    }
-  });
-  const auto errors = team.run({0, 1}, [&](int member) {
-    std::byte* const own = memory.data() + static_cast<size_t>(member) * 2 * sizes[0];
-    team[member].exchange(call(CallName::kAllToAll, number), own, sizes, own, sizes);
-  });
-  over = true;
-  failing.join();
-  for (const std::string& error : errors) EXPECT_EQ(error, "PeerLostError: it gave up");
 }
 
 TEST(LocalTeam, ASegmentThatIsTooSmallOrOfTooManyMembersIsRefused) {
