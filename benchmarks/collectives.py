@@ -12,6 +12,10 @@ than the other, the median of the rounds' ratios. `of bound` is the least time t
 (bounds.py) / time: with a direct fabric from the TCP goodput of one link, measured there and then.
 `cpu` is the CPU time of topoopt's ranks per call, on average.
 
+Buffers do not change from call to call, as in other benchmarks: a rank that reads the memory of
+another one finds it in its own caches then. With --renew they are written before every call, and
+the time that this takes by itself is taken off.
+
 gloo runs in the same processes, in a second group; Open MPI in processes of its own. On a direct
 fabric both reach all hosts over addresses that the hosts' kernels forward; rank order follows the
 stride of 1, so gloo's ring needs no forwarding: its best order.
@@ -76,8 +80,9 @@ class MpiPeer:
     name = "openmpi"
     cpu_s = 0.0
 
-    def __init__(self, client: MpiClient | None) -> None:
+    def __init__(self, client: MpiClient | None, *, renews: bool = False) -> None:
         self._client = client
+        self._renews = renews
 
     def runs(self, case: Case) -> bool:
         reducing = case.operation in REDUCING
@@ -87,7 +92,8 @@ class MpiPeer:
         return self._client.wrong(case) if self._client else 0
 
     def seconds(self, case: Case, warm_up: int, iterations: int) -> float:
-        return self._client.seconds(case, warm_up, iterations) if self._client else 0.0
+        client = self._client
+        return client.seconds(case, warm_up, iterations, renews=self._renews) if client else 0.0
 
 
 Peer = GroupPeer | MpiPeer
@@ -241,11 +247,13 @@ def run_rank(setting: Setting, options: argparse.Namespace, mpi_folder: str | No
     warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
     dist.init_process_group("topoopt")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    peers: list[Peer] = [GroupPeer("topoopt", dist.group.WORLD, rank)]
+    renews = options.renew
+    peers: list[Peer] = [GroupPeer("topoopt", dist.group.WORLD, rank, renews=renews)]
     if "gloo" in options.peers:
-        peers.append(GroupPeer("gloo", dist.new_group(backend="gloo"), rank))
+        peers.append(GroupPeer("gloo", dist.new_group(backend="gloo"), rank, renews=renews))
     if mpi_folder is not None:
-        peers.append(MpiPeer(MpiClient(mpi_folder, ranks) if rank == 0 else None))
+        client = MpiClient(mpi_folder, ranks) if rank == 0 else None
+        peers.append(MpiPeer(client, renews=renews))
     table = Table(setting, options, [peer.name for peer in peers])
     target, hops = target_at(setting.plan, ranks, options.root, options.hops)
     if rank == 0:
@@ -308,6 +316,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
     parser.add_argument("--rounds", type=int, default=5, help="alternating rounds (fabric: 3)")
     parser.add_argument("--round_seconds", type=float, default=0.1, help="with -n 0")
+    parser.add_argument(
+        "--renew", action="store_true", help="write what is sent before every call; not counted"
+    )
     parser.add_argument("--peers", type=parse_peers, default=list(_PEERS), help="or none")
     started = parser.add_argument_group("ranks started by this script")
     started.add_argument("--on", choices=("shared-memory", "loopback", "fabric"))

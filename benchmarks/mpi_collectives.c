@@ -3,11 +3,12 @@
 // Every rank waits for commands at FOLDER/commands-RANK, in a read that burns no CPU, and rank 0
 // answers in FOLDER/answers. A command is one line:
 //
-//   check|time operation datatype reduce_op root target elements warm_up iterations
+//   check|time|renew operation datatype reduce_op root target elements warm_up iterations
 //
 // "check" runs the operation once on fresh buffers and answers the number of wrong elements; "time"
 // runs it warm_up times, then `iterations` times after a barrier, and answers the seconds of one
-// iteration on the slowest rank. Buffers hold what benchmarks/operations.py says.
+// iteration on the slowest rank. "renew" does the same with buffers that are written before each
+// iteration, which is not counted. Buffers hold what benchmarks/operations.py says.
 
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -180,13 +181,34 @@ static double check(const Command* command) {
   return (double)total;
 }
 
+// Writes what the next call sends.
+static void renew(const Command* command, const Buffers* buffers) {
+  if (is(command, "sendrecv") && rank != command->root) return;
+  int bytes;
+  MPI_Type_size(datatypeOf(command->datatype), &bytes);
+  const int in_place =
+      is(command, "all_reduce") || is(command, "reduce") || is(command, "broadcast");
+  if (in_place) memset(buffers->output, 1, (size_t)buffers->out_count * bytes);
+  if (!in_place) memset(buffers->input, 1, (size_t)buffers->in_count * bytes);
+}
+
+static double secondsOf(const Command* command, const Buffers* buffers, int renews, int calls) {
+  MPI_Barrier(MPI_COMM_WORLD);
+  const double started = MPI_Wtime();
+  for (int i = 0; i < command->iterations; ++i) {
+    if (renews) renew(command, buffers);
+    if (calls) call(command, buffers);
+  }
+  return (MPI_Wtime() - started) / command->iterations;
+}
+
 static double timed(const Command* command) {
   Buffers buffers = allocate(command);
   for (int i = 0; i < command->warm_up; ++i) call(command, &buffers);
-  MPI_Barrier(MPI_COMM_WORLD);
-  const double started = MPI_Wtime();
-  for (int i = 0; i < command->iterations; ++i) call(command, &buffers);
-  const double seconds = (MPI_Wtime() - started) / command->iterations;
+  const int renews = !strcmp(command->verb, "renew");
+  double seconds = secondsOf(command, &buffers, renews, 1);
+  if (renews) seconds -= secondsOf(command, &buffers, 1, 0);
+  if (seconds < 1e-9) seconds = 1e-9;
   double slowest = 0;
   MPI_Reduce(&seconds, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
   free(buffers.input);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from rank_processes import RankError, call_in_processes
 
 from torch_topoopt.bench.operations import Buffers, Case
 from torch_topoopt.bench.options import OPERATIONS
+from torch_topoopt.bench.timing import GroupPeer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,3 +82,31 @@ def test_a_process_that_fails_is_named_and_the_others_end() -> None:
 def test_a_process_that_is_late_is_named() -> None:
     with pytest.raises(RankError, match=r"rank 0: no answer within 0\.2 s"):
         call_in_processes(1, lambda _: time.sleep(60), limit_s=0.2)
+
+
+def test_what_is_renewed_is_what_the_rank_sends() -> None:
+    for operation, rank, sends in [
+        ("all_reduce", 0, True),
+        ("all_to_all", 1, True),
+        ("sendrecv", 0, True),
+        ("sendrecv", 1, False),
+    ]:
+        buffers = Buffers(case(operation), rank)
+        before = buffers.input.clone()
+        buffers.renew()
+        assert (buffers.input == (1 if sends else before)).all(), (operation, rank)
+
+
+def _seconds_with_new_buffers(rank: int, store: str) -> float:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    peer = GroupPeer("gloo", dist.group.WORLD, rank, renews=True)
+    assert peer.wrong(case("all_to_all")) == 0
+    seconds = peer.seconds(case("all_to_all"), 1, 20)
+    assert peer.cpu_s >= 0
+    dist.destroy_process_group()
+    return seconds
+
+
+def test_calls_are_timed_without_what_renews_their_buffers(tmp_path: Path) -> None:
+    body = functools.partial(_seconds_with_new_buffers, store=str(tmp_path / "store"))
+    assert all(0 < seconds < 60 for seconds in call_in_processes(2, body, limit_s=120))

@@ -105,6 +105,12 @@ class Buffers:
             case "barrier":
                 dist.barrier(group)
 
+    def renew(self) -> None:
+        """Writes what the next call sends, so that no other rank still has it in its caches."""
+        sends = self._case.operation != "sendrecv" or self._rank == self._case.root
+        if sends:
+            self.input.fill_(1)
+
     def wrong(self) -> int:
         """Elements of the output that are not what the first call must give."""
         expected = self._expected()

@@ -12,16 +12,20 @@ from torch_topoopt.bench.bounds import hop_count
 from torch_topoopt.bench.operations import Buffers, Case
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch_topoopt.plan import Plan
 
 
 class GroupPeer:
-    """A process group under test, seen from one rank."""
+    """A process group under test, seen from one rank.
 
-    def __init__(self, name: str, group: Any, rank: int) -> None:
+    `renews`: what is sent is written before every call, which is not counted.
+    """
+
+    def __init__(self, name: str, group: Any, rank: int, *, renews: bool = False) -> None:
         self.name = name
+        self._renews = renews
         self._group = group
         self._rank = rank
         self._buffers: Buffers | None = None
@@ -41,13 +45,27 @@ class GroupPeer:
         assert buffers is not None, "wrong() makes the buffers"
         for _ in range(warm_up):
             buffers.call(self._group)
+        if not self._renews:
+            seconds, self.cpu_s = self._each(iterations, lambda: buffers.call(self._group))
+            return seconds
+
+        def renew_and_call() -> None:
+            buffers.renew()
+            buffers.call(self._group)
+
+        both_s, both_cpu_s = self._each(iterations, renew_and_call)
+        renewing_s, renewing_cpu_s = self._each(iterations, buffers.renew)
+        self.cpu_s = max(0.0, both_cpu_s - renewing_cpu_s)
+        return max(1e-9, both_s - renewing_s)  # below a clock's steps there may be nothing left
+
+    def _each(self, iterations: int, run: Callable[[], None]) -> tuple[float, float]:
+        """Seconds, and of processor time, of one of the iterations that follow a barrier."""
         dist.barrier(self._group)
         started, cpu_started = time.perf_counter(), time.process_time()
         for _ in range(iterations):
-            buffers.call(self._group)
+            run()
         seconds = (time.perf_counter() - started) / iterations
-        self.cpu_s = (time.process_time() - cpu_started) / iterations
-        return seconds
+        return seconds, (time.process_time() - cpu_started) / iterations
 
 
 def over_ranks(values: list[float], reduce_op: Any) -> list[float]:

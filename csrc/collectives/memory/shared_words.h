@@ -53,6 +53,11 @@ inline std::atomic<Stores>& knownStores() {
 }
 
 inline constexpr size_t kLeastStreamedBytes = 4096;
+#if defined(__SSE2__)
+inline constexpr bool kHasStreamingStores = true;
+#else
+inline constexpr bool kHasStreamingStores = false;
+#endif
 
 // Copies to memory that one other process reads next; streaming needs `to` aligned to 16 bytes.
 inline void copyToOthers(void* to, const void* from, size_t bytes, Stores stores) {

@@ -70,7 +70,7 @@ void StoreTrial::adopt() const {
 }
 
 void StoreTrial::run(uint32_t attempt) const {
-  if (member_ > 1 || result() != Stores::kUnknown) return;
+  if (!kHasStreamingStores || member_ > 1 || result() != Stores::kUnknown) return;
   const TimePoint end = Clock::now() + kLimit;
   const uint32_t first = attempt * 2 * kAllFrames;
   if (member_ == 0) {
