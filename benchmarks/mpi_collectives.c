@@ -87,6 +87,11 @@ static int is(const Command* command, const char* operation) {
   return !strcmp(command->operation, operation);
 }
 
+// What such an operation sends, too, is in the output.
+static int inPlace(const Command* command) {
+  return is(command, "all_reduce") || is(command, "reduce") || is(command, "broadcast");
+}
+
 static double pattern(const Command* command, int of_rank, long i) {
   const int multiplied =
       !strcmp(command->reduce_op, "prod") &&
@@ -132,7 +137,7 @@ static Buffers allocate(const Command* command) {
     store(buffers.input, i, command->datatype, pattern(command, rank, i));
   for (long i = 0; i < buffers.out_count; ++i)
     store(buffers.output, i, command->datatype, kUntouched);
-  if (is(command, "all_reduce") || is(command, "reduce") || is(command, "broadcast"))
+  if (inPlace(command))
     memcpy(buffers.output, buffers.input, (size_t)buffers.out_count * bytes);
   return buffers;
 }
@@ -186,10 +191,11 @@ static void renew(const Command* command, const Buffers* buffers) {
   if (is(command, "sendrecv") && rank != command->root) return;
   int bytes;
   MPI_Type_size(datatypeOf(command->datatype), &bytes);
-  const int in_place =
-      is(command, "all_reduce") || is(command, "reduce") || is(command, "broadcast");
-  if (in_place) memset(buffers->output, 1, (size_t)buffers->out_count * bytes);
-  if (!in_place) memset(buffers->input, 1, (size_t)buffers->in_count * bytes);
+  if (inPlace(command)) {
+    memset(buffers->output, 1, (size_t)buffers->out_count * bytes);
+  } else {
+    memset(buffers->input, 1, (size_t)buffers->in_count * bytes);
+  }
 }
 
 static double secondsOf(const Command* command, const Buffers* buffers, int renews, int calls) {

@@ -80,6 +80,7 @@ def run_everywhere(
     *options: str,
     absent: int = -1,
     on: Sequence[int] = (),
+    algorithm: str = "auto",
 ) -> list[subprocess.CompletedProcess[str]]:
     """One `topoopt run` for each server but `absent`, in a folder of its own.
 
@@ -100,6 +101,7 @@ def run_everywhere(
                 *(option.format(server) for option in options),
                 "../train.py",
                 command=("ip", "netns", "exec", hosts.names[host], *forked()),
+                TOPOOPT_ALGORITHM=algorithm,
             )
         )
     ended = []
@@ -159,7 +161,8 @@ def test_a_ring_of_four_foreign_hosts_is_discovered_and_trains_on_its_cluster_fi
 ) -> None:
     make_hosts(4, [(0, 1), (1, 2), (2, 3), (3, 0)], hosts)
     cluster = discover(launcher, hosts)
-    ended = run_everywhere(launcher, hosts, cluster, "--nnodes", "4")
+    # A tree, which may be the fastest for so little, leaves some of the links alone.
+    ended = run_everywhere(launcher, hosts, cluster, "--nnodes", "4", algorithm="multi_ring")
     check_trained(launcher.folder, hosts, ended)
     plan = Plan.load(launcher.folder / "server2" / "run" / "plan.json")
     assert plan.mode == "fixed"
@@ -167,8 +170,7 @@ def test_a_ring_of_four_foreign_hosts_is_discovered_and_trains_on_its_cluster_fi
     records = (launcher.folder / "server0" / "run" / "metrics.jsonl").read_text().splitlines()
     links = [r for r in map(json.loads, records) if r["event"] == "link"]
     assert len(links) == 8, "server 0 has the counters of all hosts"
-    # A tree, which may be the fastest for so little, leaves links alone, but no server.
-    assert {link["source"] for link in links if link["sent_bytes"] > 0} == {0, 1, 2, 3}
+    assert all(link["sent_bytes"] > 0 for link in links)
 
 
 def test_an_irregular_graph_trains_with_relays_and_two_servers_on_one_machine(
