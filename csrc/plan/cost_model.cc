@@ -128,6 +128,8 @@ std::vector<Algorithm> CostEstimate::candidates(const Request& request) const {
 
 Algorithm CostEstimate::choose(const Request& request, std::optional<Algorithm> forced) const {
   const std::vector<Algorithm> list = candidates(request);
+  // All rings of a group that has one are that ring.
+  if (forced == Algorithm::kMultiRing && layout_.rings().size() == 1) forced = Algorithm::kRing;
   if (forced && std::find(list.begin(), list.end(), *forced) != list.end()) return *forced;
   if (list.size() == 1) return list.front();
   Algorithm best = list.front();

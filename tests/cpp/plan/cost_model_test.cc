@@ -133,6 +133,16 @@ TEST_F(Choice, AForcedAlgorithmIsTakenWhereItCanServe) {
   EXPECT_EQ(chosen(Collective::kAllReduce, 64 << 20, "doubling"), Algorithm::kMultiRing);
 }
 
+TEST(ForcedChoice, AllRingsOfAGroupWithOneAreThatRing) {
+  CostModel fast_tree = kModel;
+  fast_tree.all_reduce = {{"tree", 64 << 20, 1e-3}, {"ring", 64 << 20, 1.0}};
+  const GroupLayout one_ring{4, {{.servers = {0, 1, 2, 3}}}};
+  const CostEstimate estimate{one_ring, fast_tree};
+  const Request request{Collective::kAllReduce, 64 << 20, 0, true};
+  EXPECT_EQ(estimate.choose(request, std::nullopt), Algorithm::kTree);
+  EXPECT_EQ(estimate.choose(request, Algorithm::kMultiRing), Algorithm::kRing);
+}
+
 TEST_F(Choice, TheChosenAlgorithmIsNeverEstimatedSlowerThanAnother) {
   for (const Collective collective :
        {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce, Collective::kAllGather,
