@@ -147,6 +147,15 @@ Algorithm CostEstimate::choose(const Request& request, std::optional<Algorithm> 
   return best;
 }
 
+std::string CostEstimate::whyNever(Algorithm algorithm) const {
+  if (algorithm == Algorithm::kTorus && layout_.grid().empty()) {
+    return "its members are no torus of the plan";
+  }
+  if (algorithm == Algorithm::kBothWays && !both_) return "its rings run one way";
+  if (algorithm == Algorithm::kDoubling && !flat_) return "it has several members on a server";
+  return "";
+}
+
 size_t CostEstimate::busyBytes(size_t least, size_t most, std::optional<Algorithm> forced) const {
   const auto secondsPerByte = [&](size_t bytes) {
     const Request request{Collective::kAllReduce, bytes, 0, true};

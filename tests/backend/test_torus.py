@@ -6,7 +6,9 @@ import dataclasses
 import hashlib
 import json
 import os
+from functools import partial
 from itertools import product
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -17,6 +19,9 @@ from torch_topoopt.fabric.rank_layout import RankLayout, grid_of, leader_grid
 from torch_topoopt.plan import CostModel, Demand, Plan
 from torch_topoopt.runtime import backend
 from torch_topoopt.topology.finder.torus_network import torus_cluster, torus_network
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 FLOATS = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-6, torch.float64: 1e-12}
@@ -104,6 +109,29 @@ def test_every_link_of_a_square_torus_carries_its_part_to_the_byte(tmp_path):
         links = json.loads((tmp_path / f"links-rank{rank}.json").read_text())["links"]
         assert [link["sent_bytes"] for link in links] == [2 * 8 / 9 * 36_000] * 4
         assert [link["relayed_bytes"] for link in links] == [0] * 4
+
+
+def reduce_in_a_group(folder: Path, rank: int, world: int) -> float:
+    """In one that is no torus of its plan."""
+    os.environ["TOPOOPT_ALGORITHM"] = "torus"
+    with (folder / f"stderr-{rank}").open("wb") as log:
+        os.dup2(log.fileno(), 2)
+    dist.init_process_group("topoopt")
+    few = dist.new_group([0, 1, 5])
+    tensor = torch.ones(1000)
+    if rank in (0, 1, 5):
+        for _ in range(3):
+            dist.all_reduce(tensor, group=few)
+    dist.destroy_process_group()
+    return tensor[0].item()
+
+
+def test_a_group_that_has_no_torus_says_that_it_takes_another_algorithm(tmp_path):
+    outcomes = run_ranks(torus_plan(3, 3), tmp_path, partial(reduce_in_a_group, tmp_path))
+    assert values(outcomes) == [27.0 if rank in (0, 1, 5) else 1.0 for rank in range(9)]
+    written = "".join((tmp_path / f"stderr-{rank}").read_text() for rank in range(9))
+    assert written.count("TOPOOPT_ALGORITHM=torus: group ") == 1
+    assert "takes what costs least, for its members are no torus of the plan" in written
 
 
 def reduce_by_choice(rank: int, world: int) -> list[list[str]]:

@@ -1,18 +1,21 @@
-"""From ports' announcements to cables: pure functions, and the proof of a token."""
+"""From ports' announcements to cables: pure functions, who is waited for, the proof of a token."""
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 
 import pytest
 from support.limits import limit_s
 
+from torch_topoopt.discovery import survey as survey_module
 from torch_topoopt.discovery.agent import PROTOCOL, Channel, greet, meet
 from torch_topoopt.discovery.ports import PortFacts, list_ports
 from torch_topoopt.discovery.survey import (
     cables_of,
     common_subnet,
+    heard_by,
     paired,
     server_names,
     shared_cables,
@@ -188,3 +191,35 @@ def test_link_local_addresses_of_a_cable_go_together() -> None:
     near, far = port("fe80::1%a/64"), port("fe80::2%b/64")
     assert common_subnet(near, far) == ("fe80::1%a", "fe80::2%b")
     assert common_subnet(near, port("10.0.0.5/30")) is None
+
+
+class LateCable:
+    """One end of a cable between ann and bob; bob announces from poll number `first` on."""
+
+    def __init__(self, name: str, first: float) -> None:
+        self.name, self.left, self.polls = name, first, 0
+
+    def ask(self, question: str) -> dict[str, object]:
+        assert question == "senders"
+        self.left -= 1
+        self.polls += 1
+        if self.name == "bob":
+            return {"senders": {"x": [["ann", "x"]]}, "rounds": max(0, -self.left)}
+        return {"senders": {"x": [["bob", "x"]] if self.left < 0 else []}, "rounds": self.polls}
+
+
+def late_cable(first: float) -> list[Channel]:
+    return [LateCable(name, first) for name in ("ann", "bob")]  # type: ignore[list-item]
+
+
+def test_a_host_that_is_kept_from_announcing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_module, "_POLL_S", 0.001)
+    monkeypatch.setattr(survey_module, "_PATIENCE", 1e6)
+    senders = heard_by(late_cable(400), ["ann", "bob"], 0.2)
+    assert senders == {(0, "x"): frozenset({(1, "x")}), (1, "x"): frozenset({(0, "x")})}
+
+
+def test_a_host_that_never_announces_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_module, "_POLL_S", 0.001)
+    with pytest.raises(FabricError, match=r"^bob: announced its ports 0 times in \d+\.\d s"):
+        heard_by(late_cable(math.inf), ["ann", "bob"], 0.05)

@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from support.fabric.netns_fixtures import require_nft
 from support.plain_namespaces import Namespaces, run
 from support.sites import in_namespace
 
@@ -90,8 +91,7 @@ def _inside(namespace: str, *command: str) -> str:
 
 
 def test_the_real_nft(namespace: str) -> None:
-    if shutil.which("nft") is None:
-        pytest.skip("this needs the program nft (Debian: nftables)")
+    require_nft()
     assert in_namespace(namespace, read_firewall).drops == ()
     table = """
 table inet guard {

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.credentials import Password
 
-PROTOCOL = 3
+PROTOCOL = 4
 _LONGEST_BYTES = 1 << 20
 _LONGEST_GREETING_BYTES = 4096  # of those who have proven nothing yet
 _GREET_S = 10.0
@@ -193,7 +193,10 @@ class Agent:
         if self._neighbours is None:
             raise FabricError("senders: nothing was announced")
         senders = self._neighbours.senders()
-        return {"senders": {port: sorted(map(list, ends)) for port, ends in senders.items()}}
+        return {
+            "senders": {port: sorted(map(list, ends)) for port, ends in senders.items()},
+            "rounds": self._neighbours.rounds,
+        }
 
     def _listen(self, job: str, server: int, addresses: list[str]) -> dict[str, Any]:
         """Answers probes at `addresses` from now on, at the TCP ports that it returns."""

@@ -28,7 +28,7 @@ _ALL_NODES = "ff02::1"  # RFC 4291
 _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)  # <linux/in.h>
 _PKTINFO = struct.Struct("@i4s4s")  # struct in_pktinfo: interface, local address, header address
 _PKTINFO6 = struct.Struct("@16sI")  # struct in6_pktinfo: address, interface
-_EVERY_S = 0.1
+EVERY_S = 0.1  # between announcements
 _MAGIC = "TOPONBR1"
 _MOST_BYTES = 512
 _MOST_SENDERS = 256  # on one network; a host there may send any names
@@ -53,6 +53,7 @@ class Neighbours:
             except OSError:
                 raise FabricError(f"{server}:{port}: there is no interface {interface}") from None
         self._senders: dict[str, set[tuple[str, str]]] = {port: set() for port in ports}
+        self._rounds = 0
         self._changed = threading.Condition()
         self._wake, self._woken = socket.socketpair()
         self._sockets = self._open()
@@ -77,6 +78,11 @@ class Neighbours:
         """Port -> the ports (server, port) whose announcements it has received so far."""
         with self._changed:
             return {port: frozenset(ends) for port, ends in self._senders.items()}
+
+    @property
+    def rounds(self) -> int:
+        """How often all ports have been announced: a host that is busy does so less often."""
+        return self._rounds
 
     def wait(self, enough: Callable[[Senders], bool], deadline: float) -> Senders:
         """The senders, as soon as they are `enough` or at `deadline` (monotonic seconds)."""
@@ -128,7 +134,8 @@ class Neighbours:
             while True:
                 if (now := time.monotonic()) >= due:
                     self._announce()
-                    due = now + _EVERY_S
+                    self._rounds += 1
+                    due = now + EVERY_S
                 for key, _ in selector.select(max(0.0, due - time.monotonic())):
                     if key.fileobj is self._woken:
                         return

@@ -18,6 +18,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from torch_topoopt.discovery.interfaces import Interface, select
+from torch_topoopt.discovery.neighbours import EVERY_S
 from torch_topoopt.discovery.ports import PortFacts
 from torch_topoopt.fabric.addresses import is_link_local
 from torch_topoopt.fabric.cluster_file.cluster_file import VERSION, ClusterFile
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _UDP_PORTS = range(20000, 30000)
 _POLL_S = 0.2
+_LEAST_ROUNDS = 0.5  # of the announcements that a host with nothing else to do would make
+_PATIENCE = 10  # times as long for a host that makes fewer
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 End = tuple[int, str]  # host, interface
@@ -69,7 +72,7 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
     session = {"token": secrets.token_hex(8), "udp_port": secrets.choice(_UDP_PORTS)}
     for channel, server, own in zip(channels, names, looked_at, strict=True):
         channel.ask("announce", server=server, interfaces=own, **session)
-    senders = _listen(channels, names, listen_s)
+    senders = heard_by(channels, names, listen_s)
     physical = {
         (number, port.interface): port.physical_port
         for number, host in enumerate(hosts)
@@ -254,24 +257,45 @@ def _interfaces(host: AgentReport, wanted: str) -> list[str]:
     return [interface.name for interface in select(listed, wanted)[0]]
 
 
-def _listen(
+def heard_by(
     channels: Sequence[Channel], names: Sequence[str], listen_s: float
 ) -> dict[End, frozenset[End]]:
-    """Port -> senders of the announcements it receives, once none is new for `listen_s`."""
+    """Port -> senders of the announcements it receives, once none is new for `listen_s`.
+
+    A host that has hardly announced in that time is waited for; raises FabricError if it never
+    does.
+    """
     numbers = {name: number for number, name in enumerate(names)}
     senders: dict[End, frozenset[End]] = {}
-    quiet_since = time.monotonic()
-    while time.monotonic() - quiet_since < listen_s:
+    quiet_since, rounds_then = time.monotonic(), [0] * len(channels)
+    while True:
         time.sleep(_POLL_S)
-        now: dict[End, frozenset[End]] = {}
-        for host, channel in enumerate(channels):
-            for interface, ends in channel.ask("senders")["senders"].items():
-                now[host, interface] = frozenset(
-                    (numbers[server], port) for server, port in ends if server in numbers
-                )
+        answers = [channel.ask("senders") for channel in channels]
+        rounds = [answer["rounds"] for answer in answers]
+        now = {
+            (host, interface): frozenset(
+                (numbers[server], port) for server, port in ends if server in numbers
+            )
+            for host, answer in enumerate(answers)
+            for interface, ends in answer["senders"].items()
+        }
+        quiet_s = time.monotonic() - quiet_since
         if now != senders:
-            senders, quiet_since = now, time.monotonic()
-    return senders
+            senders, quiet_since, rounds_then = now, time.monotonic(), rounds
+        elif quiet_s >= listen_s:
+            made = [after - before for after, before in zip(rounds, rounds_then, strict=True)]
+            if min(made, default=0) >= _LEAST_ROUNDS * listen_s / EVERY_S:
+                return senders
+            if quiet_s >= _PATIENCE * listen_s:
+                raise _too_busy(names, made, quiet_s)
+
+
+def _too_busy(names: Sequence[str], made: Sequence[int], seconds: float) -> FabricError:
+    fewest = min(made)
+    return FabricError(
+        f"{names[made.index(fewest)]}: announced its ports {fewest} times in {seconds:.1f} s "
+        f"instead of {seconds / EVERY_S:.0f} times; it is too busy to find its cables"
+    )
 
 
 def _probe(

@@ -42,6 +42,7 @@ LinkGroup::LinkGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
   versions_[0].schedules = std::make_shared<ScheduleCache>(
       GroupLayout(size(), config_.rings, config_.servers, config_.hops, config_.grid), config_.rank,
       config_.cost, algorithmNamed(config_.algorithm));
+  warnOfAlgorithm();
 }
 
 uint64_t LinkGroup::sequenceNumber() const {
@@ -260,6 +261,16 @@ void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
 }
 
 // ---- what is logged and counted ----------------------------------------------------------------
+
+// What was asked for is not swapped for something else without a word.
+void LinkGroup::warnOfAlgorithm() const {
+  const auto forced = algorithmNamed(config_.algorithm);
+  if (!forced || config_.rank != 0 || size() == 1) return;
+  const std::string why = versions_.at(0).schedules->estimate().whyNever(*forced);
+  if (why.empty()) return;
+  logLine(LogLevel::kWarning, "TOPOOPT_ALGORITHM=" + config_.algorithm + ": group " + config_.name +
+                                  " takes what costs least, for " + why);
+}
 
 // At level info, the first of each size class on the group's first member; at debug, every call.
 void LinkGroup::logChoice(const Pending& pending, const ScheduleCache& schedules) {

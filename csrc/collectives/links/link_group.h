@@ -83,6 +83,7 @@ class LinkGroup final : public Group {
 
   void prepare(Pending& pending);
   std::function<void()> landingWake(uint64_t number);
+  void warnOfAlgorithm() const;
   void logChoice(const Pending& pending, const ScheduleCache& schedules);
   void takeSubmitted();
   void startNext();

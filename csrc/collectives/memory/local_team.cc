@@ -17,6 +17,11 @@ constexpr size_t kFlatBytes = 32 << 10;
 // A block is reduced and copied while it is in the first-level cache.
 constexpr size_t kBlockBytes = 8 << 10;
 constexpr size_t kLineBytes = 64;
+// What all members write in a phase of a message that does not fit a slot: it stays in a
+// second-level cache then, even where members share a processor. Less of each would be too little
+// beside the wait at the end of the phase.
+constexpr size_t kWrittenBytes = 512 << 10;
+constexpr size_t kLeastChunkBytes = 128 << 10;
 
 // Each after so many times as many phases as the one before.
 constexpr uint32_t kMostTrials = 5;
@@ -30,6 +35,15 @@ size_t sumBefore(const std::vector<size_t>& values, int index) {
 
 uint32_t fingerprintOf(const CollectiveCall& call) {
   return call.called.hash ^ static_cast<uint32_t>(call.number) * 0x9e3779b1u;
+}
+
+// Of the parts of one member, without the one that it keeps.
+size_t largestSent(const uint64_t* sizes, int members, int sender) {
+  uint64_t largest = 0;
+  for (int to = 0; to < members; ++to) {
+    if (to != sender) largest = std::max(largest, sizes[to]);
+  }
+  return largest;
 }
 
 void copyTo(void* to, const void* from, size_t bytes) {
@@ -131,12 +145,23 @@ void LocalTeam::raise(TeamSegment::Waited waited) const {
 
 // ---- parts -------------------------------------------------------------------------------------
 
+size_t LocalTeam::chunkBytes(size_t message) const {
+  const size_t slot = segment_->slotBytes();
+  if (message <= slot) return slot;
+  return std::min(slot, std::max(kWrittenBytes / static_cast<size_t>(size()), kLeastChunkBytes));
+}
+
 // Pieces begin at multiples of a cache line, so that no two members write to the same one.
-LocalTeam::Pieces::Pieces(size_t count, size_t element_bytes, size_t slot_bytes, int size)
+size_t LocalTeam::pieceBytes(size_t part) const {
+  const auto members = static_cast<size_t>(size());
+  return chunkBytes(part * members) / members / kLineBytes * kLineBytes;
+}
+
+LocalTeam::Pieces::Pieces(size_t count, size_t element_bytes, size_t piece_bytes, int size)
     : count_(count),
       element_bytes_(element_bytes),
       size_(static_cast<size_t>(size)),
-      piece_bytes_(slot_bytes / size_ / kLineBytes * kLineBytes),
+      piece_bytes_(piece_bytes),
       chunk_count_(piece_bytes_ / element_bytes * size_),
       chunks_(ceilDivide(count, chunk_count_)) {}
 
@@ -147,6 +172,11 @@ LocalTeam::Part LocalTeam::Pieces::part(size_t chunk, int member) const {
   const size_t piece = ceilDivide(ceilDivide(count, size_), line) * line;
   const size_t first = std::min(count, piece * static_cast<size_t>(member));
   return {begin + first, std::min(piece, count - first)};
+}
+
+LocalTeam::Pieces LocalTeam::piecesOf(size_t count, size_t element_bytes) const {
+  const size_t part = ceilDivide(count * element_bytes, static_cast<size_t>(size()));
+  return {count, element_bytes, pieceBytes(part), size()};
 }
 
 void LocalTeam::contribute(const void* data, size_t bytes) {
@@ -211,7 +241,7 @@ void LocalTeam::allReduce(const CollectiveCall& call, void* data, size_t count, 
     endPhase();
     return reduceSources(contributions(0), bytes, nullptr, count, type, op);
   }
-  const Pieces pieces(count, element, segment_->slotBytes(), size());
+  const Pieces pieces = piecesOf(count, element);
   for (size_t step = 0; step < pieces.chunks() + 2; ++step) {
     if (step >= 2) collectPieces(pieces, step - 2, bytes);
     if (step >= 1 && step <= pieces.chunks()) {
@@ -239,7 +269,7 @@ void LocalTeam::reduce(const CollectiveCall& call, const void* input, void* outp
     if (member_ == root) reduceSources(contributions(0), to, nullptr, count, type, op);
     return;
   }
-  const Pieces pieces(count, element, segment_->slotBytes(), size());
+  const Pieces pieces = piecesOf(count, element);
   for (size_t step = 0; step < pieces.chunks() + 2; ++step) {
     if (step >= 2 && member_ == root) collectPieces(pieces, step - 2, to);
     if (step >= 1 && step <= pieces.chunks()) {
@@ -262,10 +292,9 @@ void LocalTeam::reduceScatter(const CollectiveCall& call, const void* input, voi
   const auto* const from = static_cast<const std::byte*>(input);
   auto* const to = static_cast<std::byte*>(output);
   const size_t element = elementSize(type);
-  const size_t piece_bytes =
-      segment_->slotBytes() / static_cast<size_t>(size()) / kLineBytes * kLineBytes;
-  const size_t piece = piece_bytes / element;
   const size_t largest = *std::max_element(counts.begin(), counts.end());
+  const size_t piece_bytes = pieceBytes(largest * element);
+  const size_t piece = piece_bytes / element;
   const size_t steps = std::max<size_t>(1, ceilDivide(largest, piece));
   const auto part = [&](int member, size_t step) -> Part {
     const size_t first = std::min(counts[member], step * piece);
@@ -296,16 +325,16 @@ void LocalTeam::broadcast(const CollectiveCall& call, void* data, size_t bytes, 
   begin(call);
   if (size() == 1) return;
   auto* const memory = static_cast<std::byte*>(data);
-  const size_t slot = segment_->slotBytes();
-  const size_t steps = std::max<size_t>(1, ceilDivide(bytes, slot));
+  const size_t chunk = chunkBytes(bytes);
+  const size_t steps = std::max<size_t>(1, ceilDivide(bytes, chunk));
   for (size_t step = 0; step <= steps; ++step) {
     if (step >= 1 && member_ != root) {
-      const size_t first = (step - 1) * slot;
+      const size_t first = (step - 1) * chunk;
       copyTo(memory + first, segment_->contribution(root, reading()),
-             std::min(slot, bytes - first));
+             std::min(chunk, bytes - first));
     }
     if (step == steps) break;
-    if (member_ == root) contribute(memory + step * slot, std::min(slot, bytes - step * slot));
+    if (member_ == root) contribute(memory + step * chunk, std::min(chunk, bytes - step * chunk));
     endPhase();
   }
 }
@@ -315,44 +344,40 @@ void LocalTeam::allGather(const CollectiveCall& call, void* output,
   begin(call);
   if (size() == 1) return;
   auto* const memory = static_cast<std::byte*>(output);
-  const size_t slot = segment_->slotBytes();
   const size_t largest = *std::max_element(bytes.begin(), bytes.end());
-  const size_t steps = std::max<size_t>(1, ceilDivide(largest, slot));
+  const size_t chunk = chunkBytes(largest);
+  const size_t steps = std::max<size_t>(1, ceilDivide(largest, chunk));
   for (size_t step = 0; step <= steps; ++step) {
     for (int i = 1; step >= 1 && i < size(); ++i) {
       const int other = (member_ + i) % size();
-      const size_t first = std::min(bytes[other], (step - 1) * slot);
+      const size_t first = std::min(bytes[other], (step - 1) * chunk);
       copyTo(memory + sumBefore(bytes, other) + first, segment_->contribution(other, reading()),
-             std::min(slot, bytes[other] - first));
+             std::min(chunk, bytes[other] - first));
     }
     if (step == steps) break;
-    const size_t first = std::min(bytes[member_], step * slot);
-    contribute(memory + sumBefore(bytes, member_) + first, std::min(slot, bytes[member_] - first));
+    const size_t first = std::min(bytes[member_], step * chunk);
+    contribute(memory + sumBefore(bytes, member_) + first, std::min(chunk, bytes[member_] - first));
     endPhase();
   }
 }
 
 // Every member publishes how much it sends to and expects of each: it only knows its own sizes, so
-// no fingerprint covers them. Both ends of a disagreement notice it. Returns the largest size of
-// all.
-size_t LocalTeam::checkSizes(const std::vector<size_t>& send_bytes,
-                             const std::vector<size_t>& receive_bytes) const {
+// no fingerprint covers them. Both ends of a disagreement notice it.
+void LocalTeam::learnSizes(const std::vector<size_t>& send_bytes,
+                           const std::vector<size_t>& receive_bytes) {
   const auto check = [this](const Transfer& transfer) {
     if (transfer.sent_bytes == transfer.expected_bytes) return;
     throw MismatchError(disagreement(transfer, call_->called, call_->number, name_));
   };
-  size_t largest = 0;
+  largest_sent_.clear();
   for (int other = 0; other < size(); ++other) {
     const uint64_t* const sent = segment_->table(other, reading());
     const uint64_t* const expected = sent + size();
-    for (int to = 0; to < size(); ++to) {
-      if (to != other) largest = std::max<size_t>(largest, sent[to]);
-    }
+    largest_sent_.push_back(largestSent(sent, size(), other));
     if (other == member_) continue;
     check({ranks_[other], sent[member_], ranks_[member_], receive_bytes[other]});
     check({ranks_[member_], send_bytes[other], ranks_[other], expected[member_]});
   }
-  return largest;
 }
 
 void LocalTeam::exchange(const CollectiveCall& call, const void* input,
@@ -360,32 +385,37 @@ void LocalTeam::exchange(const CollectiveCall& call, const void* input,
                          const std::vector<size_t>& receive_bytes) {
   begin(call);
   if (size() == 1) return;
-  const size_t piece =
-      segment_->slotBytes() / static_cast<size_t>(size()) / kLineBytes * kLineBytes;
+  uint64_t* const table = segment_->table(member_, writing());
+  std::copy(receive_bytes.begin(), receive_bytes.end(),
+            std::copy(send_bytes.begin(), send_bytes.end(), table));
+  const size_t sent_piece = pieceBytes(largestSent(table, size(), member_));
   const auto send = [&](size_t step) {
     for (int other = 0; other < size(); ++other) {
       if (other == member_) continue;
-      const size_t first = std::min(send_bytes[other], step * piece);
-      copyToOthers(segment_->contribution(member_, writing()) + static_cast<size_t>(other) * piece,
-                   static_cast<const std::byte*>(input) + sumBefore(send_bytes, other) + first,
-                   std::min(piece, send_bytes[other] - first));
+      const size_t first = std::min(send_bytes[other], step * sent_piece);
+      copyToOthers(
+          segment_->contribution(member_, writing()) + static_cast<size_t>(other) * sent_piece,
+          static_cast<const std::byte*>(input) + sumBefore(send_bytes, other) + first,
+          std::min(sent_piece, send_bytes[other] - first));
     }
   };
   const auto receive = [&](size_t step) {
     for (int i = 1; i < size(); ++i) {
       const int other = (member_ + i) % size();
+      const size_t piece = pieceBytes(largest_sent_[other]);
       const size_t first = std::min(receive_bytes[other], step * piece);
       copyTo(static_cast<std::byte*>(output) + sumBefore(receive_bytes, other) + first,
              segment_->contribution(other, reading()) + static_cast<size_t>(member_) * piece,
              std::min(piece, receive_bytes[other] - first));
     }
   };
-  uint64_t* const table = segment_->table(member_, writing());
-  std::copy(receive_bytes.begin(), receive_bytes.end(),
-            std::copy(send_bytes.begin(), send_bytes.end(), table));
   send(0);
   endPhase();
-  const size_t steps = ceilDivide(checkSizes(send_bytes, receive_bytes), piece);
+  learnSizes(send_bytes, receive_bytes);
+  size_t steps = 0;
+  for (const size_t largest : largest_sent_) {
+    steps = std::max(steps, ceilDivide(largest, pieceBytes(largest)));
+  }
   for (size_t step = 1; step <= steps; ++step) {
     receive(step - 1);
     if (step == steps) break;

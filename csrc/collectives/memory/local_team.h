@@ -60,7 +60,7 @@ class LocalTeam {
   // A vector that is reduced in chunks, of which each member reduces one piece.
   class Pieces {
    public:
-    Pieces(size_t count, size_t element_bytes, size_t slot_bytes, int size);
+    Pieces(size_t count, size_t element_bytes, size_t piece_bytes, int size);
     size_t chunks() const { return chunks_; }
     Part part(size_t chunk, int member) const;
     size_t elementBytes() const { return element_bytes_; }
@@ -89,6 +89,12 @@ class LocalTeam {
   [[noreturn]] void raise(TeamSegment::Waited waited) const;
   std::set<int> missing() const;
 
+  // How much of a message of `message` bytes goes through a slot at a time.
+  size_t chunkBytes(size_t message) const;
+  // Where a message has a part for every member, the largest of `part` bytes: how much of a part.
+  size_t pieceBytes(size_t part) const;
+  Pieces piecesOf(size_t count, size_t element_bytes) const;
+
   // Copies elements to the own slot, for all others.
   void contribute(const void* data, size_t bytes);
   // Reduces `count` elements of all members, which are at `sources`, to `output` and, unless it is
@@ -100,15 +106,16 @@ class LocalTeam {
   std::vector<const std::byte*>& contributions(size_t offset);
   void contributePieces(const Pieces& pieces, size_t chunk, const std::byte* input);
   void collectPieces(const Pieces& pieces, size_t chunk, std::byte* output) const;
-  size_t checkSizes(const std::vector<size_t>& send_bytes,
-                    const std::vector<size_t>& receive_bytes) const;
+  void learnSizes(const std::vector<size_t>& send_bytes, const std::vector<size_t>& receive_bytes);
 
   const std::shared_ptr<TeamSegment> segment_;
   const int member_;
   const std::vector<int> ranks_;
   const std::string name_;
   uint32_t phase_ = 0;
-  std::vector<const std::byte*> sources_;  // of contributions(): small calls allocate nothing
+  // Kept, so that small calls allocate nothing.
+  std::vector<const std::byte*> sources_;  // of contributions()
+  std::vector<size_t> largest_sent_;       // to a member, by each: of an exchange
   const StoreTrial trial_;
   uint32_t trials_ = 0;      // that are over
   uint32_t next_trial_ = 1;  // after this phase

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shutil
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ import torch
 import torch.distributed as dist
 from support.backend.host_ranks import run_on_hosts
 from support.backend.ranks import make_plan
-from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
+from support.fabric.netns_fixtures import a_name, own_state, require_namespaces, require_nft
 from support.limits import limit_s
 
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
@@ -125,11 +124,6 @@ def run_on_cables(
     own_state(tmp_path, monkeypatch)
     with contextlib.closing(NetnsFabric(a_name(), NetnsOptions(relay="user"))) as fabric:
         return run_on_hosts(fabric, make_plan(SERVERS, 2), tmp_path, live, **more)
-
-
-def require_nft() -> None:
-    if shutil.which("nft") is None:
-        pytest.skip("this needs the program nft")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_bare_ranks, values
-from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
+from support.fabric.netns_fixtures import a_name, own_state, require_namespaces, require_nft
 from support.limits import limit_s
 
 from torch_topoopt.fabric.driver import FabricError
@@ -303,6 +303,8 @@ def test_a_circuit_that_stays_dark_stops_one_all_to_all(
 def test_a_circuit_that_is_lost_while_chunks_travel_ends_that_all_to_all_at_once(
     bench: Bench, loss: str, why: str
 ) -> None:
+    if loss == "silent":
+        require_nft()
     for error, right in bench.run(functools.partial(with_a_lost_circuit, loss=loss)):
         assert re.search(why, error), error
         assert all(right)

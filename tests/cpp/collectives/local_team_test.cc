@@ -228,6 +228,18 @@ TEST(LocalTeam, EveryOperationGivesTheRightResultAtEverySize) {
   }
 }
 
+TEST(LocalTeam, MembersThatFillTheirSlotsAndMembersThatDoNotExchangeInPiecesOfTheirOwn) {
+  Team team(3, false);
+  const size_t slot = team.slotBytes() / sizeof(float);
+  uint64_t number = 0;
+  for (const size_t large : {slot / 2, 2 * slot + 1}) {
+    // Each of these is not sent by one member.
+    for (const auto& sizes : {std::vector<size_t>{large, 7, 1000}, {7, large, 0}, {1, 2, large}}) {
+      ASSERT_NO_FATAL_FAILURE(checkExchange(team, sizes, number));
+    }
+  }
+}
+
 TEST(LocalTeam, AVectorLargerThanTheSegmentIsReducedInOrder) {
   Team team(2, true);
   uint64_t number = 0;

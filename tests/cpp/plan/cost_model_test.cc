@@ -143,6 +143,21 @@ TEST(ForcedChoice, AllRingsOfAGroupWithOneAreThatRing) {
   EXPECT_EQ(estimate.choose(request, Algorithm::kMultiRing), Algorithm::kRing);
 }
 
+TEST(ForcedChoice, AGroupSaysWhatItNeverTakes) {
+  const GroupLayout one_way{4, {{.servers = {0, 1, 2, 3}}}};
+  const CostEstimate lacking{one_way, kModel};
+  EXPECT_NE(lacking.whyNever(Algorithm::kTorus), "");
+  EXPECT_NE(lacking.whyNever(Algorithm::kBothWays), "");
+  for (const Algorithm some :
+       {Algorithm::kRing, Algorithm::kMultiRing, Algorithm::kTree, Algorithm::kDoubling}) {
+    EXPECT_EQ(lacking.whyNever(some), "");
+  }
+  const GroupLayout both{4, {{{0, 1, 2, 3}, 0.5}, {{0, 3, 2, 1}, 0.5}}, {}, {}, {{0, 1}, {2, 3}}};
+  const CostEstimate has_both{both, kModel};
+  EXPECT_EQ(has_both.whyNever(Algorithm::kTorus), "");
+  EXPECT_EQ(has_both.whyNever(Algorithm::kBothWays), "");
+}
+
 TEST_F(Choice, TheChosenAlgorithmIsNeverEstimatedSlowerThanAnother) {
   for (const Collective collective :
        {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce, Collective::kAllGather,

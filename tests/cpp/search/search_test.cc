@@ -45,7 +45,7 @@ RoutedNetwork ring(int servers) {
 }
 
 std::shared_ptr<const Job> randomJob(Random& random, int operators, int servers, int batches) {
-  auto job = std::make_shared<Job>(Job{servers, batches, {}, 0, {}});
+  auto job = std::make_shared<Job>(Job{servers, batches, {}, 0, {}, {}});
   for (int k = 1; k <= servers; ++k) job->degrees.push_back({k, ParameterKind::kNone, 1, 1});
   job->degrees.push_back({1, ParameterKind::kColumns, 2, 1});
   for (int i = 0; i < operators; ++i) {

@@ -101,7 +101,7 @@ TEST(PlacementsTest, WhatIsSentIsCountedWithoutAList) {
 }
 
 TEST(JobTest, OperandsOfOneNumberAreOneTensor) {
-  auto job = std::make_shared<Job>(Job{1, 1, {{}}, 0, {}});
+  auto job = std::make_shared<Job>(Job{1, 1, {{}}, 0, {}, {}});
   for (int i = 0; i < 4; ++i) job->operators.emplace_back().shards.push_back({1.0, 2.0, 0, 0});
   job->operators[1].operands = {{0, 8, 0, 1}, {0, 8, 8}};
   job->operators[2].operands = {{0, 8, 8, 1}, {0, 4, 4, 2}};
@@ -117,7 +117,7 @@ TEST(JobTest, OperandsOfOneNumberAreOneTensor) {
 }
 
 std::shared_ptr<Job> chain(int operators, int micro_batches) {
-  auto job = std::make_shared<Job>(Job{operators, micro_batches, {{}}, 0, {}});
+  auto job = std::make_shared<Job>(Job{operators, micro_batches, {{}}, 0, {}, {}});
   for (int i = 0; i < operators; ++i) {
     ShardedOperator& op = job->operators.emplace_back();
     op.shards.push_back({1.0, 2.0, 100, 10});

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +29,11 @@ def require_namespaces() -> None:
         netns_kernel.require()
     except FabricError as error:
         pytest.skip(f"no network namespaces here: {error}")
+
+
+def require_nft() -> None:
+    if shutil.which("nft") is None:
+        pytest.skip("this needs the program nft (Debian: nftables)")
 
 
 def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
