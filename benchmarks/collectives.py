@@ -37,11 +37,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from mpi import DATATYPES as MPI_DATATYPES
-from mpi import REDUCE_OPS as MPI_REDUCE_OPS
-from mpi import MpiClient, MpiError, mpi_ranks
-from rank_processes import call_in_processes, exit_code_of
-from settings import Setting, direct_fabric, loopback, shared_memory
+from harness.mpi import DATATYPES as MPI_DATATYPES
+from harness.mpi import REDUCE_OPS as MPI_REDUCE_OPS
+from harness.mpi import MpiClient, MpiError, mpi_ranks
+from harness.rank_processes import call_in_processes, exit_code_of
+from harness.settings import Setting, direct_fabric, loopback, shared_memory
 
 from torch_topoopt.bench.bounds import bus_factor, least_seconds
 from torch_topoopt.bench.operations import (

@@ -24,7 +24,7 @@ from scipy.optimize import least_squares
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from measured_a100 import Measurement, measurements
+from references.measured_a100 import Measurement, measurements
 
 from torch_topoopt.search.accelerators import (
     FITTED,

@@ -28,8 +28,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from rank_processes import call_in_processes, exit_code_of
-from settings import Setting, shared_memory
+from harness.rank_processes import call_in_processes, exit_code_of
+from harness.settings import Setting, shared_memory
 from torch._C._distributed_c10d import FakeProcessGroup
 
 _WARM_UP = 2000

@@ -30,15 +30,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import faulted_job
-from cable_faults import KINDS
-from faulted_job import Job, in_folder
-from rank_processes import exit_code_of
+from fault_injection import faulted_job
+from fault_injection.cable_faults import KINDS
+from fault_injection.faulted_job import Job, in_folder
+from harness.rank_processes import exit_code_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from faulted_job import Outcome
+    from fault_injection.faulted_job import Outcome
 
 _SPARE_S = 240.0  # for start and end, on a busy machine
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from rank_processes import call_in_processes, exit_code_of
-from settings import Setting, loopback
+from harness.rank_processes import call_in_processes, exit_code_of
+from harness.settings import Setting, loopback
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan.units import parse_bytes

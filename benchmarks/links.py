@@ -40,9 +40,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from collectives import parse_size
-from direct_fabric import make_plan
-from rank_processes import call_in_processes, exit_code_of
-from settings import Setting, loopback, planned_fabric
+from harness.direct_fabric import make_plan
+from harness.rank_processes import call_in_processes, exit_code_of
+from harness.settings import Setting, loopback, planned_fabric
 
 from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.wiring import Wiring

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from rank_processes import call_in_processes, exit_code_of
-from settings import Setting, direct_fabric, loopback
+from harness.rank_processes import call_in_processes, exit_code_of
+from harness.settings import Setting, direct_fabric, loopback
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_topoopt.plan.units import parse_gbps

@@ -24,9 +24,9 @@ rank, ratio  Spearman's rank correlation of the coarse simulator's seconds with 
              level, and the median and range of their ratio, over --samples strategies
 
 With --gaps, instead: how far plans of small jobs are from the optimum, in both modes of
-TopologyFinder (optimality_gaps.py says of which jobs and of what; "promising" strategies are those
-that bounds did not rule out). The exit code is 1 if a case is left out, the median of a mode is
-above 0 or a gap of mode best above 2 %.
+TopologyFinder (references/optimality_gaps.py says of which jobs and of what; "promising" strategies
+are those that bounds did not rule out). The exit code is 1 if a case is left out, the median of a
+mode is above 0 or a gap of mode best above 2 %.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from optimality_gaps import MODES, gap_cases, gap_of, run_gap, summary_of_gaps
-from separate_cases import ResultFile, choice_of, in_a_process, numbers, peak_megabytes
+from harness.separate_cases import ResultFile, choice_of, in_a_process, numbers, peak_megabytes
+from references.optimality_gaps import MODES, gap_cases, gap_of, run_gap, summary_of_gaps
 
 from torch_topoopt.launcher.errors import BAD_INPUT, CHECK_FAILED, OK
 

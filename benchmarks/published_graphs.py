@@ -35,7 +35,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flow_workloads import shortest_steps
+from references.flow_workloads import shortest_steps
 
 from torch_topoopt import _core
 from torch_topoopt.sim import run_program

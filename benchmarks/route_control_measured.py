@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rank_processes import exit_code_of
+from harness.rank_processes import exit_code_of
 from shared_clos.collision import find_collision, hold, let_go
 from shared_clos.controller import ControllerProcess
 from shared_clos.jobs import Shape, shared_clos

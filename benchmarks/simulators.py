@@ -10,9 +10,10 @@ Every run is a process of its own that reads the flows from a file, so that its 
 own (an interpreter with numpy is in it); of --rounds runs the fastest counts. `completion` is
 simulated time, `CPU` the run alone without reading the flows, `exact` what the closed form or an
 exact max-min code says. Below a run of ours stand the recorded runs of other simulators on the
-same workload (simulator_peers.py), with our speed as a multiple of theirs: by CPU seconds at flow
-level, by packet-hops per CPU second at packet level. ns-3 runs here too (ns3_flows.py), the same
-flows without a transport, where its package can be imported. Rows are printed as they come.
+same workload (references/simulator_peers.py), with our speed as a multiple of theirs: by CPU
+seconds at flow level, by packet-hops per CPU second at packet level. ns-3 runs here too
+(references/ns3_flows.py), the same flows without a transport, where its package can be imported.
+Rows are printed as they come.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import flow_workloads as workloads
-import simulator_peers as peers
+from references import flow_workloads as workloads
+from references import simulator_peers as peers
 
 from torch_topoopt import sim
 from torch_topoopt.sim.packet import TRANSPORTS
@@ -135,7 +136,7 @@ def best_of(path: str, run: Run, rounds: int) -> dict[str, Any]:
 
 def run_ns3(python: str, path: str, run: Run) -> peers.PeerRun:
     """ns-3 on the same flows; raises RuntimeError if it fails."""
-    script = str(Path(__file__).parent / "ns3_flows.py")
+    script = str(Path(__file__).parent / "references" / "ns3_flows.py")
     command = [python, script, path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     if done.returncode != 0:
@@ -316,7 +317,8 @@ def main() -> int:
     print(f"ours: on this machine, {_processor()}, {os.cpu_count()} CPUs")
     print(f"others: recorded on {peers.MACHINE}; {peers.VERSIONS}")
     if not has_ns3(arguments.ns3_python):
-        print(f"ns-3 is not run: {arguments.ns3_python} cannot import it (see ns3_flows.py)")
+        see = "(see benchmarks/references/ns3_flows.py)"
+        print(f"ns-3 is not run: {arguments.ns3_python} cannot import it {see}")
     print(
         f"{'workload':<20}{'level':<17}{'simulator':<14}{'flows':>8}{'completion ms':>13}"
         f"{'exact ms':>11}{'CPU s':>10}{'MB':>7}{'hops/s':>10}{'faster':>8}"

@@ -5,8 +5,8 @@
 
 Emulated hosts train for --minutes, and every --fault-every seconds a random cable is cut and others
 are repaired (see endurance.py). Then as many steps are trained on the same plan without faults. The
-final weights must be equal bit for bit: soak_rank.py rounds gradients to whole numbers, whose sums
-do not depend on the order of additions, so any --algorithm will do.
+final weights must be equal bit for bit: fault_injection/soak_rank.py rounds gradients to whole
+numbers, whose sums do not depend on the order of additions, so any --algorithm will do.
 
 Printed are the steps, both digests of the weights, and the memory of its own of the rank that grew
 most: the median of each fifth of the time. What ranks remember of their last steps grows to its
@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import faulted_job
-from cable_faults import KINDS
-from faulted_job import Job, in_folder
-from rank_processes import exit_code_of
+from fault_injection import faulted_job
+from fault_injection.cable_faults import KINDS
+from fault_injection.faulted_job import Job, in_folder
+from harness.rank_processes import exit_code_of
 
 if TYPE_CHECKING:
-    from faulted_job import Outcome
+    from fault_injection.faulted_job import Outcome
 
 _SPARE_S = 300.0  # for start and end, on a busy machine
 _PARTS = 5  # of the samples of memory

@@ -35,10 +35,10 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from direct_fabric import make_plan
+from harness.direct_fabric import make_plan
+from harness.rank_processes import call_in_processes, exit_code_of
+from harness.settings import Setting, loopback, planned_fabric
 from links import PORT, both_ends
-from rank_processes import call_in_processes, exit_code_of
-from settings import Setting, loopback, planned_fabric
 
 from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.wiring import Wiring

@@ -40,8 +40,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from rank_processes import call_in_processes, exit_code_of
-from settings import planned_fabric
+from harness.rank_processes import call_in_processes, exit_code_of
+from harness.settings import planned_fabric
 
 from figures import plots
 from torch_topoopt.fabric.netns.options import NetnsOptions
@@ -57,8 +57,8 @@ from torch_topoopt.topology.finder.torus_network import torus_cluster, torus_net
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from harness.settings import Setting
     from matplotlib.figure import Figure as Canvas
-    from settings import Setting
 
 _ROWS = _COLUMNS = 4
 _SERVERS = _ROWS * _COLUMNS

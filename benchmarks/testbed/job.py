@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from rank_processes import call_in_processes
+from harness.rank_processes import call_in_processes
 
 from testbed.stand_in import StandIn
 from torch_topoopt.launcher.run import link_bytes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import torch.distributed as dist
-from rank_processes import RankError, call_in_processes
+from harness.rank_processes import RankError, call_in_processes
 
 from torch_topoopt.bench.operations import Buffers, Case
 from torch_topoopt.bench.options import OPERATIONS

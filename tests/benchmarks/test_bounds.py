@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from direct_fabric import make_plan, sampled_links
+from harness.direct_fabric import make_plan, sampled_links
 
 from torch_topoopt.bench.bounds import (
     bus_factor,

@@ -9,11 +9,10 @@ import random
 import shutil
 from typing import TYPE_CHECKING
 
-import broken_cables
-import cable_faults
 import pytest
-from cable_faults import CableFaults
 from endurance import endure
+from fault_injection import broken_cables, cable_faults
+from fault_injection.cable_faults import CableFaults
 from soak import soak
 from support.fabric.netns_fixtures import make_plan, require_namespaces
 

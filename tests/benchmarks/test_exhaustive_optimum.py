@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-import exhaustive_optimum
 import pytest
-from optimality_gaps import job_of
+from references import exhaustive_optimum
+from references.optimality_gaps import job_of
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Cluster

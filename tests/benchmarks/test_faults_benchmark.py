@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import broken_cables
 import faults
 import pytest
-from fault_list import FAULTS
-from fault_trials import ENDS, GOES_ON, HANGS, STALLS, Trial
+from fault_injection import broken_cables
+from fault_injection.fault_list import FAULTS
+from fault_injection.trials import ENDS, GOES_ON, HANGS, STALLS, Trial
 from support.fabric.netns_fixtures import require_namespaces
 from support.limits import limit_s
 

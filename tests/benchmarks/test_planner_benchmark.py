@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import optimality_gaps
 import planner as benchmark
 import pytest
+from references import optimality_gaps
 
 if TYPE_CHECKING:
     from pathlib import Path

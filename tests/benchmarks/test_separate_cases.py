@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-import separate_cases
 import topology
+from harness import separate_cases
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,10 +6,9 @@ import json
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import flow_workloads
 import pytest
-import simulator_peers
 import simulators
+from references import flow_workloads, simulator_peers
 
 from torch_topoopt.sim import run_flows
 

@@ -21,7 +21,7 @@ from torch_topoopt.sim.flows import run_program, write_flows
 from torch_topoopt.sim.results import write_flow_csv, write_link_csv, write_trace
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import flow_workloads as workloads
+from references import flow_workloads as workloads
 
 TWO_WAY = """\
 nodes 3 hosts 2   # two hosts and a switch

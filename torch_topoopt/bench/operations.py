@@ -1,7 +1,7 @@
 """The operations that are measured, on buffers whose results are known.
 
 Element i of rank r holds (r + i) % 7, or 1 + (r + i) % 2 where they are multiplied: small integers,
-so sums of some ranks are exact in every type. benchmarks/mpi_collectives.c does
+so sums of some ranks are exact in every type. benchmarks/harness/mpi_collectives.c does
 the same.
 """
 

@@ -11,14 +11,21 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broken_cables import INPUT_HOOK, REFUSED, Cable, Down, Rules, cables_of, is_connected
+from fault_injection.broken_cables import (
+    INPUT_HOOK,
+    REFUSED,
+    Cable,
+    Down,
+    Rules,
+    cables_of,
+    is_connected,
+)
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from broken_cables import End
-
+    from fault_injection.broken_cables import End
     from torch_topoopt.fabric.netns.layout import NetnsLayout
     from torch_topoopt.plan import Plan
 

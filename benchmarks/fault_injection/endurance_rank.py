@@ -1,6 +1,6 @@
 """A rank of endurance.py: collectives and DDP steps in a loop, every result checked to the bit.
 
-    topoopt run ... benchmarks/endurance_rank.py SECONDS BYTES RESULT
+    topoopt run ... benchmarks/fault_injection/endurance_rank.py SECONDS BYTES RESULT
 
 RESULT gets the number of steps, and begin and end of every timed all_reduce (time.monotonic).
 All values are whole numbers, or multiples of 1/8, that float32 has exactly: results do not depend

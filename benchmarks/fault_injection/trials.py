@@ -7,17 +7,17 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from checked_job import CheckedJob
-from fault_list import SILENCE_LIMIT_S, Fault, Scene
-
+from fault_injection.checked_job import CheckedJob
+from fault_injection.fault_list import SILENCE_LIMIT_S, Fault, Scene
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 
 if TYPE_CHECKING:
     import random
 
-    from fault_list import Undo
-    from fault_strangers import StrangersAtTheStart
-    from settings import Setting
+    from harness.settings import Setting
+
+    from fault_injection.fault_list import Undo
+    from fault_injection.strangers import StrangersAtTheStart
 
 GOES_ON, ENDS, STALLS, HANGS = "goes on", "error", "stalls until repair", "hangs"
 _LIMIT_S = 60.0  # of a collective

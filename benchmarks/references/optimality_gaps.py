@@ -47,8 +47,7 @@ def gap_cases(instances: int, evaluations: int) -> Iterator[dict[str, Any]]:
 
 def run_gap(case: dict[str, Any]) -> dict[str, Any]:
     """One instance: the optimum, and the plans of both modes."""
-    from exhaustive_optimum import optimum_of
-
+    from references.exhaustive_optimum import optimum_of
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner.alternation import plan
     from torch_topoopt.planner.options import PlanningOptions

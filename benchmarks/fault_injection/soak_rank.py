@@ -1,6 +1,6 @@
 """A rank of soak.py: trains a small model with DistributedDataParallel, the same in every run.
 
-    topoopt run ... benchmarks/soak_rank.py --seconds S | --steps N  RESULT
+    topoopt run ... benchmarks/fault_injection/soak_rank.py --seconds S | --steps N  RESULT
 
 RESULT gets the number of steps and a digest of the final weights, which all ranks have alike.
 Gradients are rounded to whole numbers of a small unit, whose sums float32 has exactly: they do not

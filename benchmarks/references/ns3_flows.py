@@ -1,7 +1,7 @@
 """A file of flows in ns-3, which benchmarks/simulators.py runs beside ours.
 
     pip install ns3==3.44.post0        # in an environment of its own; the build takes minutes
-    PYTHON benchmarks/ns3_flows.py ring.txt            # PYTHON is that environment's
+    PYTHON benchmarks/references/ns3_flows.py ring.txt     # PYTHON is that environment's
 
 Point-to-point devices send packets of 8936 bytes of payload and 64 of header (62 and the 2 of PPP)
 along the paths of the file, without any protocol above: as our transport `constant`. A host takes

@@ -11,14 +11,13 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broken_cables import listeners
-
+from fault_injection.broken_cables import listeners
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broken_cables import Listener
+    from fault_injection.broken_cables import Listener
 
 _CROWD = 500
 _SCANS = 50

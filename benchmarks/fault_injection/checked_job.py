@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from fault_deeds import DEEDS, ELEMENTS, PART
 
+from fault_injection.deeds import DEEDS, ELEMENTS, PART
 from torch_topoopt.processes.rank_main import die_with
 from torch_topoopt.runtime import backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from settings import Setting
+    from harness.settings import Setting
 
 MOST_RANKS = 64
 START_LIMIT_S = 60.0

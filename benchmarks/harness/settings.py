@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from direct_fabric import make_plan, sampled_links
-
+from harness.direct_fabric import make_plan, sampled_links
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.fabric.netns import goodput as netns_goodput

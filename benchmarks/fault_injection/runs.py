@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fault_trials import ENDS, GOES_ON, HANGS, Trial
-
+from fault_injection.trials import ENDS, GOES_ON, HANGS, Trial
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _LAUNCHER = (sys.executable, "-m", "torch_topoopt.launcher.main")
 _START_LIMIT_S = 180.0
 _END_LIMIT_S = 120.0

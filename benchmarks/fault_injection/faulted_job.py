@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from cable_faults import KINDS, CableFaults
-
+from fault_injection.cable_faults import KINDS, CableFaults
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import state as netns_state
@@ -23,8 +22,7 @@ from torch_topoopt.fabric.netns import state as netns_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cable_faults import Turn
-
+    from fault_injection.cable_faults import Turn
     from torch_topoopt.fabric.netns.layout import NetnsLayout
 
 Result = TypeVar("Result")

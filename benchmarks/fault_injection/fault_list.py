@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from broken_cables import (
+from fault_injection.broken_cables import (
     INPUT_HOOK,
     REFUSED,
     Cable,
@@ -23,13 +23,13 @@ from broken_cables import (
     reset_a_connection,
     some_that_may_fail,
 )
-from fault_strangers import BEHAVIOURS, Strangers, StrangersAtTheStart
+from fault_injection.strangers import BEHAVIOURS, Strangers, StrangersAtTheStart
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from checked_job import CheckedJob
+    from fault_injection.checked_job import CheckedJob
 
 SILENCE_LIMIT_S = 5.0  # TOPOOPT_SILENCE_LIMIT_S of the jobs
 _SHORT_STOP_S = 1.5
