@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "bind/iteration.h"
-#include "search/coarse_simulator.h"
-#include "search/descent.h"
-#include "search/iteration_prices.h"
-#include "search/metropolis_chain.h"
+#include "search/chains/descent.h"
+#include "search/chains/iteration_prices.h"
+#include "search/chains/metropolis_chain.h"
+#include "search/coarse/coarse_simulator.h"
 
 namespace py = pybind11;
 

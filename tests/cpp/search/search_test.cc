@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "common/random.h"
-#include "search/coarse_simulator.h"
-#include "search/lane_loops.h"
-#include "search/limits.h"
-#include "search/metropolis_chain.h"
-#include "search/moves.h"
+#include "search/chains/metropolis_chain.h"
+#include "search/coarse/coarse_simulator.h"
+#include "search/coarse/lane_loops.h"
+#include "search/strategies/limits.h"
+#include "search/strategies/moves.h"
 #include "support/seed.h"
 
 namespace topoopt {

@@ -1,4 +1,4 @@
-#include "search/descent.h"
+#include "search/chains/descent.h"
 
 #include <algorithm>
 #include <limits>

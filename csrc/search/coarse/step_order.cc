@@ -1,4 +1,4 @@
-#include "search/step_order.h"
+#include "search/coarse/step_order.h"
 
 #include <algorithm>
 #include <tuple>

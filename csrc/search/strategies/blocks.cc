@@ -1,4 +1,4 @@
-#include "search/blocks.h"
+#include "search/strategies/blocks.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "search/link_loads.h"
+#include "search/coarse/link_loads.h"
 
 #include <algorithm>
 

@@ -7,10 +7,10 @@
 #include <memory>
 #include <vector>
 
-#include "search/blocks.h"
-#include "search/flow_pricing.h"
-#include "search/limits.h"
-#include "search/neighbourhood.h"
+#include "search/chains/flow_pricing.h"
+#include "search/strategies/blocks.h"
+#include "search/strategies/limits.h"
+#include "search/strategies/neighbourhood.h"
 
 namespace topoopt {
 

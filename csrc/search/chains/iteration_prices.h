@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "search/limits.h"
+#include "search/strategies/limits.h"
 #include "sim/iteration/placements.h"
 
 namespace topoopt {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "search/lane_loops.h"
-#include "search/link_loads.h"
+#include "search/coarse/lane_loops.h"
+#include "search/coarse/link_loads.h"
 #include "sim/iteration/job.h"
 
 namespace topoopt {

@@ -12,10 +12,10 @@
 #include <memory>
 #include <vector>
 
-#include "search/coarse_simulator.h"
-#include "search/iteration_prices.h"
-#include "search/limits.h"
-#include "search/metropolis.h"
+#include "search/chains/iteration_prices.h"
+#include "search/coarse/coarse_simulator.h"
+#include "search/strategies/limits.h"
+#include "search/strategies/metropolis.h"
 #include "sim/iteration/iteration.h"
 
 namespace topoopt {

@@ -1,4 +1,4 @@
-#include "search/busy_times.h"
+#include "search/coarse/busy_times.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "search/iteration_prices.h"
+#include "search/chains/iteration_prices.h"
 
 namespace topoopt {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "search/limits.h"
+#include "search/strategies/limits.h"
 #include "sim/iteration/job.h"
 
 namespace topoopt {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "search/link_loads.h"
+#include "search/coarse/link_loads.h"
 
 namespace topoopt {
 

@@ -1,4 +1,4 @@
-#include "search/lane_loops.h"
+#include "search/coarse/lane_loops.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "search/link_sharing.h"
+#include "search/coarse/link_sharing.h"
 
 #include <algorithm>
 

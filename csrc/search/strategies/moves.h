@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/random.h"
-#include "search/limits.h"
+#include "search/strategies/limits.h"
 #include "sim/iteration/job.h"
 
 namespace topoopt {

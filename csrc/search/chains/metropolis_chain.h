@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "search/coarse_simulator.h"
-#include "search/flow_pricing.h"
-#include "search/metropolis.h"
-#include "search/moves.h"
+#include "search/chains/flow_pricing.h"
+#include "search/coarse/coarse_simulator.h"
+#include "search/strategies/metropolis.h"
+#include "search/strategies/moves.h"
 
 namespace topoopt {
 

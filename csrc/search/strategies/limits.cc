@@ -1,4 +1,4 @@
-#include "search/limits.h"
+#include "search/strategies/limits.h"
 
 #include <algorithm>
 #include <stdexcept>

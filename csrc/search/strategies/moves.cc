@@ -1,10 +1,10 @@
-#include "search/moves.h"
+#include "search/strategies/moves.h"
 
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 
-#include "search/blocks.h"
+#include "search/strategies/blocks.h"
 
 namespace topoopt {
 

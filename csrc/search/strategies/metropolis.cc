@@ -1,4 +1,4 @@
-#include "search/metropolis.h"
+#include "search/strategies/metropolis.h"
 
 #include <cmath>
 #include <stdexcept>

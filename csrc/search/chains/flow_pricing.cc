@@ -1,4 +1,4 @@
-#include "search/flow_pricing.h"
+#include "search/chains/flow_pricing.h"
 
 #include <cmath>
 #include <stdexcept>

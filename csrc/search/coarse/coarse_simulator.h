@@ -25,12 +25,12 @@
 #include <optional>
 #include <vector>
 
-#include "search/busy_times.h"
-#include "search/lane_loops.h"
-#include "search/link_loads.h"
-#include "search/link_sharing.h"
-#include "search/metropolis.h"
-#include "search/step_order.h"
+#include "search/coarse/busy_times.h"
+#include "search/coarse/lane_loops.h"
+#include "search/coarse/link_loads.h"
+#include "search/coarse/link_sharing.h"
+#include "search/coarse/step_order.h"
+#include "search/strategies/metropolis.h"
 #include "sim/iteration/job.h"
 
 namespace topoopt {

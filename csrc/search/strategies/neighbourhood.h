@@ -6,8 +6,8 @@
 #include <set>
 #include <vector>
 
-#include "search/limits.h"
-#include "search/moves.h"
+#include "search/strategies/limits.h"
+#include "search/strategies/moves.h"
 #include "sim/iteration/job.h"
 
 namespace topoopt {

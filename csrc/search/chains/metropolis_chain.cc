@@ -1,4 +1,4 @@
-#include "search/metropolis_chain.h"
+#include "search/chains/metropolis_chain.h"
 
 #include <limits>
 #include <tuple>

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "search/lane_loops.h"
+#include "search/coarse/lane_loops.h"
 #include "sim/iteration/job.h"
 #include "sim/iteration/routed_network.h"
 

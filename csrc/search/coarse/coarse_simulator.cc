@@ -1,4 +1,4 @@
-#include "search/coarse_simulator.h"
+#include "search/coarse/coarse_simulator.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-#include "search/neighbourhood.h"
+#include "search/strategies/neighbourhood.h"
 
 #include <algorithm>
 #include <utility>
