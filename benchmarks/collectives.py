@@ -18,7 +18,9 @@ the time that this takes by itself is taken off.
 
 gloo runs in the same processes, in a second group; Open MPI in processes of its own. On a direct
 fabric both reach all hosts over addresses that the hosts' kernels forward; rank order follows the
-stride of 1, so gloo's ring needs no forwarding: its best order.
+stride of 1, so gloo's ring needs no forwarding: its best order. `--peers nothing` is a group that
+sends nothing (in all_reduce it does nothing at all, elsewhere it may copy inputs to outputs): what
+is left is PyTorch's own part of a call.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from harness import idle_backend
 from harness.mpi import DATATYPES as MPI_DATATYPES
 from harness.mpi import REDUCE_OPS as MPI_REDUCE_OPS
 from harness.mpi import MpiClient, MpiError, mpi_ranks
@@ -59,7 +62,8 @@ from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import parse_gbps
 
-_PEERS = ("gloo", "openmpi")
+_PEERS = ("gloo", "openmpi", "nothing")
+_DEFAULT_PEERS = ["gloo", "openmpi"]
 _RUN_LIMIT_S = 3600.0
 _MOST_ITERATIONS = 1000
 _MODEL_BYTES = 8 << 20
@@ -94,6 +98,14 @@ class MpiPeer:
     def seconds(self, case: Case, warm_up: int, iterations: int) -> float:
         client = self._client
         return client.seconds(case, warm_up, iterations, renews=self._renews) if client else 0.0
+
+
+class IdlePeer(GroupPeer):
+    """A backend that does nothing, which is not wrong."""
+
+    def wrong(self, case: Case, *, in_place: bool = False) -> int:
+        super().wrong(case, in_place=in_place)
+        return 0
 
 
 Peer = GroupPeer | MpiPeer
@@ -254,6 +266,10 @@ def run_rank(setting: Setting, options: argparse.Namespace, mpi_folder: str | No
     if mpi_folder is not None:
         client = MpiClient(mpi_folder, ranks) if rank == 0 else None
         peers.append(MpiPeer(client, renews=renews))
+    if idle_backend.NAME in options.peers:
+        idle_backend.register()
+        idle = dist.new_group(backend=idle_backend.NAME)
+        peers.append(IdlePeer(idle_backend.NAME, idle, rank, renews=renews))
     table = Table(setting, options, [peer.name for peer in peers])
     target, hops = target_at(setting.plan, ranks, options.root, options.hops)
     if rank == 0:
@@ -319,7 +335,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--renew", action="store_true", help="write what is sent before every call; not counted"
     )
-    parser.add_argument("--peers", type=parse_peers, default=list(_PEERS), help="or none")
+    parser.add_argument(
+        "--peers",
+        type=parse_peers,
+        default=_DEFAULT_PEERS,
+        help=f"of {', '.join(_PEERS)}; or none (default: gloo,openmpi)",
+    )
     started = parser.add_argument_group("ranks started by this script")
     started.add_argument("--on", choices=("shared-memory", "loopback", "fabric"))
     started.add_argument("--ranks", type=int, default=2)

@@ -4,11 +4,10 @@
     python benchmarks/dispatch.py --ranks 2 --bytes 64 --rounds 9 -J dispatch.json
     python benchmarks/dispatch.py --ranks 4 --pin
 
-What PyTorch itself takes for a call from Python (its checks, the dispatcher, its flight recorder,
-the Work) is measured with its "fake" backend, which completes every call at once, registered under
-a name that PyTorch does not know: it records no calls of backends that it knows to do nothing. As
-many processes call it at the same time as there are ranks: on fewer processors they take turns, as
-ranks do. Rounds of both alternate; the ratio is the median of the rounds'.
+The latter shows what PyTorch itself takes for a call from Python (its checks, the dispatcher, its
+flight recorder, the Work). As many processes call it at the same time as there are ranks: on fewer
+processors they take turns, as ranks do. Rounds of both alternate; the ratio is the median of the
+rounds'.
 
 `undisturbed` is the fastest tenth of blocks of 20 calls: what a call takes while nothing else wants
 the processors, also where other programs run meanwhile. It needs --pin, for ranks that happen to
@@ -28,9 +27,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from harness import idle_backend
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import Setting, shared_memory
-from torch._C._distributed_c10d import FakeProcessGroup
 
 _WARM_UP = 2000
 _LIMIT_S = 120.0
@@ -51,10 +50,6 @@ def seconds_per_call(tensor: torch.Tensor, calls: int) -> tuple[float, float]:
     return mean, blocks[len(blocks) // 10] / _BLOCK
 
 
-def _does_nothing(store: dist.Store, rank: int, size: int, timeout: object) -> dist.Backend:
-    return FakeProcessGroup._create_internal(rank, size)
-
-
 def measured(setting: Setting | None, options: argparse.Namespace) -> tuple[float, float]:
     """Seconds of a call on the slowest rank; None: of the backend that does nothing."""
     processors = sorted(os.sched_getaffinity(0)) if options.pin else []
@@ -64,9 +59,11 @@ def measured(setting: Setting | None, options: argparse.Namespace) -> tuple[floa
         if processors:
             os.sched_setaffinity(0, {processors[rank % len(processors)]})
         if setting is None:
-            dist.Backend.register_backend("nothing", _does_nothing, devices=["cpu"])
+            idle_backend.register()
             store = dist.HashStore()
-            dist.init_process_group("nothing", store=store, rank=0, world_size=options.ranks)
+            dist.init_process_group(
+                idle_backend.NAME, store=store, rank=0, world_size=options.ranks
+            )
         else:
             setting.become(rank)
             dist.init_process_group("topoopt")
