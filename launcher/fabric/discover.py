@@ -103,7 +103,8 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         default=2.0,
         metavar="S",
-        help="listen until no new announcement has arrived for so long (default: %(default)g)",
+        help="listen until no new announcement has arrived for so long, or longer where a host is "
+        "too busy to announce its ports (default: %(default)g)",
     )
     options.add_argument(
         "--remote-command",
