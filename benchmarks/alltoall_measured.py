@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import torch.distributed as dist
+
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import direct_fabric
-
 from torch_topoopt.plan.units import format_seconds, parse_bytes, parse_gbps
 from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
 from torch_topoopt.reconfiguration.circuit_service import (
@@ -43,9 +43,9 @@ from torch_topoopt.reconfiguration.circuit_service import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from harness.settings import Setting
     from numpy.typing import NDArray
 
+    from harness.settings import Setting
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
 
 _MTU = 9000

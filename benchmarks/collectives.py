@@ -39,13 +39,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from harness import idle_backend
 from harness.mpi import DATATYPES as MPI_DATATYPES
 from harness.mpi import REDUCE_OPS as MPI_REDUCE_OPS
 from harness.mpi import MpiClient, MpiError, mpi_ranks
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import Setting, direct_fabric, loopback, shared_memory
-
 from torch_topoopt.bench.bounds import bus_factor, least_seconds
 from torch_topoopt.bench.operations import (
     DATATYPES,
@@ -62,8 +62,8 @@ from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.units import parse_gbps
 
-_PEERS = ("gloo", "openmpi", "nothing")
 _DEFAULT_PEERS = ["gloo", "openmpi"]
+_PEERS = (*_DEFAULT_PEERS, idle_backend.NAME)
 _RUN_LIMIT_S = 3600.0
 _MOST_ITERATIONS = 1000
 _MODEL_BYTES = 8 << 20
@@ -339,7 +339,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--peers",
         type=parse_peers,
         default=_DEFAULT_PEERS,
-        help=f"of {', '.join(_PEERS)}; or none (default: gloo,openmpi)",
+        help=f"of {', '.join(_PEERS)}; or none (default: {','.join(_DEFAULT_PEERS)})",
     )
     started = parser.add_argument_group("ranks started by this script")
     started.add_argument("--on", choices=("shared-memory", "loopback", "fabric"))

@@ -25,7 +25,6 @@ from scipy.optimize import least_squares
 sys.path.insert(0, str(Path(__file__).parent))
 
 from references.measured_a100 import Measurement, measurements
-
 from torch_topoopt.search.accelerators import (
     FITTED,
     Accelerator,

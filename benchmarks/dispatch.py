@@ -27,6 +27,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
 from harness import idle_backend
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import Setting, shared_memory

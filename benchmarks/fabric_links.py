@@ -25,9 +25,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import Setting, loopback
-
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan.units import parse_bytes
 

@@ -41,14 +41,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
 from fault_injection.fault_list import FAULTS, Fault, UnavailableError
 from fault_injection.runs import RUN_FAULTS, RunFault
 from fault_injection.trials import ENDS, GOES_ON, HANGS, Trial, Trials
 from harness.rank_processes import exit_code_of
 from harness.settings import direct_fabric
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.plan.units import parse_gbps
 

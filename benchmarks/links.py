@@ -40,10 +40,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from collectives import parse_size
+
 from harness.direct_fabric import make_plan
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import Setting, loopback, planned_fabric
-
 from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.launcher.errors import InputError

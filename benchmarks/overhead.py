@@ -37,9 +37,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import Setting, loopback, shared_memory
-
 from torch_topoopt.plan.units import parse_gbps
 from torch_topoopt.runtime import before_fork
 from torch_topoopt.runtime.link_options.encryption import ENCRYPT_VARIABLE

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from harness.rank_processes import call_in_processes, exit_code_of
-from harness.settings import Setting, direct_fabric, loopback
 from torch.nn.parallel import DistributedDataParallel
 
+from harness.rank_processes import call_in_processes, exit_code_of
+from harness.settings import Setting, direct_fabric, loopback
 from torch_topoopt.plan.units import parse_gbps
 
 if TYPE_CHECKING:

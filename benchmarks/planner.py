@@ -42,7 +42,6 @@ from typing import TYPE_CHECKING, Any
 
 from harness.separate_cases import ResultFile, choice_of, in_a_process, numbers, peak_megabytes
 from references.optimality_gaps import MODES, gap_cases, gap_of, run_gap, summary_of_gaps
-
 from torch_topoopt.launcher.errors import BAD_INPUT, CHECK_FAILED, OK
 
 if TYPE_CHECKING:

@@ -36,7 +36,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from references.flow_workloads import shortest_steps
-
 from torch_topoopt import _core
 from torch_topoopt.sim import run_program
 

@@ -34,11 +34,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.rank_processes import exit_code_of
 from shared_clos.collision import find_collision, hold, let_go
 from shared_clos.controller import ControllerProcess
 from shared_clos.jobs import Shape, shared_clos
 
+from harness.rank_processes import exit_code_of
 from torch_topoopt.plan.units import format_bytes, format_gbps, parse_bytes, parse_gbps
 from torch_topoopt.route_control.controller.client import ControllerRefused, ControllerUnavailable
 

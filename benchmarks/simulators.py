@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any
 
 from references import flow_workloads as workloads
 from references import simulator_peers as peers
-
 from torch_topoopt import sim
 from torch_topoopt.sim.packet import TRANSPORTS
 

@@ -35,11 +35,11 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from links import PORT, both_ends
+
 from harness.direct_fabric import make_plan
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import Setting, loopback, planned_fabric
-from links import PORT, both_ends
-
 from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.launcher.errors import InputError

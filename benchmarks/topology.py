@@ -37,7 +37,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from harness.separate_cases import ResultFile, choice_of, in_a_process, numbers, peak_megabytes
-
 from torch_topoopt.launcher.errors import BAD_INPUT, CHECK_FAILED, OK
 
 if TYPE_CHECKING:

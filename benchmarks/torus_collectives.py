@@ -40,10 +40,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from harness.rank_processes import call_in_processes, exit_code_of
-from harness.settings import planned_fabric
 
 from figures import plots
+from harness.rank_processes import call_in_processes, exit_code_of
+from harness.settings import planned_fabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Cluster, CostModel, Demand, Group, GroupDemand, Plan
@@ -57,8 +57,9 @@ from torch_topoopt.topology.finder.torus_network import torus_cluster, torus_net
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from harness.settings import Setting
     from matplotlib.figure import Figure as Canvas
+
+    from harness.settings import Setting
 
 _ROWS = _COLUMNS = 4
 _SERVERS = _ROWS * _COLUMNS

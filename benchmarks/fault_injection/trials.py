@@ -14,10 +14,9 @@ from torch_topoopt.fabric.netns import kernel as netns_kernel
 if TYPE_CHECKING:
     import random
 
-    from harness.settings import Setting
-
     from fault_injection.fault_list import Undo
     from fault_injection.strangers import StrangersAtTheStart
+    from harness.settings import Setting
 
 GOES_ON, ENDS, STALLS, HANGS = "goes on", "error", "stalls until repair", "hangs"
 _LIMIT_S = 60.0  # of a collective

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from harness.rank_processes import call_in_processes
 
+from harness.rank_processes import call_in_processes
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.shaper import paced_share
 from torch_topoopt.plan import BYTES_PER_GBPS, Cluster, Demand, GroupDemand, Plan

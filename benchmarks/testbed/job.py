@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from harness.rank_processes import call_in_processes
 
+from harness.rank_processes import call_in_processes
 from testbed.stand_in import StandIn
 from torch_topoopt.launcher.run import link_bytes
 from torch_topoopt.processes.rank_main import enter_namespace

@@ -98,24 +98,25 @@ CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
 std::vector<Algorithm> CostEstimate::candidates(const Request& request) const {
   std::vector<Algorithm> list;
   const bool several = layout_.rings().size() > 1;
+  const auto has = [this](Algorithm algorithm) { return whyNever(algorithm).empty(); };
   switch (request.collective) {
     case Collective::kExchange:
       return {Algorithm::kDirect};
     case Collective::kBarrier:
-      if (flat_) list.push_back(Algorithm::kDoubling);
+      if (has(Algorithm::kDoubling)) list.push_back(Algorithm::kDoubling);
       list.push_back(Algorithm::kTree);
       return list;
     case Collective::kAllReduce:
-      if (flat_ && request.commutative && request.bytes <= kDoublingBytes) {
+      if (has(Algorithm::kDoubling) && request.commutative && request.bytes <= kDoublingBytes) {
         list.push_back(Algorithm::kDoubling);
       }
       list.push_back(Algorithm::kTree);
-      if (!layout_.grid().empty()) list.push_back(Algorithm::kTorus);
+      if (has(Algorithm::kTorus)) list.push_back(Algorithm::kTorus);
       break;
     case Collective::kBroadcast:
     case Collective::kReduce:
       list.push_back(Algorithm::kTree);
-      if (both_) list.push_back(Algorithm::kBothWays);
+      if (has(Algorithm::kBothWays)) list.push_back(Algorithm::kBothWays);
       break;
     case Collective::kAllGather:
     case Collective::kReduceScatter:
@@ -147,7 +148,7 @@ Algorithm CostEstimate::choose(const Request& request, std::optional<Algorithm> 
   return best;
 }
 
-std::string CostEstimate::whyNever(Algorithm algorithm) const {
+std::string_view CostEstimate::whyNever(Algorithm algorithm) const {
   if (algorithm == Algorithm::kTorus && layout_.grid().empty()) {
     return "its members are no torus of the plan";
   }

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/group_layout.h"
@@ -78,7 +79,7 @@ class CostEstimate {
   // The forced one if it can serve the request, or the one that costs least.
   Algorithm choose(const Request& request, std::optional<Algorithm> forced) const;
   // Why no collective of this group can take the algorithm; empty if one can.
-  std::string whyNever(Algorithm algorithm) const;
+  std::string_view whyNever(Algorithm algorithm) const;
 
   // The fewest bytes, of `least` doubled until it is `most`, with which a sum over all members has
   // at least 0.9 of the rate of an endless one; `most`, if none has.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import torch.distributed as dist
-from harness.rank_processes import RankError, call_in_processes
 
+from harness.rank_processes import RankError, call_in_processes
 from torch_topoopt.bench.operations import Buffers, Case
 from torch_topoopt.bench.options import OPERATIONS
 from torch_topoopt.bench.timing import GroupPeer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.direct_fabric import make_plan, sampled_links
 
+from harness.direct_fabric import make_plan, sampled_links
 from torch_topoopt.bench.bounds import (
     bus_factor,
     busiest_link_pairs,

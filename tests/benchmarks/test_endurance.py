@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from endurance import endure
-from fault_injection import broken_cables, cable_faults
-from fault_injection.cable_faults import CableFaults
 from soak import soak
 from support.fabric.netns_fixtures import make_plan, require_namespaces
 
+from fault_injection import broken_cables, cable_faults
+from fault_injection.cable_faults import CableFaults
 from torch_topoopt.fabric.links import connections
 from torch_topoopt.fabric.netns.layout import NetnsLayout
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from references import exhaustive_optimum
 from references.optimality_gaps import job_of
-
 from torch_topoopt import _core
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search.lowering import degrees_of, lower_job

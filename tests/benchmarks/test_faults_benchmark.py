@@ -12,12 +12,12 @@ from pathlib import Path
 
 import faults
 import pytest
-from fault_injection import broken_cables
-from fault_injection.fault_list import FAULTS
-from fault_injection.trials import ENDS, GOES_ON, HANGS, STALLS, Trial
 from support.fabric.netns_fixtures import require_namespaces
 from support.limits import limit_s
 
+from fault_injection import broken_cables
+from fault_injection.fault_list import FAULTS
+from fault_injection.trials import ENDS, GOES_ON, HANGS, STALLS, Trial
 from torch_topoopt.plan import Link
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "faults.py"

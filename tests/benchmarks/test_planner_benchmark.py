@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import planner as benchmark
 import pytest
+
 from references import optimality_gaps
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import topology
+
 from harness import separate_cases
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import simulators
-from references import flow_workloads, simulator_peers
 
+from references import flow_workloads, simulator_peers
 from torch_topoopt.sim import run_flows
 
 if TYPE_CHECKING:

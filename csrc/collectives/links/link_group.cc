@@ -266,7 +266,7 @@ void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
 void LinkGroup::warnOfAlgorithm() const {
   const auto forced = algorithmNamed(config_.algorithm);
   if (!forced || config_.rank != 0 || size() == 1) return;
-  const std::string why = versions_.at(0).schedules->estimate().whyNever(*forced);
+  const std::string why{versions_.at(0).schedules->estimate().whyNever(*forced)};
   if (why.empty()) return;
   logLine(LogLevel::kWarning, "TOPOOPT_ALGORITHM=" + config_.algorithm + ": group " + config_.name +
                                   " takes what costs least, for " + why);
