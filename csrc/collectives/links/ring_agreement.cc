@@ -30,6 +30,24 @@ std::string encoded(const std::vector<plan::Ring>& rings) {
 
 }  // namespace
 
+bool OfferedRings::offer(uint64_t version, std::vector<plan::Ring> rings) {
+  if (ended_first_.erase(version) > 0) return false;
+  open_[version] = std::move(rings);
+  return true;
+}
+
+std::optional<std::vector<plan::Ring>> OfferedRings::end(uint64_t version) {
+  auto offer = open_.extract(version);
+  if (!offer.empty()) return std::move(offer.mapped());
+  ended_first_.insert(version);
+  return std::nullopt;
+}
+
+void OfferedRings::clear() {
+  open_.clear();
+  ended_first_.clear();
+}
+
 RingAgreement::RingAgreement(Endpoint& endpoint, uint32_t channel, const std::vector<int>& ranks,
                              int rank, Member member)
     : endpoint_(endpoint),
@@ -69,7 +87,7 @@ void RingAgreement::start(std::vector<plan::Ring> rings) {
   // The number of rings is needed to read them, where one has as few members as none.
   broadcast(FrameType::kRings, rings.size(), encoded(rings));
   first_ = member_.next();
-  offered_[version_] = std::move(rings);
+  offered_.offer(version_, std::move(rings));
   if (missing_.empty()) return decide(first_);
   timer_ = endpoint_.reactor().after(kAgreementLimit, [this] {
     timer_.reset();
@@ -145,14 +163,15 @@ void RingAgreement::onOffer(uint64_t version, std::vector<plan::Ring> rings) {
   answer.channel = channel_;
   answer.message = version;
   answer.offset = member_.next();
-  offered_[version] = std::move(rings);
-  endpoint_.sendControl(ranks_.front(), answer, "");
+  if (offered_.offer(version, std::move(rings))) {
+    endpoint_.sendControl(ranks_.front(), answer, "");
+  }
 }
 
 void RingAgreement::onStart(uint64_t version, uint64_t first) {
-  auto offer = offered_.extract(version);
-  if (offer.empty()) return;
-  if (first != kTakenBack) member_.decided(version, first, std::move(offer.mapped()));
+  auto rings = offered_.end(version);
+  if (!rings) return;
+  if (first != kTakenBack) member_.decided(version, first, std::move(*rings));
   if (!holds()) member_.released();
 }
 

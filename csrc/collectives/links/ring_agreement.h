@@ -5,6 +5,10 @@
 // numbers, from which on all use the rings that it has proposed, and all go on. Collectives that
 // have begun are not touched: they end over the rings that they began with.
 //
+// Every version that the first member offers ends with exactly one kRingsStart. A member holds its
+// collectives while it has an offer without its end, and only then. A lost cable can make the two
+// overtake each other, so a member remembers an end that comes before its offer.
+//
 // A member that has shut the group down takes part in nothing more, so its endpoint answers for it
 // (Endpoint::onControl). Where a member has not created the group yet, the others would wait for
 // it; so a proposal that is not answered in time is taken back, and made again later.
@@ -26,6 +30,24 @@
 namespace topoopt {
 
 // All functions are for the reactor thread.
+// The versions of rings that one member has been offered, in whatever order messages arrive.
+class OfferedRings {
+ public:
+  // False if the version was taken back before its offer came.
+  bool offer(uint64_t version, std::vector<plan::Ring> rings);
+  // The version ends. Returns its rings; nullopt if its offer has not come, and will not count.
+  std::optional<std::vector<plan::Ring>> end(uint64_t version);
+
+  // A version is offered that has not ended.
+  bool any() const { return !open_.empty(); }
+  const std::vector<plan::Ring>& at(uint64_t version) const { return open_.at(version); }
+  void clear();
+
+ private:
+  std::map<uint64_t, std::vector<plan::Ring>> open_;
+  std::set<uint64_t> ended_first_;  // versions whose end came before their offer
+};
+
 class RingAgreement {
  public:
   // What the agreement asks of its member, and what it calls it for.
@@ -48,7 +70,7 @@ class RingAgreement {
   bool onControl(const FrameHeader& header, const std::string& payload);
 
   // No collective may begin.
-  bool holds() const { return !offered_.empty(); }
+  bool holds() const { return offered_.any(); }
 
   // The group ends, and calls nothing more; with `notify`, members that wait go on.
   void cancel(bool notify);
@@ -68,7 +90,7 @@ class RingAgreement {
   const int rank_;
   const Member member_;
 
-  std::map<uint64_t, std::vector<plan::Ring>> offered_;  // by version, and not decided
+  OfferedRings offered_;
   // Of the first member.
   uint64_t version_ = 0;   // the last one that was proposed
   std::set<int> missing_;  // members, as ranks of the endpoint, that have not answered

@@ -22,6 +22,8 @@ const char* textOf(Loss loss) {
       return "silent";
     case Loss::kCarrier:
       return "without carrier";
+    case Loss::kGivenUp:
+      return "given up by the other end";
     case Loss::kBroken:
       break;
   }
@@ -259,9 +261,9 @@ CableGraph::Cut CableGraph::cut() const {
     const End& near_end = ends_[2 * i + (near_is_a ? 0 : 1)];
     const End& far_end = ends_[2 * i + (near_is_a ? 1 : 0)];
     far_ranks.insert(far);
-    // What this side has not yet reported may be anything. Where the other one found the cable
-    // silent and gave it up, the system there says that it is closed, and yet the rank is there.
-    const bool given_up = far_end.number % 2 == 1 && far_end.loss == Loss::kSilent;
+    // A loss that this side has not yet reported may be anything. A far end that has reported
+    // another loss than this one ran at that time, and its host closed the cable for it.
+    const bool given_up = far_end.number % 2 == 1 && far_end.loss != Loss::kClosed;
     const bool closed = near_end.number % 2 == 1 && near_end.loss == Loss::kClosed && !given_up;
     if (!closed) silent.insert(far);
     if (++names > kMostNames) continue;

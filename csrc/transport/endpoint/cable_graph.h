@@ -82,12 +82,15 @@ class CableGraph {
   // Ranks that this one cannot reach, or that cannot reach it; ascending.
   const std::vector<int>& unreachable() const { return unreachable_; }
 
-  // Why they are: of the ranks on the other side of cables that are lost, those that are gone, as
-  // the systems of their hosts have closed all the cables to this side; and the other ones.
+  // The ranks at the far end of the lost cables: those whose hosts have closed all their cables to
+  // this side, as when a process ends; and those that may still run.
   struct Cut {
     std::vector<int> gone;
     std::vector<int> silent;
     std::string cables;  // some names of them, and how they were lost
+
+    // No other rank than those can be why the cables are lost.
+    bool isDeath() const { return !gone.empty() && silent.empty(); }
   };
   Cut cut() const;
 

@@ -36,6 +36,7 @@
 #include "transport/carrier_watch.h"
 #include "transport/descriptor.h"
 #include "transport/endpoint/cable_graph.h"
+#include "transport/endpoint/cable_ledger.h"
 #include "transport/frames/flow_limits.h"
 #include "transport/frames/frame.h"
 #include "transport/interface_traffic.h"
@@ -336,14 +337,8 @@ class Endpoint final : private Link::Observer {
     Link* link = nullptr;
     LinkSpec spec{};
     int interface = 0;  // of its connection, where that is known
-    uint64_t generation = 1;
-    // Frames that arrived in this generation, once it is lost, and in the one before.
-    uint64_t received = 0;
-    uint64_t received_before = 0;
-    // Until the other end has said what it has received.
-    FrameQueue::Kept kept{};
-    bool settled = true;
-    bool lost = false;
+    CableLedger ledger{};
+    FrameQueue::Kept kept{};  // until the ledger settles
     bool unreported = false;  // it is lost here, and other ranks are not notified
     bool moving = false;      // this end is dialling it anew while it is in use
     int old_ticks = 0;        // a new connection waits for the end of the old one
@@ -443,7 +438,7 @@ class Endpoint final : private Link::Observer {
   Link* usableLinkTo(int neighbour) const;
   void reportCable(const CableReport& report, const Link* except);
   void onCableState(Link& link, const FrameHeader& header);
-  void sendLinkLost(const OwnCable& cable, uint64_t generation);
+  void sendLinkLost(const OwnCable& cable);
   void onLinkLost(const FrameHeader& header);
   void onLinkHello(Link& link, const FrameHeader& header);
   void settle(OwnCable& cable, uint64_t received);

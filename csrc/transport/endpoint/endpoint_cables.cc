@@ -1,12 +1,11 @@
 // Cables that are lost, and new connections for them.
 //
-// Both ends of a lost cable exchange, over other ways, how many frames have arrived; each sends
-// again what the other one does not have, and so nothing is lost and nothing comes twice. An end
-// counts only when it has read all that its transport has acknowledged, and acknowledges nothing
-// more (Link::drop). Frames that were not yet written need not wait for that.
-//
-// A new connection begins with the same numbers in both directions (kLinkHello), so cables may come
-// back that no other way goes around, and ends that missed a generation catch up.
+// Both ends of a lost cable exchange, over other cables, how many frames have arrived; each sends
+// again what the other one does not have, and so nothing is lost and nothing comes twice
+// (cable_ledger.h). An end counts only when it has read all that its transport has acknowledged,
+// and acknowledges nothing more (Link::drop). Frames that were not yet written need not wait for
+// that. A new connection begins with the same counts in both directions (kLinkHello), so cables may
+// come back where no other way is left.
 //
 // A cable that moves to another connection is not lost for other ranks: its ends make the same
 // exchange by themselves, within a few round trips. The end that dials says so before (beginMove)
@@ -32,15 +31,18 @@ constexpr std::chrono::milliseconds kReportTime{100};
 constexpr std::chrono::milliseconds kSettlingTime{50};
 constexpr uint32_t kSpeedUnits = 1'000'000;  // that are 1
 
-FrameHeader numbersOf(FrameType type, int cable, uint64_t generation, uint64_t received,
-                      uint64_t received_before) {
+FrameHeader headerOf(FrameType type, int cable, const CableCounts& counts) {
   FrameHeader header;
   header.type = type;
   header.stream = static_cast<uint64_t>(cable);
-  header.message = generation;
-  header.offset = received;
-  header.message_bytes = received_before;
+  header.message = counts.generation;
+  header.offset = counts.received;
+  header.message_bytes = counts.received_before;
   return header;
+}
+
+CableCounts countsOf(const FrameHeader& header) {
+  return {header.message, header.offset, header.message_bytes};
 }
 
 FrameHeader headerOf(const CableReport& report) {
@@ -105,14 +107,13 @@ void Endpoint::watchCables() {
 void Endpoint::cableLost(Link& link, Loss loss, const std::string& why) {
   OwnCable& cable = cables_.at(link.cable());
   const std::string name = textOf(link.name());
-  if (std::exchange(cable.lost, true)) {
+  if (cable.ledger.lost()) {
     logLine(LogLevel::kInfo, "a new connection of the link " + name + " is lost at once: " + why);
-    link.takeUnwritten();  // a greeting
+    for (OutFrame& frame : link.takeUnwritten()) dispatch(std::move(frame));
     reportLost(cable, loss);
   } else {
-    cable.received = link.receivedFrames();
+    cable.ledger.lose(link.receivedFrames());
     cable.kept = link.takeKept();
-    cable.settled = false;
     cable.unreported = true;
     if (cable.waiting_fd >= 0 || (cable.moving && loss == Loss::kClosed)) {
       logLine(LogLevel::kDebug, "the link " + name + " moves to another connection");
@@ -133,16 +134,14 @@ void Endpoint::cableLost(Link& link, Loss loss, const std::string& why) {
 void Endpoint::reportLost(OwnCable& cable, Loss loss) {
   cable.moving = false;
   if (!std::exchange(cable.unreported, false)) return;
-  reportCable({cable.spec.cable, config_.rank, cable.generation, false, loss}, nullptr);
-  sendLinkLost(cable, cable.generation);
+  reportCable({cable.spec.cable, config_.rank, cable.ledger.generation(), false, loss}, nullptr);
+  sendLinkLost(cable);
   graphChanged();
 }
 
-void Endpoint::sendLinkLost(const OwnCable& cable, uint64_t generation) {
+void Endpoint::sendLinkLost(const OwnCable& cable) {
   OutFrame frame;
-  frame.header =
-      numbersOf(FrameType::kLinkLost, cable.spec.cable, generation,
-                generation == cable.generation ? cable.received : 0, cable.received_before);
+  frame.header = headerOf(FrameType::kLinkLost, cable.spec.cable, cable.ledger.counts());
   frame.header.source = static_cast<uint16_t>(config_.rank);
   frame.header.target = static_cast<uint16_t>(cable.spec.peerRank());
   frame.header.detour = 1;
@@ -153,29 +152,20 @@ void Endpoint::onLinkLost(const FrameHeader& header) {
   const auto found = cables_.find(static_cast<int>(header.stream));
   if (found == cables_.end() || found->second.spec.peerRank() != header.source) return;
   OwnCable& cable = found->second;
-  if (header.message == cable.generation) {
-    if (!cable.lost) {
-      cable.link->drop(Loss::kClosed, "the other end has lost it");
-      // The handler of that comes first.
-      reactor_.post([this, header] { onLinkLost(header); });
-    } else if (!cable.settled) {
-      settle(cable, header.offset);
-    }
-  } else if (header.message == cable.generation + 1 && cable.lost) {
-    // A connection that only the other end took for established.
-    if (!cable.settled) settle(cable, header.message_bytes);
-    if (!cable.link->dead()) cable.link->drop(Loss::kClosed, "the other end has lost it");
-    cable.received_before = cable.received;
-    cable.received = 0;
-    cable.generation = header.message;
-    sendLinkLost(cable, cable.generation);
+  const bool in_use = !cable.ledger.lost();
+  const CableLedger::Reaction reaction = cable.ledger.onLinkLost(countsOf(header));
+  if (reaction.arrived) settle(cable, *reaction.arrived);
+  if (reaction.drop) {
+    cable.link->drop(Loss::kGivenUp, "the other end has lost it");
+    // The handler of the loss comes first.
+    if (in_use) reactor_.post([this, header] { onLinkLost(header); });
   }
+  if (reaction.answer) sendLinkLost(cable);
 }
 
 // The other end has the first `received` frames of the connection.
 void Endpoint::settle(OwnCable& cable, uint64_t received) {
   FrameQueue::Kept kept = std::exchange(cable.kept, {});
-  cable.settled = true;
   if (received < kept.first || received - kept.first > kept.frames.size()) {
     return failAll("rank " + std::to_string(cable.spec.peerRank()) + " says that " +
                        std::to_string(received) + " frames have passed the link " +
@@ -245,11 +235,11 @@ void Endpoint::onCableState(Link& link, const FrameHeader& header) {
 // cable is up again.
 void Endpoint::confirmUp(const OwnCable& cable) {
   const int number = cable.spec.cable;
-  if (cable.lost) return;
+  if (cable.ledger.lost()) return;
   if (graph_->numberAt(number, cable.spec.peerRank()) <= graph_->numberAt(number, config_.rank)) {
     return;
   }
-  reportCable({number, config_.rank, cable.generation, true, Loss::kClosed}, nullptr);
+  reportCable({number, config_.rank, cable.ledger.generation(), true, Loss::kClosed}, nullptr);
 }
 
 void Endpoint::graphChanged() {
@@ -301,10 +291,10 @@ void Endpoint::onCableSpeed(Link& link, const FrameHeader& header) {
               &link);
 }
 
-// Ranks whose connections were all closed by their systems are gone, as soon as reports that are on
-// their way cannot say otherwise; others may come back. Where no lost cable leads from the ranks on
-// this side to the others, as in a ring that sends one way, it is ranks nearer to the gap that
-// judge.
+// Ranks whose connections were all closed by their hosts are gone, as soon as reports that are on
+// their way cannot say otherwise; others may come back until the limit. Where no lost cable leads
+// from the ranks on this side to the others, as in a ring that sends one way, it is ranks nearer to
+// the gap that judge.
 void Endpoint::judgeReach() {
   if (cut_timer_) reactor_.cancel(*std::exchange(cut_timer_, std::nullopt));
   if (graph_->unreachable().empty() || !failure_.empty()) {
@@ -318,8 +308,7 @@ void Endpoint::judgeReach() {
     logLine(LogLevel::kWarning,
             listOf(graph_->unreachable()) + " cannot be reached: lost " + lostText(cut.cables));
   }
-  const bool gone = !cut.gone.empty() && cut.silent.empty();
-  const auto limit = *cut_since_ + (gone ? kReportTime : config_.silence_limit);
+  const auto limit = *cut_since_ + (cut.isDeath() ? kReportTime : config_.silence_limit);
   if (now >= limit) return failUnreachable(cut);
   cut_timer_ = reactor_.at(limit, [this] {
     cut_timer_.reset();
@@ -328,7 +317,7 @@ void Endpoint::judgeReach() {
 }
 
 void Endpoint::failUnreachable(const CableGraph::Cut& cut) {
-  if (!cut.gone.empty()) {
+  if (cut.isDeath()) {
     return failAll(listOf(cut.gone) + (cut.gone.size() == 1 ? " is" : " are") + " gone: lost " +
                        lostText(cut.cables),
                    true);
@@ -350,7 +339,7 @@ std::vector<int> Endpoint::lostCables() {
   reactor_.run([&] {
     if (!failure_.empty() || (leaving_ && leaving_->closing)) return;
     for (const auto& [number, cable] : cables_) {
-      if (cable.lost && cable.link->dead()) list.push_back(number);
+      if (cable.ledger.lost() && cable.link->dead()) list.push_back(number);
     }
   });
   return list;
@@ -374,7 +363,7 @@ bool Endpoint::beginMove(int cable) {
   reactor_.run([&] {
     const auto found = cables_.find(cable);
     if (found == cables_.end() || !failure_.empty() || (leaving_ && leaving_->closing)) return;
-    if (found->second.lost || !found->second.link->usable()) return;
+    if (found->second.ledger.lost() || !found->second.link->usable()) return;
     found->second.link->leaveNothing(true);
     begun = found->second.moving = true;
   });
@@ -387,10 +376,10 @@ void Endpoint::endMove(int cable) {
     if (found == cables_.end() || !found->second.moving) return;
     found->second.moving = false;
     found->second.link->leaveNothing(false);
-    if (found->second.lost) {
+    if (found->second.ledger.lost()) {
       logLine(LogLevel::kWarning, "lost the link " + textOf(found->second.link->name()) +
                                       ": the connection that it was to move to has failed");
-      reportLost(found->second, Loss::kClosed);
+      reportLost(found->second, Loss::kGivenUp);
       signalCables();
     }
   });
@@ -421,13 +410,13 @@ void Endpoint::joinCable(int number, int fd, std::string tls_key) {
   }
   OwnCable& cable = found->second;
   // Else it is lost soon, or its loss is known but not yet handled.
-  if (!cable.link->dead() || !cable.lost) {
+  if (!cable.link->dead() || !cable.ledger.lost()) {
     if (cable.waiting_fd >= 0) Descriptor{cable.waiting_fd};
     cable.waiting_fd = fd;
     cable.waiting_key = std::move(tls_key);
     cable.old_ticks = 0;
     // Of a move from here, the other end closes the old connection when it has the new one.
-    if (!cable.moving) cable.link->drop(Loss::kClosed, "the other end has opened it anew");
+    if (!cable.moving) cable.link->drop(Loss::kGivenUp, "the other end has opened it anew");
     return;
   }
   LinkSpec spec = cable.spec;
@@ -435,8 +424,7 @@ void Endpoint::joinCable(int number, int fd, std::string tls_key) {
   spec.tls_key = std::move(tls_key);
   cable.joining_ticks = 0;
   OutFrame hello;
-  hello.header = numbersOf(FrameType::kLinkHello, number, cable.generation, cable.received,
-                           cable.received_before);
+  hello.header = headerOf(FrameType::kLinkHello, number, cable.ledger.counts());
   cable.interface = interfaceOf(fd);
   cable.link->reopen(spec);
   cable.link->sendControl(std::move(hello));
@@ -445,19 +433,8 @@ void Endpoint::joinCable(int number, int fd, std::string tls_key) {
 void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
   if (link.cable() == kNoCable || link.usable()) return;
   OwnCable& cable = cables_.at(link.cable());
-  const uint64_t theirs = header.message;
-  if (!cable.settled) {
-    // What the other end has received in this end's last generation, which it may not have known,
-    // or may have left behind.
-    settle(cable, theirs == cable.generation  ? header.offset
-                  : theirs < cable.generation ? 0
-                                              : header.message_bytes);
-    if (!failure_.empty()) return;
-  }
-  cable.received_before = theirs > cable.generation ? 0 : cable.received;
-  cable.received = 0;
-  cable.generation = std::max(theirs, cable.generation) + 1;
-  cable.lost = false;
+  if (const auto arrived = cable.ledger.onHello(countsOf(header))) settle(cable, *arrived);
+  if (!failure_.empty()) return;
   cable.quiet_ticks = cable.unanswered_ticks = cable.standing_ticks = 0;
   link.establish();
   const bool moved = std::exchange(cable.unreported, false);
@@ -469,7 +446,8 @@ void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
       reportSpeed({link.cable(), config_.rank, ++cable.speed_reports}, nullptr);
   } else {
     logLine(LogLevel::kWarning, "the link " + textOf(link.name()) + " is back");
-    reportCable({link.cable(), config_.rank, cable.generation, true, Loss::kClosed}, nullptr);
+    reportCable({link.cable(), config_.rank, cable.ledger.generation(), true, Loss::kClosed},
+                nullptr);
   }
   cable.rate.restart();
   // What was flooded while the two ends were apart.

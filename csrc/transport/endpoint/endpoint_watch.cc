@@ -159,7 +159,7 @@ void Endpoint::tickCable(OwnCable& cable) {
     return;
   }
   if (cable.waiting_fd >= 0 && ++cable.old_ticks > kMostOldTicks) {
-    return link.drop(Loss::kClosed, "a new connection is there");
+    return link.drop(Loss::kGivenUp, "a new connection is there");
   }
   if (const char* why = standstillOf(cable)) return link.drop(Loss::kSilent, why);
   cable.quiet_ticks = link.takeReceived() ? 0 : cable.quiet_ticks + 1;

@@ -17,6 +17,9 @@ namespace {
 // Per turn, so that one busy link cannot keep the others waiting.
 constexpr size_t kReadTurnBytes = 512 << 10;
 constexpr size_t kWriteTurnBytes = 512 << 10;
+// A host that runs acknowledges within this time; a cable is silent for longer before it is
+// dropped.
+constexpr std::chrono::milliseconds kAnswerTime{250};
 
 }  // namespace
 
@@ -107,8 +110,18 @@ void Link::close() {
   queue_.clear();
 }
 
+// Nothing of what is in flight has been acknowledged for some time. If the other end closes such a
+// link, it has found the cable silent: when a process ends, its host acknowledges up to then.
+bool Link::isUnanswered() {
+  const uint64_t written = queue_.writtenBytes();
+  const size_t in_flight = unacknowledgedBytes();
+  return in_flight > 0 && in_flight <= written && written - in_flight == last_acknowledged_ &&
+         Reactor::Clock::now() - answered_at_ > kAnswerTime;
+}
+
 void Link::lose(Loss loss, const std::string& why) {
   if (dead_) return;
+  if (cable_ != kNoCable && loss == Loss::kClosed && isUnanswered()) loss = Loss::kSilent;
   if (cable_ == kNoCable) {
     close();
     queue_.unacknowledged(0);  // what was written counts as sent
@@ -116,11 +129,20 @@ void Link::lose(Loss loss, const std::string& why) {
     dead_ = true;
     reactor().forget(this);
     turn_asked_ = false;
+    parks_ = loss != Loss::kClosed && loss != Loss::kGivenUp;
     closeBytes();
     queue_.lend(FrameQueue::kNothingLent);
     reader_.reset();
   }
   context_.observer.onLost(*this, loss, why);
+}
+
+// After an error of a write. What has come of a cable counts as arrived, and is read before.
+void Link::giveUp() {
+  const Loss loss = loss_;
+  const std::string why = error_;
+  if (cable_ == kNoCable) return lose(loss, why);
+  drop(loss, why);
 }
 
 void Link::drop(Loss loss, const std::string& why) {
@@ -140,8 +162,16 @@ void Link::reopen(const LinkSpec& spec) {
   writable_ = true;
   write_ended_ = false;
   received_frames_ = 0;
+  last_acknowledged_ = queue_.writtenBytes();
+  answered_at_ = Reactor::Clock::now();
   reopenBytes(spec);
   start();
+}
+
+// The other end's first frame has come, so it uses the old connection no more.
+void Link::establish() {
+  established_ = true;
+  closeParked();
 }
 
 void Link::reopenBytes(const LinkSpec& spec) {
@@ -156,8 +186,18 @@ void Link::hurry(uint32_t channel) {
 }
 
 void Link::lookForAcknowledgements() {
-  if (dead_ || queue_.keepsNothing()) return;
-  queue_.unacknowledged(cable_ == kNoCable ? 0 : unacknowledgedBytes());
+  if (dead_) return;
+  if (cable_ == kNoCable) {
+    queue_.unacknowledged(0);
+    return report();
+  }
+  const uint64_t written = queue_.writtenBytes();
+  const size_t in_flight = unacknowledgedBytes();
+  const uint64_t acknowledged = written - std::min<uint64_t>(in_flight, written);
+  if (in_flight == 0 || std::exchange(last_acknowledged_, acknowledged) != acknowledged) {
+    answered_at_ = Reactor::Clock::now();
+  }
+  queue_.unacknowledged(in_flight);
   report();
 }
 
@@ -306,7 +346,7 @@ void Link::writeFrames() {
     report();
     if (queue_.keepsMuch()) lookForAcknowledgements();
     if (dead_) return;
-    if (io == Io::kBroken) return lose(loss_, error_);
+    if (io == Io::kBroken) return giveUp();
     if (io == Io::kEnded) {
       // What the other end sent before it went, such as the reason, can still be read; the link is
       // lost when that ends.

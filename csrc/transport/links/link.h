@@ -76,10 +76,11 @@ struct LinkTraffic : plan::Link, LinkCounters {
 
 // How a link was lost.
 enum class Loss : uint8_t {
-  kClosed = 1,   // the system at the other end has said so
-  kSilent = 2,   // nothing is acknowledged any more
+  kClosed = 1,   // the system at the other end has closed it: its process may have ended
+  kSilent = 2,   // nothing is acknowledged any more, or was when the other end closed it
   kCarrier = 3,  // the interface has lost its carrier, or is down
   kBroken = 4,   // an error here, or bytes that are no frame
+  kGivenUp = 5,  // the other end runs, and has given it up
 };
 
 enum class Acknowledged {
@@ -153,7 +154,7 @@ class Link : public Reactor::Handler {
   // A lost link goes on over the connection that `spec` names. Until established(), it takes
   // control frames only.
   void reopen(const LinkSpec& spec);
-  void establish() { established_ = true; }
+  void establish();
   bool usable() const { return !dead_ && established_; }
   void lookForAcknowledgements();
   // What the neighbour's transport has acknowledged since the last call.
@@ -220,14 +221,21 @@ class Link : public Reactor::Handler {
   // From now on the transport acknowledges nothing; what it has can still be read.
   virtual void endReading() {}
   virtual void reopenBytes(const LinkSpec& spec);
+  // The other end has given up the connection that was parked, too.
+  virtual void closeParked() {}
 
   void becameReadable();
   void becameWritable();
   bool readable() const { return readable_; }
   bool wantsToWrite() const { return !writable_ && !queue_.empty(); }
   void lose(Loss loss, const std::string& why);
+  bool isUnanswered();
+  void giveUp();
   Reactor& reactor() const { return context_.reactor; }
 
+  // Of closeBytes(): this end gives up a connection that the other end may still use. The system
+  // must not close it: the other end would take that for the end of this process.
+  bool parks_ = false;
   bool leaves_nothing_ = false;
   std::string error_;  // why a function returned kBroken
   Loss loss_ = Loss::kBroken;
@@ -250,6 +258,9 @@ class Link : public Reactor::Handler {
   FrameReader reader_;
   uint64_t received_bytes_ = 0;
   uint64_t received_frames_ = 0;  // in this connection
+  // Acknowledged when that was looked up last; and when it had advanced, or nothing was in flight.
+  uint64_t last_acknowledged_ = 0;
+  Reactor::Clock::time_point answered_at_{};
   bool received_ = false;
   bool wrote_ = false;
   bool established_ = true;

@@ -32,6 +32,12 @@ size_t sizeOf(const iovec* parts, int part_count) {
   return bytes;
 }
 
+// The system forgets the connection when it is closed.
+void leaveNothingOf(int socket) {
+  const linger at_once{1, 0};
+  setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
 }  // namespace
 
 SocketLink::SocketLink(const LinkSpec& spec, const Context& context) : Link(spec, context) {
@@ -90,14 +96,17 @@ void SocketLink::expect(size_t bytes) {
 // The other end shall see it, even if another process has a copy of the descriptor.
 void SocketLink::closeBytes() {
   reactor().unwatch(socket_.get());
+  if (parks_ && !zero_copy_.lends()) {
+    endReading();
+    leaveNothingOf(socket_.get());
+    parked_ = std::move(socket_);
+    return;
+  }
   if (zero_copy_.lends() && (leaves_nothing_ || !zero_copy_.awaitAll(socket_.get()))) {
     disconnect();
   }
   shutdown(socket_.get(), SHUT_RDWR);
-  if (leaves_nothing_) {
-    const linger at_once{1, 0};
-    setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  }
+  if (leaves_nothing_) leaveNothingOf(socket_.get());
   socket_.reset();
 }
 

@@ -45,6 +45,7 @@ class SocketLink : public Link {
   void settleWriting() override;
   void endReading() override;
   void reopenBytes(const LinkSpec& spec) override;
+  void closeParked() final { parked_.reset(); }
 
  private:
   void take(const LinkSpec& spec);
@@ -58,6 +59,7 @@ class SocketLink : public Link {
   static constexpr int kUnknown = 0;
 
   Descriptor socket_;
+  Descriptor parked_;  // the connection before, given up here and not closed
   size_t most_per_write_ = kBatchBytes;
   uint32_t most_payload_ = kNeighbourPayloadBytes;
   int wake_bytes_ = 1;  // the socket is readable, for epoll, from so many bytes on

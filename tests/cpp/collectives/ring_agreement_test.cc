@@ -115,6 +115,32 @@ bool passes(const std::vector<int>& ring, int a, int b) {
   return false;
 }
 
+// Offers and ends overtake each other where cables are lost between them.
+TEST(OfferedRings, NothingIsHeldOnceAllHasComeInAnyOrder) {
+  constexpr int kVersions = 3;
+  std::vector<int> order(2 * kVersions);  // 2 v: the offer of version v; 2 v + 1: its end
+  std::iota(order.begin(), order.end(), 0);
+  do {
+    OfferedRings offered;
+    std::set<int> came;
+    for (const int event : order) {
+      const auto version = static_cast<uint64_t>(event / 2);
+      const bool other_came = came.contains(event ^ 1);
+      if (event % 2 == 0) {
+        EXPECT_EQ(offered.offer(version, ringsOfEight()), !other_came);
+      } else {
+        EXPECT_EQ(offered.end(version).has_value(), other_came);
+      }
+      came.insert(event);
+      const bool held = std::any_of(came.begin(), came.end(), [&](int had) {
+        return had % 2 == 0 && !came.contains(had + 1);
+      });
+      ASSERT_EQ(offered.any(), held);
+    }
+    ASSERT_FALSE(offered.any());
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
 TEST(RingAgreement, CollectivesLeaveALostCableAndComeBackToIt) {
   TestRandom random(811);
   const std::vector<Cable> cables = twoRingsOfEight();

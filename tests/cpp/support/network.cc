@@ -302,6 +302,9 @@ void Network::hurt(size_t cable, Fault fault) {
     case Fault::kOneWay:
       passNothing(path.far.get());
       break;
+    case Fault::kOtherWay:
+      passNothing(path.near.get());
+      break;
     case Fault::kCorrupted:
       [[maybe_unused]] const ssize_t sent =
           ::send(path.far.get(), garbage, sizeof garbage, MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -113,7 +113,8 @@ enum class Fault {
   kClosed,     // both ends read their end
   kHalf,       // one end reads its end
   kSilent,     // nothing passes any more, and nobody is notified
-  kOneWay,     // nothing arrives at one end
+  kOneWay,     // nothing arrives at the second end
+  kOtherWay,   // nothing arrives at the first end
   kCorrupted,  // bytes arrive that are no frame; only while the cable is idle
 };
 

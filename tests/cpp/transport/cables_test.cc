@@ -184,6 +184,38 @@ TEST_P(Cables, ARankWhoseConnectionsAllEndIsGone) {
   }
 }
 
+TEST_P(Cables, ARankThatHearsNothingIsNotGone) {
+  TestRandom random(609);
+  Traffic traffic;
+  Network network(thatRecovers({"", ringOf(4), 4}), random);
+  traffic.addRandom(4, 60, 1 << 20, random);
+  traffic.startSends(network, random);
+  // Nothing arrives at rank 2, which gives up both cables; all that it sends does.
+  network.hurt(1, Fault::kOneWay);
+  network.hurt(2, Fault::kOtherWay);
+  for (const size_t cable : {1, 2}) {
+    eventually("the cable is lost", [&] { return network.lost(cable); });
+  }
+  for (const int rank : {0, 1, 3}) {
+    std::vector<int> unreachable;
+    eventually("the rank is unreachable", [&] {
+      network.on(rank,
+                 [&](Endpoint& endpoint) { unreachable = endpoint.cables()->unreachable(); });
+      return !unreachable.empty();
+    });
+    EXPECT_EQ(unreachable, std::vector<int>{2});
+    network.on(rank,
+               [](Endpoint& endpoint) { EXPECT_TRUE(endpoint.cables()->cut().gone.empty()); });
+  }
+  for (const size_t cable : {1, 2}) network.replace(cable);
+  traffic.startReceives(network, random);
+  ASSERT_NO_FATAL_FAILURE(traffic.check());
+  for (const size_t cable : {1, 2}) {
+    eventually("it is back", [&] { return network.up(cable); });
+  }
+  for (const std::string& why : network.leaveAll(kWaitLimit)) EXPECT_EQ(why, "");
+}
+
 TEST(LostCables, ARankThatIsCutOffMayComeBackUntilTheLimit) {
   TestRandom random(604);
   Network network({.size = 3,
