@@ -14,6 +14,7 @@ a random cable, a random rank, or what a rank calls; strangers come. Per fault a
   outcome    "goes on" (the job never waits for the repair), "stalls until repair", or "error", in
              how many of the repetitions, if not in all
   wrong      results that were wrong
+  gone       ranks that called a living rank gone
   hangs      repetitions in which a rank neither went on nor raised within the limits
   proc ns fd MiB   left behind: processes, namespaces, descriptors of a rank, and the growth of the
              resident memory of a rank (mean over the ranks; median)
@@ -98,6 +99,10 @@ class Row:
         return ", ".join(f"{outcome} ({count})" for outcome, count in found.items())
 
     @property
+    def _most_over_s(self) -> float | None:
+        return getattr(self.fault, "most_over_s", None)
+
+    @property
     def said(self) -> str:
         return next((trial.said for trial in self.trials if trial.said), "")
 
@@ -112,10 +117,13 @@ class Row:
                 found.append(trial.detail)
             elif self.fault.notice and trial.detected_s is None:
                 found.append(f"nobody said {self.fault.notice!r}")
+            elif self._most_over_s is not None and (trial.over_s or 0.0) > self._most_over_s:
+                found.append(f"went on after {trial.over_s:.2f} s, not {self._most_over_s:g}")
         found += [
             f"{self.sum_of(name)} {what}"
             for name, what in (
                 ("wrong", "wrong results"),
+                ("false_gone", "ranks called a living rank gone"),
                 ("processes", "processes left"),
                 ("namespaces", "namespaces left"),
                 ("descriptors", "descriptors left"),
@@ -139,8 +147,8 @@ class Row:
 
 HEAD = (
     f"# {'fault':{_NAME_WIDTH}} {'backend':8} {'n':>3} {'detected s':>11} {'over s':>13} "
-    f"{'slower':>6} {'wrong':>5} {'hangs':>5} {'proc':>4} {'ns':>3} {'fd':>3} {'MiB':>5}  "
-    "outcome: said"
+    f"{'slower':>6} {'wrong':>5} {'gone':>4} {'hangs':>5} {'proc':>4} {'ns':>3} {'fd':>3} "
+    f"{'MiB':>5}  outcome: said"
 )
 
 
@@ -156,8 +164,8 @@ def line(row: Row) -> str:
     cells = (
         f"{_pair(row.seconds('detected_s')):>11} {_pair(row.seconds('over_s')):>13} "
         f"{f'{statistics.median(slower):.2f}' if slower else '-':>6} "
-        f"{row.sum_of('wrong'):5} {row.hangs:5} {row.sum_of('processes'):4} "
-        f"{row.sum_of('namespaces'):3} {row.sum_of('descriptors'):3} "
+        f"{row.sum_of('wrong'):5} {row.sum_of('false_gone'):4} {row.hangs:5} "
+        f"{row.sum_of('processes'):4} {row.sum_of('namespaces'):3} {row.sum_of('descriptors'):3} "
         f"{row.growth_bytes / 2**20:5.1f}"
     )
     return f"{begin} {cells}  {row.outcome}{': ' + said if said else ''}"

@@ -6,10 +6,11 @@ import array
 import contextlib
 import fcntl
 import itertools
+import json
 import socket
 import struct
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,11 @@ class Cable:
     @property
     def servers(self) -> tuple[int, int]:
         return self.link.source, self.link.target
+
+    def renumbered(self, numbers: dict[int, int]) -> Cable:
+        """The same between servers of these numbers."""
+        source, target = (numbers[server] for server in self.servers)
+        return replace(self, link=replace(self.link, source=source, target=target))
 
 
 def cables_of(layout: NetnsLayout, plan: Plan) -> list[Cable]:
@@ -181,6 +187,137 @@ def reset_a_connection(namespace: str, management_network: str, chance: random.R
     _inside(namespace, "ss", "-K", "src", own, "dst", other)
 
 
+class Duplicated:
+    """Every second packet that an end sends goes out twice."""
+
+    def __init__(self, ends: list[End]) -> None:
+        self._ends = ends
+        self._table = f"netdev faults{next(_tables)}"
+        for end in ends:
+            hook = f"type filter hook egress device {end.interface} priority 0"
+            _inside(
+                end.namespace,
+                "nft",
+                f"add table {self._table}; add chain {self._table} out {{ {hook}; }}; "
+                f'add rule {self._table} out numgen inc mod 2 < 1 dup to "{end.interface}"',
+            )
+
+    def repair(self) -> None:
+        for end in self._ends:
+            _inside(end.namespace, "nft", f"delete table {self._table}")
+
+
+class Reordered:
+    """Packets that an end sends overtake each other: every second one waits in a slower queue."""
+
+    def __init__(self, cable: Cable, gbps: float) -> None:
+        self._cable, self._gbps = cable, gbps
+        for end in cable.ends:
+            _tc(end, "qdisc", "del", "root")
+            _tc(end, "qdisc", "add", "root", "handle", "1:", "htb", "default", "1")
+            for number, share in ((1, 0.7), (2, 0.3)):
+                rate = f"{round(gbps * share * 1e9)}bit"
+                _tc(
+                    end,
+                    "class",
+                    "add",
+                    "parent",
+                    "1:",
+                    "classid",
+                    f"1:{number}",
+                    "htb",
+                    "rate",
+                    rate,
+                )
+            # The lowest bit of IPv4's identification, which Linux counts up.
+            odd = ("match", "u16", "1", "1", "at", "4")
+            _tc(
+                end, "filter", "add", "parent", "1:", "protocol", "ip", "u32", *odd, "flowid", "1:2"
+            )
+
+    def repair(self) -> None:
+        for end in self._cable.ends:
+            _limit(end, self._gbps)
+
+
+class SmallMtu:
+    """Packets of more than `mtu` bytes neither leave nor enter these ports."""
+
+    def __init__(self, ends: list[End], mtu: int) -> None:
+        self._ends = ends
+        self._set(mtu)
+
+    def repair(self) -> None:
+        self._set(_MTU)
+
+    def _set(self, mtu: int) -> None:
+        for end in self._ends:
+            _ip(end.namespace, "link", "set", end.interface, "mtu", str(mtu))
+
+
+class Swapped:
+    """The far ends of two cables are plugged into each other's ports."""
+
+    def __init__(self, first: Cable, second: Cable, gbps: float) -> None:
+        self._ends = first.ends[1], second.ends[1]
+        self._gbps = gbps
+        self._swap()
+
+    def repair(self) -> None:
+        self._swap()
+
+    def _swap(self) -> None:
+        """A port keeps its name and addresses, and gets the other one's wire."""
+        ports = [_PortSettings(end) for end in self._ends]
+        for number, (end, port) in enumerate(zip(self._ends, reversed(self._ends), strict=True)):
+            _ip(end.namespace, "link", "set", end.interface, "down")
+            _ip(end.namespace, "link", "set", end.interface, "name", f"wire{number}")
+            _ip(end.namespace, "link", "set", f"wire{number}", "netns", port.namespace)
+        for number, settings in enumerate(reversed(ports)):
+            settings.apply(f"wire{number}")
+            _limit(settings.end, self._gbps)
+
+
+class _PortSettings:
+    """What `ip` knows of a port, to be given to another interface."""
+
+    def __init__(self, end: End) -> None:
+        self.end = end
+        (shown,) = json.loads(_ip(end.namespace, "-j", "address", "show", "dev", end.interface))
+        self._mac = shown["address"]
+        self._addresses = [
+            f"{address['local']}/{address['prefixlen']}"
+            for address in shown["addr_info"]
+            if address["scope"] == "global"
+        ]
+        routes = _ip(end.namespace, "route", "show", "dev", end.interface).splitlines()
+        self._routes = [route for route in routes if "proto kernel" not in route]
+
+    def apply(self, interface: str) -> None:
+        space, name = self.end.namespace, self.end.interface
+        _ip(space, "link", "set", interface, "name", name)
+        _ip(space, "link", "set", name, "address", self._mac, "mtu", str(_MTU))
+        for address in self._addresses:
+            _ip(space, "address", "add", address, "dev", name)
+        _ip(space, "link", "set", name, "up")
+        for route in self._routes:
+            words = [word for word in route.split() if word != "linkdown"]
+            _ip(space, "route", "replace", *words, "dev", name)
+
+
+def _tc(end: End, kind: str, verb: str, *rest: str) -> None:
+    _inside(end.namespace, "tc", kind, verb, "dev", end.interface, *rest)
+
+
+def _limit(end: End, gbps: float) -> None:
+    """The rate of what a port sends, by whatever limited it before."""
+    with contextlib.suppress(RuntimeError):  # a new wire has none
+        _tc(end, "qdisc", "del", "root")
+    with netns_kernel.open_route(end.namespace) as route:
+        index = route.link_lookup(ifname=end.interface)[0]
+        netns_shaper.limit(route, index, gbps, _MTU, netns_shaper.choose())
+
+
 class CheckedSums:
     """The kernel computes the checksums of what it sends; veth otherwise trusts itself."""
 
@@ -208,7 +345,6 @@ class Slow:
 
     def __init__(self, cable: Cable, gbps: float, usual_gbps: float) -> None:
         self._cable, self._usual_gbps = cable, usual_gbps
-        self._shaper = netns_shaper.choose()
         self._limit(gbps)
 
     def repair(self) -> None:
@@ -216,7 +352,4 @@ class Slow:
 
     def _limit(self, gbps: float) -> None:
         for end in self._cable.ends:
-            _inside(end.namespace, "tc", "qdisc", "del", "dev", end.interface, "root")
-            with netns_kernel.open_route(end.namespace) as route:
-                index = route.link_lookup(ifname=end.interface)[0]
-                netns_shaper.limit(route, index, gbps, _MTU, self._shaper)
+            _limit(end, gbps)

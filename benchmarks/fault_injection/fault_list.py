@@ -16,10 +16,15 @@ from fault_injection.broken_cables import (
     Cable,
     CheckedSums,
     Down,
+    Duplicated,
     End,
+    Reordered,
     Rules,
     Slow,
+    SmallMtu,
+    Swapped,
     cables_of,
+    is_connected,
     reset_a_connection,
     some_that_may_fail,
 )
@@ -33,9 +38,12 @@ if TYPE_CHECKING:
 
 SILENCE_LIMIT_S = 5.0  # TOPOOPT_SILENCE_LIMIT_S of the jobs
 _SHORT_STOP_S = 1.5
+_SMALL_MTU = 900
 _QUEUE_S = 0.1  # what was sent before has arrived by then
 _NOTICE_LIMIT_S = 10.0
 _SECOND_S = 2.0  # at most, between two faults
+_LOSS_S = 5.0
+_FLAPS, _FLAP_S = 10, 0.2
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 _CGROUP_SPARE_BYTES = 64 << 20
 _CORRUPT = "IN meta length > 200 numgen random mod 100 < 3 @th,800,8 set 0x62"
@@ -62,6 +70,7 @@ class Scene:
     victim: int = field(init=False)
     dying: set[int] = field(default_factory=set)  # ranks whose processes the fault itself ends
     injected_at: float = 0.0  # time.monotonic(), where the fault does not begin with inject()
+    chosen: str = ""  # of several faults
 
     def __post_init__(self) -> None:
         setting = self.job.setting
@@ -112,6 +121,7 @@ class Fault:
     notice: str = ""
     limit_s: float | None = None
     settles_s: float = 0.0  # before "slower" is measured
+    most_over_s: float | None = None  # until all ranks have gone on
     leaves_no_trace: bool = True  # after the repair: the job is as new
     at_start: Callable[[list[str]], StrangersAtTheStart] | None = None  # of namespaces
 
@@ -176,9 +186,7 @@ def _corrupted(rule: str) -> Callable[[Scene], Undo]:
 
 
 def _slow(scene: Scene) -> Undo:
-    plan = scene.job.setting.plan
-    assert plan is not None
-    gbps = plan.cluster.link_gbps
+    gbps = _gbps(scene)
     return Slow(scene.cable(), gbps / 10, gbps)
 
 
@@ -192,6 +200,79 @@ def _isolated(silently: bool) -> Callable[[Scene], Undo]:
         return Rules(ends, "IN drop")
 
     return inject
+
+
+def _at_a_host_for(seconds: float, rule: str) -> Callable[[Scene], None]:
+    """All ports of a host have the rule; what follows is measured from its end."""
+
+    def inject(scene: Scene) -> None:
+        rules = Rules(scene.ends_at(scene.victim), rule)
+        scene.job.pause(seconds)
+        rules.repair()
+        scene.injected_at = time.monotonic()
+
+    return inject
+
+
+def _deaf(scene: Scene) -> Undo:
+    return Rules(scene.ends_at(scene.victim), "IN drop")
+
+
+def _small_mtu(scene: Scene) -> Undo:
+    return SmallMtu(scene.ends_at(scene.victim), _SMALL_MTU)
+
+
+def _flaps_regularly(scene: Scene) -> None:
+    end = scene.chance.choice(scene.cable().ends)
+    for _ in range(_FLAPS):
+        down = Down(end)
+        scene.job.pause(_FLAP_S)
+        down.repair()
+        scene.job.pause(_FLAP_S)
+
+
+def _halves(scene: Scene) -> Undo:
+    """All cables between two connected halves of the hosts are down."""
+    servers = scene.job.setting.ranks
+    while True:
+        half = set(scene.chance.sample(range(servers), servers // 2))
+        other = set(range(servers)) - half
+        if all(_joined(scene.cables, group) for group in (half, other)):
+            break
+    between = [cable for cable in scene.cables if len(half & set(cable.servers)) == 1]
+    return Repairs([Down(scene.chance.choice(cable.ends)) for cable in between])
+
+
+def _joined(cables: list[Cable], group: set[int]) -> bool:
+    """Whether the cables inside the group connect it."""
+    place = {server: i for i, server in enumerate(sorted(group))}
+    inside = [cable for cable in cables if set(cable.servers) <= group]
+    return is_connected([cable.renumbered(place) for cable in inside], len(group))
+
+
+def _gbps(scene: Scene) -> float:
+    plan = scene.job.setting.plan
+    assert plan is not None
+    return plan.cluster.link_gbps
+
+
+def _swapped(scene: Scene) -> Undo:
+    servers = scene.job.setting.ranks
+    while True:
+        first, second = some_that_may_fail(scene.cables, servers, 2, scene.chance)
+        if first.ends[1].namespace != second.ends[1].namespace:
+            return Swapped(first, second, _gbps(scene))
+
+
+def _mixed(scene: Scene) -> Undo | None:
+    """Any fault that a job survives, one after the other on the same job."""
+    fault = scene.chance.choice([fault for fault in FAULTS.values() if _may_be_mixed(fault)])
+    scene.chosen = fault.name
+    return fault.inject(scene)
+
+
+def _may_be_mixed(fault: Fault) -> bool:
+    return not fault.ends and fault.at_start is None and fault.inject is not _mixed
 
 
 # ---- processes ----
@@ -292,6 +373,8 @@ def _strangers(behaviour: str) -> Callable[[Scene], Undo]:
 
 _GONE = r"lost the link .*: (its interface is down|.* reset|.* abort|the other end has)"
 _SILENT = r"lost the link .*: nothing is acknowledged"
+_UNREACHABLE = r"ranks? [\d, ]+ (is|are) unreachable"
+_BACK_S = 2.0
 _DISAGREE = r"disagree|does not|another|instead|but rank|different"
 
 FAULTS: dict[str, Fault] = {
@@ -349,6 +432,30 @@ FAULTS: dict[str, Fault] = {
             ends=True,
             notice=_SILENT,
         ),
+        Fault(
+            "host deaf for 3 s", _at_a_host_for(3.0, "IN drop"), most_over_s=_BACK_S, notice=_SILENT
+        ),
+        Fault("host deaf for 10 s", _deaf, ends=True, notice=_UNREACHABLE),
+        Fault(
+            "30 % lost at all ports of a host, for 5 s",
+            _at_a_host_for(_LOSS_S, "IN numgen random mod 100 < 30 drop"),
+            leaves_no_trace=False,
+        ),
+        Fault("MTU of 900 at all ports of a host", _small_mtu, leaves_no_trace=False),
+        Fault("hosts in two halves, by carrier", _halves, ends=True, notice=_UNREACHABLE),
+        Fault("two cables swapped", _swapped, notice="lost the link"),
+        Fault("cable flaps every 200 ms", _flaps_regularly, notice=_GONE),
+        Fault(
+            "half of the packets twice",
+            lambda scene: Duplicated(list(scene.cable().ends)),
+            leaves_no_trace=False,
+        ),
+        Fault(
+            "packets out of order",
+            lambda scene: Reordered(scene.cable(), _gbps(scene)),
+            leaves_no_trace=False,
+        ),
+        Fault("mixed: any of those that a job survives", _mixed),
         Fault("rank killed (SIGKILL)", _killed, ends=True, notice="rank {victim} "),
         Fault("rank crashes (SIGSEGV)", _ending("crash"), ends=True, notice="rank {victim} "),
         Fault("rank stopped for 1.5 s", _stopped_shortly),

@@ -28,6 +28,7 @@ _END_S = 15.0  # for an error on all ranks, beyond the limits that are set
 _LEFT_S = 7.0  # for connections and processes that are about to end
 _MOST_WAIT_S = 0.4  # before a fault
 _SLOW_STEPS = 6
+_CALLED_GONE = re.compile(r"\branks? [\d, ]+ (is|are) gone\b")
 _UNHARMED_STEPS = 6  # after these, an error will not come
 
 
@@ -37,7 +38,7 @@ class Trial:
 
     `detected_s`: until the first line or error that says so; `over_s`: until every rank has done a
     step that began after the fault, or has raised. `slower`: the time of a step while the fault
-    lasts, relative to the usual one.
+    lasts, relative to the usual one. `false_gone`: ranks that called a living rank gone.
     """
 
     outcome: str
@@ -46,6 +47,7 @@ class Trial:
     slower: float | None = None
     said: str = ""
     wrong: int = 0
+    false_gone: int = 0
     processes: int = 0
     namespaces: int = 0
     descriptors: int = 0
@@ -165,7 +167,12 @@ class _Watched:
                 undo.repair()
         if not self._fault.ends and trial.outcome in (GOES_ON, STALLS):
             self._recover(trial)
+        if trial.detail and self._scene.chosen:
+            trial.detail = f"{self._scene.chosen}: {trial.detail}"
         trial.wrong = self._job.wrong - self._wrong
+        if not self._scene.dying:
+            errors = (event.text for event in self._events() if event.is_error)
+            trial.false_gone = sum(bool(_CALLED_GONE.search(text)) for text in errors)
         return trial
 
     def _survived(self) -> Trial:

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/log.h"
+
 namespace topoopt {
 namespace {
 
@@ -12,6 +14,10 @@ namespace {
 constexpr std::chrono::milliseconds kAgreementLimit{2000};
 constexpr std::chrono::milliseconds kFirstPause{2000};
 constexpr std::chrono::milliseconds kLongestPause{60'000};
+
+// A member that has held for so long has missed the end of an offer.
+constexpr std::chrono::milliseconds kLongestHold{3000};
+constexpr size_t kEndsKept = 256;
 
 constexpr uint64_t kTakenBack = UINT64_MAX;
 
@@ -96,6 +102,7 @@ void RingAgreement::start(std::vector<plan::Ring> rings) {
 }
 
 void RingAgreement::onAnswer(int source, uint64_t version, uint64_t next) {
+  if (const auto end = ends_.find(version); end != ends_.end()) return sendEnd(source, *end);
   if (!asking_ || version != version_ || missing_.erase(source) == 0) return;
   first_ = std::max(first_, next);
   if (!missing_.empty()) return;
@@ -106,21 +113,37 @@ void RingAgreement::onAnswer(int source, uint64_t version, uint64_t next) {
 
 void RingAgreement::decide(uint64_t first) {
   asking_ = false;
+  end(first);
+  if (wanted_) propose(*std::exchange(wanted_, std::nullopt));
+}
+
+// Of the version that was proposed last.
+void RingAgreement::end(uint64_t first) {
+  ends_[version_] = first;
+  if (ends_.size() > kEndsKept) ends_.erase(ends_.begin());
   broadcast(FrameType::kRingsStart, first, "");
   onStart(version_, first);
-  if (wanted_) propose(*std::exchange(wanted_, std::nullopt));
+}
+
+// A member that answers after the end may have missed it, or has answered late.
+void RingAgreement::sendEnd(int member, const std::pair<const uint64_t, uint64_t>& end) {
+  FrameHeader header;
+  header.type = FrameType::kRingsStart;
+  header.channel = channel_;
+  header.message = end.first;
+  header.offset = end.second;
+  endpoint_.sendControl(member, header, "");
 }
 
 void RingAgreement::giveUp() {
   if (!wanted_) wanted_ = offered_.at(version_);
   asking_ = false;
-  broadcast(FrameType::kRingsStart, kTakenBack, "");
   timer_ = endpoint_.reactor().after(pause_, [this] {
     timer_.reset();
     if (wanted_) propose(*std::exchange(wanted_, std::nullopt));
   });
   pause_ = std::min(2 * pause_, kLongestPause);
-  onStart(version_, kTakenBack);
+  end(kTakenBack);
 }
 
 // ---- every member ------------------------------------------------------------------------------
@@ -158,14 +181,32 @@ bool RingAgreement::onControl(const FrameHeader& header, const std::string& payl
 }
 
 void RingAgreement::onOffer(uint64_t version, std::vector<plan::Ring> rings) {
-  FrameHeader answer;
-  answer.type = FrameType::kRingsAnswer;
-  answer.channel = channel_;
-  answer.message = version;
-  answer.offset = member_.next();
-  if (offered_.offer(version, std::move(rings))) {
-    endpoint_.sendControl(ranks_.front(), answer, "");
-  }
+  if (!offered_.offer(version, std::move(rings))) return;
+  answer(version);
+  watchHold();
+}
+
+void RingAgreement::answer(uint64_t version) {
+  FrameHeader header;
+  header.type = FrameType::kRingsAnswer;
+  header.channel = channel_;
+  header.message = version;
+  header.offset = member_.next();
+  endpoint_.sendControl(ranks_.front(), header, "");
+}
+
+void RingAgreement::watchHold() {
+  if (hold_timer_ || !holds()) return;
+  hold_timer_ = endpoint_.reactor().after(kLongestHold, [this, version = offered_.first()] {
+    hold_timer_.reset();
+    if (holds() && offered_.first() == version) {
+      logLine(LogLevel::kWarning,
+              "operations wait for the end of an agreement on rings, which rank " +
+                  std::to_string(ranks_.front()) + " is asked for again");
+      answer(version);
+    }
+    watchHold();
+  });
 }
 
 void RingAgreement::onStart(uint64_t version, uint64_t first) {
@@ -176,7 +217,9 @@ void RingAgreement::onStart(uint64_t version, uint64_t first) {
 }
 
 void RingAgreement::cancel(bool notify) {
-  if (timer_) endpoint_.reactor().cancel(*std::exchange(timer_, std::nullopt));
+  for (auto* timer : {&timer_, &hold_timer_}) {
+    if (*timer) endpoint_.reactor().cancel(*std::exchange(*timer, std::nullopt));
+  }
   if (notify && asking_) broadcast(FrameType::kRingsStart, kTakenBack, "");
   asking_ = false;
   wanted_.reset();

@@ -5,9 +5,11 @@
 // numbers, from which on all use the rings that it has proposed, and all go on. Collectives that
 // have begun are not touched: they end over the rings that they began with.
 //
-// Every version that the first member offers ends with exactly one kRingsStart. A member holds its
+// Every version that the first member offers ends with a kRingsStart. A member holds its
 // collectives while it has an offer without its end, and only then. A lost cable can make the two
-// overtake each other, so a member remembers an end that comes before its offer.
+// overtake each other, so a member remembers an end that comes before its offer. The first member
+// owes the end: a member that has held for longer than an agreement takes answers once more, and
+// gets it again.
 //
 // A member that has shut the group down takes part in nothing more, so its endpoint answers for it
 // (Endpoint::onControl). Where a member has not created the group yet, the others would wait for
@@ -22,6 +24,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/network.h"
@@ -40,6 +43,7 @@ class OfferedRings {
 
   // A version is offered that has not ended.
   bool any() const { return !open_.empty(); }
+  uint64_t first() const { return open_.begin()->first; }  // of those, if there is any
   const std::vector<plan::Ring>& at(uint64_t version) const { return open_.at(version); }
   void clear();
 
@@ -79,6 +83,10 @@ class RingAgreement {
   void start(std::vector<plan::Ring> rings);
   void decide(uint64_t first);
   void giveUp();
+  void end(uint64_t first);
+  void sendEnd(int member, const std::pair<const uint64_t, uint64_t>& end);
+  void answer(uint64_t version);
+  void watchHold();
   void onOffer(uint64_t version, std::vector<plan::Ring> rings);
   void onAnswer(int source, uint64_t version, uint64_t next);
   void onStart(uint64_t version, uint64_t first);
@@ -91,11 +99,13 @@ class RingAgreement {
   const Member member_;
 
   OfferedRings offered_;
+  std::optional<Reactor::TimerId> hold_timer_;
   // Of the first member.
   uint64_t version_ = 0;   // the last one that was proposed
   std::set<int> missing_;  // members, as ranks of the endpoint, that have not answered
   bool asking_ = false;
   uint64_t first_ = 0;                             // the largest answer so far
+  std::map<uint64_t, uint64_t> ends_;              // of the last versions, as kRingsStart has them
   std::optional<std::vector<plan::Ring>> wanted_;  // after this agreement
   std::optional<Reactor::TimerId> timer_;
   std::chrono::milliseconds pause_;

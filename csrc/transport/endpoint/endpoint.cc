@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "common/log.h"
 #include "transport/descriptor.h"
 
 namespace topoopt {
@@ -454,8 +455,18 @@ void Endpoint::onAckRequest(const FrameHeader& header) {
   if (closed_channels_.contains(id.channel)) return acknowledgeEverything(id, header.generation);
   InFlow& flow = in_[id];
   if (!isCurrent(flow, header.generation)) return;  // its answer has come by other ways
-  flow.ack_at_once = true;
+  if (header.offset == 0) {
+    flow.ack_at_once = true;
+  } else {
+    flow.requested = std::max(flow.requested, header.message);
+    if (header.message_bytes < flow.acked) {
+      logLine(LogLevel::kInfo, "rank " + std::to_string(id.peer) + " waits for " +
+                                   std::to_string(flow.acked - header.message_bytes) +
+                                   " bytes that were acknowledged: acknowledged again");
+    }
+  }
   acknowledge(id, flow);
+  if (header.offset != 0) bindAnyReceives(id);
 }
 
 void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool placed) {

@@ -256,6 +256,9 @@ class Endpoint final : private Link::Observer {
     uint32_t generation = 0;  // Peer::generation when it began
     uint32_t requests = 0;    // kRequestToSend sent
     uint32_t answered = 0;    // of which the receiver has answered so many
+    // What had become of it at the last look of remindReceivers(), and looks since that changed.
+    uint64_t progress_seen = 0;
+    uint32_t looks_without_progress = 0;
 
     // Nothing of it is on its way, in either direction.
     bool idle() const { return pending.empty() && sent == acked && requests == answered; }
@@ -410,6 +413,7 @@ class Endpoint final : private Link::Observer {
   void release(const FlowId& id, OutFlow& flow);
   void resumeWaiting();
   void onRequestToSend(const FrameHeader& header);
+  void remindReceivers();
   void noteIdle(const FlowId& id, OutFlow& flow);
   void forgetIdle(int peer);
   void onForget(const FrameHeader& header, const PayloadBuffer& payload);
@@ -513,6 +517,7 @@ class Endpoint final : private Link::Observer {
   std::optional<Reactor::TimerId> cut_timer_;
   bool change_announced_ = false;
   int cables_held_ = 0;  // by so many, while circuits move
+  Reactor::Clock::time_point next_reminder_{};
   Descriptor cables_event_;
   std::unique_ptr<CarrierWatch> carriers_;
   InterfaceReader interfaces_;

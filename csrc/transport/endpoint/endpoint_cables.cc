@@ -169,7 +169,9 @@ void Endpoint::settle(OwnCable& cable, uint64_t received) {
   if (received < kept.first || received - kept.first > kept.frames.size()) {
     return failAll("rank " + std::to_string(cable.spec.peerRank()) + " says that " +
                        std::to_string(received) + " frames have passed the link " +
-                       textOf(cable.link->name()) + ", which cannot be",
+                       textOf(cable.link->name()) + ", of which " + std::to_string(kept.first) +
+                       " were acknowledged and " + std::to_string(kept.first + kept.frames.size()) +
+                       " sent",
                    true);
   }
   for (size_t i = received - kept.first; i < kept.frames.size(); ++i) {

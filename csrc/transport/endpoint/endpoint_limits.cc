@@ -20,6 +20,18 @@ bool isOlder(uint32_t generation, uint32_t other) {
   return static_cast<int32_t>(generation - other) < 0;
 }
 
+// A flow that has not moved for so many looks is reminded of, and again after twice as many.
+constexpr std::chrono::seconds kLookInterval{1};
+constexpr uint32_t kLeastLooks = 3;
+constexpr uint32_t kMostLooks = 96;
+
+bool isReminderDue(uint32_t looks) {
+  for (uint32_t due = kLeastLooks; due <= kMostLooks; due *= 2) {
+    if (looks == due) return true;
+  }
+  return looks > kMostLooks && looks % kMostLooks == 0;
+}
+
 size_t roomIn(size_t limit, uint64_t used) { return used < limit ? limit - used : 0; }
 
 }  // namespace
@@ -126,6 +138,34 @@ void Endpoint::onAck(const FrameHeader& header) {
   }
   if (!waiting_early_.empty() || !waiting_relayed_.empty()) resumeWaiting();
   continueLeaving();
+}
+
+// A flow with messages that wait can only go on when its receiver acknowledges bytes or posts
+// receives, and both come as a kAck. No frame is lost with a cable (cable_ledger.h). Should that
+// ever fail, the receiver owes its last kAck again: this asks for it. Where the receiver is just
+// late, nothing changes.
+void Endpoint::remindReceivers() {
+  const auto now = Reactor::Clock::now();
+  if (now < next_reminder_) return;
+  next_reminder_ = now + kLookInterval;
+  for (auto& [id, flow] : out_) {
+    if (flow.pending.empty()) {
+      flow.looks_without_progress = 0;
+      continue;
+    }
+    const uint64_t progress = flow.sent + flow.acked + flow.granted;  // none of them goes back
+    if (std::exchange(flow.progress_seen, progress) != progress) flow.looks_without_progress = 0;
+    if (!isReminderDue(++flow.looks_without_progress)) continue;
+    FrameHeader header;
+    header.type = FrameType::kAckRequest;
+    header.channel = id.channel;
+    header.stream = id.stream;
+    header.generation = flow.generation;
+    header.message = flow.asked;
+    header.message_bytes = flow.acked;
+    header.offset = 1;
+    sendControl(id.peer, header, "");
+  }
 }
 
 // ---- as a receiver -----------------------------------------------------------------------------

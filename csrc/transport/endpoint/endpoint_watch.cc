@@ -99,6 +99,7 @@ void Endpoint::tick() {
     tickCable(cable);
     if (!failure_.empty()) return;
   }
+  remindReceivers();
   reactor_.after(config_.cable_tick, [this] { tick(); });
 }
 

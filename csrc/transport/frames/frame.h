@@ -19,10 +19,13 @@ enum class FrameType : uint8_t {
   // message_bytes: bytes of the flow consumed so far; message: so many of its receives are posted;
   // offset: so many kRequestToSend have come
   kAck = 2,
-  kAckRequest = 3,  // the sender wants every byte acknowledged at once from now on
-  kLeave = 4,       // flooded: rank `source` will start nothing new
-  kFailure = 5,     // flooded: rank `source` has failed; the payload says why
-  kHeartbeat = 6,   // to the neighbour, when there was nothing else to send
+  // The sender wants every byte acknowledged at once from now on; with an offset, what is consumed
+  // and posted now, for it stands still (Endpoint::remindReceivers). message: as in kRequestToSend,
+  // plus 1, or 0; message_bytes: what it knows to be consumed
+  kAckRequest = 3,
+  kLeave = 4,      // flooded: rank `source` will start nothing new
+  kFailure = 5,    // flooded: rank `source` has failed; the payload says why
+  kHeartbeat = 6,  // to the neighbour, when there was nothing else to send
   // The four numbers of these are in `stream`, `message`, `offset` and `message_bytes`: a cable, a
   // generation of its connection (1 is the first one), the frames received in that generation, and
   // in the one before.
