@@ -48,6 +48,8 @@ namespace topoopt {
 inline constexpr uint32_t kAllChannels = 0xffffffff;
 // Flows to one rank that are forgotten together.
 inline constexpr size_t kForgottenFlows = 256;
+// In which a packet that a processor was handling has been handled (Link::finishReading).
+inline constexpr std::chrono::milliseconds kLateTime{20};
 
 // A message and the receive that it came to do not fit.
 struct MessageMismatch : MismatchError {

@@ -107,6 +107,8 @@ void Endpoint::watchCables() {
 void Endpoint::cableLost(Link& link, Loss loss, const std::string& why) {
   OwnCable& cable = cables_.at(link.cable());
   const std::string name = textOf(link.name());
+  link.finishReading();
+  if (!failure_.empty()) return;
   if (cable.ledger.lost()) {
     logLine(LogLevel::kInfo, "a new connection of the link " + name + " is lost at once: " + why);
     for (OutFrame& frame : link.takeUnwritten()) dispatch(std::move(frame));
@@ -158,7 +160,7 @@ void Endpoint::onLinkLost(const FrameHeader& header) {
   if (reaction.drop) {
     cable.link->drop(Loss::kGivenUp, "the other end has lost it");
     // The handler of the loss comes first.
-    if (in_use) reactor_.post([this, header] { onLinkLost(header); });
+    if (in_use) reactor_.after(kLateTime, [this, header] { onLinkLost(header); });
   }
   if (reaction.answer) sendLinkLost(cable);
 }

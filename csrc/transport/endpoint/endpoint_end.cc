@@ -151,7 +151,8 @@ void Endpoint::waitForDelivery(Reactor::Clock::time_point limit, std::promise<vo
 
 void Endpoint::onLost(Link& link, Loss loss, const std::string& why) {
   // Not at once: this may be in the middle of a send.
-  reactor_.post([this, &link, loss, why] {
+  const auto delay = link.holds() ? kLateTime : std::chrono::milliseconds(0);
+  reactor_.after(delay, [this, &link, loss, why] {
     if (static_cast<int>(left_.size()) == config_.size) return continueLeaving();
     if (!failure_.empty()) return;
     if (link.cable() != kNoCable) return cableLost(link, loss, why);

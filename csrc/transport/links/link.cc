@@ -130,9 +130,10 @@ void Link::lose(Loss loss, const std::string& why) {
     reactor().forget(this);
     turn_asked_ = false;
     parks_ = loss != Loss::kClosed && loss != Loss::kGivenUp;
-    closeBytes();
+    held_ = loss != Loss::kClosed && holdBytes();
+    if (!held_) closeBytes();
     queue_.lend(FrameQueue::kNothingLent);
-    reader_.reset();
+    if (!held_) reader_.reset();
   }
   context_.observer.onLost(*this, loss, why);
 }
@@ -152,6 +153,18 @@ void Link::drop(Loss loss, const std::string& why) {
   readable_ = true;
   readFrames(SIZE_MAX);
   lose(loss, why);
+}
+
+void Link::finishReading() {
+  if (!held_) return;
+  readFrames(SIZE_MAX);
+  held_ = false;
+  if (parks_) {
+    parkBytes();
+  } else {
+    closeBytes();
+  }
+  reader_.reset();
 }
 
 void Link::reopen(const LinkSpec& spec) {
@@ -226,7 +239,7 @@ LinkCounters Link::counters() const {
 // ---- turns -------------------------------------------------------------------------------------
 
 void Link::askTurn() {
-  if (std::exchange(turn_asked_, true)) return;
+  if (dead_ || std::exchange(turn_asked_, true)) return;
   reactor().askTurn(this);
 }
 
@@ -272,7 +285,7 @@ bool Link::takeFrames() {
         if (countsAsPayload(header)) received_bytes_ += header.payload_bytes;
         if (header.type != FrameType::kLinkHello) ++received_frames_;
         context_.observer.onFrame(*this, header, reader_.takePayload(), reader_.placed());
-        if (dead_) return false;
+        if (dead_ && !held_) return false;
         break;
       }
       case FrameReader::Step::kBroken:

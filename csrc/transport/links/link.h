@@ -142,6 +142,11 @@ class Link : public Reactor::Handler {
   void hurry(uint32_t channel);
   // Of a cable: loses the link; what has arrived is read to its end before.
   void drop(Loss loss, const std::string& why);
+  // The link is lost, and what arrives late is still to be read, see finishReading().
+  bool holds() const { return held_; }
+  // Before the frames of a lost cable are counted: reads what its transport has acknowledged since.
+  // A packet that another processor was handling when acknowledgements ended may have come late.
+  void finishReading();
   // Whether the connection, once it is lost, leaves nothing behind in the system, which would be in
   // the way of another one from the same port. What it has not delivered is kept here. drop() does
   // so in any case.
@@ -205,6 +210,12 @@ class Link : public Reactor::Handler {
   virtual size_t batchBytes() const { return kBatchBytes; }
   virtual void endWriting() = 0;
   virtual void closeBytes() = 0;
+  // Stops all but readBytes(), and has the transport acknowledge nothing more, in place of
+  // closeBytes(), which follows, or parkBytes(). False where that cannot be.
+  virtual bool holdBytes() { return false; }
+  // This end gives up a connection that the other end may still use. The system keeps it open until
+  // closeParked(): the other end would take its end for that of this process.
+  virtual void parkBytes() {}
   // Bytes written that the neighbour's transport does not have yet.
   virtual size_t unacknowledgedBytes() { return 0; }
   // Memory in [begin, end) that a payload is being written into, or any that is being written from,
@@ -233,9 +244,6 @@ class Link : public Reactor::Handler {
   void giveUp();
   Reactor& reactor() const { return context_.reactor; }
 
-  // Of closeBytes(): this end gives up a connection that the other end may still use. The system
-  // must not close it: the other end would take that for the end of this process.
-  bool parks_ = false;
   bool leaves_nothing_ = false;
   std::string error_;  // why a function returned kBroken
   Loss loss_ = Loss::kBroken;
@@ -271,6 +279,8 @@ class Link : public Reactor::Handler {
   bool finishing_ = false;
   bool write_ended_ = false;  // by finish(), or because the other end is gone
   bool dead_ = false;
+  bool held_ = false;   // between lose() and finishReading()
+  bool parks_ = false;  // and is to be parked then
 };
 
 // The text of an errno.

@@ -96,18 +96,21 @@ void SocketLink::expect(size_t bytes) {
 // The other end shall see it, even if another process has a copy of the descriptor.
 void SocketLink::closeBytes() {
   reactor().unwatch(socket_.get());
-  if (parks_ && !zero_copy_.lends()) {
-    endReading();
-    leaveNothingOf(socket_.get());
-    parked_ = std::move(socket_);
-    return;
-  }
   if (zero_copy_.lends() && (leaves_nothing_ || !zero_copy_.awaitAll(socket_.get()))) {
     disconnect();
   }
   shutdown(socket_.get(), SHUT_RDWR);
   if (leaves_nothing_) leaveNothingOf(socket_.get());
   socket_.reset();
+}
+
+// Memory that was lent comes back only when the kernel forgets the connection.
+bool SocketLink::holdBytes() {
+  if (zero_copy_.lends()) return false;
+  reactor().unwatch(socket_.get());
+  endReading();
+  leaveNothingOf(socket_.get());
+  return true;
 }
 
 void SocketLink::reopenBytes(const LinkSpec& spec) { take(spec); }

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <utility>
+
 #include "transport/descriptor.h"
 #include "transport/frames/zero_copy_sends.h"
 #include "transport/links/link.h"
@@ -45,6 +47,8 @@ class SocketLink : public Link {
   void settleWriting() override;
   void endReading() override;
   void reopenBytes(const LinkSpec& spec) override;
+  bool holdBytes() override;
+  void parkBytes() override { parked_ = std::move(socket_); }
   void closeParked() final { parked_.reset(); }
 
  private:
@@ -59,7 +63,7 @@ class SocketLink : public Link {
   static constexpr int kUnknown = 0;
 
   Descriptor socket_;
-  Descriptor parked_;  // the connection before, given up here and not closed
+  Descriptor parked_;  // the connection before, see parkBytes()
   size_t most_per_write_ = kBatchBytes;
   uint32_t most_payload_ = kNeighbourPayloadBytes;
   int wake_bytes_ = 1;  // the socket is readable, for epoll, from so many bytes on

@@ -122,6 +122,12 @@ void ThreadedLink::closeBytes() {
   SocketLink::closeBytes();
 }
 
+bool ThreadedLink::holdBytes() {
+  reader_.stop(reactor());
+  writer_.stop(reactor());
+  return SocketLink::holdBytes();
+}
+
 void ThreadedLink::reopenBytes(const LinkSpec& spec) {
   reads_here_ = false;
   SocketLink::reopenBytes(spec);

@@ -30,6 +30,7 @@ class ThreadedLink final : public SocketLink {
   void settleWriting() override;
   void endReading() override;
   void closeBytes() override;
+  bool holdBytes() override;
   void reopenBytes(const LinkSpec& spec) override;
 
   Io outcome(const ByteThread::Moved& moved, size_t& count);
