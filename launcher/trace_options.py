@@ -54,8 +54,9 @@ def add_options(group: argparse._ActionsContainer) -> None:
         type=_backends,
         default=os.environ.get(asked_backends.TAKE_OVER_VARIABLE, ""),
         metavar="LIST",
-        help="gloo, nccl or gloo,nccl: where the script names these backends, it gets topoopt "
-        "(default: what TOPOOPT_TAKE_OVER says, else none)",
+        help="gloo, nccl or gloo,nccl: where the script names these backends, it gets topoopt; "
+        "nccl includes the other names of NCCL, such as nccl2 (default: what TOPOOPT_TAKE_OVER "
+        "says, else none)",
     )
 
 

@@ -130,6 +130,8 @@ def test_other_backends_are_named_at_the_end() -> None:
         "no rank opened a topoopt group: the planned links carried nothing; the script asked for "
         "gloo (--take-over gloo puts topoopt in its place)"
     )
+    mixed = asked_groups.unused_links(AskedGroups(("cpu:gloo,cuda:nccl",)), measured=False)
+    assert "(--take-over gloo,nccl puts" in mixed
     nothing = asked_groups.unused_links(AskedGroups(), measured=False)
     assert nothing.endswith("the script opened no process group")
     both = AskedGroups.together([gloo, AskedGroups(("topoopt",), (), opened=True)])
