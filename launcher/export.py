@@ -10,6 +10,7 @@ from torch_topoopt.export.errors import ExportError
 from torch_topoopt.export.formats import FORMATS, Exported
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError, input_errors
+from torch_topoopt.plan.file_kinds import MSCCL_ALGORITHM, wrong_kind
 from torch_topoopt.plan.units import counted
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ def _check(arguments: argparse.Namespace) -> int:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"check: {path}: {error}") from None
+    if problem := wrong_kind(path, MSCCL_ALGORITHM):
+        raise InputError(f"check: {path}: {problem}")
     try:
         found = check_text(text)
     except ExportError as error:

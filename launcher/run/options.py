@@ -27,6 +27,7 @@ from torch_topoopt.launcher.run import (
 )
 from torch_topoopt.launcher.supervise import live_page
 from torch_topoopt.plan import Plan
+from torch_topoopt.plan.file_kinds import wrong_kind
 from torch_topoopt.plan.units import format_gbps
 
 if TYPE_CHECKING:
@@ -484,6 +485,8 @@ def _check_script(arguments: argparse.Namespace) -> ScriptSyntax | None:
 def _read_script(script: str) -> ScriptSyntax:
     if not Path(script).is_file():
         raise InputError(f"{script}: no such script")
+    if Path(script).suffix != ".py" and (problem := wrong_kind(script, "Python script")):
+        raise InputError(f"{script}: {problem}")  # JSON is often the syntax of Python, too
     return script_syntax.read(script)
 
 
