@@ -88,13 +88,9 @@ def main(argv: list[str]) -> int:
     else:
         shown = ", ".join(map(str, written[:4])) + (" ..." if len(written) > 4 else "")
         console.Terminal().line(f"{arguments.to}: {counted(len(written), 'file')}: {shown}")
-        _show_limits(arguments.to, files)
+        if "limits.txt" in files:
+            console.Terminal().line(files["limits.txt"].decode().rstrip())
     return OK
-
-
-def _show_limits(to: str, files: Files) -> None:
-    if to == "nccl":
-        console.Terminal().line(files["limits.txt"].decode().rstrip())
 
 
 def _exported(arguments: argparse.Namespace) -> Exported:

@@ -46,6 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
             "name one with --model file.py:callable, or leave --measure out",
         ),
         ("--servers 4 --strategy-space full -m a.b", "strategy-space: needs the model, and a.b"),
+        ("--servers 4 --trace-iterations 1 script.py", "trace-iterations: 1 is not at least 2"),
         (
             "--servers 4 --trace-timeout 0 script.py",
             "trace-timeout: 0 is not above 0; ",
