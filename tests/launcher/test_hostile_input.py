@@ -164,17 +164,21 @@ def test_a_run_folder_with_a_name_that_no_file_system_takes(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--seed 1 --plan bad.json train.py", "bad.json: version: expected an integer from 1 on"),
-        ("--servers 4 nowhere.py", "nowhere.py: no such script"),
-        ("--servers 4 broken.py", "broken.py, line 1: '(' was never closed"),
-        ("--servers 4 --degree x train.py", "argument --degree: invalid int value: 'x'"),
-        ("--servers 4 --degree 5 train.py", "degree: 5 ports per server cannot reach 3 other"),
-        ("--encrypt train.py", "servers: missing"),
-        ("--servers 4", "required: SCRIPT"),
-        ("--cluster nowhere.yaml train.py", "nowhere.yaml: cannot read this cluster file"),
+        (
+            "run --seed 1 --plan bad.json train.py",
+            "bad.json: version: expected an integer from 1 on",
+        ),
+        ("run --servers 4 nowhere.py", "nowhere.py: no such script"),
+        ("run --servers 4 broken.py", "broken.py, line 1: '(' was never closed"),
+        ("run --servers 4 --degree x train.py", "argument --degree: invalid int value: 'x'"),
+        ("run --servers 4 --degree 5 train.py", "degree: 5 ports per server cannot reach 3 other"),
+        ("run --encrypt train.py", "servers: missing"),
+        ("run --servers 4", "required: SCRIPT"),
+        ("run --cluster nowhere.yaml train.py", "nowhere.yaml: cannot read this cluster file"),
+        ("plan bad.json --servers 4", "bad.json: version: expected an integer from 1 on"),
     ],
 )
-def test_run_refuses_what_is_wrong_before_torch_is_imported(
+def test_what_is_wrong_is_refused_before_torch_is_imported(
     tmp_path: Path, words: str, message: str
 ) -> None:
     (tmp_path / "bad.json").write_text("{}")
@@ -182,7 +186,7 @@ def test_run_refuses_what_is_wrong_before_torch_is_imported(
     (tmp_path / "train.py").touch()
     code = (
         "import sys; from torch_topoopt.launcher.main import main; "
-        f"code = main(['run', *{words.split()!r}]); "
+        f"code = main({words.split()!r}); "
         "sys.exit(99 if 'torch' in sys.modules else code)"
     )
     done = subprocess.run(
