@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from torch_topoopt.launcher import completion
 from torch_topoopt.launcher.main import main
 from torch_topoopt.op_graph import OpGraph
+from torch_topoopt.plan import file_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +102,18 @@ def test_a_file_for_another_reader_is_named(
     error = capsys.readouterr().err.splitlines()[-1]
     assert f"{file}: expected a" in error
     assert DESCRIBED[file] in error
+
+
+def test_the_commands_that_are_named_exist() -> None:
+    kinds = [shape.kind for shape in file_kinds._OBJECTS]
+    kinds += [*file_kinds._XML_ROOTS.values(), *file_kinds._MAGIC.values()]
+    kinds += [file_kinds._CLUSTER, file_kinds._HOSTFILE, file_kinds._FLOWS]
+    said = "; ".join([kind.readers for kind in kinds] + [*file_kinds._SOURCES.values()])
+    named = re.findall(r"`topoopt ([a-z-]+)(?: ([a-z]+))?(?:[^`]*? (--[a-z-]+))?", said)
+    assert len(named) > 10
+    for verb, sub_verb, option in named:
+        known = completion.parser_of(verb, sub_verb)._option_string_actions
+        assert not option or option in known, f"{verb} {option}"
 
 
 def test_the_standard_input_of_doctor_too(
