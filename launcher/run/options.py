@@ -201,8 +201,8 @@ class _NamedFiles:
 def _check_early(argv: list[str]) -> _NamedFiles | None:
     """Checks our own options and all files before torch is imported, which takes seconds.
 
-    Checks nothing (None) where torchrun's options are used: only torch knows which of them are
-    followed by a value. Raises InputError or DocumentError.
+    Checks nothing (None) where torchrun's options or PET_* variables are used: only torch knows
+    which options are followed by a value. Raises InputError or DocumentError.
     """
     options = _own_parser()
     if any(name.startswith("PET_") for name in os.environ) or not _are_known(options, argv):
