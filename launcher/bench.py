@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import itertools
 import json
 import sys
 import tempfile
@@ -28,7 +29,8 @@ call got wrong. A form that PyTorch does not have (an all_reduce out of place) i
 than 0 makes the exit code 1.
 
 OPERATION is one of all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, sendrecv,
-barrier; several with commas, or all. Every option that is not listed here goes to `topoopt run`."""
+barrier; several with commas, or all. Options that are not listed here go to `topoopt run`; put them
+after OPERATION."""
 
 _EXAMPLES = """\
   topoopt bench all_reduce --servers 4 --degree 2 --bandwidth 200Mbps -b 64K -e 4M
@@ -62,9 +64,9 @@ def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     options = make_parser()
     arguments, further = options.parse_known_args(argv)
+    _check_operation(options, arguments.operation, argv)
     with input_errors():
         bench_options.check(arguments)
-        bench_options.operations_of(arguments.operation)
         _check_root(arguments)
     if arguments.servers is None and arguments.cluster is None and arguments.plan is None:
         raise InputError(
@@ -90,6 +92,21 @@ def main(argv: list[str]) -> int:
         if arguments.json and Path(results).is_file():
             console.print_json(json.loads(Path(results).read_text(encoding="utf-8")))
     return code
+
+
+def _check_operation(options: argparse.ArgumentParser, operation: str, argv: list[str]) -> None:
+    """Raises InputError for an unknown operation, or for the option whose value it really is."""
+    try:
+        bench_options.operations_of(operation)
+    except ValueError as error:
+        for name, value in itertools.pairwise(argv):
+            unknown = name.startswith("-") and name not in options._option_string_actions
+            if value == operation and unknown and "=" not in name:
+                raise InputError(
+                    f"{name}: not an option of `topoopt bench`; options of `topoopt run` go after "
+                    f"OPERATION, as `topoopt bench all_reduce {name} {value}`"
+                ) from None
+        raise InputError(str(error)) from None
 
 
 def _rank_script() -> str:

@@ -81,12 +81,13 @@ def with_measured_costs(graph: OpGraph, costs: str | None) -> OpGraph:
 
 def _op_graph(model: str, batch_size: int | None, accelerators: int) -> OpGraph:
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.profile import profiling
 
     if Path(model).suffix == ".json":
         if batch_size is not None:
             raise InputError(f"batch-size: {model} is a saved OpGraph and has its batch size")
         return load(OpGraph, model)
+    from torch_topoopt.profile import profiling  # imports torch
+
     try:
         loaded = load_model(model, batch_size, accelerators)
         return profiling.profile(loaded.build, loaded.example_batch, name=loaded.name)

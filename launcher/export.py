@@ -10,6 +10,7 @@ from torch_topoopt.export.errors import ExportError
 from torch_topoopt.export.formats import FORMATS, Exported
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError, input_errors
+from torch_topoopt.plan.file_kinds import MSCCL_ALGORITHM, wrong_kind
 from torch_topoopt.plan.units import counted
 
 if TYPE_CHECKING:
@@ -87,13 +88,9 @@ def main(argv: list[str]) -> int:
     else:
         shown = ", ".join(map(str, written[:4])) + (" ..." if len(written) > 4 else "")
         console.Terminal().line(f"{arguments.to}: {counted(len(written), 'file')}: {shown}")
-        _show_limits(arguments.to, files)
+        if "limits.txt" in files:
+            console.Terminal().line(files["limits.txt"].decode().rstrip())
     return OK
-
-
-def _show_limits(to: str, files: Files) -> None:
-    if to == "nccl":
-        console.Terminal().line(files["limits.txt"].decode().rstrip())
 
 
 def _exported(arguments: argparse.Namespace) -> Exported:
@@ -139,6 +136,8 @@ def _check(arguments: argparse.Namespace) -> int:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"check: {path}: {error}") from None
+    if problem := wrong_kind(path, MSCCL_ALGORITHM):
+        raise InputError(f"check: {path}: {problem}")
     try:
         found = check_text(text)
     except ExportError as error:

@@ -55,7 +55,8 @@ def fail(options: argparse.ArgumentParser, message: str, given: Sequence[str]) -
     if message.startswith("unrecognized arguments: "):
         extra = message.removeprefix("unrecognized arguments: ").split()
         wrong = next((text for text in extra if text.startswith("-")), None)
-    elif message.startswith("the following arguments are required"):
+    elif re.match(r"the following arguments are required|argument [^-\s]+: ", message):
+        # the value of an unknown option counts as a positional argument
         known = options._option_string_actions
         names = (text.partition("=")[0] for text in given if text.startswith("--"))
         wrong = next((name for name in names if name not in known), None)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.rank_work import MOST_KINDS
 from torch_topoopt.plan.units import counted, format_bytes
+from torch_topoopt.profile.script import DEFAULT_ITERATIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torch_topoopt.plan import Cluster, Demand
+    from torch_topoopt.plan.rank_work import RankWork
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace, TraceLimits, TrainingScript
 
 
 SHORT_BYTES = 256 << 10  # calls of less, on average, may go by trees on a network of any speed
+SAME = 0.01  # bytes of an iteration that are not further apart than this part are as predicted
+# Their sizes are counted alike in a trace and by ranks.
+_COMPARED = frozenset(
+    {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll"}
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,7 @@ class Script:
 
     runs: TrainingScript
     limits: TraceLimits
+    iterations: int = DEFAULT_ITERATIONS  # the last of them is planned for
 
     @property
     def name(self) -> str:
@@ -38,6 +50,7 @@ class Script:
         return trace_script(
             self.runs,
             World(cluster.servers * per_server, per_server),
+            iterations=self.iterations,
             limits=self.limits,
             server=server,
         )
@@ -83,6 +96,42 @@ def short_calls(trace: CommunicationTrace) -> str:
         f"the prediction is of rings; collectives as short as these ({format_bytes(mean)} on "
         "average) may take other algorithms, chosen when the job starts: see docs/guides/scripts.md"
     )
+
+
+def other_calls(trace: CommunicationTrace, works: Sequence[RankWork]) -> str:
+    """A sentence where the collectives of a rank were not those of the traced iteration; else "".
+
+    Bytes per iteration are compared, by the size of the group.
+    """
+    for work in works:
+        if work.rank not in trace.ranks or len(work.operations) >= MOST_KINDS:
+            continue
+        traced: Counter[int] = Counter()
+        for call in trace.of_rank(work.rank, trace.iterations - 1):
+            if call.operation in _COMPARED and len(call.group) > 1:
+                traced[len(call.group)] += call.size_bytes
+        measured: Counter[int] = Counter()
+        for one in work.operations:
+            if not one.name.startswith(("gather", "scatter")):
+                measured[one.ranks] += round(one.per_iteration * one.size_bytes)
+        most = max(0, *traced.values(), *measured.values())
+        if any(abs(measured[ranks] - traced[ranks]) > SAME * most for ranks in traced | measured):
+            return (
+                "later iterations did not repeat the collectives of the traced one: rank "
+                f"{work.rank} called {_by_group(measured)} per iteration, and "
+                f"{_by_group(traced)} in the trace; --trace-iterations traces a later one"
+            )
+    return ""
+
+
+def _by_group(size_bytes: Mapping[int, int]) -> str:
+    """Such as "305 kB in groups of 2 and 153 kB in groups of 4"."""
+    parts = [
+        f"{format_bytes(size)} in groups of {ranks}"
+        for ranks, size in sorted(size_bytes.items())
+        if size
+    ]
+    return " and ".join(parts) or "none"
 
 
 def name_of(script: str, *, module: bool) -> str:

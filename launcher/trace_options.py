@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.launcher import script_syntax
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.script_plan import Script
-from torch_topoopt.profile.script import TraceLimits, TrainingScript
+from torch_topoopt.profile.script import DEFAULT_ITERATIONS, TraceLimits, TrainingScript
 from torch_topoopt.profile.script.memory import available_bytes
 from torch_topoopt.runtime import asked_backends
 
@@ -44,6 +44,13 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "an unknown demand (default: %(default)g)",
     )
     group.add_argument(
+        "--trace-iterations",
+        type=int,
+        default=DEFAULT_ITERATIONS,
+        metavar="N",
+        help="iterations of the trace; the last one is planned for (default: %(default)s)",
+    )
+    group.add_argument(
         "--trace-memory",
         type=memory,
         metavar="SIZE",
@@ -54,8 +61,9 @@ def add_options(group: argparse._ActionsContainer) -> None:
         type=_backends,
         default=os.environ.get(asked_backends.TAKE_OVER_VARIABLE, ""),
         metavar="LIST",
-        help="gloo, nccl or gloo,nccl: where the script names these backends, it gets topoopt "
-        "(default: what TOPOOPT_TAKE_OVER says, else none)",
+        help="gloo, nccl or gloo,nccl: where the script names these backends, it gets topoopt; "
+        "nccl includes the other names of NCCL, such as nccl2 (default: what TOPOOPT_TAKE_OVER "
+        "says, else none)",
     )
 
 
@@ -89,6 +97,11 @@ def choose(
             f"trace-timeout: {arguments.trace_timeout:g} is not above 0; --model none does "
             "without a trace"
         )
+    if arguments.trace_iterations < 2:
+        raise InputError(
+            f"trace-iterations: {arguments.trace_iterations} is not at least 2: the first one also "
+            "sets up"
+        )
     script = str(arguments.training_script)
     if plan is not None:
         of_script = script_syntax.is_of_script(plan.model, script, syntax)
@@ -105,7 +118,8 @@ def choose(
         return DemandSource(script if found else "", found, unknown="there is only one rank")
     may_take = limits(arguments.trace_timeout, arguments.trace_memory)
     words = tuple(arguments.training_script_args)
-    traced = Script(TrainingScript(script, words, bool(arguments.module)), may_take)
+    runs = TrainingScript(script, words, bool(arguments.module))
+    traced = Script(runs, may_take, arguments.trace_iterations)
     return DemandSource(script if found else "", found, traced)
 
 

@@ -179,6 +179,7 @@ def _channels(arguments: argparse.Namespace) -> AbstractContextManager[list[Chan
 def _hosts_of_file(path: str) -> list[str]:
     from torch_topoopt.fabric.cluster_file.mlx_hostfile import ssh_names
     from torch_topoopt.plan.codec import DocumentError
+    from torch_topoopt.plan.file_kinds import MLX_HOSTFILE, wrong_kind
 
     try:
         return ssh_names(json.loads(Path(path).read_text(encoding="utf-8")))
@@ -187,7 +188,8 @@ def _hosts_of_file(path: str) -> list[str]:
     except RecursionError:
         raise InputError(f"{path}: not an MLX hostfile: nested too deeply") from None
     except (DocumentError, ValueError) as error:
-        raise InputError(f"{path}: not an MLX hostfile: {error}") from None
+        problem = wrong_kind(path, MLX_HOSTFILE) or f"not an MLX hostfile: {error}"
+        raise InputError(f"{path}: {problem}") from None
 
 
 def _token(arguments: argparse.Namespace) -> Password:

@@ -110,12 +110,11 @@ def main(argv: list[str]) -> int:
 
 
 def _cluster(path: str | None) -> ClusterFile | None:
-    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
-    from torch_topoopt.fabric.cluster_file.load import load_cluster
+    from torch_topoopt.fabric.cluster_file.load import cluster_of, load_cluster
 
     if path is None:
         return None
-    return ClusterFile.from_yaml(sys.stdin.read()) if path == "-" else load_cluster(path)
+    return cluster_of(sys.stdin.buffer.read(), "stdin") if path == "-" else load_cluster(path)
 
 
 def _here(file: ClusterFile | None, name: str | None) -> str:

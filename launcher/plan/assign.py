@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
+from torch_topoopt.plan.json_list import read_list
 from torch_topoopt.plan.units import counted, format_seconds
 
 if TYPE_CHECKING:
@@ -110,15 +109,8 @@ def _dead_links(path: str) -> list[tuple[int, int]]:
 
 
 def _rows(name: str, path: str) -> list[Any]:
-    try:
-        rows = json.loads(Path(path).read_text())
-    except OSError as error:
-        raise InputError(f"{name}: {path}: {error.strerror}") from None
-    except ValueError as error:  # of JSON, or of UTF-8
-        raise InputError(f"{name}: {path} is not JSON: {error}") from None
-    if not isinstance(rows, list):
-        raise InputError(f"{name}: {path} is not a JSON list")
-    return rows
+    with input_errors():
+        return read_list(name, path)
 
 
 def _is_number(value: object) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.launcher import documents
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.plan.file_kinds import wrong_kind
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
@@ -38,7 +39,8 @@ def load_strategy(
     except OSError as error:
         raise InputError(f"{path}: cannot read this strategy: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not a text file") from None
+        problem = wrong_kind(path, "Strategy") or "not a text file"
+        raise InputError(f"{path}: {problem}") from None
     try:
         if text.lstrip().startswith("{"):
             document = _json_document(text)
@@ -53,7 +55,7 @@ def load_strategy(
             found = found._replace(micro_batches=micro_batches)
         check_strategy(graph, servers, found.strategy, micro_batches=found.micro_batches)
     except ValueError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {wrong_kind(path, 'Strategy', 'Plan') or error}") from None
     return found
 
 

@@ -101,9 +101,9 @@ def unused_links(groups: AskedGroups, *, measured: bool) -> str:
     names = ", ".join(groups.others)
     said += f"asked for {names}"
     parts = {part.rpartition(":")[2] for name in groups.others for part in name.split(",")}
-    takeable = [name for name in asked_backends.TAKEABLE if name in parts]
-    if takeable:
-        said += f" (--take-over {','.join(takeable)} puts topoopt in its place)"
+    replaceable = [name for name in asked_backends.replaceable_backends() if name in parts]
+    if replaceable:
+        said += f" (--take-over {','.join(replaceable)} puts topoopt in its place)"
     return said
 
 

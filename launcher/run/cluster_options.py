@@ -35,15 +35,12 @@ def add_options(group: argparse._ActionsContainer) -> None:
     )
 
 
-def choose(arguments: argparse.Namespace) -> tuple[ClusterChoice, int | None]:
-    """Reads the cluster file, finds this host in it, and sets torchrun's own options to fit.
+def choose(arguments: argparse.Namespace, file: ClusterFile) -> tuple[ClusterChoice, int | None]:
+    """Finds this host in the file of --cluster, and sets torchrun's own options to fit.
 
     With how few servers the job may go on, where --nnodes MIN:MAX says so.
-    Raises InputError or DocumentError: an option that contradicts the file, or no such server.
+    Raises InputError: an option that contradicts the file, or no such server.
     """
-    from torch_topoopt.fabric.cluster_file.load import load_cluster
-
-    file = load_cluster(arguments.cluster)
     _refuse_others(arguments)
     count = len(file.servers)
     said = "PET_NNODES" in os.environ or arguments.nnodes != "1:1"

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import IterationTimes, LinkTraffic, Plan
     from torch_topoopt.plan.rank_work import RankWork
     from torch_topoopt.processes.fork_server import ForkServer
+    from torch_topoopt.profile.script import CommunicationTrace
     from torch_topoopt.runtime.hosts_attempt import HostsAttempt
 
 
@@ -73,7 +74,7 @@ class RunInProgress:
     counts: tuple[list[LinkTraffic], IterationTimes | None] = ([], None)
     works: list[RankWork] = field(default_factory=list)  # of all ranks, where measured
     other_processors: float | None = None  # that others kept busy while emulated servers trained
-    short_calls: str = ""
+    trace: CommunicationTrace | None = None  # of the script, if that was planned for
     attempt: Attempt | None = None
     restarts: list[Restart] = field(default_factory=list)
     ended: bool = False
@@ -184,7 +185,7 @@ class RunInProgress:
         """Stages 1 and 2, unless the user brought a plan, or another host makes it."""
         stages = PlanStages(self.options, self.terminal, self.folder, self.server, self.stage)
         plan = stages.plan() if self.site is None else self.site.share_plan(stages.plan)
-        self.short_calls = stages.short_calls or self.short_calls
+        self.trace = stages.trace or self.trace
         documents.save(plan, str(self.folder / "plan.json"))
         self.metrics.write("demand", of_script=self.options.of_script)
         if self.site is not None and not self.leads:

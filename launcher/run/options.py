@@ -27,11 +27,13 @@ from torch_topoopt.launcher.run import (
 )
 from torch_topoopt.launcher.supervise import live_page
 from torch_topoopt.plan import Plan
+from torch_topoopt.plan.file_kinds import wrong_kind
 from torch_topoopt.plan.units import format_gbps
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.launcher.script_plan import Script
     from torch_topoopt.launcher.script_syntax import ScriptSyntax
     from torch_topoopt.plan import Cluster
@@ -114,16 +116,16 @@ def parse(argv: list[str]) -> RunOptions:
     if argv[:1] in (["-h"], ["--help"]):
         _print_help()
         raise SystemExit(0)
-    named = _named_plan(argv)
-    early = _plan_of(named)  # before torch, which takes seconds
+    files = _check_early(argv)
     options = make_parser()
     options.error = lambda message: parser.fail(options, message, argv)  # type: ignore
     arguments = options.parse_args(argv)
-    plan = early if arguments.plan == named else _plan_of(arguments.plan)
+    files = files or _NamedFiles.load(arguments)
+    plan = files.plan
     site, least = None, None
     gbps = arguments.bandwidth if plan is None else plan.cluster.link_gbps
-    if arguments.cluster:
-        site, least = cluster_options.choose(arguments)
+    if files.cluster is not None:
+        site, least = cluster_options.choose(arguments, files.cluster)
         cluster = _cluster_of_cables(arguments, site, plan)
         gbps = None
     else:
@@ -170,10 +172,6 @@ def parse(argv: list[str]) -> RunOptions:
     )
 
 
-def _plan_of(path: str | None) -> Plan | None:
-    return documents.load(Plan, path) if path else None
-
-
 def _check_network(arguments: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> None:
     live_page.check(arguments)
     fabrics.check(arguments.fabric, arguments)
@@ -183,37 +181,53 @@ def _check_network(arguments: argparse.Namespace, cluster: Cluster, plan: Plan |
     link_options.check(arguments)
 
 
-# Of torchrun's options and ours: those that are not followed by a value.
-_WITHOUT_VALUE = frozenset(
-    {
-        *("-h", "--help", "-m", "--module", "--no-python", "--no_python", "--run-path"),
-        *("--run_path", "--standalone", "--virtual-local-rank", "--virtual_local_rank"),
-        *(
-            "--encrypt",
-            "--json",
-            "--nccl",
-            "--measure",
-            "--serve",
-            "--tensorboard",
-            "--wandb",
-            "--watch",
-        ),
-    }
-)
+@dataclass(frozen=True)
+class _NamedFiles:
+    """The documents that --plan and --cluster name."""
+
+    plan: Plan | None
+    cluster: ClusterFile | None
+
+    @classmethod
+    def load(cls, arguments: argparse.Namespace) -> _NamedFiles:
+        from torch_topoopt.fabric.cluster_file.load import load_cluster
+
+        return cls(
+            documents.load(Plan, arguments.plan) if arguments.plan else None,
+            load_cluster(arguments.cluster) if arguments.cluster else None,
+        )
 
 
-def _named_plan(argv: list[str]) -> str | None:
-    """The value of --plan before the script, whose options are its own."""
+def _check_early(argv: list[str]) -> _NamedFiles | None:
+    """Checks our own options and all files before torch is imported, which takes seconds.
+
+    Checks nothing (None) where torchrun's options or PET_* variables are used: only torch knows
+    which options are followed by a value. Raises InputError or DocumentError.
+    """
+    options = _own_parser()
+    if any(name.startswith("PET_") for name in os.environ) or not _are_known(options, argv):
+        return None
+    arguments = options.parse_args(argv)
+    files = _NamedFiles.load(arguments)
+    _read_script(arguments.training_script)
+    if files.plan is None and files.cluster is None:
+        shared_options.cluster_of(arguments, _accelerator(arguments))
+    return files
+
+
+def _are_known(options: argparse.ArgumentParser, argv: list[str]) -> bool:
+    """Whether every option before the script is one of `options`."""
     words = iter(argv)
     for word in words:
-        name, equals, value = word.partition("=")
         if not word.startswith("-"):
-            return None
-        if name == "--plan":
-            return value if equals else next(words, None)
-        if not equals and name not in _WITHOUT_VALUE:
+            break
+        name, equals, _ = word.partition("=")
+        action = options._option_string_actions.get(name)
+        if action is None:
+            return False
+        if action.nargs != 0 and not equals:
             next(words, None)
-    return None
+    return True
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -234,22 +248,27 @@ def make_parser() -> argparse.ArgumentParser:
     return options
 
 
-def _print_help(file: SupportsWrite[str] | None = None) -> None:
-    """Our options alone; they need no torch, whose import takes seconds."""
+def _own_parser() -> parser.Parser:
+    """Our options without torchrun's; they need no torch, whose import takes seconds."""
     options = parser.Parser("run", _DESCRIPTION, _EXAMPLES)
     _add_options(options)
     options.add_argument("training_script", metavar="SCRIPT", help="what every rank runs")
-    options.add_argument(
+    its_arguments = options.add_argument(
         "training_script_args", nargs=argparse.REMAINDER, metavar="...", help="its arguments"
     )
-    options.print_help(file)
+    its_arguments.required = False  # argparse would name them where SCRIPT is missing
+    return options
+
+
+def _print_help(file: SupportsWrite[str] | None = None) -> None:
+    _own_parser().print_help(file)
 
 
 class _TorchrunHelp(argparse.Action):
     """Prints all options, torchrun's first."""
 
     def __call__(self, options: argparse.ArgumentParser, *_: object) -> NoReturn:
-        print(options.format_help(), end="")
+        print(make_parser().format_help(), end="")
         options.exit(0)
 
 
@@ -460,8 +479,14 @@ def _check_script(arguments: argparse.Namespace) -> ScriptSyntax | None:
         if shutil.which(script) is None:
             raise InputError(f"{script}: no such program")
         return None
+    return _read_script(script)
+
+
+def _read_script(script: str) -> ScriptSyntax:
     if not Path(script).is_file():
         raise InputError(f"{script}: no such script")
+    if Path(script).suffix != ".py" and (problem := wrong_kind(script, "Python script")):
+        raise InputError(f"{script}: {problem}")  # JSON is often the syntax of Python, too
     return script_syntax.read(script)
 
 

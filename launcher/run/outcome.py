@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, report
+from torch_topoopt.launcher import console, report, script_plan
 from torch_topoopt.launcher.plan import plan_tables
 from torch_topoopt.launcher.run import (
     asked_groups,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.run.ranks import RankFailure
     from torch_topoopt.plan import IterationTimes, LinkTraffic, Plan
 
-_SAME = 0.01  # bytes of links that are further apart than this part are not as predicted
 _TRACKERS = {"wandb": wandb_log, "tensorboard": tensorboard_log}
 
 
@@ -105,8 +104,12 @@ def _tables(
             )
         compared = link_bytes.iteration_figures(plan, links, iterations)
         apart = 0.0 if compared is None else compared["link_bytes_difference"]
-        if job.short_calls and (apart is None or apart > _SAME):
-            terminal.line(job.short_calls)
+        if job.trace is not None and (apart is None or apart > script_plan.SAME):
+            why = script_plan.other_calls(job.trace, job.works) or script_plan.short_calls(
+                job.trace
+            )
+            if why:
+                terminal.line(why)
         total = sum(link.sent_bytes for link in links)
         terminal.line(f"{format_bytes(total)} on {counted(len(links), 'link')} in all")
 

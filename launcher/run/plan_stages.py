@@ -33,7 +33,7 @@ STAGES = ("profile", "co-optimise", "wire", "train")
 class PlanStages:
     """Profile and co-optimise, unless the user brought a plan.
 
-    After `plan`, `short_calls` says which collectives of a traced script rings do not carry.
+    After `plan`, `trace` is that of the script, if it was traced.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PlanStages:
         self._folder = folder
         self._server = server
         self._stage = stage
-        self.short_calls = ""
+        self.trace: CommunicationTrace | None = None
 
     def plan(self) -> Plan:
         """Both stages. Raises InputError where there is nothing to plan for."""
@@ -98,7 +98,7 @@ class PlanStages:
             self._terminal.line(f"      rings for an unknown demand, nothing predicted: {why}")
         else:
             documents.save(trace, str(self._folder / "trace.json"))
-            self.short_calls = script_plan.short_calls(trace)
+            self.trace = trace
         with self._stage("co-optimise") as stage:
             stage.progress(None, "TopologyFinder")
             arguments = self._options.torchrun

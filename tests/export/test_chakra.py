@@ -209,13 +209,16 @@ def test_networks_that_the_analytical_model_lacks_have_no_file_for_it() -> None:
     plan = plan_for(graph, data_parallel(graph, 6), 6)
     wide = replace(plan.cluster, degree=4)
     network = find_network(wide, plan.demand)
-    assert "network.yml" not in astra_sim.configuration(
-        replace(plan, cluster=wide, network=network)
-    )
+    files = astra_sim.configuration(replace(plan, cluster=wide, network=network))
+    assert "network.yml" not in files
+    assert "ns-3 backend aborts" in files["limits.txt"]
+    assert "analytical backend does not have this network either" in files["limits.txt"]
     full = replace(plan.cluster, degree=5)
     network = find_network(full, plan.demand)
-    text = astra_sim.configuration(replace(plan, cluster=full, network=network))["network.yml"]
-    assert "FullyConnected" in text
+    files = astra_sim.configuration(replace(plan, cluster=full, network=network))
+    assert "FullyConnected" in files["network.yml"]
+    assert "ns-3 backend aborts" in files["limits.txt"]
+    assert "either" not in files["limits.txt"]
 
 
 def test_a_trace_becomes_the_operators_of_its_rank() -> None:

@@ -70,6 +70,9 @@ def test_json_is_printed_alone(launcher: Launcher, tmp_path: Path) -> None:
     [
         (("all_reduce",), "servers: missing"),
         (("allreduce", "--servers", "2"), "operation: 'allreduce' is not one of all_reduce"),
+        (("--servers", "2", "--nnodes", "4", "all_reduce"), "--nnodes: not an option of"),
+        (("--standalone", "4"), "--standalone: not an option of"),
+        (("--servers", "2", "4"), "operation: '4' is not one of all_reduce"),
         (("all_reduce", "--servers", "2", "-b", "x"), "'x' is not a size"),
         (("all_reduce", "--servers", "2", "-b", "2K", "-e", "1K"), "maxbytes: 1024 is below"),
         (("all_reduce", "--servers", "2", "-f", "1"), "stepfactor: 1 is not at least 2"),

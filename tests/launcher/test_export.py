@@ -47,6 +47,16 @@ def test_one_file_is_printed(planned: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("graph topoopt {\n")
 
 
+def test_the_limits_of_astra_sim_are_printed(
+    planned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["export", f"{planned}/plan.json", "--to", "astra-sim", "-o", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "ns-3 backend aborts" in printed
+    assert (tmp_path / "limits.txt").read_text().rstrip() in printed
+
+
 def test_msccl_files_are_checked(
     planned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

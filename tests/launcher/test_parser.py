@@ -15,6 +15,8 @@ from torch_topoopt.launcher.main import main
         ("run --sevrers 4 x.py", "--sevrers: there is no such option; did you mean --servers?"),
         ("run --nproc-per-nodes 4 x.py", "did you mean --nproc-per-node?"),
         ("plan vgg --frobnicate", "--frobnicate: there is no such option (see `topoopt plan"),
+        ("completion --fast 4 bash", "--fast: there is no such option (see `topoopt completion"),
+        ("completion csh", "argument SHELL: invalid choice: 'csh'"),
         ("plan vgg more", "unrecognized arguments: more (see"),
         ("plan vgg --bandwidth -5Mbps", "bandwidth: -5Mbps is negative; write a rate, as 25Gbps"),
         ("plan vgg --bandwidth=-5Mbps", "bandwidth: -5Mbps is negative; write a rate, as 25Gbps"),

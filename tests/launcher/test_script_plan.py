@@ -16,6 +16,7 @@ from torch_topoopt.launcher.run.asked_groups import AskedGroups
 from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.launcher.run.in_progress import RunInProgress
 from torch_topoopt.plan import Cluster, Plan
+from torch_topoopt.plan.rank_work import OperationTimes, RankWork
 from torch_topoopt.planner import demand_plan
 from torch_topoopt.profile.script import CollectiveCall, CommunicationTrace, ScriptError
 from torch_topoopt.runtime.metrics import MetricsWriter
@@ -48,6 +49,33 @@ def test_short_collectives_are_reported_as_such() -> None:
     assert "(4 kB on average) may take other algorithms" in script_plan.short_calls(short)
     long = trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 4_000_000, EVERYONE))
     assert script_plan.short_calls(long) == ""
+
+
+def work_of(rank: int, *operations: OperationTimes) -> RankWork:
+    return RankWork(rank, rank, 3, 0.1, 0.01, None, operations)
+
+
+def test_later_iterations_with_other_collectives_are_reported_with_their_bytes() -> None:
+    trace = trace_of(
+        CollectiveCall(0, 0, "backward", "AllReduce", 4_000_000, EVERYONE),
+        CollectiveCall(0, 0, "forward", "AllGather", 1_000_000, (0, 1)),
+        CollectiveCall(0, 0, "forward", "Gather", 7_000, EVERYONE, 1),
+        CollectiveCall(0, 0, "forward", "AllReduce", 9_000, (0,)),
+    )
+    reduced = OperationTimes("all_reduce", 4, 2_000_000, 2.0, 0.01)
+    gathered = OperationTimes("all_gather_into_tensor", 2, 1_000_000, 1.0, 0.01)
+    asked = OperationTimes("gather", 4, 28_000, 1.0, 0.01)
+    loss = OperationTimes("all_reduce", 4, 4, 1.0, 0.01)
+    assert script_plan.other_calls(trace, [work_of(0, reduced, gathered, asked, loss)]) == ""
+    assert script_plan.other_calls(trace, [work_of(1)]) == "", "rank 1 was not traced"
+    assert script_plan.other_calls(trace, []) == ""
+    local = OperationTimes("all_reduce", 2, 3_000_000, 1.0, 0.01)
+    half = OperationTimes("all_reduce", 4, 4_000_000, 0.5, 0.01)
+    found = script_plan.other_calls(trace, [work_of(0, local, half)])
+    assert "rank 0 called 3 MB in groups of 2 and 2 MB in groups of 4 per iteration" in found
+    assert "and 1 MB in groups of 2 and 4 MB in groups of 4 in the trace" in found
+    assert "--trace-iterations" in found
+    assert "rank 0 called none per iteration" in script_plan.other_calls(trace, [work_of(0)])
 
 
 def test_nothing_is_sent_to_the_root_of_a_broadcast_nor_by_that_of_a_reduce() -> None:
@@ -130,6 +158,8 @@ def test_other_backends_are_named_at_the_end() -> None:
         "no rank opened a topoopt group: the planned links carried nothing; the script asked for "
         "gloo (--take-over gloo puts topoopt in its place)"
     )
+    mixed = asked_groups.unused_links(AskedGroups(("cpu:gloo,cuda:nccl",)), measured=False)
+    assert "(--take-over gloo,nccl puts" in mixed
     nothing = asked_groups.unused_links(AskedGroups(), measured=False)
     assert nothing.endswith("the script opened no process group")
     both = AskedGroups.together([gloo, AskedGroups(("topoopt",), (), opened=True)])

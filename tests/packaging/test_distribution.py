@@ -159,6 +159,10 @@ def test_the_wheel_depends_on_the_torch_it_was_built_with(wheel: Path) -> None:
         info = json.loads(archive.read("torch_topoopt/_build_info.json"))
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = archive.read(name).decode()
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/entry_points.txt"))
+        entry_points = archive.read(name).decode()
+    assert "[torch.backends]\ntopoopt = " in entry_points
+    assert "[torch.distributed.backends]\ntopoopt = " in entry_points
     series = ".".join(info["torch"].split(".")[:2])
     required = re.findall(r"^Requires-Dist: torch([<>=].*)$", metadata, re.MULTILINE)
     assert required == [f"=={series}.*"]

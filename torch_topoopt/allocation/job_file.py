@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch_topoopt.allocation.board_job import BoardJob
 from torch_topoopt.allocation.boards import MOST_BOARDS, SubMesh
+from torch_topoopt.plan.json_list import read_list
 
 _FORMS = 'an object with "name" and one of "shape" and "boards"'
 _FIELDS = {"name", "shape", "boards", "rows", "columns", "virtual"}  # the last follows from others
@@ -39,19 +39,6 @@ class JobFile:
             else:
                 running[job] = own
         return cls(tuple(asking), running)
-
-
-def read_list(name: str, path: str) -> list[Any]:
-    """The JSON list in a file. Raises ValueError in one line, beginning with `name`."""
-    try:
-        rows = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{name}: {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # of JSON, or of UTF-8
-        raise ValueError(f"{name}: {path} is not JSON: {error}") from None
-    if not isinstance(rows, list):
-        raise ValueError(f"{name}: {path} is not a JSON list")
-    return rows
 
 
 def _entry(where: str, row: object) -> tuple[BoardJob, SubMesh | None]:

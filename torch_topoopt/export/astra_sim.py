@@ -3,7 +3,8 @@
 Source: github.com/astra-sim/astra-sim, examples/system, examples/network and examples/run_scripts.
 Its analytical network knows rings, full meshes and switches; a plan's network as it is goes to
 ns-3, whose topology file is a line "nodes switches cables" and one "a b rate delay error" per
-cable. Numbers of cables between the same two servers are one cable of their rates' sum.
+cable. Numbers of cables between the same two servers are one cable of their rates' sum. ns-3
+aborts on a file without switches (github.com/astra-sim/astra-sim/issues/299), as ours are.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ _RUN = """\
 #   --remote-memory-configuration=memory.json --logical-topology-configuration=logical.json
 #   --comm-group-configuration=groups.json
 """
+_NO_SWITCHES = """\
+topology.txt has no switches: ASTRA-sim's ns-3 backend aborts on it ("We assume at least one NIC is
+alive"), because its hosts do not forward.
+"""
+_ANALYTICAL = "network.yml is for ASTRA-sim's analytical backend, which runs it.\n"
+_NEITHER = "Its analytical backend does not have this network either: there is no network.yml.\n"
 
 
 def configuration(plan: Plan) -> dict[str, str]:
@@ -75,6 +82,7 @@ def configuration(plan: Plan) -> dict[str, str]:
             f"bandwidth: [ {gbps / _GBYTE:.9g} ]  # GB/s\n"
             f"latency: [ {cluster.link_latency_s * 1e9:.9g} ]  # ns\n"
         )
+    files["limits.txt"] = _NO_SWITCHES + (_NEITHER if shape is None else _ANALYTICAL)
     return files
 
 

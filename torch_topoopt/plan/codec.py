@@ -22,6 +22,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
+from torch_topoopt.plan.file_kinds import wrong_kind
+
 
 class DocumentError(ValueError):
     """A document that cannot be read or is not valid; the message names field, value and remedy."""
@@ -387,6 +389,7 @@ class Document:
             text = Path(path).read_text(encoding="utf-8")
             return cls.from_json(text), text
         except UnicodeDecodeError:
-            raise DocumentError(f"{path}: not a text file") from None
+            problem = wrong_kind(path, cls.KIND) or "not a text file"
+            raise DocumentError(f"{path}: {problem}") from None
         except DocumentError as error:
-            raise DocumentError(f"{path}: {error}") from None
+            raise DocumentError(f"{path}: {wrong_kind(path, cls.KIND) or error}") from None

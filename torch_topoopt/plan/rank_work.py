@@ -11,6 +11,7 @@ from torch_topoopt.plan.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+MOST_KINDS = 24  # of operations in a RankWork, those that take most time
 _SLOWER = 1.1  # times the median of the others: a rank that is named
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.op_graph import MeasuredCost, Operand, Operator, OpGraph
+from torch_topoopt.plan.file_kinds import GZIP_FILE, KINETO_TRACE, wrong_content, wrong_kind
 from torch_topoopt.profile.profiling import ProfileError
 
 if TYPE_CHECKING:
@@ -85,10 +86,12 @@ def load_trace(path: str | os.PathLike[str], batch_size: int) -> OpGraph:
         text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
         document = json.loads(text)
     except (OSError, EOFError, ValueError) as error:
-        raise ProfileError(f"{path}: not a Kineto trace: {error}") from None
+        problem = wrong_kind(path, KINETO_TRACE, GZIP_FILE) or f"not a Kineto trace: {error}"
+        raise ProfileError(f"{path}: {problem}") from None
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):
-        raise ProfileError(f"{path}: not a Kineto trace: it has no list traceEvents")
+        problem = wrong_content(text, KINETO_TRACE)
+        raise ProfileError(f"{path}: {problem or 'not a Kineto trace: it has no list traceEvents'}")
     try:
         return _graph(events, Path(path).name.partition(".")[0], batch_size)
     except (KeyError, TypeError, AttributeError) as error:

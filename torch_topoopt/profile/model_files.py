@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from torch_topoopt.plan.file_kinds import wrong_kind
 from torch_topoopt.profile.tracing import (
     ProfileError,
     bags_of,
@@ -75,6 +76,8 @@ def _load_shipped(spec: str, size: str | None, batch_size: int | None) -> Loaded
     models: Any = importlib.import_module("torch_topoopt.models").MODELS
     name, _, suffix = spec.partition(":")
     if name not in models:
+        if problem := wrong_kind(spec, "Python file"):
+            raise ProfileError(f"model: {spec}: {problem}")
         raise ProfileError(
             f"model: {spec!r} is not one of {', '.join(models)}; a model of your own is "
             "path/to/file.py:callable"

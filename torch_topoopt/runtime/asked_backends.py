@@ -4,8 +4,9 @@ Under `topoopt run` every rank writes the requested backends to TOPOOPT_RUN_DIR,
 the end names a backend over which a script has trained beside the planned links.
 
 TOPOOPT_TAKE_OVER=gloo,nccl makes init_process_group and new_group open a "topoopt" group where the
-script names one of these backends, also in a list such as "cpu:gloo,cuda:nccl". It is for scripts
-and libraries that write a backend's name into their code. Nothing is taken over unless it is set.
+script names one of these backends, also in a list such as "cpu:gloo,cuda:nccl". "nccl" includes
+torch's other names of NCCL, such as nccl2. It is for scripts and libraries that write a backend's
+name into their code. Nothing is taken over unless it is set.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import sys
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 TAKE_OVER_VARIABLE = "TOPOOPT_TAKE_OVER"
-TAKEABLE = ("gloo", "nccl")
 FILE_PATTERN = "groups-rank*.json"
 
 
@@ -51,13 +52,31 @@ _asked = _Asked()
 _default: bool | None = None  # None: nothing is watched yet
 
 
+@functools.cache
+def replaceable_backends() -> tuple[str, ...]:
+    """gloo, and NCCL by every name that the installed torch has for it.
+
+    From 2.15 on torch lists its backends as entry points, nccl2 and nccl-lazy among them. torch is
+    not imported.
+    """
+    listed = metadata.entry_points(group="torch.distributed.backends")
+    nccl = {e.name for e in listed if e.name.startswith("nccl") and e.value.startswith("torch.")}
+    return ("gloo", "nccl", *sorted(nccl - {"nccl"}))
+
+
 def parse_take_over(text: str) -> tuple[str, ...]:
-    """The backends of a list like "gloo,nccl"; raises ValueError for any that is not TAKEABLE."""
+    """The backends of a list like "gloo,nccl"; raises ValueError for any other backend."""
     names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
     for name in names:
-        if name not in TAKEABLE:
-            raise ValueError(f"{name!r} is not one of {', '.join(TAKEABLE)}")
+        if name not in replaceable_backends():
+            raise ValueError(f"{name!r} is not one of {', '.join(replaceable_backends())}")
     return names
+
+
+def with_other_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """`names`; where "nccl" is one of them, with all names of NCCL."""
+    nccl = replaceable_backends()[1:] if "nccl" in names else ()
+    return tuple(dict.fromkeys((*names, *nccl)))
 
 
 def taken_over(backend: str, names: Collection[str], by: str) -> str:
@@ -126,7 +145,7 @@ def _default_taken_over(names: Collection[str], name: str) -> str | None:
 
 def _names() -> tuple[str, ...]:
     try:
-        return parse_take_over(os.environ.get(TAKE_OVER_VARIABLE, ""))
+        return with_other_names(parse_take_over(os.environ.get(TAKE_OVER_VARIABLE, "")))
     except ValueError as error:
         raise RuntimeError(f"{TAKE_OVER_VARIABLE}: {error}") from None
 

@@ -1,4 +1,9 @@
-"""Entry point of group `torch.backends`: runs at the end of `import torch`, and never raises."""
+"""The entry points by which torch finds the backend "topoopt".
+
+Group `torch.backends` (`register`) is read at the end of `import torch`, unless
+TORCH_DEVICE_BACKEND_AUTOLOAD=0. Group `torch.distributed.backends` (`register_named`) is read from
+torch 2.15 on, when a script names a backend that is not registered yet.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +14,32 @@ from torch_topoopt.runtime.versions import BuildMismatchError, check_build
 
 
 def register() -> None:
-    """Registers the backend "topoopt"; a failure is a warning, for torch must still import."""
+    """Registers the backend; a failure is a warning, because torch must still import."""
     try:
-        import torch
-
-        try:
-            check_build(torch.__version__)
-        except BuildMismatchError as error:
-            # The rest relies on parts of torch that another version may not have.
-            _refuse_groups(error)
-            raise
-        from torch_topoopt.runtime import backend, rank_errors
-
-        if not hasattr(backend, "register"):
-            # Its own `import torch` was the first of this process and has led here: at its end.
-            vars(backend)["after_import"] = register
-            return
-        rank_errors.record_uncaught()
-        backend.register()
-        backend.load_in_ranks()
+        register_named()
     except Exception as error:
         warnings.warn(f'torch_topoopt: backend "topoopt" is not available: {error}', stacklevel=2)
+
+
+def register_named() -> None:
+    """Registers the backend; raises whatever prevents it."""
+    import torch
+
+    try:
+        check_build(torch.__version__)
+    except BuildMismatchError as error:
+        # The rest relies on parts of torch that another version may not have.
+        _refuse_groups(error)
+        raise
+    from torch_topoopt.runtime import backend, rank_errors
+
+    if not hasattr(backend, "register"):
+        # Its own `import torch` was the first of this process and has led here: at its end.
+        vars(backend)["after_import"] = register
+        return
+    rank_errors.record_uncaught()
+    backend.register()
+    backend.load_in_ranks()
 
 
 def _refuse_groups(error: BuildMismatchError) -> None:

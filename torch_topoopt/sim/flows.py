@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt import _core
 from torch_topoopt.plan import limits
+from torch_topoopt.plan.file_kinds import FLOW_FILE, wrong_kind
 from torch_topoopt.sim.packet import run_packet_level
 
 if TYPE_CHECKING:
@@ -159,7 +160,12 @@ def run_flows(
 
 def read_flows(path: str) -> _core.FlowProgram:
     """Reads a file in the text format; raises ValueError with its name and the line number."""
-    program = _core.FlowProgram.read(path)
+    try:
+        program = _core.FlowProgram.read(path)
+    except ValueError as error:
+        if problem := wrong_kind(path, FLOW_FILE):
+            raise ValueError(f"{path}: {problem}") from None
+        raise error
     try:
         limits.check_items(program.nodes, "nodes", program.nodes, "nodes")
     except ValueError as error:

@@ -110,8 +110,8 @@ def test_people_see_tables_and_a_picture(
 @pytest.mark.parametrize(
     ("jobs", "message"),
     [
-        ("[", "jobs: .*jobs.json is not JSON"),
-        ({}, "jobs.json is not a JSON list"),
+        ("[", "jobs: .*jobs.json: not JSON"),
+        ({}, "jobs.json: not a JSON list"),
         ([3], r"jobs\[0\]: 3 is not an object with \"name\" and one of \"shape\" and \"boards\""),
         ([{"name": "a"}], r"jobs\[0\]: job a is not an object with"),
         ([{"name": "a", "shape": "1x1", "boards": 1}], r"jobs\[0\]: job a is not an object with"),

@@ -49,8 +49,8 @@ def test_dead_links_are_avoided(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("flows", "dead", "message"),
     [
-        ("[[0, 1]", [], "flows: .*flows.json is not JSON"),
-        ({"a": 1}, [], "flows.json is not a JSON list"),
+        ("[[0, 1]", [], "flows: .*flows.json: not JSON"),
+        ({"a": 1}, [], "flows.json: not a JSON list"),
         ([[0, 1], [0]], [], r"flows\[1\]: \[0\] is neither \[source, target\]"),
         ([[0, 1.5]], [], r"flows\[0\]"),
         ([[0, True]], [], r"flows\[0\]"),

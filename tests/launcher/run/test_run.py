@@ -108,6 +108,18 @@ PLACES = (
 )
 
 
+# The first two iterations reduce twice as much as the later ones.
+WARMING_UP = """
+import torch, torch.distributed as dist
+dist.init_process_group()
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+for i in range(6):
+    dist.all_reduce(torch.ones(400_000 if i < 2 else 200_000))
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
 @pytest.fixture
 def scripts(tmp_path: Path, ring_plan: Callable[..., Plan]) -> Path:
     """A folder with the scripts above and a hand-made plan for two servers."""
@@ -119,6 +131,7 @@ def scripts(tmp_path: Path, ring_plan: Callable[..., Plan]) -> Path:
         "train.py": TRAIN,
         "places.py": PLACES,
         "unguarded.py": UNGUARDED,
+        "warming_up.py": WARMING_UP,
     }.items():
         (tmp_path / name).write_text(text)
     ring_plan(2).save(tmp_path / "plan.json")
@@ -334,6 +347,21 @@ def _tensorboard_tags(folder: Path) -> dict[str, Any]:
     events.Reload()
     tags: dict[str, Any] = events.Tags()
     return tags
+
+
+@pytest.mark.parametrize(("traced", "difference"), [(2, 0.5), (3, 0.0)])
+def test_a_script_that_warms_up_is_explained_or_traced_later(
+    launcher: Any, scripts: Path, traced: int, difference: float
+) -> None:
+    done: Done = launcher.run(
+        *("run", "--servers", "2", "--bandwidth", "500Mbps", "--json"),
+        *("--trace-iterations", str(traced), "warming_up.py"),
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["iterations"]["link_bytes_difference"] == pytest.approx(difference)
+    found = "rank 0 called 800 kB in groups of 2 per iteration, and 1.6 MB in groups of 2 in the"
+    assert (found in done.stderr) == (traced == 2)
 
 
 def test_a_script_without_a_guard_is_traced_and_its_bytes_are_as_predicted(

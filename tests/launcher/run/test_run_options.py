@@ -46,6 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
             "name one with --model file.py:callable, or leave --measure out",
         ),
         ("--servers 4 --strategy-space full -m a.b", "strategy-space: needs the model, and a.b"),
+        ("--servers 4 --trace-iterations 1 script.py", "trace-iterations: 1 is not at least 2"),
         (
             "--servers 4 --trace-timeout 0 script.py",
             "trace-timeout: 0 is not above 0; ",
@@ -65,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ),
         ("--servers 4 --take-over mpi script.py", "--take-over: 'mpi' is not one of gloo, nccl"),
         ("--servers 4 broken.py", "broken.py, line 1: '(' was never closed"),
-        ("--servers 4", "required: training_script"),
+        ("--servers 4", "required: SCRIPT (see"),
         ("--servers 4 --degree 5 script.py", "degree: 5 ports per server cannot reach 3 other"),
         ("--servers 8 --degree 1 script.py", "degree: 1 port per server cannot connect 8 servers"),
         ("--servers 4 --bandwidth 200 script.py", "bandwidth: '200' has no unit; write 200Gbps"),
@@ -312,6 +313,50 @@ def test_an_option_after_the_script_belongs_to_the_script() -> None:
     assert options.torchrun.training_script_args == ["--json", "--degree", "x"]
     with pytest.raises(InputError, match="invalid int value"):
         run_options.parse(["--servers", "4", "--degree", "x", "script.py"])
+
+
+def _flags() -> list[str]:
+    """Options of `run` that no value follows, but for those that print help and end."""
+    return [
+        name
+        for action in run_options.make_parser()._actions
+        if action.nargs == 0 and action.dest not in ("help", "help_torchrun")
+        for name in action.option_strings
+    ]
+
+
+@pytest.mark.parametrize("flag", _flags())
+def test_after_every_flag_the_script_has_its_own_plan(flag: str) -> None:
+    own = ["--plan", "mine.json"]
+    words = ["--servers", "4", flag, "script.py", *own]
+    if flag in ("--measure", "--no-python", "--no_python"):  # this script is no model, no program
+        with pytest.raises(InputError, match=r"^(measure: needs|script.py: no such prog)"):
+            run_options.parse(words)
+        return
+    options = run_options.parse(words)
+    assert options.plan is None
+    assert options.torchrun.training_script_args == own
+
+
+def test_the_plan_is_found_between_options_of_torchrun() -> None:
+    own = ["--log-dir", "logs", "--plan", "plan.json", "--standalone"]
+    options = run_options.parse([*own, "script.py", "--plan", "mine.json"])
+    assert options.plan is not None
+    assert options.torchrun.training_script_args == ["--plan", "mine.json"]
+
+
+def test_torchrun_s_variables_are_read_before_the_script_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PET_MODULE", "1")
+    assert run_options.parse(["--servers", "4", "package.train"]).torchrun.module
+
+
+def test_help_torchrun_shows_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run_options.parse(["--help-torchrun"])
+    assert stop.value.code == 0
+    assert "--rdzv-backend" in capsys.readouterr().out
 
 
 def test_namespaces_without_root_are_refused_before_anything_starts(

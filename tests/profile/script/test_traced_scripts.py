@@ -29,6 +29,8 @@ RANKS = (
     ("OTHER_WORLD", 0, 2),
     ("ENDLESS", 0, 2),
     ("ACCUMULATING", 0, 4),
+    *(("OWN_STORE", rank, 2) for rank in range(2)),
+    *((name, 0, 2) for name in ("WAITING_FOR_A_RANK", "ASSERTING", "ASSERTING_IN_A_LIBRARY")),
     *((name, 0, 2) for name in ("NO_OPTIMIZER", "NO_GROUP", "GREEDY")),
 )
 ARGUMENTS = {"ACCUMULATING": ("--batches", "3")}
@@ -51,6 +53,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], d
     (folder / "package").mkdir()
     (folder / "package" / "__init__.py").touch()
     (folder / "package" / "train.py").write_text(training_scripts.DDP)
+    (folder / "package" / "library.py").write_text("def check(one):\n    assert one == 2\n")
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.chdir(folder)
     jobs.append(job(TrainingScript("package.train", module=True), World(4), 0, limits=PATIENT))
@@ -95,6 +98,16 @@ def test_a_module_is_run_as_after_python_m(answers: Answers) -> None:
 def test_gradients_that_are_summed_up_are_reduced_once_per_step(answers: Answers) -> None:
     calls = _last(answers, "ACCUMULATING", 0)
     assert _kinds(calls) == {("backward", "AllReduce", FLOAT * (16 * 16 + 16)): 1}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_store_of_the_script_s_own_waits_for_nobody(answers: Answers, rank: int) -> None:
+    calls = _last(answers, "OWN_STORE", rank)
+    assert _kinds(calls) == {("backward", "AllReduce", FLOAT * (16 * 16 + 16)): 1}
+
+
+def test_a_key_that_another_rank_would_set_is_missed_at_once(answers: Answers) -> None:
+    assert answers["WAITING_FOR_A_RANK", 0] == {"error": "DistStoreError: Wait timeout (line 4)"}
 
 
 def test_fsdp2_gathers_and_scatters_every_layer(answers: Answers) -> None:
@@ -167,11 +180,18 @@ def test_a_script_that_catches_everything_is_ended(answers: Answers) -> None:
     assert _kinds(_last(answers, "STUBBORN", 0)) == {("backward", "AllReduce", FLOAT * 6): 1}
 
 
+def test_an_error_without_words_names_the_line_that_raised_it(answers: Answers) -> None:
+    error = answers["ASSERTING_IN_A_LIBRARY", 0]["error"]
+    assert error.startswith("AssertionError: assert one == 2 in ")
+    assert error.endswith("/package/library.py:2 (line 3)")
+
+
 @pytest.mark.parametrize(
     ("name", "error"),
     [
         ("FAILING", "ValueError: no such data (line 3)"),
         ("EXITING", "it called sys.exit(3) after 0 optimizer steps; 2 iterations are needed"),
+        ("ASSERTING", "AssertionError: assert torch.cuda is None (line 3)"),
         ("SHORT", "it ended after 1 optimizer step; 2 iterations are needed"),
         (
             "ENDLESS",

@@ -98,6 +98,33 @@ for _ in range(2):
     other.step()
 """
 
+# A store of the script's own, given to init_process_group or not.
+OWN_STORE = """
+import datetime, os, torch, torch.distributed as dist
+from torch import nn
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+limit = datetime.timedelta(seconds=3)  # for the ranks that a trace does not have
+store = dist.TCPStore("127.0.0.1", 0, world, rank == 0, timeout=limit)
+assert isinstance(store, dist.TCPStore)
+store.set("key", "value")
+assert store.get("key") == b"value"
+met, rank_there, world_there = next(dist.rendezvous("env://", timeout=limit))
+assert (rank_there, world_there) == (rank, world)
+dist.init_process_group(store=dist.PrefixStore("mine", met), rank=rank, world_size=world)
+model = nn.parallel.DistributedDataParallel(nn.Linear(16, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(3):
+    model(torch.ones(4, 16)).sum().backward()
+    optimizer.step()
+"""
+WAITING_FOR_A_RANK = """
+import datetime, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, 2, True, timeout=datetime.timedelta(seconds=3))
+store.wait(["of rank 1"])
+"""
+ASSERTING = "import torch\n\nassert torch.cuda is None\n"
+ASSERTING_IN_A_LIBRARY = "from package import library\n\nlibrary.check(1)\n"
+
 FAILING = "import torch\n\nraise ValueError('no such data')\n"
 EXITING = "import sys\n\nsys.exit(3)\n"
 SHORT = f"{_START}\ntrain(nn.Linear(2, 2), torch.ones(1, 2), count=1)\n"

@@ -9,6 +9,7 @@ from torch_topoopt.fabric.cluster_file import strict_yaml
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.mlx_hostfile import cluster_of_hostfile, is_hostfile
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.file_kinds import CLUSTER_FILE, MLX_HOSTFILE, wrong_content
 
 if TYPE_CHECKING:
     import os
@@ -17,13 +18,24 @@ if TYPE_CHECKING:
 def load_cluster(path: str | os.PathLike[str]) -> ClusterFile:
     """Reads a cluster file, or an MLX hostfile; raises DocumentError prefixed with the path."""
     try:
-        value = strict_yaml.parse(Path(path).read_text(encoding="utf-8"))
-        if is_hostfile(value):
-            return cluster_of_hostfile(value, Path(path).stem)
-        return ClusterFile.from_value(value)
+        return cluster_of(Path(path).read_bytes(), Path(path).stem)
     except OSError as error:
         raise DocumentError(f"{path}: cannot read this cluster file: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DocumentError(f"{path}: not a text file") from None
     except DocumentError as error:
         raise DocumentError(f"{path}: {error}") from None
+
+
+def cluster_of(content: bytes, name: str) -> ClusterFile:
+    """The cluster of a file's content; `name` is that of a hostfile, which has none. Raises
+    DocumentError."""
+    try:
+        value = strict_yaml.parse(content.decode("utf-8"))
+        if is_hostfile(value):
+            return cluster_of_hostfile(value, name)
+        return ClusterFile.from_value(value)
+    except UnicodeDecodeError:
+        problem = wrong_content(content, CLUSTER_FILE) or "not a text file"
+        raise DocumentError(problem) from None
+    except DocumentError as error:
+        problem = wrong_content(content, CLUSTER_FILE, MLX_HOSTFILE) or str(error)
+        raise DocumentError(problem) from None

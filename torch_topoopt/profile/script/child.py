@@ -25,6 +25,7 @@ import signal
 import sys
 import time
 import traceback
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -266,8 +267,23 @@ def _write(result: Path, value: dict[str, Any]) -> None:
     partial.replace(result)
 
 
+class LoneStore(dist.HashStore):  # type: ignore[misc]
+    """The TCPStore of a script that is traced, which would wait for ranks that do not run.
+
+    A key that another rank would set is missed after a second, and not after minutes.
+    """
+
+    def __init__(self, host_name: str, port: int, *_: Any, **__: Any) -> None:
+        super().__init__()
+        self.host, self.port = host_name, port
+        self.set_timeout(timedelta(seconds=1))
+
+
 def _fake_process_groups(rank: int, world_size: int) -> None:
-    """Replaces init_process_group and new_group wherever PyTorch's modules have them."""
+    """Replaces init_process_group, new_group and TCPStore wherever PyTorch's modules have them.
+
+    torch.distributed.rendezvous makes its stores by that name, too.
+    """
     real_init, real_new = dist.init_process_group, dist.new_group
 
     @functools.wraps(real_init)
@@ -298,6 +314,7 @@ def _fake_process_groups(rank: int, world_size: int) -> None:
     replaced = (
         ("init_process_group", real_init, init_process_group),
         ("new_group", real_new, new_group),
+        ("TCPStore", dist.TCPStore, LoneStore),
     )
     for path, module in list(sys.modules.items()):
         if path.partition(".")[0] == "torch":
@@ -316,11 +333,18 @@ def _no_network(event: str, args: tuple[Any, ...]) -> None:
 
 def _one_line(error: BaseException, script: str) -> str:
     text = str(error).strip().splitlines()
-    line = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    line = type(error).__name__
+    if text:
+        line += f": {text[0]}"
+    elif frames:  # such as an assertion, whose condition says more than its name
+        line += f": {frames[-1].line}"
+        if frames[-1].filename != script:
+            line += f" in {'/'.join(Path(frames[-1].filename).parts[-3:])}:{frames[-1].lineno}"
     if error.__cause__ is not None:
         line += f", caused by {_one_line(error.__cause__, '')}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == script]
-    return f"{line} (line {frames[-1].lineno})" if frames else line
+    own = [frame for frame in frames if frame.filename == script]
+    return f"{line} (line {own[-1].lineno})" if own else line
 
 
 if __name__ == "__main__":

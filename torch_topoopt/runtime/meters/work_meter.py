@@ -18,7 +18,7 @@ import time
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_topoopt.plan.rank_work import OperationTimes, RankWork
+from torch_topoopt.plan.rank_work import MOST_KINDS, OperationTimes, RankWork
 from torch_topoopt.supervision.rank_paces import RankPace
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _LEFT_OUT = 2  # iterations, as IterationMeter leaves out
 _MOST = 20_000  # ends that are remembered: the last ones
-_MOST_KINDS = 24  # of operations, those that take most time
 _INTERVAL_S = 1.0
 
 log = logging.getLogger("torch_topoopt")
@@ -212,7 +211,7 @@ def _operations(
             begun = call.called_ns if call.started_ns is None else call.started_ns
             key = (call.name, ranks, call.bytes)
             seconds[key].append(max(0, call.completed_ns - begun) / 1e9)
-    most = sorted(seconds.items(), key=lambda item: -sum(item[1]))[:_MOST_KINDS]
+    most = sorted(seconds.items(), key=lambda item: -sum(item[1]))[:MOST_KINDS]
     return tuple(
         OperationTimes(*key, len(times) / iterations, sum(times) / len(times))
         for key, times in most

@@ -1,0 +1,228 @@
+"""Names a file that was given to the wrong reader: what it is, and which command reads it.
+
+All readers of files that users name call `wrong_kind` when they refuse one, before they say which
+field is wrong. Only shapes are compared: a file of the right kind with a wrong field is left to
+its reader.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+CLUSTER_FILE = "cluster file"
+MLX_HOSTFILE = "MLX hostfile"
+FLOW_FILE = "file of flows"
+KINETO_TRACE = "Kineto trace"
+MSCCL_ALGORITHM = "MSCCL algorithm"
+GZIP_FILE = "gzip file"
+
+_HEAD_BYTES = 1 << 16  # enough for the root of XML, and for the first lines of text
+_NOTHING = "no command reads it"
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of file; `readers` says which commands read it."""
+
+    name: str
+    readers: str
+    description: str = ""  # in place of the name, for other programs' files
+
+    @property
+    def described(self) -> str:
+        return self.description or _with_article(self.name)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A kind whose JSON is an object with these fields."""
+
+    kind: FileKind
+    fields: frozenset[str]
+
+
+def _own(name: str, fields: str, readers: str) -> _Shape:
+    return _Shape(FileKind(name, readers), frozenset(fields.split()))
+
+
+def _foreign(description: str, fields: str, readers: str = _NOTHING) -> _Shape:
+    return _Shape(FileKind("", readers, description), frozenset(fields.split()))
+
+
+# The first shape that fits counts. Names are the KIND of the documents.
+_OBJECTS = (
+    _own(
+        "Plan",
+        "cluster network strategy",
+        "`topoopt run --plan`, `simulate`, `report`, `export` and `diff` read it",
+    ),
+    _own("OpGraph", "batch_size operators", "`topoopt plan` and `compare` read it"),
+    _own("Strategy", "servers strategy", "`topoopt plan --strategy` reads it"),
+    _own("CostTable", "device costs", "`topoopt plan --costs` reads it"),
+    _own("CommunicationTrace", "world_size calls", "`topoopt report` reads it in its run folder"),
+    _own("Demand", "version groups", "`topoopt topology --demand` reads it"),
+    _own("Demand", "version pairs", "`topoopt topology --demand` reads it"),
+    _own("Wiring", "fabric plan_digest", "`topoopt nccl-env --wiring` reads it"),
+    _own("SharedCluster", "cluster architectures", "`topoopt simulate --jobs` reads it"),
+    _own("document of routed jobs", "tors spines", "`topoopt simulate --routed-jobs` reads it"),
+    _own(
+        "network file",
+        "switches hosts links",
+        "`topoopt controller`, `probe` and `fabric up` read it as --network",
+    ),
+    _own("Snapshot", "switch circuits", "`topoopt fabric restore` reads its folder"),
+    _own("all-to-all schedule", "topologies chunks", _NOTHING),
+    _own("collective timeline", "collective pieces moves", _NOTHING),
+    _Shape(
+        FileKind(
+            KINETO_TRACE,
+            "`topoopt profile --from-trace` reads it",
+            "a trace of PyTorch's profiler (Kineto)",
+        ),
+        frozenset({"traceEvents", "schemaVersion"}),
+    ),
+    _foreign("a trace for Perfetto", "traceEvents", "ui.perfetto.dev shows it"),
+    _foreign(
+        "a PyTorch execution trace",
+        "schema nodes",
+        f"{_NOTHING}; `topoopt profile --from-trace` reads the profiler's Kineto trace",
+    ),
+    _foreign(
+        "a Hugging Face model configuration",
+        "model_type",
+        f"{_NOTHING}; name the model as FILE.py:FUNCTION",
+    ),
+    _foreign(
+        "a Hugging Face model configuration",
+        "architectures transformers_version",
+        f"{_NOTHING}; name the model as FILE.py:FUNCTION",
+    ),
+    _foreign("a list of peers for exo", "peers"),
+)
+
+_CLUSTER = FileKind(CLUSTER_FILE, "`topoopt run`, `doctor` and others read it as --cluster")
+_HOSTFILE = FileKind(MLX_HOSTFILE, "`topoopt discover --hostfile` and --cluster read it")
+_FLOWS = FileKind(FLOW_FILE, "`topoopt simulate --flows` reads it")
+
+_XML_ROOTS = {
+    "algo": FileKind(MSCCL_ALGORITHM, "`topoopt export --check` reads it"),
+    "system": FileKind("", _NOTHING, "a topology of NCCL (NCCL_TOPO_FILE)"),
+    "graphs": FileKind("", _NOTHING, "a file of NCCL's graphs (NCCL_GRAPH_FILE)"),
+    "platform": FileKind("", _NOTHING, "a platform of SimGrid"),
+    "graphml": FileKind("", _NOTHING, "a graph in GraphML"),
+}
+_OTHER_XML = FileKind("", _NOTHING, "XML of another program")
+
+_MAGIC = {
+    b"\x1f\x8b": FileKind(GZIP_FILE, "`topoopt profile --from-trace` reads Kineto traces so"),
+    b"PK\x03\x04": FileKind("", _NOTHING, "a zip archive, such as a checkpoint of torch.save"),
+}
+
+# expected kind: how to get one
+_SOURCES = {
+    "Plan": "`topoopt plan` writes one",
+    "OpGraph": "`topoopt profile MODEL -o FILE` writes one",
+    "Demand": "`topoopt profile --output-demand` writes one",
+    "CostTable": "`topoopt profile --output-costs` writes one",
+    CLUSTER_FILE: "`topoopt discover` writes one",
+    FLOW_FILE: "docs/planning/simulators.md has the format",
+    KINETO_TRACE: "torch.profiler's export_chrome_trace writes one",
+}
+
+
+def wrong_kind(path: str | os.PathLike[str], *expected: str) -> str:
+    """What the file at `path` is, where it is recognised and of none of the kinds `expected`.
+
+    In one line, with the command that reads it; else "".
+    """
+    if not Path(path).is_file():  # a pipe cannot be read twice
+        return ""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            rest = file.read() if head.lstrip()[:1] in (b"{", b"[") else b""
+    except OSError:
+        return ""
+    return wrong_content(head + rest, *expected)
+
+
+def wrong_content(data: bytes, *expected: str) -> str:
+    """As `wrong_kind`, for the content of a file."""
+    kind = kind_of(data)
+    if kind is None or kind.name in expected:
+        return ""
+    source = f" ({_SOURCES[expected[0]]})" if expected[0] in _SOURCES else ""
+    return (
+        f"expected {_with_article(expected[0])}{source}, but this is {kind.described}; "
+        f"{kind.readers}"
+    )
+
+
+def kind_of(data: bytes) -> FileKind | None:
+    """The kind of a file by its content; None where it is not recognised."""
+    for magic, kind in _MAGIC.items():
+        if data.startswith(magic):
+            return kind
+    text = data.decode("utf-8", errors="replace").lstrip("\ufeff \t\r\n")
+    if text.startswith("<"):
+        root = re.search(r"<([A-Za-z_][\w.:-]*)", re.sub(r"<!--.*?-->", "", text, flags=re.S))
+        return None if root is None else _XML_ROOTS.get(root[1], _OTHER_XML)
+    if text.startswith(("{", "[")):
+        try:
+            return _kind_of_json(json.loads(text))
+        except (ValueError, RecursionError):
+            return None
+    if re.search(r"^servers:[ \t]*(#.*)?\n\s*- ", text, re.M):
+        return _CLUSTER
+    if re.search(r"^nodes\s+\d+\s+hosts\s+\d+", text, re.M):
+        return _FLOWS
+    return None
+
+
+def _kind_of_json(value: Any) -> FileKind | None:
+    if isinstance(value, list):
+        return _kind_of_list(value)
+    for shape in _OBJECTS:
+        if shape.fields <= value.keys():
+            return shape.kind
+    if _all(value.get("hosts"), _has_ssh):
+        return _HOSTFILE
+    if _all(value.get("servers"), lambda server: isinstance(server, dict)):
+        return _CLUSTER
+    return None
+
+
+def _kind_of_list(value: list[Any]) -> FileKind | None:
+    if _all(value, _has_ssh):
+        return _HOSTFILE
+    if _all(value, _is_address) or _all(value, lambda row: _all(row, _is_address)):
+        return FileKind("", _NOTHING, "a list of addresses for MLX's ring (MLX_HOSTFILE)")
+    if _all(value, lambda row: _all(row, lambda name: name is None or isinstance(name, str))):
+        return FileKind("", _NOTHING, "a list of RDMA devices for MLX's jaccl (MLX_IBV_DEVICES)")
+    return None
+
+
+def _all(value: object, holds: Callable[[Any], bool]) -> bool:
+    """Whether this is a list, not empty, and `holds` of every element."""
+    return isinstance(value, list) and bool(value) and all(map(holds, value))
+
+
+def _has_ssh(value: object) -> bool:
+    return isinstance(value, dict) and "ssh" in value
+
+
+def _is_address(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"\S+:\d+", value) is not None
+
+
+def _with_article(name: str) -> str:
+    vowel = name[0] in "AEIOaeio" or name.startswith("M")  # MLX, MSCCL
+    return f"{'an' if vowel else 'a'} {name}"
