@@ -176,7 +176,7 @@ def test_an_address_that_two_have_is_taken_from_the_wrong_one(site: Site) -> Non
     assert finding.check == "duplicate"
     assert finding.server == "h2"
     assert "has the address 10.77.0.1, which h0 (p0) has, too" in finding.what
-    assert finding.repair == ("ip address flush dev p0 to 10.77.0.1/32",)
+    assert finding.repair == ("ip address flush dev p0 to 10.77.0.1",)
 
 
 def test_docker_bridges_may_have_one_address_on_all_hosts(site: Site) -> None:

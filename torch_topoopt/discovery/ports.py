@@ -26,7 +26,7 @@ _ARPHRD_ETHER = 1
 class PortFacts:
     """An interface that is up. `mtu` in bytes; `physical_port` as hardware.py says.
 
-    `addresses` have their prefix lengths: IPv4, or where it has none, its link-local IPv6 address.
+    `addresses` have their prefix lengths: IPv4, or where it has none, IPv6 (interfaces.py).
     """
 
     interface: str
@@ -46,7 +46,7 @@ def list_ports() -> list[PortFacts]:
     """All interfaces of this network namespace that are up, loopback left out, by index."""
     addresses: dict[str, list[str]] = {}
     for found in interfaces.list_interfaces():
-        addresses.setdefault(found.name, []).append(f"{found.address}/{found.prefix_length}")
+        addresses.setdefault(found.name, []).append(found.with_prefix)
     ports = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for _, name in sorted(socket.if_nameindex()):
