@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +18,7 @@ from torch_topoopt.fabric.cluster_file.load import load_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 LIMIT_S = limit_s(90.0)  # of one verb on all hosts
 PORT = "29511"

@@ -10,8 +10,6 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.driver import FabricError
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -99,7 +97,7 @@ def neighbour_macs(interface: str) -> set[str]:
 
 
 def _dump(asked: int, answered: int, request: bytes) -> Iterator[bytes]:
-    """The bodies of the kernel's messages of kind `answered`."""
+    """The bodies of the kernel's messages of kind `answered`; raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
         size = _HEADER.size + len(request)
         netlink.send(_HEADER.pack(size, asked, _NLM_F_REQUEST_DUMP, 1, 0) + request)
@@ -110,7 +108,7 @@ def _dump(asked: int, answered: int, request: bytes) -> Iterator[bytes]:
                 if kind == _NLMSG_DONE:
                     return
                 if kind == _NLMSG_ERROR:
-                    raise FabricError("the kernel does not list the addresses of this machine")
+                    raise OSError("the kernel does not list this machine's addresses and links")
                 if kind == answered:
                     yield data[_HEADER.size : size]
                 data = data[_aligned(size) :]

@@ -31,6 +31,8 @@ _TOPOOPT = (sys.executable, "-m", "torch_topoopt.launcher.main")
 _SSH = """\
 #!/bin/sh
 # Stands for ssh: takes an address and a command, and runs that on the host.
+[ "$1" = -- ] || exit 250
+shift
 case "$1" in
 {hosts}
 *) echo "ssh: connect to host $1: No route to host" >&2; exit 255 ;;

@@ -5,7 +5,6 @@ Port 1 of a host is cabled to port 0 of the next one, in a ring; two hosts have 
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from support.fabric.cabled_machines import Machines
 from support.plain_namespaces import End, ip, run, up
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
