@@ -122,6 +122,13 @@ def test_it_is_saved_and_loaded(tmp_path: Path) -> None:
         ("name: lab\n", "name: lab\nname: lib\n", "name: given twice in one object (line 3)"),
         ("name: lab\n", "nam: lab\n", "nam: unknown field (known: version, name, servers"),
         ("    management: 10.200.0.1\n", "", "servers[0].management: missing field"),
+        (
+            "management: 10.200.0.1",
+            'management: "-oProxyCommand=touch hacked"',
+            "servers[0].management: '-oProxyCommand=touch hacked' is not the name or address of a",
+        ),
+        ("interface: enp3s0", "interface: -n", "servers[0].ports[1].interface: '-n' is not the"),
+        ("interface: enp3s0", "interface: a/b", "servers[0].ports[1].interface: 'a/b' is not"),
         ("accelerators: 2", "accelerators: 0", "servers[0].accelerators: 0 is not at least 1"),
         ("accelerators: 2", "accelerators: true", "servers[0].accelerators: expected a whole num"),
         ("10.201.0.6/30", "10.201.0.6", "servers[0].ports[1].address: '10.201.0.6' is not an add"),
