@@ -11,7 +11,7 @@ from support.device_tree import Function, add_card, add_spark
 from support.fabric.real_hosts import cluster_of
 from support.sites import changed, changed_interface, healthy
 
-from torch_topoopt.discovery.hardware import SYSFS_VARIABLE, physical_port
+from torch_topoopt.fabric.hardware import SYSFS_VARIABLE, physical_port
 from torch_topoopt.doctor.diagnosis import diagnose
 from torch_topoopt.doctor.facts import (
     CardFacts,

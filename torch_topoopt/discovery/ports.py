@@ -12,7 +12,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from torch_topoopt.discovery import hardware, interfaces
+from torch_topoopt.discovery import interfaces
+from torch_topoopt.fabric import hardware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,7 @@ _ARPHRD_ETHER = 1
 
 @dataclass(frozen=True)
 class PortFacts:
-    """An interface that is up. `mtu` in bytes; `physical_port` as hardware.py says.
+    """An interface that is up. `mtu` in bytes; `physical_port` as fabric/hardware.py says.
 
     `addresses` have their prefix lengths: IPv4, or where it has none, IPv6 (interfaces.py).
     """

@@ -110,7 +110,7 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
             raise FabricError(
                 f"cable {label}: both ends receive each other's announcements, but "
                 f"{addresses[0]} does not reach {addresses[1]} by TCP; look at the firewalls and "
-                "routes of both hosts"
+                f"routes of both hosts{_shared_subnet(hosts, (a, b))}"
             )
         mtus = [hosts[host].port(interface).mtu for host, interface in (a, b)]
         if mtus[0] != mtus[1]:
@@ -123,6 +123,21 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
             )
     cluster = _cluster(name, names, hosts, addressed)
     return Survey(cluster, tuple(remarks))
+
+
+def _shared_subnet(hosts: Sequence[AgentReport], ends: tuple[End, End]) -> str:
+    """What else may be wrong where functions of one port have addresses of one IPv4 subnet."""
+    for host, interface in ends:
+        own = hosts[host].port(interface)
+        for other in hosts[host].ports:
+            function = other is not own and None is not other.physical_port == own.physical_port
+            if function and common_subnet(own, other):
+                return (
+                    f"; {interface} and {other.interface} are in one subnet and answer ARP for "
+                    "each other: set net.ipv4.conf.all.arp_ignore=1 and arp_announce=2 on all "
+                    "hosts, or give each function a subnet of its own"
+                )
+    return ""
 
 
 def server_names(nodes: Sequence[str], given: Sequence[str] = ()) -> list[str]:

@@ -98,7 +98,7 @@ class CardFacts:
 
     `pcie_gbps`: what its PCIe link carries each way without the overhead of packets, `pcie_text`
     that in PCIe's words; `pcie_best_gbps` what card and slot could carry. `slot`: functions of one
-    share that link. `physical_port`: functions of one share its rate (discovery/hardware.py).
+    share that link. `physical_port`: functions of one share its rate (fabric/hardware.py).
     `pfc`: priorities with priority flow control; `pause`: whether pause frames are sent and heeded;
     `ecn`: whether RoCE reacts to marks.
     """

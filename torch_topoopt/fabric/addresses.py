@@ -12,6 +12,7 @@ import socket
 from typing import Any
 
 from torch_topoopt.fabric import netlink
+from torch_topoopt.fabric.hardware import physical_port
 
 PortIP = ipaddress.IPv4Address | ipaddress.IPv6Address
 PortNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -113,8 +114,10 @@ def far_endpoint(address: str, tcp_port: int, near: str) -> tuple[Any, ...]:
 def stay_on_cable(connection: socket.socket, address: str, interface: str | None) -> None:
     """Binds a socket to `interface`, which has `address`, where a route may lead to another one.
 
-    That is so where another interface of this host is in the same subnet: all cables in one subnet,
-    and self-assigned addresses (169.254.x.y). An IPv6 zone says the interface by itself.
+    That is so where an interface of another port of this host is in the same subnet: all cables in
+    one subnet, and self-assigned addresses (169.254.x.y). Functions of one port share their cable,
+    and answer ARP for each other, so what is for one may arrive at another. An IPv6 zone says the
+    interface by itself.
     """
     if interface is None or zone_of(address) is not None:
         return
@@ -123,7 +126,7 @@ def stay_on_cable(connection: socket.socket, address: str, interface: str | None
 
 
 def subnet_is_shared(address: str, interface: str) -> bool:
-    """Whether another interface of this host has an address in the subnet of `address`."""
+    """Whether another port of this host has an address in the subnet of `address`."""
     ip = ipaddress.ip_address(address)
     listed = netlink.addresses(family_of(address))
     networks = [
@@ -131,11 +134,11 @@ def subnet_is_shared(address: str, interface: str) -> bool:
         for one in listed
     ]
     own = [network for name, network in networks if name == interface and ip in network]
-    return any(
-        name != interface and network.overlaps(subnet)
-        for subnet in own
-        for name, network in networks
-    )
+    others = {
+        name for name, network in networks if name != interface and any(map(network.overlaps, own))
+    }
+    port = physical_port(interface) if others else None
+    return any(port is None or physical_port(other) != port for other in others)
 
 
 def _index(zone: str) -> int:

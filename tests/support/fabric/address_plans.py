@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from support.device_tree import SPARK_PORTS
 from support.fabric.cabled_machines import Machines
 from support.plain_namespaces import End, ip, run, up
 
@@ -124,6 +125,18 @@ def ssh_over_a_cable(namespaces: Namespaces, folder: Path) -> Cluster:
     return Cluster(machines, cables, notes=1)
 
 
+def two_functions(namespaces: Namespaces, folder: Path) -> Cluster:
+    """Two Sparks and one cable: both functions of a port in one subnet, on one wire."""
+    machines = Machines.make(namespaces, folder, _names(2))
+    near, far = SPARK_PORTS
+    machines.cable((0, near), (1, far), RATE)
+    cables = tuple(((0, a), (1, b)) for a, b in zip(near, far, strict=True))
+    _addressed(machines, cables, f"{namespaces.network}.9.{{every}}/24")
+    machines.wait()
+    machines.write_spark_trees()
+    return Cluster(machines, cables, notes=1)
+
+
 def containers(namespaces: Namespaces, folder: Path) -> Cluster:
     """Bridges of Docker and libvirt on every host, with the same addresses, and one guest each."""
     made = cable_subnets(namespaces, folder)
@@ -150,6 +163,7 @@ PLANS: dict[str, Callable[[Namespaces, Path], Cluster]] = {
         ipv6_only,
         loopback_routes,
         ssh_over_a_cable,
+        two_functions,
         containers,
     )
 }
