@@ -155,6 +155,7 @@ def check_without_plan(cluster: Cluster) -> None:
     check_ports(cluster, "plain")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_every_verb_works_on_every_plan_of_addresses(
     plan: str, namespaces: Namespaces, tmp_path: Path

@@ -15,10 +15,10 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_topoopt.fabric.hardware import physical_port
 from torch_topoopt.fabric import netlink
 from torch_topoopt.fabric.addresses import is_ipv6, is_link_local, share_subnet
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.hardware import physical_port
 
 INTERFACES_VARIABLE = "TOPOOPT_INTERFACES"
 
@@ -33,8 +33,8 @@ _UNKNOWN_MBPS = 0xFFFFFFFF
 class Interface:
     """An interface that can carry traffic. `gbps` is None where the kernel does not know it.
 
-    `physical_port`: equal for the functions of one port of one card (fabric/hardware.py), which share its
-    rate; None where it is not known.
+    `physical_port`: equal for the functions of one port of one card (fabric/hardware.py), which
+    share its rate; None where it is not known.
     """
 
     name: str
