@@ -114,7 +114,7 @@ def _read_server(value: object, path: str) -> ServerEntry:
     fields = Fields(value, path, ("name", "management", "accelerators", "host", "ports"))
     return ServerEntry(
         name=fields.text("name"),
-        management=fields.text("management"),
+        management=canonical(fields.text("management")),
         accelerators=fields.integer("accelerators", 1),
         host=fields.optional_text("host"),
         ports=fields.list("ports", _read_port),
