@@ -50,7 +50,8 @@ _EXAMPLES = """\
   topoopt cluster submit --cluster lab.yaml --servers 2 --degree 1 --model none --launch program \\
       ./with_mpirun.sh"""
 
-_SSH = "ssh -tt -o BatchMode=yes {management}"  # -tt: what runs there ends with the connection
+# -tt: what runs there ends with the connection
+_SSH = "ssh -tt -o BatchMode=yes -- {management}"
 
 
 def make_parser() -> argparse.ArgumentParser:

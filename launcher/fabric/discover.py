@@ -96,7 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
         default="",
         metavar="LIST",
         help="prefixes of names of interfaces to look at, such as enp,ib; ^docker,virbr: all but "
-        "these (default: all but the one by which the host was reached)",
+        "these (default: all; the network by which a host was reached only by its whole name)",
     )
     options.add_argument(
         "--listen-seconds",
@@ -141,7 +141,10 @@ def _add_agent(options: argparse.ArgumentParser) -> None:
     token.add_argument("--token-file", metavar="FILE", help="file of mode 600 that holds it")
     agent = options.add_argument_group("agent")
     agent.add_argument(
-        "--bind", default="0.0.0.0", metavar="ADDRESS", help="where to listen (default: everywhere)"
+        "--bind",
+        default="0.0.0.0",
+        metavar="ADDRESS",
+        help="where to listen (default: at every IPv4 address; ::, at every IPv6 address, too)",
     )
     agent.add_argument(
         "--port",
@@ -207,16 +210,18 @@ def _token(arguments: argparse.Namespace) -> Password:
 
 def _run_agent(arguments: argparse.Namespace) -> None:
     from torch_topoopt.discovery.agent import Agent, Channel, serve_tcp
+    from torch_topoopt.fabric.addresses import family_of, is_ipv6
     from torch_topoopt.fabric.links import LISTEN_QUEUE
 
     if arguments.stdio:
         # sshd says by which of its addresses it was reached: client, its port, server, its port
         reached = os.environ.get("SSH_CONNECTION", "").split()
         streams = (sys.stdin.buffer, sys.stdout.buffer)
-        Agent(reached[2] if len(reached) == 4 else "").serve(Channel(*streams, "the survey"))
+        client, management = (reached[0], reached[2]) if len(reached) == 4 else ("", "")
+        Agent(management, client).serve(Channel(*streams, "the survey"))
         return
     token = _token(arguments)
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+    with socket.socket(family_of(arguments.bind), socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((arguments.bind, arguments.port))
@@ -224,8 +229,9 @@ def _run_agent(arguments: argparse.Namespace) -> None:
         except (OSError, OverflowError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise InputError(f"bind: {arguments.bind} port {arguments.port}: {reason}") from None
-        address, port = listener.getsockname()
-        print(f"agent of {os.uname().nodename}: listening at {address}:{port}", flush=True)
+        address, port = listener.getsockname()[:2]
+        shown = f"[{address}]" if is_ipv6(address) else address
+        print(f"agent of {os.uname().nodename}: listening at {shown}:{port}", flush=True)
         serve_tcp(listener, token, discover_agents.LIMIT_S)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
+import shlex
 import socket
 import subprocess
 import tempfile
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING
 
 from torch_topoopt.discovery.agent import Channel, meet
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.ssh import DEFAULT_SSH, ssh_command
 from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,24 +25,18 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 29501
 CONNECT_S = 10.0
+_ENDING_S = 1.0  # for an ssh whose connection broke to end, with its reason
 LIMIT_S = 120.0  # for a whole survey; a host that does not answer must not block the command
 
 
 @contextmanager
 def listening_agents(addresses: Sequence[str], token: Password) -> Iterator[list[Channel]]:
     """Channels to agents at `addresses` (host or host:port), once both sides know the token."""
+    targets = [split_address(address) for address in addresses]
     with ExitStack() as stack:
+        connections = stack.enter_context(_connected(addresses, targets))
         channels = []
-        for address in addresses:
-            host, port = split_address(address)
-            try:
-                connection = socket.create_connection((host, port), timeout=CONNECT_S)
-            except OSError as error:
-                raise FabricError(
-                    f"{address}: no agent answers at {host} TCP port {port} "
-                    f"({error.strerror or error}); run `topoopt discover --agent` there"
-                ) from None
-            stack.enter_context(connection)
+        for (host, _), connection in zip(targets, connections, strict=True):
             connection.settimeout(LIMIT_S)
             stream = stack.enter_context(connection.makefile("rwb"))
             channel = Channel(stream, stream, host)
@@ -46,39 +45,89 @@ def listening_agents(addresses: Sequence[str], token: Password) -> Iterator[list
         yield channels
 
 
+@contextmanager
+def _connected(
+    addresses: Sequence[str], targets: Sequence[tuple[str, int]]
+) -> Iterator[list[socket.socket]]:
+    """Connections to all `targets`; raises FabricError naming all that do not answer."""
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(len(targets)) as workers:
+            tried = [workers.submit(socket.create_connection, t, CONNECT_S) for t in targets]
+        connections, errors = [], []
+        for address, (host, port), attempt in zip(addresses, targets, tried, strict=True):
+            try:
+                connections.append(stack.enter_context(attempt.result()))
+            except OSError as error:
+                errors.append(
+                    f"{address}: no agent answers at {host} TCP port {port} "
+                    f"({error.strerror or error})"
+                )
+        if errors:
+            raise FabricError(f"{'; '.join(errors)}; run `topoopt discover --agent` there")
+        yield connections
+
+
 def split_address(text: str) -> tuple[str, int]:
-    """ "10.0.0.1:4711" -> its parts, with the default port if there is none; raises InputError."""
-    host, colon, port = text.partition(":")
-    if not host or (colon and not port.isdecimal()) or not 0 < int(port or DEFAULT_PORT) < 65536:
-        raise InputError(f"agents: {text!r} is not an address or address:port")
+    """ "10.0.0.1:4711" -> its parts, with the default port if there is none; raises InputError.
+
+    An IPv6 address with a port is in brackets: [fd00::1]:4711.
+    """
+    if _is_ipv6(text):
+        return text, DEFAULT_PORT
+    bracketed = text.startswith("[")
+    host, colon, port = text.partition("]:" if bracketed else ":")
+    host = host.removeprefix("[").removesuffix("]")
+    known = _is_ipv6(host) if bracketed else bool(host)
+    if not known or (colon and not port.isdecimal()) or not 0 < int(port or 1) < 65536:
+        raise InputError(
+            f"agents: {text!r} is not an address or address:port (IPv6 with a port: [fd00::1]:4711)"
+        )
     return host, int(port or DEFAULT_PORT)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 @contextmanager
 def ssh_agents(hosts: Sequence[str], command: str) -> Iterator[list[Channel]]:
-    """Channels to agents that ssh starts, without passwords, and that end with this block."""
-    for host in hosts:
-        if host.startswith("-"):
-            raise InputError(f"ssh: {host!r} is not a host")
+    """Channels to agents that ssh starts, without passwords, and that end with this block.
+
+    Where one fails, raises FabricError with the reasons of all whose ssh has failed.
+    """
+    try:
+        started_by = [_ssh(host, command) for host in hosts]
+    except ValueError as error:
+        raise InputError(f"ssh: {error}") from None
     with ExitStack() as stack:
-        started = [stack.enter_context(_SshAgent(host, command)) for host in hosts]
+        started = [
+            stack.enter_context(_SshAgent(host, arguments))
+            for host, arguments in zip(hosts, started_by, strict=True)
+        ]
         try:
             yield [agent.channel for agent in started]
         except FabricError as error:
-            for agent in started:
-                if reason := agent.failure():
-                    raise FabricError(reason) from None
-            raise error from None
+            deadline = time.monotonic() + _ENDING_S
+            reasons = [reason for agent in started if (reason := agent.failure(deadline))]
+            raise FabricError("; ".join(reasons) or str(error)) from None
+
+
+def _ssh(host: str, command: str) -> list[str]:
+    ssh = [*shlex.split(DEFAULT_SSH), "-T"]
+    return ssh_command(ssh, host, f"{command} discover --agent --stdio")
 
 
 class _SshAgent:
-    def __init__(self, host: str, command: str) -> None:
+    def __init__(self, host: str, arguments: list[str]) -> None:
         self._host = host
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the agent
-        arguments = ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S:.0f}"]
         try:
             self._process = subprocess.Popen(
-                [*arguments, "--", host, f"{command} discover --agent --stdio"],
+                arguments,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -105,10 +154,10 @@ class _SshAgent:
             self._process.wait()
         self._errors.close()
 
-    def failure(self) -> str:
-        """Why this ssh has failed; "" if it has not."""
+    def failure(self, deadline: float) -> str:
+        """Why this ssh has failed by then; "" if it has not."""
         try:
-            status = self._process.wait(timeout=1)
+            status = self._process.wait(timeout=max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             return ""
         if status == 0:

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.own_command import own_command
+from torch_topoopt.fabric.ssh import DEFAULT_SSH
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.fabric import doctor_report
@@ -64,9 +65,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     options.add_argument(
         "--ssh-command",
-        default="ssh -o BatchMode=yes -o ConnectTimeout=10",
+        default=DEFAULT_SSH,
         metavar="COMMAND",
-        help="how to reach a host; its management address and a command follow "
+        help="how to reach a host; --, its management address and a command follow "
         "(default: %(default)s)",
     )
     options.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,29 @@ def test_much_slower_interfaces_are_left_out_where_the_others_connect_all() -> N
     assert line == (
         "4 servers, 1 rank each; 4 TCP connections over nic1, nic2, nic3, nic4; "
         "ring node0 - node1 - node2 - node3 and 1 more ring; much slower, so not used: switch"
+    )
+
+
+def test_ends_of_a_cable_in_different_subnets_are_named() -> None:
+    servers = make_servers(3, [], switch_gbps=10.0)
+    for number, address in ((0, "1.1.1.1"), (1, "2.2.2.2")):
+        end = Interface("p0", address, 24, 100.0, False, False)
+        servers[number] = with_interface(servers[number], end)
+    bridge = Interface("docker0", "172.17.0.1", 16, None, False, False)
+    servers = [with_interface(server, bridge) for server in servers]
+    plan, wiring = plan_of(servers)
+    line = describe_choice(servers, plan, wiring)
+    assert "p0 of node0 (1.1.1.1/24), p0 of node1 (2.2.2.2/24)" in line
+    assert "docker0" not in line
+    servers[1] = replace(servers[1], interfaces=servers[1].interfaces[:1], tcp_ports=(5000,))
+    plan, wiring = plan_of(servers)
+    assert "1.1.1.1" not in describe_choice(servers, plan, wiring), "it may be of another network"
+
+
+def with_interface(server: Server, more: Interface) -> Server:
+    interfaces = (*server.interfaces, more)
+    return replace(
+        server, interfaces=interfaces, tcp_ports=tuple(range(5000, 5000 + len(interfaces)))
     )
 
 

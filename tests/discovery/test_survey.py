@@ -10,12 +10,14 @@ import pytest
 from support.limits import limit_s
 
 from torch_topoopt.discovery import survey as survey_module
-from torch_topoopt.discovery.agent import PROTOCOL, Channel, greet, meet
+from torch_topoopt.discovery.agent import PROTOCOL, Channel, ReachedBy, greet, meet
 from torch_topoopt.discovery.ports import PortFacts, list_ports
 from torch_topoopt.discovery.survey import (
+    AgentReport,
     cables_of,
     common_subnet,
     heard_by,
+    on_a_network,
     paired,
     server_names,
     shared_cables,
@@ -56,8 +58,8 @@ def test_a_switch_is_no_cable() -> None:
     senders = senders_of(*((a, b) for a in ends for b in ends if a != b))
     cables, remarks = cables_of(NAMES, senders)
     assert cables == []
-    assert remarks[0] == "ann:s: on a switch or bridge that also reaches bob:s, cid:s; not a cable"
-    assert len(remarks) == 3
+    assert remarks == ["ann:s, bob:s, cid:s: on a switch or bridge; not a cable"]
+    assert cables_of(NAMES, senders, quiet=ends) == ([], [])
 
 
 def test_one_direction_alone_is_no_cable() -> None:
@@ -67,8 +69,7 @@ def test_one_direction_alone_is_no_cable() -> None:
     assert remarks == [
         "ann:x: receives announcements of bob:y, which receives none of its; is one direction of "
         "the cable broken?",
-        "bob:y: no port answers at its other end",
-        "cid:z: no port answers at its other end",
+        "no port answers at the other end of bob:y, cid:z",
     ]
 
 
@@ -91,6 +92,53 @@ def test_hosts_keep_their_names_where_these_are_distinct() -> None:
     assert server_names(["node.ann", "node.bob"]) == ["node.ann", "node.bob"]
     assert server_names(["same", "same"]) == ["h0", "h1"]
     assert server_names(["ann", "b:b"]) == ["h0", "h1"]
+    assert server_names(["box_a", "box_b"]) == ["box_a", "box_b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["me@ann.lab", "me@bob.lab"], ["ann", "bob"]),
+        (["node.ann", "root@node.bob"], ["node.ann", "node.bob"]),
+        (["box_a", "box_b"], ["box_a", "box_b"]),
+        (["10.0.0.1", "10.0.0.2"], ["h0", "h1"]),
+        (["fd00::1", "fd00::2"], ["h0", "h1"]),
+        (["me@ann", "you@ann"], ["h0", "h1"]),
+        (["x" * 64, "y" * 64], ["h0", "h1"]),
+    ],
+)
+def test_hosts_with_one_name_are_named_as_ssh_was_given_them(
+    given: list[str], names: list[str]
+) -> None:
+    assert server_names(["spark", "spark"], given) == names
+
+
+def reached(host: int, client: str, **others: tuple[str, ...]) -> AgentReport:
+    """A host with one port, its address and its MAC address, by which the survey has reached it."""
+    facts = PortFacts("eth0", (f"10.0.0.{host}/24",), None, 1500, f"02:00:00:00:00:0{host}")
+    by = ReachedBy("eth0", client, **others)
+    addresses = frozenset({f"10.0.0.{host}", f"fe80::{host}"})
+    return AgentReport("box", f"10.0.0.{host}", 1, (facts,), by, addresses)
+
+
+@pytest.mark.parametrize(
+    ("client", "others", "network"),
+    [
+        ("10.0.0.1", {}, False),
+        ("127.0.0.1", {}, False),
+        ("10.0.0.9", {}, True),
+        ("", {}, True),
+        ("fe80::1%eth0", {"gateways": ("10.0.0.1", "fe80::1")}, False),
+        ("10.0.0.1", {"gateways": ("10.0.0.254",)}, True),
+        ("10.0.0.1", {"neighbour_macs": ("02:00:00:00:00:01",)}, False),
+        ("10.0.0.1", {"neighbour_macs": ("02:00:00:00:00:99",)}, True),
+    ],
+)
+def test_where_others_than_the_hosts_are_it_is_a_network(
+    client: str, others: dict[str, tuple[str, ...]], network: bool
+) -> None:
+    here = reached(2, client, **others)
+    assert on_a_network(here.reached_by, [reached(1, "10.0.0.1"), here]) is network
 
 
 def test_the_ports_of_this_machine_are_listed_without_loopback() -> None:
@@ -191,6 +239,12 @@ def test_link_local_addresses_of_a_cable_go_together() -> None:
     near, far = port("fe80::1%a/64"), port("fe80::2%b/64")
     assert common_subnet(near, far) == ("fe80::1%a", "fe80::2%b")
     assert common_subnet(near, port("10.0.0.5/30")) is None
+    routed = port("fd00::1/64", "fe80::1%a/64"), port("fd00::2/64", "fe80::2%b/64")
+    assert common_subnet(*routed) == ("fd00::1", "fd00::2")
+    assert common_subnet(routed[0], port("fd00:1::2/64", "fe80::2%b/64")) == (
+        "fe80::1%a",
+        "fe80::2%b",
+    )
 
 
 class LateCable:

@@ -20,9 +20,13 @@ from torch_topoopt.doctor.facts import (
     KernelFacts,
 )
 from torch_topoopt.doctor.findings import Finding, Site
+from torch_topoopt.doctor.link_rates import link_rates
+from torch_topoopt.fabric.addresses import without_zone
 
 if TYPE_CHECKING:
     from support.plans import RingPlan
+
+    from torch_topoopt.plan import Plan
 
 
 @pytest.fixture
@@ -83,6 +87,86 @@ def test_one_fault_of_a_port(
     assert finding.repair == repair
     assert finding.why
     assert finding.repair or finding.advice
+
+
+def test_a_port_that_is_much_faster_than_the_file_says(site: Site) -> None:
+    assert diagnose(changed_interface(site, "h0", "p0", gbps=1.9)) == []
+    finding = _only(changed_interface(site, "h0", "p0", gbps=10.0))
+    assert (finding.level, finding.check, finding.where) == ("warning", "speed", "h0:p0")
+    assert finding.what == "p0 runs at 10Gbps, but the cluster file says 1Gbps"
+    assert "bandwidth" in finding.advice
+
+
+def test_a_link_gets_no_more_than_the_file_says(ring_plan: RingPlan) -> None:
+    site = healthy(cluster_of(ring_plan(4), gbps=0.05))
+    for server in site.facts:
+        for name in ("p0", "p1"):
+            site = changed_interface(site, server, name, gbps=10.0)
+    assert {(rate.gbps, rate.limit) for rate in link_rates(site)} == {
+        (0.05, f"the cluster file's bandwidth of h{n}:p0") for n in (0, 1, 2)
+    } | {(0.05, "the cluster file's bandwidth of h0:p1")}
+
+
+def link_local_site(plan: Plan) -> Site:
+    """Healthy hosts whose ports have the addresses that the kernel gave them."""
+    file = cluster_of(plan)
+    servers = []
+    for number, server in enumerate(file.servers):
+        ports = [
+            replace(port, address=f"fe80::{number}:{port.name[1:]}%{port.interface}/64")
+            for port in server.ports
+        ]
+        servers.append(replace(server, ports=tuple(ports)))
+    site = healthy(replace(file, servers=tuple(servers)).validate())
+    for server, facts in site.facts.items():
+        cables = tuple(
+            replace(c, answers=tuple(Answer(without_zone(a.address), "") for a in c.answers or ()))
+            for c in facts.cables
+        )
+        site = changed(site, server, cables=cables, reached=())
+    return site
+
+
+def test_a_link_local_address_that_has_changed(ring_plan: RingPlan) -> None:
+    """h0:p0 is cabled to h1:p1, which has another address than when its cluster was discovered."""
+    site = link_local_site(ring_plan(4))
+    assert diagnose(site) == []
+    site = changed_interface(site, "h1", "p1", addresses=("fe80::99%p1/64",))
+    answers = (Answer("fe80::99", ""),)
+    cables = site.facts["h0"].cables
+    site = changed(site, "h0", cables=(replace(cables[0], answers=answers), *cables[1:]))
+    finding = _only(site)
+    assert (finding.level, finding.check, finding.where) == ("error", "address", "h1:p1")
+    assert "fe80::99%p1" in finding.what
+    assert "topoopt discover" in finding.advice
+    assert finding.repair == ()
+    alone = _only(Site({"h0": site.facts["h0"]}, site.file))
+    assert (alone.check, alone.where) == ("cabling", "h0:p0")
+    assert alone.what.startswith("fe80::99 answers at the other end")
+    assert "h1:p1" in alone.what
+    assert "topoopt discover" in alone.advice
+
+
+def test_a_port_without_a_link_local_address(ring_plan: RingPlan) -> None:
+    site = changed_interface(link_local_site(ring_plan(4)), "h1", "p1", addresses=())
+    assert "disable_ipv6" in _only(site).advice
+
+
+def test_a_strict_filter_of_ports_in_one_subnet(ring_plan: RingPlan) -> None:
+    """Also where nobody relays: packets of all ports but one come in where no route leads back."""
+    site = healthy(cluster_of(ring_plan(3), address="169.254.{cable}.{last}/16"))
+    site = changed_interface(site, "h0", "p0", rp_filter=1)
+    finding = _only(site)
+    assert (finding.check, finding.where) == ("rp_filter", "h0:p0")
+    assert "its subnet is that of other ports" in finding.why
+
+
+def test_self_assigned_addresses_are_of_one_cable(ring_plan: RingPlan) -> None:
+    site = healthy(cluster_of(ring_plan(4), address="169.254.{cable}.{last}/16"))
+    for server in site.facts:
+        site = changed(site, server, reached=())
+    assert diagnose(site) == []
+    assert reach_matrix(site)["h0"] == {"h1": "direct", "h2": "ranks", "h3": "direct"}
 
 
 def test_a_missing_interface_is_named_with_those_that_are_here(site: Site) -> None:
@@ -176,7 +260,7 @@ def test_an_address_that_two_have_is_taken_from_the_wrong_one(site: Site) -> Non
     assert finding.check == "duplicate"
     assert finding.server == "h2"
     assert "has the address 10.77.0.1, which h0 (p0) has, too" in finding.what
-    assert finding.repair == ("ip address flush dev p0 to 10.77.0.1/32",)
+    assert finding.repair == ("ip address flush dev p0 to 10.77.0.1",)
 
 
 def test_docker_bridges_may_have_one_address_on_all_hosts(site: Site) -> None:

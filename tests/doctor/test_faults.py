@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.fabric.real_hosts import Hosts, cluster_of, real_hosts, wait_until_up
 from support.limits import slowness
+from support.plain_namespaces import skip_without_ipv6
 from support.sites import InNamespace, examine, in_namespace
 
 from torch_topoopt.doctor.cluster_checks import reach_matrix
@@ -21,6 +22,7 @@ from torch_topoopt.doctor.diagnosis import diagnose
 from torch_topoopt.doctor.findings import Finding, Site
 from torch_topoopt.doctor.probes import arp_answers
 from torch_topoopt.doctor.repair import apply_repairs, plan_repairs
+from torch_topoopt.fabric.addresses import is_ipv6
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.hosts.host_script import setup_script
 from torch_topoopt.fabric.hosts.host_setup import host_setup
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
 
     from support.plans import RingPlan
 
-# Findings that a network namespace cannot have, or that the machine running the tests has anyway.
-_ELSEWHERE = {"buffers", "congestion", "governor", "firewall-unknown", "offloads"}
+# Findings that a network namespace cannot have, or that it or the machine has anyway: the ends of
+# a virtual cable say 10 Gb/s whatever it carries.
+_ELSEWHERE = {"buffers", "congestion", "governor", "firewall-unknown", "offloads", "speed"}
 
 
 @pytest.fixture
@@ -147,6 +150,27 @@ def test_a_smaller_mtu_at_an_end_without_facts_is_found_by_the_probe(hosts: Host
     found = _found(examine(hosts, 0))
     finding = found["mtu-path", "h0:p0"]
     assert finding.what == "packets of 1500 bytes do not get across, those of 1280 do"
+
+
+@pytest.mark.parametrize("address", ["169.254.{cable}.{last}/16", "fd00:1{cable}::{last}/64"])
+def test_a_smaller_mtu_is_found_whatever_the_addresses_are(
+    address: str, ring_plan: RingPlan, tmp_path: Path
+) -> None:
+    """In one subnet, where a kernel answers an echo by its routes; and of IPv6."""
+    skip_without_ipv6()
+    plan = ring_plan(3)
+    with real_hosts(plan, tmp_path, cluster_of(plan, address=address)) as hosts:
+        for number, server in enumerate(hosts.file.servers):
+            lines = [f"link set dev {p.interface} up" for p in server.ports]
+            at_once = "nodad" if is_ipv6(address) else ""
+            lines += [f"address add {p.address} dev {p.interface} {at_once}" for p in server.ports]
+            hosts.on(number, "ip", "-batch", "-", given="\n".join(lines))
+        wait_until_up(hosts)
+        hosts.interface(1, 1, "mtu", "1300")
+        site = examine(hosts, 0)
+        finding = _found(site)["mtu-path", "h0:p0"]
+        assert finding.what == "packets of 1500 bytes do not get across, those of 1280 do"
+        assert reach_matrix(site)["h0"] == {"h1": "direct", "h2": "direct"}
 
 
 def test_an_address_that_the_neighbour_claims_is_found_by_arp(hosts: Hosts) -> None:

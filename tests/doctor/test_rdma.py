@@ -11,7 +11,6 @@ from support.device_tree import Function, add_card, add_spark
 from support.fabric.real_hosts import cluster_of
 from support.sites import changed, changed_interface, healthy
 
-from torch_topoopt.discovery.hardware import SYSFS_VARIABLE, physical_port
 from torch_topoopt.doctor.diagnosis import diagnose
 from torch_topoopt.doctor.facts import (
     CardFacts,
@@ -23,6 +22,7 @@ from torch_topoopt.doctor.facts import (
 from torch_topoopt.doctor.flow_control import parse_pfc, read_pause, read_pfc
 from torch_topoopt.doctor.link_rates import link_rates
 from torch_topoopt.doctor.rdma import read_rdma, roce_mtu
+from torch_topoopt.fabric.hardware import SYSFS_VARIABLE, physical_port
 from torch_topoopt.launcher.main import main
 
 if TYPE_CHECKING:

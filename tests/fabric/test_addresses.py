@@ -1,8 +1,9 @@
-"""Addresses of ports: IPv4, and link-local IPv6 with the interface."""
+"""Addresses of ports: IPv4, IPv6, and link-local IPv6 with the interface."""
 
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -11,11 +12,14 @@ from torch_topoopt.discovery.reach import Server, rounds
 from torch_topoopt.fabric.addresses import (
     family_of,
     far_endpoint,
+    is_link_local,
+    is_routable,
     own_endpoint,
     parse_port_ip,
     zone_of,
 )
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import PortEntry
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 from torch_topoopt.plan.codec import DocumentError
 
@@ -57,8 +61,8 @@ def test_a_cluster_file_with_link_local_addresses_survives_its_yaml() -> None:
             "eth1",
             r"servers\[0\].ports\[0\].address: 'fe80::1/64' is not an",
         ),
-        ("fd00::1%eth1", "fe80::2%a", "eth1", "nor a link-local one with its interface"),
-        ("fe80::1%eth1/abc", "fe80::2%a", "eth1", "nor a link-local one"),
+        ("fd00::1%eth1", "fe80::2%a", "eth1", "link-local IPv6 with its interface"),
+        ("fe80::1%eth1/abc", "fe80::2%a", "eth1", "link-local IPv6 with its interface"),
         (
             "fe80::1%eth2/64",
             "fe80::2%a",
@@ -69,7 +73,7 @@ def test_a_cluster_file_with_link_local_addresses_survives_its_yaml() -> None:
             "10.0.0.1",
             "fe80::2%a",
             "eth1",
-            "nor a link-local one with its interface, such as fe80::1",
+            "link-local IPv6 with its interface, such as fe80::1",
         ),
         ("fe80::1%eth1/64", "10.0.0.1/30", "eth1", "are not in one subnet"),
     ],
@@ -77,6 +81,57 @@ def test_a_cluster_file_with_link_local_addresses_survives_its_yaml() -> None:
 def test_bad_addresses_are_named(near: str, far: str, interface: str, message: str) -> None:
     with pytest.raises(DocumentError, match=message):
         cluster(near, far, interface)
+
+
+def test_a_cluster_file_with_routable_ipv6_addresses_has_them_as_the_kernel_writes_them() -> None:
+    file = cluster("FD93:1:0::1/64", "fd93:1::2/64")
+    ports = [port for _, port in file.ports.values()]
+    assert [port.address for port in ports] == ["fd93:1::1/64", "fd93:1::2/64"]
+    assert [port.ip for port in ports] == ["fd93:1::1", "fd93:1::2"]
+    assert ClusterFile.from_yaml(file.to_yaml()) == file
+    with pytest.raises(DocumentError, match="'fd93:1::1' is already"):
+        cluster("fd93:1::1/64", "fd93:1:0::1/64")
+    with pytest.raises(DocumentError, match="are not in one subnet"):
+        cluster("fd93:1::1/64", "fd93:2::1/64")
+
+
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1", "169.254.1.2", "fd93:1::1", "2001:db8::1", "fe80::1%eth0"]
+)
+def test_addresses_that_a_port_can_have(address: str) -> None:
+    assert str(parse_port_ip(address)) == address
+    assert family_of(address) == (socket.AF_INET6 if ":" in address else socket.AF_INET)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "h0", "10.0.0", "::", "ff02::1", "::ffff:10.0.0.1", "fe80::1", "fd00::1%eth0"]
+)
+def test_texts_that_are_no_address_of_a_port(text: str) -> None:
+    with pytest.raises(ValueError, match=r"IPv4 or IPv6 address|link-local addresses|of a port"):
+        parse_port_ip(text)
+
+
+def test_link_local_addresses_are_not_routed() -> None:
+    for address in ("fe80::1", "fe80::1%eth0", "fe80::1%eth0/64", "febf::1/64"):
+        assert is_link_local(address)
+        assert not is_routable(address)
+    for address in ("fd00::1", "fd00::1/64", "2001:db8::1", "10.0.0.1", "169.254.1.1"):
+        assert not is_link_local(address)
+    assert is_routable("fd00::1")
+    assert is_routable("10.0.0.1/30")
+    assert not is_routable("169.254.7.1")
+
+
+def test_one_port_of_several_in_a_subnet_is_not_found_by_routes() -> None:
+    one_subnet = cluster("10.0.0.1/24", "10.0.0.2/24")
+    assert not one_subnet.shares_subnet("h0:p0")
+    first = one_subnet.servers[0]
+    second = PortEntry("p1", "10.0.0.3/16")
+    two = replace(first, ports=(*first.ports, second))
+    shared = replace(one_subnet, servers=(two, one_subnet.servers[1]))
+    assert shared.shares_subnet("h0:p0")
+    assert shared.shares_subnet("h0:p1")
+    assert not shared.shares_subnet("h1:p0")
 
 
 def wiring(*ports: PortAddress) -> Wiring:

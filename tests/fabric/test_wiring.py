@@ -46,8 +46,8 @@ def test_every_port_that_a_link_uses_needs_an_address(ring_plan: RingPlan) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"address": "127.0.0"}, r"ports\[0\].address: '127.0.0' is not an IPv4 address"),
-        ({"address": "::1"}, r"ports\[0\].address: '::1' is not an IPv4 address"),
+        ({"address": "127.0.0"}, r"ports\[0\].address: '127.0.0' is not an address of a port"),
+        ({"address": "ff02::1"}, r"ports\[0\].address: 'ff02::1' is not an address of a port"),
         ({"address": "127.9.1.1"}, r"ports\[2\].address: 127.9.1.1 is already ports\[0\]"),
         ({"server": 1}, r"ports\[2\]: port 0 of server 1 is already ports\[0\]"),
         ({"gbps": 0.0}, r"ports\[0\].gbps: 0.0 is not greater than 0"),

@@ -143,6 +143,17 @@ def test_over_ssh_the_command_is_quoted_for_the_shell_there(
     assert first.argv[3].endswith("--epochs '5 or so'")
 
 
+def test_a_name_that_ssh_would_take_for_an_option_starts_nothing(
+    tmp_path: Path, ring_plan: Callable[..., Plan]
+) -> None:
+    job = _job(tmp_path, ring_plan(2), launch="hosts", reach=("ssh", "{management}"))
+    cluster = make_cluster(4)
+    hostile = [replace(s, management="-oProxyCommand=touch hacked") for s in cluster.servers]
+    unchecked = replace(cluster, servers=tuple(hostile))
+    with pytest.raises(ValueError, match="is not the name or address of a host"):
+        commands_of(tmp_path, job, unchecked, ("topoopt",))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

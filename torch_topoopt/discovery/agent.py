@@ -23,23 +23,26 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from torch_topoopt.discovery.interfaces import list_interfaces
 from torch_topoopt.discovery.neighbours import Neighbours
 from torch_topoopt.discovery.ports import list_ports
 from torch_topoopt.discovery.probe import Probe, Responder, send_probes
+from torch_topoopt.fabric import netlink
+from torch_topoopt.fabric.addresses import without_zone
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import listen
 from torch_topoopt.fabric.strangers import Allowance, Strangers, to_close
 from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch_topoopt.fabric.credentials import Password
 
-PROTOCOL = 4
+PROTOCOL = 5
 _LONGEST_BYTES = 1 << 20
 _LONGEST_GREETING_BYTES = 4096  # of those who have proven nothing yet
 _GREET_S = 10.0
@@ -140,12 +143,31 @@ def _equal(given: object, right: str) -> bool:
     return isinstance(given, str) and given.isascii() and hmac.compare_digest(given, right)
 
 
+@dataclass(frozen=True)
+class ReachedBy:
+    """The interface by which a survey has reached a host ("": not known), from address `client`;
+    and others on its segment: `gateways` of routes, and the MAC addresses that the kernel knows."""
+
+    interface: str
+    client: str
+    gateways: tuple[str, ...] = ()
+    neighbour_macs: tuple[str, ...] = ()
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """From what `asdict` makes of it, by way of JSON; raises TypeError for anything else."""
+        lists = {name: tuple(plain[name]) for name in ("gateways", "neighbour_macs")}
+        return cls(**{**plain, **lists})
+
+
 class Agent:
     """Answers the questions of one survey; what it has opened is closed with it."""
 
-    def __init__(self, management: str) -> None:
-        """`management` is the address by which the survey has reached this host, if known."""
-        self._management = management
+    def __init__(self, management: str, client: str) -> None:
+        """`management` is the address by which the survey has reached this host, and `client` the
+        one that it came from; "" where that is not known."""
+        self._management = _unmapped(management)
+        self._client = _unmapped(client)
         self._stack = ExitStack()
         self._neighbours: Neighbours | None = None
 
@@ -177,9 +199,23 @@ class Agent:
         return {
             "name": os.uname().nodename,
             "management": self._management,
+            "reached_by": asdict(self._reached_by()),
+            "addresses": sorted(
+                without_zone(interface.address) for interface in list_interfaces(every_address=True)
+            ),
             "accelerators": len(glob.glob("/dev/nvidia[0-9]*")) or 1,
             "ports": [vars(port) for port in list_ports()],
         }
+
+    def _reached_by(self) -> ReachedBy:
+        for interface in list_interfaces(every_address=True):
+            if not self._management or interface.loopback:
+                continue
+            if self._management in (interface.address, without_zone(interface.address)):
+                name = interface.name
+                others = (netlink.gateways(name), netlink.neighbour_macs(name))
+                return ReachedBy(name, self._client, *map(tuple, map(sorted, others)))
+        return ReachedBy("", self._client)
 
     def _announce(
         self, token: str, udp_port: int, server: str, interfaces: list[str]
@@ -215,6 +251,11 @@ class Agent:
         return {"reached": [vars(probe) for probe in reached]}
 
 
+def _unmapped(address: str) -> str:
+    """An IPv4 address as such, where a socket of both families shows it as ::ffff:10.0.0.1."""
+    return address.removeprefix("::ffff:") if "." in address else address
+
+
 def serve_tcp(listener: socket.socket, token: Password, timeout_s: float) -> None:
     """Serves the first survey that knows the token, to its end; turns all others away.
 
@@ -240,7 +281,7 @@ def serve_tcp(listener: socket.socket, token: Password, timeout_s: float) -> Non
         with connection, stream:
             connection.settimeout(timeout_s)
             channel = Channel(stream, stream, connection.getpeername()[0])
-            Agent(connection.getsockname()[0]).serve(channel)
+            Agent(connection.getsockname()[0], channel.other).serve(channel)
 
 
 class _Greeter:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Plan, Ring
 
 
+_MOST_SHOWN = 4
+
+
 def describe_choice(servers: list[Server], plan: Plan, wiring: Wiring) -> str:
     """Servers, ranks, shared memory or TCP, interfaces, ring, and what is not used."""
     counts = sorted({len(server.ranks) for server in servers})
@@ -36,7 +39,30 @@ def describe_choice(servers: list[Server], plan: Plan, wiring: Wiring) -> str:
         }
         if idle:
             parts.append(f"much slower, so not used: {', '.join(sorted(idle))}")
+        if alone := _alone_in_their_subnets(servers, slow):
+            shown = ", ".join(alone[:_MOST_SHOWN])
+            more = f" and {len(alone) - _MOST_SHOWN} more" if len(alone) > _MOST_SHOWN else ""
+            parts.append(f"not used, for no other server is in their subnets: {shown}{more}")
     return "; ".join(parts)
+
+
+def _alone_in_their_subnets(servers: list[Server], slow: set[str]) -> list[str]:
+    """Fast interfaces of two servers or more that share a subnet with none of another server: these
+    may be the ends of cables with addresses that do not fit.
+
+    An address that several servers have is of a bridge of their own, such as docker0.
+    """
+    found: dict[int, list[str]] = {}
+    for number, server in enumerate(servers):
+        others = [i for other in servers if other is not server for i in other.interfaces]
+        for name in dict.fromkeys(interface.name for interface in server.interfaces):
+            own = [i for i in server.interfaces if i.name == name and not i.loopback]
+            if own and not any(
+                i.address in slow or i.shares_subnet(far) for i in own for far in others
+            ):
+                addresses = ", ".join(i.with_prefix for i in own)
+                found.setdefault(number, []).append(f"{name} of {server.name} ({addresses})")
+    return [label for of_server in found.values() for label in of_server] if len(found) > 1 else []
 
 
 def _rings(servers: list[Server], plan: Plan, rings: tuple[Ring, ...]) -> str:

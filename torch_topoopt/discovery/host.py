@@ -63,7 +63,7 @@ class Announcement(Document):
                     f"{INTERFACES_VARIABLE}: {wanted!r} leaves no interface of host {name} that is "
                     f"up and has an address (these are: {known})"
                 )
-        except FabricError as failure:
+        except (FabricError, OSError) as failure:
             error = str(failure)
         shared = tuple(_shared_rates(interfaces))
         return cls(cls.VERSION, name, machine, identity, shared, tuple(unmatched), error)

@@ -12,7 +12,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from torch_topoopt.discovery import hardware, interfaces
+from torch_topoopt.discovery import interfaces
+from torch_topoopt.fabric import hardware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,9 +25,9 @@ _ARPHRD_ETHER = 1
 
 @dataclass(frozen=True)
 class PortFacts:
-    """An interface that is up. `mtu` in bytes; `physical_port` as hardware.py says.
+    """An interface that is up. `mtu` in bytes; `physical_port` as fabric/hardware.py says.
 
-    `addresses` have their prefix lengths: IPv4, or where it has none, its link-local IPv6 address.
+    `addresses` have their prefix lengths: IPv4, or where it has none, IPv6 (interfaces.py).
     """
 
     interface: str
@@ -46,7 +47,7 @@ def list_ports() -> list[PortFacts]:
     """All interfaces of this network namespace that are up, loopback left out, by index."""
     addresses: dict[str, list[str]] = {}
     for found in interfaces.list_interfaces():
-        addresses.setdefault(found.name, []).append(f"{found.address}/{found.prefix_length}")
+        addresses.setdefault(found.name, []).append(found.with_prefix)
     ports = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for _, name in sorted(socket.if_nameindex()):

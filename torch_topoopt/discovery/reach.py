@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from torch_topoopt.discovery.probe import Probe
-from torch_topoopt.fabric.addresses import is_link_local
+from torch_topoopt.fabric.addresses import family_of, is_link_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -66,6 +66,8 @@ def rounds(servers: Sequence[Server]) -> list[list[Probe]]:
                     and servers[source].machine != servers[target].machine
                 ):
                     continue  # every host has one of these, say of a container bridge
+                if family_of(near.address) != family_of(far.address):
+                    continue
                 if is_link_local(near.address) is not is_link_local(far.address):
                     continue
                 stage = 2 * (near.address in slow or far.address in slow)

@@ -4,6 +4,9 @@ A cable is a pair of ports that receive each other's announcements and no others
 has several PCIe functions, the functions of two physical ports that receive those of each other and
 no others: these are as many links of one cable. A TCP probe confirms that its addresses work over
 it. An interface that is up but is no end of such a cable becomes a remark, never a guess.
+
+The networks by which the survey reaches the hosts are no cables, and left out. A cable that carries
+the survey itself, because the hosts have no other network, is kept, with a remark.
 """
 
 from __future__ import annotations
@@ -17,16 +20,17 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from torch_topoopt.discovery.agent import ReachedBy
 from torch_topoopt.discovery.interfaces import Interface, select
 from torch_topoopt.discovery.neighbours import EVERY_S
 from torch_topoopt.discovery.ports import PortFacts
-from torch_topoopt.fabric.addresses import is_link_local
+from torch_topoopt.fabric.addresses import share_subnet, without_zone
 from torch_topoopt.fabric.cluster_file.cluster_file import VERSION, ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.driver import FabricError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from torch_topoopt.discovery.agent import Channel
 
@@ -34,19 +38,24 @@ _UDP_PORTS = range(20000, 30000)
 _POLL_S = 0.2
 _LEAST_ROUNDS = 0.5  # of the announcements that a host with nothing else to do would make
 _PATIENCE = 10  # times as long for a host that makes fewer
-_SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 End = tuple[int, str]  # host, interface
 
 
 @dataclass(frozen=True)
 class AgentReport:
-    """An agent's description of its host; `management` is how the survey reaches it."""
+    """An agent's description of its host; `management` is how the survey reaches it.
+
+    `addresses` are all of the host's, without zones.
+    """
 
     name: str
     management: str
     accelerators: int
     ports: tuple[PortFacts, ...]
+    reached_by: ReachedBy
+    addresses: frozenset[str]
 
     def port(self, interface: str) -> PortFacts:
         return next(port for port in self.ports if port.interface == interface)
@@ -66,9 +75,10 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
     `interfaces` narrows what is looked at, as TOPOOPT_INTERFACES does; ports listen to each other
     until no new announcement has arrived for `listen_s`.
     """
-    hosts = [_describe(channel) for channel in channels]
-    names = server_names([host.name for host in hosts])
-    looked_at = [_interfaces(host, interfaces) for host in hosts]
+    hosts = _describe_all(channels)
+    names = server_names([host.name for host in hosts], [channel.other for channel in channels])
+    looked_at = [_interfaces(host, hosts, interfaces) for host in hosts]
+    reached_by = {(number, host.reached_by.interface) for number, host in enumerate(hosts)}
     session = {"token": secrets.token_hex(8), "udp_port": secrets.choice(_UDP_PORTS)}
     for channel, server, own in zip(channels, names, looked_at, strict=True):
         channel.ask("announce", server=server, interfaces=own, **session)
@@ -79,7 +89,7 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
         for port in host.ports
     }
     bundles, senders = shared_cables(senders, physical)
-    pairs, remarks = cables_of(names, senders)
+    pairs, remarks = cables_of(names, senders, quiet=reached_by)
     for bundle in bundles:
         links, left = paired(
             bundle,
@@ -100,47 +110,95 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
             raise FabricError(
                 f"cable {label}: both ends receive each other's announcements, but "
                 f"{addresses[0]} does not reach {addresses[1]} by TCP; look at the firewalls and "
-                "routes of both hosts"
+                f"routes of both hosts{_shared_subnet(hosts, (a, b))}"
             )
         mtus = [hosts[host].port(interface).mtu for host, interface in (a, b)]
         if mtus[0] != mtus[1]:
             remarks.append(f"cable {label}: the MTUs of its ends differ, {mtus[0]} and {mtus[1]}")
+        if carrying := {a, b} & reached_by:
+            excluded = ",".join(sorted({interface for _, interface in carrying}))
+            remarks.append(
+                f"cable {label}: this survey reached the hosts over it, and on it is nobody else; "
+                f"if it is a network and no cable, leave it out with --interfaces ^{excluded}"
+            )
     cluster = _cluster(name, names, hosts, addressed)
     return Survey(cluster, tuple(remarks))
 
 
-def server_names(nodes: Sequence[str]) -> list[str]:
-    """The hosts' own names where these are distinct, else h0, h1, ..."""
-    short = [node.partition(".")[0] for node in nodes]
-    for names in (short, list(nodes)):
-        if len(set(names)) == len(names) and all(_SERVER_NAME.fullmatch(name) for name in names):
-            return list(names)
+def _shared_subnet(hosts: Sequence[AgentReport], ends: tuple[End, End]) -> str:
+    """What else may be wrong where functions of one port have addresses of one IPv4 subnet."""
+    for host, interface in ends:
+        own = hosts[host].port(interface)
+        for other in hosts[host].ports:
+            function = other is not own and None is not other.physical_port == own.physical_port
+            if function and common_subnet(own, other):
+                return (
+                    f"; {interface} and {other.interface} are in one subnet and answer ARP for "
+                    "each other: set net.ipv4.conf.all.arp_ignore=1 and arp_announce=2 on all "
+                    "hosts, or give each function a subnet of its own"
+                )
+    return ""
+
+
+def server_names(nodes: Sequence[str], given: Sequence[str] = ()) -> list[str]:
+    """The hosts' own names where these are distinct, else those given to ssh, else h0, h1, ..."""
+    hosts = [name.rpartition("@")[2] for name in given]
+    for whole in (list(nodes), hosts):
+        if not whole or any(map(_is_address, whole)):
+            continue
+        for names in ([name.partition(".")[0] for name in whole], whole):
+            if len(set(names)) == len(names) and all(map(_SERVER_NAME.fullmatch, names)):
+                return names
     return [f"h{i}" for i in range(len(nodes))]
 
 
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 def cables_of(
-    names: Sequence[str], senders: dict[End, frozenset[End]]
+    names: Sequence[str],
+    senders: dict[End, frozenset[End]],
+    quiet: Collection[End] = (),
 ) -> tuple[list[tuple[End, End]], list[str]]:
-    """The pairs of ports that receive from each other alone, and remarks on the others."""
+    """The pairs of ports that receive from each other alone, and remarks on the others.
+
+    There is none on the `quiet` ones.
+    """
+
+    def labels(ends: Iterable[End]) -> str:
+        return ", ".join(f"{names[host]}:{interface}" for host, interface in sorted(ends))
+
     cables, remarks = [], []
+    segments: dict[frozenset[End], list[End]] = {}  # all that are on it -> those that hear all
     for end in sorted(senders):
         others = senders[end]
-        label = f"{names[end[0]]}:{end[1]}"
-        if not others:
-            remarks.append(f"{label}: no port answers at its other end")
-        elif len(others) > 1:
-            far = ", ".join(f"{names[host]}:{interface}" for host, interface in sorted(others))
-            remarks.append(f"{label}: on a switch or bridge that also reaches {far}; not a cable")
-        else:
-            (far_end,) = others
-            if senders.get(far_end) == frozenset({end}):
-                if end < far_end:
-                    cables.append((end, far_end))
-            elif len(senders.get(far_end, ())) < 2:
-                remarks.append(
-                    f"{label}: receives announcements of {names[far_end[0]]}:{far_end[1]}, which "
-                    "receives none of its; is one direction of the cable broken?"
-                )
+        if len(others) != 1:
+            segments.setdefault(others and others | {end}, []).append(end)
+            continue
+        (far_end,) = others
+        if senders.get(far_end) == frozenset({end}):
+            if end < far_end:
+                cables.append((end, far_end))
+        elif len(senders.get(far_end, ())) < 2 and end not in quiet:
+            remarks.append(
+                f"{labels([end])}: receives announcements of {labels([far_end])}, which "
+                "receives none of its; is one direction of the cable broken?"
+            )
+    for segment, ends in segments.items():
+        shown = labels(set(ends) - set(quiet))
+        if shown and not segment:
+            remarks.append(f"no port answers at the other end of {shown}")
+        elif shown:
+            more = labels(segment - set(ends))
+            remarks.append(
+                f"{shown}: on a switch or bridge{' that also reaches ' if more else ''}{more}; "
+                "not a cable"
+            )
     return cables, remarks
 
 
@@ -223,35 +281,68 @@ def _of_bundle(names: Sequence[str], bundle: Bundle, left: Sequence[End]) -> Ite
 def common_subnet(a: PortFacts, b: PortFacts) -> tuple[str, str] | None:
     """The first addresses (without prefix lengths) of two ports that are in one subnet.
 
-    Ports that both have but link-local IPv6 addresses are: their announcements said so.
+    Link-local IPv6 addresses are, on one cable: the announcements of the ports said so.
     """
     for near, far in product(a.addresses, b.addresses):
-        if is_link_local(near) or is_link_local(far):
-            if is_link_local(near) and is_link_local(far):
-                return near.partition("/")[0], far.partition("/")[0]
-            continue
-        interface, other = ipaddress.IPv4Interface(near), ipaddress.IPv4Interface(far)
-        if other.ip in interface.network and interface.ip in other.network:
-            return str(interface.ip), str(other.ip)
+        if share_subnet(near, far):
+            return near.partition("/")[0], far.partition("/")[0]
     return None
+
+
+def _describe_all(channels: Sequence[Channel]) -> list[AgentReport]:
+    """Raises FabricError naming all hosts that do not answer."""
+    hosts, errors = [], []
+    for channel in channels:
+        try:
+            hosts.append(_describe(channel))
+        except FabricError as error:
+            errors.append(str(error))
+    if errors:
+        raise FabricError("; ".join(errors))
+    return hosts
 
 
 def _describe(channel: Channel) -> AgentReport:
     answer = channel.ask("describe")
+    management = answer["management"]
+    if not management or _is_loopback(management):
+        management = channel.other.rpartition("@")[2]
     return AgentReport(
         answer["name"],
-        answer["management"] or channel.other.rpartition("@")[2],
+        management,
         answer["accelerators"],
         tuple(PortFacts.from_plain(port) for port in answer["ports"]),
+        ReachedBy.from_plain(answer["reached_by"]),
+        frozenset(answer["addresses"]),
     )
 
 
-def _interfaces(host: AgentReport, wanted: str) -> list[str]:
-    """The interfaces to look at: all but the one that the survey has come by."""
+def _is_loopback(address: str) -> bool:
+    return _is_address(address) and ipaddress.ip_address(address).is_loopback
+
+
+def on_a_network(reached_by: ReachedBy, hosts: Sequence[AgentReport]) -> bool:
+    """Whether the interface by which the survey has reached a host leads to others than `hosts`:
+    to the survey itself, a router, or a neighbour. At the end of a cable there is one host alone.
+    """
+    addresses = frozenset[str]().union(*(host.addresses for host in hosts))
+    macs = {port.mac for host in hosts for port in host.ports}
+    client = without_zone(reached_by.client)
+    return (
+        not (client in addresses or _is_loopback(client))
+        or not addresses.issuperset(reached_by.gateways)
+        or not macs.issuperset(reached_by.neighbour_macs)
+    )
+
+
+def _interfaces(host: AgentReport, hosts: Sequence[AgentReport], wanted: str) -> list[str]:
+    """The interfaces to look at: all but the network by which the survey has reached the host,
+    which is looked at where `wanted` has its whole name."""
+    network = host.reached_by.interface if on_a_network(host.reached_by, hosts) else ""
     usable = [
         port.interface
         for port in host.ports
-        if host.management not in {address.partition("/")[0] for address in port.addresses}
+        if port.interface != network or network in map(str.strip, wanted.split(","))
     ]
     listed = [Interface(name, "0.0.0.0", 0, None, False, False) for name in usable]
     return [interface.name for interface in select(listed, wanted)[0]]

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from torch_topoopt.doctor.findings import Finding, Site
-from torch_topoopt.fabric.addresses import is_link_local, without_zone
+from torch_topoopt.fabric.addresses import is_routable, without_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +56,8 @@ def check_cabling(site: Site) -> Iterator[Finding]:
                     why="this link carries nothing",
                     advice=f"see that {far} is up and has its address, then follow the cable",
                 )
+            elif not seen:
+                yield _unknown_address(where, server, far, cable)
             elif far not in seen:
                 yield _miscabled(where, server, far, ", ".join(seen))
 
@@ -69,12 +71,25 @@ def _miscabled(where: str, server: str, far: str, seen: str) -> Finding:
     )
 
 
+def _unknown_address(where: str, server: str, far: str, cable: CableProbe) -> Finding:
+    addresses = ", ".join(answer.address for answer in cable.answers or ())
+    return Finding(
+        *("error", "cabling", server, where),
+        what=f"{addresses} answers at the other end, an address that the cluster file does not "
+        f"have; {far} should be there",
+        why="traffic for one server goes to another, or nowhere",
+        advice=f"if the address of {far} has changed, run `topoopt discover` again; otherwise plug "
+        f"the cable of {where} as the file says",
+    )
+
+
 def _is_switched(site: Site, end: str) -> bool:
     return site.file is not None and site.file.ports[end][1].switch is not None
 
 
 def _seen(site: Site, cable: CableProbe) -> Iterator[str]:
-    """ "server:port" of those who answered: by their MAC address, else by address."""
+    """ "server:port" of those who answered: by their MAC address, else by address, that of the file
+    or one that a host has now."""
     assert site.file is not None
     for answer in cable.answers or ():
         owner = site.owner_of_mac(answer.mac) if answer.mac else None
@@ -84,7 +99,10 @@ def _seen(site: Site, cable: CableProbe) -> Iterator[str]:
         ports = site.file.ports.items()
         by_mac = [end for end, (_, port) in ports if answer.mac and port.mac == answer.mac]
         by_ip = [end for end, (_, port) in ports if without_zone(port.ip) == answer.address]
-        yield from by_mac or by_ip
+        if found := by_mac or by_ip:
+            yield from found
+        elif now := site.owner_of_address(answer.address):
+            yield site.name_of_interface(*now)
 
 
 def check_mtu(site: Site) -> Iterator[Finding]:
@@ -144,7 +162,7 @@ def check_addresses(site: Site) -> Iterator[Finding]:
     owners: dict[str, list[tuple[str, str]]] = {}
     for server, facts in site.facts.items():
         for interface in facts.interfaces:
-            for ip in interface.ipv4:
+            for ip in interface.unique_ips:
                 owners.setdefault(ip, []).append((server, interface.name))
     for ip, found in owners.items():
         rightful = _rightful(site, ip)
@@ -157,7 +175,7 @@ def check_addresses(site: Site) -> Iterator[Finding]:
                     *("error", "duplicate", server, f"{server} ({name})"),
                     what=f"has the address {ip}, which {others} has, too",
                     why="answers go to the host that ARP has learnt last",
-                    repair=(f"ip address flush dev {shlex.quote(name)} to {ip}/32",)
+                    repair=(f"ip address flush dev {shlex.quote(name)} to {ip}",)
                     if rightful
                     else (),
                     advice="" if rightful else "give one of them another address",
@@ -189,7 +207,7 @@ def _is_private_twice(site: Site, ip: str) -> bool:
     import ipaddress
 
     assert site.file is not None
-    address = ipaddress.IPv4Address(ip)
+    address = ipaddress.ip_address(ip)
     managed = {server.management for server in site.file.servers}
     return ip not in managed and all(
         address not in (port.subnet or ()) for _, port in site.file.ports.values()
@@ -236,7 +254,7 @@ def _is_routed(site: Site, server: str) -> bool:
     """Has it an address that others reach without a cable?"""
     assert site.file is not None
     ports = site.file.servers[site.file.server_number(server)].ports
-    return not all(is_link_local(port.ip) for port in ports)
+    return any(is_routable(port.ip) for port in ports)
 
 
 def _own_addresses(site: Site, facts: HostFacts) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from torch_topoopt.fabric.addresses import is_link_local
+from torch_topoopt.fabric.addresses import is_ipv6, is_link_local
 from torch_topoopt.plan.codec import Document
 
 
@@ -16,8 +16,8 @@ from torch_topoopt.plan.codec import Document
 class InterfaceFacts:
     """`rp_filter`, `arp_ignore` and `arp_announce` as they act: the larger of `all` and its own.
 
-    `addresses` with prefix length: IPv4, then link-local IPv6 with its interface. None: the kernel
-    does not say.
+    `addresses` with prefix length: IPv4, then IPv6, of which link-local ones have their interface.
+    None: the kernel does not say.
     """
 
     name: str
@@ -41,6 +41,11 @@ class InterfaceFacts:
 
     @property
     def ipv4(self) -> tuple[str, ...]:
+        return tuple(ip for ip in self.ips if not is_ipv6(ip))
+
+    @property
+    def unique_ips(self) -> tuple[str, ...]:
+        """The addresses that no other host may have, too."""
         return tuple(ip for ip in self.ips if not is_link_local(ip))
 
 
@@ -93,7 +98,7 @@ class CardFacts:
 
     `pcie_gbps`: what its PCIe link carries each way without the overhead of packets, `pcie_text`
     that in PCIe's words; `pcie_best_gbps` what card and slot could carry. `slot`: functions of one
-    share that link. `physical_port`: functions of one share its rate (discovery/hardware.py).
+    share that link. `physical_port`: functions of one share its rate (fabric/hardware.py).
     `pfc`: priorities with priority flow control; `pause`: whether pause frames are sent and heeded;
     `ecn`: whether RoCE reacts to marks.
     """
@@ -166,10 +171,10 @@ class Answer:
 class CableProbe:
     """The other end of a port that is up.
 
-    `answers` to ARP for all addresses of the cluster file, or, of a port with a link-local address,
-    to an echo to all (None: not asked, that needs root).
+    `answers` to ARP for all addresses of the cluster file, or, of a port with an IPv6 address, to
+    an echo to all (None: not asked, that needs root).
     `sent_bytes` is the largest packet that was sent there, not to be cut up; `back_bytes` the
-    largest that came back (0: none).
+    largest that was answered (0: none).
     """
 
     port: str

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.doctor.gather import find_port
+from torch_topoopt.fabric.addresses import without_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -76,6 +77,14 @@ class Site:
         for server, facts in self.facts.items():
             for interface in facts.interfaces:
                 if interface.mac == mac:
+                    return server, interface.name
+        return None
+
+    def owner_of_address(self, address: str) -> tuple[str, str] | None:
+        """(server, interface) of an IPv6 address, without zone, among the hosts that were asked."""
+        for server, facts in self.facts.items():
+            for interface in facts.interfaces:
+                if address in map(without_zone, interface.ips):
                     return server, interface.name
         return None
 

@@ -12,12 +12,18 @@ from torch_topoopt.doctor.kernel import is_root, read_interfaces, read_kernel
 from torch_topoopt.doctor.probes import (
     Echo,
     answered_echoes,
+    answered_sizes,
     arp_answers,
     echoing_hosts,
     source_towards,
 )
 from torch_topoopt.doctor.rdma import read_rdma
-from torch_topoopt.fabric.addresses import is_link_local, without_zone
+from torch_topoopt.fabric.addresses import (
+    is_ipv6,
+    is_routable,
+    subnet_is_shared,
+    without_zone,
+)
 from torch_topoopt.fabric.driver import FabricError
 
 if TYPE_CHECKING:
@@ -110,11 +116,12 @@ def _ask(interface: InterfaceFacts, addresses: Sequence[str]) -> tuple[Answer, .
         return None  # not root, or no Ethernet
 
 
-def _echoing(interface: InterfaceFacts) -> tuple[Answer, ...] | None:
+def _echoing(interface: InterfaceFacts, source: str) -> tuple[Answer, ...] | None:
     try:
-        return tuple(Answer(address, "") for address in sorted(echoing_hosts(interface.name)))
+        found = echoing_hosts(interface.name, source)
     except OSError:
         return None  # this user may not
+    return tuple(Answer(address, "") for address in sorted(found))
 
 
 def _cables(
@@ -122,20 +129,30 @@ def _cables(
 ) -> tuple[CableProbe, ...]:
     """One for each port that is up, cabled or not: a cable may be where the file has none."""
     far = {a: b for cable in file.cables for a, b in (cable, cable[::-1])}
-    every = [port.ip for _, port in file.ports.values() if not is_link_local(port.ip)]
+    every = [port.ip for _, port in file.ports.values() if not is_ipv6(port.ip)]
     work = []
     for port in entry.ports:
         found = find_port(port, interfaces)
         if found is not None and found.up and found.carrier:
-            other = far.get(f"{entry.name}:{port.name}")
-            ip = file.ports[other][1].ip if other else None
-            work.append((port.name, found, ip, is_link_local(port.ip)))
+            work.append((port, found))
 
-    def probe(one: tuple[str, InterfaceFacts, str | None, bool]) -> CableProbe:
-        name, interface, ip, by_echo = one
-        answers = _echoing(interface) if by_echo else _ask(interface, every)
-        sent, back = _largest(interface, ip) if ip else (0, 0)
-        return CableProbe(name, interface.name, answers, sent, back)
+    def probe(one: tuple[PortEntry, InterfaceFacts]) -> CableProbe:
+        port, interface = one
+        ends = [f"{entry.name}:{port.name}"]
+        ends += [far[ends[0]]] if ends[0] in far else []
+        if is_ipv6(port.ip):
+            source = port.ip if port.ip in interface.ips else _another_ipv6(port.ip, interface)
+            answers = _echoing(interface, source)
+        else:
+            answers = _ask(interface, every)
+        sent = back = 0
+        if len(ends) == 2:
+            # Where an end is one of several in its subnet, the answer to an echo takes any of them.
+            by_arp = not is_ipv6(port.ip) and (
+                any(map(file.shares_subnet, ends)) or subnet_is_shared(port.ip, interface.name)
+            )
+            sent, back = _largest(interface, file.ports[ends[1]][1].ip, by_arp=by_arp)
+        return CableProbe(port.name, interface.name, answers, sent, back)
 
     if not work:
         return ()
@@ -143,13 +160,24 @@ def _cables(
         return tuple(workers.map(probe, work))
 
 
-def _largest(interface: InterfaceFacts, ip: str) -> tuple[int, int]:
+def _another_ipv6(ip: str, interface: InterfaceFacts) -> str:
+    """An address that the interface has, where it does not have that of the file: of the same kind,
+    if there is one; its neighbours answer that, too."""
+    others = [own for own in interface.ips if is_ipv6(own)]
+    return next((own for own in others if is_routable(own) is is_routable(ip)), ip)
+
+
+def _largest(interface: InterfaceFacts, ip: str, *, by_arp: bool) -> tuple[int, int]:
     sizes = sorted({interface.mtu, *(s for s in _SIZES_BYTES if s < interface.mtu)})
     try:
-        back = answered_echoes([Echo(without_zone(ip), size) for size in sizes], interface.name)
+        if by_arp:
+            back = answered_sizes(interface.name, interface.mac or "", ip, sizes)
+        else:
+            echoes = [Echo(without_zone(ip), size) for size in sizes]
+            back = {echo.size_bytes for echo in answered_echoes(echoes, interface.name)}
     except OSError:
         return 0, 0  # this user may not
-    return sizes[-1], max((echo.size_bytes for echo in back), default=0)
+    return sizes[-1], max(back, default=0)
 
 
 def _reached(file: ClusterFile, entry: ServerEntry) -> tuple[Reach, ...]:
@@ -158,7 +186,7 @@ def _reached(file: ClusterFile, entry: ServerEntry) -> tuple[Reach, ...]:
         for server in file.servers
         if server.name != entry.name
         for port in server.ports
-        if not is_link_local(port.ip)  # only what is at the other end of a cable reaches that
+        if is_routable(port.ip)  # only what is at the other end of a cable reaches others
     ]
     if not others:
         return ()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.doctor.findings import Finding, Site, set_sysctl
 from torch_topoopt.doctor.firewall import accept_rule
-from torch_topoopt.fabric.addresses import is_link_local, without_zone
+from torch_topoopt.doctor.link_rates import port_limit
+from torch_topoopt.fabric.addresses import is_link_local
 from torch_topoopt.fabric.hosts.host_script import buffer_bytes
 from torch_topoopt.plan.units import rate_text
 
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 
     from torch_topoopt.doctor.facts import InterfaceFacts
 
+_MUCH_FASTER = 2.0  # times the rate of the file
 _SECOND = "topofwd"  # beginning of the names of second interfaces, see fabric/hosts/host_setup.py
 _SET_UP_WHY = "without it, the port carries nothing"
+_SHARED_WHY = "its subnet is that of other ports, too: packets enter where no route leads back"
 _RELAY_WHY = "packets that come by a relay enter at another port than answers leave from"
 
 
@@ -59,7 +62,10 @@ def check_interfaces(site: Site) -> Iterator[Finding]:
                     why=_SET_UP_WHY,
                     advice="plug the cable in at both ends; the other port must be up, too",
                 )
-            if port.ip not in interface.ips or _other_prefix(port.address, interface):
+            if is_link_local(port.ip):
+                if port.ip not in interface.ips:
+                    yield _changed_address(server, where, port.ip, interface)
+            elif port.address not in interface.addresses:
                 elsewhere = facts.owner(port.ip)
                 where_else = f"; {elsewhere.name} has it" if elsewhere else ""
                 yield Finding(
@@ -68,24 +74,39 @@ def check_interfaces(site: Site) -> Iterator[Finding]:
                     why="others look for the port at that address",
                     repair=(
                         *(_remove(port.ip, elsewhere) if elsewhere else ()),
-                        f"ip address add {_plain(port.address)} dev {name}",
+                        f"ip address add {port.address} dev {name}",
                     ),
                 )
 
 
-def _other_prefix(address: str, interface: InterfaceFacts) -> bool:
-    return not is_link_local(address) and address not in interface.addresses
-
-
-def _plain(address: str) -> str:
-    """As `ip` takes it."""
-    return f"{without_zone(address)}/64" if is_link_local(address) else address
+def _changed_address(server: str, where: str, ip: str, interface: InterfaceFacts) -> Finding:
+    """The kernel chooses link-local addresses, and chooses anew for another card or setting."""
+    now = [own for own in interface.ips if is_link_local(own)]
+    return Finding(
+        *("error", "address", server, where),
+        what=f"{interface.name} does not have the address {ip}; it has "
+        f"{', '.join(now) or 'no link-local IPv6 address'}",
+        why="others look for the port at that address",
+        advice="run `topoopt discover` again: it writes the addresses that ports have now"
+        if now
+        else f"let the kernel use IPv6 on {interface.name} (sysctl "
+        f"net.ipv6.conf.{interface.name}.disable_ipv6), then run `topoopt discover` again",
+    )
 
 
 def check_speed(site: Site) -> Iterator[Finding]:
     """Is every NIC as fast as the file says?"""
     for server in site.facts:
         for port, interface in site.ports(server):
+            rate = port_limit(site, server, interface)
+            if port.gbps and rate and rate.gbps > port.gbps * _MUCH_FASTER:
+                yield Finding(
+                    *("warning", "speed", server, f"{server}:{port.name}"),
+                    what=f"{interface.name} runs at {rate_text(rate.gbps)}, but the cluster file "
+                    f"says {rate_text(port.gbps)}",
+                    why="plans use a link by the rate of the file, and predictions count on it",
+                    advice="correct `bandwidth`, unless something holds the port to that rate",
+                )
             if port.gbps and interface.gbps and interface.gbps < port.gbps * 0.999:
                 yield Finding(
                     *("error", "speed", server, f"{server}:{port.name}"),
@@ -98,16 +119,16 @@ def check_speed(site: Site) -> Iterator[Finding]:
 
 
 def check_rp_filter(site: Site) -> Iterator[Finding]:
-    """A strict reverse-path filter drops what comes in by a relay."""
+    """A strict reverse-path filter drops packets at a port that answers do not leave from: those
+    that come by a relay, and in a subnet of several ports those at all ports but one."""
     for server, facts in site.facts.items():
-        if site.file is None or not site.has_relays:
-            continue
-        for interface in site.fabric_interfaces(server):
-            if interface.rp_filter == 1 and interface.ipv4:
+        for port, interface in site.ports(server):
+            shared = site.file is not None and site.file.shares_subnet(f"{server}:{port.name}")
+            if interface.rp_filter == 1 and interface.ipv4 and (shared or site.has_relays):
                 yield Finding(
-                    *("error", "rp_filter", server, site.name_of_interface(server, interface.name)),
+                    *("error", "rp_filter", server, f"{server}:{port.name}"),
                     what=f"the reverse-path filter of {interface.name} is strict (1)",
-                    why=_RELAY_WHY + ", and the filter drops them",
+                    why=(_SHARED_WHY if shared else _RELAY_WHY) + ", and the filter drops them",
                     # loose; the kernel takes the larger of `all` and this one
                     repair=(set_sysctl(f"ipv4/conf/{interface.name}/rp_filter", 2),),
                 )

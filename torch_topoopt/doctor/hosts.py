@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch_topoopt.doctor.facts import HostFacts
 from torch_topoopt.doctor.gather import gather
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.ssh import ssh_command
 from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class LocalAccess:
 
 @dataclass(frozen=True)
 class RemoteHost:
-    """A host that `ssh` (a command and its options) reaches at `address`; it never asks for a
-    password. `remote_command` starts topoopt there.
+    """A host that `ssh` (a command and its options) reaches at `address`, a name or address that a
+    cluster file may have. `remote_command` starts topoopt there.
     """
 
     server: str
@@ -60,7 +61,9 @@ class RemoteHost:
         command = f"{self.remote_command} doctor --facts --cluster - --host {self.server}"
         if not probing:
             command += " --no-probes"
-        text = _run(self.server, [*self.ssh, self.address, command], self.file.to_yaml(), "")
+        text = _run(
+            self.server, ssh_command(self.ssh, self.address, command), self.file.to_yaml(), ""
+        )
         try:
             return HostFacts.from_json(text)
         except DocumentError as error:
@@ -71,7 +74,7 @@ class RemoteHost:
 
     def shell(self, command: str) -> None:
         remote = f"sh -c {shlex.quote(command)}"
-        _run(self.server, [*self.ssh, self.address, remote], "", command)
+        _run(self.server, ssh_command(self.ssh, self.address, remote), "", command)
 
 
 def _run(server: str, command: list[str], given: str, shown: str) -> str:

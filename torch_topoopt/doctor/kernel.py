@@ -12,7 +12,7 @@ from typing import Any
 
 from torch_topoopt.discovery.interfaces import list_interfaces
 from torch_topoopt.doctor.facts import InterfaceFacts, KernelFacts
-from torch_topoopt.fabric.addresses import is_link_local
+from torch_topoopt.fabric.addresses import is_ipv6
 
 _NET = Path("/proc/sys/net")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -37,9 +37,8 @@ def read_interfaces() -> tuple[InterfaceFacts, ...]:
     # What came or went while this host was read is left out.
     indexes = {link.get_attr("IFLA_IFNAME"): link["index"] for link in links}
     for one in list_interfaces(every_address=True):
-        if is_link_local(one.address) and one.name in indexes:
-            address = f"{one.address}/{one.prefix_length}"
-            addresses.setdefault(indexes[one.name], []).append(address)
+        if is_ipv6(one.address) and one.name in indexes:
+            addresses.setdefault(indexes[one.name], []).append(one.with_prefix)
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for link in sorted(links, key=lambda one: int(one["index"])):

@@ -27,7 +27,7 @@ class ExpectedLink:
 
 
 @dataclass(frozen=True)
-class _Limit:
+class Limit:
     gbps: float
     what: str
 
@@ -51,6 +51,10 @@ def _of_cables(site: Site) -> Iterator[ExpectedLink]:
         if not ends:
             continue
         limits = [limit for end in ends for limit in _limits(site, *end)]
+        rates = [(end, site.file.ports[end][1].gbps) for end in cable]
+        limits += [
+            Limit(gbps, f"the cluster file's bandwidth of {end}") for end, gbps in rates if gbps
+        ]
         least = min(limits, key=lambda limit: limit.gbps, default=None)
         direct = len(ends) == 2 and all(_by_verbs(site.facts[server], i) for server, i in ends)
         yield _rate(" - ".join(cable), direct, least)
@@ -70,7 +74,7 @@ def _of_interfaces(site: Site) -> Iterator[ExpectedLink]:
                 yield _rate(f"{server} ({interface.name})", by_verbs, least)
 
 
-def _rate(link: str, by_verbs: bool, least: _Limit | None) -> ExpectedLink:
+def _rate(link: str, by_verbs: bool, least: Limit | None) -> ExpectedLink:
     return ExpectedLink(
         link,
         "verbs" if by_verbs else "tcp",
@@ -86,25 +90,34 @@ def _by_verbs(facts: HostFacts, interface: InterfaceFacts) -> bool:
     return port.layer != "Ethernet" or roce_index(port, interface) is not None
 
 
-def _limits(site: Site, server: str, interface: InterfaceFacts) -> Iterator[_Limit]:
+def _limits(site: Site, server: str, interface: InterfaceFacts) -> Iterator[Limit]:
     """The rates that bound a link at this end. What links share, they share evenly."""
-    facts = site.facts[server]
-    used = [facts.rdma.card_of(i.name) for i in site.fabric_interfaces(server) if i.carrier]
-    cards = [card for card in used if card is not None]
-    card = facts.rdma.card_of(interface.name)
-    rdma = facts.rdma.port_of(interface.name)
-    rate = interface.gbps or (rdma.gbps if rdma else None)
-    where = f"{server} {interface.name}"
-    if rate is not None:
-        port = card.physical_port if card else None
-        count = _sharing(cards, "physical_port", port)
-        yield _Limit(rate / count, f"the port of {where}{_shared(rate, count)}")
+    if port := port_limit(site, server, interface):
+        yield port
+    card = site.facts[server].rdma.card_of(interface.name)
     if card is not None and card.pcie_gbps is not None:
-        count = _sharing(cards, "slot", card.slot)
-        yield _Limit(
+        count = _sharing(_cards(site, server), "slot", card.slot)
+        yield Limit(
             card.pcie_gbps / count,
-            f"PCIe {card.pcie_text} of {where}{_shared(card.pcie_gbps, count)}",
+            f"PCIe {card.pcie_text} of {server} {interface.name}{_shared(card.pcie_gbps, count)}",
         )
+
+
+def port_limit(site: Site, server: str, interface: InterfaceFacts) -> Limit | None:
+    """The rate of a port, or its part of one that several functions share; None: not known."""
+    facts = site.facts[server]
+    card, rdma = facts.rdma.card_of(interface.name), facts.rdma.port_of(interface.name)
+    rate = interface.gbps or (rdma.gbps if rdma else None)
+    if rate is None:
+        return None
+    count = _sharing(_cards(site, server), "physical_port", card.physical_port if card else None)
+    return Limit(rate / count, f"the port of {server} {interface.name}{_shared(rate, count)}")
+
+
+def _cards(site: Site, server: str) -> list[CardFacts]:
+    used = [i for i in site.fabric_interfaces(server) if i.carrier]
+    cards = [site.facts[server].rdma.card_of(interface.name) for interface in used]
+    return [card for card in cards if card is not None]
 
 
 def _sharing(cards: list[CardFacts], what: str, value: str | None) -> int:

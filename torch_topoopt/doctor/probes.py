@@ -3,6 +3,9 @@ that may not be cut up.
 
 Nothing has to run on the other hosts: their kernels answer. ARP needs root. The questions carry no
 address of the sender (RFC 5227), so that no host learns anything from them.
+
+A kernel sends the answer to an IPv4 echo by its routes, and so out of another port where several
+are in one subnet. It answers ARP, and echoes of IPv6, out of the port where the question arrived.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.doctor.facts import Answer
+from torch_topoopt.fabric.addresses import family_of, is_ipv6, without_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +30,7 @@ _ROUNDS = 3
 _TOO_LATE_S = 5.0  # where something else keeps arriving
 
 _ETH_P_ARP = 0x0806
+_ETHERNET_HEADER_BYTES = 14
 _ARP = struct.Struct("!6s6sHHHBBH6s4s6s4s")
 _REQUEST, _REPLY = 1, 2
 _EVERYBODY = b"\xff" * 6
@@ -65,6 +70,37 @@ def arp_answers(interface: str, mac: str, addresses: Sequence[str]) -> tuple[Ans
     return tuple(sorted(found, key=lambda answer: (answer.address, answer.mac)))
 
 
+def answered_sizes(interface: str, mac: str, address: str, sizes_bytes: Iterable[int]) -> set[int]:
+    """The sizes of packets, not to be cut up, that reach `address` at the other end of a cable.
+
+    They are ARP requests with padding. Raises OSError without root, or where the interface is gone.
+    """
+    own, target = bytes.fromhex(mac.replace(":", "")), socket.inet_aton(address)
+    answered = set()
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as line:
+        line.bind((interface, _ETH_P_ARP))
+        for size in sorted(sizes_bytes):
+            for _ in range(_ROUNDS):
+                with contextlib.suppress(OSError):  # larger than the interface takes
+                    line.send(_request(own, target).ljust(_ETHERNET_HEADER_BYTES + size, b"\0"))
+                if _is_answered(line, own, target):
+                    answered.add(size)
+                    break
+            else:
+                return answered  # larger ones do not get there either
+    return answered
+
+
+def _is_answered(line: socket.socket, own: bytes, target: bytes) -> bool:
+    for _ in _until(line, time.monotonic() + WAIT_S / _ROUNDS):
+        frame = line.recv(1 << 16)
+        if len(frame) >= _ARP.size:
+            _, _, kind, _, _, _, _, operation, sender, ip, _, _ = _ARP.unpack_from(frame)
+            if kind == _ETH_P_ARP and operation == _REPLY and ip == target and sender != own:
+                return True
+    return False
+
+
 def _request(own: bytes, target: bytes) -> bytes:
     return _ARP.pack(
         *(_EVERYBODY, own, _ETH_P_ARP, 1, 0x0800, 6, 4, _REQUEST),
@@ -92,13 +128,23 @@ class Echo:
 def answered_echoes(echoes: Iterable[Echo], interface: str | None = None) -> set[Echo]:
     """Those that came back whole. With `interface`, nothing goes another way.
 
-    The addresses are all IPv4, or all link-local IPv6 without zone. Raises OSError where this user
-    may not send echoes.
+    Link-local addresses are without zone, and need `interface`. Raises OSError where this user may
+    not send echoes.
     """
-    missing = dict(enumerate(dict.fromkeys(echoes)))
+    every = list(dict.fromkeys(echoes))
+    return {
+        echo
+        for ipv6 in (False, True)
+        if (chosen := [echo for echo in every if is_ipv6(echo.address) is ipv6])
+        for echo in _answered(chosen, interface, ipv6=ipv6)
+    }
+
+
+def _answered(echoes: Sequence[Echo], interface: str | None, *, ipv6: bool) -> set[Echo]:
+    """`answered_echoes` of one family."""
+    missing = dict(enumerate(echoes))
     answered: set[Echo] = set()
-    with _echo_socket(any(":" in echo.address for echo in missing.values()), interface) as line:
-        ipv6 = line.family == socket.AF_INET6
+    with _echo_socket(ipv6, interface) as line:
         mark = os.urandom(2)
         for _ in range(_ROUNDS):
             for number, echo in missing.items():
@@ -115,11 +161,15 @@ def answered_echoes(echoes: Iterable[Echo], interface: str | None = None) -> set
     return answered
 
 
-def echoing_hosts(interface: str) -> set[str]:
+def echoing_hosts(interface: str, source: str) -> set[str]:
     """The IPv6 addresses, without zone, of those on an interface's cable (or segment) that answer
-    an echo to all nodes; raises OSError where this user may not send it."""
+    an echo to all nodes: of the kind that `source` is, the interface's own address.
+
+    Raises OSError where this user may not send it, or the interface does not have that address.
+    """
     found: set[str] = set()
     with _echo_socket(True, interface) as line:
+        line.bind((without_zone(source), 0, 0, socket.if_nametoindex(interface)))
         mark = os.urandom(2)
         everybody = Echo(_ALL_NODES, 64)
         for _ in range(_ROUNDS):
@@ -132,7 +182,7 @@ def echoing_hosts(interface: str) -> set[str]:
 
 
 def _to(echo: Echo, interface: str | None) -> tuple[object, ...]:
-    if ":" not in echo.address:
+    if not is_ipv6(echo.address):
         return echo.address, 0
     return echo.address, 0, 0, socket.if_nametoindex(interface) if interface else 0
 
@@ -201,7 +251,7 @@ def _checksum(data: bytes) -> int:
 
 def source_towards(address: str) -> str | None:
     """The own address from which packets to `address` would go; None where there is no route."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+    with socket.socket(family_of(address), socket.SOCK_DGRAM) as line:
         try:
             line.connect((address, 9))
         except OSError:

@@ -14,9 +14,9 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from torch_topoopt.discovery.hardware import interface_folder, physical_port, read, sysfs
 from torch_topoopt.doctor.facts import CardFacts, GidFacts, RdmaFacts, RdmaPortFacts
 from torch_topoopt.doctor.flow_control import read_pause, read_pfc
+from torch_topoopt.fabric.hardware import interface_folder, physical_port, read, sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.doctor.findings import Finding, Site
 from torch_topoopt.doctor.rdma import roce_mtu
-from torch_topoopt.fabric.addresses import is_link_local, without_zone
+from torch_topoopt.fabric.addresses import is_ipv6, without_zone
 from torch_topoopt.plan.units import format_gbps
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def check_rdma_ports(site: Site) -> Iterator[Finding]:
 
 def roce_index(port: RdmaPortFacts, interface: InterfaceFacts) -> int | None:
     """The first entry of RoCE v2 that is for an address of the interface."""
-    addresses = {without_zone(ip) if is_link_local(ip) else f"::ffff:{ip}" for ip in interface.ips}
+    addresses = {without_zone(ip) if is_ipv6(ip) else f"::ffff:{ip}" for ip in interface.ips}
     for gid in port.gids:
         if gid.kind == ROCE_V2 and _as_address(gid.gid) in addresses:
             return gid.index

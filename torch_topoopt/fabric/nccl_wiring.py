@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.addresses import is_link_local
+from torch_topoopt.fabric.addresses import is_ipv6
 from torch_topoopt.fabric.links import connections, unsent_bytes
 from torch_topoopt.fabric.rank_layout import RankLayout, rank_routes
 from torch_topoopt.plan.codec import DocumentError
@@ -69,9 +69,9 @@ def nccl_wiring(
             "forwarded: must be empty, for NCCL's plugin relays by itself; wire without forwarding"
         )
     for i, port in enumerate(wiring.ports):
-        if is_link_local(port.address):
+        if is_ipv6(port.address):
             raise DocumentError(
-                f"ports[{i}].address: {port.address} is a link-local IPv6 address, which NCCL's "
+                f"ports[{i}].address: {port.address} is an IPv6 address, which NCCL's "
                 "plugin does not take; give the cables IPv4 addresses"
             )
     if ranks_per_server < 1:

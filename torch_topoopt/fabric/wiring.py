@@ -9,7 +9,12 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from torch_topoopt.fabric.addresses import is_link_local, parse_port_ip, zone_of
+from torch_topoopt.fabric.addresses import (
+    PORT_ADDRESSES,
+    is_link_local,
+    parse_port_ip,
+    zone_of,
+)
 from torch_topoopt.plan.codec import Document, DocumentError, brief
 
 if TYPE_CHECKING:
@@ -18,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PortAddress:
-    """The address of one server's port: IPv4, or link-local IPv6 with its interface, fe80::1%eth0.
+    """The address of one server's port: IPv4, IPv6, or link-local IPv6 with its interface,
+    fe80::1%eth0.
 
     `gbps` limits what the port sends; None: no limit. Several ports of a server may be one
     interface and share its address. `tcp_port` is where the port listens (None: as the Wiring
@@ -175,8 +181,7 @@ def _check_address(where: str, port: PortAddress) -> None:
         parse_port_ip(port.address)
     except ValueError:
         raise DocumentError(
-            f"{where}.address: {brief(port.address)} is not an IPv4 address, nor a link-local IPv6 "
-            "address with its interface, such as fe80::1%eth0"
+            f"{where}.address: {brief(port.address)} is not an address of a port: {PORT_ADDRESSES}"
         ) from None
     zone = zone_of(port.address)
     if zone is not None and port.interface not in (None, zone):

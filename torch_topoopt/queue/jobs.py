@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
+from torch_topoopt.fabric.ssh import reach_command
 from torch_topoopt.plan.codec import Document, DocumentError
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class JobSpec(Document):
             raise DocumentError("reach: launch hosts needs it, and no other has it")
         for i, word in enumerate(self.reach):
             try:
-                word.format(server="h0", management="10.0.0.1")
-            except (KeyError, IndexError, ValueError):
+                reach_command([word], server="h0", management="10.0.0.1")
+            except (LookupError, ValueError):
                 raise DocumentError(
                     f"reach[{i}]: {word!r}: braces stand for {{server}} and {{management}} only"
                 ) from None

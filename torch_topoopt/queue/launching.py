@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch_topoopt.fabric.ssh import reach_command
 from torch_topoopt.plan.codec import write_text_atomically
 from torch_topoopt.queue.partition import job_cluster
 from torch_topoopt.queue.processes import Command
@@ -50,7 +51,7 @@ def commands_of(
             *("--master-port", str(_FIRST_PORT + job.id % _PORTS)),
             *("--run-dir", str(folder / f"run-{server.name}")),
         )
-        reach = [w.format(server=server.name, management=server.management) for w in spec.reach]
+        reach = reach_command(spec.reach, server=server.name, management=server.management)
         words = ["topoopt", *options, *script]
         if Path(reach[0]).name == "ssh":  # which joins its words for a shell at the other end
             words = [f"cd {shlex.quote(spec.folder)} &&", shlex.join(words)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.fabric.real_hosts import Hosts, cluster_of, real_hosts, wait_until_up
 from support.limits import limit_s
+from support.plain_namespaces import skip_without_ipv6
 
 from torch_topoopt.fabric.hosts.host_script import buffer_bytes, setup_script, undo_script
 from torch_topoopt.fabric.hosts.host_setup import host_setup
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _LISTEN = """
 import socket
-with socket.create_server(("0.0.0.0", 7001)) as server:
+with socket.create_server(("::", 7001), family=socket.AF_INET6, dualstack_ipv6=True) as server:
     print("ready", flush=True)
     server.settimeout(30)
     connection, _ = server.accept()
@@ -92,7 +93,29 @@ def _undo(hosts: Hosts, plan: Plan, server: int) -> str:
     return done.stdout
 
 
-def test_traffic_crosses_the_planned_relay_and_no_other(hosts: Hosts, plan: Plan) -> None:
+@pytest.mark.parametrize("address", ["10.77.{cable}.{last}/30", "fd00:77:1{cable}::{last}/64"])
+def test_traffic_crosses_the_planned_relay_and_no_other(
+    address: str, plan: Plan, tmp_path: Path
+) -> None:
+    skip_without_ipv6()
+    with real_hosts(plan, tmp_path, cluster_of(plan, address=address)) as hosts:
+        before = _routes(hosts, 1)
+        _check_relay(hosts, plan)
+        assert "(0 changes;" in _set_up(hosts, plan, 1, classifier="u32")
+        assert _routes(hosts, 1) != before
+        _undo(hosts, plan, 1)
+        assert _routes(hosts, 1) == before
+
+
+def _routes(hosts: Hosts, server: int) -> set[str]:
+    """Lasting addresses and routes of both families."""
+    shown = hosts.on(server, *["ip", "-o", "address", "show", "scope", "global"])
+    for family in ("-4", "-6"):
+        shown += hosts.on(server, *f"ip {family} route show table main".split())
+    return {line for line in shown.splitlines() if not line.startswith("fe80:")}
+
+
+def _check_relay(hosts: Hosts, plan: Plan) -> None:
     for server in range(4):
         _set_up(hosts, plan, server, classifier="u32")
     wait_until_up(hosts)
@@ -229,7 +252,7 @@ def test_tc_understands_the_flower_rules(hosts: Hosts, plan: Plan) -> None:
         return
     assert "Error: TC classifier not found" in done.stderr or "TC action module" in done.stderr
     assert hosts.state(1) == before
-    wrong = hosts.script(1, text.replace("protocol ip flower", "protocol ip flower dst_mack 1"))
+    wrong = hosts.script(1, text.replace('flower "$@"', 'flower dst_mack 1 "$@"'))
     assert "TC classifier not found" not in wrong.stderr  # so a wrong word would have been found
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
-from support.launcher import COMMAND
+from support.fabric.cabled_machines import Machines
+from support.launcher import COMMAND, forked
 from support.limits import limit_s
 from support.plain_namespaces import (
     Namespaces,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from support.launcher import Launcher
+
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 LIMIT_S = 60.0
 
@@ -132,12 +135,14 @@ def test_a_port_without_a_cable_is_a_remark_and_left_out(
     assert done.returncode == 0, done.stderr
     assert found(launcher.folder / "lab.yaml") == plugged(hosts) - {frozenset(hosts.cables[0])}
     assert load_cluster(launcher.folder / "lab.yaml").servers[1].management == hosts.managements[1]
-    assert "note: cable h0:nic0 (fe80::" in done.stdout
+    a, b, c = hosts.names  # one machine with one name, so they are those that ssh was given
+    assert f"note: cable {a}:nic0 (fe80::" in done.stdout
     assert "left out, its ends need addresses of one subnet" in done.stdout
     assert (
-        "note: cable h1:nic1 - h2:nic1: the MTUs of its ends differ, 9000 and 1500" in done.stdout
+        f"note: cable {b}:nic1 - {c}:nic1: the MTUs of its ends differ, 9000 and 1500"
+        in done.stdout
     )
-    assert "note: h2:spare: no port answers at its other end" in done.stdout
+    assert f"note: no port answers at the other end of {c}:spare" in done.stdout
     again = launcher.run("discover", "--ssh", *hosts.names, "-o", "lab.yaml")
     assert again.returncode == 2
     assert "output: lab.yaml is there already" in again.stderr
@@ -151,21 +156,100 @@ def substitute_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(programs), prepend=":")
 
 
-def test_a_host_that_ssh_does_not_reach_is_named_with_what_ssh_said(
+def test_all_hosts_that_ssh_does_not_reach_are_named_with_what_ssh_said(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shutil.which("ip") is None:
         pytest.skip("the substitute for ssh needs the program ip (Debian: iproute2)")
     substitute_ssh(launcher.folder, monkeypatch)
     hostfile = launcher.folder / "hosts.json"
-    hostfile.write_text(json.dumps([{"ssh": "nowhere-to-be-found", "ips": []}]))
+    lost = ["nowhere-to-be-found", "nor-here"]
+    hostfile.write_text(json.dumps([{"ssh": name, "ips": []} for name in lost]))
     done = launcher.run("discover", "--hostfile", "hosts.json", "--dry-run")
     assert done.returncode == 2
-    assert done.stderr == (
-        "topoopt: error: ssh nowhere-to-be-found: ssh: Could not resolve hostname "
-        "nowhere-to-be-found: Name or service not known (exit status 255)\n"
-    )
+    said = [
+        f"ssh {name}: ssh: Could not resolve hostname {name}: Name or service not known "
+        "(exit status 255)"
+        for name in lost
+    ]
+    assert done.stderr == f"topoopt: error: {'; '.join(said)}\n"
     assert done.stdout == ""
+
+
+def test_all_agents_that_do_not_listen_are_named(
+    launcher: Launcher, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, "secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    addresses = [f"127.0.0.1:{port}", f"127.0.0.2:{port}"]
+    assert main(["discover", "--agents", *addresses, "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    for address in addresses:
+        assert f"{address}: no agent answers at" in said
+
+
+NO_HOST = "-oProxyCommand=touch hacked"
+
+
+def test_a_name_that_ssh_would_take_for_an_option_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.json").write_text(json.dumps([{"ssh": NO_HOST, "ips": []}]))
+    assert main(["discover", "--hostfile", "hosts.json", "--dry-run"]) == 2
+    assert f"ssh: {NO_HOST!r} is not the name or address of a host" in capsys.readouterr().err
+    assert not (tmp_path / "hacked").exists()
+
+
+@pytest.mark.parametrize("both_families", [False, True])
+def test_an_ipv6_management_network_of_two_hosts_is_no_cable(
+    both_families: bool, launcher: Launcher, hosts: Hosts
+) -> None:
+    """Two ports hear each other alone on it, as on a cable; but ssh comes from a third machine."""
+    managements = ["fd00:77::1", "fd00:77::2"]
+    machines = Machines.make(hosts.namespaces, launcher.folder, ("a", "b"), managements)
+    bridge = hosts.namespaces.bridge()
+    for number, (name, address) in enumerate(zip(hosts.names, managements, strict=True)):
+        hosts.namespaces.plug(bridge, name, "manage", f"{address}/64")
+        if both_families:
+            ip(f"-n {name} addr add {hosts.namespaces.network}.0.{number + 1}/24 dev manage")
+    machines.cable((0, ("p0",)), (1, ("p0",)), "400mbit")
+    machines.wait()
+    cluster, notes = discovered(machines, launcher)
+    assert cluster.cables == (("a:p0", "b:p0"),)
+    assert [server.management for server in cluster.servers] == managements
+    assert notes == []
+    cluster, notes = discovered(machines, launcher, "--interfaces", "manage,p0")
+    assert len(cluster.cables) == 2
+    assert "leave it out with --interfaces ^manage" in notes[0]
+
+
+def discovered(
+    machines: Machines, launcher: Launcher, *options: str
+) -> tuple[ClusterFile, list[str]]:
+    """The cluster and the notes of a survey over ssh."""
+    command = machines.command(0, "env", f"PATH={machines.folder}:/usr/sbin:/usr/bin:/sbin:/bin")
+    words = ("discover", "--ssh", *machines.hosts, "-o", "lab.yaml", "--force", "--json")
+    remote = ("--remote-command", " ".join(forked()))
+    done = launcher.start(*words, *remote, *options, command=(*command, *forked()))
+    code, out, err = finish(done)
+    assert code == 0, err
+    return load_cluster(launcher.folder / "lab.yaml"), json.loads(out)["notes"]
+
+
+def test_an_agent_is_reached_by_ipv6(launcher: Launcher) -> None:
+    agent = launcher.start(
+        *("discover", "--agent", "--bind", "::1", "--port", "0"),
+        command=forked(),
+        **{TOKEN: "secret"},
+    )
+    assert agent.stdout is not None
+    address = agent.stdout.readline().split()[-1]
+    assert address.startswith("[::1]:")
+    command = ("discover", "--agents", address, "-o", "lab.yaml", "--listen-seconds", "0.3")
+    done = launcher.run(*command, **{TOKEN: "secret"})
+    assert (done.returncode, finish(agent)[0]) == (1, 0), "it was served, and has no cable"
 
 
 def test_an_agent_turns_strangers_away_and_serves_who_knows_the_token(
@@ -230,6 +314,9 @@ def test_bad_options_are_one_line(
 def test_addresses_of_agents() -> None:
     assert split_address("10.0.0.1") == ("10.0.0.1", 29501)
     assert split_address("box7.lab:4711") == ("box7.lab", 4711)
-    for text in (":4711", "box7:", "box7:0", "box7:99999"):
+    assert split_address("fd00::1") == ("fd00::1", 29501)
+    assert split_address("[fd00::1]:4711") == ("fd00::1", 4711)
+    assert split_address("[fd00::1]") == ("fd00::1", 29501)
+    for text in (":4711", "box7:", "box7:0", "box7:99999", "[box7]:1", "[fd00::1]:", "fd00::1:x"):
         with pytest.raises(InputError, match="is not an address"):
             split_address(text)

@@ -19,6 +19,7 @@ from support.fabric.real_hosts import (
 from support.limits import limit_s
 
 from torch_topoopt.doctor.facts import HostFacts
+from torch_topoopt.doctor.hosts import RemoteHost
 from torch_topoopt.launcher import main
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _TOPOOPT = (sys.executable, "-m", "torch_topoopt.launcher.main")
 _SSH = """\
 #!/bin/sh
 # Stands for ssh: takes an address and a command, and runs that on the host.
+[ "$1" = -- ] || exit 250
+shift
 case "$1" in
 {hosts}
 *) echo "ssh: connect to host $1: No route to host" >&2; exit 255 ;;
@@ -108,6 +111,24 @@ def test_a_host_that_does_not_answer_is_a_finding(hosts: Hosts) -> None:
     assert silent["server"] == "h1"
     assert silent["what"].endswith("ssh: connect to host 10.200.0.2: No route to host")
     assert result["reach"]["h1"] == {"h0": "?"}
+
+
+def test_a_name_that_ssh_would_take_for_an_option_is_refused(
+    ring_plan: RingPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, hacked = tmp_path / "lab.yaml", tmp_path / "hacked"
+    text = cluster_of(ring_plan(2)).to_yaml()
+    name = f"-oProxyCommand=touch {hacked}"
+    path.write_text(text.replace("management: 10.200.0.2", f'management: "{name}"'))
+    assert main.main(["doctor", "--cluster", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert "servers[1].management: " in captured.err
+    assert captured.err.count("\n") == 1
+    file = cluster_of(ring_plan(2))
+    remote = RemoteHost("h1", name, file, ("ssh",), "topoopt")
+    with pytest.raises(ValueError, match="is not the name or address of a host"):
+        remote.facts(probing=True)
+    assert not hacked.exists()
 
 
 def test_one_host_prints_its_facts_and_finds_itself(hosts: Hosts) -> None:

@@ -1,9 +1,10 @@
 """Machines with direct cables, in namespaces that look like real ones: names of interfaces, ports
 with two functions that share one wire, no addresses but link-local ones, a tree of devices, ssh.
 
-Host I is a namespace with `manage`, a port of the management bridge, and the interfaces of its
-cables, which have no IPv4 addresses. A command on a host is one in its namespace with a host name
-of its own (a UTS namespace) and its tree of devices.
+Host I is a namespace with the interfaces of its cables, which have no IPv4 addresses unless a test
+gives them some, and, unless the test says where else the hosts are reached, `manage`, a port of the
+management bridge. A command on a host is one in its namespace with a host name of its own (a UTS
+namespace) and its tree of devices.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from support.plain_namespaces import (
     wait_for_link_local_addresses,
 )
 
-from torch_topoopt.discovery.hardware import SYSFS_VARIABLE
+from torch_topoopt.fabric.hardware import SYSFS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,7 @@ case $host in
 {cases}
 *) echo "ssh: Could not resolve hostname $host: Name or service not known" >&2; exit 255 ;;
 esac
-export SSH_CONNECTION="192.0.2.77 4242 $address 22"
+export SSH_CONNECTION="{client} 4242 $address 22"
 cd {folder}/"$name"/home
 exec {folder}/on "$name" sh -c "$*"
 """
@@ -67,12 +68,29 @@ class Machines:
     _ends: list[tuple[str, str]] = field(default_factory=list)
 
     @classmethod
-    def make(cls, namespaces: Namespaces, folder: Path, hosts: Sequence[str]) -> Machines:
-        """Hosts without cables; skips the test where links have no addresses by themselves."""
+    def make(
+        cls,
+        namespaces: Namespaces,
+        folder: Path,
+        hosts: Sequence[str],
+        managements: Sequence[str] = (),
+        *,
+        client: str = "192.0.2.77",
+    ) -> Machines:
+        """Hosts without cables; skips the test where links have no addresses by themselves.
+
+        With `managements`, hosts have nothing by which these addresses are reached yet. ssh comes
+        from address `client`.
+        """
         skip_without_ipv6()
         made = cls(namespaces, folder, tuple(hosts))
-        namespaces.add_managed(len(hosts))
-        made.managements = [f"{namespaces.network}.0.{n + 1}" for n in range(len(hosts))]
+        made.managements = list(managements)
+        if managements:
+            for _ in hosts:
+                namespaces.add()
+        else:
+            namespaces.add_managed(len(hosts))
+            made.managements = [f"{namespaces.network}.0.{n + 1}" for n in range(len(hosts))]
         names = namespaces.names[: len(hosts)]
         for namespace in names:
             # no waiting until nobody objects to an address; nobody could
@@ -83,7 +101,7 @@ class Machines:
             f"{host}|{address}) name={host}; address={address} ;;"
             for host, address in zip(hosts, made.managements, strict=True)
         )
-        _program(folder / "ssh", _SSH.format(cases=cases, folder=folder))
+        _program(folder / "ssh", _SSH.format(cases=cases, folder=folder, client=client))
         for host in hosts:
             (folder / host / "sys").mkdir(parents=True)
             (folder / host / "home").mkdir()

@@ -92,8 +92,17 @@ class Hosts:
         return self.on(server, "ip", "link", "set", "dev", f"p{port}", *words)
 
 
-def cluster_of(plan: Plan, *, gbps: float = 1.0, mtu: int | None = 1500) -> ClusterFile:
-    """A cluster file with exactly the cables that `plan` needs: a /30 each."""
+def cluster_of(
+    plan: Plan,
+    *,
+    gbps: float = 1.0,
+    mtu: int | None = 1500,
+    address: str = "10.77.{cable}.{last}/30",
+) -> ClusterFile:
+    """A cluster file with exactly the cables that `plan` needs: by default, a /30 each.
+
+    `address` has {cable}, its number, and {last}: 1 and 2 at its ends.
+    """
     ports: dict[tuple[int, int], PortEntry] = {}
     cables = []
     for link in plan.network.links:
@@ -103,7 +112,7 @@ def cluster_of(plan: Plan, *, gbps: float = 1.0, mtu: int | None = 1500) -> Clus
         for last, (server, port) in enumerate(ends, start=1):
             ports[server, port] = PortEntry(
                 name=f"p{port}",
-                address=f"10.77.{len(cables)}.{last}/30",
+                address=address.format(cable=len(cables), last=last),
                 gbps=gbps,
                 interface=f"p{port}",
                 mac=f"02:00:5e:00:{server:02x}:{port:02x}",

@@ -110,7 +110,10 @@ def _connect(near: PortAddress, far: PortAddress, tcp_port: int, deadline: float
     connection = socket.socket(family_of(near.address), socket.SOCK_STREAM)
     try:
         connection.settimeout(links.time_left(deadline))
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
+        if connection.family == socket.AF_INET6:  # which knows no SO_DONTROUTE
+            connection.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 1)
+        else:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
         stay_on_cable(connection, near.address, near.interface)
         connection.bind(own_endpoint(near.address, 0))
         connection.connect(far_endpoint(far.address, tcp_port, near.address))

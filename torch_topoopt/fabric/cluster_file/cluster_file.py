@@ -23,6 +23,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from torch_topoopt.fabric.addresses import canonical
 from torch_topoopt.fabric.cluster_file import strict_yaml
 from torch_topoopt.fabric.cluster_file.entries import (
     CableEnds,
@@ -113,7 +114,7 @@ def _read_server(value: object, path: str) -> ServerEntry:
     fields = Fields(value, path, ("name", "management", "accelerators", "host", "ports"))
     return ServerEntry(
         name=fields.text("name"),
-        management=fields.text("management"),
+        management=canonical(fields.text("management")),
         accelerators=fields.integer("accelerators", 1),
         host=fields.optional_text("host"),
         ports=fields.list("ports", _read_port),
@@ -132,7 +133,7 @@ def _read_port(value: object, path: str) -> PortEntry:
     mac = fields.optional_text("mac")
     return PortEntry(
         name=fields.text("name"),
-        address=fields.text("address"),
+        address=canonical(fields.text("address")),
         gbps=gbps,
         interface=fields.optional_text("interface"),
         mac=mac.lower() if mac else None,

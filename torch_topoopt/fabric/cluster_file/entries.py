@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.addresses import is_link_local
+from torch_topoopt.fabric.addresses import subnet_of
 from torch_topoopt.fabric.credentials import PasswordSource  # noqa: TC001 - read with the fields
 from torch_topoopt.plan.codec import DocumentError, brief, brief_list
+
+if TYPE_CHECKING:
+    from torch_topoopt.fabric.addresses import PortNetwork
 
 CableEnds = tuple[str, str]  # "server:port", twice
 
 
 @dataclass(frozen=True)
 class PortEntry:
-    """A port of a server. `address` is IPv4 with its prefix length, 10.201.0.1/30, or link-local
-    IPv6 with its interface, fe80::1%eth0/64.
+    """A port of a server. `address` is IPv4 or IPv6 with its prefix length, 10.201.0.1/30, or
+    link-local IPv6 with its interface, fe80::1%eth0/64.
 
     `gbps` is the speed per direction (None: not known), `mtu` in bytes. `switch` is the socket of a
     circuit switch that the port is plugged into, "ocs0:3"; with a 1x2 switch in front of the port,
@@ -39,11 +41,9 @@ class PortEntry:
         return self.address.partition("/")[0]
 
     @property
-    def subnet(self) -> ipaddress.IPv4Network | None:
+    def subnet(self) -> PortNetwork | None:
         """None for a link-local IPv6 address: that is of one cable."""
-        if is_link_local(self.address):
-            return None
-        return ipaddress.IPv4Interface(self.address).network
+        return subnet_of(self.address)
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,18 @@ class ClusterEntries:
             for number, server in enumerate(self.servers)
             for port in server.ports
         }
+
+    def shares_subnet(self, end: str) -> bool:
+        """Whether another port of the same server is in the subnet of port `end`, so that a route
+        does not say which of them is meant."""
+        server, port = self.ports[end]
+        return any(
+            other is not port
+            and port.subnet is not None
+            and other.subnet is not None
+            and port.subnet.overlaps(other.subnet)
+            for other in self.servers[server].ports
+        )
 
     def server_number(self, name: str) -> int:
         """The position of a server in the file; raises DocumentError for an unknown name."""

@@ -7,10 +7,13 @@ import re
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.addresses import (
+    PORT_ADDRESSES,
     is_link_local,
     parse_port_ip,
+    share_subnet,
     zone_of,
 )
+from torch_topoopt.fabric.ssh import check_host
 from torch_topoopt.plan.codec import DocumentError, brief, brief_list
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.cluster_file.entries import ClusterEntries, PortEntry
 
+_INTERFACE = re.compile(r"(?!-|\.\.?$)[!-~]{1,15}")  # and no "/" or ":", as in the kernel
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _MTU = range(68, 65536)  # RFC 791: what every IPv4 link can carry, and the most a packet can be
@@ -34,6 +38,7 @@ def check_cluster(cluster: ClusterEntries) -> None:
         path = f"servers[{i}]"
         _check_name(f"{path}.name", server.name)
         names.add(server.name, f"{path}.name")
+        _check_management(server.management, f"{path}.management")
         machine, first = managements.setdefault(server.management, (server.machine, path))
         if machine != server.machine:
             raise DocumentError(
@@ -77,12 +82,26 @@ def _check_name(path: str, name: str) -> None:
         )
 
 
+def _check_management(management: str, path: str) -> None:
+    """It becomes part of commands: `doctor` and the queue reach hosts by it."""
+    try:
+        check_host(management)
+    except ValueError as error:
+        raise DocumentError(f"{path}: {error}") from None
+
+
 def _check_port(port: PortEntry, path: str) -> None:
     _check_name(f"{path}.name", port.name)
     if is_link_local(port.address):
         _check_link_local(port, path)
     else:
-        _check_ipv4(port, path)
+        _check_routable(port, path)
+    name = port.interface
+    if name is not None and (not _INTERFACE.fullmatch(name) or "/" in name or ":" in name):
+        raise DocumentError(
+            f"{path}.interface: {brief(name)} is not the name of an interface: at most 15 "
+            "characters without spaces, '/' and ':', first no '-'"
+        )
     if port.gbps is not None and not port.gbps > 0:
         raise DocumentError(f"{path}.bandwidth: {port.gbps} Gb/s is not greater than 0")
     if port.mac is not None and not _MAC.fullmatch(port.mac):
@@ -93,14 +112,17 @@ def _check_port(port: PortEntry, path: str) -> None:
         raise DocumentError(f"{path}.mtu: {port.mtu} is not in {_MTU[0]}..{_MTU[-1]}")
 
 
-def _check_ipv4(port: PortEntry, path: str) -> None:
+def _check_routable(port: PortEntry, path: str) -> None:
     try:
-        address = ipaddress.IPv4Interface(port.address)
+        address = ipaddress.ip_interface(port.address)
+        parse_port_ip(port.ip)
     except ValueError:
         address = None
     if address is None or "/" not in port.address:
         raise _no_address(port, path)
     network = address.network
+    if isinstance(network, ipaddress.IPv6Network):
+        return  # its first address is for routers, which there may be none of, and it has no last
     if network.prefixlen < 31 and address.ip in (
         network.network_address,
         network.broadcast_address,
@@ -112,8 +134,8 @@ def _check_ipv4(port: PortEntry, path: str) -> None:
 
 def _no_address(port: PortEntry, path: str) -> DocumentError:
     return DocumentError(
-        f"{path}.address: {brief(port.address)} is not an IPv4 address with its prefix length, "
-        "such as 10.201.0.1/30, nor a link-local one with its interface, such as fe80::1%eth0"
+        f"{path}.address: {brief(port.address)} is not an address with its prefix length, such as "
+        f"10.201.0.1/30 or fd00:201::1/64 ({PORT_ADDRESSES})"
     )
 
 
@@ -133,7 +155,7 @@ def _check_link_local(port: PortEntry, path: str) -> None:
     if port.switch is not None:
         raise DocumentError(
             f"{path}.address: {brief(port.address)} is of one cable; ports of a circuit switch "
-            "need IPv4 addresses, such as 10.201.0.1/24"
+            "need addresses of a subnet, such as 10.201.0.1/24"
         )
 
 
@@ -149,15 +171,11 @@ def _check_cables(cluster: ClusterEntries) -> Iterator[tuple[str, str]]:
         (a_server, a), (b_server, b) = (cluster.ports[end] for end in cable)
         if a_server == b_server:
             raise DocumentError(f"{path}: both ends are ports of {cluster.servers[a_server].name}")
-        for near, far in ((a, b), (b, a)):
-            if is_link_local(near.ip) and is_link_local(far.ip):
-                continue
-            mixed = is_link_local(near.ip) or is_link_local(far.ip)
-            if mixed or ipaddress.IPv4Address(far.ip) not in (near.subnet or ()):
-                raise DocumentError(
-                    f"{path}: {cable[0]} ({a.address}) and {cable[1]} ({b.address}) are not in one "
-                    "subnet, so they cannot talk over their cable"
-                )
+        if not share_subnet(a.address, b.address):
+            raise DocumentError(
+                f"{path}: {cable[0]} ({a.address}) and {cable[1]} ({b.address}) are not in one "
+                "subnet, so they cannot talk over their cable"
+            )
 
 
 def _find_port(cluster: ClusterEntries, end: str, path: str) -> None:

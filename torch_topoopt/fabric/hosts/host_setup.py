@@ -49,7 +49,7 @@ class PortSetup:
 
 @dataclass(frozen=True)
 class RouteSetup:
-    """The route of this host to one address; `mac` is None where ARP finds it."""
+    """The route of this host to one address; `mac` is None where the kernel finds it itself."""
 
     destination: str
     interface: str
@@ -129,7 +129,8 @@ class _Network:
             if is_link_local(file.ports[end][1].ip):
                 raise FabricError(
                     f"{end}: {file.ports[end][1].ip} is of one cable, and no host forwards it; "
-                    "give the ports IPv4 addresses, such as 10.201.0.1/30 (ranks relay without any)"
+                    "give the ports addresses of subnets, such as 10.201.0.1/30 (ranks relay "
+                    "without any)"
                 )
         self._links: dict[tuple[int, int], list[Link]] = {}
         for link in plan.network.links:
@@ -164,7 +165,7 @@ class _Network:
                 if len(way.links) == 1 and arrives.mac is not None:
                     mac = arrives.mac
                 elif len(way.links) == 1 and arrives.ip == way.address:
-                    mac = None  # ARP finds it over the cable
+                    mac = None  # the kernel asks for it over the cable
                 yield RouteSetup(
                     destination=way.address,
                     interface=self._interface(source, first.source_port),

@@ -26,6 +26,14 @@ check_plan() {
       "run the undo script of that plan first"
   fi
 }
+
+# Sets the option of ip for the family of an address, and the prefix length of one address alone.
+classify() {
+  case "$1" in
+    *:*) family=-6 whole=128 ;;
+    *) family=-4 whole=32 ;;
+  esac
+}
 """
 
 REVERT = r"""
@@ -38,9 +46,12 @@ revert_one() {
     address) if has_address "$2" "$3"; then ip address del "$3" dev "$2"; fi ;;
     second) if has_link "$2"; then ip link del dev "$2"; fi ;;
     route)
-      if [ -n "$(ip route show "$2/32" table main)" ]; then ip route del "$2/32" table main; fi
+      classify "$2"
+      if [ -n "$(ip "$family" route show "$2/$whole" table main)" ]; then
+        ip "$family" route del "$2/$whole" table main
+      fi
       # shellcheck disable=SC2086 # the words of the old route
-      if [ -n "$3" ]; then ip route add $3 table main; fi
+      if [ -n "$3" ]; then ip "$family" route add $3 table main; fi
       ;;
     neighbour)
       address="${3%% *}"
@@ -61,7 +72,8 @@ has_link() {
 }
 
 has_address() {
-  ip -o -4 address show dev "$1" 2>/dev/null | grep -qF " $2 "
+  classify "$2"
+  ip -o "$family" address show dev "$1" 2>/dev/null | grep -qF " $2 "
 }
 
 # Last change first, with one look at each file or interface before it is touched.
@@ -139,7 +151,11 @@ bring_up() {
 add_address() {
   has_address "$1" "$2" && return 0
   record address "$1" "$2"
-  ip address add "$2" dev "$1"
+  case "$2" in
+    # A route from an IPv6 address is refused as long as the kernel looks for others that have it.
+    *:*) ip address add "$2" dev "$1" nodad ;;
+    *) ip address add "$2" dev "$1" ;;
+  esac
 }
 
 # The second interface of a port: takes the frames that carry the forwarding address, and never
@@ -186,12 +202,13 @@ release_rp_filter() {
 }
 
 set_route() {
-  was="$(ip route show "$1/32" table main | sed 's/ linkdown//; s/ *$//')"
+  classify "$1"
+  was="$(ip "$family" route show "$1/$whole" table main | sed 's/ linkdown//; s/ *$//')"
   case "$was" in
-    "$1 dev $2 "*"src $3") return 0 ;;
+    "$1 dev $2 "*"src $3" | "$1 dev $2 "*"src $3 "*) return 0 ;;
   esac
   record route "$1" "$was"
-  ip route replace "$1/32" dev "$2" src "$3" scope link table main
+  ip "$family" route replace "$1/$whole" dev "$2" src "$3" scope link table main
 }
 
 set_neighbour() {
@@ -226,6 +243,11 @@ relay() {
   add_clsact "$2"
   [ -z "$(tc filter show dev "$2" ingress pref "$1")" ] || return 0
   changes=$((changes + 1)) # goes with its interface, so nothing to write down
+  classify "$4"
+  case "$family" in
+    -6) protocol=ipv6 match=ip6 ;;
+    *) protocol=ip match=ip ;;
+  esac
   if [ "$classifier" = flower ]; then
     relay_flower "$@"
   else
@@ -238,16 +260,16 @@ relay_flower() {
   set -- dst_mac "$forward_mac" dst_ip "$destination"
   if [ "$source" != any ]; then set -- "$@" src_ip "$source"; fi
   if [ "$mac" != same ]; then set -- "$@" action pedit ex munge eth dst set "$mac" pipe; fi
-  tc filter add dev "$entry" ingress pref "$number" protocol ip flower "$@" \
+  tc filter add dev "$entry" ingress pref "$number" protocol "$protocol" flower "$@" \
     action mirred egress redirect dev "$leaves"
 }
 
 # Redirects only: the frame keeps the forwarding address, which every port's second interface takes.
 relay_u32() {
   number="$1" entry="$2" source="$3" destination="$4" leaves="$5"
-  set -- match ip dst "$destination/32"
-  if [ "$source" != any ]; then set -- "$@" match ip src "$source/32"; fi
-  tc filter add dev "$entry" ingress pref "$number" protocol ip u32 "$@" \
+  set -- match "$match" dst "$destination/$whole"
+  if [ "$source" != any ]; then set -- "$@" match "$match" src "$source/$whole"; fi
+  tc filter add dev "$entry" ingress pref "$number" protocol "$protocol" u32 "$@" \
     action mirred egress redirect dev "$leaves"
 }
 

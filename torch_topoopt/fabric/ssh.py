@@ -1,0 +1,47 @@
+"""Commands that reach a host: every call of ssh, or of a program in its place, is made here.
+
+Names of hosts come from files and command lines. One that begins with a dash would be an option
+(ssh -oProxyCommand=... runs a program here), and one with a space or a quote would be more than one
+word for the shells that some options start; so no such name becomes part of a command.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Batch mode: keys only; it never asks for a password.
+DEFAULT_SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10"
+
+_HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_HOST_RULE = "letters, digits, '.', '_', '-', ':' and '%', first no '-', '.' or '%'"
+
+
+def check_host(name: str) -> str:
+    """`name`, of a host or an address; raises ValueError for one that no command may get."""
+    if not _HOST.fullmatch(name):
+        raise ValueError(f"{name[:80]!r} is not the name or address of a host: {_HOST_RULE}")
+    return name
+
+
+def ssh_command(ssh: Sequence[str], host: str, command: str) -> list[str]:
+    """`ssh` (a program and its options) that runs `command` in a shell on `host`.
+
+    `host` may have a user in front, root@h0. Raises ValueError for one that no command may get.
+    """
+    user, at, name = host.rpartition("@")
+    check_host(name)
+    if at and not _USER.fullmatch(user):
+        raise ValueError(f"{user[:80]!r} is not a user's name (in {host[:80]!r})")
+    return [*ssh, "--", host, command]
+
+
+def reach_command(template: Sequence[str], *, server: str, management: str) -> list[str]:
+    """The words of `template` with {server} and {management} filled in; raises ValueError for names
+    that no command may get, and ValueError or LookupError for other braces."""
+    names = {"server": check_host(server), "management": check_host(management)}
+    return [word.format(**names) for word in template]
