@@ -12,6 +12,7 @@ from torch_topoopt.launcher import console, signals
 from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED, InputError
 from torch_topoopt.launcher.run import (
     asked_groups,
+    job_watch,
     link_bytes,
     nccl_ranks,
     outcome,
@@ -49,6 +50,7 @@ def main(argv: list[str]) -> int:
     if options.nccl:
         nccl_ranks.require(options.cluster, emulated=options.site is None)
     outcome.require(options.trackers)
+    job_watch.stall_limit_s()
     if not options.json:
         code, _ = _run(options, argv)
         return code
@@ -83,7 +85,8 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
         if folder.discard_unfinished():
             if isinstance(error, signals.Interrupted):
                 job.end(error.exit_code)
-            print(f"topoopt: what was finished is in {folder.path}", file=sys.stderr)
+            shown = f"; `topoopt report {folder.path}` shows it" if folder.has_plan else ""
+            print(f"topoopt: what was finished is in {folder.path}{shown}", file=sys.stderr)
         raise
     finally:
         if server is not None:
@@ -126,6 +129,8 @@ def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
             other_processors=job.other_processors,
         )
     rank_work.write(job.metrics, job.works)
+    if job.metrics.error:
+        job.metrics.write("gap", why=job_watch.UNWRITTEN.format(job.metrics.error))
     code = SCRIPT_FAILED if failures else OK
     job.end(code)
     return code, outcome.finish(job, plan, (links, iterations, groups), failures, code)
