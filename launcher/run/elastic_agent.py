@@ -34,7 +34,8 @@ class Attempt:
     """Start number `number` (0: the first) of the ranks, of at most `most` + 1.
 
     `stopped` are the ranks that were found stopped (SIGSTOP) when others failed, `others` is the
-    number of ranks that ended because those did. On several hosts `hosts` is the rendezvous of the
+    number of ranks that ended because those did, `ended_well` are those that had ended with exit
+    code 0 then. On several hosts `hosts` is the rendezvous of the
     agents, and ends the attempt on all of them. `job` is where ranks leave their dumps.
     """
 
@@ -44,6 +45,7 @@ class Attempt:
     hosts: HostsAttempt | None = None
     stopped: list[int] = field(default_factory=list)
     others: int = 0
+    ended_well: list[int] = field(default_factory=list)
 
 
 class EndedElsewhere(Exception):  # noqa: N818 - the error is another host's
@@ -69,6 +71,7 @@ def attempting(attempt: Attempt) -> Iterator[None]:
             if any(_has_failed(worker.id) for worker in worker_group.workers):
                 if attempt.hosts is not None:
                     attempt.hosts.notice(failed=True)
+                attempt.ended_well += _ended_well(worker_group.workers)
                 attempt.stopped += _kill_stopped(worker_group.workers)
                 _await_dumps(attempt, worker_group.workers)
             result = super()._monitor_workers(worker_group)
@@ -157,6 +160,12 @@ def _changed_ns(job: JobFolder, attempt: Attempt, worker: Any) -> int:
 
 def _has_ended(process: int) -> bool:
     return _ended(process) is not None
+
+
+def _ended_well(workers: list[Any]) -> list[int]:
+    """The ranks with exit code 0: torch has collected those, while it waits for the others."""
+    ends = {int(worker.global_rank): _ended(worker.id) for worker in workers}
+    return [rank for rank, end in ends.items() if end in ((), (os.CLD_EXITED, 0))]
 
 
 def _has_failed(process: int) -> bool:

@@ -19,11 +19,11 @@ from torch_topoopt.launcher.run import elastic_agent, forked_ranks
 from torch_topoopt.launcher.run.elastic_options import chooses_rendezvous
 from torch_topoopt.processes import rank_main
 from torch_topoopt.processes.scratch import scratch_folder
-from torch_topoopt.runtime.rank_errors import left_early, reports_another
+from torch_topoopt.runtime.rank_errors import missed_by, reports_another
 from torch_topoopt.supervision.culprits import ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch_topoopt.launcher.run.elastic_agent import Attempt
@@ -139,7 +139,7 @@ def _launch(
     except elastic_agent.EndedElsewhere:
         return []
     except ChildFailedError as error:
-        failures = _first_failures(error.failures)
+        failures = _first_failures(error.failures, attempt.ended_well)
         attempt.others = len(error.failures.keys() - {failure.rank for failure in failures})
         return failures
     except RendezvousError as error:
@@ -215,13 +215,13 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _first_failures(failures: dict[int, Any]) -> list[RankFailure]:
+def _first_failures(failures: dict[int, Any], ended_well: Collection[int]) -> list[RankFailure]:
     """Torch notes failures to the second; ranks that it ended itself (SIGTERM) are no cause, nor
     are those that only report what another rank's failure did to them, be it noted first."""
     found = [_described(rank, failure) for rank, failure in sorted(failures.items())]
     causes = causes_of([f for f in found if f.exit_code != -signal.SIGTERM] or found)
-    if left := early_leavers(causes):
-        return [_left(rank, call, found) for rank, call in left.items()]
+    if left := early_leavers(causes, ended_well):
+        return [_left(rank, call, found) for rank, call in sorted(left.items())]
     first = min(failures[cause.rank].timestamp for cause in causes)
     return [cause for cause in causes if failures[cause.rank].timestamp == first]
 
@@ -232,15 +232,19 @@ def _described(rank: int, failure: Any) -> RankFailure:
     return RankFailure(rank, 1 if message and exit_code == -signal.SIGTERM else exit_code, message)
 
 
-def early_leavers(causes: list[RankFailure]) -> dict[int, str]:
+def early_leavers(causes: list[RankFailure], ended_well: Collection[int]) -> dict[int, str]:
     """The ranks that left the job while others still had calls, and one of these calls.
 
-    Only where nothing else has failed.
+    Only where nothing else has failed. Others may find such a rank gone, if its end was quick.
     """
     if not all(reports_another(cause.message) for cause in causes):
         return {}
-    found = [left for cause in causes if (left := left_early(cause.message)) is not None]
-    return dict(reversed(found))
+    found: dict[int, str] = {}
+    for cause in causes:
+        if (missed := missed_by(cause.message)) is not None:
+            named, left = missed.ranks, missed.left
+            found |= {rank: missed.call for rank in named if left or rank in ended_well}
+    return found
 
 
 def _left(rank: int, call: str, failures: list[RankFailure]) -> RankFailure:

@@ -277,7 +277,7 @@ class _LauncherMeeting:
                 if time.monotonic() >= deadline:
                     raise self._meeting.late(topic, missing)
                 time.sleep(_LOOK_S)
-            return self._meeting.collect(topic, ranks, deadline)
+            return self._meeting.collect(topic, ranks, max(deadline, time.monotonic() + _LATE_S))
         except self._broken:
             raise FabricError(self._gone) from None
 

@@ -18,6 +18,7 @@ import re
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,20 @@ _REPORT = re.compile(
     r"|ranks? [\d, ]+ (is|are) (gone|stopped|unreachable)|ranks? [\d, ]+ cannot be reached"
     r"|lost the link|the host of rank)"
 )
-_LEFT = re.compile(r"topoopt: (?:(\w+): )?(?:rank \d+ failed: .*?)?rank (\d+) has left the job")
+_MISSED = re.compile(
+    r"topoopt: (?:(\w+): )?(?:rank \d+ failed: .*?)??"
+    r"ranks? ([\d, ]+) (has left the job|is gone|are gone)"
+)
+
+
+@dataclass(frozen=True)
+class Missed:
+    """The ranks that a rank missed in `call` ("" if that is not known); `left`: they had ended in
+    good order, or shut their groups down."""
+
+    ranks: tuple[int, ...]
+    call: str
+    left: bool
 
 
 def reports_another(message: str) -> bool:
@@ -46,10 +60,13 @@ def reports_another(message: str) -> bool:
     return _REPORT.search(message) is not None
 
 
-def left_early(message: str) -> tuple[int, str] | None:
-    """The rank that left the job while others still had calls, and the call that says so."""
-    found = _LEFT.search(message)
-    return None if found is None else (int(found[2]), found[1] or "")
+def missed_by(message: str) -> Missed | None:
+    """What the exception of a rank says of ranks that ended before it."""
+    found = _MISSED.search(message)
+    if found is None:
+        return None
+    ranks = tuple(map(int, found[2].split(", ")))
+    return Missed(ranks, found[1] or "", found[3] == "has left the job")
 
 
 def record_uncaught() -> None:
