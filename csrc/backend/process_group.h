@@ -76,8 +76,8 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   std::map<std::string, InPlace::Use> deviceMemory() const { return in_place_->uses(); }
   // Where the calling thread is in the user's script, "train.py:12"; "" where it is in none.
   using PlaceOfCaller = std::function<std::string()>;
-  // `companion` has the same members, and ends when this group does. With `place_of_caller`, members
-  // compare over it from where they call a collective that has no root: two calls alike in
+  // `companion` has the same members, and ends when this group does. With `place_of_caller`,
+  // members compare over it from where they call a collective that has no root: two calls alike in
   // everything else may be in another order on one of them.
   void checkWith(c10::intrusive_ptr<ProcessGroupTopoopt> companion, PlaceOfCaller place_of_caller);
 

@@ -26,9 +26,9 @@ namespace topoopt {
 
 struct SupervisorConfig {
   SupervisedRank of;
-  std::string dump_path;       // "": none is written
-  bool dumps_failures = true;  // and not only when it is asked for
-  std::string status_path;     // "": none is written
+  std::string dump_path;        // "": none is written
+  bool dumps_failures = true;   // and not only when it is asked for
+  std::string status_path;      // "": none is written
   bool warns_of_status = true;  // where it cannot be written
   // A dump is written when this file appears or changes; its text says what for.
   std::string request_path;
