@@ -33,10 +33,10 @@ _DUMP_S = 3.0  # for those that have not, once they are asked
 class Attempt:
     """Start number `number` (0: the first) of the ranks, of at most `most` + 1.
 
-    `stopped` are the ranks that were found stopped (SIGSTOP) when others failed, `others` is the
-    number of ranks that ended because those did, `ended_well` are those that had ended with exit
-    code 0 then. On several hosts `hosts` is the rendezvous of the
-    agents, and ends the attempt on all of them. `job` is where ranks leave their dumps.
+    `stopped` are the ranks that were found stopped (SIGSTOP) when others failed, `ended_well` those
+    that had exit code 0 when others failed; `others` is the number of ranks that ended because of
+    those that failed. On several hosts `hosts` is the rendezvous of the agents, and ends the
+    attempt on all of them. `job` is where ranks leave their dumps.
     """
 
     number: int
@@ -71,10 +71,12 @@ def attempting(attempt: Attempt) -> Iterator[None]:
             if any(_has_failed(worker.id) for worker in worker_group.workers):
                 if attempt.hosts is not None:
                     attempt.hosts.notice(failed=True)
-                attempt.ended_well += _ended_well(worker_group.workers)
                 attempt.stopped += _kill_stopped(worker_group.workers)
                 _await_dumps(attempt, worker_group.workers)
             result = super()._monitor_workers(worker_group)
+            if result.state == WorkerState.FAILED:  # all have ended
+                here = [int(worker.global_rank) for worker in worker_group.workers]
+                attempt.ended_well = [rank for rank in here if rank not in result.failures]
             if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
                 self._remaining_restarts = 0  # the agent ends with this attempt
             return result
@@ -160,12 +162,6 @@ def _changed_ns(job: JobFolder, attempt: Attempt, worker: Any) -> int:
 
 def _has_ended(process: int) -> bool:
     return _ended(process) is not None
-
-
-def _ended_well(workers: list[Any]) -> list[int]:
-    """The ranks with exit code 0: torch has collected those, while it waits for the others."""
-    ends = {int(worker.global_rank): _ended(worker.id) for worker in workers}
-    return [rank for rank, end in ends.items() if end in ((), (os.CLD_EXITED, 0))]
 
 
 def _has_failed(process: int) -> bool:

@@ -221,7 +221,15 @@ def _first_failures(failures: dict[int, Any], ended_well: Collection[int]) -> li
     found = [_described(rank, failure) for rank, failure in sorted(failures.items())]
     causes = causes_of([f for f in found if f.exit_code != -signal.SIGTERM] or found)
     if left := early_leavers(causes, ended_well):
-        return [_left(rank, call, found) for rank, call in sorted(left.items())]
+        return [
+            RankFailure(
+                rank,
+                0 if rank in ended_well else -signal.SIGTERM,
+                "",
+                f"while others still called {call or 'operations'}",
+            )
+            for rank, call in sorted(left.items())
+        ]
     first = min(failures[cause.rank].timestamp for cause in causes)
     return [cause for cause in causes if failures[cause.rank].timestamp == first]
 
@@ -245,12 +253,6 @@ def early_leavers(causes: list[RankFailure], ended_well: Collection[int]) -> dic
             named, left = missed.ranks, missed.left
             found |= {rank: missed.call for rank in named if left or rank in ended_well}
     return found
-
-
-def _left(rank: int, call: str, failures: list[RankFailure]) -> RankFailure:
-    ran_on = any(failure.rank == rank for failure in failures)
-    still = f"while others still called {call or 'operations'}"
-    return RankFailure(rank, -signal.SIGTERM if ran_on else 0, "", still)
 
 
 @contextlib.contextmanager

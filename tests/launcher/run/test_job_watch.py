@@ -148,6 +148,7 @@ DELETES = """
 import os, pathlib, shutil, time
 import torch, torch.distributed as dist, torch_topoopt
 dist.init_process_group()
+dist.barrier()  # both have read their documents
 if dist.get_rank() == 0:
     run = pathlib.Path(os.environ["TOPOOPT_RUN_DIR"])
     while run.exists():
