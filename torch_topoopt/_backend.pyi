@@ -146,7 +146,8 @@ class Supervision:
     """
     What a Session writes for others to see, of which rank. Paths may be empty: then nothing is
     written there. `request_path`: when this file appears or changes, the flight recorder is dumped;
-    `stacks_fd`: an eventfd that is raised with every dump, or -1.
+    `stacks_fd`: an eventfd that is raised before every dump, or -1; `stacks_done_fd`: another one,
+    without waiting, raised when the stacks are written.
     """
 
     dump_limit: datetime.timedelta
@@ -154,11 +155,16 @@ class Supervision:
     dumps_failures: bool
     request_path: str
     status_path: str
+    warns_of_status: bool
     def __init__(self, rank: int, world_size: int, server: int, attempt: int) -> None: ...
     def name_operations(self, library: str, any_sender: str) -> None:
         """
         In dumps: the first part of an operation's name, and a sender that is not known.
         """
+    @property
+    def stacks_done_fd(self) -> int: ...
+    @stacks_done_fd.setter
+    def stacks_done_fd(self, arg0: int) -> None: ...
     @property
     def stacks_fd(self) -> int: ...
     @stacks_fd.setter
@@ -294,11 +300,17 @@ class ProcessGroupTopoopt(torch._C._distributed_c10d.Backend):
         """
         `in_place`: device tensors whose memory the host reaches are not copied.
         """
+    def check_with(
+        self, companion: ProcessGroupTopoopt, place_of_caller: collections.abc.Callable[[], str]
+    ) -> None:
+        """
+        `companion`: a group of the same ranks, which ends with this one. `place_of_caller`: where
+        the calling thread is in the script, which ranks compare, or None.
+        """
     def device_memory(self) -> list[tuple[str, bool, int]]:
         """
         Of tensors on devices: (kind of memory or why it was copied, in place, bytes) each.
         """
-    def end_with(self, companion: ProcessGroupTopoopt) -> None: ...
     def perform_nocolor_split(self, arg0: torch.device) -> None: ...
     def ring_counters(self) -> list[RingCounters]: ...
     def shutdown(self) -> None: ...

@@ -81,8 +81,10 @@ c10d::ErrorType ProcessGroupTopoopt::getError() {
   }
 }
 
-void ProcessGroupTopoopt::endWith(c10::intrusive_ptr<ProcessGroupTopoopt> companion) {
+void ProcessGroupTopoopt::checkWith(c10::intrusive_ptr<ProcessGroupTopoopt> companion,
+                                    PlaceOfCaller place_of_caller) {
   companion_ = std::move(companion);
+  place_of_caller_ = std::move(place_of_caller);
 }
 
 void ProcessGroupTopoopt::abort() {
@@ -166,6 +168,36 @@ void ProcessGroupTopoopt::checkNotInherited() const {
   TORCH_CHECK(!session_->inherited(),
               "topoopt: this process was forked from a rank and cannot use its process groups; "
               "communicate in the rank itself, or start the process with the method 'spawn'");
+}
+
+// Calls with a root are often made in different branches of a script, and so are barriers.
+void ProcessGroupTopoopt::checkPlaces(const CallKind& kind) {
+  if (!place_of_caller_ || kind.order != StagingOperation::Order::kCollective || kind.peer >= 0 ||
+      kind.type == c10d::OpType::BARRIER) {
+    return;
+  }
+  constexpr int64_t kLongest = 128;
+  const std::string place = place_of_caller_().substr(0, kLongest - 1);
+  at::Tensor own = at::zeros({kLongest}, at::kByte);
+  copyBytes(bytesOf(own), reinterpret_cast<const std::byte*>(place.data()), place.size());
+  at::Tensor all = at::empty({getSize() * kLongest}, at::kByte);
+  companion_->_allgather_base(all, own, {})->wait();
+  const auto place_of = [&all](int rank) {
+    return std::string(reinterpret_cast<const char*>(bytesOf(all)) + rank * kLongest);
+  };
+  for (int rank = 1; rank < getSize(); ++rank) {
+    if (place_of(rank) == place_of(0)) continue;
+    const auto shown = [&](int which) {
+      const std::string at = place_of(which);
+      return "rank " + std::to_string(options_->global_ranks_in_group[which]) + " called it " +
+             (at.empty() ? "outside of the script" : "at " + at);
+    };
+    C10_THROW_ERROR(DistBackendError,
+                    std::string("topoopt: ") + kind.name + " of group " + groupName() +
+                        ": ranks call it at different places of the script: " + shown(0) + ", " +
+                        shown(rank) +
+                        "; if they should, set TOPOOPT_COMPARE_PLACES=0 on all ranks");
+  }
 }
 
 // ---- reductions --------------------------------------------------------------------------------

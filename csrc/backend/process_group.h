@@ -74,8 +74,12 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   bool isShutDown() const { return shut_down_; }
   // Bytes of device tensors by the kind of their memory, or by why they were copied.
   std::map<std::string, InPlace::Use> deviceMemory() const { return in_place_->uses(); }
-  // `companion` ends when this group does.
-  void endWith(c10::intrusive_ptr<ProcessGroupTopoopt> companion);
+  // Where the calling thread is in the user's script, "train.py:12"; "" where it is in none.
+  using PlaceOfCaller = std::function<std::string()>;
+  // `companion` has the same members, and ends when this group does. With `place_of_caller`,
+  // members compare over it from where they call a collective that has no root: two calls alike in
+  // everything else may be in another order on one of them.
+  void checkWith(c10::intrusive_ptr<ProcessGroupTopoopt> companion, PlaceOfCaller place_of_caller);
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -129,6 +133,8 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   void checkRank(int64_t rank, const char* what) const;
   void checkOther(int64_t rank, const char* what) const;  // not this one
   void checkNotInherited() const;
+  // Raises DistBackendError on all members unless all are at the same place.
+  void checkPlaces(const CallKind& kind);
   bool isRoot(int64_t root) const { return root == getRank(); }
 
   // Made when the first tensors on an accelerator come, or nullptr.
@@ -179,6 +185,7 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   std::atomic<bool> shut_down_{false};
   std::atomic<bool> left_session_{false};
   c10::intrusive_ptr<ProcessGroupTopoopt> companion_;  // set before the group is used
+  PlaceOfCaller place_of_caller_;                      // the same
   std::mutex store_mutex_;
   c10::intrusive_ptr<c10d::Store> store_;  // until shutdown: it may be a server, and hold a port
   uint64_t monitored_barriers_ = 0;

@@ -140,6 +140,7 @@ ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind
                                 const Tensors& outputs, const CallTerms& asked, size_t operations)
     : group_(group), kind_(kind), device_(device), terms_(asked) {
   group.checkNotInherited();
+  if (kind.title != nullptr) group.checkPlaces(kind);  // else it is a part of another call
   if (asked.limit == c10d::kUnsetTimeout) {
     terms_.limit = std::chrono::milliseconds(group.timeout_ms_.load());
   }

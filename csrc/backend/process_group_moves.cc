@@ -198,7 +198,12 @@ void ProcessGroupTopoopt::addExchange(Call& call, ExchangeKind kind, const Tenso
   TORCH_CHECK_VALUE(send_bytes[self] == receive_bytes[self], "topoopt: ", nameOf(kind.name),
                     ": this rank sends itself ", send_bytes[self], " bytes and expects ",
                     receive_bytes[self]);
-  call.add(Call::Cut::kWhole, {{from, {}}, {{}, to}},
+  Tensors sent = from;
+  if (sent.size() == 1 && to.size() == 1 && overlap(sent[0], to[0])) {
+    sent[0] = sent[0].clone();  // other blocks may arrive before all of it is sent
+    call.work().keep(sent[0]);
+  }
+  call.add(Call::Cut::kWhole, {{sent, {}}, {{}, to}},
            [this, kind, self, type = elementTypeOf(from.empty() ? to[0] : from[0]),
             send_bytes = std::move(send_bytes),
             receive_bytes = std::move(receive_bytes)](const HostCall& on, at::TensorList host) {

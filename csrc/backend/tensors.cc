@@ -149,6 +149,11 @@ std::byte* bytesOf(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
 }
 
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  if (a.nbytes() == 0 || b.nbytes() == 0) return false;
+  return bytesOf(a) < bytesOf(b) + b.nbytes() && bytesOf(b) < bytesOf(a) + a.nbytes();
+}
+
 void copyBytes(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes > 0) std::memmove(to, from, bytes);
 }

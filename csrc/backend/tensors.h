@@ -44,6 +44,7 @@ DataType elementTypeOf(const at::Tensor& tensor);
 at::Tensor flatLike(const at::Tensor& like, int64_t elements);
 
 std::byte* bytesOf(const at::Tensor& tensor);
+bool overlap(const at::Tensor& a, const at::Tensor& b);  // in memory; both are contiguous
 void copyBytes(std::byte* to, const std::byte* from, size_t bytes);  // the ranges may overlap
 
 // The elements of all tensors, one after the other, in a new tensor.

@@ -217,7 +217,8 @@ void bindSupervision(py::module_& module) {
       module, "Supervision",
       "What a Session writes for others to see, of which rank. Paths may be empty: then nothing is "
       "written there. `request_path`: when this file appears or changes, the flight recorder is "
-      "dumped; `stacks_fd`: an eventfd that is raised with every dump, or -1.")
+      "dumped; `stacks_fd`: an eventfd that is raised before every dump, or -1; "
+      "`stacks_done_fd`: another one, without waiting, raised when the stacks are written.")
       .def(py::init([](int rank, int world_size, int server, int attempt) {
              SupervisorConfig config;
              config.of = {
@@ -236,8 +237,10 @@ void bindSupervision(py::module_& module) {
       .def_readwrite("dump_path", &SupervisorConfig::dump_path)
       .def_readwrite("dumps_failures", &SupervisorConfig::dumps_failures)
       .def_readwrite("status_path", &SupervisorConfig::status_path)
+      .def_readwrite("warns_of_status", &SupervisorConfig::warns_of_status)
       .def_readwrite("request_path", &SupervisorConfig::request_path)
       .def_readwrite("stacks_fd", &SupervisorConfig::stacks_fd)
+      .def_readwrite("stacks_done_fd", &SupervisorConfig::stacks_done_fd)
       .def_property(
           "dump_limit", [](const SupervisorConfig& config) { return config.dump_limit; },
           [](SupervisorConfig& config, Milliseconds limit) { config.dump_limit = limit; });
@@ -441,7 +444,10 @@ PYBIND11_MODULE(_backend, module) {
       .def_property_readonly("is_shut_down", &ProcessGroupTopoopt::isShutDown)
       .def_property_readonly("options", &ProcessGroupTopoopt::getBackendOptions)
       .def("shutdown", &ProcessGroupTopoopt::shutdown, no_gil)
-      .def("end_with", &ProcessGroupTopoopt::endWith, py::arg("companion"))
+      .def("check_with", &ProcessGroupTopoopt::checkWith, py::arg("companion").none(false),
+           py::arg("place_of_caller").none(true),
+           "`companion`: a group of the same ranks, which ends with this one. `place_of_caller`: "
+           "where the calling thread is in the script, which ranks compare, or None.")
       .def("perform_nocolor_split", [](ProcessGroupTopoopt&, const at::Device&) {})
       .def(py::init(&topoopt::makeGroup), py::arg("session").none(false), py::arg("config"),
            py::arg("options").none(false), py::arg("store"), py::arg("splitter"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import console, signals
 from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED
-from torch_topoopt.launcher.run import asked_groups, link_bytes, outcome, rank_work
+from torch_topoopt.launcher.run import asked_groups, job_watch, link_bytes, outcome, rank_work
 from torch_topoopt.launcher.run.asked_groups import AskedGroups
 from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.launcher.run.in_progress import RunInProgress
@@ -51,7 +51,8 @@ def run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
         if folder.discard_unfinished():
             if isinstance(error, signals.Interrupted):
                 job.end(error.exit_code)
-            print(f"topoopt: what was finished is in {folder.path}", file=sys.stderr)
+            shown = f"; `topoopt report {folder.path}` shows it" if folder.has_plan else ""
+            print(f"topoopt: what was finished is in {folder.path}{shown}", file=sys.stderr)
         raise
     finally:
         if server is not None:
@@ -94,6 +95,8 @@ def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
             other_processors=job.other_processors,
         )
     rank_work.write(job.metrics, job.works)
+    if job.metrics.error:
+        job.metrics.write("gap", why=job_watch.UNWRITTEN.format(job.metrics.error))
     code = SCRIPT_FAILED if failures else OK
     job.end(code)
     return code, outcome.finish(job, plan, (links, iterations, groups), failures, code)

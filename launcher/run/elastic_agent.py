@@ -10,28 +10,42 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.supervision.statuses import read_status
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch_topoopt.runtime.hosts_attempt import HostsAttempt
+    from torch_topoopt.supervision.job_files import JobFolder
+
+_LOOK_S = 0.05
+_NOTICE_S = 1.0  # for the other ranks to notice a failure and to dump
+_DUMP_S = 3.0  # for those that have not, once they are asked
 
 
 @dataclass
 class Attempt:
     """Start number `number` (0: the first) of the ranks, of at most `most` + 1.
 
-    `stopped` are the ranks that were found stopped (SIGSTOP) when others failed. On several hosts
-    `hosts` is the rendezvous of the agents, and ends the attempt on all of them.
+    `stopped` are the ranks that were found stopped (SIGSTOP) when others failed, `ended_well` those
+    that had exit code 0 when others failed; `others` is the number of ranks that ended because of
+    those that failed. On several hosts `hosts` is the rendezvous of the agents, and ends the
+    attempt on all of them. `job` is where ranks leave their dumps.
     """
 
     number: int
     most: int
+    job: JobFolder
     hosts: HostsAttempt | None = None
     stopped: list[int] = field(default_factory=list)
+    others: int = 0
+    ended_well: list[int] = field(default_factory=list)
 
 
 class EndedElsewhere(Exception):  # noqa: N818 - the error is another host's
@@ -58,7 +72,11 @@ def attempting(attempt: Attempt) -> Iterator[None]:
                 if attempt.hosts is not None:
                     attempt.hosts.notice(failed=True)
                 attempt.stopped += _kill_stopped(worker_group.workers)
+                _await_dumps(attempt, worker_group.workers)
             result = super()._monitor_workers(worker_group)
+            if result.state == WorkerState.FAILED:  # all have ended
+                here = [int(worker.global_rank) for worker in worker_group.workers]
+                attempt.ended_well = [rank for rank in here if rank not in result.failures]
             if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
                 self._remaining_restarts = 0  # the agent ends with this attempt
             return result
@@ -66,6 +84,7 @@ def attempting(attempt: Attempt) -> Iterator[None]:
         def _restart_workers(self, worker_group: Any) -> None:
             if attempt.hosts is not None:
                 attempt.hosts.notice(failed=False)
+                _await_dumps(attempt, worker_group.workers)
                 raise EndedElsewhere
             super()._restart_workers(worker_group)
 
@@ -95,13 +114,70 @@ def _kill_stopped(workers: list[Any]) -> list[int]:
     return found
 
 
+def _await_dumps(attempt: Attempt, workers: list[Any]) -> None:
+    """Until the ranks that are left have dumped their flight recorders: torch ends them next.
+
+    They do so as soon as they notice the failure, and else when they are asked.
+    """
+    job = attempt.job
+    late = _until_none(_without_dump, attempt, workers, _NOTICE_S)
+    if not late:
+        return
+    before = {worker.id: _changed_ns(job, attempt, worker) for worker in late}
+    with contextlib.suppress(OSError):  # the launcher warns where its folder is broken
+        job.ask_for_dumps("another rank has failed")
+        _until_none(
+            lambda attempt, worker: _changed_ns(job, attempt, worker) == before[worker.id],
+            *(attempt, late, _DUMP_S),
+        )
+
+
+def _until_none(
+    holds: Callable[[Attempt, Any], bool], attempt: Attempt, workers: list[Any], limit_s: float
+) -> list[Any]:
+    """Waits while that holds for a worker that runs; returns those of which it still holds."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        workers = [w for w in workers if not _has_ended(w.id) and holds(attempt, w)]
+        if not workers or time.monotonic() >= deadline:
+            return workers
+        time.sleep(_LOOK_S)
+
+
+def _without_dump(attempt: Attempt, worker: Any) -> bool:
+    """Whether this rank is in a job, and has not noticed yet that the job has failed."""
+    try:
+        status = read_status(attempt.job.status(int(worker.global_rank)))
+    except DocumentError:
+        return False
+    return status.attempt == attempt.number and not status.failure
+
+
+def _changed_ns(job: JobFolder, attempt: Attempt, worker: Any) -> int:
+    try:
+        return job.dump(attempt.number, int(worker.global_rank)).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _has_ended(process: int) -> bool:
+    return _ended(process) is not None
+
+
 def _has_failed(process: int) -> bool:
-    """Whether this child has ended, and not well; it is left for the agent to collect."""
+    """Whether this child has ended, and not well."""
+    found = _ended(process)
+    return bool(found) and found != (os.CLD_EXITED, 0)
+
+
+def _ended(process: int) -> tuple[int, ...] | None:
+    """How this child has ended, (code, status), which is left for the agent to collect; () if it is
+    collected, None if it runs."""
     try:
         found = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return False
-    return found is not None and (found.si_code != os.CLD_EXITED or found.si_status != 0)
+        return ()
+    return None if found is None else (found.si_code, found.si_status)
 
 
 def _state(process: int) -> str:

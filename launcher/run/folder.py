@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import asked_groups, link_bytes
 
 DOCUMENTS = ("opgraph.json", "trace.json", "plan.json")
+_KEPT = ("opgraph.json", "plan.json", "wiring.json", "metrics.jsonl")
+_PROBE_BYTES = 4096  # a block: less may fit where the disk is full
 
 
 class RunFolder:
@@ -22,6 +25,7 @@ class RunFolder:
         stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.localtime(started)) + suffix
         self.path = path or _free(Path("runs"), stamp)
         self._made: list[Path] = []
+        self._kept: dict[str, bytes] = {}
         try:
             missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
             for folder in reversed(missing):
@@ -34,6 +38,35 @@ class RunFolder:
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether it is far enough for a report."""
+        return (self / "plan.json").is_file()
+
+    def keep(self) -> None:
+        """Remembers the documents of this moment, for `restore`."""
+        self._kept = {name: (self / name).read_bytes() for name in _KEPT if (self / name).is_file()}
+
+    def restore(self) -> bool:
+        """Writes the documents of `keep` again that are gone, with the folder; whether any was.
+
+        Raises OSError. The folder itself says nothing: ranks make it anew for their status.
+        """
+        missing = [name for name in self._kept if not (self / name).exists()]
+        if missing:
+            self.path.mkdir(parents=True, exist_ok=True)
+        for name in missing:
+            (self / name).write_bytes(self._kept[name])
+        return bool(missing)
+
+    def probe(self) -> None:
+        """Raises OSError where nothing can be written into the folder."""
+        path = self / f".{os.getpid()}-probe"
+        try:
+            path.write_bytes(bytes(_PROBE_BYTES))
+        finally:
+            path.unlink(missing_ok=True)
 
     def discard_unfinished(self) -> bool:
         """After a run that was stopped: keeps what is complete; True if anything is worth keeping.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import shutil
 import sys
 import time
@@ -22,6 +23,8 @@ from torch_topoopt.launcher.run import (
     asked_groups,
     controller_options,
     fabrics,
+    failure_remarks,
+    job_watch,
     link_bytes,
     link_options,
     nccl_ranks,
@@ -39,6 +42,8 @@ from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
 from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.cluster_site import ClusterSite
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
+from torch_topoopt.runtime.rank_errors import ERRORS_VARIABLE
+from torch_topoopt.supervision.job_files import JobFolder
 from torch_topoopt.supervision.recorded_timeline import FOLDER, TIMELINE_VARIABLE
 
 if TYPE_CHECKING:
@@ -57,6 +62,8 @@ if TYPE_CHECKING:
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace
     from torch_topoopt.runtime.hosts_attempt import HostsAttempt
+
+ERRORS = "logs/errors"  # in a run folder: the tracebacks of all ranks
 
 
 @dataclass
@@ -184,13 +191,15 @@ class RunInProgress:
     def plan(self) -> Plan:
         """Stages 1 and 2, unless the user brought a plan, or another host makes it."""
         stages = PlanStages(self.options, self.terminal, self.folder, self.server, self.stage)
+        if self.site is not None and not self.leads:
+            leader = self.site.choice.describe(0)
+            self.terminal.line(f"[1-2/{len(STAGES)}] waiting for the plan of {leader}")
         plan = stages.plan() if self.site is None else self.site.share_plan(stages.plan)
         self.trace = stages.trace or self.trace
         documents.save(plan, str(self.folder / "plan.json"))
         self.metrics.write("demand", of_script=self.options.of_script)
         if self.site is not None and not self.leads:
-            leader = self.site.choice.describe(0)
-            self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} is that of {leader}")
+            self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} has come")
         else:
             plan_tables.show_plan(self.terminal, plan)
         return plan
@@ -251,6 +260,8 @@ class RunInProgress:
             **controller_options.variables(self.options.torchrun),
             **link_options.variables(self.options.torchrun),
         }
+        if {self.options.torchrun.redirects, self.options.torchrun.tee} == {"0"}:
+            variables[ERRORS_VARIABLE] = _absolute(self.folder / ERRORS)
         if circuits:
             variables[CIRCUITS_VARIABLE] = circuits
         if self.options.torchrun.timeline:
@@ -264,16 +275,24 @@ class RunInProgress:
             logs = self.folder / "logs"
             started = time.time()
             use = processor_use.ProcessorUse()
-            self.attempt = Attempt(len(self.restarts), self.options.max_restarts)
+            kills = failure_remarks.KernelKills()
+            job = JobFolder(self.folder.path)
+            self.attempt = Attempt(len(self.restarts), self.options.max_restarts, job)
+            self.metrics.keeps_on = True
             if self.site is not None and self.options.max_restarts:
                 self.attempt.hosts = self.site.attempt(self.options.torchrun.rdzv_id)
-            with watch.watching(self.options.torchrun, self.terminal, self.folder.path):
+            with (
+                job_watch.watching(self.folder, self.metrics),
+                watch.watching(self.options.torchrun, self.terminal, self.folder.path),
+            ):
                 failures = ranks.train(
                     self.options.torchrun, variables, logs, self.attempt, hosts, self.server
                 )
             ended = time.time()
             if self.site is None:
                 self.other_processors = use.of_others()
+            where = [self._server_of(failure.rank) for failure in failures]
+            failures = failure_remarks.remarked(failures, self.folder.path, where, kills)
             links, iterations, self.works = link_bytes.gather(self.folder.path)
             self.counts = links, iterations
             if iterations is not None and iterations.first_ended_s is not None:
@@ -284,6 +303,24 @@ class RunInProgress:
                 )
             stage.result = "failed" if failures else stage.result
         return failures
+
+    def others_text(self) -> str:
+        """After a failure: how many other ranks of this host it ended, and where to read more."""
+        parts = []
+        if self.attempt is not None and self.attempt.others:
+            parts.append(f"{counted(self.attempt.others, 'other rank')} ended because of it")
+        if (self.folder / ERRORS).is_dir():
+            parts.append(f"the errors of all are in {self.folder / ERRORS}")
+        if JobFolder(self.folder.path).last_dumps() is not None:
+            parts.append(f"`topoopt inspect {self.folder.path}` shows what each rank was doing")
+        return "; ".join(parts)
+
+    def _server_of(self, rank: int) -> str:
+        """The server of a rank of this host, for people."""
+        if self.site is not None:
+            return self.site.choice.describe(self.site.choice.server)
+        per_server = self.options.cluster.accelerators_per_server
+        return f"server {rank // per_server} of this machine, {platform.node()}"
 
 
 def _absolute(path: Path) -> str:

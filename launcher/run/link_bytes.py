@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.plan import IterationTimes, RankTraffic
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ def gather(run_dir: Path) -> tuple[list[LinkTraffic], IterationTimes | None, lis
         )
     works = [file.work for file in files if file.work is not None]
     return [link for file in files for link in file.links], iterations, works
+
+
+def iterations_of(run_dir: Path, rank: int) -> int:
+    """How many iterations a rank had ended, before `gather`; 0 where that is not known."""
+    try:
+        return RankTraffic.load(run_dir / _PATTERN.replace("*", str(rank))).ended_iterations
+    except (OSError, DocumentError):
+        return 0
 
 
 def remove(run_dir: Path) -> None:

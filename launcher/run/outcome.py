@@ -6,16 +6,19 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import console, report, script_plan
+from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.plan import plan_tables
 from torch_topoopt.launcher.run import (
     asked_groups,
     link_bytes,
     processor_use,
     rank_work,
+    ranks,
     tensorboard_log,
     wandb_log,
 )
 from torch_topoopt.launcher.supervise import timeline
+from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.units import counted, format_bytes, format_seconds
 from torch_topoopt.supervision.recorded_timeline import FOLDER
 
@@ -46,7 +49,7 @@ def finish(
 ) -> dict[str, Any]:
     """Report and summary, on the host that leads, and the figures of `--json`."""
     links, iterations, groups = measured
-    page = report.write(job.folder.path) if job.leads else None
+    page = _page(job) if job.leads else None
     tracked = _track(job, plan, links) if page is not None else {}
     if page is not None and not failures:
         _tables(job, plan, links, iterations)
@@ -57,8 +60,10 @@ def finish(
             console.warning(unused)
         elif beside := asked_groups.beside(groups):
             console.warning(beside)
-    for failure in failures:
-        console.error(failure.describe(script))
+    if failures and (others := job.others_text()):
+        job.terminal.line(others)
+    for line in ranks.describe(failures, script):
+        console.error(line)
     return {
         "exit_code": code,
         "run_dir": str(job.folder.path),
@@ -79,6 +84,17 @@ def finish(
         "restarts": [restart.figures() for restart in job.restarts],
         "failed_ranks": [failure.rank for failure in failures],
     }
+
+
+def _page(job: RunInProgress) -> Path | None:
+    """The report; without one where the run folder was broken while the ranks trained."""
+    try:
+        return report.write(job.folder.path)
+    except (InputError, DocumentError) as error:
+        if not job.metrics.error:
+            raise
+        console.warning(f"there is no report: {error}")
+        return None
 
 
 def _tables(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
-import re
 import signal
 import sys
 import uuid
@@ -19,9 +19,11 @@ from torch_topoopt.launcher.run import elastic_agent, forked_ranks
 from torch_topoopt.launcher.run.elastic_options import chooses_rendezvous
 from torch_topoopt.processes import rank_main
 from torch_topoopt.processes.scratch import scratch_folder
+from torch_topoopt.runtime.rank_errors import missed_by, reports_another
+from torch_topoopt.supervision.culprits import ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch_topoopt.launcher.run.elastic_agent import Attempt
@@ -31,14 +33,6 @@ if TYPE_CHECKING:
 
 _GRACE_S = 2.0  # for ranks to end after Ctrl-C
 
-# In what the backend raises where others failed, are gone or are stopped; see endpoint_end.cc and
-# endpoint_cables.cc in csrc/transport.
-_REPORT = re.compile(
-    r"topoopt: (\w+: )?(rank \d+ (failed: |has left)"
-    r"|ranks? [\d, ]+ (is|are) (gone|stopped|unreachable)|ranks? [\d, ]+ cannot be reached"
-    r"|lost the link|the host of rank)"
-)
-
 
 @dataclass(frozen=True)
 class RankFailure:
@@ -46,24 +40,38 @@ class RankFailure:
 
     `message` comes from the rank's error file (see torch_topoopt.runtime.rank_errors); it is
     empty where the script ended without an exception, or before it imported torch. A rank that was
-    found stopped when others had failed has minus SIGSTOP.
+    found stopped when others had failed has minus SIGSTOP. One that left the job early and well has
+    0. `remark` is what the launcher adds: where it ran, for example.
     """
 
     rank: int
     exit_code: int
     message: str
+    remark: str = ""
 
-    def describe(self, script: str) -> str:
+    def how(self) -> str:
+        """Its end, for people."""
         if self.exit_code == -signal.SIGSTOP:
             how = "was stopped (SIGSTOP) and did not go on"
+        elif self.exit_code == -signal.SIGTERM and self.remark:  # it ran on, until torch ended it
+            how = "left the job"
         elif self.exit_code < 0:
             how = f"was killed by {signal.Signals(-self.exit_code).name}"
         else:
             how = f"ended with exit code {self.exit_code}"
-        text = f"rank {self.rank} of {script} {how}"
+        if self.remark:
+            how += f" {self.remark}"
         if self.message:
-            text += f": {self.message.strip().splitlines()[-1].strip()}"
-        return text
+            how += f": {self.message.strip().splitlines()[-1].strip()}"
+        return how
+
+
+def describe(failures: Sequence[RankFailure], script: str) -> list[str]:
+    """A line for each failure; ranks that ended alike share one."""
+    alike: dict[str, list[int]] = {}
+    for failure in failures:
+        alike.setdefault(failure.how(), []).append(failure.rank)
+    return [f"{ranks_text(ranks)} of {script} {how}" for how, ranks in alike.items()]
 
 
 def train(
@@ -97,7 +105,7 @@ def train(
             signals.elastic_launch_signals(_without_sigint(arguments), spared),
             _restarts(arguments, attempt),
         ):
-            failures = _launch(arguments, variables, hosts)
+            failures = _launch(arguments, variables, hosts, attempt)
     stopped = [RankFailure(rank, -signal.SIGSTOP, "") for rank in sorted(attempt.stopped)]
     return stopped or failures
 
@@ -111,7 +119,10 @@ def _restarts(
 
 
 def _launch(
-    arguments: argparse.Namespace, variables: Mapping[str, str], hosts: Hosts | None
+    arguments: argparse.Namespace,
+    variables: Mapping[str, str],
+    hosts: Hosts | None,
+    attempt: Attempt,
 ) -> list[RankFailure]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
@@ -122,13 +133,15 @@ def _launch(
         variables = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"), **variables}
     _choose_rendezvous(arguments, arguments.master_addr if hosts is None else hosts.address)
     try:
-        with _environment(variables):
+        with _environment(variables), _without_torchs_report():
             config, command, command_arguments = _configure(arguments, hosts)
             elastic_launch(config=config, entrypoint=command)(*command_arguments)
     except elastic_agent.EndedElsewhere:
         return []
     except ChildFailedError as error:
-        return _first_failures(error.failures)
+        failures = _first_failures(error.failures, attempt.ended_well)
+        attempt.others = len(error.failures.keys() - {failure.rank for failure in failures})
+        return failures
     except RendezvousError as error:
         raise InputError(f"rendezvous: {error}") from None
     return []
@@ -202,11 +215,21 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _first_failures(failures: dict[int, Any]) -> list[RankFailure]:
+def _first_failures(failures: dict[int, Any], ended_well: Collection[int]) -> list[RankFailure]:
     """Torch notes failures to the second; ranks that it ended itself (SIGTERM) are no cause, nor
     are those that only report what another rank's failure did to them, be it noted first."""
     found = [_described(rank, failure) for rank, failure in sorted(failures.items())]
     causes = causes_of([f for f in found if f.exit_code != -signal.SIGTERM] or found)
+    if left := early_leavers(causes, ended_well):
+        return [
+            RankFailure(
+                rank,
+                0 if rank in ended_well else -signal.SIGTERM,
+                "",
+                f"while others still called {call or 'operations'}",
+            )
+            for rank, call in sorted(left.items())
+        ]
     first = min(failures[cause.rank].timestamp for cause in causes)
     return [cause for cause in causes if failures[cause.rank].timestamp == first]
 
@@ -217,14 +240,41 @@ def _described(rank: int, failure: Any) -> RankFailure:
     return RankFailure(rank, 1 if message and exit_code == -signal.SIGTERM else exit_code, message)
 
 
+def early_leavers(causes: list[RankFailure], ended_well: Collection[int]) -> dict[int, str]:
+    """The ranks that left the job while others still had calls, and one of these calls.
+
+    Only where nothing else has failed. Others may find such a rank gone, if its end was quick.
+    """
+    if not all(reports_another(cause.message) for cause in causes):
+        return {}
+    found: dict[int, str] = {}
+    for cause in causes:
+        if (missed := missed_by(cause.message)) is not None:
+            named, left = missed.ranks, missed.left
+            found |= {rank: missed.call for rank in named if left or rank in ended_well}
+    return found
+
+
+@contextlib.contextmanager
+def _without_torchs_report() -> Iterator[None]:
+    """Inside, torch's launcher does not log which rank it saw fail first, which may be one that
+    only reports another, nor which processes it ends."""
+    logger = logging.getLogger("torch.distributed.elastic.multiprocessing.api")
+    texts = ("failed (exitcode: ", "Sending process ", "Closing process ")
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith(texts)
+
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
+
+
 def causes_of(failures: list[RankFailure]) -> list[RankFailure]:
     """Those that are not about another rank; all of them where there are no others."""
     return [failure for failure in failures if not reports_another(failure.message)] or failures
-
-
-def reports_another(message: str) -> bool:
-    """Whether a rank's own exception is about another rank that has failed, or is gone."""
-    return _REPORT.search(message) is not None
 
 
 def _recorded(failure: Any) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.launcher import console
 from torch_topoopt.launcher.errors import input_errors
 from torch_topoopt.launcher.run.elastic_options import chooses_rendezvous, cluster_of
+from torch_topoopt.launcher.run.ranks import describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,8 +47,8 @@ class Restart:
 
     def announce(self, script: str, least: int | None) -> None:
         """Prints who failed of what, which restart this is, and on which servers."""
-        for failure in self.failures:
-            console.warning(failure.describe(script))
+        for line in describe(self.failures, script):
+            console.warning(line)
         all_of = {1: "the one server", 2: "both servers"}
         where = f"on {all_of.get(self.servers, f'all {self.servers} servers')}"
         if self.lost:

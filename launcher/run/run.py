@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch_topoopt.launcher import console
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.run import nccl_ranks
+from torch_topoopt.launcher.run import job_watch, nccl_ranks
 from torch_topoopt.launcher.run import options as run_options
 from torch_topoopt.runtime.versions import BuildMismatchError, check_installed, check_tls
 
@@ -28,6 +28,7 @@ def main(argv: list[str]) -> int:
     from torch_topoopt.launcher.run import all_stages, outcome
 
     outcome.require(options.trackers)
+    job_watch.stall_limit_s()
     if not options.json:
         code, _ = all_stages.run(options, argv)
         return code

@@ -88,7 +88,7 @@ def _ask_running_ranks(terminal: Terminal, job: JobFolder, limit_s: float) -> No
         return  # the dumps of a failure are not to be replaced
     before = {s.rank: _changed(job.dump(s.attempt, s.rank)) for s in running}
     try:
-        job.request.write_text(str(time.time_ns()), encoding="ascii")
+        job.ask_for_dumps("asked for")
     except OSError as error:
         raise InputError(f"RUN_DIR: {job.request}: {error.strerror}") from None
     deadline = time.monotonic() + limit_s

@@ -32,6 +32,18 @@ def _pattern(dtype: torch.dtype) -> torch.Tensor:
     return (torch.arange(_LONGEST + _PERIOD) * _STEP % _PERIOD % 100).to(dtype)
 
 
+def check_overlapping_exchange(rank: int, world: int) -> None:
+    """The output of all_to_all_single is its input, or shares memory with it."""
+    for size in SIZES:
+        for shift in {0, 1, size * world // 2, size * world}:
+            memory = torch.zeros(size * world + shift)
+            given, output = memory[: size * world], memory[shift:]
+            given.copy_(torch.cat([block(rank, size, salt=to) for to in range(world)]))
+            dist.all_to_all_single(output, given)
+            expected = torch.cat([block(sender, size, salt=rank) for sender in range(world)])
+            assert torch.equal(output, expected), (size, shift)
+
+
 def check_broadcast(rank: int, world: int) -> None:
     for size in SIZES:
         for dtype in DTYPES:
@@ -211,6 +223,7 @@ CHECKS: tuple[Callable[[int, int], None], ...] = (
     check_reduce_scatter,
     check_reduce_scatter_into_its_own_input,
     check_all_to_all,
+    check_overlapping_exchange,
     check_point_to_point,
     check_layouts_and_types,
     check_objects_and_groups,

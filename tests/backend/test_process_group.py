@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 from datetime import timedelta
 
 import pytest
@@ -129,6 +130,49 @@ def test_debug_level_detail_reports_mismatched_shapes_without_gloo(tmp_path):
             assert "Detected mismatch between collectives on ranks" in message
             assert "TensorShape=[6]" in message
             assert "TensorShape=[5]" in message
+
+
+def use_places(rank: int, world: int) -> list[str]:
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    dist.set_debug_level_from_env()
+    first, second = torch.ones(5), torch.full((5,), 100.0)
+
+    def reduce_first() -> None:
+        dist.all_reduce(first)
+
+    def reduce_second() -> None:
+        dist.all_reduce(second)
+
+    dist.init_process_group("topoopt")
+    messages = []
+    for call in (reduce_second, reduce_first) if rank == 1 else (reduce_first, reduce_second):
+        with pytest.raises(dist.DistBackendError) as caught:
+            call()
+        messages.append(str(caught.value))
+    assert (first[0], second[0]) == (1, 100), "nothing was sent"
+    if rank == 1:  # calls with a root and barriers may be in another branch
+        dist.broadcast(first, 1)
+        dist.barrier()
+    else:
+        dist.broadcast(first, 1)
+        dist.barrier()
+    reduce_first()
+    assert first[0] == world
+    dist.destroy_process_group()
+    os.environ["TOPOOPT_COMPARE_PLACES"] = "0"
+    dist.init_process_group("topoopt")
+    (reduce_second if rank == 1 else reduce_first)()
+    dist.destroy_process_group()
+    return messages
+
+
+def test_debug_level_detail_finds_equal_calls_in_another_order(tmp_path):
+    outcomes = values(run_ranks(make_plan(3, 2), tmp_path, use_places))
+    assert len({tuple(messages) for messages in outcomes}) == 1, "all raise the same"
+    for message in outcomes[0]:
+        places = dict(re.findall(r"rank (\d) called it at test_process_group.py:(\d+)", message))
+        assert len(places) == 2
+        assert places["0"] != places["1"]
 
 
 def reduce_sparse_tensors(rank: int, world: int) -> None:

@@ -8,7 +8,6 @@ import select
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
 from support.backend import networks
@@ -87,8 +86,7 @@ def _end_without_a_run_folder(rank: int, world: int) -> None:
             good = _sockets()
         else:
             os.environ["TOPOOPT_RUN_DIR"] = "/does/not/exist"
-            with pytest.raises(FileNotFoundError):
-                dist.destroy_process_group()
+            dist.destroy_process_group()  # training is over: that is no error of the script
             del os.environ["TOPOOPT_RUN_DIR"]
     wait_for(lambda: _sockets() <= good, "the end of the links")
 

@@ -99,7 +99,7 @@ def _group(
 
 def _companion(companion: Any) -> Any:
     group = _backend.ProcessGroupTopoopt
-    return group.end_with(companion, companion)
+    return group.check_with(companion, companion, None)
 
 
 def _unpickled(*state: Any) -> Any:
@@ -128,7 +128,7 @@ def calls() -> list[Call]:
         Call("Session.release", _released, (timedelta(seconds=0.05),)),
         Call("Session.release_aborted", _released_aborted, ("why",)),
         Call("ProcessGroupTopoopt", _group, ("session", "options", "store", None, True, *whole)),
-        Call("ProcessGroupTopoopt.end_with", _companion, (None,)),
+        Call("ProcessGroupTopoopt.check_with", _companion, (None,)),
         Call("Options", _backend.ProcessGroupTopoopt.Options, (timedelta(seconds=1),)),
         Call("Options, unpickled", _unpickled, (timedelta(seconds=1), "name", "what", [0, 1])),
         Call("Options, copied", pickle.loads, (b"",)),

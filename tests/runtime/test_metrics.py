@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -93,3 +94,31 @@ def test_lines_of_many_processes_never_mix(tmp_path: Path) -> None:
     events = _events(path)
     for w in range(4):
         assert [event["i"] for event in events if event["writer"] == w] == list(range(200))
+
+
+def test_a_full_disk_is_no_error_of_a_script(metrics: Path) -> None:
+    metrics.symlink_to("/dev/full")
+    torch_topoopt.log(loss=1.0)
+
+
+def test_the_launcher_goes_on_where_nothing_can_be_written(metrics: Path) -> None:
+    metrics.symlink_to("/dev/full")
+    writer = MetricsWriter(metrics, time.time())
+    with pytest.raises(OSError, match="No space left"):
+        writer.write("run")
+    writer.keeps_on = True
+    writer.write("end", exit_code=0)
+    assert writer.error == "No space left on device"
+
+
+def test_half_a_line_is_taken_back(metrics: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = MetricsWriter(metrics, time.time())
+    writer.keeps_on = True
+    writer.write("stage", name="wire", seconds=0.25)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:7]))
+    writer.write("stage", name="train", seconds=1.0)
+    monkeypatch.undo()
+    writer.write("end", exit_code=0)
+    assert [event["event"] for event in _events(metrics)] == ["stage", "end"]
+    assert writer.error.startswith("wrote 7 of ")

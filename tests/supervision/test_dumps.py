@@ -13,7 +13,8 @@ from support.dumps import collective, dump, link, message, save
 
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
-from torch_topoopt.supervision.dumps import read_dump, read_dumps, read_plain
+from torch_topoopt.supervision import dumps as dumps_module
+from torch_topoopt.supervision.dumps import is_of_script, read_dump, read_dumps, read_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,3 +132,19 @@ def test_a_folder_without_dumps_and_two_of_a_rank_are_refused(tmp_path: Path) ->
     (tmp_path / "other_0").write_bytes((tmp_path / "rank_0").read_bytes())
     with pytest.raises(DocumentError, match="is a second dump of rank 0"):
         read_dumps(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("train.py", True),
+        ("/home/someone/libraries/train.py", True),
+        ("/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", False),
+        ("/usr/lib/python3/dist-packages/torch/__init__.py", False),
+        ("/usr/lib/python3.11/linecache.py", False),
+        ("<frozen runpy>", False),
+        (dumps_module.__file__, False),
+    ],
+)
+def test_what_is_of_the_script(file: str, own: bool) -> None:
+    assert is_of_script(file) == own

@@ -84,10 +84,10 @@ class IterationTimes:
 @dataclass(frozen=True)
 class RankTraffic(Document):
     """The file of one rank: every link whose source is its server, if it leads it; else none. And
-    what an iteration was to it, where that was measured."""
+    what an iteration was to it, where that was measured, and how many had ended."""
 
     KIND: ClassVar[str] = "RankTraffic"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     version: int
     rank: int
@@ -95,8 +95,11 @@ class RankTraffic(Document):
     links: tuple[LinkTraffic, ...]
     iterations: IterationTimes | None = None
     work: RankWork | None = None
+    ended_iterations: int = 0
 
     def validate(self) -> Self:
+        if self.ended_iterations < 0:
+            raise DocumentError(f"ended_iterations: {self.ended_iterations} is below 0")
         for i, traffic in enumerate(self.links):
             if traffic.source != self.server:
                 raise DocumentError(

@@ -246,6 +246,17 @@ def _note_groups(metrics: Metrics, event: dict[str, Any], where: str) -> None:
     )
 
 
+def _note_gap(metrics: Metrics, event: dict[str, Any], where: str) -> None:
+    """A note of what the run folder lacks."""
+    time_s = event.get("time_s")
+    if not is_number(time_s) or time_s < 0:
+        raise DocumentError(f"{where}: time_s: expected a number from 0 on, got {time_s!r}")
+    metrics.notes.append(f"{time_s:.0f} s into the run: {_text(event, 'why', where)}.")
+
+
+_NOTES = {"groups": _note_groups, "gap": _note_gap}  # by kind of event
+
+
 def _parse_lines(data: bytes, name: str) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """(position, event) of every line, and a note if the last one is torn."""
     events: list[tuple[str, dict[str, Any]]] = []
@@ -291,8 +302,8 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
             _add_link(metrics, event, where)
         elif kind == "demand":
             metrics.of_script = _flag(event, "of_script", where)
-        elif kind == "groups":
-            _note_groups(metrics, event, where)
+        elif kind in _NOTES:
+            _NOTES[kind](metrics, event, where)
         elif kind == "iterations":
             metrics.iterations = _iterations(event, where)
         elif kind in ("step", "restart", "alltoall", "rank", "operation"):

@@ -9,7 +9,8 @@ Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_
 byte counters of the links are written at the end), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
 auto|ring|multi_ring|both_ways|tree|doubling|torus (over links, for the collectives that can be
 served that way), TOPOOPT_SHARED_MEMORY=0 (links also between the ranks of one server),
-TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.asked_backends).
+TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.asked_backends), TOPOOPT_COMPARE_PLACES=0 (with
+TORCH_DISTRIBUTED_DEBUG=DETAIL, ranks may call a collective at different places of the script).
 """
 
 from __future__ import annotations
@@ -39,11 +40,15 @@ from torch_topoopt.runtime.c10d_names import open_name_locks
 from torch_topoopt.runtime.job import Job, end_past_jobs, job_of, job_with, jobs, let_go, open_job
 from torch_topoopt.runtime.job_network import Place
 from torch_topoopt.runtime.versions import check_build
+from torch_topoopt.supervision.dumps import is_of_script
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from torch_topoopt.fabric.identity import Identity
 
 _NAME = "topoopt"
+_PLACES_VARIABLE = "TOPOOPT_COMPARE_PLACES"
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _RING_COUNTERS = ("kind", "index", "ranks", "sent_bytes", "seconds")
@@ -253,8 +258,25 @@ def checking_group(group: Any, store: Any) -> Any:
     job = job_with(group)
     options.group_name += "/checks"
     checking = open_group(_extension(), job, ranks, options, store)
-    group.end_with(checking)
+    group.check_with(checking, place_of_caller if _compares_places() else None)
     return checking
+
+
+def _compares_places() -> bool:
+    value = os.environ.get(_PLACES_VARIABLE, "1")
+    if value not in ("0", "1"):
+        raise RuntimeError(f"{_PLACES_VARIABLE}: {value!r} is not one of 0, 1")
+    return value == "1"
+
+
+def place_of_caller() -> str:
+    """The innermost line of the script that this thread is in, "train.py:12"; "" if in none."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not is_of_script(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def as_timedelta(timeout: timedelta | float) -> timedelta:
@@ -339,6 +361,8 @@ def _leave() -> None:
         if error is not None:
             job.session.fail(f"{type(error).__name__}: {error}")
         else:
+            if under_way := job.calls_under_way():
+                log.warning("topoopt: rank %d ends %s", job.place.ranks[job.place.index], under_way)
             job.leave()
 
 

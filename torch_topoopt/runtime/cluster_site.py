@@ -40,7 +40,7 @@ _LATE_S = 10.0  # for server 0, which waits as long as the others, to name the l
 _SHUTDOWN_S = 10.0  # for the other hosts to receive all from server 0, also its reason to give up
 _GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
 _FAILED_S = 5.0  # the same, once a rank has failed: its host may be gone for good
-_DEAF_S = 0.5  # for which a signal may go unnoticed
+_LOOK_S = 0.1  # between two looks for what others publish
 _PLAN_S = 3600.0  # a big model takes a while to profile, a big cluster to plan
 
 
@@ -272,21 +272,20 @@ class _LauncherMeeting:
     def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
         ranks = list(ranks)
         try:
-            while True:  # in parts, for no signal is handled while torch waits
-                until = min(deadline, time.monotonic() + _DEAF_S)
-                try:
-                    return self._meeting.collect(topic, ranks, until)
-                except FabricError:
-                    if time.monotonic() >= deadline:
-                        raise
+            # torch's own wait handles no signal, and logs two lines each time that it is over
+            while missing := self._meeting.missing(topic, ranks):
+                if time.monotonic() >= deadline:
+                    raise self._meeting.late(topic, missing)
+                time.sleep(_LOOK_S)
+            return self._meeting.collect(topic, ranks, max(deadline, time.monotonic() + _LATE_S))
         except self._broken:
             raise FabricError(self._gone) from None
 
     def has_published(self, topic: str, rank: int) -> bool:
-        with contextlib.suppress(FabricError):
-            self.collect(topic, [rank], time.monotonic())
-            return True
-        return False
+        try:
+            return not self._meeting.missing(topic, [rank])
+        except self._broken:
+            raise FabricError(self._gone) from None
 
 
 def _difference(here: dict[str, str], there: dict[str, str]) -> str:

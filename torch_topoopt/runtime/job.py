@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 import time
 import weakref
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from torch_topoopt.fabric.rank_layout import (
 )
 from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.plan import IterationTimes, RankTraffic, RouteTable
+from torch_topoopt.plan.units import counted
 from torch_topoopt.runtime import controlled_routes
 from torch_topoopt.runtime.circuits import circuit_client
 from torch_topoopt.runtime.job_network import (
@@ -52,6 +54,7 @@ from torch_topoopt.runtime.meters.step_log import StepLog
 from torch_topoopt.runtime.meters.timeline_recorder import TimelineRecorder
 from torch_topoopt.runtime.meters.work_meter import WorkMeter
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, log_event
+from torch_topoopt.runtime.rank_errors import ERRORS_VARIABLE
 from torch_topoopt.runtime.supervised import supervise
 from torch_topoopt.supervision.dumps import dump_of
 from torch_topoopt.supervision.job_files import JobFolder
@@ -175,6 +178,20 @@ class Job:
         for group in self.groups.values():
             group.shutdown()
         self.let_go(aborted=False)
+
+    def calls_under_way(self) -> str:
+        """The operations that this rank has called and that are not over, for a warning; "" if
+        there are none, or none are recorded."""
+        recorded = bytes(self.session.recorded_operations())
+        calls = dump_of(recorded).calls if recorded else ()
+        pending = [call for call in calls if call.unfinished and not call.failed]
+        if not pending:
+            return ""
+        return (
+            f"while {counted(len(pending), 'operation')} of its own, {pending[0]} first, "
+            f"{'is' if len(pending) == 1 else 'are'} under way; wait() for the work of each call "
+            "before the script ends"
+        )
 
     def links(self) -> list[LinkTraffic]:
         """What this rank has sent over its links so far."""
@@ -407,6 +424,7 @@ class _Record:
         self._links: dict[Link, LinkTraffic] = {}
         self._iterations: IterationTimes | None = None
         self._work: RankWork | None = None
+        self._ended = 0
 
     def add(self, job: Job, run_dir: str) -> None:
         if self._rank is None:  # ranks may be numbered anew, but the process is the same
@@ -421,13 +439,21 @@ class _Record:
             sizes = dict(zip((t.link for t in planned), seen.link_bytes, strict=True))
             for link, traffic in self._links.items():
                 self._links[link] = replace(traffic, iteration_bytes=sizes.get(link))
+        if job.meter is not None:
+            self._ended += job.meter.ended_count
         if job.work_meter is not None:
             recorded = bytes(job.session.recorded_operations())
             self._work = job.work_meter.result(dump_of(recorded) if recorded else None)
         server = job.layout.server_of[job.place.index]
         links = tuple(self._links.values())
         document = RankTraffic(
-            RankTraffic.VERSION, self._rank, server, links, self._iterations, self._work
+            RankTraffic.VERSION,
+            self._rank,
+            server,
+            links,
+            self._iterations,
+            self._work,
+            self._ended,
         )
         document.save(Path(run_dir) / f"links-rank{self._rank}.json")
 
@@ -439,10 +465,15 @@ def _on_closed(job: Job | None, why: str) -> None:
     if job is None:
         return
     if why:
-        log.warning("rank %d: aborted: %s", job.place.index, why)
+        # `topoopt run` and the traceback say so, too
+        said = ERRORS_VARIABLE in os.environ or getattr(sys, "last_value", None) is not None
+        level = logging.INFO if said else logging.WARNING
+        log.log(level, "rank %d: aborted: %s", job.place.index, why)
     try:
         if run_dir := os.environ.get("TOPOOPT_RUN_DIR"):
             _record.add(job, run_dir)
+    except OSError as error:  # training is over; the launcher warns where its folder is broken
+        log.info("the bytes of the links cannot be noted: %s", error)
     finally:
         if job.agent is not None:
             job.agent.close()

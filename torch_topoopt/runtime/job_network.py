@@ -75,16 +75,24 @@ class StoreMeeting:
         try:
             self._store.wait(keys, timedelta(seconds=time_left(deadline)))
         except dist.DistStoreError:
-            late = [rank for rank in ranks if not self._store.check([self._key(topic, rank)])]
-            missing = ", ".join(map(self._who, late)).replace(", rank ", ", ")
-            raise FabricError(
-                f"{self._who(self._rank)}: no sign of {missing} in time ({topic})"
-            ) from None
+            raise self.late(topic, self.missing(topic, ranks)) from None
         texts = [text.decode("utf-8", "replace") for text in self._store.multi_get(keys)]
         return {
             rank: verified(self._secret, key, text)
             for rank, key, text in zip(ranks, keys, texts, strict=True)
         }
+
+    def missing(self, topic: str, ranks: Sequence[int]) -> list[int]:
+        """Those of `ranks` that have not published; asks, and does not wait."""
+        keys = [self._key(topic, rank) for rank in ranks]
+        if not keys or self._store.check(keys):
+            return []
+        return [rank for rank, key in zip(ranks, keys, strict=True) if not self._store.check([key])]
+
+    def late(self, topic: str, missing: Sequence[int]) -> FabricError:
+        """The error where `missing` have not published in time."""
+        names = ", ".join(map(self._who, missing)).replace(", rank ", ", ")
+        return FabricError(f"{self._who(self._rank)}: no sign of {names} in time ({topic})")
 
     def _key(self, topic: str, rank: int) -> str:
         return f"{topic}/{self.life}/{rank}"

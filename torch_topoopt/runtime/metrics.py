@@ -3,14 +3,16 @@
 Every line has `event`: "run" (what was started), "stage" (name and seconds), "train" (what the
 script logged), "step" (about once a second: `iteration`, mean `step_s` since the event before, and
 `loss`; see step_log.py), "route" (`what` a server did with the paths that a controller assigns),
-"link" (bytes of one directed link) and "end" (exit code). `time_s` is the number of seconds since
-the run began. Each line is one write to a file opened for appending, so lines of
-several processes never mix and a killed process leaves no half line behind.
+"link" (bytes of one directed link), "gap" (`why` measurements are missing) and "end" (exit code).
+`time_s` is the number of seconds since the run began. Each line is one write to a file opened for
+appending, so lines of several processes never mix and a killed process leaves no half line behind.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import time
 from pathlib import Path
@@ -32,10 +34,13 @@ def _append(path: str | os.PathLike[str], record: dict[str, Any]) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         written = os.write(handle, data)
+        end = os.lseek(handle, 0, os.SEEK_CUR)
+        if written != len(data) and os.fstat(handle).st_size == end:
+            os.ftruncate(handle, end - written)  # else the next line would end half a line
     finally:
         os.close(handle)
     if written != len(data):
-        raise OSError(f"{path}: wrote {written} of {len(data)} bytes of a line; is the disk full?")
+        raise OSError(errno.ENOSPC, f"wrote {written} of {len(data)} bytes of a line", str(path))
 
 
 def _refusal(record: dict[str, Any]) -> str | None:
@@ -56,13 +61,17 @@ def log(**values: Any) -> None:
 
     Call it on one rank, e.g. `torch_topoopt.log(epoch=3, accuracy=0.97)`. Values are numbers, text,
     bools, None, or lists and dicts of those. Raises ValueError for anything else, for NaN and
-    infinities, and for the reserved names `event` and `time_s`; OSError if the line is not written.
+    infinities, and for the reserved names `event` and `time_s`. A run folder that cannot be written
+    is no error here: the launcher warns of it, and training goes on.
     """
     for name in _RESERVED:
         if name in values:
             raise ValueError(f"metrics: the name {name!r} is reserved; choose another")
     if os.environ.get(METRICS_VARIABLE):
-        log_event("train", **values)
+        try:
+            log_event("train", **values)
+        except OSError as error:
+            logging.getLogger("torch_topoopt").info("a record cannot be written: %s", error)
     elif refusal := _refusal(values):
         raise ValueError(refusal)
 
@@ -77,13 +86,24 @@ def log_event(event: str, **values: Any) -> None:
 
 
 class MetricsWriter:
-    """The launcher's side: appends events with `time_s` counted from `started` (Unix seconds)."""
+    """The launcher's side: appends events with `time_s` counted from `started` (Unix seconds).
+
+    `error` is why an event could not be written, once `keeps_on` is set: "" if all were.
+    """
 
     def __init__(self, path: str | os.PathLike[str], started: float) -> None:
         self.path = Path(path)
         self.started = started
+        self.keeps_on = False
+        self.error = ""
 
     def write(self, event: str, **values: Any) -> None:
-        """Appends one event; raises ValueError for a value that JSON cannot hold, or OSError."""
+        """Appends one event; raises ValueError for a value that JSON cannot hold, and, unless
+        `keeps_on` is set, OSError."""
         elapsed = round(time.time() - self.started, 6)
-        _append(self.path, {"event": event, "time_s": elapsed, **values})
+        try:
+            _append(self.path, {"event": event, "time_s": elapsed, **values})
+        except OSError as error:
+            if not self.keeps_on:
+                raise
+            self.error = error.strerror or str(error)

@@ -3,6 +3,10 @@
 torch's elastic launcher reads the file TORCHELASTIC_ERROR_FILE, which is only written by scripts
 with `@record`. In ranks of `topoopt run` an uncaught exception is written there before it is
 printed.
+
+One failure ends all ranks. So that its traceback does not drown in theirs, only that of the first
+rank that fails by itself is printed. All are in files, in the folder TOPOOPT_RANK_ERRORS; where
+that is not set, each rank prints its own.
 """
 
 from __future__ import annotations
@@ -10,9 +14,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +26,47 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+ERRORS_VARIABLE = "TOPOOPT_RANK_ERRORS"
+MOST_FRAMES = 64  # of a stack that is written down
+
+# Without frames, which would keep the script's objects: forked ranks drop the traceback itself.
+_raised_at: traceback.StackSummary | None = None
+
+# In what the backend raises where others failed, are gone or are stopped; see endpoint_end.cc and
+# endpoint_cables.cc in csrc/transport.
+_REPORT = re.compile(
+    r"topoopt: (\w+: )?(rank \d+ (failed: |has left)"
+    r"|ranks? [\d, ]+ (is|are) (gone|stopped|unreachable)|ranks? [\d, ]+ cannot be reached"
+    r"|lost the link|the host of rank)"
+)
+_MISSED = re.compile(
+    r"topoopt: (?:(\w+): )?(?:rank \d+ failed: .*?)??"
+    r"ranks? ([\d, ]+) (has left the job|is gone|are gone)"
+)
+
+
+@dataclass(frozen=True)
+class Missed:
+    """The ranks that a rank missed in `call` ("" if that is not known); `left`: they had ended in
+    good order, or shut their groups down."""
+
+    ranks: tuple[int, ...]
+    call: str
+    left: bool
+
+
+def reports_another(message: str) -> bool:
+    """Whether a rank's own exception is about another rank that has failed, or is gone."""
+    return _REPORT.search(message) is not None
+
+
+def missed_by(message: str) -> Missed | None:
+    """What the exception of a rank says of ranks that ended before it."""
+    found = _MISSED.search(message)
+    if found is None:
+        return None
+    ranks = tuple(map(int, found[2].split(", ")))
+    return Missed(ranks, found[1] or "", found[3] == "has left the job")
 
 
 def record_uncaught() -> None:
@@ -29,12 +76,50 @@ def record_uncaught() -> None:
     printed = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+        global _raised_at
+        _raised_at = _innermost(where)
+        shown = True
         try:
             _write(error)
+            shown = _is_first(error)
         finally:
-            printed(kind, error, where)
+            if shown:
+                printed(kind, error, where)
 
     sys.excepthook = hook
+
+
+def raised_at() -> traceback.StackSummary | None:
+    """Where the uncaught exception was raised that ends this process: its main thread has left the
+    script since. None if there is none."""
+    error: BaseException | None = getattr(sys, "last_value", None)
+    if error is None:
+        return None
+    return _raised_at or _innermost(error.__traceback__)
+
+
+def _innermost(where: TracebackType | None) -> traceback.StackSummary | None:
+    return traceback.extract_tb(where, limit=-MOST_FRAMES) if where is not None else None
+
+
+def _is_first(error: BaseException) -> bool:
+    """Whether a traceback is to be printed. Saves it where the launcher has a folder for it."""
+    folder = os.environ.get(ERRORS_VARIABLE)
+    if not folder:
+        return True
+    attempt = f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    path = Path(folder) / attempt / f"rank-{os.environ.get('RANK', '')}.txt"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        if not reports_another(str(error)):
+            path.with_name("first.txt").hardlink_to(path)
+            return True
+    except FileExistsError:  # of another rank
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _write(error: BaseException) -> None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_topoopt.runtime.rank_errors import MOST_FRAMES, raised_at
 from torch_topoopt.supervision.job_files import (
     JobFolder,
     folder_without_run,
@@ -115,10 +116,13 @@ def _supervision(
             milliseconds=_number(_DUMP_LIMIT, 15_000, 24 * 3600 * 1000)
         )
         Path(supervision.dump_path).unlink(missing_ok=True)  # of an earlier job of that name
-        supervision.stacks_fd = _watch_stacks(Path(supervision.dump_path), rank)
+        stacks = _watch_stacks(Path(supervision.dump_path), rank)
+        supervision.stacks_fd, supervision.stacks_done_fd = stacks
     if len(place.ranks) < place.world_size:  # beside the job of all ranks, whose files these are
         return supervision, lambda: None
     supervision.status_path = str(folder.status(rank))
+    # The launcher warns where nothing can be written into the folder of a run.
+    supervision.warns_of_status = "TOPOOPT_RUN_DIR" not in os.environ
     supervision.request_path = str(folder.request)
     leads = os.environ.get("LOCAL_RANK", "0") == "0"
     if leads:
@@ -139,47 +143,54 @@ def _torch_version() -> tuple[int, int]:
 
 # ---- where Python is -----------------------------------------------------------------------------
 
-_stacks: tuple[int, int] | None = None  # process and its eventfd
+_stacks: tuple[int, int, int] | None = None  # process, and its eventfds
 _stacks_path = Path()
 _stacks_rank = 0
 
 
-def _watch_stacks(dump: Path, rank: int) -> int:
-    """An eventfd: when it is raised, a thread writes the stacks of all threads beside `dump`."""
+def _watch_stacks(dump: Path, rank: int) -> tuple[int, int]:
+    """Two eventfds: when the first is raised, a thread writes the stacks of all threads beside
+    `dump`, and then raises the second."""
     global _stacks, _stacks_path, _stacks_rank
     _stacks_path, _stacks_rank = dump.with_name(f"stacks-{rank}.json"), rank
     _stacks_path.unlink(missing_ok=True)
     if _stacks is None or _stacks[0] != os.getpid():  # a fork has no threads
-        handle = os.eventfd(0, os.EFD_CLOEXEC)
-        _stacks = (os.getpid(), handle)
+        handle, done = (
+            os.eventfd(0, os.EFD_CLOEXEC),
+            os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK),
+        )
+        _stacks = (os.getpid(), handle, done)
         thread = threading.Thread(
-            target=_write_stacks, args=(handle,), name="topoopt stacks", daemon=True
+            target=_write_stacks, args=(handle, done), name="topoopt stacks", daemon=True
         )
         thread.start()
-    return _stacks[1]
+    return _stacks[1:]
 
 
-def _write_stacks(handle: int) -> None:
+def _write_stacks(handle: int, done: int) -> None:
     while True:
         os.eventfd_read(handle)
         with contextlib.suppress(OSError):  # the dump itself is there all the same
             _save_stacks(_stacks_path, _stacks_rank)
+        os.eventfd_write(done, 1)
 
 
 def _save_stacks(path: Path, rank: int) -> None:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    own = threading.get_ident()
+    own, main = threading.get_ident(), threading.main_thread().ident
     threads = [
         {
             "name": names.get(identity, "?"),
             "frames": [
                 {"file": frame.filename, "line": frame.lineno, "function": frame.name}
-                for frame in traceback.extract_stack(top, limit=64)
+                for frame in (identity == main and raised_at())
+                or traceback.extract_stack(top, limit=MOST_FRAMES)
             ],
         }
         for identity, top in sys._current_frames().items()
         if identity != own
     ]
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{os.getpid()}-stacks.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -10,8 +10,6 @@ import io
 import json
 import pickle
 import re
-import site
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -25,8 +23,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _NUMBERED = re.compile(r"(\D*)(\d+)")
-_OURS = Path(__file__).parent.parent
-_LIBRARIES = (str(_OURS), *site.getsitepackages(), sysconfig.get_path("stdlib"), "<frozen ")
+# Also of a rank that runs another Python, or on another host.
+_LIBRARY = re.compile(r"<frozen |.*/(site|dist)-packages/|.*/lib(64)?/python3\.\d+/")
+_OWN_FOLDER = str(Path(__file__).parent.parent) + "/"
 
 
 @dataclass(frozen=True)
@@ -303,13 +302,19 @@ def _count(entry: PlainFields) -> LinkCount:
     )
 
 
+def is_of_script(file: str) -> bool:
+    """Whether a file of source code is neither ours, nor of the standard library or another one."""
+    return not (file.startswith(_OWN_FOLDER) or _LIBRARY.match(file))
+
+
 def _where(path: Path) -> str:
-    """The innermost line of the main thread that is no library's; "" where it is not known."""
+    """The innermost line of the main thread that is of the script; of a script that is installed
+    itself, the innermost one that is not ours. "" where it is not known."""
     try:
         threads = json.loads(path.read_text(encoding="utf-8"))["threads"]
         frames = next(t["frames"] for t in threads if t["name"] == "MainThread")
-        own = [f for f in frames if not str(f["file"]).startswith(_LIBRARIES)] or frames
-        frame = own[-1]
+        own = [f for f in frames if is_of_script(str(f["file"]))]
+        frame = (own or [f for f in frames if not str(f["file"]).startswith(_OWN_FOLDER)])[-1]
         return f"{Path(frame['file']).name}:{frame['line']} in {frame['function']}"
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return ""

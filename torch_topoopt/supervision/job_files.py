@@ -39,6 +39,12 @@ class JobFolder:
         """When this file appears or changes, all ranks dump their flight recorders."""
         return self.path / "dump-request"
 
+    def ask_for_dumps(self, why: str) -> None:
+        """All ranks that run dump their flight recorders within about a second. Raises OSError."""
+        partial = self.request.with_name(f".{os.getpid()}-{self.request.name}")
+        partial.write_text(why + "\n", encoding="utf-8")
+        partial.replace(self.request)
+
     def dumps(self, attempt: int) -> Path:
         """Of the job after so many restarts."""
         return self.path / _DUMPS / f"{_ATTEMPT}{attempt}"

@@ -25,6 +25,11 @@ using Clock = std::chrono::steady_clock;
 // How long the reactor thread may take to say what the links have carried.
 constexpr std::chrono::milliseconds kReadingLimit{200};
 
+// How long Python may take to write its stacks: something else may hold the GIL.
+constexpr std::chrono::milliseconds kStacksLimit{1000};
+
+constexpr size_t kLongestRequest = 1024;
+
 // ---- SIGUSR1 -----------------------------------------------------------------------------------
 
 std::atomic<int> signal_fd{-1};
@@ -113,6 +118,17 @@ int64_t changedAt(const std::string& path) {
   return int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec;
 }
 
+// The first line of a short file; "" if it cannot be read.
+std::string firstLineOf(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return "";
+  std::string text(kLongestRequest, '\0');
+  const ssize_t count = ::read(fd, text.data(), text.size());
+  ::close(fd);
+  text.resize(count > 0 ? static_cast<size_t>(count) : 0);
+  return text.substr(0, text.find('\n'));
+}
+
 int openEvent() {
   const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
@@ -194,9 +210,12 @@ bool Supervisor::waitUntil(Clock::time_point when) {
   }
   if (dumps) {
     if (config_.dumps_failures) writeDump(why);
-    std::lock_guard lock(mutex_);
-    failure_dumped_ = true;
-    dumped_.notify_all();
+    {
+      std::lock_guard lock(mutex_);
+      failure_dumped_ = true;
+      dumped_.notify_all();
+    }
+    writeStatus();  // at once: the launcher ends this rank when it has dumped
   }
   if (takes_signal_ && signal_came.exchange(false)) writeDump("SIGUSR1");
   std::lock_guard lock(mutex_);
@@ -216,19 +235,32 @@ void Supervisor::loop() {
 void Supervisor::checkRequest() {
   const int64_t changed_ns = changedAt(config_.request_path);
   if (std::exchange(request_changed_ns_, changed_ns) == changed_ns || changed_ns == 0) return;
-  writeDump("asked for");
+  const std::string why = firstLineOf(config_.request_path);
+  writeDump(why.empty() ? "asked for" : why);
 }
 
 void Supervisor::writeDump(const std::string& why) {
   if (!recorder_ || config_.dump_path.empty()) return;
   try {
     readLinks();
-    replaceFile(config_.dump_path, dumpDocument(config_.of, *recorder_, links_, why));
+    const std::string document = dumpDocument(config_.of, *recorder_, links_, why);
+    awaitStacks();  // first: where there is a dump, readers look for the stacks
+    replaceFile(config_.dump_path, document);
   } catch (const std::system_error& error) {
     logLine(LogLevel::kWarning,
             "the flight recorder cannot be dumped: " + std::string(error.what()));
   }
-  if (config_.stacks_fd >= 0) raise(config_.stacks_fd);
+}
+
+// The thread that raises the error of a failure waits for the dump, so that its stack still is that
+// of the failed call.
+void Supervisor::awaitStacks() {
+  if (config_.stacks_fd < 0) return;
+  uint64_t raised = 0;
+  [[maybe_unused]] ssize_t count = ::read(config_.stacks_done_fd, &raised, sizeof raised);
+  raise(config_.stacks_fd);
+  pollfd done{config_.stacks_done_fd, POLLIN, 0};
+  ::poll(&done, 1, static_cast<int>(kStacksLimit.count()));
 }
 
 void Supervisor::writeStatus() {
@@ -244,7 +276,8 @@ void Supervisor::writeStatus() {
                 statusDocument(config_.of, recorder_.get(), links_, endpoint_->iteration(), why));
   } catch (const std::system_error& error) {
     if (std::exchange(status_failed_, true)) return;
-    logLine(LogLevel::kWarning, "the status cannot be written: " + std::string(error.what()));
+    logLine(config_.warns_of_status ? LogLevel::kWarning : LogLevel::kInfo,
+            "the status cannot be written: " + std::string(error.what()));
   }
 }
 

@@ -26,11 +26,16 @@ namespace topoopt {
 
 struct SupervisorConfig {
   SupervisedRank of;
-  std::string dump_path;       // "": none is written
-  bool dumps_failures = true;  // and not only when it is asked for
-  std::string status_path;     // "": none is written
-  std::string request_path;    // a dump is written when this file appears or changes
-  int stacks_fd = -1;  // an eventfd, raised with every dump: who reads it writes Python's stacks
+  std::string dump_path;        // "": none is written
+  bool dumps_failures = true;   // and not only when it is asked for
+  std::string status_path;      // "": none is written
+  bool warns_of_status = true;  // where it cannot be written
+  // A dump is written when this file appears or changes; its text says what for.
+  std::string request_path;
+  // Eventfds: the first is raised before every dump, for the thread that writes Python's stacks; it
+  // raises the second when they are written.
+  int stacks_fd = -1;
+  int stacks_done_fd = -1;
   std::chrono::milliseconds interval{1000};     // between two states
   std::chrono::milliseconds dump_limit{15000};  // how long an error waits for its dump
 };
@@ -80,6 +85,7 @@ class Supervisor {
   bool waitUntil(Clock::time_point when);
   void checkRequest();
   void writeDump(const std::string& why);
+  void awaitStacks();
   void writeStatus();
   void readLinks();
 

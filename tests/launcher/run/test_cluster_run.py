@@ -164,6 +164,8 @@ def test_a_ring_of_four_foreign_hosts_is_discovered_and_trains_on_its_cluster_fi
     # A tree, which may be the fastest for so little, leaves some of the links alone.
     ended = run_everywhere(launcher, hosts, cluster, "--nnodes", "4", algorithm="multi_ring")
     check_trained(launcher.folder, hosts, ended)
+    waiting = ["waiting for the plan of h0" in done.stdout for done in ended]
+    assert waiting == [False, True, True, True]
     plan = Plan.load(launcher.folder / "server2" / "run" / "plan.json")
     assert plan.mode == "fixed"
     assert [ring.servers for ring in plan.network.groups[0].rings] == [(0, 1, 2, 3), (0, 3, 2, 1)]

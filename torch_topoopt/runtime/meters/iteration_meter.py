@@ -59,6 +59,7 @@ class IterationMeter:
         self._optimizer: Any = None
         self._ends: list[tuple[float, int]] = []  # when, and the number of what begins there
         self.first_ended_s: float | None = None  # since the epoch: when training had started up
+        self.ended_count = 0
 
     def install(self) -> Callable[[], None]:
         """Watches all optimizers of this process; returns what ends that."""
@@ -78,6 +79,7 @@ class IterationMeter:
         if self._optimizer() is optimizer:
             number = self._begin()
             self._ends.append((self._clock(), number))
+            self.ended_count += 1
             del self._ends[:-_MOST]
             self._ended(number)
 

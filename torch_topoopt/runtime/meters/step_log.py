@@ -59,9 +59,8 @@ class StepLog:
                 step_s=(now - before) / (iteration - first),
                 loss=loss if math.isfinite(loss) else None,
             )
-        except OSError as error:  # training goes on without
-            log.warning("the time of a step cannot be noted: %s", error)
-            self._write = lambda *arguments, **values: None
+        except OSError as error:  # the launcher warns of it, and training goes on
+            log.info("the time of a step cannot be noted: %s", error)
 
     def watch_backward(self) -> Callable[[], None]:
         """Sees every scalar on the CPU that backward() is called of; returns what ends that."""

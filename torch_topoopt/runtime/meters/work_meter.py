@@ -125,9 +125,8 @@ class WorkMeter:
         try:
             self._path.parent.mkdir(exist_ok=True)
             pace.save(self._path)
-        except OSError as error:  # training goes on without
-            log.warning("the pace of this rank cannot be noted: %s", error)
-            self._path = None
+        except OSError as error:  # the launcher warns of it, and training goes on
+            log.info("the pace of this rank cannot be noted: %s", error)
 
     def close(self) -> None:
         """The job is over."""
