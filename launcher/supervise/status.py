@@ -108,7 +108,7 @@ def _link_row(now: LinkNow) -> tuple[str, ...]:
 _RANK_COLUMNS = (
     "rank", "server", "host", "iteration", "own work", "operation", "for others, at most", "seen",
 )  # fmt: skip
-_LINK_COLUMNS = ("link", "rate", "planned", "busy", "sent", "relayed", "state")
+_LINK_COLUMNS = ("link", "rate", "planned", "time busy", "sent", "relayed", "state")
 
 
 def _rank_row(status: Status, own_s: float | None) -> tuple[str, ...]:
