@@ -26,8 +26,8 @@ _INDENT = 2
 class FittedTable:
     """The first column names the rows; the others are figures and aligned to the right.
 
-    On a terminal that is too narrow, columns move closer, and headings and long cells are folded at
-    spaces. If that is not enough, the columns go below each other in blocks, each with the first
+    On a terminal that is too narrow, headings are folded at spaces, then columns move closer and
+    long cells are folded, too. If that is not enough, the columns go below each other in blocks, each with the first
     column; if a block cannot hold two columns, each row becomes a list. Where the output is no
     terminal a row is one line, however long, for grep and awk.
     """
@@ -45,13 +45,16 @@ class FittedTable:
             _Column([_text(row[i]) for row in (self.columns, *self.rows)], i == 0)
             for i in range(len(self.columns))
         ]
-        total = _total([column.natural for column in columns], _GAP)
-        if not console.is_terminal or total <= options.max_width:
-            table = self._table(columns, [column.natural for column in columns], _GAP)
+        room = options.max_width
+        whole = _folded([(c.natural, c.whole) for c in columns], room, _GAP)
+        total = _total(whole, _GAP)
+        if total <= room or not console.is_terminal:
+            table = self._table(columns, whole, _GAP)
             yield from console.render(table, options.update_width(total))
-        elif blocks := _blocks(columns, options.max_width):
+        elif blocks := _blocks(columns, room):
             for block in blocks:
-                yield self._table(block, _folded(block, options.max_width), _NARROW_GAP)
+                widths = _folded([(c.natural, c.least) for c in block], room, _NARROW_GAP)
+                yield self._table(block, widths, _NARROW_GAP)
         else:
             yield self._lists()
 
@@ -83,15 +86,18 @@ class FittedTable:
 
 
 class _Column:
-    """Heading and cells of a column, with the width of the longest and the least possible one."""
+    """Heading and cells of a column, and its widths in characters."""
 
     def __init__(self, cells: Sequence[Text], first: bool) -> None:
         heading, *values = self.cells = list(cells)
         self.first = first
         self.natural = max(cell.cell_len for cell in cells)
-        self.least = self.natural
+        self.whole = self.least = self.natural
+        """The width that folds the heading alone, and that which also folds cells."""
         if not first:
-            self.least = max([_longest_word(heading), *map(_least_width, values)])
+            word = _longest_word(heading)
+            self.whole = max([word, *(cell.cell_len for cell in values)])
+            self.least = max([word, *map(_least_width, values)])
 
 
 def _blocks(columns: Sequence[_Column], room: int) -> list[list[_Column]]:
@@ -108,11 +114,13 @@ def _blocks(columns: Sequence[_Column], room: int) -> list[list[_Column]]:
     return blocks
 
 
-def _folded(columns: Sequence[_Column], room: int) -> list[int]:
-    """Their widths in `room`: the widest that can be folded becomes narrower until all fit."""
-    widths = [column.natural for column in columns]
-    while _total(widths, _NARROW_GAP) > room:
-        foldable = [i for i, column in enumerate(columns) if widths[i] > column.least]
+def _folded(ranges: Sequence[tuple[int, int]], room: int, gap: int) -> list[int]:
+    """Widths from (most, least): the widest that can be folded becomes narrower until all fit."""
+    widths = [most for most, _ in ranges]
+    while _total(widths, gap) > room:
+        foldable = [i for i, (_, least) in enumerate(ranges) if widths[i] > least]
+        if not foldable:
+            break
         widths[max(foldable, key=widths.__getitem__)] -= 1
     return widths
 

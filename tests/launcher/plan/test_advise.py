@@ -41,6 +41,13 @@ def test_six_desktops_in_a_ring(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert plan.failures is not None
 
 
+def test_both_costs_name_their_list_of_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "--servers", "4", "--ports", "2")
+    for prices in ("TopoOpt prices", "HammingMesh prices"):
+        assert f"  cost, {prices} " in text
+        assert f"\n{prices}: " in text
+
+
 @pytest.mark.parametrize(
     ("servers", "ports", "said"),
     [
