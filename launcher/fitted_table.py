@@ -27,9 +27,9 @@ class FittedTable:
     """The first column names the rows; the others are figures and aligned to the right.
 
     On a terminal that is too narrow, headings are folded at spaces, then columns move closer and
-    long cells are folded, too. If that is not enough, the columns go below each other in blocks, each with the first
-    column; if a block cannot hold two columns, each row becomes a list. Where the output is no
-    terminal a row is one line, however long, for grep and awk.
+    long cells are folded, too. If that is not enough, the columns go below each other in blocks,
+    each with the first column. If a block cannot hold two columns, each row becomes a list. Where
+    the output is no terminal a row is one line, however long, for grep and awk.
     """
 
     title: str

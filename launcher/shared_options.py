@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,40 @@ PLANNING = (
 )
 """The job and its planning: options of plan, run and compare, whose plans are the same for the
 same options."""
+
+
+def output_file(text: str) -> str:
+    """argparse type of a file to write: checked before anything long has begun."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no such folder: {path.parent}")
+    _check_writable(text, path if path.exists() else path.parent)
+    return text
+
+
+def output_folder(text: str) -> str:
+    """argparse type of a folder to write into, which is made if need be."""
+    path = Path(text)
+    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not there.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: {there} is not a folder")
+    _check_writable(text, there)
+    return text
+
+
+def _check_writable(text: str, path: Path) -> None:
+    if not os.access(path, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text}: cannot be written: permission denied")
+
+
+def picture(text: str) -> str:
+    """argparse type of a picture to draw."""
+    if Path(text).suffix not in _PICTURES:
+        raise argparse.ArgumentTypeError(f"{text} does not end in {', '.join(_PICTURES)}")
+    return output_file(text)
+
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "servers": {"type": int, "metavar": "N", "help": "number of servers"},
@@ -200,7 +235,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "also show what the loss of any one cable or server costs",
         "action": "store_true",
     },
-    "plot": {"metavar": "FILE", "help": "also draw it: .png, .pdf or .svg"},
+    "plot": {"type": picture, "metavar": "FILE", "help": "also draw it: .png, .pdf or .svg"},
     "dry-run": {"action": "store_true", "help": "only check, and say what would be done"},
     "json": {
         "action": "store_true",
@@ -214,16 +249,6 @@ def add(options: argparse._ActionsContainer, *names: str, **changes: Any) -> Non
     for name in names:
         keywords = {**_OPTIONS[name], **changes}
         options.add_argument(f"--{name}", **keywords)
-
-
-def check_plot(path: str | None) -> None:
-    """Raises InputError for a --plot that cannot be drawn, before anything long has begun."""
-    if path is None:
-        return
-    if Path(path).suffix not in _PICTURES:
-        raise InputError(f"plot: {path} does not end in {', '.join(_PICTURES)}")
-    if not Path(path).resolve().parent.is_dir():
-        raise InputError(f"plot: {path}: there is no such folder")
 
 
 def quantity(name: str, parse: Callable[[str], float]) -> Callable[[str], float]:

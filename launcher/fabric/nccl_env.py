@@ -51,7 +51,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the wiring.json of a run, or of `topoopt fabric up`, with these addresses",
     )
-    options.add_argument("-o", "--output", metavar="FILE", help="write what the plugin reads there")
+    options.add_argument(
+        "-o",
+        "--output",
+        type=shared_options.output_file,
+        metavar="FILE",
+        help="write what the plugin reads there",
+    )
     options.add_argument(
         "--encrypt",
         action="store_true",

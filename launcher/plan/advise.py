@@ -59,6 +59,8 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="RATE",
         help="of a port, per direction, with its unit: 200Gbps, 40Gbps",
     )
+    options.add_argument("--degree", action=parser.Renamed, now="--ports")
+    options.add_argument("--bandwidth", action=parser.Renamed, now="--speed")
     options.add_argument(
         "--model",
         metavar="MODEL",
@@ -80,6 +82,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="BYTES,...",
         help=f"of the collectives that are timed (default: {_SIZES})",
     )
+    _add_rack_options(options)
+    shared_options.add(options, "json")
+    return options
+
+
+def _add_rack_options(options: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--names", nargs="+", metavar="NAME", help="of the servers (default: box0, box1, ...)"
     )
@@ -96,9 +104,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="ADDRESS/LENGTH",
         help="of the cables' addresses, /30 for each (default: 10.201.0.0/16)",
     )
-    options.add_argument("-o", "--output", metavar="DIR", help="write all files to this folder")
-    shared_options.add(options, "json")
-    return options
+    options.add_argument(
+        "-o",
+        "--output",
+        type=shared_options.output_folder,
+        metavar="DIR",
+        help="write all files to this folder",
+    )
 
 
 def _gbps(text: str) -> float:

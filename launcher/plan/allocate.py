@@ -112,7 +112,6 @@ def _add_defragmentation(options: argparse.ArgumentParser) -> None:
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    shared_options.check_plot(arguments.plot)
     from torch_topoopt.allocation.job_file import JobFile
     from torch_topoopt.allocation.schemes import SCHEMES
 

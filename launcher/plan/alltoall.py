@@ -118,15 +118,18 @@ def make_parser() -> argparse.ArgumentParser:
         default="best",
         help="how schedules are made, as described above (default: best)",
     )
-    options.add_argument(
-        "--schedule", metavar="FILE", help="write the fastest schedule, a JSON document"
-    )
-    _add_level(options)
+    _add_results(options)
     shared_options.add(options, "seed", "json")
     return options
 
 
-def _add_level(options: argparse.ArgumentParser) -> None:
+def _add_results(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--schedule",
+        type=shared_options.output_file,
+        metavar="FILE",
+        help="write the fastest schedule, a JSON document",
+    )
     options.add_argument(
         "--level",
         choices=["slot", "packet"],

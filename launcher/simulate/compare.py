@@ -30,14 +30,16 @@ best of the strategies that are found on it, for TopoOpt and on the ideal switch
 every search starts from. MODEL is the name of a shipped model, file.py:callable, a script or an
 opgraph.json. With --paper, the networks of a paper beside what it prints, without a model.
 
-columns: rate, what a server can send; tax, bytes that servers send (forwarded ones included) over
-those that they have to send; cost, TopoOpt prices: all network parts, NICs included (TopoOpt paper,
-Table 2); cost, HammingMesh prices: cables and switch ports, without NICs (HammingMesh paper, section
-III-C); iterations/s per M$: iterations per second for a million dollars at TopoOpt prices; strategy,
-where it was found: own, on this architecture or an ideal switch of its rate; topoopt, by the
-planner; ideal-switch; start, where a search begins; placed, planned together with the order of
-servers on the rows and columns of a HammingMesh. Rows are in the order of
---architectures, without it the fastest first.
+columns:
+  rate        what a server can send
+  tax         bytes that servers send (forwarded ones included) over those that they have to send
+  cost        TopoOpt prices: all network parts, NICs included (TopoOpt paper, Table 2);
+              HammingMesh prices: cables and switch ports, without NICs (its paper, section III-C)
+  iterations/s per M$   iterations per second for a million dollars at TopoOpt prices
+  strategy    where it was found: own, on this architecture or an ideal switch of its rate; topoopt,
+              by the planner; ideal-switch; start, where a search begins; placed, planned together
+              with the order of servers on the rows and columns of a HammingMesh
+Rows are in the order of --architectures, without it the fastest first.
 
 --same-time NAME says which is the cheaper way to the same iteration time: the least bandwidth with
 which each architecture is as fast as NAME is at --bandwidth, and what it costs then, by both lists
@@ -95,7 +97,6 @@ def main(argv: list[str]) -> int:
         arguments, arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     )
     planning.check_stages(choice, cluster)
-    shared_options.check_plot(arguments.plot)
     from torch_topoopt.architectures import ARCHITECTURES, architecture
 
     names = _names(arguments.architectures, tuple(ARCHITECTURES))
@@ -231,8 +232,8 @@ _PRICE_LISTS = {
 _COSTS = (f"cost, {price_lists.TOPOOPT}", f"cost, {price_lists.HAMMINGMESH}")
 _LEGEND = (
     "tax: bytes that servers send, forwarded ones included, over the bytes that they have to send",
-    "strategy: own: found on this architecture or on an ideal switch of its rate; topoopt: found by "
-    "the planner; see `topoopt compare --help` for the others",
+    "strategy: own: found on this architecture or on an ideal switch of its rate; topoopt: found "
+    "by the planner; see `topoopt compare --help` for the others",
 )
 
 

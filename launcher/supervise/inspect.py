@@ -90,7 +90,7 @@ def _ask_running_ranks(terminal: Terminal, job: JobFolder, limit_s: float) -> No
     try:
         job.request.write_text(str(time.time_ns()), encoding="ascii")
     except OSError as error:
-        raise InputError(f"RUN_DIR: {job.request}: {error.strerror}") from None
+        raise InputError(f"{job.request}: {error.strerror}") from None
     deadline = time.monotonic() + limit_s
     late = running
     while late and time.monotonic() < deadline:

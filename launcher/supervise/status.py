@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     shown.read()
     if not shown.ranks:
         raise InputError(
-            f"RUN_DIR: {job.path}: no rank of it runs; `topoopt inspect` looks at dumps"
+            f"{job.path}: this job is not running; use `topoopt inspect` for its dumps"
         )
     if arguments.json:
         console.print_json(shown.figures())

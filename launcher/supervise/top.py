@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     job.read()
     if not job.ranks:
         raise InputError(
-            f"RUN_DIR: {job.folder.path}: no rank of it runs; `topoopt report` shows what it did"
+            f"{job.folder.path}: this job is not running; use `topoopt report` for its results"
         )
     if arguments.server is not None and not 0 <= arguments.server < job.servers:
         raise InputError(f"server: {arguments.server} is not one of 0..{job.servers - 1}")

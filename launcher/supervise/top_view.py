@@ -131,16 +131,16 @@ def _figures(job: RunningJob) -> Table:
         text = Text(f"{format_seconds(job.step_s)}{_beside(job)}")
         if job.predicted_s is not None and abs(job.step_s / job.predicted_s - 1) > _OFF:
             text.stylize("yellow")
-        table.add_row("step time", text, _Curve(job.training.step_s))
+        table.add_row("step time", text, _LastPoints(job.training.step_s))
     if job.training.losses:
         last = job.training.losses[-1].value
-        table.add_row("loss", f"{last:.4g}", _Curve(job.training.losses))
+        table.add_row("loss", f"{last:.4g}", _LastPoints(job.training.losses))
     if job.slowest is not None:
         table.add_row("slowest", str(job.slowest), "")
     return table
 
 
-class _Curve:
+class _LastPoints:
     """The last points, as many as there is room for."""
 
     def __init__(self, points: Sequence[Point]) -> None:
