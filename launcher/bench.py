@@ -44,7 +44,7 @@ _PASSED = ("servers", "degree", "bandwidth", "ports", "parallel-links", "acceler
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("bench", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("operation", metavar="OPERATION", help="what to measure, as above")
+    options.add_argument("operation", metavar="OPERATION", help="operations to measure, as above")
     bench_options.add_options(options.add_argument_group("as nccl-tests"))
     group = options.add_argument_group("as topoopt run")
     shared_options.add(group, *_PASSED)

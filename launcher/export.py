@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="CLUSTER.yaml",
         help="the machines, for names, addresses and interfaces",
     )
-    options.add_argument("--model", metavar="MODEL", help="what was planned (default: the "
+    options.add_argument("--model", metavar="MODEL", help="model that was planned (default: the "
                          "operators beside the plan)")  # fmt: skip
     options.add_argument(
         "--check", metavar="FILE.xml", help="check an MSCCL algorithm instead of writing one"

@@ -41,7 +41,9 @@ VERBS = {
     "top": Verb(
         "a running job on the terminal or a web page: step time, loss, links", "supervise.top"
     ),
-    "inspect": Verb("whose part is missing in a job that hangs or has failed", "supervise.inspect"),
+    "inspect": Verb(
+        "which rank is stuck or failed in a job that hangs or has failed", "supervise.inspect"
+    ),
     "report": Verb("the report page of a run", "report"),
     "bench": Verb("collectives measured, with the options and the table of nccl-tests", "bench"),
     "export": Verb("a plan in the formats of NCCL, MSCCL, Chakra, ASTRA-sim and others", "export"),

@@ -96,12 +96,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "degree": {
         "type": int,
         "metavar": "D",
-        "help": "ports of each server (default: 2, which is a ring; of two servers 1)",
+        "help": "ports of each server (default: 2, which is a ring; 1 for two servers)",
     },
     "bandwidth": {
         "type": parser.rate,
         "metavar": "RATE",
-        "help": "of a port, per direction, with its unit: 25Gbps, 200Mbps (default: "
+        "help": "port rate in each direction, such as 25Gbps or 200Mbps (default: "
         f"{DEFAULT_LINK_GBPS:g}Gbps is planned for, and emulated links are not limited)",
     },
     "ports": {
@@ -120,7 +120,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "accelerator": {
         "metavar": "NAME",
-        "help": "whose times are planned with: device or device:format, as h100 or a100:bf16 "
+        "help": "accelerator to plan for: device or device:format, such as h100 or a100:bf16 "
         f"(default: {DEFAULT_ACCELERATOR}; with `topoopt run` {EMULATED_ACCELERATOR})",
     },
     "no-memory-limit": {
@@ -130,7 +130,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "batch-size": {
         "type": int,
         "metavar": "SAMPLES",
-        "help": "of one iteration on all accelerators together (default: the batch of a shipped "
+        "help": "samples of one iteration on all accelerators together (default: the batch of "
+        "a shipped "
         "model for each accelerator; a file's example_batch as it is)",
     },
     "costs": {
@@ -141,13 +142,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "strategy-space": {
         "choices": SPACES,
         "default": "auto",
-        "help": "what to search: full: any split and placement; samples: splits of samples only, "
+        "help": "strategies to search: full: any split and placement; samples: splits of "
+        "samples only, "
         "as the paper does; pipeline: stages and micro-batches; data-parallel: nothing; auto "
         "(default): full for a model, and for a script what it calls: full for "
         "torch_topoopt.parallelize, pipeline for torch_topoopt.pipeline, data-parallel for neither "
         "(with `topoopt run` only what can be executed is considered)",
     },
-    "stages": {"type": int, "metavar": "S", "help": "of a pipeline (default: any number)"},
+    "stages": {"type": int, "metavar": "S", "help": "number of pipeline stages (default: any)"},
     "micro-batches": {
         "type": parser.micro_batches,
         "metavar": "N",
@@ -219,7 +221,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "type": int,
         "default": 0,
         "metavar": "N",
-        "help": "of all that is chosen at random: same seed, same result (default: 0)",
+        "help": "random seed; the same seed gives the same result (default: 0)",
     },
     "measure": {
         "action": "store_true",

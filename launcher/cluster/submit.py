@@ -71,10 +71,10 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--reach",
         metavar="COMMAND",
-        help="with --launch hosts: what runs a command on a server; {server} and {management} are "
-        f"those of the server (default: {_SSH!r})",
+        help="with --launch hosts: command prefix to run a command on a server; {server} and "
+        f"{{management}} are those of the server (default: {_SSH!r})",
     )
-    options.add_argument("--name", help="of the job (default: that of the script)")
+    options.add_argument("--name", help="job name (default: the script's name)")
     options.add_argument(
         "--env",
         action="append",

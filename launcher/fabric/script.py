@@ -39,8 +39,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--classifier",
         choices=["auto", "flower", "u32"],
         default="auto",
-        help="of tc, for relays. flower also gives frames the address of their receiver at the "
-        "last relay, which RDMA needs; u32 redirects only; auto (default): the script asks the "
+        help="classifier of tc for relays. flower also gives frames the address of their receiver "
+        "at the last relay, which RDMA needs; u32 redirects only; auto (default): the script "
+        "asks the "
         "kernel for flower and says what it took. Hosts may differ",
     )
     options.add_argument(

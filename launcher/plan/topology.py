@@ -70,7 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="how the network is found, as described above (default: paper)",
     )
     shared_options.add(options, "routing")
-    options.add_argument("--demand", metavar="FILE", help="what to wire for (see above)")
+    options.add_argument("--demand", metavar="FILE", help="demand to wire for (see above)")
     shared_options.add(options, "seed")
     options.add_argument(
         "--operations",

@@ -36,7 +36,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
         help="iterations to run, the last one being the demand (default: 2)",
     )
     group.add_argument(
-        "--time-limit", type=float, metavar="SECONDS", help="of each rank (default: 120)"
+        "--time-limit", type=float, metavar="SECONDS", help="time limit of each rank (default: 120)"
     )
     group.add_argument(
         "--output-demand",

@@ -279,7 +279,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     cluster_options.add_options(group)
     shared_options.add(group, "plan")
     group.add_argument(
-        "--run-dir", type=Path, metavar="DIR", help="for the results (default: runs/<time>)"
+        "--run-dir", type=Path, metavar="DIR", help="folder for the results (default: runs/<time>)"
     )
     fabrics.add_options(group)
     alltoall.add_options(group)

@@ -83,7 +83,7 @@ def _run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
         if folder.discard_unfinished():
             if isinstance(error, signals.Interrupted):
                 job.end(error.exit_code)
-            print(f"topoopt: what was finished is in {folder.path}", file=sys.stderr)
+            print(f"topoopt: partial results are in {folder.path}", file=sys.stderr)
         raise
     finally:
         if server is not None:

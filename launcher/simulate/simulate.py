@@ -104,7 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
     shared_options.add(
         options,
         "batch-size",
-        help="with PLAN: of one iteration on all accelerators (default: those that were planned)",
+        help="with PLAN: samples of one iteration on all accelerators (default: as planned)",
     )
     packet_options.add_level(options)
     packet_options.add_options(options)

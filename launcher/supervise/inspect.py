@@ -1,4 +1,4 @@
-"""`topoopt inspect`: whose part is missing in a job that hangs or has failed."""
+"""`topoopt inspect`: which rank is stuck or failed in a job that hangs or has failed."""
 
 from __future__ import annotations
 

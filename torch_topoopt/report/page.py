@@ -52,6 +52,7 @@ def render_page(run: Run, analysis: Analysis) -> str:
         )),
         Panel("time", "Time", (
             answers.timeline_section(plan, analysis),
+            sections.measured_section(run),
             sections.search_section(plan),
         )),
         Panel("split", "Strategy", (

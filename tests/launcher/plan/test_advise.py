@@ -92,7 +92,7 @@ def test_a_model_has_iterations(capsys: pytest.CaptureFixture[str]) -> None:
         (("--ports", "2"), "servers: missing"),
         (("--servers", "3", "--ports", "1"), "ports: 1 port of each server joins two"),
         (("--servers", "3", "--ports", "2", "--names", "a", "b"), "names: 2 for 3 servers"),
-        (("--servers", "2", "--ports", "1", "--names", "a", "a"), "names: a a has one twice"),
+        (("--servers", "2", "--ports", "1", "--names", "a", "a"), "--names: duplicate name 'a'"),
         (("--servers", "3", "--ports", "2", "--interfaces", "a"), "interfaces: 1 for 2 ports"),
         (("--servers", "3", "--ports", "2", "--sizes", "0B"), "sizes: 0B has one"),
         (("--servers", "3", "--ports", "2", "--subnet", "x"), "subnet: 'x' is not a network"),

@@ -156,7 +156,7 @@ def test_a_job_that_does_not_run_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["top", str(tmp_path)]) == 2
-    assert "no rank of it runs" in capsys.readouterr().err
+    assert "this job is not running; use `topoopt report`" in capsys.readouterr().err
     assert main(["top", "--serve-host", "lab1"]) == 2
     assert "'lab1' is not an IP address" in capsys.readouterr().err
 
