@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
         ]
         quiet = console.stdout_to_stderr() if arguments.json else contextlib.nullcontext()
         with quiet, _said_by_run(kept=arguments.run_dir is not None):
-            code = run.main(words)
+            code = run.main(words, () if arguments.peer is None else (arguments.peer,))
         if arguments.json and Path(results).is_file():
             console.print_json(json.loads(Path(results).read_text(encoding="utf-8")))
     return code

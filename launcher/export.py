@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.export.errors import ExportError
+from torch_topoopt.export.errors import ExportError, FormatError
 from torch_topoopt.export.formats import FORMATS, Exported
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError, input_errors
@@ -141,6 +141,8 @@ def _check(arguments: argparse.Namespace) -> int:
         raise InputError(f"check: {path}: {error}") from None
     try:
         found = check_text(text)
+    except FormatError as error:
+        raise InputError(f"check: {path}: {error}") from None
     except ExportError as error:
         if arguments.json:
             console.print_json({"file": path, "right": False, "problem": str(error)})

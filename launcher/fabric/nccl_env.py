@@ -92,6 +92,11 @@ def main(argv: list[str]) -> int:
     if not LIBRARY.exists():
         raise InputError(f"{LIBRARY}: is not built; install torch_topoopt from its sources")
     path = _write(arguments, plan)
+    if not path and arguments.rank is None:
+        console.warning(
+            "TOPOOPT_NCCL_WIRING has no value, so NCCL cannot start; say --cluster CLUSTER.yaml "
+            "-o FILE, and FILE gets the cables"
+        )
     variables = nccl_environment(path, arguments.rank)
     if arguments.json or arguments.format == "json":
         console.print_json(_figures(variables, layout, arguments.rank))

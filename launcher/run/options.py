@@ -71,7 +71,7 @@ class RunOptions:
     `trackers` of TRACKERS get the run when it has ended. `nccl`: ranks use NCCL, over its network
     plugin. `forks`: whether ranks start as forks of a process that has imported torch. After a
     failure the job starts again, up to `max_restarts` times and on `least_servers` or more (None:
-    on all).
+    on all). `compared` are backends that the script opens on purpose, so no line warns of them.
     """
 
     cluster: Cluster
@@ -101,9 +101,10 @@ class RunOptions:
     trackers: tuple[str, ...]
     json: bool
     torchrun: argparse.Namespace
+    compared: tuple[str, ...] = ()
 
 
-def parse(argv: list[str]) -> RunOptions:
+def parse(argv: list[str], compared: tuple[str, ...] = ()) -> RunOptions:
     """Parses and checks; raises InputError or DocumentError for options that cannot work."""
     if argv[:1] in (["-h"], ["--help"]):
         _print_help()
@@ -162,6 +163,7 @@ def parse(argv: list[str]) -> RunOptions:
         trackers=tuple(name for name in TRACKERS if getattr(arguments, name)),
         json=arguments.json,
         torchrun=arguments,
+        compared=compared,
     )
 
 

@@ -40,9 +40,9 @@ def _check_tls() -> None:
         raise InputError(f"encrypt: {error}") from None
 
 
-def main(argv: list[str]) -> int:
-    """Runs the verb; returns the exit code."""
-    options = run_options.parse(argv)
+def main(argv: list[str], compared: tuple[str, ...] = ()) -> int:
+    """Runs the verb; returns the exit code. `compared`: see RunOptions."""
+    options = run_options.parse(argv, compared)
     check_installed()
     if options.encrypt:
         _check_tls()

@@ -50,6 +50,8 @@ def test_all_operations_beside_gloo_link_by_link(launcher: Launcher, tmp_path: P
     assert all(k["sent_bytes"] == pytest.approx(196608 * 2 / 3, rel=0.01) for k in reduced)
     assert done.stdout.count("# Out of bounds values : 0 OK") == len(OPERATIONS)
     assert "Time of each stage" not in done.stdout + done.stderr
+    assert "# gloo does not use the planned links" in done.stdout
+    assert "gloo" not in done.stderr
 
 
 def test_json_is_printed_alone(launcher: Launcher, tmp_path: Path) -> None:
