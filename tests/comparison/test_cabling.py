@@ -170,6 +170,9 @@ def test_the_drawing_has_every_cable_and_server(servers: int) -> None:
         assert {str(i) for i in range(servers)} <= set(texts)
     page = page_of("a < b", ["fact"], "<svg/>", found)
     assert page.count('class="label"') == 2 * len(found)
+    assert "prefers-color-scheme: dark" in page
+    named = page.count('data-name="one end"'), page.count('data-name="rate"')
+    assert named == (len(found), len(found)), "names of the cells, where a phone shows no heading"
     assert "a &lt; b" in page
 
 

@@ -242,6 +242,8 @@ def test_chromium_shows_the_job(tmp_path: Path) -> None:
     assert dom.count('<tr class="up">') == 7
     assert dom.count('<tr class="degraded">') == 1
     assert "8 links: 7 up, 1 degraded, 0 down" in dom
+    assert "ranks 0, 1, 2, 3: no operation" in dom
+    assert dom.index("<th>rate</th>") < dom.index("<th>of planned rate</th>")
 
 
 def test_top_serves_until_ctrl_c(
