@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _PLAIN_WIDTH = 120
 _LEAST_WIDTH = 40  # on narrower terminals, lines are left to the terminal to wrap
+_QUIET_S = 30.0  # a computation that takes longer says so, where no line can move
 _MOST_ERROR, _ERROR_START, _ERROR_END = 2000, 800, 400  # characters
 
 
@@ -129,7 +131,8 @@ class Terminal:
     def progress(self, heading: str) -> Iterator[Callable[[float | None, str], None]]:
         """A moving line for one long computation outside the stages."""
         if not self._console.is_terminal:
-            yield lambda fraction, text: signals.check()
+            with _reminders(heading) as remind:
+                yield remind
             return
         with self._progress(heading) as show:
 
@@ -165,6 +168,30 @@ def _renderable(part: _Part) -> RenderableType:
     if isinstance(part, str):
         return escape(part)
     return FittedTable(*part) if isinstance(part, tuple) else part
+
+
+@contextmanager
+def _reminders(heading: str) -> Iterator[Callable[[float | None, str], None]]:
+    """Prints a line to stderr every `_QUIET_S` seconds; gives a function that sets its text."""
+    doing, over, started = [""], threading.Event(), time.monotonic()
+
+    def remind() -> None:
+        while not over.wait(_QUIET_S):
+            words = f"{heading}: {doing[0]}" if doing[0] else heading
+            elapsed = format_seconds(time.monotonic() - started)
+            print(f"topoopt: {words} ({elapsed} so far)", file=sys.stderr, flush=True)
+
+    def show(fraction: float | None, text: str) -> None:
+        signals.check()
+        doing[0] = text
+
+    thread = threading.Thread(target=remind, name="topoopt progress", daemon=True)
+    thread.start()
+    try:
+        yield show
+    finally:
+        over.set()
+        thread.join()
 
 
 def make_console(file: IO[str]) -> Console:

@@ -178,7 +178,7 @@ def with_failures(plan: Plan, progress: Callable[[float | None, str], None]) -> 
     """`plan` with how to go on after the loss of any one link or server."""
     from torch_topoopt.topology.failures import failure_plans
 
-    progress(None, "failures")
+    progress(None, "what the loss of a cable or server costs")
     return failure_plans.with_failures(plan)
 
 
