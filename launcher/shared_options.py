@@ -301,7 +301,7 @@ def accelerators_of(arguments: argparse.Namespace) -> int:
     """Those of each server; raises InputError for less than one."""
     count: int | None = getattr(arguments, "accelerators_per_server", None)
     if count is not None and count < 1:
-        raise InputError(f"accelerators-per-server: {count} is not at least 1")
+        raise InputError(f"accelerators-per-server: must be at least 1 (got {count})")
     return count or 1
 
 

@@ -183,7 +183,7 @@ def _check_pipeline(arguments: argparse.Namespace, space: Space) -> None:
         value = getattr(arguments, name)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int) and number < 2:
-                raise InputError(f"{name.replace('_', '-')}: {number} is not at least 2")
+                raise InputError(f"{name.replace('_', '-')}: must be at least 2 (got {number})")
 
 
 def given(arguments: argparse.Namespace, *more: str) -> list[str]:

@@ -124,7 +124,7 @@ def main(argv: list[str]) -> int:
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
     if arguments.servers is not None and arguments.servers < 2:
-        raise InputError(f"servers: {arguments.servers} is not at least 2")
+        raise InputError(f"servers: must be at least 2 (got {arguments.servers})")
     return shared_options.cluster_of(arguments)
 
 

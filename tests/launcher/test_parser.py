@@ -22,11 +22,11 @@ from torch_topoopt.launcher.main import main
         ("run --sevrers 4 x.py", "--sevrers: there is no such option; did you mean --servers?"),
         ("run --nproc-per-nodes 4 x.py", "did you mean --nproc-per-node?"),
         ("plan vgg --frobnicate", "--frobnicate: there is no such option (see `topoopt plan"),
-        ("plan vgg --servers 0", "error: --servers: 0 is not at least 1"),
+        ("plan vgg --servers 0", "error: --servers: must be at least 1"),
         ("plan vgg", "error: --servers: missing; say how many"),
         ("plan vgg --servers 4 --batch-size 0", "error: --batch-size: must be at least 1 (got 0)"),
         ("plan vgg --servers 4 --evaluations -1", "error: --evaluations: -1 is negative"),
-        ("plan vgg --servers 4 --rounds 0", "error: --rounds: 0 is not at least 1"),
+        ("plan vgg --servers 4 --rounds 0", "error: --rounds: must be at least 1"),
         ("plan vgg --servers 4 --chains 0", "error: --chains: must be at least 1 (got 0)"),
         ("plan vgg --servers 4 --costs none.json", "error: --costs: none.json: there is no such"),
         (
@@ -73,7 +73,7 @@ def test_nothing_is_profiled_for_options_that_cannot_work(
 
 def test_a_field_of_a_document_is_not_spelt_as_an_option() -> None:
     parser.use(parser.Parser("plan", "", ""), ["--servers", "4"])
-    assert parser.as_option("servers: 0 is not at least 1") == "servers: 0 is not at least 1"
+    assert parser.as_option("servers: must be at least 1") == "servers: must be at least 1"
     options = parser.Parser("plan", "", "")
     options.add_argument("-o", "--output")
     options.add_argument("--batch-size")

@@ -86,14 +86,14 @@ def test_a_ring_is_named_by_its_stride_only_if_it_has_one() -> None:
         ),
         (
             ("--servers", "0", "--degree", "2", "--bandwidth", "1Gbps"),
-            "servers: 0 is not at least 1",
+            "servers: must be at least 1",
         ),
         (
             ("--servers", "eight", "--degree", "2", "--bandwidth", "1Gbps"),
             "--servers: invalid int value: 'eight'",
         ),
         ((*CLUSTER, "--accelerator", "abacus"), "accelerator: 'abacus' is not known; use one of"),
-        ((*CLUSTER, "--rounds", "0"), "rounds: 0 is not at least 1"),
+        ((*CLUSTER, "--rounds", "0"), "rounds: must be at least 1"),
         ((*CLUSTER, "--seed", "-1"), "seed: -1 is negative"),
         (
             ("--degree", "2", "--bandwidth", "1Gbps"),

@@ -78,7 +78,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ("--servers 4 --nproc-per-node gpu script.py", "nproc-per-node: gpu contradicts 4 servers"),
         (
             "--servers 4 --accelerators-per-server 0 script.py",
-            "accelerators-per-server: 0 is not at least 1",
+            "accelerators-per-server: must be at least 1",
         ),
         (
             "--nproc-per-node 5 --accelerators-per-server 2 script.py",
