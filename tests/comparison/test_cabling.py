@@ -95,7 +95,11 @@ def test_a_subnet_that_is_too_small_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("servers", "ports", "message"),
-    [(1, 2, "servers: must be at least 2"), (3, 0, "ports: must be at least 1"), (3, 1, "ports: 1 port of each")],
+    [
+        (1, 2, "servers: must be at least 2"),
+        (3, 0, "ports: must be at least 1"),
+        (3, 1, "ports: 1 port of each"),
+    ],
 )
 def test_what_cannot_be_cabled_is_refused(servers: int, ports: int, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.plans import make_ring_plan
 
+from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.main import main
-from torch_topoopt.launcher.plan.plan_tables import stride
-from torch_topoopt.plan import Plan, Ring
+from torch_topoopt.launcher.plan.plan_tables import network_lines, show_rounds, stride
+from torch_topoopt.plan import Plan, Ring, Round, Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +35,24 @@ def test_plan_writes_a_valid_plan_and_shows_rounds_rings_and_strategy(
         assert word in out
     assert f"plan: {output}" in out
     assert "\x1b" not in out, "no terminal, so no escape sequences"
+
+
+def test_a_kept_round_shows_the_faster_of_its_two_times(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rounds = (Round(0.04, 0.05, 1.0, 1.0, True), Round(0.03, 0.02, 1.0, 1.0, True),
+              Round(0.01, 0.06, 1.0, 1.0, False))  # fmt: skip
+    show_rounds(Terminal(), replace(make_ring_plan(4), rounds=rounds))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if " ms " in line]
+    assert [row[-2:] for row in rows[:2]] == [["40", "ms"], ["20", "ms"]]
+    assert rows[2][-1] == "no"
+
+
+def test_a_pair_with_two_routes_is_relayed_once() -> None:
+    network = make_ring_plan(4).network
+    both_ways = [Route((a, (a + turn) % 4, (a + 2) % 4), 0.5) for a in range(4) for turn in (1, 3)]
+    plan = replace(make_ring_plan(4), network=replace(network, routes=tuple(both_ways)))
+    assert "4 of 12 ordered pairs relayed" in network_lines(plan)[0]
 
 
 def test_the_same_seed_gives_the_same_bytes(op_graph_file: Path, tmp_path: Path) -> None:
