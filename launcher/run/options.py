@@ -104,7 +104,7 @@ class RunOptions:
     compared: tuple[str, ...] = ()
 
 
-def parse(argv: list[str], compared: tuple[str, ...] = ()) -> RunOptions:
+def parse(argv: list[str]) -> RunOptions:
     """Parses and checks; raises InputError or DocumentError for options that cannot work."""
     if argv[:1] in (["-h"], ["--help"]):
         _print_help()
@@ -163,7 +163,6 @@ def parse(argv: list[str], compared: tuple[str, ...] = ()) -> RunOptions:
         trackers=tuple(name for name in TRACKERS if getattr(arguments, name)),
         json=arguments.json,
         torchrun=arguments,
-        compared=compared,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ def _check_tls() -> None:
 
 def main(argv: list[str], compared: tuple[str, ...] = ()) -> int:
     """Runs the verb; returns the exit code. `compared`: see RunOptions."""
-    options = run_options.parse(argv, compared)
+    options = replace(run_options.parse(argv), compared=compared)
     check_installed()
     if options.encrypt:
         _check_tls()
