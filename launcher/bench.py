@@ -46,7 +46,7 @@ _PASSED = ("servers", "degree", "bandwidth", "ports", "parallel-links", "acceler
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("bench", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("operation", metavar="OPERATION", help="what to measure, as above")
+    options.add_argument("operation", metavar="OPERATION", help="operations to measure, as above")
     bench_options.add_options(options.add_argument_group("as nccl-tests"))
     group = options.add_argument_group("as topoopt run")
     shared_options.add(group, *_PASSED)
@@ -88,7 +88,7 @@ def main(argv: list[str]) -> int:
         ]
         quiet = console.stdout_to_stderr() if arguments.json else contextlib.nullcontext()
         with quiet, _said_by_run(kept=arguments.run_dir is not None):
-            code = run.main(words)
+            code = run.main(words, () if arguments.peer is None else (arguments.peer,))
         if arguments.json and Path(results).is_file():
             console.print_json(json.loads(Path(results).read_text(encoding="utf-8")))
     return code

@@ -6,18 +6,18 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from torch_topoopt.launcher import signals
+from torch_topoopt.launcher.fitted_table import FittedTable
 from torch_topoopt.plan.units import format_seconds
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     _Part: TypeAlias = str | _Table | RenderableType
 
 _PLAIN_WIDTH = 120
+_LEAST_WIDTH = 40  # on narrower terminals, lines are left to the terminal to wrap
+_QUIET_S = 30.0  # a computation that takes longer says so, where no line can move
 _MOST_ERROR, _ERROR_START, _ERROR_END = 2000, 800, 400  # characters
 
 
@@ -76,16 +78,13 @@ class Terminal:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """The first column is text; the others are figures and aligned to the right."""
-        with self._console.capture() as capture:
-            self._console.print(_drawn(title, columns, rows))
-        for line in capture.get().splitlines():
-            print(line.rstrip(), file=self._file)
+        """The first column names the rows; the others are figures and aligned to the right."""
+        self.show(FittedTable(title, columns, rows))
 
     def show(self, part: RenderableType) -> None:
         """What rich draws, as it is."""
         with self._console.capture() as capture:
-            self._console.print(part)
+            self._console.print(part, crop=False)
         for line in capture.get().splitlines():
             print(line.rstrip(), file=self._file)
 
@@ -132,7 +131,8 @@ class Terminal:
     def progress(self, heading: str) -> Iterator[Callable[[float | None, str], None]]:
         """A moving line for one long computation outside the stages."""
         if not self._console.is_terminal:
-            yield lambda fraction, text: signals.check()
+            with _reminders(heading) as remind:
+                yield remind
             return
         with self._progress(heading) as show:
 
@@ -167,22 +167,37 @@ class Terminal:
 def _renderable(part: _Part) -> RenderableType:
     if isinstance(part, str):
         return escape(part)
-    return _drawn(*part) if isinstance(part, tuple) else part
+    return FittedTable(*part) if isinstance(part, tuple) else part
 
 
-def _drawn(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for i, column in enumerate(columns):
-        table.add_column(escape(column), justify="right" if i else "left", no_wrap=bool(i))
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    return table
+@contextmanager
+def _reminders(heading: str) -> Iterator[Callable[[float | None, str], None]]:
+    """Prints a line to stderr every `_QUIET_S` seconds; gives a function that sets its text."""
+    doing, over, started = [""], threading.Event(), time.monotonic()
+
+    def remind() -> None:
+        while not over.wait(_QUIET_S):
+            words = f"{heading}: {doing[0]}" if doing[0] else heading
+            elapsed = format_seconds(time.monotonic() - started)
+            print(f"topoopt: {words} ({elapsed} so far)", file=sys.stderr, flush=True)
+
+    def show(fraction: float | None, text: str) -> None:
+        signals.check()
+        doing[0] = text
+
+    thread = threading.Thread(target=remind, name="topoopt progress", daemon=True)
+    thread.start()
+    try:
+        yield show
+    finally:
+        over.set()
+        thread.join()
 
 
 def make_console(file: IO[str]) -> Console:
     """A rich console whose lines never depend on the width of something that is no terminal."""
     if file.isatty():
-        return Console(file=file, width=max(shutil.get_terminal_size().columns, 60))
+        return Console(file=file, width=max(shutil.get_terminal_size().columns, _LEAST_WIDTH))
     return Console(file=file, width=_PLAIN_WIDTH, force_terminal=False, color_system=None)
 
 

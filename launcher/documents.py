@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from torch_topoopt.launcher import script_syntax
 from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.plan.codec import Document
@@ -95,6 +96,15 @@ def _op_graph(model: str, batch_size: int | None, accelerators: int) -> OpGraph:
         raise InputError(str(error)) from None
 
 
+def is_script_without_model(model: str) -> bool:
+    """Whether MODEL is a file whose top level has no build_model(): there is nothing to profile."""
+    return (
+        model.endswith(".py")
+        and Path(model).is_file()
+        and not script_syntax.read(model).builds_model
+    )
+
+
 def load_model(model: str, batch_size: int | None, accelerators: int) -> LoadedModel:
     """The model and its batch on `accelerators` together, as `op_graph_of` says.
 
@@ -107,6 +117,12 @@ def load_model(model: str, batch_size: int | None, accelerators: int) -> LoadedM
         raise InputError(
             f"batch-size: {batch_size} samples cannot be shared evenly by {accelerators} "
             f"accelerators; use a multiple or a divisor of {accelerators}"
+        )
+    if is_script_without_model(model):
+        raise InputError(
+            f"model: {model} has no build_model(), so there is no model to profile; of such a "
+            "script, `topoopt plan`, `topoopt run` and `topoopt profile --output-demand` trace a "
+            "few iterations instead (docs/guides/scripts.md)"
         )
     loaded = profiling.load_model(model, batch_size=batch_size)
     if batch_size is None and accelerators > 1 and not is_file(model):
@@ -163,7 +179,7 @@ def with_failures(plan: Plan, progress: Callable[[float | None, str], None]) -> 
     """`plan` with how to go on after the loss of any one link or server."""
     from torch_topoopt.topology.failures import failure_plans
 
-    progress(None, "failures")
+    progress(None, "what the loss of a cable or server costs")
     return failure_plans.with_failures(plan)
 
 

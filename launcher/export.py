@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.export.errors import ExportError
+from torch_topoopt.export.errors import ExportError, FormatError
 from torch_topoopt.export.formats import FORMATS, Exported
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError, input_errors
@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="CLUSTER.yaml",
         help="the machines, for names, addresses and interfaces",
     )
-    options.add_argument("--model", metavar="MODEL", help="what was planned (default: the "
+    options.add_argument("--model", metavar="MODEL", help="model that was planned (default: the "
                          "operators beside the plan)")  # fmt: skip
     options.add_argument(
         "--check", metavar="FILE.xml", help="check an MSCCL algorithm instead of writing one"
@@ -140,6 +140,8 @@ def _check(arguments: argparse.Namespace) -> int:
         raise InputError(f"check: {path}: {problem}")
     try:
         found = check_text(text)
+    except FormatError as error:
+        raise InputError(f"check: {path}: {error}") from None
     except ExportError as error:
         if arguments.json:
             console.print_json({"file": path, "right": False, "problem": str(error)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import os
@@ -10,13 +9,11 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.launcher import console, signals
+from torch_topoopt.launcher import signals
 from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
-from torch_topoopt.plan.codec import DocumentError
-from torch_topoopt.runtime.versions import BuildMismatchError, versions_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
 
@@ -44,7 +41,9 @@ VERBS = {
     "top": Verb(
         "a running job on the terminal or a web page: step time, loss, links", "supervise.top"
     ),
-    "inspect": Verb("whose part is missing in a job that hangs or has failed", "supervise.inspect"),
+    "inspect": Verb(
+        "which rank is stuck or failed in a job that hangs or has failed", "supervise.inspect"
+    ),
     "report": Verb("the report page of a run", "report"),
     "bench": Verb("collectives measured, with the options and the table of nccl-tests", "bench"),
     "export": Verb("a plan in the formats of NCCL, MSCCL, Chakra, ASTRA-sim and others", "export"),
@@ -112,21 +111,55 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # of what a terminal without UTF-8 cannot show
     try:
         with signals.interruptible():
-            return _dispatch(arguments)
+            return _ended(arguments)
     except signals.Interrupted as interrupted:
         print(f"topoopt: stopped by {interrupted.signum.name}", file=sys.stderr)
         return interrupted.exit_code
+    except BrokenPipeError:
+        _drop_stdout()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.filename is not None or _can_write_stdout():
+            raise
+        _drop_stdout()
+        console = importlib.import_module("torch_topoopt.launcher.console")
+        console.error(f"standard output cannot be written: {error.strerror}")
+        return BAD_INPUT
+
+
+def _ended(arguments: Sequence[str]) -> int:
+    """Runs the verb, and turns errors into an exit code.
+
+    Imports here and not above, where a Ctrl-C would end in a traceback.
+    """
+    from torch_topoopt.fabric.driver import FabricError
+    from torch_topoopt.launcher import console, parser
+    from torch_topoopt.plan.codec import DocumentError
+    from torch_topoopt.runtime.versions import BuildMismatchError
+
+    try:
+        return _dispatch(arguments)
     except (InputError, DocumentError, FabricError, BuildMismatchError) as error:
-        console.error(str(error))
+        console.error(parser.as_option(str(error)))
         return BAD_INPUT
     except MemoryError as error:
         console.error(f"out of memory: {error or 'ask for less, a smaller --servers say'}")
         return BAD_INPUT
-    except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), 1
-        )  # the reader has gone; keep the flush at exit quiet
-        return 128 + signal.SIGPIPE
+    finally:
+        sys.stdout.flush()  # a failure is handled by `main` and not by the interpreter's exit
+
+
+def _can_write_stdout() -> bool:
+    """Whether an OSError that names no file is another's than that of stdout."""
+    try:
+        return os.write(1, b"\n") == 1
+    except OSError:
+        return False
+
+
+def _drop_stdout() -> None:
+    """Keeps the flush at the exit quiet, once stdout cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def module_of(verb: str) -> ModuleType:
@@ -135,8 +168,8 @@ def module_of(verb: str) -> ModuleType:
     return importlib.import_module(f"torch_topoopt.launcher.{module}")
 
 
-def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments in (["-h"], ["--help"], ["help"]):
+def _dispatch(arguments: Sequence[str]) -> int:
+    if not arguments or list(arguments) in (["-h"], ["--help"], ["help"]):
         every = {verb: about.does for verb, about in VERBS.items()} | TOOLS
         print(_HELP.format(verbs="\n".join(f"  {verb:<13}{does}" for verb, does in every.items())))
         return OK if arguments else BAD_INPUT
@@ -144,9 +177,13 @@ def _dispatch(arguments: list[str]) -> int:
     if verb == "help":
         verb, *rest = [*rest, "--help"]
     if verb in ("-V", "--version"):
+        from torch_topoopt.runtime.versions import versions_text
+
         print(versions_text())
         return OK
     if verb not in VERBS and verb != "completion":
+        import difflib
+
         near = difflib.get_close_matches(verb, [*VERBS, *TOOLS], n=1)
         hint = f"did you mean `topoopt {near[0]}`?" if near else f"verbs: {', '.join(VERBS)}"
         raise InputError(f"{verb!r} is not a verb; {hint}")

@@ -51,7 +51,7 @@ def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: b
             "channels of the architecture (transport constant)",
         )
     if seed:
-        packet.add_argument("--seed", type=int, metavar="N", help="of all that is drawn by chance")
+        packet.add_argument("--seed", type=int, metavar="N", help="random seed")
     if rings:
         packet.add_argument(
             "--ring-steps",

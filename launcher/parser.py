@@ -16,8 +16,14 @@ from torch_topoopt.user_functions import UserFunction, UserFunctionError, is_fil
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from _typeshed import SupportsWrite
+
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner.options import MicroBatches
+
+
+# The options of the command in progress, and the arguments given to it: see `as_option`.
+_in_use: tuple[argparse.ArgumentParser, list[str]] | None = None
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,10 +42,52 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does; remembers the arguments, to say more about a wrong one."""
         self._given = list(sys.argv[1:] if args is None else args)
+        use(self, self._given)
         return super().parse_known_args(args, namespace)
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """As argparse does, but without hiding that the help cannot be written."""
+        (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         fail(self, message, self._given)
+
+
+def use(options: argparse.ArgumentParser, given: Sequence[str]) -> None:
+    """Sets the options whose names `as_option` spells."""
+    global _in_use
+    _in_use = (options, list(given))
+
+
+def as_option(message: str) -> str:
+    """`message` with the option at its start spelt as on the command line: "batch_size: 0 is ..."
+    becomes "--batch-size: 0 is ...".
+
+    Only an option that was given, or is missing, is meant; other names are fields of documents.
+    """
+    name, colon, rest = message.partition(": ")
+    if _in_use is None or not colon or not re.fullmatch(r"[a-z][a-z_-]*", name):
+        return message
+    options, given = _in_use
+    action = options._option_string_actions.get("--" + name.replace("_", "-"))
+    if action is None:
+        return message
+    words = {word.partition("=")[0] for word in given}
+    words |= {word[:2] for word in given if word[:1] == "-" and word[:2] != "--"}  # as -oFILE
+    if not words.intersection(action.option_strings) and not rest.startswith("missing"):
+        return message
+    return f"--{name.replace('_', '-')}: {rest}"
+
+
+def refuse_after_script(script: str, words: Sequence[str], missing: str, *others: str) -> None:
+    """Raises InputError where the option `missing`, or one of `others` that replace it, is among
+    the arguments of the script, so was meant for us."""
+    for name in (missing, *others):
+        if any(word == name or word.startswith(f"{name}=") for word in words):
+            raise InputError(
+                f"{missing} is missing; {name} after {script} is passed to {script}, "
+                f"so put it before"
+            )
 
 
 def fail(options: argparse.ArgumentParser, message: str, given: Sequence[str]) -> NoReturn:
@@ -60,14 +108,22 @@ def fail(options: argparse.ArgumentParser, message: str, given: Sequence[str]) -
         known = options._option_string_actions
         names = (text.partition("=")[0] for text in given if text.startswith("--"))
         wrong = next((name for name in names if name not in known), None)
+        message = _required(options, message)
     if wrong is not None:
         name = wrong.partition("=")[0]
         near = difflib.get_close_matches(name, spellings(options), n=1)
         message = f"{name}: there is no such option" + (
             f"; did you mean {near[0]}?" if near else ""
         )
-    message = re.sub(r"^argument (?:-\w/)?--(\S+): (?=\1: )", "", message)
+    message = re.sub(r"^argument (?:-\w/)?--([^\s/]+)\S*: (?:\1: )?", r"--\1: ", message)
     raise InputError(f"{message} (see `{options.prog} --help`)")
+
+
+def _required(options: argparse.ArgumentParser, message: str) -> str:
+    """`message` without arguments that may be left out, though argparse requires them."""
+    head, colon, names = message.partition(": ")
+    rest = {a.metavar or a.dest for a in options._actions if a.nargs == argparse.REMAINDER}
+    return head + colon + ", ".join(name for name in names.split(", ") if name not in rest)
 
 
 def _dashed_value(
@@ -96,7 +152,7 @@ def spellings(options: argparse.ArgumentParser) -> list[str]:
 
 
 class Renamed(argparse.Action):
-    """An option of earlier versions: an error that names the one to use now."""
+    """An option of earlier versions or of other verbs: an error that names the one to use."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, now: str) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs="?", help=argparse.SUPPRESS)
@@ -111,7 +167,7 @@ class Renamed(argparse.Action):
     ) -> NoReturn:
         name = (option_string or self.option_strings[0]).lstrip("-")
         raise InputError(
-            f"{name}: this option is called {self._now} now (see `{parser.prog} --help`)"
+            f"--{name}: this option is called {self._now} here (see `{parser.prog} --help`)"
         )
 
 

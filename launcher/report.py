@@ -41,10 +41,17 @@ def make_parser() -> argparse.ArgumentParser:
         help="one page of two runs or plans, side by side",
     )
     options.add_argument(
-        "-o", "--output", metavar="FILE", help="with --compare: the page (default: compare.html)"
+        "-o",
+        "--output",
+        type=shared_options.output_file,
+        metavar="FILE",
+        help="with --compare: the page (default: compare.html)",
     )
     options.add_argument(
-        "--plots", metavar="DIR", help="write the figures into DIR too, each as SVG and PNG"
+        "--plots",
+        type=shared_options.output_folder,
+        metavar="DIR",
+        help="write the figures into DIR too, each as SVG and PNG",
     )
     options.add_argument(
         "--no-analysis",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,17 +57,51 @@ PLANNING = (
 """The job and its planning: options of plan, run and compare, whose plans are the same for the
 same options."""
 
+
+def output_file(text: str) -> str:
+    """argparse type of a file to write: checked before anything long has begun."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no such folder: {path.parent}")
+    _check_writable(text, path if path.exists() else path.parent)
+    return text
+
+
+def output_folder(text: str) -> str:
+    """argparse type of a folder to write into, which is made if need be."""
+    path = Path(text)
+    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not there.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: {there} is not a folder")
+    _check_writable(text, there)
+    return text
+
+
+def _check_writable(text: str, path: Path) -> None:
+    if not os.access(path, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text}: cannot be written: permission denied")
+
+
+def picture(text: str) -> str:
+    """argparse type of a picture to draw."""
+    if Path(text).suffix not in _PICTURES:
+        raise argparse.ArgumentTypeError(f"{text} does not end in {', '.join(_PICTURES)}")
+    return output_file(text)
+
+
 _OPTIONS: dict[str, dict[str, Any]] = {
     "servers": {"type": int, "metavar": "N", "help": "number of servers"},
     "degree": {
         "type": int,
         "metavar": "D",
-        "help": "ports of each server (default: 2, which is a ring; of two servers 1)",
+        "help": "ports of each server (default: 2, which is a ring; 1 for two servers)",
     },
     "bandwidth": {
         "type": parser.rate,
         "metavar": "RATE",
-        "help": "of a port, per direction, with its unit: 25Gbps, 200Mbps (default: "
+        "help": "port rate in each direction, such as 25Gbps or 200Mbps (default: "
         f"{DEFAULT_LINK_GBPS:g}Gbps is planned for, and emulated links are not limited)",
     },
     "ports": {
@@ -85,7 +120,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "accelerator": {
         "metavar": "NAME",
-        "help": "whose times are planned with: device or device:format, as h100 or a100:bf16 "
+        "help": "accelerator to plan for: device or device:format, such as h100 or a100:bf16 "
         f"(default: {DEFAULT_ACCELERATOR}; with `topoopt run` {EMULATED_ACCELERATOR})",
     },
     "no-memory-limit": {
@@ -95,7 +130,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "batch-size": {
         "type": int,
         "metavar": "SAMPLES",
-        "help": "of one iteration on all accelerators together (default: the batch of a shipped "
+        "help": "samples of one iteration on all accelerators together (default: the batch of "
+        "a shipped "
         "model for each accelerator; a file's example_batch as it is)",
     },
     "costs": {
@@ -106,13 +142,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "strategy-space": {
         "choices": SPACES,
         "default": "auto",
-        "help": "what to search: full: any split and placement; samples: splits of samples only, "
+        "help": "strategies to search: full: any split and placement; samples: splits of "
+        "samples only, "
         "as the paper does; pipeline: stages and micro-batches; data-parallel: nothing; auto "
         "(default): full for a model, and for a script what it calls: full for "
         "torch_topoopt.parallelize, pipeline for torch_topoopt.pipeline, data-parallel for neither "
         "(with `topoopt run` only what can be executed is considered)",
     },
-    "stages": {"type": int, "metavar": "S", "help": "of a pipeline (default: any number)"},
+    "stages": {"type": int, "metavar": "S", "help": "number of pipeline stages (default: any)"},
     "micro-batches": {
         "type": parser.micro_batches,
         "metavar": "N",
@@ -184,7 +221,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "type": int,
         "default": 0,
         "metavar": "N",
-        "help": "of all that is chosen at random: same seed, same result (default: 0)",
+        "help": "random seed; the same seed gives the same result (default: 0)",
     },
     "measure": {
         "action": "store_true",
@@ -200,7 +237,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "also show what the loss of any one cable or server costs",
         "action": "store_true",
     },
-    "plot": {"metavar": "FILE", "help": "also draw it: .png, .pdf or .svg"},
+    "plot": {"type": picture, "metavar": "FILE", "help": "also draw it: .png, .pdf or .svg"},
     "dry-run": {"action": "store_true", "help": "only check, and say what would be done"},
     "json": {
         "action": "store_true",
@@ -214,16 +251,6 @@ def add(options: argparse._ActionsContainer, *names: str, **changes: Any) -> Non
     for name in names:
         keywords = {**_OPTIONS[name], **changes}
         options.add_argument(f"--{name}", **keywords)
-
-
-def check_plot(path: str | None) -> None:
-    """Raises InputError for a --plot that cannot be drawn, before anything long has begun."""
-    if path is None:
-        return
-    if Path(path).suffix not in _PICTURES:
-        raise InputError(f"plot: {path} does not end in {', '.join(_PICTURES)}")
-    if not Path(path).resolve().parent.is_dir():
-        raise InputError(f"plot: {path}: there is no such folder")
 
 
 def quantity(name: str, parse: Callable[[str], float]) -> Callable[[str], float]:
@@ -274,7 +301,7 @@ def accelerators_of(arguments: argparse.Namespace) -> int:
     """Those of each server; raises InputError for less than one."""
     count: int | None = getattr(arguments, "accelerators_per_server", None)
     if count is not None and count < 1:
-        raise InputError(f"accelerators-per-server: {count} is not at least 1")
+        raise InputError(f"accelerators-per-server: must be at least 1 (got {count})")
     return count or 1
 
 

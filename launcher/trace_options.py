@@ -40,7 +40,8 @@ def add_options(group: argparse._ActionsContainer) -> None:
         type=float,
         default=_TRACE_TIMEOUT_S,
         metavar="SECONDS",
-        help="for the trace of a script without a build_model(); after that rings are planned for "
+        help="time limit for the trace of a script without a build_model(); after it, rings "
+        "are planned for "
         "an unknown demand (default: %(default)g)",
     )
     group.add_argument(
@@ -54,7 +55,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "--trace-memory",
         type=memory,
         metavar="SIZE",
-        help="that the trace may use, such as 4GB (default: half of what is available)",
+        help="memory limit of the trace, such as 4GB (default: half of what is available)",
     )
     group.add_argument(
         "--take-over",

@@ -72,10 +72,10 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--reach",
         metavar="COMMAND",
-        help="with --launch hosts: what runs a command on a server; {server} and {management} are "
-        f"those of the server (default: {_SSH!r})",
+        help="with --launch hosts: command prefix to run a command on a server; {server} and "
+        f"{{management}} are those of the server (default: {_SSH!r})",
     )
-    options.add_argument("--name", help="of the job (default: that of the script)")
+    options.add_argument("--name", help="job name (default: the script's name)")
     options.add_argument(
         "--env",
         action="append",
@@ -92,6 +92,8 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
+    if not arguments.cluster:
+        parser.refuse_after_script(arguments.script, arguments.arguments, "--cluster")
     cluster = cluster_state.load_cluster(arguments)
     terminal = console.Terminal(json_output=arguments.json)
     spec = _spec(arguments)
@@ -174,6 +176,7 @@ def _plan(arguments: argparse.Namespace, cluster: ClusterFile, terminal: Termina
                 raise InputError(f"{name}: the plan says it; leave --{name} out")
         return documents.load(Plan, arguments.plan)
     if arguments.servers is None:
+        parser.refuse_after_script(arguments.script, arguments.arguments, "--servers", "--plan")
         raise InputError("servers: missing; say how many, as --servers 4, or give a --plan")
     if arguments.servers > len(cluster.servers):
         raise InputError(

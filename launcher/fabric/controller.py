@@ -44,7 +44,10 @@ def make_parser() -> argparse.ArgumentParser:
     options = parser.Parser("controller", _DESCRIPTION, _EXAMPLES)
     shared_options.add(options, "network", required=True)
     options.add_argument(
-        "--token-file", metavar="FILE", required=True, help="what hosts authenticate with"
+        "--token-file",
+        metavar="FILE",
+        required=True,
+        help="file with the token that hosts authenticate with",
     )
     options.add_argument(
         "--state-file", metavar="FILE", required=True, help="SQLite, made where there is none"
@@ -63,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         metavar="SECONDS",
         default=60.0,
-        help="flows of a host that was not heard of for so long end (default: 60)",
+        help="drop the flows of a host not heard from for this many seconds (default: 60)",
     )
     options.add_argument(
         "--limit-rates",
@@ -75,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         default=4096,
-        help="assignments at most that are computed ahead after a change; 0: none (default: 4096)",
+        help="maximum number of assignments to precompute after a change; 0: none (default: 4096)",
     )
     shared_options.add(options, "json")
     return options

@@ -90,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--force", action="store_true", help="overwrite the file if it is there")
     shared_options.add(options, "dry-run")
-    options.add_argument("--name", help="of the cluster (default: the file's name)")
+    options.add_argument("--name", help="cluster name (default: the file's name)")
     options.add_argument(
         "--interfaces",
         default="",

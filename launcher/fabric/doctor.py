@@ -181,8 +181,8 @@ def _examine(
                     Finding(
                         *("error", "host", name, name),
                         what=str(error).removeprefix(f"{name}: "),
-                        why="nothing is known about this host",
-                        advice="see that you can log in without a password, and that topoopt "
+                        why="could not connect to it",
+                        advice="check that you can log in without a password, and that topoopt "
                         "starts there (--ssh-command, --remote-command)",
                     )
                 )

@@ -41,7 +41,7 @@ def show(terminal: Terminal, site: Site, findings: list[Finding]) -> None:
         terminal.line(f"{finding.level}: {places}: {finding.what}")
         terminal.line(f"    why: {finding.why}")
         if finding.advice:
-            terminal.line(f"    do: {finding.advice}")
+            terminal.line(f"    fix: {finding.advice}")
         if finding.level == "note":
             for command in finding.repair:
                 terminal.line(f"    if you like, on {_servers(alike)}: {command}")

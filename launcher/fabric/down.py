@@ -22,7 +22,7 @@ _EXAMPLES = """\
 def make_parser() -> argparse.ArgumentParser:
     """The options of the sub-verb."""
     options = parser.Parser("fabric down", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("name", nargs="?", metavar="NAME", help="of the fabric")
+    options.add_argument("name", nargs="?", metavar="NAME", help="name of the fabric")
     options.add_argument(
         "--all", action="store_true", help="all of them, those that a running process owns excepted"
     )

@@ -51,7 +51,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the wiring.json of a run, or of `topoopt fabric up`, with these addresses",
     )
-    options.add_argument("-o", "--output", metavar="FILE", help="write what the plugin reads there")
+    options.add_argument(
+        "-o",
+        "--output",
+        type=shared_options.output_file,
+        metavar="FILE",
+        help="write what the plugin reads there",
+    )
     options.add_argument(
         "--encrypt",
         action="store_true",
@@ -86,6 +92,11 @@ def main(argv: list[str]) -> int:
     if not LIBRARY.exists():
         raise InputError(f"{LIBRARY}: is not built; install torch_topoopt from its sources")
     path = _write(arguments, plan)
+    if not path and arguments.rank is None:
+        console.warning(
+            "TOPOOPT_NCCL_WIRING has no value, so NCCL cannot start; say --cluster CLUSTER.yaml "
+            "-o FILE, and FILE gets the cables"
+        )
     variables = nccl_environment(path, arguments.rank)
     if arguments.json or arguments.format == "json":
         console.print_json(_figures(variables, layout, arguments.rank))

@@ -56,7 +56,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--ports-per-path", type=int, default=2, metavar="N", help="default: %(default)s"
     )
     options.add_argument("--controller", metavar="URL", help="report it to this one")
-    options.add_argument("--token-file", metavar="FILE", help="what it authenticates hosts with")
+    options.add_argument(
+        "--token-file", metavar="FILE", help="file with the token of the controller"
+    )
     shared_options.add(options, "json")
     return options
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import documents, parser
+from torch_topoopt.launcher import documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 
 if TYPE_CHECKING:
@@ -39,11 +39,18 @@ def make_parser() -> argparse.ArgumentParser:
         "--classifier",
         choices=["auto", "flower", "u32"],
         default="auto",
-        help="of tc, for relays. flower also gives frames the address of their receiver at the "
-        "last relay, which RDMA needs; u32 redirects only; auto (default): the script asks the "
+        help="classifier of tc for relays. flower also gives frames the address of their receiver "
+        "at the last relay, which RDMA needs; u32 redirects only; auto (default): the script "
+        "asks the "
         "kernel for flower and says what it took. Hosts may differ",
     )
-    options.add_argument("-o", "--output", metavar="FILE", help="write it there (default: print)")
+    options.add_argument(
+        "-o",
+        "--output",
+        type=shared_options.output_file,
+        metavar="FILE",
+        help="write it there (default: print)",
+    )
     return options
 
 

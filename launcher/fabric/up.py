@@ -94,13 +94,15 @@ def main(argv: list[str]) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The options of the sub-verb."""
     options = parser.Parser("fabric up", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("name", metavar="NAME", help="of the fabric: a-z, 0-9 and '-'")
+    options.add_argument("name", metavar="NAME", help="name of the fabric: a-z, 0-9 and '-'")
     options.add_argument("--name", action=parser.Renamed, now="NAME: topoopt fabric up NAME ...")
     shared_options.add(options, "plan", "servers", "degree", "bandwidth", "parallel-links")
     shared_options.add(options, "network")
-    options.add_argument("--mtu", type=int, default=1500, help="of the cables (default: 1500)")
+    options.add_argument("--mtu", type=int, default=1500, help="MTU of the cables (default: 1500)")
     options.add_argument(
-        "--shaper", choices=["tbf", "htb"], help="what limits a rate (default: what there is)"
+        "--shaper",
+        choices=["tbf", "htb"],
+        help="queueing discipline that limits rates (default: whichever is available)",
     )
     options.add_argument(
         "--forwarding",

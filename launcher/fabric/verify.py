@@ -28,7 +28,7 @@ _EXAMPLES = """\
 def make_parser() -> argparse.ArgumentParser:
     """The options of the sub-verb."""
     options = parser.Parser("fabric verify", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("name", metavar="NAME", help="of the fabric")
+    options.add_argument("name", metavar="NAME", help="name of the fabric")
     shared_options.add(options, "json")
     return options
 

@@ -57,8 +57,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--speed",
         type=shared_options.quantity("speed", _gbps),
         metavar="RATE",
-        help="of a port, per direction, with its unit: 200Gbps, 40Gbps",
+        help="port rate in each direction, such as 200Gbps or 40Gbps",
     )
+    options.add_argument("--degree", action=parser.Renamed, now="--ports")
+    options.add_argument("--bandwidth", action=parser.Renamed, now="--speed")
     options.add_argument(
         "--model",
         metavar="MODEL",
@@ -78,27 +80,38 @@ def make_parser() -> argparse.ArgumentParser:
         type=_sizes,
         default=_SIZES,
         metavar="BYTES,...",
-        help=f"of the collectives that are timed (default: {_SIZES})",
+        help=f"sizes of the collectives that are timed (default: {_SIZES})",
     )
+    _add_rack_options(options)
+    shared_options.add(options, "json")
+    return options
+
+
+def _add_rack_options(options: argparse.ArgumentParser) -> None:
     options.add_argument(
-        "--names", nargs="+", metavar="NAME", help="of the servers (default: box0, box1, ...)"
+        "--names", nargs="+", metavar="NAME", help="names of the servers (default: box0, box1, ...)"
     )
     options.add_argument(
         "--interfaces",
         nargs="+",
         metavar="NAME",
-        help="of the ports on every server, as `ip link` has them, in the order p0, p1, ...",
+        help="interface names of the ports on every server, as in `ip link`, in the order p0, "
+        "p1, ...",
     )
     options.add_argument(
         "--subnet",
         type=_subnet,
         default="10.201.0.0/16",
         metavar="ADDRESS/LENGTH",
-        help="of the cables' addresses, /30 for each (default: 10.201.0.0/16)",
+        help="network of the cables' addresses, a /30 for each (default: 10.201.0.0/16)",
     )
-    options.add_argument("-o", "--output", metavar="DIR", help="write all files to this folder")
-    shared_options.add(options, "json")
-    return options
+    options.add_argument(
+        "-o",
+        "--output",
+        type=shared_options.output_folder,
+        metavar="DIR",
+        help="write all files to this folder",
+    )
 
 
 def _gbps(text: str) -> float:
@@ -171,7 +184,8 @@ def _names(arguments: argparse.Namespace, cluster: Cluster) -> Names:
             of = "servers" if option == "names" else "ports of a server"
             raise InputError(f"{option}: {len(given)} for {wanted} {of}")
         if given is not None and len(set(given)) != len(given):
-            raise InputError(f"{option}: {' '.join(given)} has one twice")
+            twice = next(name for name in given if given.count(name) > 1)
+            raise InputError(f"{option}: duplicate name {twice!r}")
     return Names(tuple(names), tuple(arguments.interfaces or ()))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.launcher import price_lists
 from torch_topoopt.launcher.plan import cabling_text, plan_tables
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 
@@ -134,8 +135,8 @@ def _show_alternatives(terminal: Terminal, advice: Advice) -> None:
             rows.append((f"{name} {format_bytes(size)}", times))
     rows += [
         ("cables", [str(other.cables) for other in others]),
-        ("cost, with NICs", [_dollars(other.cost) for other in others]),
-        ("cost, without", [_dollars(other.cable_cost) for other in others]),
+        (f"cost, {price_lists.TOPOOPT}", [_dollars(other.cost) for other in others]),
+        (f"cost, {price_lists.HAMMINGMESH}", [_dollars(other.cable_cost) for other in others]),
         (
             "one cable lost",
             ["disconnects" if other.disconnecting else "goes on" for other in others],
@@ -146,7 +147,7 @@ def _show_alternatives(terminal: Terminal, advice: Advice) -> None:
         ("", f"{others[0].name} (this)", *(other.name for other in others[1:])),
         [(name, *values) for name, values in rows],
     )
-    for line in _changes(others[0], others[1:]):
+    for line in (*price_lists.LEGEND, *_changes(others[0], others[1:])):
         terminal.line(line)
 
 

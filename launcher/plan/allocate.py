@@ -48,7 +48,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--jobs", metavar="FILE", required=True, help="who asks for boards, JSON")
     options.add_argument(
-        "--failed", type=int, default=0, metavar="N", help="so many random boards have failed"
+        "--failed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="mark this many boards, chosen at random, as failed",
     )
     options.add_argument(
         "--failed-boards", type=_boards, default=frozenset(), metavar="LIST",
@@ -92,11 +96,12 @@ def _add_defragmentation(options: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     moving.add_argument(
         "--checkpoint-bytes", type=shared_options.quantity("checkpoint-bytes", parse_bytes),
-        default=64 * 2.0**30, metavar="SIZE", help="of an accelerator (default: 64GiB)",
+        default=64 * 2.0**30, metavar="SIZE",
+        help="checkpoint size of an accelerator (default: 64GiB)",
     )  # fmt: skip
     moving.add_argument(
         "--accelerator-bandwidth", type=parser.rate, default=6400.0, metavar="RATE",
-        help="of all ports of an accelerator together (default: 6400Gbps, which is 800 GB/s)",
+        help="rate of all ports of an accelerator together (default: 6400Gbps, which is 800 GB/s)",
     )  # fmt: skip
     moving.add_argument(
         "--global-share", type=float, default=0.1, metavar="F",
@@ -105,14 +110,13 @@ def _add_defragmentation(options: argparse.ArgumentParser) -> None:
     moving.add_argument(
         "--restart-time", type=shared_options.quantity("restart-time", parse_seconds),
         default=0.0, metavar="SECONDS",
-        help="that stopping and starting jobs takes beside the transfer (default: 0s)",
+        help="time to stop and start jobs, without the transfer (default: 0s)",
     )  # fmt: skip
 
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    shared_options.check_plot(arguments.plot)
     from torch_topoopt.allocation.job_file import JobFile
     from torch_topoopt.allocation.schemes import SCHEMES
 

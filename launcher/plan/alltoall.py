@@ -77,20 +77,20 @@ def make_parser() -> argparse.ArgumentParser:
         "--reconfigurations",
         type=_count,
         metavar="D|all",
-        help="topologies: so many; all: every number (default: as many as can pay)",
+        help="number of topologies, or all: try every number (default: as many as can pay)",
     )
     options.add_argument(
         "--reconfiguration-delay",
         type=shared_options.quantity("reconfiguration-delay", parse_seconds),
         default=1e-5,
         metavar="TIME",
-        help="of the switch, for each topology, with its unit (default: 10us)",
+        help="time in which the switch sets a topology, with its unit (default: 10us)",
     )
     options.add_argument(
         "--bytes-per-pair",
         type=shared_options.quantity("bytes-per-pair", parse_bytes),
         metavar="SIZE",
-        help="what each server has for each other, with its unit (default: 4MB)",
+        help="size of the message from each server to each other, with its unit (default: 4MB)",
     )
     options.add_argument(
         "--matrix", metavar="FILE.npy", help="bytes from each server to each, instead"
@@ -99,7 +99,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--chunk",
         type=shared_options.quantity("chunk", parse_bytes),
         metavar="SIZE",
-        help="with --matrix: what a link carries in a slot, with its unit (default: an eighth of "
+        help="with --matrix: bytes that a link carries in a slot, with their unit (default: an "
+        "eighth of "
         "the mean)",
     )
     shared_options.add(options, "bandwidth", help=_BANDWIDTH)
@@ -108,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=shared_options.quantity("latency", parse_seconds),
         default=5e-7,
         metavar="TIME",
-        help="of a message over one hop, with its unit (default: 500ns)",
+        help="latency of a message over one hop, with its unit (default: 500ns)",
     )
     shared_options.add(
         options,
@@ -118,15 +119,18 @@ def make_parser() -> argparse.ArgumentParser:
         default="best",
         help="how schedules are made, as described above (default: best)",
     )
-    options.add_argument(
-        "--schedule", metavar="FILE", help="write the fastest schedule, a JSON document"
-    )
-    _add_level(options)
+    _add_results(options)
     shared_options.add(options, "seed", "json")
     return options
 
 
-def _add_level(options: argparse.ArgumentParser) -> None:
+def _add_results(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--schedule",
+        type=shared_options.output_file,
+        metavar="FILE",
+        help="write the fastest schedule, a JSON document",
+    )
     options.add_argument(
         "--level",
         choices=["slot", "packet"],
@@ -138,7 +142,7 @@ def _add_level(options: argparse.ArgumentParser) -> None:
 
 
 _BANDWIDTH = (
-    "of a circuit, per direction, with its unit: 25Gbps, 800Gbps (default: "
+    "circuit rate in each direction, such as 25Gbps or 800Gbps (default: "
     f"{shared_options.DEFAULT_LINK_GBPS:g}Gbps)"
 )
 

@@ -38,13 +38,14 @@ def add_options(options: argparse.ArgumentParser) -> None:
         "--collective",
         choices=CHOICES,
         default="all_to_all",
-        help="what the servers do, as described above (default: all_to_all)",
+        help="collective to schedule, as described above (default: all_to_all)",
     )
     options.add_argument(
         "--bytes",
         type=shared_options.quantity("bytes", parse_bytes),
         metavar="SIZE",
-        help="with --collective: the whole message, of all_gather the gathered one, with its unit "
+        help="with --collective: size of the whole message (of all_gather, the gathered one), "
+        "with its unit "
         "(default: 64MB)",
     )
 

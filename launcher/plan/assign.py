@@ -43,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     options = parser.Parser("assign", _DESCRIPTION, _EXAMPLES)
     options.add_argument("--tors", type=int, metavar="T", required=True, help="number of ToRs")
     options.add_argument("--spines", type=int, metavar="S", required=True, help="number of spines")
-    options.add_argument("--flows", metavar="FILE", required=True, help="what to route, JSON")
+    options.add_argument("--flows", metavar="FILE", required=True, help="flows to route, JSON")
     options.add_argument("--dead-links", metavar="FILE", help="links that are down, JSON")
     options.add_argument("--scheme", choices=_SCHEMES, default="ours", help="default: ours")
     shared_options.add(options, "seed", "json")

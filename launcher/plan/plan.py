@@ -6,8 +6,15 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, documents, parser, shared_options
-from torch_topoopt.launcher.errors import OK
+from torch_topoopt.launcher import (
+    console,
+    documents,
+    parser,
+    script_plan,
+    shared_options,
+    trace_options,
+)
+from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import (
     explain_tables,
     failure_tables,
@@ -25,7 +32,9 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Decides how to split a model over the servers, how to wire their ports and how to route the bytes,
 alternating between the two until neither improves. MODEL is the name of a shipped model, a file and
-a callable (file.py:callable), a script that has a build_model(), or an opgraph.json."""
+a callable (file.py:callable), a script, or an opgraph.json. Of a script without a build_model(),
+two iterations are run first, without a network, and the network is planned for what they
+communicate."""
 
 _EXAMPLES = """\
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps
@@ -50,6 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
     shared_options.add(options, *shared_options.PLANNING, "no-memory-limit")
     options.add_argument(
         "--export-strategy",
+        type=shared_options.output_file,
         metavar="FILE",
         help="write the strategy to a file of its own: native JSON if the name ends in .json, else "
         "FlexFlow's text",
@@ -68,7 +78,12 @@ def make_parser() -> argparse.ArgumentParser:
         "then, unless --no-failures leaves that out",
     )
     options.add_argument(
-        "-o", "--output", metavar="FILE", default="plan.json", help="default: plan.json"
+        "-o",
+        "--output",
+        type=shared_options.output_file,
+        metavar="FILE",
+        default="plan.json",
+        help="default: plan.json",
     )
     shared_options.add(options, "json")
     return options
@@ -79,6 +94,8 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     cluster, network = _cluster(arguments)
     terminal = console.Terminal(json_output=arguments.json)
+    if documents.is_script_without_model(arguments.model):
+        return _plan_traced(arguments, cluster, network, terminal)
     choice = planning.PlanningChoice.of(arguments, arguments.model)
     planning.check_stages(choice, cluster)
     try:
@@ -103,11 +120,58 @@ def main(argv: list[str]) -> int:
     return OK
 
 
+def _plan_traced(
+    arguments: argparse.Namespace, cluster: Cluster, network: Network | None, terminal: Terminal
+) -> int:
+    """The network for what a trace of the script finds, as `topoopt run` plans it."""
+    script = arguments.model
+    advice = "; name a model instead of the script"
+    planning.refuse_without_model(planning.given(arguments), arguments, script, advice)
+    for option in ("explain", "export_strategy", "no_memory_limit"):
+        if getattr(arguments, option):
+            planning.refuse_without_model([option.replace("_", "-")], arguments, script, advice)
+    if cluster.servers * cluster.accelerators_per_server < 2:
+        raise InputError(f"servers: {script} is traced, which needs at least 2 ranks")
+    from torch_topoopt.planner.demand_plan import plan_for_demand
+    from torch_topoopt.profile.script import TrainingScript
+
+    limits = trace_options.limits()
+    terminal.line(planning.assumptions(cluster))
+    terminal.line(
+        f"tracing {script}, which has no build_model(): its first iterations are run without a "
+        f"network, to see what they communicate (at most {limits.time_s:g} s)"
+    )
+    with terminal.progress(f"planning {script}") as progress:
+        progress(None, "tracing")
+        traced = script_plan.Script(TrainingScript(script, ()), limits)
+        demand, trace, why = script_plan.demand_of_script(traced, cluster)
+        if trace is None:
+            raise InputError(f"model: {why}; `topoopt run --model none` plans without a trace")
+        with input_errors():
+            plan = plan_for_demand(
+                cluster,
+                demand,
+                trace,
+                name=script_plan.name_of(script, module=False),
+                seed=arguments.seed,
+                network=network,
+                mode=arguments.mode,
+                routing=arguments.routing,
+            )
+        if arguments.failures is not False:
+            plan = documents.with_failures(plan, progress)
+    terminal.line(f"demand: {script_plan.demand_text(demand)}")
+    documents.save(plan, arguments.output)
+    _print(terminal, plan, arguments, None, op_graph=None)
+    return OK
+
+
 def _keep(terminal: Terminal, graph: OpGraph, plan: Plan, arguments: argparse.Namespace) -> None:
     documents.save(plan, arguments.output)
     documents.save(graph, str(documents.op_graph_path(arguments.output)))
     explained = _explained(graph, plan, arguments) if arguments.explain else None
-    _print(terminal, plan, arguments, explained)
+    op_graph = str(documents.op_graph_path(arguments.output))
+    _print(terminal, plan, arguments, explained, op_graph)
     if arguments.export_strategy is not None:
         strategy_files.save_strategy(arguments.export_strategy, graph, plan)
 
@@ -154,6 +218,7 @@ def _print(
     plan: Plan,
     arguments: argparse.Namespace,
     explained: tuple[Explanation, ...] | None,
+    op_graph: str | None,
 ) -> None:
     output = arguments.output
     if arguments.json:
@@ -162,7 +227,6 @@ def _print(
             figures["failures"] = failure_tables.failure_summary(plan)
         if explained is not None:
             figures["explain"] = explain_tables.figures(explained)
-        op_graph = str(documents.op_graph_path(output))
         console.print_json({**figures, "plan": output, "op_graph": op_graph})
         return
     plan_tables.show_plan(terminal, plan)
@@ -170,4 +234,5 @@ def _print(
         explain_tables.show(terminal, explained)
     if arguments.failures and plan.failures is not None:
         failure_tables.show_failures(terminal, plan)
-    terminal.line(f"plan: {output} (its model's operators: {documents.op_graph_path(output)})")
+    operators = f" (its model's operators: {op_graph})" if op_graph else ""
+    terminal.line(f"plan: {output}{operators}")

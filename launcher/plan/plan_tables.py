@@ -25,6 +25,7 @@ def stride(ring: Ring, server_count: int) -> int | None:
 def show_rounds(terminal: Terminal, plan: Plan) -> None:
     """The table of rounds of the alternating optimisation, predicted seconds per iteration.
 
+    A round keeps the faster of its two pairs of strategy and network, if it is the best so far.
     Nothing for a plan that predicts nothing.
     """
     if not plan.rounds:
@@ -45,7 +46,7 @@ def show_rounds(terminal: Terminal, plan: Plan) -> None:
                 format_seconds(entry.network_s),
                 format_seconds(entry.single_ring_s),
                 format_seconds(entry.ideal_switch_s),
-                "yes" if entry.accepted else "no",
+                format_seconds(min(entry.strategy_s, entry.network_s)) if entry.accepted else "no",
             )
             for number, entry in enumerate(plan.rounds, start=1)
         ],
@@ -87,10 +88,11 @@ def network_lines(plan: Plan) -> list[str]:
     cluster, network = plan.cluster, plan.network
     duplex = cluster.ports == "duplex"
     kind = counted(len(network.links) // 2, "cable") if duplex else "simplex"
+    pairs = cluster.servers * (cluster.servers - 1)
     lines = [
         f"network: {counted(cluster.servers, 'server')} of degree {cluster.degree}, "
         f"{counted(len(network.links), 'link')} ({kind}) of {_rates(plan)}, "
-        f"{counted(len(network.routes), 'relayed route')}"
+        f"{_relayed(network)} of {counted(pairs, 'ordered pair')} relayed"
     ]
     if plan.mode not in ("fixed", "discovered"):
         lines += dark_ports_lines(cluster, network)
@@ -104,6 +106,12 @@ def network_lines(plan: Plan) -> list[str]:
             f"group of {counted(len(group.servers), 'server')}: rings {', '.join(rings) or 'none'}"
         )
     return lines
+
+
+def _relayed(network: Network) -> int:
+    """The number of ordered pairs of servers without a link, whose bytes others forward."""
+    ends = {(route.servers[0], route.servers[-1]) for route in network.routes}
+    return len(ends - {(link.source, link.target) for link in network.links})
 
 
 def _rates(plan: Plan) -> str:
@@ -136,9 +144,11 @@ def split_figures(plan: Plan) -> dict[str, int]:
 def strategy_lines(plan: Plan) -> list[str]:
     sizes = strategy_figures(plan)
     if plan.strategy_space == "data-parallel":
-        return [f"strategy: data parallel, {len(plan.strategy)} operators on all servers"]
+        return [
+            f"strategy: data parallel, {counted(len(plan.strategy), 'operator')} on all servers"
+        ]
     lines = [
-        f"strategy: {sizes['all_servers']} operators on all servers, "
+        f"strategy: {counted(sizes['all_servers'], 'operator')} on all servers, "
         f"{sizes['some_servers']} on some, {sizes['one_server']} on one server each"
     ]
     splits = [

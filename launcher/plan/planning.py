@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from torch_topoopt.launcher import documents
+from torch_topoopt.launcher import documents, shared_options
 from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.launcher.plan import programs, strategy_files
 from torch_topoopt.plan.units import counted, format_gbps
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Strategy
 
 Space = Literal["full", "samples", "data-parallel", "pipeline"]
+_NEED_NO_MODEL = ("routing", "mode", "seed")
 _CALLS: tuple[tuple[str, Space], ...] = (("pipeline", "pipeline"), ("parallelize", "full"))
 
 
@@ -55,7 +56,8 @@ class PlanningChoice:
 
         space = space_of(arguments.strategy_space, model, script)
         _check_pipeline(arguments, space)
-        return cls(
+        _check_files_and_batch(arguments)
+        chosen = cls(
             space=space,
             stages=arguments.stages,
             micro_batches=arguments.micro_batches,
@@ -74,6 +76,9 @@ class PlanningChoice:
                 search=SearchOptions(chains=arguments.chains, ray=arguments.ray),
             ),
         )
+        with input_errors():
+            chosen.options.validate()
+        return chosen
 
     def op_graph(self, model: str, cluster: Cluster) -> OpGraph:
         """The OpGraph to plan for: MODEL, with its batch and costs; raises InputError."""
@@ -154,6 +159,21 @@ class PlanningChoice:
         return self.options
 
 
+def _check_files_and_batch(arguments: argparse.Namespace) -> None:
+    for name in ("batch_size", "chains"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise InputError(f"{name}: must be at least 1 (got {value})")
+    counts = arguments.micro_batches
+    for count in counts if isinstance(counts, tuple) else (counts,):
+        if isinstance(count, int) and count < 1:
+            raise InputError(f"micro_batches: must be at least 1 (got {count})")
+    for name in ("costs", "strategy"):
+        path = getattr(arguments, name)
+        if path is not None and not Path(path).is_file():
+            raise InputError(f"{name}: {path}: there is no such file")
+
+
 def _check_pipeline(arguments: argparse.Namespace, space: Space) -> None:
     if space != "pipeline":
         if arguments.stages is not None:
@@ -163,7 +183,34 @@ def _check_pipeline(arguments: argparse.Namespace, space: Space) -> None:
         value = getattr(arguments, name)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int) and number < 2:
-                raise InputError(f"{name.replace('_', '-')}: {number} is not at least 2")
+                raise InputError(f"{name.replace('_', '-')}: must be at least 2 (got {number})")
+
+
+def given(arguments: argparse.Namespace, *more: str) -> list[str]:
+    """The options that say how to plan, and were not left at their defaults; `more` are others."""
+    defaults = argparse.ArgumentParser()
+    fixed = (*shared_options.CLUSTER, "accelerator")
+    names = [*(name for name in shared_options.PLANNING if name not in fixed), *more]
+    shared_options.add(defaults, *names)
+    dests = {name: name.replace("-", "_") for name in names}
+    return [
+        name
+        for name, dest in dests.items()
+        if getattr(arguments, dest) != defaults.get_default(dest)
+    ]
+
+
+def refuse_without_model(
+    names: Iterable[str], arguments: argparse.Namespace, script: str, advice: str
+) -> None:
+    """Raises InputError for options that need a model, where `script` has none."""
+    for name in names:
+        data_parallel = name == "strategy-space" and arguments.strategy_space == "data-parallel"
+        if name not in _NEED_NO_MODEL and not data_parallel:
+            raise InputError(
+                f"{name}: needs the model, and {script} has no build_model(){advice}, or leave "
+                f"--{name} out"
+            )
 
 
 def check_stages(choice: PlanningChoice, cluster: Cluster) -> None:

@@ -70,7 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="how the network is found, as described above (default: paper)",
     )
     shared_options.add(options, "routing")
-    options.add_argument("--demand", metavar="FILE", help="what to wire for (see above)")
+    options.add_argument("--demand", metavar="FILE", help="demand to wire for (see above)")
     shared_options.add(options, "seed")
     options.add_argument(
         "--operations",
@@ -124,7 +124,7 @@ def main(argv: list[str]) -> int:
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
     if arguments.servers is not None and arguments.servers < 2:
-        raise InputError(f"servers: {arguments.servers} is not at least 2")
+        raise InputError(f"servers: must be at least 2 (got {arguments.servers})")
     return shared_options.cluster_of(arguments)
 
 

@@ -21,6 +21,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
     shared_options.add(group, "measure")
     group.add_argument(
         "--output-costs",
+        type=shared_options.output_file,
         metavar="FILE",
         help="with --measure: also write what the operators take here, for --costs; measured on "
         "the GPU of this machine if it has one, with the batch and a quarter of it",

@@ -63,6 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "-o",
         "--output",
+        type=shared_options.output_file,
         metavar="FILE",
         help="also write the OpGraph, or the CommunicationTrace, here",
     )

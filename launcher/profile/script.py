@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, documents, parser
+from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.plan import limits
 from torch_topoopt.plan.units import counted, format_bytes
@@ -36,9 +36,14 @@ def add_options(options: argparse.ArgumentParser) -> None:
         help="iterations to run, the last one being the demand (default: 2)",
     )
     group.add_argument(
-        "--time-limit", type=float, metavar="SECONDS", help="of each rank (default: 120)"
+        "--time-limit", type=float, metavar="SECONDS", help="time limit of each rank (default: 120)"
     )
-    group.add_argument("--output-demand", metavar="FILE", help="also write the demand here")
+    group.add_argument(
+        "--output-demand",
+        type=shared_options.output_file,
+        metavar="FILE",
+        help="also write the demand here",
+    )
     group.add_argument("--demand", action=parser.Renamed, now="--output-demand")
 
 

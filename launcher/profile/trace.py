@@ -30,7 +30,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.batch_size is None:
         raise InputError("batch-size: missing; a trace does not say how many samples it is of")
     if arguments.batch_size < 1:
-        raise InputError(f"batch-size: {arguments.batch_size} is not at least 1")
+        raise InputError(f"batch-size: must be at least 1 (got {arguments.batch_size})")
 
 
 def load(arguments: argparse.Namespace) -> OpGraph:

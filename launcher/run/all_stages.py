@@ -52,7 +52,7 @@ def run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
             if isinstance(error, signals.Interrupted):
                 job.end(error.exit_code)
             shown = f"; `topoopt report {folder.path}` shows it" if folder.has_plan else ""
-            print(f"topoopt: what was finished is in {folder.path}{shown}", file=sys.stderr)
+            print(f"topoopt: partial results are in {folder.path}{shown}", file=sys.stderr)
         raise
     finally:
         if server is not None:

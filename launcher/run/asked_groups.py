@@ -9,7 +9,7 @@ from torch_topoopt.plan.codec import Document, DocumentError
 from torch_topoopt.runtime import asked_backends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 
@@ -107,11 +107,13 @@ def unused_links(groups: AskedGroups, *, measured: bool) -> str:
     return said
 
 
-def beside(groups: AskedGroups) -> str:
-    """Describes traffic beside the planned links of which others used some; "" without any."""
-    if not groups.opened or not groups.others:
+def beside(groups: AskedGroups, compared: Sequence[str] = ()) -> str:
+    """Describes traffic beside the planned links of which others used some; "" without any, and
+    for backends that are `compared` on purpose."""
+    others = [name for name in groups.others if name not in compared]
+    if not groups.opened or not others:
         return ""
     return (
-        f"the script also opened groups of {', '.join(groups.others)}: their traffic did not go "
+        f"the script also opened groups of {', '.join(others)}: their traffic did not go "
         "over the planned links"
     )

@@ -21,7 +21,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--controller-token-file",
         metavar="FILE",
-        help="with --controller: what it has been given as --token-file, of mode 600",
+        help="with --controller: its --token-file, of mode 600",
     )
 
 

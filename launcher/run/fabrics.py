@@ -39,7 +39,8 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "--fabric",
         choices=FABRICS,
         default="loopback",
-        help="what the servers are: loopback (default), addresses of this machine, no root needed; "
+        help="kind of emulated servers: loopback (default), addresses of this machine, no root "
+        "needed; "
         "netns: network namespaces with a cable of their own for each link, as root",
     )
     group.add_argument(

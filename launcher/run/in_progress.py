@@ -77,7 +77,7 @@ class RunInProgress:
     server: ForkServer | None = None  # of the ranks, and what traces them before
     site: ClusterSite | None = None
     stage_s: dict[str, float] = field(default_factory=dict)
-    start_up_s: float | None = None  # of the train stage, until the first iteration had ended
+    start_up_s: float | None = None  # of the train stage, until the first iteration ended
     counts: tuple[list[LinkTraffic], IterationTimes | None] = ([], None)
     works: list[RankWork] = field(default_factory=list)  # of all ranks, where measured
     other_processors: float | None = None  # that others kept busy while emulated servers trained
@@ -298,8 +298,9 @@ class RunInProgress:
             if iterations is not None and iterations.first_ended_s is not None:
                 self.start_up_s = min(max(iterations.first_ended_s, started), ended) - started
                 stage.result = (
-                    f"{format_seconds(self.start_up_s)} until the first iteration had ended, "
-                    f"{format_seconds(ended - started - self.start_up_s)} of training"
+                    f"the first iteration took {format_seconds(self.start_up_s)}, start-up "
+                    "included; "
+                    f"then {format_seconds(ended - started - self.start_up_s)} of training"
                 )
             stage.result = "failed" if failures else stage.result
         return failures

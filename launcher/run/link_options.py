@@ -33,7 +33,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--transport",
         choices=TRANSPORTS,
-        help="what carries the plan's links: tcp (default), or libfabric's provider "
+        help="transport of the plan's links: tcp (default), or libfabric's provider "
         "(docs/guides/rdma.md); auto: verbs where an interface has it, else tcp",
     )
     group.add_argument(

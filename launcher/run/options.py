@@ -50,13 +50,7 @@ Any script will do. One with a build_model() and a __main__ guard is imported to
 of any other, two iterations are run first, without a network, and what they communicate is what
 is planned for. See docs/guides/scripts.md."""
 
-_ONLY_TO_PLAN = tuple(
-    name for name in shared_options.PLANNING if name not in (*shared_options.CLUSTER, "accelerator")
-)
-
 TRACKERS = ("wandb", "tensorboard")
-
-_NEED_NO_MODEL = ("routing", "mode", "seed")
 
 _EXAMPLES = """\
   topoopt run --servers 4 --degree 2 --bandwidth 150Mbps train.py --epochs 5
@@ -79,7 +73,7 @@ class RunOptions:
     `trackers` of TRACKERS get the run when it has ended. `nccl`: ranks use NCCL, over its network
     plugin. `forks`: whether ranks start as forks of a process that has imported torch. After a
     failure the job starts again, up to `max_restarts` times and on `least_servers` or more (None:
-    on all).
+    on all). `compared` are backends that the script opens on purpose, so no line warns of them.
     """
 
     cluster: Cluster
@@ -109,6 +103,7 @@ class RunOptions:
     trackers: tuple[str, ...]
     json: bool
     torchrun: argparse.Namespace
+    compared: tuple[str, ...] = ()
 
 
 def parse(argv: list[str]) -> RunOptions:
@@ -119,7 +114,9 @@ def parse(argv: list[str]) -> RunOptions:
     files = _check_early(argv)
     options = make_parser()
     options.error = lambda message: parser.fail(options, message, argv)  # type: ignore
+    parser.use(options, argv)
     arguments = options.parse_args(argv)
+    syntax = _check_script(arguments)
     files = files or _NamedFiles.load(arguments)
     plan = files.plan
     site, least = None, None
@@ -134,7 +131,6 @@ def parse(argv: list[str]) -> RunOptions:
         cluster = _cluster(arguments, plan)
         _check_torchrun(arguments, cluster)
         _check_master_port(arguments)
-    syntax = _check_script(arguments)
     forks = _take_start_method(arguments, syntax)
     arguments.redirects = watch.redirects(arguments)
     source = trace_options.choose(arguments, syntax, cluster, plan)
@@ -205,13 +201,14 @@ def _check_early(argv: list[str]) -> _NamedFiles | None:
     which options are followed by a value. Raises InputError or DocumentError.
     """
     options = _own_parser()
+    parser.use(options, argv)
     if any(name.startswith("PET_") for name in os.environ) or not _are_known(options, argv):
         return None
     arguments = options.parse_args(argv)
     files = _NamedFiles.load(arguments)
     _read_script(arguments.training_script)
     if files.plan is None and files.cluster is None:
-        shared_options.cluster_of(arguments, _accelerator(arguments))
+        _described_cluster(arguments)
     return files
 
 
@@ -244,6 +241,9 @@ def make_parser() -> argparse.ArgumentParser:
     for name in ("nproc_per_node", "node_rank", "master_addr", "master_port", "start_method"):
         if f"PET_{name.upper()}" not in os.environ:
             options.set_defaults(**{name: None})
+    for action in options._actions:
+        if action.dest == "training_script":
+            action.metavar = "SCRIPT"
     _add_options(options.add_argument_group("torch_topoopt"))
     return options
 
@@ -252,9 +252,12 @@ def _own_parser() -> parser.Parser:
     """Our options without torchrun's; they need no torch, whose import takes seconds."""
     options = parser.Parser("run", _DESCRIPTION, _EXAMPLES)
     _add_options(options)
-    options.add_argument("training_script", metavar="SCRIPT", help="what every rank runs")
+    options.add_argument("training_script", metavar="SCRIPT", help="training script")
     its_arguments = options.add_argument(
-        "training_script_args", nargs=argparse.REMAINDER, metavar="...", help="its arguments"
+        "training_script_args",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="arguments passed to it",
     )
     its_arguments.required = False  # argparse would name them where SCRIPT is missing
     return options
@@ -297,7 +300,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     cluster_options.add_options(group)
     shared_options.add(group, "plan")
     group.add_argument(
-        "--run-dir", type=Path, metavar="DIR", help="for the results (default: runs/<time>)"
+        "--run-dir", type=Path, metavar="DIR", help="folder for the results (default: runs/<time>)"
     )
     fabrics.add_options(group)
     alltoall.add_options(group)
@@ -361,6 +364,16 @@ def _cluster(arguments: argparse.Namespace, plan: Plan | None) -> Cluster:
         if processes is not None and processes.isdecimal():
             per_server = shared_options.accelerators_of(arguments)
             arguments.servers = _servers_of(int(processes), per_server)
+    return _described_cluster(arguments)
+
+
+def _described_cluster(arguments: argparse.Namespace) -> Cluster:
+    """The cluster of --servers and the like."""
+    if arguments.servers is None:
+        parser.refuse_after_script(
+            *(arguments.training_script, arguments.training_script_args),
+            *("--servers", "--cluster", "--plan", "--nproc-per-node"),
+        )
     return shared_options.cluster_of(arguments, _accelerator(arguments))
 
 
@@ -412,7 +425,7 @@ def _planning(
 ) -> PlanningChoice:
     """The planning options; raises InputError for those that a given plan has decided, for a
     strategy of it that is known not to run, and for those that need a model without one."""
-    given = _given(arguments)
+    given = planning.given(arguments, "measure")
     if plan is not None:
         if given:
             raise InputError(
@@ -421,14 +434,12 @@ def _planning(
         if not plan.is_data_parallel:
             programs.check_plan(plan, arguments.plan, arguments.training_script)
     elif not model:
-        for name in given:
-            data_parallel = name == "strategy-space" and arguments.strategy_space == "data-parallel"
-            if name not in _NEED_NO_MODEL and not data_parallel:
-                raise InputError(
-                    f"{name}: needs the model, and {arguments.training_script} has no "
-                    "build_model() under a __main__ guard; name one with --model "
-                    f"file.py:callable, or leave --{name} out"
-                )
+        planning.refuse_without_model(
+            given,
+            arguments,
+            arguments.training_script,
+            " under a __main__ guard; name one with --model file.py:callable",
+        )
     script = "" if arguments.module or arguments.no_python else arguments.training_script
     choice = PlanningChoice.of(arguments, model, script if model else "")
     if plan is None:
@@ -436,19 +447,6 @@ def _planning(
             raise InputError("micro-batches: --micro-batches is for --strategy-space pipeline")
         planning.check_stages(choice, cluster)
     return choice
-
-
-def _given(arguments: argparse.Namespace) -> list[str]:
-    """The options that say how to plan, and were not left at their defaults."""
-    defaults = argparse.ArgumentParser()
-    names = (*_ONLY_TO_PLAN, "measure")
-    shared_options.add(defaults, *names)
-    dests = {name: name.replace("-", "_") for name in names}
-    return [
-        name
-        for name, dest in dests.items()
-        if getattr(arguments, dest) != defaults.get_default(dest)
-    ]
 
 
 def _check_torchrun(arguments: argparse.Namespace, cluster: Cluster) -> None:

@@ -58,7 +58,7 @@ def finish(
     if job.leads and plan.network.links and not (failures or job.options.nccl):
         if unused := asked_groups.unused_links(groups, measured=bool(links)):
             console.warning(unused)
-        elif beside := asked_groups.beside(groups):
+        elif beside := asked_groups.beside(groups, job.options.compared):
             console.warning(beside)
     if failures and (others := job.others_text()):
         job.terminal.line(others)

@@ -34,7 +34,7 @@ def described(others: float | None) -> str:
     if others is None or others < _NOTICED * processors:
         return ""
     return (
-        f"other programs kept {others:.1f} of {processors} processors busy meanwhile; on an idle "
+        f"other programs used {others:.1f} of {processors} CPUs during the run; on an idle "
         "machine iterations are shorter"
     )
 

@@ -44,8 +44,8 @@ def show(terminal: Terminal, works: list[RankWork]) -> None:
         return
     least = waited_least(works)
     text = (
-        f"operations were under way for {format_seconds(least.under_way_s)} of an iteration "
-        f"(rank {least.rank}, which waited least for others)"
+        f"communication took {format_seconds(least.under_way_s)} of each iteration "
+        f"(rank {least.rank}, the one that waited least)"
     )
     rate, hidden = mean_bus_gbps(works, together(works)), hidden_part(works)
     if rate is not None:

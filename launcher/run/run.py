@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch_topoopt.launcher import console
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import job_watch, nccl_ranks
@@ -16,9 +18,9 @@ def _check_tls() -> None:
         raise InputError(f"encrypt: {error}") from None
 
 
-def main(argv: list[str]) -> int:
-    """Runs the verb; returns the exit code."""
-    options = run_options.parse(argv)
+def main(argv: list[str], compared: tuple[str, ...] = ()) -> int:
+    """Runs the verb; returns the exit code. `compared`: see RunOptions."""
+    options = replace(run_options.parse(argv), compared=compared)
     check_installed()
     if options.encrypt:
         _check_tls()

@@ -105,8 +105,9 @@ class _View:
             if self._terminal is not None and self._terminal.moves:
                 with self._terminal.screen() as show:
                     while self._read():
-                        view = top_view.job_view(self._job)
-                        show([Group(view, *map(Text, last_lines(self._logs)))])
+                        if self._job.ranks:  # else the last view stays
+                            view = top_view.job_view(self._job)
+                            show([Group(view, *map(Text, last_lines(self._logs)))])
             else:
                 self._lines()
         except (DocumentError, OSError) as error:  # training goes on without a view
@@ -115,7 +116,8 @@ class _View:
     def _lines(self) -> None:
         said = time.monotonic()
         while self._read():
-            if self._terminal is None or time.monotonic() - said < _LINE_S:
+            early = time.monotonic() - said < _LINE_S
+            if self._terminal is None or early or not self._job.ranks:
                 continue
             said = time.monotonic()
             self._terminal.line(f"      {top_view.one_line(self._job)}")

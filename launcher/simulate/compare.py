@@ -6,7 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher import console, packet_options, parser, shared_options
+from torch_topoopt.launcher import console, packet_options, parser, price_lists, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import plan_tables, planning
 from torch_topoopt.launcher.simulate import compare_paper
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from torch_topoopt.comparison.compare import Comparison
+    from torch_topoopt.comparison.compare import Compared, Comparison
     from torch_topoopt.comparison.same_time import SameTimes
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
+    from torch_topoopt.planner.mesh.grid_plan import GridPlan
 
 _DESCRIPTION = """\
 Simulates one training iteration of a model on many kinds of network for the same servers: TopoOpt,
@@ -29,12 +30,16 @@ best of the strategies that are found on it, for TopoOpt and on the ideal switch
 every search starts from. MODEL is the name of a shipped model, file.py:callable, a script or an
 opgraph.json. With --paper, the networks of a paper beside what it prints, without a model.
 
-columns: rate, what a server can send; tax, bytes that servers send (forwarded ones included) over
-those that they have to send; cost, of all network parts (TopoOpt paper, Table 2); value, iterations
-per second that a million dollars of it buys; cables, the cost by HammingMesh's prices (section
-III-C); strategy, where it was found: own, on this architecture or an ideal switch of its rate;
-topoopt, by the planner; ideal-switch; start; placed, planned together with the order of servers on
-the rows and columns of a HammingMesh.
+columns:
+  rate        what a server can send
+  tax         bytes that servers send (forwarded ones included) over those that they have to send
+  cost        TopoOpt prices: all network parts, NICs included (TopoOpt paper, Table 2);
+              HammingMesh prices: cables and switch ports, without NICs (its paper, section III-C)
+  iterations/s per M$   iterations per second for a million dollars at TopoOpt prices
+  strategy    where it was found: own, on this architecture or an ideal switch of its rate; topoopt,
+              by the planner; ideal-switch; start, where a search begins; placed, planned together
+              with the order of servers on the rows and columns of a HammingMesh
+Rows are in the order of --architectures, without it the fastest first.
 
 --same-time NAME says which is the cheaper way to the same iteration time: the least bandwidth with
 which each architecture is as fast as NAME is at --bandwidth, and what it costs then, by both lists
@@ -57,7 +62,9 @@ def make_parser() -> argparse.ArgumentParser:
         "model", metavar="MODEL", nargs="?", help="name, file.py:callable, script.py or *.json"
     )
     options.add_argument(
-        "--architectures", metavar="NAME,...", help="which, in this order (default: all)"
+        "--architectures",
+        metavar="NAME,...",
+        help="which, in this order (default: all, the fastest first)",
     )
     options.add_argument(
         "--same-time",
@@ -90,7 +97,6 @@ def main(argv: list[str]) -> int:
         arguments, arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     )
     planning.check_stages(choice, cluster)
-    shared_options.check_plot(arguments.plot)
     from torch_topoopt.architectures import ARCHITECTURES, architecture
 
     names = _names(arguments.architectures, tuple(ARCHITECTURES))
@@ -115,7 +121,7 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         console.print_json(figures(comparison, graph, cluster, arguments.level, same))
     else:
-        _show(terminal, comparison, arguments.level)
+        _show(terminal, comparison, arguments.level, by_time=arguments.architectures is None)
         if same is not None:
             _show_same_time(terminal, same)
     return OK
@@ -223,10 +229,23 @@ _PRICE_LISTS = {
     "cost": "TopoOpt's prices (Table 2)",
     "cable_cost": "HammingMesh's prices (III-C)",
 }
+_COSTS = (f"cost, {price_lists.TOPOOPT}", f"cost, {price_lists.HAMMINGMESH}")
+_LEGEND = (
+    "tax: bytes that servers send, forwarded ones included, over the bytes that they have to send",
+    "strategy: own: found on this architecture or on an ideal switch of its rate; topoopt: found "
+    "by the planner; see `topoopt compare --help` for the others",
+)
 
 
 def _dollars(cost: float | None) -> str:
     return "-" if cost is None else f"${cost / 1000:,.1f}k"
+
+
+def _rate_per_mdollar(row: Compared) -> str:
+    value = row.iterations_per_s_per_mdollar
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _show_same_time(terminal: Terminal, same: SameTimes) -> None:
@@ -242,16 +261,19 @@ def _show_same_time(terminal: Terminal, same: SameTimes) -> None:
         for row in same.rows
     ]
     title = f"The least bandwidth for an iteration of {time}, as {same.reference} takes"
-    terminal.table(title, ["architecture", "rate", "iteration", "cost", "cables"], rows)
+    terminal.table(title, ["architecture", "rate", "iteration", *_COSTS], rows)
     for name, prices in _PRICE_LISTS.items():
         if (cheapest := same.cheapest(name)) is not None:
             cost = next(getattr(r, name) for r in same.rows if r.architecture == cheapest)
             terminal.line(f"cheapest for {time} by {prices}: {cheapest}, {_dollars(cost)}")
 
 
-def _show(terminal: Terminal, comparison: Comparison, level: str) -> None:
-    columns = ["architecture", "rate", "iteration", "compute", "tax", "cost", "value", "cables"]
-    columns.append("strategy")
+def _show(terminal: Terminal, comparison: Comparison, level: str, *, by_time: bool) -> None:
+    shown = comparison.rows
+    if by_time:
+        shown = tuple(sorted(shown, key=lambda row: row.iteration_s))
+    columns = ["architecture", "rate", "iteration", "compute", "tax", *_COSTS]
+    columns += ["iterations/s per M$", "strategy"]
     rows = [
         [
             row.architecture,
@@ -260,20 +282,27 @@ def _show(terminal: Terminal, comparison: Comparison, level: str) -> None:
             format_seconds(row.compute_s),
             f"{row.bandwidth_tax:.2f}",
             _dollars(row.cost),
-            "-"
-            if row.iterations_per_s_per_mdollar is None
-            else f"{row.iterations_per_s_per_mdollar:.4g}",
             _dollars(row.cable_cost),
+            _rate_per_mdollar(row),
             row.strategy,
         ]
-        for row in comparison.rows
+        for row in shown
     ]
     title = f"One training iteration on each architecture, at {level} level"
     terminal.table(title, columns, rows)
+    for line in (*price_lists.LEGEND, *_LEGEND):
+        terminal.line(line)
     for line in plan_tables.dark_ports_lines(comparison.plan.cluster, comparison.plan.network):
         terminal.line(f"note: topoopt: {line}")
     for name, found in comparison.grid_plans.items():
-        without = format_seconds(found.naive.iteration_s)
-        terminal.line(f"note: {name}: {found.placed.how} (without placement {without})")
+        terminal.line(f"note: {name}: {_order(found)}")
     for name, why in comparison.impossible.items():
         terminal.line(f"note: not {name}: {why}")
+
+
+def _order(found: GridPlan) -> str:
+    """What the order of the servers on the rows and columns of a grid gains."""
+    if found.placed.order == found.naive.order:
+        return "no order of the servers is faster than that of their numbers"
+    without = format_seconds(found.naive.iteration_s)
+    return f"with the servers in the order of their numbers, an iteration takes {without}"

@@ -43,7 +43,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
     paper.add_argument(
         "--message",
         metavar="BYTES",
-        help="what every accelerator reduces, with its unit, as in 16GiB (the default)",
+        help="size of the buffer that every accelerator reduces, with its unit (default: 16GiB)",
     )
 
 

@@ -104,17 +104,30 @@ def make_parser() -> argparse.ArgumentParser:
     shared_options.add(
         options,
         "batch-size",
-        help="with PLAN: of one iteration on all accelerators (default: those that were planned)",
+        help="with PLAN: samples of one iteration on all accelerators (default: as planned)",
     )
     packet_options.add_level(options)
     packet_options.add_options(options)
     options.add_argument(
         "--until", type=float, metavar="SECONDS", help="end at this simulated time at the latest"
     )
-    options.add_argument("--flow-csv", metavar="FILE", help="write start and end of every flow")
-    options.add_argument("--link-csv", metavar="FILE", help="write the bytes of every link")
     options.add_argument(
-        "--trace", metavar="FILE", help="write a trace for ui.perfetto.dev, one track per host"
+        "--flow-csv",
+        type=shared_options.output_file,
+        metavar="FILE",
+        help="write start and end of every flow",
+    )
+    options.add_argument(
+        "--link-csv",
+        type=shared_options.output_file,
+        metavar="FILE",
+        help="write the bytes of every link",
+    )
+    options.add_argument(
+        "--trace",
+        type=shared_options.output_file,
+        metavar="FILE",
+        help="write a trace for ui.perfetto.dev, one track per host",
     )
     shared_options.add(options, "json")
     return options

@@ -1,4 +1,4 @@
-"""`topoopt inspect`: whose part is missing in a job that hangs or has failed."""
+"""`topoopt inspect`: which rank is stuck or failed in a job that hangs or has failed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _ask_running_ranks(terminal: Terminal, job: JobFolder, limit_s: float) -> No
     try:
         job.ask_for_dumps("asked for")
     except OSError as error:
-        raise InputError(f"RUN_DIR: {job.request}: {error.strerror}") from None
+        raise InputError(f"{job.request}: {error.strerror}") from None
     deadline = time.monotonic() + limit_s
     late = running
     while late and time.monotonic() < deadline:

@@ -20,14 +20,14 @@ def find(run: Path | None) -> JobFolder:
     """Raises InputError where there is no such folder, or no job runs."""
     if run is not None:
         if not run.is_dir():
-            raise InputError(f"RUN_DIR: {run}: there is no such folder; name that of a run")
+            raise InputError(f"{run}: there is no such folder; name that of a run")
         return JobFolder(run)
     try:
         running = running_jobs()
     except OSError as error:
-        raise InputError(f"RUN_DIR: missing, and running jobs cannot be found: {error}") from None
+        raise InputError(f"RUN_DIR is missing, and running jobs cannot be found: {error}") from None
     if not running:
         raise InputError(
-            "RUN_DIR: missing, and no job of yours runs on this machine; name a folder"
+            "RUN_DIR is missing, and no job of yours runs on this machine; name a folder"
         )
     return JobFolder(running[0])

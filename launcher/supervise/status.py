@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     shown.read()
     if not shown.ranks:
         raise InputError(
-            f"RUN_DIR: {job.path}: no rank of it runs; `topoopt inspect` looks at dumps"
+            f"{job.path}: this job is not running; use `topoopt inspect` for its dumps"
         )
     if arguments.json:
         console.print_json(shown.figures())
@@ -108,7 +108,7 @@ def _link_row(now: LinkNow) -> tuple[str, ...]:
 _RANK_COLUMNS = (
     "rank", "server", "host", "iteration", "own work", "operation", "for others, at most", "seen",
 )  # fmt: skip
-_LINK_COLUMNS = ("link", "rate", "planned", "busy", "sent", "relayed", "state")
+_LINK_COLUMNS = ("link", "rate", "planned", "time busy", "sent", "relayed", "state")
 
 
 def _rank_row(status: Status, own_s: float | None) -> tuple[str, ...]:

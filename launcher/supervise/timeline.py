@@ -45,6 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "-o",
         "--output",
+        type=shared_options.output_file,
         metavar="FILE",
         help="default: timeline.json in the folder, or beside PLAN",
     )

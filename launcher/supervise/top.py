@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from torch_topoopt.supervision.running_job import RunningJob
 
 _DESCRIPTION = """\
-Shows how a running job fares until it ends or Ctrl-C: the time of a step beside the predicted one,
-the loss, and the rate of every link beside the plan's, with a bar. Links that are down or degraded
-come first; many links that are alike share a line. --serve shows the same on a web page of this
-machine, and prints its address.
+Shows the progress of a running job until it ends or Ctrl-C: the time of a step with the predicted
+one, the loss, and the rate of every link with the planned one, as a bar. Links that are down or
+degraded come first; many links that are alike share a line. --serve shows the same on a web page of
+this machine, and prints its address.
 
 The loss is the number on the CPU that rank 0 calls backward() of, or what the script gives
 torch_topoopt.log(loss=...). RUN_DIR is the folder of the run (default: your job on this machine
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     job.read()
     if not job.ranks:
         raise InputError(
-            f"RUN_DIR: {job.folder.path}: no rank of it runs; `topoopt report` shows what it did"
+            f"{job.folder.path}: this job is not running; use `topoopt report` for its results"
         )
     if arguments.server is not None and not 0 <= arguments.server < job.servers:
         raise InputError(f"server: {arguments.server} is not one of 0..{job.servers - 1}")

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Group
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from torch_topoopt.launcher.fitted_table import FittedTable
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 from torch_topoopt.supervision.link_groups import LinkNow, group_links
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from torch_topoopt.supervision.link_groups import LinkGroup
     from torch_topoopt.supervision.running_job import RunningJob
     from torch_topoopt.supervision.statuses import Status
     from torch_topoopt.supervision.training_log import Point
 
-_BAR, _CURVE = 20, 40  # characters
+_BAR, _CURVE, _LEAST_CURVE = 20, 40, 8  # characters
 _LEVELS = "▁▂▃▄▅▆▇█"
 _STYLES = {"up": "green", "degraded": "yellow", "down": "red"}
+_LINK_COLUMNS = (
+    "links: server.port",
+    "state",
+    "rate",
+    "planned",
+    "of planned rate",
+    "time busy",
+    "relayed",
+)
 _FEW_RANKS = 8
 _OFF = 0.2  # a step that is so much off its prediction is coloured
 
@@ -114,42 +124,56 @@ def _beside(job: RunningJob) -> str:
 
 def _figures(job: RunningJob) -> Table:
     table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(style="cyan")
     if job.step_s is not None:
         text = Text(f"{format_seconds(job.step_s)}{_beside(job)}")
         if job.predicted_s is not None and abs(job.step_s / job.predicted_s - 1) > _OFF:
             text.stylize("yellow")
-        table.add_row("step time", text, Text(curve(job.training.step_s), style="cyan"))
+        table.add_row("step time", text, _LastPoints(job.training.step_s))
     if job.training.losses:
         last = job.training.losses[-1].value
-        table.add_row("loss", f"{last:.4g}", Text(curve(job.training.losses), style="cyan"))
+        table.add_row("loss", f"{last:.4g}", _LastPoints(job.training.losses))
     if job.slowest is not None:
         table.add_row("slowest", str(job.slowest), "")
     return table
 
 
-def _links_table(job: RunningJob, links: Sequence[LinkNow], *, alone: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("links: server.port", no_wrap=True)
-    for name in ("rate", "planned", "of planned", "busy", "relayed"):
-        table.add_column(name, justify="left" if name == "of planned" else "right", no_wrap=True)
-    table.add_column("state")
+class _LastPoints:
+    """The last points, as many as there is room for."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self._points = points
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(_LEAST_CURVE, min(_CURVE, options.max_width))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(curve(self._points, options.max_width))
+
+
+def _links_table(job: RunningJob, links: Sequence[LinkNow], *, alone: bool) -> FittedTable:
     if alone:
         groups = [group for link in links for group in group_links([link], job.servers)]
     else:
         groups = group_links(links, job.servers)
+    rows: list[list[str | Text]] = []
     for group in groups:
         style = _STYLES[group.state]
         used = "" if group.used is None else f" {group.used:.0%}"
-        table.add_row(
-            Text(group.name),
-            _rates(group),
-            "-" if group.planned_gbps is None else format_gbps(group.planned_gbps),
-            Text(f"{bar(group.used)}{used}", style=style),
-            f"{group.busy:.0%}",
-            format_bytes(group.relayed_bytes),
-            Text(group.state, style=style),
+        rows.append(
+            [
+                group.name,
+                Text(group.state, style=style),
+                _rates(group),
+                "-" if group.planned_gbps is None else format_gbps(group.planned_gbps),
+                Text(f"{bar(group.used)}{used}", style=style),
+                f"{group.busy:.0%}",
+                format_bytes(group.relayed_bytes),
+            ]
         )
-    return table
+    return FittedTable("", _LINK_COLUMNS, rows, left=("state", "of planned rate"))
 
 
 def _rates(group: LinkGroup) -> str:

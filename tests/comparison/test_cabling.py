@@ -95,7 +95,11 @@ def test_a_subnet_that_is_too_small_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("servers", "ports", "message"),
-    [(1, 2, "servers: 1 is"), (3, 0, "ports: 0 is"), (3, 1, "ports: 1 port of each")],
+    [
+        (1, 2, "servers: must be at least 2"),
+        (3, 0, "ports: must be at least 1"),
+        (3, 1, "ports: 1 port of each"),
+    ],
 )
 def test_what_cannot_be_cabled_is_refused(servers: int, ports: int, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
@@ -170,6 +174,9 @@ def test_the_drawing_has_every_cable_and_server(servers: int) -> None:
         assert {str(i) for i in range(servers)} <= set(texts)
     page = page_of("a < b", ["fact"], "<svg/>", found)
     assert page.count('class="label"') == 2 * len(found)
+    assert "prefers-color-scheme: dark" in page
+    named = page.count('data-name="one end"'), page.count('data-name="rate"')
+    assert named == (len(found), len(found)), "names of the cells, where a phone shows no heading"
     assert "a &lt; b" in page
 
 

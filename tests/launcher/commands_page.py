@@ -103,7 +103,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "controller": "every request needs it",
         "probe": "of the controller",
     },
-    "--ports": {"advise": "a number, as people count the sockets of a box"},
+    "--ports": {"advise": "the number of ports of each server"},
     "--run-dir": {"bench": "nothing is kept unless asked for"},
     "--seed": {"simulate": "of the packet level, which has a default of its own"},
     "--transport": {"run": "of the links that are made, not of simulated senders"},

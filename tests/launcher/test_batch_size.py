@@ -76,6 +76,6 @@ def test_a_batch_that_cannot_be_shared_evenly_is_one_line(
 ) -> None:
     assert main([verb, "bert:tiny", *CLUSTER, "--batch-size", "30"]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "topoopt: error: batch-size: 30 samples cannot be shared evenly by 8 accelerators; "
+        "topoopt: error: --batch-size: 30 samples cannot be shared evenly by 8 accelerators; "
         "use a multiple or a divisor of 8"
     ]

@@ -101,3 +101,25 @@ for verb in VERBS:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
+    script = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "torch_topoopt.launcher.console":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from torch_topoopt.launcher.main import main
+sys.exit(main(["advise", "--help"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=limit_s(60),
+        check=False,
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == "topoopt: stopped by SIGINT\n"

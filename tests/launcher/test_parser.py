@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import subprocess
+from pathlib import Path
+from typing import NoReturn
 
+import pytest
+from support.launcher import COMMAND
+from support.limits import limit_s
+
+from torch_topoopt.launcher import documents, parser
 from torch_topoopt.launcher.main import main
 
 
@@ -17,12 +24,31 @@ from torch_topoopt.launcher.main import main
         ("plan vgg --frobnicate", "--frobnicate: there is no such option (see `topoopt plan"),
         ("completion --fast 4 bash", "--fast: there is no such option (see `topoopt completion"),
         ("completion csh", "argument SHELL: invalid choice: 'csh'"),
+        ("plan vgg --servers 0", "error: --servers: must be at least 1"),
+        ("plan vgg", "error: --servers: missing; say how many"),
+        ("plan vgg --servers 4 --batch-size 0", "error: --batch-size: must be at least 1 (got 0)"),
+        ("plan vgg --servers 4 --evaluations -1", "error: --evaluations: -1 is negative"),
+        ("plan vgg --servers 4 --rounds 0", "error: --rounds: must be at least 1"),
+        ("plan vgg --servers 4 --chains 0", "error: --chains: must be at least 1 (got 0)"),
+        ("plan vgg --servers 4 --costs none.json", "error: --costs: none.json: there is no such"),
+        (
+            "plan vgg --servers 4 -o no/x.json",
+            "error: --output: no/x.json: there is no such folder",
+        ),
+        ("plan vgg --servers 4 -o /", "error: --output: /: is a folder"),
+        ("plan vgg --servers 4 --export-strategy no/x", "error: --export-strategy: no/x: there is"),
+        ("profile vgg -o no/x.json", "error: --output: no/x.json: there is no such folder"),
+        ("advise --degree 2", "error: --degree: this option is called --ports here"),
+        ("advise --servers 4 --ports 2 --speed 1Gbps -o /dev/null/x", "/dev/null is not a folder"),
+        ("cluster submit", "required: SCRIPT (see"),
+        ("cluster submit x.py --cluster lab.yaml", "--cluster after x.py is passed to x.py"),
+        ("inspect no-run", "error: no-run: there is no such folder"),
         ("plan vgg more", "unrecognized arguments: more (see"),
         ("plan vgg --bandwidth -5Mbps", "bandwidth: -5Mbps is negative; write a rate, as 25Gbps"),
         ("plan vgg --bandwidth=-5Mbps", "bandwidth: -5Mbps is negative; write a rate, as 25Gbps"),
         ("run --bandwidth -5Mbps x.py", "bandwidth: -5Mbps is negative; write a rate, as 25Gbps"),
-        ("plan vgg --bandwidth --ports duplex", "argument --bandwidth: expected one argument"),
-        ("plan vgg --bandwidth 200", "error: bandwidth: '200' has no unit; write 200Gbps"),
+        ("plan vgg --bandwidth --ports duplex", "--bandwidth: expected one argument"),
+        ("plan vgg --bandwidth 200", "error: --bandwidth: '200' has no unit; write 200Gbps"),
     ],
 )
 def test_one_line_says_what_is_wrong(
@@ -32,3 +58,58 @@ def test_one_line_says_what_is_wrong(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", ["plan vgg --servers 4 --batch-size 0", "plan vgg --servers 4 -o no/x.json"]
+)
+def test_nothing_is_profiled_for_options_that_cannot_work(
+    arguments: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def profile(*_: object, **__: object) -> NoReturn:
+        pytest.fail("it was profiled")
+
+    monkeypatch.setattr(documents, "op_graph_of", profile)
+    assert main(arguments.split()) == 2
+
+
+def test_a_field_of_a_document_is_not_spelt_as_an_option() -> None:
+    parser.use(parser.Parser("plan", "", ""), ["--servers", "4"])
+    assert parser.as_option("servers: must be at least 1") == "servers: must be at least 1"
+    options = parser.Parser("plan", "", "")
+    options.add_argument("-o", "--output")
+    options.add_argument("--batch-size")
+    options.parse_args(["-ofile"])
+    assert parser.as_option("output: file: no") == "--output: file: no"
+    assert parser.as_option("batch_size: 0") == "batch_size: 0"
+    assert parser.as_option("batch_size: missing") == "--batch-size: missing"
+    assert parser.as_option("plan.json: output: no") == "plan.json: output: no"
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--help",
+        "--version",
+        "plan --help",
+        "advise --servers 4 --ports 2 --speed 25Gbps",
+        "advise --servers 4 --ports 2 --speed 25Gbps --json",
+    ],
+)
+def test_an_output_that_is_full_is_one_line(arguments: str) -> None:
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=limit_s(100),
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "standard output cannot be written" in done.stderr

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.plans import make_ring_plan
 
+from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.main import main
-from torch_topoopt.launcher.plan.plan_tables import stride
-from torch_topoopt.plan import Plan, Ring
+from torch_topoopt.launcher.plan.plan_tables import network_lines, show_rounds, stride
+from torch_topoopt.plan import Plan, Ring, Round, Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +35,24 @@ def test_plan_writes_a_valid_plan_and_shows_rounds_rings_and_strategy(
         assert word in out
     assert f"plan: {output}" in out
     assert "\x1b" not in out, "no terminal, so no escape sequences"
+
+
+def test_a_kept_round_shows_the_faster_of_its_two_times(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rounds = (Round(0.04, 0.05, 1.0, 1.0, True), Round(0.03, 0.02, 1.0, 1.0, True),
+              Round(0.01, 0.06, 1.0, 1.0, False))  # fmt: skip
+    show_rounds(Terminal(), replace(make_ring_plan(4), rounds=rounds))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if " ms " in line]
+    assert [row[-2:] for row in rows[:2]] == [["40", "ms"], ["20", "ms"]]
+    assert rows[2][-1] == "no"
+
+
+def test_a_pair_with_two_routes_is_relayed_once() -> None:
+    network = make_ring_plan(4).network
+    both_ways = [Route((a, (a + turn) % 4, (a + 2) % 4), 0.5) for a in range(4) for turn in (1, 3)]
+    plan = replace(make_ring_plan(4), network=replace(network, routes=tuple(both_ways)))
+    assert "4 of 12 ordered pairs relayed" in network_lines(plan)[0]
 
 
 def test_the_same_seed_gives_the_same_bytes(op_graph_file: Path, tmp_path: Path) -> None:
@@ -86,14 +107,14 @@ def test_a_ring_is_named_by_its_stride_only_if_it_has_one() -> None:
         ),
         (
             ("--servers", "0", "--degree", "2", "--bandwidth", "1Gbps"),
-            "servers: 0 is not at least 1",
+            "servers: must be at least 1",
         ),
         (
             ("--servers", "eight", "--degree", "2", "--bandwidth", "1Gbps"),
-            "argument --servers: invalid int value: 'eight'",
+            "--servers: invalid int value: 'eight'",
         ),
         ((*CLUSTER, "--accelerator", "abacus"), "accelerator: 'abacus' is not known; use one of"),
-        ((*CLUSTER, "--rounds", "0"), "rounds: 0 is not at least 1"),
+        ((*CLUSTER, "--rounds", "0"), "rounds: must be at least 1"),
         ((*CLUSTER, "--seed", "-1"), "seed: -1 is negative"),
         (
             ("--degree", "2", "--bandwidth", "1Gbps"),
@@ -151,7 +172,7 @@ def test_an_output_that_cannot_be_written_is_one_line(
 ) -> None:
     output = tmp_path / "no" / "folder" / "opgraph.json"
     assert main(["profile", str(op_graph_file), "-o", str(output)]) == 2
-    assert f"{output}: cannot be written: No such file" in capsys.readouterr().err
+    assert f"--output: {output}: there is no such folder" in capsys.readouterr().err
 
 
 def test_profile_shows_operators_and_totals(
@@ -240,6 +261,6 @@ def test_a_plan_on_the_cables_of_a_cluster_file_keeps_them(
     assert plan.cluster.accelerator == "a100"
     refused = launcher.run("plan", op_graph_file, "--cluster", "lab.yaml", "--degree", "2")
     assert refused.stderr == (
-        "topoopt: error: degree: the cluster file says it; leave --degree out\n"
+        "topoopt: error: --degree: the cluster file says it; leave --degree out\n"
     )
     assert refused.returncode == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import pytest
 
 from torch_topoopt.launcher import documents, script_plan
 from torch_topoopt.launcher.console import Terminal
+from torch_topoopt.launcher.main import main
 from torch_topoopt.launcher.run import asked_groups, ranks
 from torch_topoopt.launcher.run import options as run_options
 from torch_topoopt.launcher.run.asked_groups import AskedGroups
@@ -227,3 +229,54 @@ def test_a_rank_that_raised_is_the_cause_although_torch_ended_it_before_it_had_e
     assert only.describe("train.py") == (
         "rank 2 of train.py ended with exit code 1: RuntimeError: boom"
     )
+
+
+# As in the README: it trains where it is imported.
+TRAINS_AT_ONCE = """\
+import torch
+import torch.distributed as dist
+dist.init_process_group()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 10))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 100)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAINS_AT_ONCE)
+    return "train.py"
+
+
+def test_the_plan_of_a_script_without_a_model_is_for_what_it_communicates(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", script, "--servers", "4", "--degree", "2", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    plan = Plan.load("plan.json")
+    assert (plan.model, figures["plan"], figures["op_graph"]) == (script, "plan.json", None)
+    assert [group.size_bytes for group in plan.demand.groups] == [4 * (100 * 10 + 10)]
+    assert plan.failures is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("plan train.py --servers 4 --explain", "--explain: needs the model, and train.py has no"),
+        ("plan train.py --servers 4 --rounds 2", "--rounds: needs the model, and train.py has no"),
+        ("plan train.py --servers 1", "--servers: train.py is traced, which needs at least 2"),
+        ("compare train.py --servers 4", "has no build_model(), so there is no model to profile"),
+        ("profile train.py", "`topoopt profile --output-demand` trace a few iterations"),
+    ],
+)
+def test_what_needs_a_model_says_which_commands_do_without(
+    arguments: str, message: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("topoopt: error: ")
+    assert message in error

@@ -39,8 +39,8 @@ RingPlan = Callable[..., Plan]
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"servers": 0}, "^servers: 0 is not at least 1"),
-        ({"degree": 0}, "^degree: 0 is not at least 1"),
+        ({"servers": 0}, "^servers: must be at least 1"),
+        ({"degree": 0}, "^degree: must be at least 1"),
         ({"degree": 4}, "^degree: 4 ports per server cannot reach 3 other servers.*at most 3"),
         ({"degree": 1}, "^degree: 1 port per server cannot connect 4 servers.*at least 2, or sim"),
         ({"link_gbps": 0.0}, "^link_gbps: 0.0 is not a finite number above 0"),
@@ -49,7 +49,7 @@ RingPlan = Callable[..., Plan]
         ({"link_gbps": float("inf")}, "^link_gbps: inf"),
         ({"link_latency_s": -1e-6}, "^link_latency_s: -1e-06 is not a finite number from 0 on"),
         ({"link_latency_s": float("nan")}, "^link_latency_s: nan"),
-        ({"accelerators_per_server": 0}, "^accelerators_per_server: 0 is not at least 1"),
+        ({"accelerators_per_server": 0}, "^accelerators_per_server: must be at least 1"),
     ],
 )
 def test_each_rule_of_a_cluster_rejects(changes: dict[str, Any], message: str) -> None:

@@ -350,7 +350,7 @@ def test_progress_reports_every_round_and_both_stages() -> None:
     ("arguments", "message"),
     [
         ({"seed": -1}, "seed: -1 is negative"),
-        ({"rounds": 0}, "rounds: 0 is not at least 1"),
+        ({"rounds": 0}, "rounds: must be at least 1"),
         ({"evaluations": -5}, "evaluations: -5 is negative"),
         ({"strategy_space": "pipeline"}, "strategy_space: 'pipeline' is not 'data-parallel'"),
         (

@@ -287,6 +287,12 @@ def test_a_foreign_circuit_in_the_way_is_reported_and_not_removed(small: Site) -
     assert switch.circuits() == set(across)
 
 
+def test_a_job_of_which_nothing_was_begun_is_not_recovered(small: Site) -> None:
+    small.submit(2)
+    small.new_daemon()
+    assert not any("recovered" in line for line in small.log(1))
+
+
 def test_a_job_in_the_queue_is_cancelled_without_the_daemon(small: Site) -> None:
     small.submit(2)
     assert small.store.cancel(1) == "cancelled"
@@ -449,5 +455,7 @@ def test_jobs_of_a_hammingmesh_wait_for_a_submesh_and_moves_are_proposed(
         site.go(5)
         site.until(*["done"] * 5)
         assert any("gets 2x2 boards" in line for line in site.log(5))
+        assert "it needs no circuits" in site.log(1)
+        assert not any("light" in line for line in site.log())
     finally:
         site.close()

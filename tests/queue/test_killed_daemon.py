@@ -42,8 +42,7 @@ KILLS = 20
 LIMIT_S = 200.0
 
 FOUND = (
-    r"it is still in the queue"
-    r"|it was (preparing|clearing); the rest of the work on its switches is done again"
+    r"it was (preparing|clearing); the rest of the work on its switches is done again"
     r"|it was ready; its circuits are being checked"
     r"|it was \w+, and no process of it was started yet"
     r"|it was \w+, and ended while no daemon ran"

@@ -82,6 +82,18 @@ def test_what_was_not_predicted_is_not_shown_as_nothing(run: Path, predicts_byte
         assert (link["measured_over_predicted"] is not None) is predicts_bytes
 
 
+def test_a_run_without_a_predicted_time_shows_the_measured_one_under_time(run: Path) -> None:
+    _, page = report(run)
+    assert "measured" not in page.sections
+    _without_model(run, predicts_bytes=True)
+    iterations = {"event": "iterations", "time_s": 1.0, "count": 540, "seconds": 0.125}
+    lines = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(lines + as_lines([iterations]))
+    _, page = report(run, analysed=True)
+    assert "125 ms, the mean of 540" in page.sections["measured"]
+    assert "need a model" in page.sections["answers"]
+
+
 def test_a_prediction_for_another_model_is_not_held_against_the_run(run: Path) -> None:
     lines = (run / "metrics.jsonl").read_text()
     asked = {"event": "groups", "asked": ["gloo"], "taken_over": [], "opened_topoopt": False}

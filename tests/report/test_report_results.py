@@ -106,6 +106,17 @@ def test_a_script_that_logs_nothing_useful_still_gets_a_report(run: Path) -> Non
         assert "The command was not recorded" in page.sections["reproduce"]
 
 
+def test_a_loss_that_was_seen_is_not_said_to_be_missing(run: Path) -> None:
+    steps = [
+        {"event": "step", "time_s": float(i), "iteration": i, "step_s": 0.1, "loss": loss}
+        for i, loss in enumerate((2.5, 2.25))
+    ]
+    (run / "metrics.jsonl").write_text(as_lines(steps))
+    _, page = report(run)
+    assert "from 2.50 to 2.25" in page.sections["training"]
+    assert "2.25" in page.sections["headline"]
+
+
 def test_parallel_cables_are_cables_of_their_own(tmp_path: Path) -> None:
     # Two servers, two cables between them: degree 2 is only valid from three servers on, so the
     # third server is attached by one cable, and 0 and 1 share two.

@@ -259,8 +259,8 @@ def test_what_a_callback_raises_ends_the_search_and_leaves_the_best_so_far() -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (SearchOptions(chains=0), "chains: 0 is not at least 1"),
-        (SearchOptions(workers=0), "workers: 0 is not at least 1"),
+        (SearchOptions(chains=0), "chains: must be at least 1"),
+        (SearchOptions(workers=0), "workers: must be at least 1"),
     ],
 )
 def test_options_out_of_range_are_named(options: SearchOptions, message: str) -> None:

@@ -30,10 +30,10 @@ def all_to_all(servers: tuple[int, ...], size_bytes: Any) -> Demand:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"servers": 0}, "servers: 0 is not at least 1"),
-        ({"servers": -3}, "servers: -3 is not at least 1"),
-        ({"degree": 0}, "degree: 0 is not at least 1"),
-        ({"degree": -2}, "degree: -2 is not at least 1"),
+        ({"servers": 0}, "servers: must be at least 1"),
+        ({"servers": -3}, "servers: must be at least 1"),
+        ({"degree": 0}, "degree: must be at least 1"),
+        ({"degree": -2}, "degree: must be at least 1"),
         ({"degree": 6}, "degree: 6 ports per server .* at most 3, or ask for parallel links"),
         ({"degree": 1}, "degree: 1 port per server cannot connect 4 servers.* at least 2, or"),
         ({"link_gbps": NAN}, "link_gbps: nan is not a finite number above 0"),

@@ -76,7 +76,7 @@ def check(options: argparse.Namespace) -> None:
     """Raises ValueError for what is out of range."""
     for name, least in (("minbytes", 1), ("stepfactor", 2), ("iters", 1), ("warmup_iters", 0)):
         if getattr(options, name) < least:
-            raise ValueError(f"{name}: {getattr(options, name)} is not at least {least}")
+            raise ValueError(f"{name}: must be at least {least} (got {getattr(options, name)})")
     if options.maxbytes < options.minbytes:
         raise ValueError(f"maxbytes: {options.maxbytes} is below minbytes, {options.minbytes}")
     if options.check not in (0, 1):

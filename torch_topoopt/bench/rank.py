@@ -57,6 +57,11 @@ class CollectiveBench:
 
     def run(self) -> None:
         """Measures and prints."""
+        if self._options.peer is not None:
+            self._say(
+                f"# {self._options.peer} does not use the planned links: it sends over the hosts' "
+                "ordinary network, at that network's rate"
+            )
         for operation in operations_of(self._options.operation):
             first = len(self.lines)
             self._say(f"# {operation}, {self._ranks} ranks")

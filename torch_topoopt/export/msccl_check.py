@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from xml.etree import ElementTree as ET
 
-from torch_topoopt.export.errors import ExportError
+from torch_topoopt.export.errors import ExportError, FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -94,9 +94,9 @@ def read_algorithm(text: str) -> ReadAlgorithm:
     try:
         root = ET.fromstring(text)
     except ET.ParseError as error:
-        raise ExportError(f"not XML: {error}") from None
+        raise FormatError(f"not XML: {error}") from None
     if root.tag != "algo":
-        raise ExportError(f"{root.tag}: the root is not an algo")
+        raise FormatError(f"{root.tag}: the root is not an algo")
     collective = _text(root, "algo", "coll")
     if collective not in _COLLECTIVES:
         raise ExportError(f"algo.coll: {collective!r} is not one of {', '.join(_COLLECTIVES)}")

@@ -51,7 +51,7 @@ def pipeline(
     else:
         count = 1 if micro_batches is None else micro_batches
     if count < 1:
-        raise ValueError(f"micro_batches: {count} is not at least 1")
+        raise ValueError(f"micro_batches: must be at least 1 (got {count})")
     servers = {placement.servers for placement in strategy}
     if count == 1 or len(servers) == 1:
         whole = parallelize(module, example_batch, strategy=strategy)

@@ -60,11 +60,11 @@ class Cluster:
         also one of more servers than have tables over all of their pairs.
         """
         if self.servers < 1:
-            raise DocumentError(f"servers: {self.servers} is not at least 1")
+            raise DocumentError(f"servers: must be at least 1 (got {self.servers})")
         if pair_tables:
             limits.check_servers(self.servers)
         if self.degree < 1:
-            raise DocumentError(f"degree: {self.degree} is not at least 1")
+            raise DocumentError(f"degree: must be at least 1 (got {self.degree})")
         limits.check_items(self.servers * self.degree, "degree", self.degree, "ports")
         if not any_degree:
             self._check_degree()
@@ -76,7 +76,7 @@ class Cluster:
             )
         if self.accelerators_per_server < 1:
             raise DocumentError(
-                f"accelerators_per_server: {self.accelerators_per_server} is not at least 1"
+                f"accelerators_per_server: must be at least 1 (got {self.accelerators_per_server})"
             )
         limits.check_items(
             self.servers * self.accelerators_per_server,

@@ -102,13 +102,13 @@ class PlanningOptions:
         if self.seed < 0:
             raise ValueError(f"seed: {self.seed} is negative")
         if self.rounds is not None and self.rounds < 1:
-            raise ValueError(f"rounds: {self.rounds} is not at least 1")
+            raise ValueError(f"rounds: must be at least 1 (got {self.rounds})")
         if self.evaluations is not None and self.evaluations < 0:
             raise ValueError(f"evaluations: {self.evaluations} is negative")
         counts = self.micro_batch_counts(1)
         for count in counts:
             if count < 1:
-                raise ValueError(f"micro_batches: {count} is not at least 1")
+                raise ValueError(f"micro_batches: must be at least 1 (got {count})")
         if not counts:
             raise ValueError("micro_batches: no number to choose from")
         if not 0 <= self.optimizer_factor < math.inf:

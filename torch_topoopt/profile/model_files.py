@@ -58,7 +58,7 @@ def load_model(spec: str, *, size: str | None = None, batch_size: int | None = N
     for whatever the file raises.
     """
     if batch_size is not None and batch_size < 1:
-        raise ProfileError(f"batch_size: {batch_size} is not at least 1")
+        raise ProfileError(f"batch_size: must be at least 1 (got {batch_size})")
     if not is_file(spec):
         return _load_shipped(spec, size, batch_size)
     path, _, function = (spec, "", "build_model") if spec.endswith(".py") else spec.rpartition(":")

@@ -99,7 +99,8 @@ class Daemon:
         """Says what the last daemon left, and has it looked at first. Call once, before `step`."""
         self._store.log(None, f"the daemon has started (process {os.getpid()})")
         for job in self._store.jobs(ended=False):
-            self._store.log(job.id, f"recovered: {self._found(job)}")
+            if job.state != j.QUEUED:  # nothing was begun of a job in the queue
+                self._store.log(job.id, f"recovered: {self._found(job)}")
             if job.state == j.READY:
                 self._unverified.add(job.id)
         self._sweep_at = 0.0
@@ -114,8 +115,6 @@ class Daemon:
         return self._schedule() or progress
 
     def _found(self, job: QueuedJob) -> str:
-        if job.state == j.QUEUED:
-            return "it is still in the queue"
         if job.state in (j.PREPARING, j.CLEARING):
             return f"it was {job.state}; the rest of the work on its switches is done again"
         if job.state == j.READY:
@@ -178,7 +177,8 @@ class Daemon:
         if changes is None:
             return False
         self._checked_at[job.id] = time.monotonic()
-        return self._store.move(job, j.READY, f"its circuits carry light ({_count(changes)})")
+        light = f"its circuits carry light ({_count(changes)})"
+        return self._store.move(job, j.READY, light if changes else "it needs no circuits")
 
     def _wait_for_servers(self, job: QueuedJob) -> bool:
         if job.cancelled:

@@ -45,7 +45,14 @@ def answers_section(run: Run, analysis: Analysis) -> Markup:
     found = [card for card in cards if card]
     if not found:
         return Markup("")
-    return section("answers", "In short", element("div", *found, class_="answers"))
+    note = Markup("")
+    if not run.plan.strategy:
+        note = paragraph(
+            "Questions about time and operators need a model; this plan is of a script that was "
+            "traced, or whose communication is not known.",
+            class_="note",
+        )
+    return section("answers", "In short", element("div", *found, class_="answers"), note)
 
 
 def glance_section(plan: Plan, analysis: Analysis) -> Markup:

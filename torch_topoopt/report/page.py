@@ -52,6 +52,7 @@ def render_page(run: Run, analysis: Analysis) -> str:
         )),
         Panel("time", "Time", (
             answers.timeline_section(plan, analysis),
+            sections.measured_section(run),
             sections.search_section(plan),
         )),
         Panel("split", "Strategy", (
@@ -69,9 +70,8 @@ def render_page(run: Run, analysis: Analysis) -> str:
             failure_section(plan, analysis.losses),
         )),
     ]  # fmt: skip
-    footer = element(
-        "footer", f"torch_topoopt {__version__} · plan {plan.digest()} · version {plan.version}"
-    )
+    about = f"torch_topoopt {__version__} · plan {plan.digest()} · version {plan.version}"
+    footer = element("footer", about)
     return page(
         f"{plan.model} on {plan.cluster.servers} servers of degree {plan.cluster.degree}",
         sections.headline(run),

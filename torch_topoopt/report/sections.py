@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import Operator, OpGraph
     from torch_topoopt.plan import Plan
-    from torch_topoopt.report.run_folder import FailedRank, Run
+    from torch_topoopt.report.run_folder import FailedRank, Metrics, Run
 
 _TOP_OPERATORS = 10
 _MOST_PLACES = 12  # sets of servers that are listed one by one
@@ -55,6 +55,7 @@ _STAGE_WORK = {
 }
 _STEPS_DRAWN = 8  # seconds: fewer make no distribution
 _OTHERS_NOTICED = 0.1  # processors
+_SAME = 0.0005  # times that differ by less are written alike
 
 
 # ---- headline ------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def _measured_tiles(run: Run) -> list[Markup]:
     note += f"; {iterations.count} measured"
     others = iterations.other_processors
     if others is not None and others >= _OTHERS_NOTICED:
-        note += f"; other programs kept {others:.1f} processors busy"
+        note += f"; other programs used {others:.1f} CPUs"
     return [_tile("Measured iteration", seconds(iterations.seconds), note)]
 
 
@@ -219,7 +220,9 @@ def stages_section(run: Run) -> Markup:
     iterations = run.metrics.iterations if run.metrics else None
     if iterations is not None and iterations.start_up_s is not None:
         start_up = seconds(iterations.start_up_s)
-        work["train"] = Markup(f"{work['train']}; {start_up} until the first iteration had ended")
+        work["train"] = Markup(
+            f"{work['train']}; the first iteration took {start_up}, start-up included"
+        )
     rows = [
         (
             name.capitalize(),
@@ -287,7 +290,7 @@ def rounds_section(plan: Plan) -> Markup:
             seconds(entry.ideal_switch_s),
             ratio(divide(entry.single_ring_s, entry.network_s)),
             ratio(divide(entry.network_s, entry.ideal_switch_s)),
-            "yes" if entry.accepted else "no",
+            seconds(min(entry.strategy_s, entry.network_s)) if entry.accepted else "no",
         )
         for number, entry in enumerate(plan.rounds, 1)
     ]
@@ -327,6 +330,11 @@ def search_section(plan: Plan) -> Markup:
                 f"Predicted iteration time: the best went from {seconds(first.best_s)} to "
                 f"{seconds(last.best_s)} {evaluated}."
             )
+        if plan.predicts_time and plan.prediction.iteration_s < last.best_s * (1 - _SAME):
+            text = Markup(
+                f"{text} The last descent, which is no part of the search, brought it to "
+                f"{seconds(plan.prediction.iteration_s)}."
+            )
         flat = all(sample.current_s == first.current_s for sample in plan.search)
         content.append(paragraph(text) if flat else plot("search", text))
     return section("search", "Strategy search", *content)
@@ -339,8 +347,7 @@ def training_section(run: Run) -> Markup:
     shown = [*curves.accuracies, *curves.losses]
     steps = _steps_text(run)
     if not shown:
-        nothing = paragraph("The script logged no accuracy and no loss.")
-        return section("training", title, nothing, steps)
+        return section("training", title, paragraph(_not_logged(run.metrics)), steps)
     accuracy = find_accuracy(run.metrics.train)
     caption = ["As logged by the training script."]
     caption += (
@@ -353,6 +360,32 @@ def training_section(run: Run) -> Markup:
     ]
     named = paragraph("Curves: ", ", ".join(series.key for series in shown), class_="note")
     return section("training", title, named, plot("training", " ".join(caption)), steps)
+
+
+def _not_logged(metrics: Metrics) -> str:
+    seen = [step.loss for step in metrics.steps if step.loss is not None]
+    if not seen:
+        return "The script logged no accuracy and no loss."
+    return (
+        "The script logged no accuracy and no loss. The loss of which rank 0 called backward() "
+        "went "
+        f"from {significant(seen[0])} to {significant(seen[-1])}; torch_topoopt.log(loss=...) "
+        "draws "
+        "its curve here."
+    )
+
+
+def measured_section(run: Run) -> Markup:
+    """What is known of the time of a run whose plan predicts none."""
+    iterations = run.metrics.iterations if run.metrics else None
+    if iterations is None or run.plan.predicts_time:
+        return Markup("")
+    text = Markup(
+        f"An iteration took {seconds(iterations.seconds)}, the mean of {iterations.count}. No time "
+        f"was predicted: {_no_time(run.plan)}."
+    )
+    link = element("a", "The step times of rank 0", href="#training")
+    return section("measured", "Measured iteration", paragraph(text), paragraph(link, "."))
 
 
 def _steps_text(run: Run) -> Markup:

@@ -74,8 +74,8 @@ def _under_way(metrics: Metrics) -> Markup:
         return Markup("")
     least = waited_least(metrics.ranks)
     text = (
-        f"Operations were under way for {seconds(least.under_way_s)} of an iteration of "
-        f"{seconds(least.seconds)} on rank {least.rank}, which waited least for others"
+        f"Communication took {seconds(least.under_way_s)} of each iteration of "
+        f"{seconds(least.seconds)} (rank {least.rank}, the one that waited least)"
     )
     rate = mean_bus_gbps(metrics.ranks, metrics.operations)
     if rate is not None:

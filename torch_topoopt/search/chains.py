@@ -147,9 +147,9 @@ class ThreadedChains:
         Raises ValueError for no chains or workers, and as SearchProblem.lowered and the core do.
         """
         if chains < 1:
-            raise ValueError(f"chains: {chains} is not at least 1")
+            raise ValueError(f"chains: must be at least 1 (got {chains})")
         if workers is not None and workers < 1:
-            raise ValueError(f"workers: {workers} is not at least 1")
+            raise ValueError(f"workers: must be at least 1 (got {workers})")
         self._chains = [Chain(problem, seed, number) for number in range(chains)]
         self._workers = min(chains, workers or len(os.sched_getaffinity(0)))
 

@@ -73,7 +73,7 @@ class RayChains:
     ) -> None:
         """Raises ValueError as `connect` does, for no chains, and for a bad problem."""
         if chains < 1:
-            raise ValueError(f"chains: {chains} is not at least 1")
+            raise ValueError(f"chains: must be at least 1 (got {chains})")
         self._first = Chain(problem, seed, 0).result()  # finds what is wrong with the problem, here
         connect(address)
         self._problem = problem

@@ -192,12 +192,23 @@ def test_the_end_of_the_input_undoes_nothing_and_says_what_is_believed(tmp_path:
     with pytest.raises(PersonLeft) as caught:
         configure(panel, [cable(1, 2), cable(3, 4)], FENCE, timeout_s=1)
     assert (
-        "the input ended at move 2 of 2: plug a cable into sockets 3 and 4; nothing was undone; "
+        "the input ended at move 2 of 2: plug a cable into sockets 3 and 4; the moves before "
+        "it are not undone; "
         f"taken to hold the cables 1-2 ({tmp_path}/panel.json); going back failed too"
     ) in str(caught.value)
     assert output.getvalue().count("in this order") == 1  # the person is not asked to undo
     again, _ = scripted(tmp_path, "\n")
     assert configure(again, [cable(1, 2), cable(3, 4)], FENCE, timeout_s=1).add == (cable(3, 4),)
+
+
+def test_a_person_who_leaves_at_the_first_move_has_moved_nothing(tmp_path: Path) -> None:
+    panel, _ = scripted(tmp_path, "")
+    with pytest.raises(PersonLeft) as caught:
+        configure(panel, [cable(1, 2)], FENCE, timeout_s=1)
+    assert "; no cable was moved; " in str(caught.value)
+    assert str(caught.value).endswith("; its circuits are those from before")
+    assert "undone" not in str(caught.value)
+    assert "restored" not in str(caught.value)
 
 
 def test_a_move_that_cannot_be_done_is_named_and_the_way_back_is_asked_for(
@@ -242,7 +253,10 @@ configure(panel, cables, Fence(frozenset("1234")), timeout_s=1)
     finally:
         process.kill()
         process.wait()
-    assert "stopped at move 2 of 2; nothing was undone; taken to hold the cables 1-2" in rest
+    assert (
+        "stopped at move 2 of 2; the moves before it are not undone; taken to hold the cables 1-2"
+        in rest
+    )
     assert "take the cable out" not in shown + rest
     assert rest.rstrip().splitlines()[-2].endswith("KeyboardInterrupt")
     assert PanelState.load(tmp_path / "panel.json").circuits == (Circuit("1", "2"),)

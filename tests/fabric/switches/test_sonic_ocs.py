@@ -318,7 +318,7 @@ class TestFaults:
             if what == "accepted":
                 server.reboot(0.2)
 
-        with pytest.raises(NotSettled, match=r"3A-4B \(not configured \(any more\)\).*restored"):
+        with pytest.raises(NotSettled, match=r"3A-4B \(not configured \(any more\)\).*from before"):
             configure(switch, [C34, C43], fence, timeout_s=0.5 * slowness(), progress=restart)
         assert server.device.circuits() == {C12, C21}
 

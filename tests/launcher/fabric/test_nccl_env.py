@@ -62,6 +62,16 @@ def test_a_shell_takes_it(files: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "ranks 0 2 1 3\n" in path.read_text()
 
 
+def test_an_environment_without_cables_comes_with_a_warning(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run() == 0
+    assert "TOPOOPT_NCCL_WIRING has no value" in capsys.readouterr().err
+    assert _run("--rank", "1") == 0  # what only this rank needs, besides the file of all
+    assert _run("--wiring", "wiring.json", "-o", "job.nccl") == 0
+    assert not capsys.readouterr().err
+
+
 def test_a_cluster_file_has_the_addresses(files: Path) -> None:
     cluster_of(Plan.load("plan.json")).save(files / "cluster.yaml")
     assert _run("--cluster", "cluster.yaml", "-o", "job.nccl") == 0
@@ -100,7 +110,10 @@ def test_programs_take_it(
         (("--encrypt",), "encrypt: needs -o FILE"),
         (("--rank", "4"), "rank: 4 is not in 0..3"),
         (("--wiring", "plan.json", "-o", "job.nccl"), "plan.json"),
-        (("--wiring", "wiring.json", "-o", "no/job.nccl"), "no/job.nccl: cannot be written"),
+        (
+            ("--wiring", "wiring.json", "-o", "no/job.nccl"),
+            "--output: no/job.nccl: there is no such folder",
+        ),
     ],
 )
 def test_bad_input_is_one_line(

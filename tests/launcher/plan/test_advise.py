@@ -41,6 +41,13 @@ def test_six_desktops_in_a_ring(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert plan.failures is not None
 
 
+def test_both_costs_name_their_list_of_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "--servers", "4", "--ports", "2")
+    for prices in ("TopoOpt prices", "HammingMesh prices"):
+        assert f"  cost, {prices} " in text
+        assert f"\n{prices}: " in text
+
+
 @pytest.mark.parametrize(
     ("servers", "ports", "said"),
     [
@@ -85,7 +92,7 @@ def test_a_model_has_iterations(capsys: pytest.CaptureFixture[str]) -> None:
         (("--ports", "2"), "servers: missing"),
         (("--servers", "3", "--ports", "1"), "ports: 1 port of each server joins two"),
         (("--servers", "3", "--ports", "2", "--names", "a", "b"), "names: 2 for 3 servers"),
-        (("--servers", "2", "--ports", "1", "--names", "a", "a"), "names: a a has one twice"),
+        (("--servers", "2", "--ports", "1", "--names", "a", "a"), "--names: duplicate name 'a'"),
         (("--servers", "3", "--ports", "2", "--interfaces", "a"), "interfaces: 1 for 2 ports"),
         (("--servers", "3", "--ports", "2", "--sizes", "0B"), "sizes: 0B has one"),
         (("--servers", "3", "--ports", "2", "--subnet", "x"), "subnet: 'x' is not a network"),

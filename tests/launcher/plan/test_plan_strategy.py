@@ -129,7 +129,7 @@ def test_only_samples_are_split_on_request(op_graph: OpGraph, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "cannot read this strategy: No such file"),
+        (None, "there is no such file"),
         ("{", "not valid JSON"),
         ('{"version": 1}', "model: missing field"),
         ("1 absent 0 1 1 1 0", "operator 1 of 1 (absent): test has no operator of that name"),
@@ -162,10 +162,10 @@ def test_a_bad_strategy_file_is_one_line_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--micro-batches", "0"), "micro_batches: 0 is not at least 1"),
-        (("--micro-batches", "1,3"), "micro_batches: 3 does not divide the batch of 64"),
+        (("--micro-batches", "0"), "--micro-batches: must be at least 1 (got 0)"),
+        (("--micro-batches", "1,3"), "--micro-batches: 3 does not divide the batch of 64"),
         (("--micro-batches", "1,two"), "'1,two' is not a number, several with commas (1,4,8), or"),
-        (("--micro-batches", "3"), "micro_batches: 3 does not divide the batch of 64"),
+        (("--micro-batches", "3"), "--micro-batches: 3 does not divide the batch of 64"),
         (("--optimizer-state", "-1"), "optimizer_factor: -1.0 is not a finite number from 0 on"),
         (("--optimizer-state", "1e9"), "bytes in the memory of one a100"),
     ],

@@ -149,8 +149,8 @@ def test_help_says_what_is_wired_for_without_a_demand(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "demand", "message"),
     [
-        (("--servers", "1", "--degree", "1"), None, "servers: 1 is not at least 2"),
-        (("--servers", "8", "--degree", "0"), None, "degree: 0 is not at least 1"),
+        (("--servers", "1", "--degree", "1"), None, "servers: must be at least 2"),
+        (("--servers", "8", "--degree", "0"), None, "degree: must be at least 1"),
         (("--servers", "8", "--degree", "8"), None, "degree: 8 ports per server cannot reach 7"),
         (("--servers", "8", "--degree", "1"), None, "degree: 1 port per server cannot connect 8"),
         (("--servers", "8", "--operations", "3"), None, "operations: mode paper does not search"),

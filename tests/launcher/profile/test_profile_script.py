@@ -100,10 +100,10 @@ def test_a_script_that_fails_is_one_line_and_writes_nothing(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--world-size", "1"], "world_size: 1 is not at least 2"),
+        (["--world-size", "1"], "--world-size: must be at least 2"),
         (["--world-size", "2", "--ranks", "0,5"], "ranks: 5 is not a rank of a world of 2"),
         (["--world-size", "2", "--ranks", "a"], "ranks: 'a' is not all or a list of numbers"),
-        (["--world-size", "2", "--iterations", "1"], "iterations: 1 is not at least 2"),
+        (["--world-size", "2", "--iterations", "1"], "iterations: must be at least 2"),
         (["--world-size", "2", "--time-limit", "0"], "time_limit_s: 0.0 is not above 0"),
         (["--world-size", "2"], "script: there is no file nowhere.py"),
         (["--ranks", "0"], "--ranks: is for training scripts; add --world-size N"),

@@ -32,7 +32,7 @@ def test_a_chakra_trace_is_profiled_and_planned(
     [
         ((), "MODEL: missing"),
         (("--from-trace", "x.json"), "batch-size: missing"),
-        (("--from-trace", "x.json", "--batch-size", "0"), "batch-size: 0 is not at least 1"),
+        (("--from-trace", "x.json", "--batch-size", "0"), "batch-size: must be at least 1"),
         (("vgg", "--from-trace", "x.json"), "from-trace: it stands in for MODEL"),
         (("--from-trace", "x.json", "--measure"), "from-trace: a trace has its times"),
         (("--from-trace", "x.json", "--world-size", "2"), "from-trace: nothing is run"),

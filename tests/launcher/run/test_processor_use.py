@@ -53,4 +53,4 @@ def test_a_child_that_has_ended_counts_as_this_process_and_as_a_busy_processor()
 def test_next_to_nothing_is_not_mentioned(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert described(0.09) == ""
-    assert described(0.84).startswith("other programs kept 0.8 of 2 processors busy meanwhile")
+    assert described(0.84).startswith("other programs used 0.8 of 2 CPUs during the run")

@@ -38,9 +38,8 @@ def test_the_end_of_a_run_names_bandwidth_overlap_and_the_slowest(
     first, second = capsys.readouterr().out.splitlines()
     # 2 x 1 MB x 2 x 3 / 4 in 40 ms
     assert first == (
-        "operations were under way for 40 ms of an iteration (rank 0, which waited least for "
-        "others), at a bus bandwidth of 600 Mb/s; 28% of that time was hidden behind other work "
-        "(median rank)"
+        "communication took 40 ms of each iteration (rank 0, the one that waited least), at a bus "
+        "bandwidth of 600 Mb/s; 28% of that time was hidden behind other work (median rank)"
     )
     assert second == ("slowest rank 3: own work 90 ms of an iteration, the others 70 ms (median)")
     rank_work.show(console.Terminal(), works(0.03))

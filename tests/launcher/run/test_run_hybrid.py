@@ -129,11 +129,11 @@ def test_a_plan_is_executed_for_the_module_that_it_was_made_for(
         ),
         (
             "--servers 4 --strategy-space pipeline --micro-batches 1",
-            "micro-batches: 1 is not at least 2",
+            "micro-batches: must be at least 2",
         ),
         (
             "--servers 4 --strategy-space pipeline --micro-batches 4,1",
-            "micro-batches: 1 is not at least 2",
+            "micro-batches: must be at least 2",
         ),
         (
             "--servers 4 --strategy-space full --model graph.json",

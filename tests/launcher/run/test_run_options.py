@@ -39,6 +39,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
     [
         ("script.py", "servers: missing; say how many, as --servers 4"),
         ("--servers 4 missing.py", "missing.py: no such script"),
+        ("missing.py --servers 4", "missing.py: no such script"),
+        ("script.py --servers 4", "--servers after script.py is passed to script.py"),
+        ("script.py --cluster=lab.yaml", "--cluster after script.py is passed to script.py"),
+        ("script.py --plan plan.json", "--plan after script.py is passed to script.py"),
+        ("", "required: SCRIPT (see"),
         ("--servers 4 --no-python missing", "missing: no such program"),
         (
             "--servers 4 --measure script.py",
@@ -55,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
             "--servers 4 --trace-memory 4 script.py",
             "--trace-memory: '4' is not a size above",
         ),
-        ("--servers 4 --alltoall often script.py", "argument --alltoall: invalid choice: 'often'"),
+        ("--servers 4 --alltoall often script.py", "--alltoall: invalid choice: 'often'"),
         (
             "--servers 4 --alltoall reconfigure script.py",
             "alltoall: reconfigure is not possible: there is no switch between the servers; use",
@@ -74,7 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ("--servers 4 --nproc-per-node gpu script.py", "nproc-per-node: gpu contradicts 4 servers"),
         (
             "--servers 4 --accelerators-per-server 0 script.py",
-            "accelerators-per-server: 0 is not at least 1",
+            "accelerators-per-server: must be at least 1",
         ),
         (
             "--nproc-per-node 5 --accelerators-per-server 2 script.py",
@@ -94,8 +99,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
             "nnodes: 2:4 needs the launcher's own rendezvous",
         ),
         (
-            "--nnodes 2:4 --max-restarts 1 --model vgg --strategy some.json script.py",
-            "nnodes: 2:4: the strategy of some.json is for 4 servers",
+            "--nnodes 2:4 --max-restarts 1 --model vgg --strategy plan.json script.py",
+            "nnodes: 2:4: the strategy of plan.json is for 4 servers",
         ),
         (
             "--nnodes 2:4 --max-restarts 1 --model vgg --strategy-space pipeline --stages 4 "
@@ -103,7 +108,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
             "stages: 4 does not divide 2 servers evenly",
         ),
         ("--servers 4 --max-restarts -1 script.py", "max-restarts: -1 is negative"),
-        ("--servers 4 --fabric token script.py", "argument --fabric: invalid choice: 'token'"),
+        ("--servers 4 --fabric token script.py", "--fabric: invalid choice: 'token'"),
         (
             "--servers 4 --fabric netns --master-port 29000 script.py",
             "master-port: 29000 was asked for, but on the netns fabric the ranks meet on its",
@@ -197,7 +202,7 @@ def test_a_plan_that_is_not_data_parallel_needs_the_module_that_it_is_for(
     assert main(["run", "--plan", "plan.json", "script.py"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("topoopt: error: plan.json: strategy: not data parallel, and how")
-    assert "script.py has no callable 'build_model'" in error
+    assert "script.py has no build_model()" in error
     assert error.count("\n") == 1
 
 

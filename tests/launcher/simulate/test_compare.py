@@ -40,6 +40,21 @@ def test_a_table_and_a_picture(
     assert drawn.count("<!-- no price -->") == 2, "sip-ml has neither a cost nor a value for it"
 
 
+def test_all_architectures_come_with_the_fastest_first_and_a_legend(
+    op_graph_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compare", str(op_graph_file), *CLUSTER, *QUICK]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for prices in ("TopoOpt prices", "HammingMesh prices", "tax", "strategy"):
+        assert any(line.startswith(f"{prices}: ") for line in lines)
+    assert main([*arguments, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["architectures"]
+    names = [line.split()[0] for line in lines if " Gb/s " in line]
+    order = sorted(rows, key=lambda row: row["iteration_s"])
+    assert names == [row["architecture"] for row in order]
+
+
 def test_a_slow_architecture_flattens_no_other_bar() -> None:
     assert BarChart("iteration (ms)", [0.3, 120.0, None]).is_logarithmic
     assert not BarChart("iteration (ms)", [0.3, 0.6]).is_logarithmic

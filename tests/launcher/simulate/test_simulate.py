@@ -202,7 +202,10 @@ def test_packets_choose_their_paths_by_the_rule_of_the_architecture(
         (["--flows", "{flows}", "--iterations", "2"], "--iterations: belongs to a PLAN"),
         (["missing.json"], "missing.json: cannot read this Plan"),
         (["--flows", "{flows}", "--until", "0"], "until: 0.0 is not above 0"),
-        (["--flows", "{flows}", "--trace", "/nowhere/t"], "/nowhere/t: cannot be written"),
+        (
+            ["--flows", "{flows}", "--trace", "/nowhere/t"],
+            "--trace: /nowhere/t: there is no such folder",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_code_2(

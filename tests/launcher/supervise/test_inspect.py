@@ -76,11 +76,11 @@ def test_the_dumps_of_a_failure_are_not_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["nowhere"], "RUN_DIR: nowhere: there is no such folder"),
+        (["nowhere"], "error: nowhere: there is no such folder"),
         (["."], "has no dumps of a flight recorder"),
         ([".", "--wait", "nan"], "wait: nan is no number of seconds"),
         ([".", "--wait", "-1"], "wait: -1 is no number of seconds"),
-        ([], "RUN_DIR: missing, and no job of yours runs on this machine"),
+        ([], "RUN_DIR is missing, and no job of yours runs on this machine"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -110,7 +110,7 @@ def test_a_job_that_does_not_run_is_one_line(
 ) -> None:
     assert main(["status", str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert "no rank of it runs; `topoopt inspect` looks at dumps" in error
+    assert "this job is not running; use `topoopt inspect` for its dumps" in error
     assert error.count("\n") == 1
 
 
@@ -148,4 +148,4 @@ def test_a_job_of_topoopt_run_is_shown_while_it_runs_and_goes_on(
         out, err = process.communicate(timeout=limit_s(LIMIT_S))
     assert process.returncode == 0, out + err
     assert main(["status", str(run), "--once"]) == 2
-    assert "no rank of it runs" in capsys.readouterr().err
+    assert "this job is not running" in capsys.readouterr().err

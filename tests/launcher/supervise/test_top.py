@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from rich.console import Console
 from support.backend.ranks import make_plan, wired
 from support.dumps import link, save_statuses, status
 from support.launcher import LIMIT_S
 from support.limits import limit_s
 
+from torch_topoopt.launcher import console
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.main import main
+from torch_topoopt.launcher.run import watch
 from torch_topoopt.launcher.supervise import top_view
 from torch_topoopt.launcher.supervise.live_page import LivePage
 from torch_topoopt.supervision.job_files import JobFolder
@@ -93,10 +96,40 @@ def test_steps_loss_and_links_are_drawn(tmp_path: Path, capsys: pytest.CaptureFi
     rows = [line for line in out.splitlines() if " -> " in line]
     assert len(rows) == 8
     assert rows[0].split()[:3] == ["2.1", "->", "3.0"] or rows[0].startswith("  2.1 ->")
-    assert rows[0].endswith("degraded")
+    assert rows[0].split()[3] == "degraded"
     assert "██░░░░░░░░░░░░░░░░░░ 10%" in rows[0]
     assert all("███████████████░░░░░ 75%" in row for row in rows[1:])
     assert "ranks 0, 1, 2, 3: no operation" in out
+
+
+def test_every_link_has_its_state_on_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        console,
+        "make_console",
+        lambda file: Console(file=file, width=80, force_terminal=True, color_system=None),
+    )
+    assert main(["top", str(a_running_job(tmp_path)), "--once"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines()[1:])) <= 80
+    states = [line.split()[3] for line in out.splitlines() if " -> " in line]
+    assert states.count("degraded") == 1
+    assert states.count("up") >= 7
+    assert out.count(" 75%") == 7
+
+
+def test_a_watched_job_without_ranks_prints_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = iter([True] * 9 + [False])
+    monkeypatch.setattr(watch._View, "_read", lambda view: next(reads))
+    monkeypatch.setattr(watch, "_LINE_S", 0.0)
+    view = watch._View(tmp_path, console.Terminal(), None)
+    view.start()
+    view.stop()
+    assert next(reads, None) is None
+    assert not capsys.readouterr().out
 
 
 def test_links_of_one_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +156,7 @@ def test_a_job_that_does_not_run_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["top", str(tmp_path)]) == 2
-    assert "no rank of it runs" in capsys.readouterr().err
+    assert "this job is not running; use `topoopt report`" in capsys.readouterr().err
     assert main(["top", "--serve-host", "lab1"]) == 2
     assert "'lab1' is not an IP address" in capsys.readouterr().err
 
@@ -209,6 +242,8 @@ def test_chromium_shows_the_job(tmp_path: Path) -> None:
     assert dom.count('<tr class="up">') == 7
     assert dom.count('<tr class="degraded">') == 1
     assert "8 links: 7 up, 1 degraded, 0 down" in dom
+    assert "ranks 0, 1, 2, 3: no operation" in dom
+    assert dom.index("<th>rate</th>") < dom.index("<th>of planned rate</th>")
 
 
 def test_top_serves_until_ctrl_c(

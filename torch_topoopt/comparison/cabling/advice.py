@@ -73,9 +73,9 @@ def cluster_for(servers: int, ports: int, gbps: float, accelerator: str = "cpu-c
     Raises ValueError for numbers that cannot be cabled.
     """
     if servers < 2:
-        raise ValueError(f"servers: {servers} is not at least 2")
+        raise ValueError(f"servers: must be at least 2 (got {servers})")
     if ports < 1:
-        raise ValueError(f"ports: {ports} is not at least 1")
+        raise ValueError(f"ports: must be at least 1 (got {ports})")
     if ports == 1 and servers > 2:
         raise ValueError(
             f"ports: 1 port of each server joins two of them, not {servers}; a ring needs 2, and "

@@ -25,7 +25,18 @@ tr { break-inside: avoid; }
   break-inside: avoid; overflow: hidden; }
 .label b { font-size: 15px; }
 .label span { display: block; font-size: 12px; }
-@media (max-width: 600px) { h1 { font-size: 20px; } th, td { font-size: 13px; padding: .3em; } }
+@media screen and (prefers-color-scheme: dark) {
+  :root { color-scheme: dark; }
+  body { color: #e6eaf0; background: #14181f; }
+  th, td { border-color: #2c3442; }
+  svg { filter: invert(.92) hue-rotate(180deg); } }
+@media screen and (max-width: 600px) {
+  h1 { font-size: 20px; }
+  thead { display: none; }
+  table, tbody, tr, th, td { display: block; border: 0; padding: .1em 0; }
+  tr { border-bottom: 1px solid #98a2b3; padding: .5em 0; }
+  td:first-child, td:first-child + th { display: inline-block; margin-right: .6em; }
+  td[data-name]::before { content: attr(data-name) ": "; color: #66707f; } }
 @media print { h2 { break-before: page; } body { margin: 0; } }"""
 
 
@@ -39,8 +50,12 @@ def page_of(title: str, facts: Sequence[str], svg: str, cables: Sequence[Labelle
     ]
     rows = [
         f"<tr><td>☐</td><th>{cable.label}</th>"
-        + "".join(f"<td>{escape(end.place)}</td><td>{end.address}</td>" for end in cable.ends)
-        + f"<td>{format_gbps(cable.gbps)}</td></tr>"
+        + "".join(
+            f'<td data-name="{name}">{escape(end.place)}</td>'
+            f'<td data-name="address">{end.address}</td>'
+            for name, end in zip(("one end", "other end"), cable.ends, strict=True)
+        )
+        + f'<td data-name="rate">{format_gbps(cable.gbps)}</td></tr>'
         for cable in cables
     ]
     return "\n".join(
@@ -54,8 +69,8 @@ def page_of(title: str, facts: Sequence[str], svg: str, cables: Sequence[Labelle
             svg,
             f"<h2>{counted(len(cables), 'cable')}</h2>",
             '<div class="scroll"><table>',
-            "<thead><tr><th>plugged</th><th>cable</th><th>one end</th><th>its address</th>"
-            "<th>other end</th><th>its address</th><th>rate</th></tr></thead><tbody>",
+            "<thead><tr><th>plugged</th><th>cable</th><th>one end</th><th>address</th>"
+            "<th>other end</th><th>address</th><th>rate</th></tr></thead><tbody>",
             *rows,
             "</tbody></table></div>",
             f"<h2>{counted(len(labels), 'label')}, one for each end</h2>",

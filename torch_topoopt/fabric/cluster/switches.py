@@ -126,13 +126,26 @@ class Switches:
                 changed.append(name)
         except BaseException as error:
             outcome = self.go_back({name: before[name] for name in changed}, timeout_s)
-            outcome += f"; all circuits from before are in {folder}" if folder is not None else ""
+            if folder is not None and not self._drop_needless(before, folder):
+                outcome += f"; all circuits from before are in {folder}"
             if isinstance(error, SwitchError):
                 error.args = (f"{error}{outcome}", *error.args[1:])
             elif outcome:
                 error.add_note(outcome.removeprefix("; "))
             raise
         return differences
+
+    def _drop_needless(self, before: Mapping[str, Snapshot], folder: Path) -> bool:
+        """Removes the snapshots in `folder` if the circuits are those of `before` again."""
+        try:
+            if self.snapshots() != before:
+                return False
+            for name in before:
+                _path(folder, name).unlink()
+            folder.rmdir()
+        except (OSError, SwitchError):  # unknown, so keep the way back
+            return False
+        return True
 
     def snapshots(self) -> dict[str, Snapshot]:
         """The circuits of this cluster on each switch, as they are; changes nothing."""

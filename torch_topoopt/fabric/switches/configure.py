@@ -146,4 +146,6 @@ def _roll_back(
     except Exception as error:
         kept = f"; the circuits from before are in {snapshot}" if snapshot is not None else ""
         return f"going back failed too ({error}){kept}"
+    if not difference:
+        return "its circuits are those from before"
     return "the circuits from before are restored"

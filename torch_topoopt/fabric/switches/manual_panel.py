@@ -192,14 +192,14 @@ class ManualPanel:
             yield
         except PersonLeft as error:
             self._left = True
-            raise PersonLeft(f"{error}; nothing was undone; {self._belief()}") from None
+            raise PersonLeft(f"{error}; {_moved(number)}; {self._belief()}") from None
         except Exception:
             raise
         except BaseException:  # Ctrl-C and the like
             self._left = True
             self._person.show(
-                f"\n{self.name}: stopped at move {number} of {len(sheet.moves)}; nothing was "
-                f"undone; {self._belief()}"
+                f"\n{self.name}: stopped at move {number} of {len(sheet.moves)}; {_moved(number)}; "
+                f"{self._belief()}"
             )
             raise
 
@@ -241,6 +241,11 @@ class ManualPanel:
             yield
         finally:
             os.close(handle)
+
+
+def _moved(number: int) -> str:
+    """What happened before move `number`, at which a person left."""
+    return "no cable was moved" if number == 1 else "the moves before it are not undone"
 
 
 def from_entry(entry: SwitchEntry) -> ManualPanel:

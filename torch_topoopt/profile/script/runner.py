@@ -99,7 +99,9 @@ def trace_script(
     """
     chosen = _ranks(ranks, world.size)
     if iterations < 2:
-        raise ValueError(f"iterations: {iterations} is not at least 2: the first one also sets up")
+        raise ValueError(
+            f"iterations: must be at least 2 (got {iterations}), as the first one also sets up"
+        )
     if not time_limit_s > 0:
         raise ValueError(f"time_limit_s: {time_limit_s} is not above 0")
     if not script.module and not Path(script.name).is_file():
@@ -138,7 +140,7 @@ def _trace(
 
 def _ranks(ranks: Sequence[int] | None, world_size: int) -> list[int]:
     if world_size < 2:
-        raise ValueError(f"world_size: {world_size} is not at least 2")
+        raise ValueError(f"world_size: must be at least 2 (got {world_size})")
     if ranks is None:
         return list(range(world_size)) if world_size <= ALL_RANKS_UP_TO else [0]
     for rank in ranks:

@@ -1,0 +1,137 @@
+"""Tables on narrow terminals: no text is cut, and rows keep their names."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from support.dumps import collective, dump, save
+
+from torch_topoopt.launcher import console
+from torch_topoopt.launcher.fitted_table import FittedTable
+from torch_topoopt.launcher.main import main
+from torch_topoopt.supervision.job_files import JobFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import IO
+
+    from rich.console import RenderableType
+
+WIDTHS = (80, 60)
+HEADINGS = st.text("abcdefgh", min_size=1, max_size=12)
+WORDS = st.text("abcdefghij0123456789.", min_size=1, max_size=20)
+CELLS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
+
+
+def drawn(table: RenderableType, width: int, *, terminal: bool = True) -> list[str]:
+    file = io.StringIO()
+    of = Console(file=file, width=width, force_terminal=terminal, color_system=None)
+    of.print(table, crop=False)
+    return file.getvalue().splitlines()
+
+
+def check(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    """Every word of the table is there, and every row has its name at the start of a line."""
+    lines = drawn(FittedTable("", columns, rows), width)
+    assert max(map(len, lines)) <= width
+    lines = [line.replace(f" {columns[0]}: ", f" {columns[0]} ") for line in lines]
+    words = set(" ".join(lines).split())
+    for row in (columns, *rows):
+        missing = {word for cell in row for word in cell.split()} - words
+        assert not {word for word in missing if len(word) < width // 2}
+    starts = [line.strip() for line in lines]
+    starts += [line.removeprefix(f"{columns[0]} ") for line in starts]  # of a list
+    for name, *_ in rows:
+        assert len(name) > width // 2 or any(line.startswith(name) for line in starts), name
+
+
+@given(
+    st.integers(2, 9).flatmap(
+        lambda count: st.tuples(
+            st.lists(HEADINGS, min_size=count, max_size=count),
+            st.lists(st.lists(CELLS, min_size=count, max_size=count), min_size=1),
+        )
+    ),
+    st.integers(40, 120),
+)
+def test_no_word_is_cut_on_a_terminal_of_any_width(
+    table: tuple[list[str], list[list[str]]], width: int
+) -> None:
+    columns, rows = table
+    check(columns, rows, width)
+
+
+def test_the_first_column_is_never_folded_and_figures_stay_whole() -> None:
+    rows = [("AllReduce 64 MB", *["15.4 ms"] * 4), ("all-to-all 64 MB", *["10.2 ms"] * 4)]
+    columns = ("", *(f"{count} ports, cabled (this)" for count in range(4)))
+    lines = drawn(FittedTable("", columns, rows), 60)
+    names = [line.strip().split("  ")[0] for line in lines if "ms" in line]
+    assert names == ["AllReduce 64 MB", "all-to-all 64 MB"]
+    assert all(line.count(" ms") == 4 for line in lines if "ms" in line)
+
+
+def test_columns_go_below_each_other_with_the_names_of_the_rows() -> None:
+    rows = [(f"architecture {i}", *[f"{i}{j}" * 6 for j in range(6)]) for i in range(3)]
+    lines = drawn(FittedTable("", ("architecture", *"abcdef"), rows), 60)
+    assert sum("architecture 1" in line for line in lines) == 2
+
+
+def test_a_row_is_one_line_where_the_output_is_no_terminal() -> None:
+    rows = [("rank 0", "one operation of many words " * 10, "train.py:7 in step")]
+    lines = drawn(FittedTable("", ("rank", "operation", "at"), rows), 80, terminal=False)
+    (line,) = (line for line in lines if "rank 0" in line)
+    assert "train.py:7 in step" in line
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "advise --servers 4 --ports 2 --speed 25Gbps",
+        "advise --servers 16 --ports 4 --speed 25Gbps",
+        "alltoall --servers 8 --degree 1 --bandwidth 800Gbps",
+        "allocate --boards 4x4 --jobs jobs.json",
+        "compare gpt:tiny --servers 4 --evaluations 20 --rounds 1",
+        "diff a.json b.json",
+        "inspect dumps",
+        "plan gpt:tiny --servers 4 --evaluations 20 --rounds 2 -o c.json --failures",
+        "profile gpt:tiny",
+        "topology --servers 8 --degree 4 --failures",
+    ],
+)
+def test_the_tables_of_a_verb_fit_a_terminal(
+    arguments: str,
+    width: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "diff" in arguments:
+        for name, degree in (("a", 2), ("b", 3)):
+            plan = f"plan gpt:tiny --servers 4 --evaluations 20 --degree {degree} -o {name}.json"
+            assert main(plan.split()) == 0
+    Path("jobs.json").write_text('[{"name": "first", "boards": 4}]')
+    save(JobFolder(tmp_path / "dumps").dumps(0), dump(0, [collective(1)]), dump(1, []))
+    shown: list[FittedTable] = []
+    show = console.Terminal.show
+
+    def keep(terminal: console.Terminal, part: RenderableType) -> None:
+        if isinstance(part, FittedTable):
+            shown.append(part)
+        show(terminal, part)
+
+    def narrow(file: IO[str]) -> Console:
+        return Console(file=file, width=width, force_terminal=True, color_system=None)
+
+    monkeypatch.setattr(console.Terminal, "show", keep)
+    monkeypatch.setattr(console, "make_console", narrow)
+    assert main(arguments.split()) == 0
+    assert shown
+    for table in shown:
+        check(table.columns, [[str(cell) for cell in row] for row in table.rows], width)
