@@ -179,7 +179,7 @@ def test_a_run_folder_with_a_name_that_no_file_system_takes(tmp_path: Path) -> N
         ),
         ("run --servers 4 nowhere.py", "nowhere.py: no such script"),
         ("run --servers 4 broken.py", "broken.py, line 1: '(' was never closed"),
-        ("run --servers 4 --degree x train.py", "argument --degree: invalid int value: 'x'"),
+        ("run --servers 4 --degree x train.py", "--degree: invalid int value: 'x'"),
         ("run --servers 4 --degree 5 train.py", "degree: 5 ports per server cannot reach 3 other"),
         ("run --encrypt train.py", "servers: missing"),
         ("run --servers 4", "required: SCRIPT"),
