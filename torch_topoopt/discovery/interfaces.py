@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.discovery.hardware import physical_port
+from torch_topoopt.discovery.hardware import is_device, physical_port
 from torch_topoopt.fabric.addresses import is_link_local
 from torch_topoopt.fabric.driver import FabricError
 
@@ -48,7 +48,8 @@ class Interface:
     """An interface that can carry traffic. `gbps` is None where the kernel does not know it.
 
     `physical_port`: equal for the functions of one port of one card (hardware.py), which share its
-    rate; None where it is not known.
+    rate; None where it is not known. `is_card`: a network card with a cable says `gbps`; what
+    virtual and wireless interfaces say is not their rate.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Interface:
     wireless: bool
     loopback: bool
     physical_port: str | None = None
+    is_card: bool = False
 
     def shares_subnet(self, other: Interface) -> bool:
         """Whether they may be on one cable, by their addresses."""
@@ -90,8 +92,9 @@ def list_interfaces(*, every_address: bool = False) -> list[Interface]:
             wireless = _is_wireless(control, index, name)
             loopback = is_loopback(control, name)
             port = physical_port(name)
+            card = gbps is not None and not wireless and is_device(name)
             interfaces += [
-                Interface(name, *address, gbps, wireless, loopback, port)
+                Interface(name, *address, gbps, wireless, loopback, port, card)
                 for address in addresses[index]
             ]
     return interfaces
@@ -110,6 +113,11 @@ def _link_local(numbered: set[int], *, every: bool) -> Iterator[tuple[int, tuple
         if every or index not in seen:  # one is enough
             seen.add(index)
             yield index, (f"{address}%{names[index]}", prefix_length)
+
+
+def names_interfaces(wanted: str) -> bool:
+    """Whether such a list names the interfaces to use, and not those to leave out."""
+    return bool(wanted) and not wanted.startswith("^")
 
 
 def select(interfaces: list[Interface], wanted: str) -> tuple[list[Interface], list[str]]:
