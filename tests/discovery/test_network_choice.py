@@ -173,7 +173,7 @@ def test_measured_rates_are_of_interfaces_and_alike_ones_are_equal() -> None:
         gbps = 0.1 * noise[number % 3]
         if probe.source_address.startswith("10.0.0."):
             gbps = 0.001 if 3 in (probe.source, probe.target) else 0.01 * noise[number % 3]
-        flows.append(Flow(probe, gbps, 30e-6))
+        flows.append(Flow(probe, gbps, 30e-6, limited_by_link=True))
     found = {of.port: of.gbps for of in measured_ports(servers, reached, flows)}
     cables = {gbps for (_, name), gbps in found.items() if name != SWITCH}
     assert len(cables) == 1
@@ -185,10 +185,11 @@ def test_measured_rates_are_of_interfaces_and_alike_ones_are_equal() -> None:
 def test_a_flood_that_no_link_limits_leaves_the_rate_as_it_is() -> None:
     servers = shaped("line", 0.1, is_card=False)
     reached = answer(servers)
-    flows = [Flow(probe, 7.0, 30e-6) for probe in floods_to_send(servers, reached)]
-    measured = measured_ports(servers, reached, flows)
-    assert {of.gbps for of in measured} == {None}
-    assert with_rates(servers, measured) == servers
+    for gbps, limited in ((7.0, True), (0.02, False)):
+        flows = [Flow(p, gbps, 30e-6, limited) for p in floods_to_send(servers, reached)]
+        measured = measured_ports(servers, reached, flows)
+        assert {of.gbps for of in measured} == {None}
+        assert with_rates(servers, measured) == servers
 
 
 def test_measured_rates_are_kept_for_the_same_interfaces(

@@ -20,16 +20,25 @@ from torch_topoopt.plan import BYTES_PER_GBPS
 
 _PIECE = bytes(1 << 18)
 _ABORT = struct.pack("ii", 1, 0)  # struct linger: what is not sent yet is dropped on close
-_MIN_RTT, _MIN_RTT_AT = struct.Struct("=I"), 148  # us; tcpi_min_rtt of <linux/tcp.h>
+# Fields of struct tcp_info (<linux/tcp.h>), in us: tcpi_min_rtt; and of the time in which something
+# was sent and not acknowledged, all of it and the parts that either end's buffers have limited.
+_MIN_RTT, _MIN_RTT_AT = struct.Struct("=I"), 148
+_BUSY, _BUSY_AT = struct.Struct("=3Q"), 168
+# Where processors limit, all that is sent is acknowledged at times.
+_ALWAYS_BUSY = 0.9
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What a flood along `probe` carried, and the least round trip between the two kernels."""
+    """What a flood along `probe` carried, and the least round trip between the two kernels.
+
+    `limited_by_link`: bytes waited for the network all the time, not for processors.
+    """
 
     probe: Probe
     gbps: float
     round_trip_s: float
+    limited_by_link: bool
 
 
 def send_floods(probes: list[Probe], job: str) -> list[Flow]:
@@ -77,4 +86,6 @@ def _answer(connection: socket.socket, probe: Probe) -> Flow:
     (bytes_per_s,) = RESULT.unpack(connection.recv(RESULT.size))
     information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     (round_trip_us,) = _MIN_RTT.unpack_from(information, _MIN_RTT_AT)
-    return Flow(probe, bytes_per_s / BYTES_PER_GBPS, round_trip_us * 1e-6)
+    busy_us, *by_buffers_us = _BUSY.unpack_from(information, _BUSY_AT)
+    limited = busy_us - sum(by_buffers_us) > _ALWAYS_BUSY * FLOOD_S * 1e6
+    return Flow(probe, bytes_per_s / BYTES_PER_GBPS, round_trip_us * 1e-6, limited)

@@ -42,7 +42,7 @@ _ALPHA_S, _HOP_S = 25e-6, 15e-6
 _ALIKE = 1.5  # times: cables of one kind, as measurements repeat
 _AS_GOOD = 1.05  # times: what costs no more than that is decided by simplicity
 _MOST_KINDS = 5  # of networks, of which all subsets are priced
-# a faster flood is limited by the processors as likely as by its link
+# one connection may carry no more than that, however fast its link is
 _MEASURABLE_GBPS = 1.0
 
 
@@ -158,17 +158,19 @@ def measured_ports(
     for flow in flows:
         for port in reach.ends(flow.probe):
             of_port[port].append(flow)
-    gbps: dict[Port, float] = {}
+    rates: dict[Port, float] = {}
     for network in reach.networks:
         judge = min if len(network) == 2 else max
         for port in network & of_port.keys():
-            gbps[port] = judge(flow.gbps for flow in of_port[port])
-    rates = _alike({port: rate for port, rate in gbps.items() if 0 < rate < _MEASURABLE_GBPS})
+            flow = judge(of_port[port], key=lambda flow: flow.gbps)
+            if flow.limited_by_link and 0 < flow.gbps < _MEASURABLE_GBPS:
+                rates[port] = flow.gbps
+    rates = _alike(rates)
     return [
         MeasuredPort(
             *port, rates.get(port), _two_digits(min(f.round_trip_s for f in of_port[port]) / 2)
         )
-        for port in sorted(gbps)
+        for port in sorted(of_port)
     ]
 
 
