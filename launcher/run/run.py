@@ -124,6 +124,7 @@ def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
             **asdict(iterations),
             start_up_s=job.start_up_s,
             other_processors=job.other_processors,
+            not_compared=job.why_not_compared(plan, iterations),
         )
     rank_work.write(job.metrics, job.works)
     code = SCRIPT_FAILED if failures else OK

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.discovery.kept_rates import MeasuredPort
 from torch_topoopt.discovery.network import plan_network
+from torch_topoopt.discovery.rates import ALIKE, MEASURABLE_GBPS, alike, two_digits
 from torch_topoopt.discovery.reach import components
 from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.plan.units import format_gbps, format_seconds
@@ -39,11 +40,8 @@ _SMALL_BYTES, _LARGE_BYTES = 16, 8 << 20
 _OPERATIONS = ("all_reduce of 8 MiB", "all_reduce of 16 bytes", "all_to_all of 8 MiB")
 # of a message and of a link, as csrc/plan/cost_model.h has them before anything is measured
 _ALPHA_S, _HOP_S = 25e-6, 15e-6
-_ALIKE = 1.5  # times: cables of one kind, as measurements repeat
 _AS_GOOD = 1.05  # times: what costs no more than that is decided by simplicity
 _MOST_KINDS = 5  # of networks, of which all subsets are priced
-# one connection may carry no more than that, however fast its link is
-_MEASURABLE_GBPS = 1.0
 
 
 @dataclass(frozen=True)
@@ -163,30 +161,15 @@ def measured_ports(
         judge = min if len(network) == 2 else max
         for port in network & of_port.keys():
             flow = judge(of_port[port], key=lambda flow: flow.gbps)
-            if flow.limited_by_link and 0 < flow.gbps < _MEASURABLE_GBPS:
+            if flow.limited_by_link and 0 < flow.gbps < MEASURABLE_GBPS:
                 rates[port] = flow.gbps
-    rates = _alike(rates)
+    rates = alike(rates)
     return [
         MeasuredPort(
-            *port, rates.get(port), _two_digits(min(f.round_trip_s for f in of_port[port]) / 2)
+            *port, rates.get(port), two_digits(min(f.round_trip_s for f in of_port[port]) / 2)
         )
         for port in sorted(of_port)
     ]
-
-
-def _alike(rates: Mapping[Port, float]) -> dict[Port, float]:
-    """Rates that differ by no more than measurements do are one: rings then share evenly."""
-    found: dict[Port, float] = {}
-    ports = sorted(rates, key=lambda port: (-rates[port], port))
-    while ports:
-        kind = [port for port in ports if rates[port] * _ALIKE >= rates[ports[0]]]
-        found |= dict.fromkeys(kind, _two_digits(median(rates[port] for port in kind)))
-        ports = ports[len(kind) :]
-    return found
-
-
-def _two_digits(value: float) -> float:
-    return float(f"{value:.2g}")
 
 
 def with_rates(servers: Sequence[Server], measured: Iterable[MeasuredPort]) -> list[Server]:
@@ -258,24 +241,24 @@ def _kinds(reach: _Reach) -> list[_Kind]:
             cables.append((gbps, network))
         else:
             kinds.append(_Kind(network, gbps, shared=True))
-    alike: list[tuple[float, frozenset[Port]]] = []
+    kind: list[tuple[float, frozenset[Port]]] = []
     for gbps, cable in sorted(cables, key=lambda one: -one[0]):
-        if alike and gbps * _ALIKE < alike[0][0]:
-            kinds.append(_of_cables(alike))
-            alike = []
-        alike.append((gbps, cable))
-    if alike:
-        kinds.append(_of_cables(alike))
-    return sorted(kinds, key=lambda kind: (-kind.gbps, kind.shared))
+        if kind and gbps * ALIKE < kind[0][0]:
+            kinds.append(_of_cables(kind))
+            kind = []
+        kind.append((gbps, cable))
+    if kind:
+        kinds.append(_of_cables(kind))
+    return sorted(kinds, key=lambda one: (-one.gbps, one.shared))
 
 
 def _typical(reach: _Reach, network: frozenset[Port]) -> float:
     return median(map(reach.rate, network))
 
 
-def _of_cables(alike: list[tuple[float, frozenset[Port]]]) -> _Kind:
-    ports = frozenset[Port]().union(*(cable for _, cable in alike))
-    return _Kind(ports, alike[-1][0], shared=False)
+def _of_cables(kind: list[tuple[float, frozenset[Port]]]) -> _Kind:
+    ports = frozenset[Port]().union(*(cable for _, cable in kind))
+    return _Kind(ports, kind[-1][0], shared=False)
 
 
 def _sets(
