@@ -11,8 +11,8 @@ variable set, `cables`, `management` and `both` name interfaces in TOPOOPT_INTER
 starts all four once, one after the other.
 
 A cell is the median all_reduce over rounds, of 16 bytes in microseconds and of 8 MiB in
-milliseconds. `of best` is `chosen` over the best choice made by hand for that size, and `used` are
-the interfaces that `chosen` uses.
+milliseconds; `--small` leaves out the latter, which take most of the time. `of best` is `chosen`
+over the best choice made by hand for that size, and `used` are the interfaces that `chosen` uses.
 """
 
 from __future__ import annotations
@@ -54,19 +54,22 @@ SHAPES = {
 # TOPOOPT_INTERFACES of each choice
 CHOICES = {"chosen": "", "cables": "^manage", "management": "manage", "both": "cable,manage"}
 _SMALL_BYTES, _LARGE_BYTES = 16, 8 << 20
-_SMALL_CALLS, _LARGE_CALLS = 300, 5
-_LARGE_S = 3.0  # no further large call once they have taken so long
+_CALLS = {_SMALL_BYTES: 1000, _LARGE_BYTES: 5}
+_UNITS = {_SMALL_BYTES: 1e6, _LARGE_BYTES: 1e3}
+_LARGE_S = 3.0  # of all large calls, or one
 _MTU = 1500
 _STORE_PORT = 29500
 _LIMIT_S = 300.0
 
 
+Outcome = tuple[dict[int, float], list[str]]  # seconds by size, interfaces in use
+
+
 @dataclass
 class Times:
-    """Seconds of an all_reduce, one of each size per round, and the interfaces in use."""
+    """Seconds of an all_reduce, by its size in bytes, once per round, and the interfaces in use."""
 
-    small_s: list[float] = field(default_factory=list)
-    large_s: list[float] = field(default_factory=list)
+    seconds: dict[int, list[float]] = field(default_factory=dict)
     used: list[str] = field(default_factory=list)
 
 
@@ -148,11 +151,11 @@ def _wait_for_carrier(namespace: str) -> None:
 
 
 def run_once(
-    names: list[str], interfaces: str, folder: str, *, verbose: bool
-) -> tuple[float, float, list[str]]:
-    """Seconds of a small and of a large all_reduce, and the interfaces that the job uses."""
+    names: list[str], interfaces: str, folder: str, sizes: tuple[int, ...], *, verbose: bool
+) -> Outcome:
+    """The seconds of an all_reduce of each size, and the interfaces that the job uses."""
 
-    def run(rank: int) -> tuple[float, float, list[str]]:
+    def run(rank: int) -> Outcome:
         os.environ.update(
             RANK=str(rank),
             WORLD_SIZE=str(len(names)),
@@ -165,23 +168,23 @@ def run_once(
         if interfaces:
             os.environ["TOPOOPT_INTERFACES"] = interfaces
         enter_namespace("1:" + path_of(names[0]).removesuffix("0"))
-        return _run_rank(verbose=verbose)
+        return _run_rank(sizes, verbose=verbose)
 
     outcomes = call_in_processes(len(names), run, limit_s=_LIMIT_S)
     return outcomes[0]
 
 
-def _run_rank(*, verbose: bool) -> tuple[float, float, list[str]]:
+def _run_rank(sizes: tuple[int, ...], *, verbose: bool) -> Outcome:
     torch.set_num_threads(1)
     with open(os.devnull, "w") as nowhere:
         quiet = contextlib.nullcontext() if verbose else contextlib.redirect_stderr(nowhere)
         with quiet:
             dist.init_process_group("topoopt")
     used = sorted({port.interface or "" for port in backend.jobs[-1].wiring.ports})
-    times = (_median_s(_SMALL_BYTES, _SMALL_CALLS), _median_s(_LARGE_BYTES, _LARGE_CALLS))
+    times = {size: _median_s(size, _CALLS[size]) for size in sizes}
     dist.barrier()
     dist.destroy_process_group()
-    return *times, used
+    return times, used
 
 
 def _median_s(size_bytes: int, calls: int) -> float:
@@ -199,7 +202,7 @@ def _median_s(size_bytes: int, calls: int) -> float:
     return statistics.median(seconds)
 
 
-def measure(case: Case, rounds: int, *, verbose: bool) -> dict[str, Times]:
+def measure(case: Case, sizes: tuple[int, ...], rounds: int, *, verbose: bool) -> dict[str, Times]:
     """The times of each choice, which take turns."""
     found = {name: Times() for name in CHOICES}
     with (
@@ -208,19 +211,19 @@ def measure(case: Case, rounds: int, *, verbose: bool) -> dict[str, Times]:
     ):
         for _ in range(rounds):
             for name, interfaces in CHOICES.items():
-                small_s, large_s, used = run_once(names, interfaces, folder, verbose=verbose)
-                found[name].small_s.append(small_s)
-                found[name].large_s.append(large_s)
+                times, used = run_once(names, interfaces, folder, sizes, verbose=verbose)
+                for size, seconds in times.items():
+                    found[name].seconds.setdefault(size, []).append(seconds)
                 found[name].used = used
     return found
 
 
 def _line(case: Case, found: dict[str, Times]) -> str:
     cells = [f"{case.shape:<9} {case.management_times:>5g}"]
-    for unit, size in ((1e6, "small_s"), (1e3, "large_s")):
-        median = {name: statistics.median(getattr(found[name], size)) for name in CHOICES}
+    for size in found["chosen"].seconds:
+        median = {name: statistics.median(of.seconds[size]) for name, of in found.items()}
         best = min(seconds for name, seconds in median.items() if name != "chosen")
-        cells += [f"{median[name] * unit:>10.0f}" for name in CHOICES]
+        cells += [f"{median[name] * _UNITS[size]:>10.0f}" for name in CHOICES]
         cells.append(f"{median['chosen'] / best:>7.2f}")
     return " ".join([*cells, ",".join(found["chosen"].used)])
 
@@ -229,12 +232,13 @@ def benchmark(options: argparse.Namespace) -> None:
     """Prints the table, a line when its case is done."""
     require()
     header = " ".join(f"{name:>10}" for name in CHOICES) + " of best"
-    print(f"{'shape':<9} times {header} {header} used", flush=True)
+    sizes = (_SMALL_BYTES,) if options.small else (_SMALL_BYTES, _LARGE_BYTES)
+    print(f"{'shape':<9} times {' '.join([header] * len(sizes))} used", flush=True)
     rows: list[dict[str, Any]] = []
     for shape in options.shapes:
         for times in options.times:
             case = Case(shape, times, options.bandwidth)
-            found = measure(case, options.rounds, verbose=options.verbose)
+            found = measure(case, sizes, options.rounds, verbose=options.verbose)
             print(_line(case, found), flush=True)
             rows.append(asdict(case) | {name: asdict(of) for name, of in found.items()})
             if options.json:
@@ -263,6 +267,7 @@ def main() -> int:
         help="of the faster kind of network (default: %(default)s)",
     )
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--small", action="store_true", help="only all_reduces of 16 bytes")
     parser.add_argument("--verbose", action="store_true", help="also the line of each job")
     parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
     options = parser.parse_args()

@@ -10,7 +10,7 @@ from support.limits import limit_s
 from support.thread_meeting import Board, ThreadMeeting
 
 from torch_topoopt.discovery.cable_rates import CableRate, judged, measured_cables, with_rates
-from torch_topoopt.discovery.floods import Flow
+from torch_topoopt.discovery.floods import FloodRate
 from torch_topoopt.discovery.probe import Probe
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
@@ -39,12 +39,12 @@ def ring(gbps: float | None = 10.0, *, network: str = "10.201") -> ClusterFile:
     return ClusterFile(1, "lab", servers, tuple(cables)).validate()
 
 
-def flow(file: ClusterFile, near: str, far: str, gbps: float, *, limited: bool = True) -> Flow:
+def flow(file: ClusterFile, near: str, far: str, gbps: float, *, limited: bool = True) -> FloodRate:
     (source, own), (target, other) = file.ports[near], file.ports[far]
-    return Flow(Probe(source, own.ip, target, other.ip, 1), gbps, 1e-5, limited)
+    return FloodRate(Probe(source, own.ip, target, other.ip, 1), gbps, 1e-5, limited)
 
 
-def both_ways(file: ClusterFile, cable: int, *gbps: float, limited: bool = True) -> list[Flow]:
+def both_ways(file: ClusterFile, cable: int, *gbps: float, limited: bool = True) -> list[FloodRate]:
     a, b = file.cables[cable]
     return [
         flow(file, *ends, rate, limited=limited)

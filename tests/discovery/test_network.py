@@ -11,7 +11,7 @@ from support.discovered_servers import answer, make_servers
 from torch_topoopt.discovery.choice import describe_choice
 from torch_topoopt.discovery.interfaces import Interface
 from torch_topoopt.discovery.network import plan_network
-from torch_topoopt.discovery.network_choice import Choice
+from torch_topoopt.discovery.network_choice import NetworkChoice
 from torch_topoopt.discovery.reach import (
     Server,
     components,
@@ -119,7 +119,7 @@ def test_without_a_cycle_of_cables_the_ring_is_a_short_walk_with_relays(
     routes = plan.network.routes_by_pair()
     steps = [routes[hop][0].servers for hop in zip(ring, ring[1:] + ring[:1], strict=True)]
     assert sum(len(step) - 1 for step in steps) == hops
-    assert "ring through relays node" in describe_choice(servers, Choice(plan, wiring))
+    assert "ring through relays node" in describe_choice(servers, NetworkChoice(plan, wiring))
 
 
 def test_wireless_is_slow_at_any_claimed_rate() -> None:

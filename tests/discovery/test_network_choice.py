@@ -10,11 +10,11 @@ from support.discovered_servers import SWITCH, answer, make_servers
 
 from torch_topoopt.discovery import kept_rates
 from torch_topoopt.discovery.choice import describe_choice
-from torch_topoopt.discovery.floods import Flow
+from torch_topoopt.discovery.floods import FloodRate
 from torch_topoopt.discovery.interfaces import Interface
 from torch_topoopt.discovery.kept_rates import MeasuredPort
 from torch_topoopt.discovery.network_choice import (
-    Choice,
+    NetworkChoice,
     choose_networks,
     floods_to_send,
     measured_ports,
@@ -42,7 +42,7 @@ def shaped(shape: str, switch_gbps: float, *, is_card: bool = True) -> list[Serv
     return make_servers(hosts, cables, switch_gbps=switch_gbps, is_card=is_card)
 
 
-def pairs_over(choice: Choice, interfaces: Iterable[str]) -> set[tuple[int, int]]:
+def pairs_over(choice: NetworkChoice, interfaces: Iterable[str]) -> set[tuple[int, int]]:
     """The pairs of servers with a connection over one of those."""
     ports = choice.wiring.by_port()
     return {
@@ -53,7 +53,7 @@ def pairs_over(choice: Choice, interfaces: Iterable[str]) -> set[tuple[int, int]
     }
 
 
-def cables_and_switch(choice: Choice) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+def cables_and_switch(choice: NetworkChoice) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
     names = {port.interface for port in choice.wiring.ports}
     return pairs_over(choice, names - {SWITCH}), pairs_over(choice, {SWITCH})
 
@@ -173,7 +173,7 @@ def test_measured_rates_are_of_interfaces_and_alike_ones_are_equal() -> None:
         gbps = 0.1 * noise[number % 3]
         if probe.source_address.startswith("10.0.0."):
             gbps = 0.001 if 3 in (probe.source, probe.target) else 0.01 * noise[number % 3]
-        flows.append(Flow(probe, gbps, 30e-6, limited_by_link=True))
+        flows.append(FloodRate(probe, gbps, 30e-6, limited_by_link=True))
     found = {of.port: of.gbps for of in measured_ports(servers, reached, flows)}
     cables = {gbps for (_, name), gbps in found.items() if name != SWITCH}
     assert len(cables) == 1
@@ -186,7 +186,7 @@ def test_a_flood_that_no_link_limits_leaves_the_rate_as_it_is() -> None:
     servers = shaped("line", 0.1, is_card=False)
     reached = answer(servers)
     for gbps, limited in ((7.0, True), (0.02, False)):
-        flows = [Flow(p, gbps, 30e-6, limited) for p in floods_to_send(servers, reached)]
+        flows = [FloodRate(p, gbps, 30e-6, limited) for p in floods_to_send(servers, reached)]
         measured = measured_ports(servers, reached, flows)
         assert {of.gbps for of in measured} == {None}
         assert with_rates(servers, measured) == servers

@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.discovery.floods import Flow, send_floods
+from torch_topoopt.discovery.floods import FloodRate, send_floods
 from torch_topoopt.discovery.probe import Probe, Responder
 from torch_topoopt.discovery.rates import MEASURABLE_GBPS, alike
 from torch_topoopt.fabric.cluster.static_plan import stated_rates
@@ -66,7 +66,9 @@ def measured_cables(file: ClusterFile, server: int, meeting: Meeting) -> tuple[C
         with failure_broadcast(meeting, "rates of cables"):
             texts = meeting.collect("flows", range(len(file.servers)), deadline)
             listed = [one for _, text in sorted(texts.items()) for one in json.loads(text)]
-            found = judged(file, [Flow(**one | {"probe": Probe(**one["probe"])}) for one in listed])
+            found = judged(
+                file, [FloodRate(**one | {"probe": Probe(**one["probe"])}) for one in listed]
+            )
             _keep(path, found)
             broadcast(meeting, "rates of cables", [asdict(rate) for rate in found])
     rates = receive(meeting, "rates of cables", deadline)
@@ -89,9 +91,9 @@ def with_rates(file: ClusterFile, rates: Sequence[CableRate]) -> ClusterFile:
     return replace(file, servers=servers).validate()
 
 
-def judged(file: ClusterFile, flows: Sequence[Flow]) -> tuple[CableRate, ...]:
+def judged(file: ClusterFile, flows: Sequence[FloodRate]) -> tuple[CableRate, ...]:
     """What floods say of the cables: the slower of the two directions counts."""
-    of_cable: dict[int, list[Flow]] = {}
+    of_cable: dict[int, list[FloodRate]] = {}
     numbers = {
         (file.ports[end][0], file.ports[end][1].ip): number
         for number, cable in enumerate(file.cables)
@@ -114,7 +116,7 @@ def judged(file: ClusterFile, flows: Sequence[Flow]) -> tuple[CableRate, ...]:
     return tuple(CableRate(cable, found.get(n)) for n, cable in enumerate(file.cables))
 
 
-def _flood(file: ClusterFile, server: int, meeting: Meeting, deadline: float) -> list[Flow]:
+def _flood(file: ClusterFile, server: int, meeting: Meeting, deadline: float) -> list[FloodRate]:
     """Floods from the ports of this host, while it counts those of the others."""
     with contextlib.ExitStack() as stack:
         listeners: dict[str, socket.socket] = {}

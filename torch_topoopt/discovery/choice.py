@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch_topoopt.discovery.network_choice import Choice
+    from torch_topoopt.discovery.network_choice import NetworkChoice
     from torch_topoopt.discovery.reach import Server
     from torch_topoopt.plan import Plan, Ring
 
 
-def describe_choice(servers: list[Server], choice: Choice) -> str:
+def describe_choice(servers: list[Server], choice: NetworkChoice) -> str:
     """Servers, ranks, shared memory or TCP, interfaces, ring, and why these networks."""
     plan = choice.plan
     counts = sorted({len(server.ranks) for server in servers})

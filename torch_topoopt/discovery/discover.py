@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.discovery import kept_rates
 from torch_topoopt.discovery.choice import describe_choice
-from torch_topoopt.discovery.floods import Flow, send_floods
+from torch_topoopt.discovery.floods import FloodRate, send_floods
 from torch_topoopt.discovery.host import Announcement
 from torch_topoopt.discovery.interfaces import INTERFACES_VARIABLE
 from torch_topoopt.discovery.network import plan_network
 from torch_topoopt.discovery.network_choice import (
-    Choice,
+    NetworkChoice,
     choose_networks,
     floods_to_send,
     measured_ports,
@@ -172,9 +172,8 @@ def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
     message: dict[str, Any] = {"server_of": server_of, "one_machine": one_machine, "job": job}
     if len(layout.leaders) == 1:
         alone = Server(hosts[0].name, hosts[0].machine, layout.ranks_of[0], (), ())
-        broadcast(
-            meeting, "layout", message | _documents([alone], Choice(*plan_network([alone], [])))
-        )
+        documents = _documents([alone], NetworkChoice(*plan_network([alone], [])))
+        broadcast(meeting, "layout", message | documents)
         return
     broadcast(meeting, "layout", message)
     yield
@@ -186,7 +185,7 @@ def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
         else:
             reached = yield from _reached(turns, servers)
         if one_machine or any(host.named for host in hosts):
-            choice = Choice(*plan_network(servers, reached))
+            choice = NetworkChoice(*plan_network(servers, reached))
         else:
             measured = yield from _measured(turns, servers, reached)
             choice = choose_networks(servers, reached, measured)
@@ -245,7 +244,9 @@ def _measured(
         return kept
     turns.order(_FLOODS, floods)
     yield
-    flows = [Flow(**answer | {"probe": Probe(**answer["probe"])}) for answer in turns.answers()]
+    flows = [
+        FloodRate(**answer | {"probe": Probe(**answer["probe"])}) for answer in turns.answers()
+    ]
     measured = measured_ports(servers, reached, flows)
     kept_rates.keep(path, measured)
     return measured
@@ -254,7 +255,7 @@ def _measured(
 _printed = False  # the line of the first discovery of this process
 
 
-def _documents(servers: list[Server], choice: Choice) -> dict[str, Any]:
+def _documents(servers: list[Server], choice: NetworkChoice) -> dict[str, Any]:
     """The documents for all ranks; describes them in one line.
 
     Only the first discovery of a process prints it; later ones log it.

@@ -13,10 +13,14 @@ import socket
 import struct
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 from torch_topoopt.discovery.flood_count import ANSWER_S, FLOOD_S, RESULT
 from torch_topoopt.discovery.probe import FLOOD, Probe, hello, open_connection
 from torch_topoopt.plan import BYTES_PER_GBPS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PIECE = bytes(1 << 18)
 _ABORT = struct.pack("ii", 1, 0)  # struct linger: what is not sent yet is dropped on close
@@ -29,7 +33,7 @@ _ALWAYS_BUSY = 0.9
 
 
 @dataclass(frozen=True)
-class Flow:
+class FloodRate:
     """What a flood along `probe` carried, and the least round trip between the two kernels.
 
     `limited_by_link`: bytes waited for the network all the time, not for processors.
@@ -40,10 +44,15 @@ class Flow:
     round_trip_s: float
     limited_by_link: bool
 
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """From what `asdict` makes of it, by way of JSON."""
+        return cls(**{**plain, "probe": Probe(**plain["probe"])})
 
-def send_floods(probes: list[Probe], job: str) -> list[Flow]:
+
+def send_floods(probes: list[Probe], job: str) -> list[FloodRate]:
     """Floods along all `probes` at once; those that were answered in time, in the order given."""
-    found: dict[Probe, Flow] = {}
+    found: dict[Probe, FloodRate] = {}
     deadline = time.monotonic() + FLOOD_S + ANSWER_S
     with contextlib.ExitStack() as sockets, selectors.DefaultSelector() as selector:
         flooding = 0
@@ -82,10 +91,10 @@ def _begin(connection: socket.socket, probe: Probe, job: str) -> None:
     connection.send(hello(FLOOD, job, probe.source, probe.target))
 
 
-def _answer(connection: socket.socket, probe: Probe) -> Flow:
+def _answer(connection: socket.socket, probe: Probe) -> FloodRate:
     (bytes_per_s,) = RESULT.unpack(connection.recv(RESULT.size))
     information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     (round_trip_us,) = _MIN_RTT.unpack_from(information, _MIN_RTT_AT)
     busy_us, *by_buffers_us = _BUSY.unpack_from(information, _BUSY_AT)
     limited = busy_us - sum(by_buffers_us) > _ALWAYS_BUSY * FLOOD_S * 1e6
-    return Flow(probe, bytes_per_s / BYTES_PER_GBPS, round_trip_us * 1e-6, limited)
+    return FloodRate(probe, bytes_per_s / BYTES_PER_GBPS, round_trip_us * 1e-6, limited)

@@ -27,7 +27,7 @@ from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from torch_topoopt.discovery.floods import Flow
+    from torch_topoopt.discovery.floods import FloodRate
     from torch_topoopt.discovery.interfaces import Interface
     from torch_topoopt.discovery.probe import Probe
     from torch_topoopt.discovery.reach import Server
@@ -45,7 +45,7 @@ _MOST_KINDS = 5  # of networks, of which all subsets are priced
 
 
 @dataclass(frozen=True)
-class Choice:
+class NetworkChoice:
     """The documents of the networks that were chosen, and why, for people; "" without others."""
 
     plan: Plan
@@ -54,7 +54,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _NetworkKind:
     """Networks that are used together: cables of about one rate, or one that is `shared`."""
 
     ports: frozenset[Port]
@@ -144,7 +144,7 @@ def _reverse(reach: _Reach, probe: Probe) -> Probe:
 
 
 def measured_ports(
-    servers: Sequence[Server], reached: Iterable[Probe], flows: Iterable[Flow]
+    servers: Sequence[Server], reached: Iterable[Probe], flows: Iterable[FloodRate]
 ) -> list[MeasuredPort]:
     """What floods say of their interfaces.
 
@@ -152,7 +152,7 @@ def measured_ports(
     rate of its fastest flood, and a cable that of the slower direction.
     """
     reach = _Reach(servers, reached)
-    of_port: defaultdict[Port, list[Flow]] = defaultdict(list)
+    of_port: defaultdict[Port, list[FloodRate]] = defaultdict(list)
     for flow in flows:
         for port in reach.ends(flow.probe):
             of_port[port].append(flow)
@@ -191,7 +191,7 @@ def with_rates(servers: Sequence[Server], measured: Iterable[MeasuredPort]) -> l
 
 @dataclass(frozen=True)
 class _Candidate:
-    kinds: tuple[_Kind, ...]
+    kinds: tuple[_NetworkKind, ...]
     reached: tuple[Probe, ...]
     plan: Plan
     wiring: Wiring
@@ -211,7 +211,7 @@ class _Candidate:
 
 def choose_networks(
     servers: Sequence[Server], reached: Iterable[Probe], measured: Sequence[MeasuredPort] = ()
-) -> Choice:
+) -> NetworkChoice:
     """The networks on which no operation takes much longer than on the best one for it.
 
     Minimises the largest of these ratios. The servers must be connected.
@@ -220,7 +220,7 @@ def choose_networks(
     latencies = {of.port: of.latency_s for of in measured}
     kinds = _kinds(reach)
     if len(kinds) == 1:
-        return Choice(*plan_network(reach.servers, reach.reached))
+        return NetworkChoice(*plan_network(reach.servers, reach.reached))
     candidates = [
         _candidate(reach, chosen, probes, latencies) for chosen, probes in _sets(reach, kinds)
     ]
@@ -228,10 +228,10 @@ def choose_networks(
     bound = _AS_GOOD * min(one.ratio(least) for one in candidates)
     good = [one for one in candidates if one.ratio(least) <= bound]
     chosen = min(good, key=lambda one: (*one.preference(), one.ratio(least)))
-    return Choice(chosen.plan, chosen.wiring, _reason(chosen, candidates, kinds, measured))
+    return NetworkChoice(chosen.plan, chosen.wiring, _reason(chosen, candidates, kinds, measured))
 
 
-def _kinds(reach: _Reach) -> list[_Kind]:
+def _kinds(reach: _Reach) -> list[_NetworkKind]:
     """Fastest first; of equals the cables."""
     kinds = []
     cables: list[tuple[float, frozenset[Port]]] = []
@@ -240,7 +240,7 @@ def _kinds(reach: _Reach) -> list[_Kind]:
         if len(network) == 2:
             cables.append((gbps, network))
         else:
-            kinds.append(_Kind(network, gbps, shared=True))
+            kinds.append(_NetworkKind(network, gbps, shared=True))
     kind: list[tuple[float, frozenset[Port]]] = []
     for gbps, cable in sorted(cables, key=lambda one: -one[0]):
         if kind and gbps * ALIKE < kind[0][0]:
@@ -256,14 +256,14 @@ def _typical(reach: _Reach, network: frozenset[Port]) -> float:
     return median(map(reach.rate, network))
 
 
-def _of_cables(kind: list[tuple[float, frozenset[Port]]]) -> _Kind:
+def _of_cables(kind: list[tuple[float, frozenset[Port]]]) -> _NetworkKind:
     ports = frozenset[Port]().union(*(cable for _, cable in kind))
-    return _Kind(ports, kind[-1][0], shared=False)
+    return _NetworkKind(ports, kind[-1][0], shared=False)
 
 
 def _sets(
-    reach: _Reach, kinds: list[_Kind]
-) -> Iterator[tuple[tuple[_Kind, ...], tuple[Probe, ...]]]:
+    reach: _Reach, kinds: list[_NetworkKind]
+) -> Iterator[tuple[tuple[_NetworkKind, ...], tuple[Probe, ...]]]:
     """The sets of networks that connect all servers, each with its probes.
 
     Each in two forms: with all its connections; and with those of a slower network only between
@@ -293,7 +293,7 @@ def _sets(
 
 def _candidate(
     reach: _Reach,
-    kinds: tuple[_Kind, ...],
+    kinds: tuple[_NetworkKind, ...],
     probes: tuple[Probe, ...],
     latencies: Mapping[Port, float],
 ) -> _Candidate:
@@ -390,7 +390,7 @@ class _Price:
 def _reason(
     chosen: _Candidate,
     candidates: Sequence[_Candidate],
-    kinds: Sequence[_Kind],
+    kinds: Sequence[_NetworkKind],
     measured: Sequence[MeasuredPort],
 ) -> str:
     """The networks that are not used, or those shared ones that are, and what they change."""
@@ -410,7 +410,7 @@ def _reason(
     return f"also used: {named}, for {_compared('with', chosen, 'without', others)}"
 
 
-def _named(kind: _Kind, measured: Sequence[MeasuredPort]) -> str:
+def _named(kind: _NetworkKind, measured: Sequence[MeasuredPort]) -> str:
     names = ", ".join(sorted({name for _, name in kind.ports}))
     how = "measured " if any(m.port in kind.ports and m.gbps for m in measured) else ""
     return f"{names} ({how}{format_gbps(kind.gbps)})"

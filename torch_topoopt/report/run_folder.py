@@ -11,6 +11,7 @@
 * `iterations`: `count` and `seconds`; the time of one of the measured training iterations;
   `start_up_s` of the train stage had passed when the first of all had ended; `other_processors`
   were busy on average with other programs, where the servers were emulated on one machine;
+  `not_compared` says why `seconds` is not held against the prediction, or "";
 * `rank`: the fields of a `RankWork`, but for `operations`: an iteration of that rank;
 * `operation`: the fields of an `OperationTimes`: a collective of an iteration;
 * `demand`: `of_script`, whether what was planned for is seen to be what the script trains, so that
