@@ -192,6 +192,42 @@ def test_a_flood_that_no_link_limits_leaves_the_rate_as_it_is() -> None:
         assert with_rates(servers, measured) == servers
 
 
+def test_a_network_that_answers_no_flood_carries_no_data() -> None:
+    servers = shaped("line", 10.0, is_card=False)
+    reached = answer(servers)
+    floods = floods_to_send(servers, reached)
+    flows = [
+        FloodRate(probe, 0.1, 30e-6, limited_by_link=True)
+        for probe in floods
+        if not probe.source_address.startswith("10.0.0.")
+    ]
+    measured = measured_ports(servers, reached, flows)
+    choice = choose_networks(servers, reached, measured)
+    assert cables_and_switch(choice) == (set(SHAPES["line"]), set())
+    assert measured_ports(servers, reached, []) == [], "nothing was measured"
+
+
+def test_a_fast_radio_has_the_rate_that_was_measured() -> None:
+    """It reports none, and 10 Gb/s would be taken for it."""
+    servers = [
+        dataclasses.replace(
+            server,
+            interfaces=tuple(
+                dataclasses.replace(i, wireless=True, gbps=None, is_card=False)
+                if i.name == SWITCH
+                else dataclasses.replace(i, gbps=2.5)
+                for i in server.interfaces
+            ),
+        )
+        for server in shaped("triangle", 1.0)
+    ]
+    reached = answer(servers)
+    flows = [FloodRate(probe, 1.2, 3e-3, True) for probe in floods_to_send(servers, reached)]
+    measured = measured_ports(servers, reached, flows)
+    assert {(of.interface, of.gbps) for of in measured} == {(SWITCH, 1.2)}
+    assert cables_and_switch(choose_networks(servers, reached, measured))[1] == set()
+
+
 def test_measured_rates_are_kept_for_the_same_interfaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

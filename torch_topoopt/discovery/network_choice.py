@@ -9,6 +9,7 @@ servers delays although no ring uses it. Pure functions.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,6 +42,7 @@ _OPERATIONS = ("all_reduce of 8 MiB", "all_reduce of 16 bytes", "all_to_all of 8
 # of a message and of a link, as csrc/plan/cost_model.h has them before anything is measured
 _ALPHA_S, _HOP_S = 25e-6, 15e-6
 _AS_GOOD = 1.05  # times: what costs no more than that is decided by simplicity
+_DEAD_GBPS = 1e-6  # of an interface whose floods bring nothing
 _MOST_KINDS = 5  # of networks, of which all subsets are priced
 
 
@@ -144,12 +146,13 @@ def _reverse(reach: _Reach, probe: Probe) -> Probe:
 
 
 def measured_ports(
-    servers: Sequence[Server], reached: Iterable[Probe], flows: Iterable[FloodRate]
+    servers: Sequence[Server], reached: Iterable[Probe], flows: Sequence[FloodRate]
 ) -> list[MeasuredPort]:
     """What floods say of their interfaces.
 
     A flood is as slow as the slower one of its ends, so an interface of a network of many has the
-    rate of its fastest flood, and a cable that of the slower direction.
+    rate of its fastest flood, and a cable that of the slower direction. Where other floods have
+    been answered and those of an interface have not, it carries next to nothing.
     """
     reach = _Reach(servers, reached)
     of_port: defaultdict[Port, list[FloodRate]] = defaultdict(list)
@@ -161,14 +164,16 @@ def measured_ports(
         judge = min if len(network) == 2 else max
         for port in network & of_port.keys():
             flow = judge(of_port[port], key=lambda flow: flow.gbps)
-            if flow.limited_by_link and 0 < flow.gbps < MEASURABLE_GBPS:
-                rates[port] = flow.gbps
+            limit = math.inf if reach.interface(port).wireless else MEASURABLE_GBPS
+            if flow.limited_by_link and flow.gbps < limit:
+                rates[port] = max(flow.gbps, _DEAD_GBPS)
+    flooded = {port for probe in floods_to_send(servers, reached) for port in reach.ends(probe)}
+    rates |= dict.fromkeys(flooded - of_port.keys() if flows else (), _DEAD_GBPS)
     rates = alike(rates)
+    latencies = {port: min(f.round_trip_s for f in found) / 2 for port, found in of_port.items()}
     return [
-        MeasuredPort(
-            *port, rates.get(port), two_digits(min(f.round_trip_s for f in of_port[port]) / 2)
-        )
-        for port in sorted(of_port)
+        MeasuredPort(*port, rates.get(port), two_digits(latencies.get(port, 0.0)))
+        for port in sorted(rates.keys() | of_port.keys())
     ]
 
 
