@@ -66,9 +66,7 @@ def measured_cables(file: ClusterFile, server: int, meeting: Meeting) -> tuple[C
         with failure_broadcast(meeting, "rates of cables"):
             texts = meeting.collect("flows", range(len(file.servers)), deadline)
             listed = [one for _, text in sorted(texts.items()) for one in json.loads(text)]
-            found = judged(
-                file, [FloodRate(**one | {"probe": Probe(**one["probe"])}) for one in listed]
-            )
+            found = judged(file, [FloodRate.from_plain(one) for one in listed])
             _keep(path, found)
             broadcast(meeting, "rates of cables", [asdict(rate) for rate in found])
     rates = receive(meeting, "rates of cables", deadline)

@@ -244,9 +244,7 @@ def _measured(
         return kept
     turns.order(_FLOODS, floods)
     yield
-    flows = [
-        FloodRate(**answer | {"probe": Probe(**answer["probe"])}) for answer in turns.answers()
-    ]
+    flows = [FloodRate.from_plain(answer) for answer in turns.answers()]
     measured = measured_ports(servers, reached, flows)
     kept_rates.keep(path, measured)
     return measured
