@@ -93,6 +93,7 @@ def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
             **asdict(iterations),
             start_up_s=job.start_up_s,
             other_processors=job.other_processors,
+            not_compared=job.why_not_compared(plan, iterations),
         )
     rank_work.write(job.metrics, job.works)
     if job.metrics.error:

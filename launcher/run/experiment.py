@@ -99,7 +99,7 @@ def _summary(run: Run, links: list[LinkTraffic]) -> dict[str, float]:
         found["predicted_iteration_s"] = plan.prediction.iteration_s
     if metrics.iterations is not None:
         found["iteration_s"] = metrics.iterations.seconds
-        if run.compares_time:
+        if run.compares_time and not run.why_time_not_compared:
             predicted = plan.prediction.iteration_s
             found["measured_over_predicted"] = metrics.iterations.seconds / predicted
     accuracy = find_accuracy(metrics.train)

@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from torch_topoopt.fabric.cluster import static_plan
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher import console, documents, signals
@@ -21,6 +22,7 @@ from torch_topoopt.launcher.plan import plan_tables
 from torch_topoopt.launcher.run import (
     alltoall,
     asked_groups,
+    comparability,
     controller_options,
     fabrics,
     failure_remarks,
@@ -47,9 +49,11 @@ from torch_topoopt.supervision.job_files import JobFolder
 from torch_topoopt.supervision.recorded_timeline import FOLDER, TIMELINE_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from torch_topoopt.discovery.cable_rates import CableRate
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
     from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.launcher.console import StageProgress, Terminal
@@ -82,6 +86,7 @@ class RunInProgress:
     works: list[RankWork] = field(default_factory=list)  # of all ranks, where measured
     other_processors: float | None = None  # that others kept busy while emulated servers trained
     trace: CommunicationTrace | None = None  # of the script, if that was planned for
+    rates: Sequence[CableRate] = ()  # of the cables of --cluster
     attempt: Attempt | None = None
     restarts: list[Restart] = field(default_factory=list)
     ended: bool = False
@@ -121,7 +126,28 @@ class RunInProgress:
             f"{choice.meet_timeout_s:g} s for {counted(len(choice.file.servers), 'server')}"
         )
         with ClusterSite.join(choice) as self.site:
+            if choice.file.cables:
+                self._measure_cables(choice.file)
             yield
+
+    def _measure_cables(self, file: ClusterFile) -> None:
+        """Before anything is planned or predicted for them."""
+        assert self.site is not None
+        self.rates = self.site.measure_cables()
+        comparability.show_rates(self.terminal, self.rates, static_plan.stated_rates(file))
+        if self.options.plan is None:
+            self.options = restarts.options_at(self.options, self.site.choice)
+        else:
+            self.options = replace(self.options, site=self.site.choice)
+
+    def why_not_compared(self, plan: Plan, iterations: IterationTimes) -> str:
+        """Why the measured iteration is not held against the predicted one; "" where it is."""
+        return comparability.why_not_compared(
+            iterations,
+            plan.cluster,
+            None if self.site is None else self.rates,
+            paced=self.options.gbps is not None,
+        )
 
     def driver(self) -> FabricDriver:
         """Controls the fabric that was asked for."""

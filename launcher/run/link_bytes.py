@@ -63,10 +63,12 @@ def show(
     iterations: IterationTimes | None,
     *,
     compared: bool = True,
+    why_not: str = "",
 ) -> None:
     """Measured bytes, and, if they may be `compared`, what was predicted next to them.
 
-    By iteration, where iterations were measured; else as fractions of their totals.
+    By iteration, where iterations were measured; else as fractions of their totals. `why_not` says
+    why the time of an iteration is not held against the predicted one.
     """
     predicted = _predicted(plan) if compared and plan.predicts_bytes else None
     by_iteration = iterations is not None and all(k.iteration_bytes is not None for k in links)
@@ -88,14 +90,21 @@ def show(
         )
     if iterations is None:
         return
-    took = f"an iteration took {format_seconds(iterations.seconds)}"
-    planned_s = plan.prediction.iteration_s
-    if compared and plan.predicts_time:
-        apart = _difference(iterations.seconds, planned_s)
-        took += f", predicted {format_seconds(planned_s)}: {apart}"
-    terminal.line(f"{took} ({iterations.count} measured)")
+    terminal.line(_iteration_line(plan, iterations, compared=compared, why_not=why_not))
     if compared and plan.predicts_time:
         terminal.line(_composition(plan.prediction))
+
+
+def _iteration_line(plan: Plan, iterations: IterationTimes, *, compared: bool, why_not: str) -> str:
+    took = f"an iteration took {format_seconds(iterations.seconds)}"
+    planned_s = plan.prediction.iteration_s
+    measured = f"({iterations.count} measured)"
+    if not (compared and plan.predicts_time):
+        return f"{took} {measured}"
+    planned = f"predicted {format_seconds(planned_s)}"
+    if why_not:
+        return f"{took}, {planned} {measured}; not compared: {why_not}"
+    return f"{took}, {planned}: {_difference(iterations.seconds, planned_s)} {measured}"
 
 
 def _composition(prediction: Prediction) -> str:
@@ -168,8 +177,11 @@ def iteration_figures(
     iterations: IterationTimes | None,
     *,
     compared: bool = True,
+    why_not: str = "",
 ) -> dict[str, Any] | None:
     """One iteration, predicted and measured, for `--json`; None where none was measured.
+
+    Its times have no `difference` where `why_not` says why they are not compared.
 
     `link_bytes_difference` is the largest relative difference of any link, without its sign. What
     was not predicted, or is not `compared`, is None.
@@ -181,8 +193,9 @@ def iteration_figures(
         "count": iterations.count,
         "measured_s": iterations.seconds,
         "predicted_s": planned_s,
+        "not_compared": why_not,
         "difference": None
-        if planned_s is None
+        if planned_s is None or why_not
         else relative_difference(iterations.seconds, planned_s),
         "link_bytes_difference": _largest_difference(plan, links)
         if compared and plan.predicts_bytes

@@ -78,7 +78,11 @@ def finish(
         "alltoall": job.all_to_alls.figures(),
         "links": link_bytes.figures(links),
         "iterations": link_bytes.iteration_figures(
-            plan, links, iterations, compared=job.options.of_script
+            plan,
+            links,
+            iterations,
+            compared=job.options.of_script,
+            why_not="" if iterations is None else job.why_not_compared(plan, iterations),
         ),
         "work": rank_work.figures(job.works),
         "restarts": [restart.figures() for restart in job.restarts],
@@ -109,7 +113,10 @@ def _tables(
         rows.append(("  of it further training", f"{training_s:.3f}"))
     terminal.table("Time of each stage", ("stage", "seconds"), rows)
     if links:
-        link_bytes.show(terminal, plan, links, iterations, compared=job.options.of_script)
+        why_not = "" if iterations is None else job.why_not_compared(plan, iterations)
+        link_bytes.show(
+            terminal, plan, links, iterations, compared=job.options.of_script, why_not=why_not
+        )
         rank_work.show(terminal, job.works)
         if iterations is not None and (others := processor_use.described(job.other_processors)):
             terminal.line(others)

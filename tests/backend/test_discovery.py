@@ -18,8 +18,14 @@ from torch_topoopt.runtime import backend
 
 @pytest.fixture
 def hosts():
-    with HostsFactory() as factory:
+    with HostsFactory("tc") as factory:
         yield factory
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """What one test measures decides nothing in another."""
+    return tmp_path / "torch_topoopt"
 
 
 def use_and_describe(rank: int, world: int) -> dict:
@@ -38,6 +44,7 @@ def use_and_describe(rank: int, world: int) -> dict:
         "links": sorted((link.source, link.target) for link in network.links),
         "rings": [ring.servers for ring in network.groups[0].rings],
         "interfaces": sorted({port.interface for port in job.wiring.ports}),
+        "gbps": job.plan.cluster.link_gbps,
         # Local links have no port.
         "counters": sum(link["source_port"] >= 0 for link in backend.stats()["links"]),
     }
@@ -173,17 +180,51 @@ def test_a_line_of_three_hosts_with_two_ranks_each_goes_through_the_middle(hosts
         assert found["counters"] == (1, 0, 1, 0, 2, 0)[rank]
 
 
-def test_hosts_on_one_switch_are_connected_pairwise_beside_their_cable(hosts):
-    switched = hosts.make(3, [(0, 1)])
+def chosen(namespaces, cache, **environment) -> dict:
+    """What rank 0 says of the network that was chosen among all interfaces."""
     outcomes = run_bare_ranks(
-        3,
+        len(namespaces.names),
         use_and_describe,
-        namespaces=switched.names,
-        store_address=switched.store_address,
+        namespaces=namespaces.names,
+        store_address=namespaces.store_address,
+        XDG_CACHE_HOME=str(cache.parent),
+        **environment,
     )
-    for found in values(outcomes):
-        assert found["links"] == duplex((0, 1), (0, 1), (0, 2), (1, 2))
-        assert found["interfaces"] == ["cable0", "manage"]
+    found = values(outcomes)
+    for of_rank in found[1:]:
+        assert of_rank["links"] == found[0]["links"]
+    return found[0]
+
+
+def test_hosts_on_one_switch_are_connected_pairwise_beside_their_cable(hosts, cache):
+    switched = hosts.make(3, [(0, 1)])
+    hosts.limit({"cable": 50, "manage": 50})
+    found = chosen(switched, cache)
+    assert found["links"] == duplex((0, 1), (0, 2), (1, 2))
+    assert found["interfaces"] == ["cable0", "manage"]
+
+
+def test_a_slow_management_network_is_measured_and_carries_no_data(hosts, cache):
+    """Both kinds of interfaces say 10 Gb/s."""
+    cables = [(0, 1), (1, 2), (2, 3)]
+    line = hosts.make(4, cables)
+    hosts.limit({"cable": 100, "manage": 10})
+    found = chosen(line, cache)
+    assert found["links"] == duplex(*cables)
+    assert 0.05 < found["gbps"] < 0.11
+    (kept,) = cache.glob("rates-*.json")
+    written = kept.stat().st_mtime_ns
+    assert chosen(line, cache)["gbps"] == found["gbps"], "what the first job has measured"
+    assert kept.stat().st_mtime_ns == written
+    by_hand = chosen(line, cache, TOPOOPT_INTERFACES="cable,manage")
+    assert "manage" in by_hand["interfaces"], "interfaces that are named are used"
+    assert by_hand["gbps"] == 10.0
+
+
+def test_a_management_network_that_is_faster_than_cables_carries_the_data(hosts, cache):
+    line = hosts.make(4, [(0, 1), (1, 2), (2, 3)])
+    hosts.limit({"cable": 5, "manage": 50})
+    assert chosen(line, cache)["interfaces"] == ["manage"]
 
 
 def test_a_host_that_no_other_reaches_is_named_on_all_ranks(hosts):

@@ -61,7 +61,7 @@ def test_probes_are_answered(
     monkeypatch.setattr(probes, "_LOOK_S", 0.1)
     with listen("127.0.0.1", 0) as listener:
         right = Probe(0, "127.0.0.1", 3, "127.0.0.1", listener.getsockname()[1])
-        opening = probes._hello(probes._QUESTION, JOB[::-1], 0, 3)
+        opening = probes.hello(probes._QUESTION, JOB[::-1], 0, 3)
         responder = Responder([listener], JOB, 3)
         try:
             with strangers(behaviour, Target(dialler(listener), opening)):

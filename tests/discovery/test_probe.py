@@ -6,6 +6,8 @@ import socket
 
 from support.limits import limit_s
 
+from torch_topoopt.discovery.flood_count import FLOOD_S, Flood
+from torch_topoopt.discovery.floods import send_floods
 from torch_topoopt.discovery.probe import Probe, Responder, send_probes
 from torch_topoopt.fabric.links import listen
 
@@ -56,3 +58,36 @@ def test_many_probes_are_answered_at_once() -> None:
         responder.close()
         for listener in listeners:
             listener.close()
+
+
+def test_floods_are_counted_and_others_are_not() -> None:
+    listeners = [listen("127.0.0.1", 0) for _ in range(2)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    responder = Responder(listeners, JOB, 1)
+    try:
+        right = [Probe(0, "127.0.0.1", 1, "127.0.0.1", port) for port in ports]
+        wrong_server = Probe(0, "127.0.0.1", 2, "127.0.0.1", ports[0])
+        flows = send_floods([wrong_server, *right], JOB)
+        assert [flow.probe for flow in flows] == right
+        assert all(flow.gbps > 0 and 0 <= flow.round_trip_s < 1 for flow in flows)
+        assert send_probes(right, JOB, limit_s(20)) == right, "probes are answered as before"
+    finally:
+        responder.close()
+        for listener in listeners:
+            listener.close()
+
+
+def test_a_flood_counts_as_its_best_part() -> None:
+    """100 bytes in each ms, but for a burst at the beginning and a pause of 0.3 s."""
+    flood = Flood(0.0)
+    flood.add(1_000_000, 0.001)
+    for ms in range(2, round(1000 * FLOOD_S)):
+        if not 250 <= ms < 550:
+            flood.add(100, ms / 1000)
+    assert 99_000 < flood.bytes_per_s < 103_000
+
+
+def test_a_flood_that_brings_nothing_has_no_rate() -> None:
+    flood = Flood(0.0)
+    flood.add(10, 0.1)
+    assert flood.bytes_per_s == 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from support.limits import limit_s
+from support.thread_meeting import Board, ThreadMeeting
 
 from torch_topoopt.fabric import local_links
 from torch_topoopt.fabric.driver import FabricError
@@ -28,34 +28,6 @@ LIMIT_S = limit_s(30.0)
 LOOPBACK = "127.0.0.1"
 
 
-class Table:
-    """The published values of ranks, and a way to wait for them."""
-
-    def __init__(self) -> None:
-        self.texts: dict[tuple[str, int], str] = {}
-        self.changed = threading.Condition()
-
-
-@dataclasses.dataclass
-class TableMeeting:
-    table: Table
-    rank: int
-
-    def publish(self, topic: str, text: str) -> None:
-        with self.table.changed:
-            self.table.texts[topic, self.rank] = text
-            self.table.changed.notify_all()
-
-    def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
-        keys = [(topic, rank) for rank in ranks]
-        with self.table.changed:
-            if not self.table.changed.wait_for(
-                lambda: all(key in self.table.texts for key in keys), deadline - time.monotonic()
-            ):
-                raise FabricError(f"no sign of {keys}")
-            return {rank: self.table.texts[topic, rank] for _, rank in keys}
-
-
 @dataclasses.dataclass
 class Job:
     """Every server has one interface, and so one listener, for all its ports."""
@@ -64,7 +36,7 @@ class Job:
     wiring: Wiring
     layout: RankLayout
     listeners: list[socket.socket]
-    table: Table = dataclasses.field(default_factory=Table)
+    table: Board = dataclasses.field(default_factory=Board)
     wirings: dict[int, Wiring] = dataclasses.field(default_factory=dict)  # of ranks that err
 
     def open(self, rank: int) -> RankLinks:
@@ -76,7 +48,7 @@ class Job:
             self.wirings.get(rank, self.wiring),
             self.layout,
             rank,
-            TableMeeting(self.table, rank),
+            ThreadMeeting(self.table, rank),
             Timeouts(LIMIT_S, LIMIT_S),
             {own.getsockname(): own} if leads else {},
             wire_version(),
@@ -166,7 +138,7 @@ def test_strangers_at_a_local_port_are_turned_away(ring_plan: RingPlan) -> None:
     job = make_job(ring_plan(1), 2)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(job.open, 0)
-        names = TableMeeting(job.table, 1).collect("listening", [0], time.monotonic() + LIMIT_S)
+        names = ThreadMeeting(job.table, 1).collect("listening", [0], time.monotonic() + LIMIT_S)
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(f"\0{names[0]}")
             stranger.sendall(bytes(64))
@@ -194,8 +166,8 @@ def test_a_rank_of_the_same_server_that_cannot_be_reached_is_named(
 ) -> None:
     """As if rank 0 were in another network namespace."""
     job = make_job(ring_plan(1), 2)
-    TableMeeting(job.table, 0).publish("secret", "00" * 32)
-    TableMeeting(job.table, 0).publish("listening", "torch_topoopt/rank/missing")
+    ThreadMeeting(job.table, 0).publish("secret", "00" * 32)
+    ThreadMeeting(job.table, 0).publish("listening", "torch_topoopt/rank/missing")
     with pytest.raises(FabricError, match=r"from rank 1 to rank 0 of the same server: .*namespace"):
         job.open(1)
     assert local_links.describe(1, 0) == "connection from rank 1 to rank 0 of the same server"

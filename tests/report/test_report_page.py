@@ -214,6 +214,23 @@ def test_counted_iterations_give_the_rate_of_each_link_and_how_even_steps_were(
     assert "median 100 ms, 95th percentile 400 ms, at least 100 ms, at most 400 ms" in text
 
 
+@pytest.mark.parametrize("why", ["", "fewer than 10 iterations were measured"])
+def test_a_time_that_says_little_is_not_held_against_the_prediction(
+    tmp_path: Path, why: str
+) -> None:
+    plan = make_plan(4, (1,))
+    events = make_events(plan)
+    measured = {"event": "iterations", "time_s": 1.0, "count": 1, "seconds": 0.1}
+    events[1:1] = [measured | {"not_compared": why}]
+    folder = write_run(tmp_path / "run", plan, events)
+    _, page = report(folder)
+    assert ("against the prediction" in page.sections["headline"]) is not bool(why)
+    assert why in page.sections["headline"]
+    found = summary(folder)["iterations"]
+    assert found["not_compared"] == why
+    assert (found["difference"] is None) is bool(why)
+
+
 def test_the_headline_names_accuracy_time_to_it_and_exit_status(run: Path) -> None:
     _, page = report(run)
     headline = page.sections["headline"]

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 from torch_topoopt.discovery.reach import slow_interfaces
 
 if TYPE_CHECKING:
+    from torch_topoopt.discovery.network_choice import NetworkChoice
     from torch_topoopt.discovery.reach import Server
-    from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.plan import Plan, Ring
-
 
 _MOST_SHOWN = 4
 
 
-def describe_choice(servers: list[Server], plan: Plan, wiring: Wiring) -> str:
-    """Servers, ranks, shared memory or TCP, interfaces, ring, and what is not used."""
+def describe_choice(servers: list[Server], choice: NetworkChoice) -> str:
+    """Servers, ranks, shared memory or TCP, interfaces, ring, why these networks, and which
+    interfaces cannot be used."""
+    plan = choice.plan
     counts = sorted({len(server.ranks) for server in servers})
     ranks = _counted(counts[0], "rank")
     if len(counts) > 1:
@@ -26,20 +27,12 @@ def describe_choice(servers: list[Server], plan: Plan, wiring: Wiring) -> str:
     if counts[-1] > 1:
         parts.append("shared memory inside a server")
     if len(servers) > 1:
-        used = {(port.server, port.interface) for port in wiring.ports}
-        names = ", ".join(sorted({name for _, name in used if name}))
+        names = ", ".join(sorted({port.interface or "" for port in choice.wiring.ports} - {""}))
         parts.append(f"{_counted(len(plan.network.links) // 2, 'TCP connection')} over {names}")
         parts.append(_rings(servers, plan, plan.network.groups[0].rings))
-        slow = slow_interfaces(servers)
-        idle = {
-            interface.name
-            for number, server in enumerate(servers)
-            for interface in server.interfaces
-            if interface.address in slow and (number, interface.name) not in used
-        }
-        if idle:
-            parts.append(f"much slower, so not used: {', '.join(sorted(idle))}")
-        if alone := _alone_in_their_subnets(servers, slow):
+        if choice.reason:
+            parts.append(choice.reason)
+        if alone := _alone_in_their_subnets(servers, slow_interfaces(servers)):
             shown = ", ".join(alone[:_MOST_SHOWN])
             more = f" and {len(alone) - _MOST_SHOWN} more" if len(alone) > _MOST_SHOWN else ""
             parts.append(f"not used, for no other server is in their subnets: {shown}{more}")

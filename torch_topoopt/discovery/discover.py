@@ -1,8 +1,13 @@
 """Finds, without a plan, the ranks that share a machine and the machines that reach each other.
 
 Every rank announces its host, and rank 0 groups the ranks by machine. The leaders of the machines
-then probe each other's addresses in the rounds that rank 0 sends, until all are connected; rank 0
-makes the Plan and the Wiring that all ranks load. An error on a rank becomes an error on all.
+then probe each other's addresses in the rounds that rank 0 sends, until all are connected. Where
+rates are not known and some networks could be left out, they send each other floods. Rank 0 chooses
+the networks and makes the Plan and the Wiring that all ranks load. An error on a rank becomes an
+error on all.
+
+What floods have measured is kept for later jobs on the same hosts and interfaces, unless
+TOPOOPT_COST_MODEL=measure: another choice would round sums in another order.
 """
 
 from __future__ import annotations
@@ -16,10 +21,18 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.discovery import kept_rates
 from torch_topoopt.discovery.choice import describe_choice
+from torch_topoopt.discovery.floods import FloodRate, send_floods
 from torch_topoopt.discovery.host import Announcement
 from torch_topoopt.discovery.interfaces import INTERFACES_VARIABLE
 from torch_topoopt.discovery.network import plan_network
+from torch_topoopt.discovery.network_choice import (
+    NetworkChoice,
+    choose_networks,
+    floods_to_send,
+    measured_ports,
+)
 from torch_topoopt.discovery.probe import Probe, Responder, send_probes
 from torch_topoopt.discovery.reach import (
     Server,
@@ -34,15 +47,20 @@ from torch_topoopt.fabric.meeting import broadcast, broadcast_error, receive
 from torch_topoopt.fabric.rank_layout import RankLayout
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Plan, digest_of
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
     from torch_topoopt.discovery.interfaces import Interface
+    from torch_topoopt.discovery.kept_rates import MeasuredPort
     from torch_topoopt.fabric.meeting import Meeting
 
 log = logging.getLogger("torch_topoopt")
+
+# what the leaders do in a turn
+_PROBES, _FLOODS, _END = "probes", "floods", "end"
 
 
 @dataclass(frozen=True)
@@ -116,12 +134,13 @@ class _Member:
         try:
             for turn in count():
                 next(lead, None)
-                orders = receive(self._meeting, f"probes/{turn}", self._deadline)
-                if not orders:
+                kind, orders = receive(self._meeting, f"probes/{turn}", self._deadline)
+                if kind == _END:
                     return
                 own = [Probe(**order) for order in orders if order["source"] == self._server]
-                reached = [asdict(probe) for probe in send_probes(own, self._job)]
-                self._meeting.publish(f"reached/{turn}", json.dumps(reached))
+                send = send_floods if kind == _FLOODS else send_probes
+                found = [asdict(one) for one in send(own, self._job)]
+                self._meeting.publish(f"reached/{turn}", json.dumps(found))
         finally:
             responder.close()
 
@@ -153,48 +172,100 @@ def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
     message: dict[str, Any] = {"server_of": server_of, "one_machine": one_machine, "job": job}
     if len(layout.leaders) == 1:
         alone = Server(hosts[0].name, hosts[0].machine, layout.ranks_of[0], (), ())
-        broadcast(meeting, "layout", message | _choose([alone], []))
+        documents = _documents([alone], NetworkChoice(*plan_network([alone], [])))
+        broadcast(meeting, "layout", message | documents)
         return
     broadcast(meeting, "layout", message)
     yield
-    turn = count()
+    turns = _Turns(meeting, layout, deadline)
     try:
         servers = _gather_ports(meeting, layout, hosts, deadline, one_machine=one_machine)
-        reached: list[Probe] = []
         if one_machine:  # its ranks reach each other; where not, opening the links says so
             reached = [probe for probes in rounds(servers) for probe in probes]
-        for probes in rounds(servers):
-            if orders := still_worth_sending(probes, len(servers), reached):
-                number = next(turn)
-                broadcast(meeting, f"probes/{number}", [asdict(probe) for probe in orders])
-                yield
-                reached += _gather_reached(meeting, layout, number, deadline)
-        parts = components(len(servers), [(p.source, p.target) for p in reached])
-        if len(parts) > 1:
-            raise FabricError(unreachable(servers, parts))
-        broadcast(meeting, "found", _choose(servers, reached))
-    except FabricError as failure:
+        else:
+            reached = yield from _reached(turns, servers)
+        if one_machine or any(host.named for host in hosts):
+            choice = NetworkChoice(*plan_network(servers, reached))
+        else:
+            measured = yield from _measured(turns, servers, reached)
+            choice = choose_networks(servers, reached, measured)
+        broadcast(meeting, "found", _documents(servers, choice))
+    except (FabricError, DocumentError) as failure:
         broadcast_error(meeting, "found", f"discovery: {failure}")
-    broadcast(meeting, f"probes/{next(turn)}", [])
+    turns.end()
+
+
+class _Turns:
+    """Rank 0's orders to the leaders, one after the other, and their answers."""
+
+    def __init__(self, meeting: Meeting, layout: RankLayout, deadline: float) -> None:
+        self._meeting = meeting
+        self._leaders = layout.leaders
+        self._deadline = deadline
+        self._turn = -1
+
+    def order(self, kind: str, probes: list[Probe]) -> None:
+        self._turn += 1
+        orders = [kind, [asdict(probe) for probe in probes]]
+        broadcast(self._meeting, f"probes/{self._turn}", orders)
+
+    def answers(self) -> list[Any]:
+        """Of all leaders to the last order."""
+        texts = self._meeting.collect(f"reached/{self._turn}", self._leaders, self._deadline)
+        return [answer for leader in self._leaders for answer in json.loads(texts[leader])]
+
+    def end(self) -> None:
+        self.order(_END, [])
+
+
+def _reached(turns: _Turns, servers: list[Server]) -> Generator[None, None, list[Probe]]:
+    """The probes that were answered; raises FabricError where they do not connect all servers."""
+    reached: list[Probe] = []
+    for probes in rounds(servers):
+        if orders := still_worth_sending(probes, servers, reached):
+            turns.order(_PROBES, orders)
+            yield
+            reached += [Probe(**answer) for answer in turns.answers()]
+    parts = components(len(servers), [(p.source, p.target) for p in reached])
+    if len(parts) > 1:
+        raise FabricError(unreachable(servers, parts))
+    return reached
+
+
+def _measured(
+    turns: _Turns, servers: list[Server], reached: list[Probe]
+) -> Generator[None, None, Sequence[MeasuredPort]]:
+    """The rates on which the choice depends, as far as no network card says them."""
+    floods = floods_to_send(servers, reached)
+    if not floods:
+        return ()
+    path = kept_rates.path_of(servers, reached)
+    if (kept := kept_rates.read(path)) is not None:
+        return kept
+    turns.order(_FLOODS, floods)
+    yield
+    flows = [FloodRate.from_plain(answer) for answer in turns.answers()]
+    measured = measured_ports(servers, reached, flows)
+    kept_rates.keep(path, measured)
+    return measured
 
 
 _printed = False  # the line of the first discovery of this process
 
 
-def _choose(servers: list[Server], reached: list[Probe]) -> dict[str, Any]:
+def _documents(servers: list[Server], choice: NetworkChoice) -> dict[str, Any]:
     """The documents for all ranks; describes them in one line.
 
     Only the first discovery of a process prints it; later ones log it.
     """
     global _printed
-    plan, wiring = plan_network(servers, reached)
-    line = describe_choice(servers, plan, wiring)
+    line = describe_choice(servers, choice)
     if not _printed:
         print(f"topoopt: {line}", file=sys.stderr, flush=True)
     else:
         log.info("%s", line)
     _printed = True
-    return {"plan": plan.to_json(), "wiring": wiring.to_json()}
+    return {"plan": choice.plan.to_json(), "wiring": choice.wiring.to_json()}
 
 
 def _gather_hosts(meeting: Meeting, world_size: int, deadline: float) -> list[Announcement]:
@@ -238,10 +309,3 @@ def _gather_ports(
         ranks = layout.ranks_of[server]
         servers.append(Server(host.name, host.machine, ranks, interfaces, tuple(answer["ports"])))
     return servers
-
-
-def _gather_reached(
-    meeting: Meeting, layout: RankLayout, turn: int, deadline: float
-) -> list[Probe]:
-    texts = meeting.collect(f"reached/{turn}", layout.leaders, deadline)
-    return [Probe(**probe) for leader in layout.leaders for probe in json.loads(texts[leader])]

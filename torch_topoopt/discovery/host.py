@@ -11,6 +11,7 @@ from torch_topoopt.discovery.interfaces import (
     INTERFACES_VARIABLE,
     Interface,
     list_interfaces,
+    names_interfaces,
     select,
 )
 from torch_topoopt.fabric.driver import FabricError
@@ -27,7 +28,8 @@ class Announcement(Document):
     """One rank's announcement.
 
     Ranks with the same `identity` can share memory and connect by AF_UNIX sockets. `unmatched` are
-    names in TOPOOPT_INTERFACES that this host does not have; `error` says why the rank cannot join.
+    names in TOPOOPT_INTERFACES that this host does not have; `named` says whether that variable
+    names the interfaces to use. `error` says why the rank cannot join.
     """
 
     KIND: ClassVar[str] = "Host"
@@ -39,6 +41,7 @@ class Announcement(Document):
     identity: str
     interfaces: tuple[Interface, ...]
     unmatched: tuple[str, ...]
+    named: bool
     error: str
 
     def validate(self) -> Self:
@@ -50,11 +53,11 @@ class Announcement(Document):
         name = os.uname().nodename
         machine = _machine(name)
         error, interfaces, unmatched = "", list[Interface](), list[str]()
+        wanted = os.environ.get(INTERFACES_VARIABLE, "")
         identity = machine
         try:
             if not shared_memory_allowed():
                 identity += f"/{rank}"
-            wanted = os.environ.get(INTERFACES_VARIABLE, "")
             listed = list_interfaces()
             interfaces, unmatched = select(listed, wanted)
             if wanted and not interfaces:
@@ -66,7 +69,8 @@ class Announcement(Document):
         except (FabricError, OSError) as failure:
             error = str(failure)
         shared = tuple(_shared_rates(interfaces))
-        return cls(cls.VERSION, name, machine, identity, shared, tuple(unmatched), error)
+        named = names_interfaces(wanted)
+        return cls(cls.VERSION, name, machine, identity, shared, tuple(unmatched), named, error)
 
 
 def shared_memory_allowed() -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from torch_topoopt.fabric import netlink
 from torch_topoopt.fabric.addresses import is_ipv6, is_link_local, share_subnet
 from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.hardware import physical_port
+from torch_topoopt.fabric.hardware import is_device, physical_port
 
 INTERFACES_VARIABLE = "TOPOOPT_INTERFACES"
 
@@ -34,7 +34,8 @@ class Interface:
     """An interface that can carry traffic. `gbps` is None where the kernel does not know it.
 
     `physical_port`: equal for the functions of one port of one card (fabric/hardware.py), which
-    share its rate; None where it is not known.
+    share its rate; None where it is not known. `is_card`: a network card with a cable says `gbps`;
+    what virtual and wireless interfaces say is not their rate.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Interface:
     wireless: bool
     loopback: bool
     physical_port: str | None = None
+    is_card: bool = False
 
     @property
     def with_prefix(self) -> str:
@@ -79,8 +81,9 @@ def list_interfaces(*, every_address: bool = False) -> list[Interface]:
             wireless = _is_wireless(control, index, name)
             loopback = is_loopback(control, name)
             port = physical_port(name)
+            card = gbps is not None and not wireless and is_device(name)
             interfaces += [
-                Interface(name, *address, gbps, wireless, loopback, port)
+                Interface(name, *address, gbps, wireless, loopback, port, card)
                 for address in addresses[index]
             ]
     return interfaces
@@ -99,6 +102,11 @@ def _ipv6_addresses() -> dict[int, list[tuple[str, int]]]:
     for index, address in local.items():
         found.setdefault(index, []).append(address)
     return found
+
+
+def names_interfaces(wanted: str) -> bool:
+    """Whether such a list names the interfaces to use, and not those to leave out."""
+    return bool(wanted) and not wanted.startswith("^")
 
 
 def select(interfaces: list[Interface], wanted: str) -> tuple[list[Interface], list[str]]:

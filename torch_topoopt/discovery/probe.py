@@ -15,6 +15,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from torch_topoopt.discovery.flood_count import Flood
 from torch_topoopt.fabric.addresses import (
     family_of,
     far_endpoint,
@@ -24,7 +25,7 @@ from torch_topoopt.fabric.addresses import (
 from torch_topoopt.fabric.strangers import STRANGER_S, Allowance, Strangers, to_close
 
 _HELLO = struct.Struct("!8s16s2I")  # magic, job, server that probes, server that is meant
-_QUESTION, _ANSWER = b"TOPOPRB1", b"TOPOPRB2"
+_QUESTION, _ANSWER, FLOOD = b"TOPOPRB1", b"TOPOPRB2", b"TOPOPRB3"
 # A neighbour answers in a millisecond, or, if its first packet was lost, when TCP has sent it again
 # after a second; the rest is for addresses that no host has.
 TIMEOUT_S = 2.5
@@ -33,6 +34,7 @@ TIMEOUT_S = 2.5
 _MOST_PROBERS = 256
 _CROWD, _CROWD_PER_S, _CROWD_PAUSE_S = 4096, 500, 0.05
 _LOOK_S = 1.0  # for those whose time is over
+_FLOOD_PIECE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Probe:
     source_interface: str | None = None
 
 
-def _hello(magic: bytes, job: str, source: int, target: int) -> bytes:
+def hello(magic: bytes, job: str, source: int, target: int) -> bytes:
+    """The first bytes of a connection."""
     return _HELLO.pack(magic, job.encode("ascii"), source, target)
 
 
@@ -62,7 +65,10 @@ class _Prober:
 
 
 class Responder:
-    """Answers the probes that arrive at `listeners` until it is closed; leaves those open."""
+    """Answers the probes that arrive at `listeners` until it is closed; leaves those open.
+
+    It also counts what floods of its job bring (flood_count.py).
+    """
 
     def __init__(self, listeners: list[socket.socket], job: str, server: int) -> None:
         self._job = job
@@ -75,6 +81,7 @@ class Responder:
             self._selector.register(listener, selectors.EVENT_READ)
         self._listeners = set(listeners)
         self._received: dict[socket.socket, _Prober] = {}  # the oldest first
+        self._floods: dict[socket.socket, Flood] = {}
         self._strangers = Strangers()
         self._crowd = Allowance(_CROWD, _CROWD_PER_S)
         self._thread = threading.Thread(target=self._run, name="topoopt-probes", daemon=True)
@@ -87,16 +94,18 @@ class Responder:
     def _run(self) -> None:
         while True:
             self._drop_late()
-            for key, _ in self._selector.select(_LOOK_S if self._received else None):
+            for key, _ in self._selector.select(self._wait_s()):
                 if key.fileobj is self._woken:
                     return self._stop()
-                if key.fileobj in self._listeners:
+                if key.fileobj in self._floods:
+                    self._count(key.fileobj)  # type: ignore[arg-type]
+                elif key.fileobj in self._listeners:
                     self._accept(key.fileobj)  # type: ignore[arg-type]
                 else:
                     self._read(key.fileobj)  # type: ignore[arg-type]
 
     def _stop(self) -> None:
-        for connection in self._received:
+        for connection in (*self._received, *self._floods):
             connection.close()
         self._strangers.report()
         self._selector.close()
@@ -130,19 +139,50 @@ class Responder:
         except OSError:
             part = b""
         prober.hello += part
+        length = min(len(prober.hello), len(_QUESTION))
         if not part:
             self._close(connection)
-        elif not prober.hello.startswith(_QUESTION[: len(prober.hello)]):
+        elif not prober.hello.startswith((_QUESTION[:length], FLOOD[:length])):
             self._turn_away(connection, f"it asked no question: {prober.hello[:8]!r}")
         elif len(prober.hello) == _HELLO.size:
             source = _HELLO.unpack(prober.hello)[2]
-            if prober.hello == _hello(_QUESTION, self._job, source, self._server):
+            if prober.hello == hello(FLOOD, self._job, source, self._server):
+                del self._received[connection]
+                self._floods[connection] = Flood(time.monotonic())
+                return
+            if prober.hello == hello(_QUESTION, self._job, source, self._server):
                 with contextlib.suppress(OSError):
-                    connection.send(_hello(_ANSWER, self._job, source, self._server))
+                    connection.send(hello(_ANSWER, self._job, source, self._server))
             self._close(connection)  # without an answer, of another job
+
+    def _count(self, connection: socket.socket) -> None:
+        try:
+            size = len(connection.recv(_FLOOD_PIECE_BYTES))
+        except BlockingIOError:
+            return
+        except OSError:
+            size = 0
+        if size:
+            self._floods[connection].add(size, time.monotonic())
+        else:
+            self._end_flood(connection)
+
+    def _end_flood(self, connection: socket.socket) -> None:
+        del self._floods[connection]
+        self._selector.unregister(connection)
+        connection.close()
+
+    def _wait_s(self) -> float | None:
+        if self._floods:
+            soonest = min(flood.deadline for flood in self._floods.values())
+            return max(0.0, soonest - time.monotonic())
+        return _LOOK_S if self._received else None
 
     def _drop_late(self) -> None:
         now = time.monotonic()
+        for connection in [c for c, flood in self._floods.items() if flood.deadline <= now]:
+            if not self._floods[connection].answer(connection):
+                self._end_flood(connection)
         for connection in [c for c, prober in self._received.items() if prober.deadline <= now]:
             self._turn_away(connection, f"it asked nothing within {STRANGER_S:g} s")
 
@@ -156,6 +196,20 @@ class Responder:
         connection.close()
 
 
+def open_connection(probe: Probe, sockets: contextlib.ExitStack) -> socket.socket | None:
+    """A connection that is being opened; None where this host cannot."""
+    near, far = probe.source_address, probe.target_address
+    connection = sockets.enter_context(socket.socket(family_of(near), socket.SOCK_STREAM))
+    connection.setblocking(False)
+    try:
+        stay_on_cable(connection, near, probe.source_interface)
+        connection.bind(own_endpoint(near, 0))
+        target = far_endpoint(far, probe.target_tcp_port, near)
+    except OSError:
+        return None
+    return connection if connection.connect_ex(target) in (0, errno.EINPROGRESS) else None
+
+
 def send_probes(probes: list[Probe], job: str, timeout_s: float = TIMEOUT_S) -> list[Probe]:
     """Sends all probes at once; those that were answered rightly in time, in the order given."""
     answered = set()
@@ -163,16 +217,7 @@ def send_probes(probes: list[Probe], job: str, timeout_s: float = TIMEOUT_S) -> 
     deadline = time.monotonic() + timeout_s
     with contextlib.ExitStack() as sockets, selectors.DefaultSelector() as selector:
         for probe in probes:
-            near, far = probe.source_address, probe.target_address
-            connection = sockets.enter_context(socket.socket(family_of(near), socket.SOCK_STREAM))
-            connection.setblocking(False)
-            try:
-                stay_on_cable(connection, near, probe.source_interface)
-                connection.bind(own_endpoint(near, 0))
-                target = far_endpoint(far, probe.target_tcp_port, near)
-            except OSError:
-                continue
-            if connection.connect_ex(target) in (0, errno.EINPROGRESS):
+            if (connection := open_connection(probe, sockets)) is not None:
                 waiting[connection] = (probe, b"")
                 selector.register(connection, selectors.EVENT_WRITE)
         while waiting and (left := deadline - time.monotonic()) > 0:
@@ -200,7 +245,7 @@ def _advance(
         if events & selectors.EVENT_WRITE:
             if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 return False
-            connection.send(_hello(_QUESTION, *ends))
+            connection.send(hello(_QUESTION, *ends))
             return b""
         part = connection.recv(_HELLO.size - len(received))
     except OSError:
@@ -208,4 +253,4 @@ def _advance(
     received += part
     if part and len(received) < _HELLO.size:
         return received
-    return received == _hello(_ANSWER, *ends)
+    return received == hello(_ANSWER, *ends)

@@ -1,7 +1,8 @@
 """The probes to send, and whether their answers connect all servers: pure functions.
 
-Interfaces much slower than the fastest (management, Wi-Fi) come last: they are tried, and used,
-only between servers that the others do not connect. Addresses of one subnet come before the rest.
+Addresses of one subnet come first, of all interfaces. Those of different subnets are tried only
+between servers that are not connected yet: first by fast interfaces, then by those that are much
+slower than the fastest (management, Wi-Fi).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.discovery.interfaces import Interface
 
-MUCH_SLOWER = 5  # times; 25 beside 100 Gb/s is worth using, 1 beside 10 is not
+MUCH_SLOWER = 5  # times
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def rounds(servers: Sequence[Server]) -> list[list[Probe]]:
     The lower server asks, as it will be the one that connects.
     """
     slow = slow_interfaces(servers)
-    stages: list[list[Probe]] = [[], [], [], []]
+    stages: list[list[Probe]] = [[], [], []]
     for source, target in combinations(range(len(servers)), 2):
         for near in servers[source].interfaces:
             for far, tcp_port in zip(
@@ -70,8 +71,9 @@ def rounds(servers: Sequence[Server]) -> list[list[Probe]]:
                     continue
                 if is_link_local(near.address) is not is_link_local(far.address):
                     continue
-                stage = 2 * (near.address in slow or far.address in slow)
-                stage += not near.shares_subnet(far)
+                stage = 0
+                if not near.shares_subnet(far):
+                    stage = 2 if near.address in slow or far.address in slow else 1
                 stages[stage].append(
                     Probe(source, near.address, target, far.address, tcp_port, near.name)
                 )
@@ -96,9 +98,22 @@ def components(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
     return list(sets.values())
 
 
-def still_worth_sending(probes: list[Probe], count: int, reached: Iterable[Probe]) -> list[Probe]:
-    """Of one round's probes those between servers that are not connected yet."""
-    parts = components(count, [(probe.source, probe.target) for probe in reached])
+def still_worth_sending(
+    probes: list[Probe], servers: Sequence[Server], reached: Iterable[Probe]
+) -> list[Probe]:
+    """Of one round's probes those between servers that are not connected yet.
+
+    Where the round is of fast interfaces, slow ones connect nothing: cables whose ends are in
+    different subnets are tried, though a management network joins all hosts.
+    """
+    slow = slow_interfaces(servers)
+
+    def is_slow(probe: Probe) -> bool:
+        return probe.source_address in slow or probe.target_address in slow
+
+    of_slow = any(map(is_slow, probes))
+    pairs = [(p.source, p.target) for p in reached if of_slow or not is_slow(p)]
+    parts = components(len(servers), pairs)
     part_of = {server: i for i, part in enumerate(parts) for server in part}
     return [probe for probe in probes if part_of[probe.source] != part_of[probe.target]]
 

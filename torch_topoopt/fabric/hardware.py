@@ -47,6 +47,12 @@ def interface_folder(name: str) -> Path | None:
     return folder if folder.is_dir() and index in ("", str(here)) else None
 
 
+def is_device(name: str) -> bool:
+    """Whether a device stands behind an interface; virtual ones (veth, bridge, bond) have none."""
+    folder = interface_folder(name)
+    return folder is not None and (folder / "device").exists()
+
+
 def physical_port(name: str) -> str | None:
     """Equal for the interfaces that are functions of one port; None where nothing says it."""
     folder = interface_folder(name)

@@ -71,6 +71,10 @@ class LinkTraffic:
         return self
 
 
+# of the measured iterations: fewer say little of what one takes
+FEWEST_COMPARED = 10
+
+
 @dataclass(frozen=True)
 class IterationTimes:
     """`count` training iterations were measured; one takes `seconds`. The first had ended at

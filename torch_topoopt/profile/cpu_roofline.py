@@ -6,8 +6,6 @@ of processor, its number of threads and the version of PyTorch: the same plan is
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import platform
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch_topoopt.plan.codec import Document, DocumentError
+from torch_topoopt.plan.kept_files import kept_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,10 +68,7 @@ def cpu_roofline(
 
 def cache_file() -> Path:
     """The file of the figures of this machine."""
-    known = json.dumps(_fingerprint(), sort_keys=True).encode()
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    name = f"cpu-{hashlib.sha256(known).hexdigest()[:16]}.json"
-    return Path(base) / "torch_topoopt" / name
+    return kept_file("cpu", _fingerprint())
 
 
 def _fingerprint() -> dict[str, Any]:

@@ -11,6 +11,7 @@
 * `iterations`: `count` and `seconds`; the time of one of the measured training iterations;
   `start_up_s` of the train stage had passed when the first of all had ended; `other_processors`
   were busy on average with other programs, where the servers were emulated on one machine;
+  `not_compared` says why `seconds` is not held against the prediction, or "";
 * `rank`: the fields of a `RankWork`, but for `operations`: an iteration of that rank;
 * `operation`: the fields of an `OperationTimes`: a collective of an iteration;
 * `demand`: `of_script`, whether what was planned for is seen to be what the script trains, so that
@@ -58,12 +59,14 @@ class RunStart:
 @dataclass(frozen=True)
 class MeasuredIterations:
     """`count` training iterations were measured; one took `seconds`. `start_up_s` had passed when
-    the first of all had ended. Other programs kept `other_processors` busy. None: not noted."""
+    the first of all had ended. Other programs kept `other_processors` busy. None: not noted.
+    `not_compared` says why `seconds` is not held against the prediction; "" where it is."""
 
     count: int
     seconds: float
     start_up_s: float | None = None
     other_processors: float | None = None
+    not_compared: str = ""
 
 
 @dataclass(frozen=True)
@@ -194,13 +197,17 @@ def _iterations(event: dict[str, Any], where: str) -> MeasuredIterations:
     seconds = event.get("seconds")
     if not is_number(seconds) or seconds <= 0:
         raise DocumentError(f"{where}: seconds: expected a number above 0, got {seconds!r}")
-    noted = []
+    noted: dict[str, float | None] = {}
     for name in ("start_up_s", "other_processors"):
         value = event.get(name)
         if value is not None and (not is_number(value) or value < 0):
             raise DocumentError(f"{where}: {name}: expected a number from 0 on, got {value!r}")
-        noted.append(value)
-    return MeasuredIterations(_whole(event, "count", where), seconds, *noted)
+        noted[name] = value
+    not_compared = event.get("not_compared", "")
+    if not isinstance(not_compared, str):
+        raise DocumentError(f"{where}: not_compared: expected a text, got {not_compared!r}")
+    count = _whole(event, "count", where)
+    return MeasuredIterations(count, seconds, not_compared=not_compared, **noted)
 
 
 def _flag(event: dict[str, Any], name: str, where: str) -> bool:
@@ -339,6 +346,12 @@ class Run:
     def compares_time(self) -> bool:
         """Whether the time of an iteration was predicted of what was trained."""
         return self.plan.predicts_time and (self.metrics is None or self.metrics.of_script)
+
+    @property
+    def why_time_not_compared(self) -> str:
+        """Why a measured iteration is not held against the prediction; "" where it is."""
+        iterations = self.metrics.iterations if self.metrics else None
+        return iterations.not_compared if iterations is not None and self.compares_time else ""
 
 
 def _check_links(plan: Plan, metrics: Metrics) -> None:

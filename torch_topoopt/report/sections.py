@@ -78,7 +78,10 @@ def _measured_tiles(run: Run) -> list[Markup]:
     predicted_s = run.plan.prediction.iteration_s if run.compares_time else 0.0
     apart = divide(iterations.seconds - predicted_s, predicted_s)
     note = "no time was predicted of this script"
-    note = note if apart is None else f"{apart * 100:+.1f} % against the prediction"
+    if run.why_time_not_compared:
+        note = f"not compared with the prediction: {run.why_time_not_compared}"
+    elif apart is not None:
+        note = f"{apart * 100:+.1f} % against the prediction"
     note += f"; {iterations.count} measured"
     others = iterations.other_processors
     if others is not None and others >= _OTHERS_NOTICED:

@@ -49,7 +49,10 @@ def _iterations(run: Run) -> dict[str, Any] | None:
     return {
         "count": iterations.count,
         "measured_s": iterations.seconds,
-        "difference": divide(iterations.seconds - predicted_s, predicted_s),
+        "difference": None
+        if run.why_time_not_compared
+        else divide(iterations.seconds - predicted_s, predicted_s),
+        "not_compared": run.why_time_not_compared,
     }
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
+    from torch_topoopt.discovery.cable_rates import CableRate
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.cluster_file.entries import ServerEntry
     from torch_topoopt.fabric.driver import FabricDriver
@@ -121,6 +122,14 @@ class ClusterSite:
             site._gather_hosts(deadline)
             on_failure.pop_all()
         return site
+
+    def measure_cables(self) -> tuple[CableRate, ...]:
+        """What the cables carry, on all hosts; from now on the site's cluster has these rates."""
+        from torch_topoopt.discovery.cable_rates import measured_cables, with_rates
+
+        rates = measured_cables(self.choice.file, self.choice.server, self._meeting)
+        self.choice = replace(self.choice, file=with_rates(self.choice.file, rates))
+        return rates
 
     @property
     def leads(self) -> bool:

@@ -8,7 +8,6 @@ rank 0, and used by later ones, unless TOPOOPT_COST_MODEL=measure.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
-from torch_topoopt.plan import CostModel
-from torch_topoopt.plan.codec import DocumentError, decode, json_text, write_text_atomically
+from torch_topoopt.plan import CostModel, kept_files
+from torch_topoopt.plan.codec import decode, json_text, write_text_atomically
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.meeting import Meeting
     from torch_topoopt.plan import AllReduceTime, Plan
 
-COST_MODEL_VARIABLE = "TOPOOPT_COST_MODEL"
-_WAYS = ("kept", "measure")
 _TOPIC = "cost model"
 
 log = logging.getLogger("torch_topoopt")
@@ -54,7 +51,7 @@ def cost_of(
         path = kept_file(plan, group.servers)
         with failure_broadcast(meeting, _TOPIC):
             before = _read(path)
-            known = None if _asked_way() == "measure" else before
+            known = None if kept_files.measures_again() else before
             broadcast(meeting, _TOPIC, None if known is None else asdict(known))
     deadline = time.monotonic() + timeout.total_seconds()
     section = receive(meeting, _TOPIC, deadline)
@@ -72,17 +69,7 @@ def cost_of(
 
 def kept_file(plan: Plan, servers: list[int]) -> Path:
     """The file of the model that was measured for `plan` with ranks on those servers, here."""
-    known = json.dumps([plan.to_json(), list(servers), socket.gethostname()], sort_keys=True)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    name = f"cost-{hashlib.sha256(known.encode()).hexdigest()[:16]}.json"
-    return Path(base) / "torch_topoopt" / name
-
-
-def _asked_way() -> str:
-    way = os.environ.get(COST_MODEL_VARIABLE, _WAYS[0])
-    if way not in _WAYS:
-        raise DocumentError(f"{COST_MODEL_VARIABLE}: {way!r} is not one of {', '.join(_WAYS)}")
-    return way
+    return kept_files.kept_file("cost", [plan.to_json(), list(servers), socket.gethostname()])
 
 
 def _read(path: Path) -> CostModel | None:
@@ -101,7 +88,7 @@ def _keep(path: Path, model: CostModel, before: CostModel | None) -> None:
         log.warning(
             "the cost model was measured anew, as %s asks for: algorithms, and with them the "
             "rounding of sums, may differ from those of earlier jobs of this plan",
-            COST_MODEL_VARIABLE,
+            kept_files.COST_MODEL_VARIABLE,
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.limits import limit_s, slowness
+from support.thread_meeting import Board, ThreadMeeting
 
 from torch_topoopt.fabric.cluster.static import StaticFabric
 from torch_topoopt.fabric.cluster.static_check import check_links
@@ -31,7 +31,7 @@ from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
 from torch_topoopt.fabric.wiring import PortAddress, Wiring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from support.plans import RingPlan
 
@@ -43,40 +43,17 @@ RING = [("h0:a", "h1:b"), ("h1:a", "h2:b"), ("h2:a", "h0:b")]
 
 
 @dataclass
-class Board:
+class CabledBoard(Board):
     """The rendezvous of the threads, and the senders that each port receives from."""
 
     senders: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    texts: dict[tuple[str, int], str] = field(default_factory=dict)
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-
-@dataclass
-class Meeting:
-    board: Board
-    server: int
-
-    def publish(self, topic: str, text: str) -> None:
-        with self.board.changed:
-            self.board.texts[topic, self.server] = text
-            self.board.changed.notify_all()
-
-    def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
-        keys = [(topic, rank) for rank in ranks]
-        with self.board.changed:
-            there = self.board.changed.wait_for(
-                lambda: all(key in self.board.texts for key in keys), deadline - time.monotonic()
-            )
-            if not there:
-                raise FabricError(f"no host: {topic}")
-            return {key[1]: self.board.texts[key] for key in keys}
 
 
 @dataclass
 class Host:
     """A host whose interfaces have the given addresses."""
 
-    board: Board
+    board: CabledBoard
     addresses: list[str]
 
     def interfaces(self) -> dict[str, str]:
@@ -123,10 +100,10 @@ def addresses(file: ClusterFile, server: int) -> list[str]:
     return [port.ip for port in file.servers[server].ports]
 
 
-def drivers(file: ClusterFile, board: Board, hosts: list[list[str]]) -> list[StaticFabric]:
+def drivers(file: ClusterFile, board: CabledBoard, hosts: list[list[str]]) -> list[StaticFabric]:
     return [
         StaticFabric(
-            file, server, Meeting(board, server), Host(board, own), timeout_s=2.0 * slowness()
+            file, server, ThreadMeeting(board, server), Host(board, own), timeout_s=2.0 * slowness()
         )
         for server, own in enumerate(hosts)
     ]
@@ -146,7 +123,7 @@ def connect_all(fabrics: list[StaticFabric], plan: Plan) -> list[Wiring | Fabric
 def test_all_hosts_come_to_one_wiring_at_which_the_ranks_can_open_their_links(
     ring_plan: RingPlan,
 ) -> None:
-    file, board, plan = make_file(), Board(), ring_plan(3)
+    file, board, plan = make_file(), CabledBoard(), ring_plan(3)
     fabrics = drivers(file, board, [addresses(file, server) for server in range(3)])
     wirings = connect_all(fabrics, plan)
     wiring = wirings[0]
@@ -164,7 +141,7 @@ def test_all_hosts_come_to_one_wiring_at_which_the_ranks_can_open_their_links(
 
     def open_links(rank: int) -> int:
         layout = RankLayout((0, 1, 2))
-        meeting = Meeting(board, rank)
+        meeting = ThreadMeeting(board, rank)
         timeouts, version = Timeouts(10, 10), wire_version()
         opened = open_rank_links(plan, wiring, layout, rank, meeting, timeouts, {}, version)
         opened.ports.close()
@@ -180,7 +157,7 @@ def test_all_hosts_come_to_one_wiring_at_which_the_ranks_can_open_their_links(
 
 
 def test_a_driver_wires_one_plan_at_a_time(ring_plan: RingPlan) -> None:
-    file, board = make_file(), Board()
+    file, board = make_file(), CabledBoard()
     fabrics = drivers(file, board, [addresses(file, server) for server in range(3)])
     connect_all(fabrics, ring_plan(3))
     with pytest.raises(FabricError, match="this driver has wired a plan already"):
@@ -190,7 +167,7 @@ def test_a_driver_wires_one_plan_at_a_time(ring_plan: RingPlan) -> None:
 
 
 def test_an_address_that_a_host_does_not_have_fails_all_hosts(ring_plan: RingPlan) -> None:
-    file, board = make_file(), Board()
+    file, board = make_file(), CabledBoard()
     hosts = [addresses(file, server) for server in range(3)]
     there = hosts[1].pop()
     outcomes = connect_all(drivers(file, board, hosts), ring_plan(3))
@@ -202,7 +179,7 @@ def test_an_address_that_a_host_does_not_have_fails_all_hosts(ring_plan: RingPla
 
 
 def test_another_interface_than_the_file_says_is_an_error(ring_plan: RingPlan) -> None:
-    file, board = make_file(), Board()
+    file, board = make_file(), CabledBoard()
     port = replace(file.servers[0].ports[0], interface="enp7s0")
     first = replace(file.servers[0], ports=(port, file.servers[0].ports[1]))
     file = replace(file, servers=(first, *file.servers[1:]))
@@ -216,7 +193,7 @@ def test_another_interface_than_the_file_says_is_an_error(ring_plan: RingPlan) -
 def test_a_link_that_fails_is_named_with_what_is_at_the_ends_of_its_cable(
     ring_plan: RingPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, board = make_file(), Board()
+    file, board = make_file(), CabledBoard()
     hosts = [addresses(file, server) for server in range(3)]
     board.senders = {
         "h0:a": [("h2", "b")],
@@ -248,7 +225,7 @@ def listen_elsewhere(file: ClusterFile) -> Callable[[str, int, str], socket.sock
 def test_a_cable_that_is_right_points_to_addresses_and_firewalls(
     ring_plan: RingPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, board = make_file(), Board()
+    file, board = make_file(), CabledBoard()
     hosts = [addresses(file, server) for server in range(3)]
     board.senders = {"h0:a": [("h1", "b")], "h1:b": [("h0", "a")]}
     monkeypatch.setattr("torch_topoopt.fabric.cluster.static.listen", listen_elsewhere(file))
@@ -263,7 +240,7 @@ def test_a_plan_that_needs_another_cable_is_refused_before_anything_is_opened(
     ring_plan: RingPlan,
 ) -> None:
     file = replace(make_file(), cables=(RING[0], RING[1]))
-    fabric = StaticFabric(file, 0, Meeting(Board(), 0), Host(Board(), []))
+    fabric = StaticFabric(file, 0, ThreadMeeting(CabledBoard(), 0), Host(CabledBoard(), []))
     with pytest.raises(FabricError, match="the plan needs a cable between h0 and h2"):
         fabric.connect(ring_plan(3))
 

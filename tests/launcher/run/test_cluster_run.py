@@ -14,7 +14,7 @@ import pytest
 from plain_hosts import TOKEN, Hosts, make_hosts, start_agents, within
 from support.launcher import forked
 from support.limits import limit_s
-from support.plain_namespaces import Namespaces, ip
+from support.plain_namespaces import Namespaces, ip, run
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
@@ -243,3 +243,22 @@ def test_an_unplugged_cable_and_a_missing_host_are_named(launcher: Launcher, hos
     for done in ended:
         assert done.returncode == 2
         assert f"no address {address.split('/')[0]} on an interface that is up" in error_of(done)
+
+
+def test_the_rates_of_cables_are_measured_before_anything_is_planned(
+    launcher: Launcher, hosts: Hosts
+) -> None:
+    make_hosts(3, [(0, 1), (1, 2), (0, 2)], hosts)
+    for cable in hosts.cables:
+        for host, interface, _ in cable:
+            limit = "root tbf rate 20mbit burst 16kb latency 20ms"
+            run(*f"tc -n {hosts.names[host]} qdisc add dev {interface} {limit}".split())
+    ended = run_everywhere(launcher, hosts, hosts.cluster(gbps=10.0))
+    check_trained(launcher.folder, hosts, ended)
+    plan = Plan.load(launcher.folder / "server0" / "run" / "plan.json")
+    wiring = Wiring.load(launcher.folder / "server0" / "run" / "wiring.json")
+    assert plan.cluster.port_gbps is None, "all are alike"
+    assert 0.01 < plan.cluster.link_gbps < 0.03
+    assert {port.speed_gbps for port in wiring.ports} == {plan.cluster.link_gbps}
+    for done in ended:
+        assert "on 3 cables of 3, not 10 Gb/s as the cluster file says" in done.stdout

@@ -42,6 +42,14 @@ def cluster_of(file: ClusterFile) -> Cluster:
     ).validate(any_degree=True)
 
 
+def stated_rates(file: ClusterFile) -> dict[tuple[str, str], float | None]:
+    """Gb/s of each cable, by its ends, as the file says; None where it does not."""
+    return {
+        cable: min((gbps for end in cable if (gbps := file.ports[end][1].gbps)), default=None)
+        for cable in file.cables
+    }
+
+
 def accelerators_of(file: ClusterFile) -> int:
     """The number that every server has; raises FabricError if some have more than others."""
     few = min(file.servers, key=lambda server: server.accelerators)
