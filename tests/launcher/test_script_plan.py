@@ -198,12 +198,12 @@ def test_a_rank_that_only_reports_another_is_not_the_cause(failure: Callable[...
         2: failure(2, "RuntimeError: boom"),
         3: failure(3, REPORT),
     }
-    (only,) = ranks._first_failures(failures)
+    (only,) = ranks._first_failures(failures, ())
     assert only.describe("train.py") == (
         "rank 2 of train.py ended with exit code 1: RuntimeError: boom"
     )
     del failures[2]
-    assert [found.rank for found in ranks._first_failures(failures)] == [0, 3]
+    assert [found.rank for found in ranks._first_failures(failures, ())] == [0, 3]
 
 
 def test_a_report_that_is_noted_a_second_before_its_cause_is_not_the_cause(
@@ -212,7 +212,7 @@ def test_a_report_that_is_noted_a_second_before_its_cause_is_not_the_cause(
     """A killed rank is noted when the agent looks, others when they raised."""
     gone = "DistBackendError: topoopt: all_reduce: rank 1 is gone: lost the link"
     failures = {0: failure(0, gone, second=6), 1: failure(1, "", -signal.SIGKILL)}
-    (only,) = ranks._first_failures(failures)
+    (only,) = ranks._first_failures(failures, ())
     assert only.describe("train.py") == "rank 1 of train.py was killed by SIGKILL"
 
 
@@ -225,7 +225,7 @@ def test_a_rank_that_raised_is_the_cause_although_torch_ended_it_before_it_had_e
         2: failure(2, "RuntimeError: boom", -signal.SIGTERM),
         3: failure(3, "", -signal.SIGTERM),
     }
-    (only,) = ranks._first_failures(failures)
+    (only,) = ranks._first_failures(failures, ())
     assert only.describe("train.py") == (
         "rank 2 of train.py ended with exit code 1: RuntimeError: boom"
     )
