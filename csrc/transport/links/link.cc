@@ -130,7 +130,7 @@ void Link::lose(Loss loss, const std::string& why) {
     reactor().forget(this);
     turn_asked_ = false;
     parks_ = loss != Loss::kClosed && loss != Loss::kGivenUp;
-    held_ = loss != Loss::kClosed && holdBytes();
+    held_ = loss != Loss::kClosed && established_ && holdBytes();
     if (!held_) closeBytes();
     queue_.lend(FrameQueue::kNothingLent);
     if (!held_) reader_.reset();
