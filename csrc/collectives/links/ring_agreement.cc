@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kAgreementLimit{2000};
 constexpr std::chrono::milliseconds kFirstPause{2000};
 constexpr std::chrono::milliseconds kLongestPause{60'000};
 
-// A member that has held for so long has missed the end of an offer.
+// A member that has held for this long has missed the end of an offer.
 constexpr std::chrono::milliseconds kLongestHold{3000};
 constexpr size_t kEndsKept = 256;
 
@@ -117,7 +117,7 @@ void RingAgreement::decide(uint64_t first) {
   if (wanted_) propose(*std::exchange(wanted_, std::nullopt));
 }
 
-// Of the version that was proposed last.
+// Ends the last proposed version.
 void RingAgreement::end(uint64_t first) {
   ends_[version_] = first;
   if (ends_.size() > kEndsKept) ends_.erase(ends_.begin());
@@ -200,9 +200,8 @@ void RingAgreement::watchHold() {
   hold_timer_ = endpoint_.reactor().after(kLongestHold, [this, version = offered_.first()] {
     hold_timer_.reset();
     if (holds() && offered_.first() == version) {
-      logLine(LogLevel::kWarning,
-              "operations wait for the end of an agreement on rings, which rank " +
-                  std::to_string(ranks_.front()) + " is asked for again");
+      logLine(LogLevel::kWarning, "operations wait for an agreement on rings; asking rank " +
+                                      std::to_string(ranks_.front()) + " again");
       answer(version);
     }
     watchHold();

@@ -8,8 +8,8 @@
 // Every version that the first member offers ends with a kRingsStart. A member holds its
 // collectives while it has an offer without its end, and only then. A lost cable can make the two
 // overtake each other, so a member remembers an end that comes before its offer. The first member
-// owes the end: a member that has held for longer than an agreement takes answers once more, and
-// gets it again.
+// owes the end: a member that has held for longer than an agreement takes answers again, and the
+// first member sends the end again.
 //
 // A member that has shut the group down takes part in nothing more, so its endpoint answers for it
 // (Endpoint::onControl). Where a member has not created the group yet, the others would wait for

@@ -261,8 +261,8 @@ CableGraph::Cut CableGraph::cut() const {
     const End& near_end = ends_[2 * i + (near_is_a ? 0 : 1)];
     const End& far_end = ends_[2 * i + (near_is_a ? 1 : 0)];
     far_ranks.insert(far);
-    // A loss that this side has not yet reported may be anything. A far end that has reported
-    // another loss than this one ran at that time, and its host closed the cable for it.
+    // A loss that this side has not yet reported can have any cause. A far end that has reported a
+    // loss by itself was running, and its host closed the cable on its request.
     const bool given_up = far_end.number % 2 == 1 && far_end.loss != Loss::kClosed;
     const bool closed = near_end.number % 2 == 1 && near_end.loss == Loss::kClosed && !given_up;
     if (!closed) silent.insert(far);

@@ -14,7 +14,8 @@ void CableLedger::lose(uint64_t received) {
 std::optional<uint64_t> CableLedger::settle(const CableCounts& theirs) {
   if (std::exchange(settled_, true)) return std::nullopt;
   if (theirs.generation == counts_.generation) return theirs.received;
-  // The other end has not established this end's last connection, or a later one without this end.
+  // Either the other end never established this end's last connection, or it established a later
+  // one that this end did not.
   return theirs.generation < counts_.generation ? 0 : theirs.received_before;
 }
 
@@ -23,7 +24,7 @@ CableLedger::Reaction CableLedger::onLinkLost(const CableCounts& theirs) {
   if (theirs.generation < counts_.generation) return {};  // this end's kLinkLost is on its way
   Reaction reaction{.arrived = settle(theirs)};
   if (theirs.generation > counts_.generation) {
-    // The other end alone has established a connection, whose frames it sends again as well.
+    // Only the other end established that connection: nothing of it has arrived here.
     counts_ = {theirs.generation, 0, counts_.received};
     reaction.drop = reaction.answer = true;
   }
@@ -33,10 +34,10 @@ CableLedger::Reaction CableLedger::onLinkLost(const CableCounts& theirs) {
 std::optional<uint64_t> CableLedger::onHello(const CableCounts& theirs) {
   const std::optional<uint64_t> arrived = settle(theirs);
   if (theirs.generation > counts_.generation) {
-    counts_.received_before = 0;  // of the other end's generation, which this end never established
+    counts_.received_before = 0;  // this end never established the other end's generation
   } else if (theirs.generation == counts_.generation) {
     counts_.received_before = counts_.received;
-  }  // else the other end waits for the count of an older generation still
+  }  // else the other end still needs the count of an older generation
   counts_.received = 0;
   counts_.generation = std::max(theirs.generation, counts_.generation) + 1;
   lost_ = false;

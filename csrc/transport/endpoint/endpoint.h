@@ -48,7 +48,7 @@ namespace topoopt {
 inline constexpr uint32_t kAllChannels = 0xffffffff;
 // Flows to one rank that are forgotten together.
 inline constexpr size_t kForgottenFlows = 256;
-// In which a packet that a processor was handling has been handled (Link::finishReading).
+// Longer than a processor takes to finish a packet that it is handling (Link::finishReading).
 inline constexpr std::chrono::milliseconds kLateTime{20};
 
 // A message and the receive that it came to do not fit.
@@ -258,7 +258,7 @@ class Endpoint final : private Link::Observer {
     uint32_t generation = 0;  // Peer::generation when it began
     uint32_t requests = 0;    // kRequestToSend sent
     uint32_t answered = 0;    // of which the receiver has answered so many
-    // What had become of it at the last look of remindReceivers(), and looks since that changed.
+    // Progress at the last look of remindReceivers(), and the number of looks without any.
     uint64_t progress_seen = 0;
     uint32_t looks_without_progress = 0;
 

@@ -155,7 +155,7 @@ void Endpoint::onLost(Link& link, Loss loss, const std::string& why) {
   reactor_.after(delay, [this, &link, loss, why] {
     if (static_cast<int>(left_.size()) == config_.size) return continueLeaving();
     if (!failure_.empty()) return;
-    if (link.cable() != kNoCable && !link.dead()) return;  // has another connection already
+    if (link.cable() != kNoCable && !link.dead()) return;  // it already has a new connection
     if (link.cable() != kNoCable) return cableLost(link, loss, why);
     failAll("lost the link " + textOf(link.name()) + ": " + why, true);
   });

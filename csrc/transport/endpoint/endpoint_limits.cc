@@ -20,7 +20,7 @@ bool isOlder(uint32_t generation, uint32_t other) {
   return static_cast<int32_t>(generation - other) < 0;
 }
 
-// A flow that has not moved for so many looks is reminded of, and again after twice as many.
+// Looks without progress before a receiver is reminded: 3, 6, 12, ... up to kMostLooks.
 constexpr std::chrono::seconds kLookInterval{1};
 constexpr uint32_t kLeastLooks = 3;
 constexpr uint32_t kMostLooks = 96;
@@ -140,10 +140,9 @@ void Endpoint::onAck(const FrameHeader& header) {
   continueLeaving();
 }
 
-// A flow with messages that wait can only go on when its receiver acknowledges bytes or posts
-// receives, and both come as a kAck. No frame is lost with a cable (cable_ledger.h). Should that
-// ever fail, the receiver owes its last kAck again: this asks for it. Where the receiver is just
-// late, nothing changes.
+// A flow with waiting messages goes on when a kAck arrives: its receiver has consumed bytes or
+// posted receives. No frame is lost with a cable (cable_ledger.h). If one is lost all the same,
+// this makes the receiver send its last kAck again. If the receiver is only late, nothing changes.
 void Endpoint::remindReceivers() {
   const auto now = Reactor::Clock::now();
   if (now < next_reminder_) return;

@@ -19,9 +19,9 @@ enum class FrameType : uint8_t {
   // message_bytes: bytes of the flow consumed so far; message: so many of its receives are posted;
   // offset: so many kRequestToSend have come
   kAck = 2,
-  // The sender wants every byte acknowledged at once from now on; with an offset, what is consumed
-  // and posted now, for it stands still (Endpoint::remindReceivers). message: as in kRequestToSend,
-  // plus 1, or 0; message_bytes: what it knows to be consumed
+  // The sender wants every byte acknowledged at once from now on. With an offset, it makes no
+  // progress and wants one kAck now (Endpoint::remindReceivers). message: the number of messages
+  // that it has requested receives for; message_bytes: the consumed bytes that it knows of
   kAckRequest = 3,
   kLeave = 4,      // flooded: rank `source` will start nothing new
   kFailure = 5,    // flooded: rank `source` has failed; the payload says why

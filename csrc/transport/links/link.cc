@@ -17,8 +17,7 @@ namespace {
 // Per turn, so that one busy link cannot keep the others waiting.
 constexpr size_t kReadTurnBytes = 512 << 10;
 constexpr size_t kWriteTurnBytes = 512 << 10;
-// A host that runs acknowledges within this time; a cable is silent for longer before it is
-// dropped.
+// A running host acknowledges within this time. A silent cable is dropped only after a longer time.
 constexpr std::chrono::milliseconds kAnswerTime{250};
 
 }  // namespace
@@ -110,8 +109,8 @@ void Link::close() {
   queue_.clear();
 }
 
-// Nothing of what is in flight has been acknowledged for some time. If the other end closes such a
-// link, it has found the cable silent: when a process ends, its host acknowledges up to then.
+// Nothing in flight has been acknowledged for some time. If the other end closes such a link, it
+// has found the cable silent: the host of a process that ends acknowledges until the end.
 bool Link::isUnanswered() {
   const uint64_t written = queue_.writtenBytes();
   const size_t in_flight = unacknowledgedBytes();
@@ -138,7 +137,7 @@ void Link::lose(Loss loss, const std::string& why) {
   context_.observer.onLost(*this, loss, why);
 }
 
-// After an error of a write. What has come of a cable counts as arrived, and is read before.
+// After a write error. Bytes that a cable's transport has acknowledged must be read first.
 void Link::giveUp() {
   const Loss loss = loss_;
   const std::string why = error_;
@@ -181,7 +180,7 @@ void Link::reopen(const LinkSpec& spec) {
   start();
 }
 
-// The other end's first frame has come, so it uses the old connection no more.
+// The other end's first frame has come, so it no longer uses the old connection.
 void Link::establish() {
   established_ = true;
   closeParked();

@@ -76,11 +76,11 @@ struct LinkTraffic : plan::Link, LinkCounters {
 
 // How a link was lost.
 enum class Loss : uint8_t {
-  kClosed = 1,   // the system at the other end has closed it: its process may have ended
-  kSilent = 2,   // nothing is acknowledged any more, or was when the other end closed it
+  kClosed = 1,   // the host at the other end has closed it, as when a process ends
+  kSilent = 2,   // nothing is acknowledged any more, even if the other end then closes it
   kCarrier = 3,  // the interface has lost its carrier, or is down
   kBroken = 4,   // an error here, or bytes that are no frame
-  kGivenUp = 5,  // the other end runs, and has given it up
+  kGivenUp = 5,  // the other end has given it up, and still runs
 };
 
 enum class Acknowledged {
@@ -142,10 +142,11 @@ class Link : public Reactor::Handler {
   void hurry(uint32_t channel);
   // Of a cable: loses the link; what has arrived is read to its end before.
   void drop(Loss loss, const std::string& why);
-  // The link is lost, and what arrives late is still to be read, see finishReading().
+  // The link is lost, and finishReading() has not been called yet.
   bool holds() const { return held_; }
-  // Before the frames of a lost cable are counted: reads what its transport has acknowledged since.
-  // A packet that another processor was handling when acknowledgements ended may have come late.
+  // Reads bytes that the transport acknowledged after drop() had read all: a processor may have
+  // been handling a packet at that time. Must be called before the frames of a lost cable are
+  // counted.
   void finishReading();
   // Whether the connection, once it is lost, leaves nothing behind in the system, which would be in
   // the way of another one from the same port. What it has not delivered is kept here. drop() does
@@ -210,11 +211,11 @@ class Link : public Reactor::Handler {
   virtual size_t batchBytes() const { return kBatchBytes; }
   virtual void endWriting() = 0;
   virtual void closeBytes() = 0;
-  // Stops all but readBytes(), and has the transport acknowledge nothing more, in place of
-  // closeBytes(), which follows, or parkBytes(). False where that cannot be.
+  // Called before closeBytes() or parkBytes(): only readBytes() still works, and the transport
+  // acknowledges nothing more. False if this kind of link cannot do that.
   virtual bool holdBytes() { return false; }
-  // This end gives up a connection that the other end may still use. The system keeps it open until
-  // closeParked(): the other end would take its end for that of this process.
+  // Keeps a connection open that this end has given up, until closeParked(). If the host closed it,
+  // the other end would conclude that this process has ended.
   virtual void parkBytes() {}
   // Bytes written that the neighbour's transport does not have yet.
   virtual size_t unacknowledgedBytes() { return 0; }
@@ -266,7 +267,7 @@ class Link : public Reactor::Handler {
   FrameReader reader_;
   uint64_t received_bytes_ = 0;
   uint64_t received_frames_ = 0;  // in this connection
-  // Acknowledged when that was looked up last; and when it had advanced, or nothing was in flight.
+  // Bytes acknowledged at the last look; and when these last advanced, or nothing was in flight.
   uint64_t last_acknowledged_ = 0;
   Reactor::Clock::time_point answered_at_{};
   bool received_ = false;
@@ -280,7 +281,7 @@ class Link : public Reactor::Handler {
   bool write_ended_ = false;  // by finish(), or because the other end is gone
   bool dead_ = false;
   bool held_ = false;   // between lose() and finishReading()
-  bool parks_ = false;  // and is to be parked then
+  bool parks_ = false;  // finishReading() parks the connection and does not close it
 };
 
 // The text of an errno.

@@ -32,7 +32,7 @@ size_t sizeOf(const iovec* parts, int part_count) {
   return bytes;
 }
 
-// The system forgets the connection when it is closed.
+// Makes the kernel forget the connection when it is closed.
 void leaveNothingOf(int socket) {
   const linger at_once{1, 0};
   setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -104,7 +104,7 @@ void SocketLink::closeBytes() {
   socket_.reset();
 }
 
-// Memory that was lent comes back only when the kernel forgets the connection.
+// Lent memory comes back only when the kernel forgets the connection.
 bool SocketLink::holdBytes() {
   if (zero_copy_.lends()) return false;
   reactor().unwatch(socket_.get());

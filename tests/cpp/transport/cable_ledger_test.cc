@@ -18,7 +18,7 @@
 namespace topoopt {
 namespace {
 
-// What is written to a connection: the counts of a hello, or the number of a frame.
+// An item written to a connection: the counts of a hello, or the number of a frame.
 struct Written {
   bool hello = false;
   CableCounts counts{};
@@ -130,7 +130,7 @@ class Model {
     }
   }
 
-  // All that decides what can follow.
+  // Everything that determines the possible next events.
   std::string state() const {
     std::string text;
     const auto add = [&text](uint64_t value) { text += static_cast<char>(value); };
@@ -232,7 +232,7 @@ class Model {
     if (reaction.answer) around_[1 - e].push_back(ends_[e].ledger.counts());
   }
 
-  // What the other end does not have goes around the cable.
+  // Frames that the other end does not have go around the cable.
   void settle(int e, std::optional<uint64_t> arrived) {
     if (!arrived) return;
     const auto& first = ends_[e].kept;
@@ -251,7 +251,7 @@ class Model {
   std::string wrong_;
 };
 
-// What goes wrong if the cable stays lost from here on, or comes back.
+// The error if the cable stays lost from here on, or comes back; "" if there is none.
 std::string wrongAtTheEnd(const Model& model) {
   if (!model.wrong().empty()) return model.wrong();
   for (const bool comes_back : {false, true}) {
