@@ -199,8 +199,7 @@ TEST_P(Cables, ARankThatHearsNothingIsNotGone) {
   for (const int rank : {0, 1, 3}) {
     std::vector<int> unreachable;
     eventually("the rank is unreachable", [&] {
-      network.on(rank,
-                 [&](Endpoint& endpoint) { unreachable = endpoint.cables()->unreachable(); });
+      network.on(rank, [&](Endpoint& endpoint) { unreachable = endpoint.cables()->unreachable(); });
       return !unreachable.empty();
     });
     EXPECT_EQ(unreachable, std::vector<int>{2});
