@@ -53,7 +53,8 @@ ifeq (,$(and $(wildcard $(BIN)/pytest),$(wildcard $(BIN)/mypy),$(wildcard $(BIN)
 .PHONY: $(DEV_STAMP)
 endif
 
-$(STAMP): requirements.txt pyproject.toml setup.py csrc/objects.py $(SOURCES)
+# __init__.py has the version, which pip records.
+$(STAMP): requirements.txt pyproject.toml setup.py torch_topoopt/__init__.py csrc/objects.py $(SOURCES)
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "make: python3 must be Python 3.11 or newer (found: $$(python3 --version 2>&1))" >&2; exit 1; }
 	@command -v $(CXX) >/dev/null || { \

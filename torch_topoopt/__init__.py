@@ -7,7 +7,7 @@ from typing import Any
 from torch_topoopt.runtime.metrics import log
 
 __all__ = ["__version__", "log", "new_process_group", "parallelize", "pipeline", "stats"]
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 
 def stats() -> dict[str, list[dict[str, Any]]]:
