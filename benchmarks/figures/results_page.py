@@ -1,4 +1,4 @@
-"""The results as a page: a table a figure, and the reason of every row outside 15 %.
+"""The results as a page: one table per figure, with the reason of every row outside 15 %.
 
 `make figures` writes it beside the table, as figures/results.md; `make site` makes it a page of the
 documentation. It is never committed: figures/table.json is its source.
@@ -45,7 +45,7 @@ def results_page(rows: Sequence[Row], figures: Mapping[str, Figure], folder: Pat
 
 
 def heading(name: str) -> str:
-    """How people name a figure: "Figure 11a", "Table 2". Its anchor on the page follows from it."""
+    """The heading of a figure, such as "Figure 11a"; its anchor on the page follows from it."""
     return f"Figure {name}" if name[0].isdigit() else name.replace("-", " ").capitalize()
 
 
