@@ -12,7 +12,7 @@ and several figures share cells.
 
 A *figure* (`figure.Figure`) lists its cells, for full and for quick sizes, and makes of their rows
 a CSV, a plot, and rows of one table: what the paper states, what is measured, and the reason where
-they differ by more than 15 %.
+they differ by more than 15 %. `results_page` makes a page of that table.
 
 How a figure is added
 ---------------------

@@ -17,8 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from figures import plots
 from figures.cell import REPOSITORY, Cell, CellResult
 from figures.registry import all_figures, chosen
+from figures.results_page import file_stem, heading, results_page
 from figures.store import CellStore
-from figures.table import FigureTable, rows_of, write_document
+from figures.table import FigureTable, rows_of
 from figures.workers import run_in_processes
 from torch_topoopt.launcher.errors import BAD_INPUT, CHECK_FAILED, OK
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _OUT = REPOSITORY / "figures"
-_DOCUMENT = REPOSITORY / "docs" / "planning" / "figures.md"
+_PAGE = "results.md"  # in the folder of the table
 
 
 @dataclass
@@ -123,24 +124,20 @@ class FigureRun:
             "seed": seeds[0] if len(seeds) == 1 else seeds or 0,
             "commit": commit(),
         }
-        size = ".quick" if shared["size"] == "quick" else ""
-        stem = self.out / f"figure_{figure.name}{size}"
+        small = shared["size"] == "quick"
+        stem = self.out / file_stem(figure.name, shared["size"])
         _write_csv(stem.with_name(stem.name + ".csv"), made.csv, shared)
-        sizes = figure.quick if size else figure.full
-        title = f"{_numbered(figure.name)}: {figure.title}" + (f" ({sizes})" if sizes else "")
+        sizes = figure.quick if small else figure.full
+        title = f"{heading(figure.name)}: {figure.title}" + (f" ({sizes})" if sizes else "")
         plots.save(made.draw, title, made.size_inches, stem)
         rows = rows_of(figure, made.quantities, **shared)
         for row in rows:
-            if row["within"] is False and not row["reason"] and size:
+            if row["within"] is False and not row["reason"] and small:
                 row["reason"] = f"quick: {figure.quick}"
         self.table.replace(figure.name, rows)
         self.rows += rows
         where = stem.relative_to(Path.cwd()) if stem.is_relative_to(Path.cwd()) else stem
         self.console.print(f"{title}: {where}.svg, {shared['cpu_s']:g} s of processor time")
-
-
-def _numbered(name: str) -> str:
-    return f"Figure {name}" if name[0].isdigit() else name.replace("-", " ").capitalize()
 
 
 def commit() -> str:
@@ -193,9 +190,6 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     options.add_argument("--ray", metavar="ADDRESS", help="cells as tasks of this cluster, or auto")
     options.add_argument("--out", type=Path, default=_OUT, help="folder (default: figures)")
-    options.add_argument(
-        "--document", type=Path, help="whose table is written (default: docs/planning/figures.md)"
-    )
     options.add_argument("--list", action="store_true", help="names the figures, and ends")
     options.add_argument("--json", action="store_true", help="prints the rows of the table")
     return options
@@ -218,14 +212,12 @@ def main(words: Sequence[str]) -> int:
             *(figures, arguments.quick, arguments.out, arguments.jobs, arguments.ray),
             *(console, table),
         )
-        document = arguments.document
-        if document is None and arguments.out == _OUT:
-            document = _DOCUMENT
         try:
             run.run()
         finally:
-            if document is not None and run.rows:
-                write_document(document, table.rows)
+            if run.rows:
+                page = results_page(table.rows, known, arguments.out)
+                (arguments.out / _PAGE).write_text(page, encoding="utf-8")
     except (OSError, ValueError) as error:
         console.print(f"figures: {error}", markup=False)
         return BAD_INPUT

@@ -1,4 +1,4 @@
-"""The table of all figures: `figures/table.json`, and its part of docs/planning/figures.md."""
+"""The table of all figures: `figures/table.json`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from figures.figure import Figure, Quantity
-
-BEGIN = "<!-- begin: written by `make figures` -->"
-END = "<!-- end: written by `make figures` -->"
-_COLUMNS = ("figure", "quantity", "model", "mode", "paper", "ours", "ratio", "within", "reason")
 
 
 def rows_of(figure: Figure, quantities: Iterable[Quantity], **shared: Any) -> list[dict[str, Any]]:
@@ -62,32 +58,3 @@ class FigureTable:
         text = ",\n".join(json.dumps(row, sort_keys=False) for row in self.rows)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(f'{{"rows": [\n{text}\n]}}\n', encoding="utf-8")
-
-
-def write_document(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Replaces what stands between the markers of `path`; ValueError where there are none."""
-    text = path.read_text(encoding="utf-8")
-    before, found, rest = text.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not found or not ended:
-        raise ValueError(f"{path}: has no part between {BEGIN!r} and {END!r}")
-    path.write_text(f"{before}{BEGIN}\n{as_markdown(rows)}{END}{after}", encoding="utf-8")
-
-
-def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The table for people, with the size of each row and the processor time of its figure."""
-    head = (*_COLUMNS[:-1], "size", "CPU s", "commit", "reason")
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
-    for row in rows:
-        within = {None: "", True: "yes", False: "no"}[row["within"]]
-        cells = [
-            *(row["figure"], row["quantity"], row["model"], row["mode"]),
-            *(_number(row[name]) for name in ("paper", "ours", "ratio")),
-            *(within, row["size"], f"{row['cpu_s']:.0f}", row["commit"], row["reason"]),
-        ]
-        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"

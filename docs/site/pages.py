@@ -1,13 +1,15 @@
 """What the site has beside the pages of docs/: a hook of mkdocs (mkdocs.yml names it).
 
-The README is its first page; CHANGELOG, CONTRIBUTING and benchmarks/README are pages; every verb
-has one with its options as `--help` prints them, every public package one with its API from the
-docstrings, and so has every other file of the repository that a page points to: no link leads out
-of the site. Flowcharts are drawn (flowchart.py).
+The README is its first page; CHANGELOG, CONTRIBUTING and benchmarks/README are pages, and so is
+the table of the papers' figures (figures/table.json); every verb has one with its options as
+`--help` prints them, every public package one with its API from the docstrings, and so has every
+other file of the repository that a page points to: no link leads out of the site. Flowcharts are
+drawn (flowchart.py).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import re
@@ -24,10 +26,17 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.pages import Page
 
-sys.path.insert(0, str(Path(__file__).parent))  # a hook has no package
+# A hook has no package, and mkdocs restores the path as soon as it has loaded the hook.
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent))
 import flowchart
 
+from figures.registry import all_figures
+from figures.results_page import results_page
+
 ROOT = Path(__file__).parents[2]
+FIGURES = all_figures()
+RESULTS = "figures/table.json"
 
 # Pages that lie outside of docs/, by their names on the site.
 ELSEWHERE = {
@@ -35,6 +44,13 @@ ELSEWHERE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks.md",
+    RESULTS: "planning/figure-results.md",
+}
+
+# Plots that `make figures` has drawn in this checkout: the page of results shows them.
+PLOTS = {
+    f"figures/{plot.name}": f"planning/{plot.name}"
+    for plot in sorted((ROOT / "figures").glob("figure_*.svg"))
 }
 
 
@@ -110,12 +126,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the generated pages."""
-    texts = {place: (ROOT / page).read_text() for page, place in ELSEWHERE.items()}
+    texts = {place: _page_text(page) for page, place in ELSEWHERE.items()}
     texts |= {f"cli/{verb}.md": _verb_page(verb) for verb in _verbs()}
     texts |= {f"api/{name}.md": _api_page(about) for name, about in API.items()}
     for place, text in texts.items():
         files.append(File.generated(config, place, content=text))
-    for name in sorted({target for target in _targets(files) if target not in ELSEWHERE}):
+    for plot, place in PLOTS.items():
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / plot)))
+    moved = ELSEWHERE | PLOTS
+    for name in sorted({target for target in _targets(files) if target not in moved}):
         files.append(File.generated(config, f"source/{name}.md", content=_source_page(name)))
     return files
 
@@ -131,7 +150,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if target.startswith("docs/"):
             there = target.removeprefix("docs/")
         else:
-            there = ELSEWHERE.get(target, f"source/{target}.md")
+            there = (ELSEWHERE | PLOTS).get(target, f"source/{target}.md")
         return f"]({posixpath.relpath(there, posixpath.dirname(place) or '.')}{anchor})"
 
     return _FLOWCHART.sub(
@@ -157,6 +176,13 @@ def _targets(files: Files) -> Iterator[str]:
             target = _target(file.src_uri, link[1])
             if target is not None and not target.startswith("docs/"):
                 yield target
+
+
+def _page_text(name: str) -> str:
+    text = (ROOT / name).read_text()
+    if name != RESULTS:
+        return text
+    return results_page(json.loads(text)["rows"], FIGURES, ROOT / "figures")
 
 
 def _verbs() -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from figures import cell, command, table
+from figures import cell, command, results_page, table
 from figures.cell import REPOSITORY, Cell
 from figures.figure import NEAR, Quantity
 from figures.registry import all_figures, chosen
@@ -32,9 +32,9 @@ def test_a_second_run_computes_nothing_and_writes_the_same(
     written = {
         path.name: path.read_bytes()
         for path in tmp_path.iterdir()
-        if path.suffix in (".csv", ".svg", ".json")
+        if path.suffix in (".csv", ".svg", ".json", ".md")
     }
-    assert set(written) >= {"figure_10.csv", "figure_10.svg", "table.json"}
+    assert set(written) >= {"figure_10.csv", "figure_10.svg", "table.json", "results.md"}
     assert run(tmp_path, *CHEAP, "--jobs", "2", "--json") == 0
     output = capsys.readouterr()
     assert json.loads(output.out) == first
@@ -129,20 +129,38 @@ def test_rows_of_quick_sizes_do_not_replace_full_ones(tmp_path: Path) -> None:
     assert [row["figure"] for row in table.FigureTable(path, []).rows] == ["13", "14"]
 
 
-def test_the_document_is_written_between_its_markers(tmp_path: Path) -> None:
-    document = tmp_path / "figures.md"
-    document.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
-    row = table.rows_of(
-        FIGURES["14"],
-        [Quantity("mean", 2.0, 1.0, mode="best", reason="why")],
-        **{"size": "full", "cpu_s": 1.0, "seed": 0, "commit": "abc"},
-    )[0]
-    table.write_document(document, [row])
-    text = document.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("after\n")
-    assert "| 14 | mean |  | best | 1 | 2 | 2 | no | full | 1 | abc | why |" in text
-    assert "old" not in text
+def rows_of_figure_14(**shared: Any) -> list[dict[str, Any]]:
+    quantities = [
+        Quantity("mean", 2.0, 1.0, mode="best", reason="few hops"),
+        Quantity("largest", 3.0, 1.0, mode="best", reason="few hops"),
+        Quantity("median", 1.0, 1.0, mode="best", reason="none"),
+    ]
+    known = {"size": "full", "cpu_s": 1.0, "seed": 0, "commit": "abc"}
+    return table.rows_of(FIGURES["14"], quantities, **known | shared)
+
+
+def test_the_results_page_numbers_the_reasons_below_a_table(tmp_path: Path) -> None:
+    lines = results_page.results_page(rows_of_figure_14(), FIGURES, tmp_path).splitlines()
+    assert "| quantity | mode | paper | ours | ours / paper | within 15 % |" in lines  # no model
+    assert "| mean | best | 1 | 2 | 2 | no, 1 |" in lines
+    assert "| largest | best | 1 | 3 | 3 | no, 1 |" in lines
+    assert "| median | best | 1 | 1 | 1 | yes |" in lines
+    assert lines.count("1. Few hops.") == 1
+
+
+@pytest.mark.parametrize(("size", "plot"), [("full", "14.svg"), ("quick", "14.quick.svg")])
+def test_the_results_page_shows_the_plots_that_exist(tmp_path: Path, size: str, plot: str) -> None:
+    rows = rows_of_figure_14(size=size)
+    shown = f"![Figure 14](figure_{plot})"
+    assert shown not in results_page.results_page(rows, FIGURES, tmp_path)
+    (tmp_path / f"figure_{plot}").touch()
+    assert shown in results_page.results_page(rows, FIGURES, tmp_path)
+
+
+def test_the_results_page_names_rows_of_an_unknown_figure(tmp_path: Path) -> None:
+    rows = [row | {"figure": "30"} for row in rows_of_figure_14()]
+    with pytest.raises(ValueError, match="30"):
+        results_page.results_page(rows, FIGURES, tmp_path)
 
 
 def test_names_of_figures_choose_them() -> None:
@@ -155,7 +173,6 @@ def test_names_of_figures_choose_them() -> None:
 
 
 def test_the_kept_table_gives_a_reason_for_every_difference() -> None:
-    """And docs/planning/figures.md shows that table."""
     path = REPOSITORY / "figures" / "table.json"
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     assert rows
@@ -164,8 +181,6 @@ def test_the_kept_table_gives_a_reason_for_every_difference() -> None:
         if row["paper"]:
             assert row["within"] == (abs(row["ratio"] - 1) <= NEAR)
         assert row["within"] is not False or row["reason"], row
-    document = (REPOSITORY / "docs" / "planning" / "figures.md").read_text(encoding="utf-8")
-    assert table.as_markdown(rows) in document
 
 
 @pytest.mark.exhaustive

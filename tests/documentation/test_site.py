@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 import subprocess
 import sys
@@ -50,6 +52,16 @@ def test_the_api_has_what_a_script_calls(site: Path) -> None:
     text = (site / "api" / "torch_topoopt.html").read_text()
     for name in ("stats", "parallelize", "pipeline", "new_process_group"):
         assert f'id="torch_topoopt.{name}"' in text
+
+
+def test_every_row_and_reason_of_the_figures_is_on_the_page_of_results(site: Path) -> None:
+    page = html.unescape((site / "planning" / "figure-results.html").read_text())
+    rows = json.loads((ROOT / "figures" / "table.json").read_text())["rows"]
+    tables = page.split("<table>")[2:]  # the first one is the overview
+    assert sum(part.count("<tr>") - 1 for part in tables) == len(rows)
+    assert all(row["quantity"] in page for row in rows)
+    missing = {row["reason"] for row in rows if row["reason"][1:] not in page}
+    assert not missing
 
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
