@@ -30,7 +30,7 @@ class Command:
 
 def pages() -> list[str]:
     """All pages, relative to the checkout."""
-    rooms = (path for path in sorted((ROOT / "docs").iterdir()) if path.is_dir())
+    rooms = (path for path in sorted((ROOT / "docs").rglob("*")) if path.is_dir())
     folders = (ROOT, ROOT / "docs", *rooms, ROOT / "benchmarks", ROOT / "examples")
     return [
         str(path.relative_to(ROOT))
