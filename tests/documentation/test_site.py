@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.limits import limit_s
 
+from harness.results import PAGE_MARK, RESULTS, Results
 from torch_topoopt.launcher.main import VERBS
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,13 @@ def test_the_api_has_what_a_script_calls(site: Path) -> None:
     text = (site / "api" / "torch_topoopt.html").read_text()
     for name in ("stats", "parallelize", "pipeline", "new_process_group"):
         assert f'id="torch_topoopt.{name}"' in text
+
+
+def test_the_page_of_measurements_has_every_result(site: Path) -> None:
+    text = (site / "planning" / "measured.html").read_text()
+    found = Results.load(RESULTS).results
+    assert text.count("</tr>") == 1 + len(found)
+    assert PAGE_MARK not in text
 
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
