@@ -45,6 +45,7 @@ from harness.mpi import DATATYPES as MPI_DATATYPES
 from harness.mpi import REDUCE_OPS as MPI_REDUCE_OPS
 from harness.mpi import MpiClient, MpiError, mpi_ranks
 from harness.rank_processes import call_in_processes, exit_code_of
+from harness.results import Result, add_record_option, measured_now, record
 from harness.settings import Setting, direct_fabric, loopback, shared_memory
 from torch_topoopt.bench.bounds import bus_factor, least_seconds
 from torch_topoopt.bench.operations import (
@@ -60,7 +61,7 @@ from torch_topoopt.bench.timing import GroupPeer, over_ranks, sizes, target_at
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import Plan
-from torch_topoopt.plan.units import parse_gbps
+from torch_topoopt.plan.units import format_bytes, parse_gbps
 
 _DEFAULT_PEERS = ["gloo", "openmpi"]
 _PEERS = (*_DEFAULT_PEERS, idle_backend.NAME)
@@ -251,6 +252,21 @@ class Table:
         }
         Path(path).write_text(json.dumps(document, indent=1) + "\n")
 
+    def results_to_record(self) -> list[Result]:
+        """One result per case and peer, and one for the bound."""
+        place = self._setting.description.split(", MTU")[0]
+        found = []
+        for entry in self.results:
+            what = f"{entry['operation']} of {format_bytes(entry['size'])}, {place}"
+            ratios = {name: entry[name]["ratio"] for name in self._peers if name in entry}
+            if "of_bound" in entry:
+                ratios["bound of the links"] = entry["of_bound"]
+            found += [
+                measured_now(what, entry["time"], "us", peer=name, ratio=ratio, ratio_of="speed")
+                for name, ratio in ratios.items()
+            ] or [measured_now(what, entry["time"], "us")]
+        return found
+
 
 def run_rank(setting: Setting, options: argparse.Namespace, mpi_folder: str | None) -> None:
     """The whole benchmark, as one of its ranks."""
@@ -295,6 +311,8 @@ def run_rank(setting: Setting, options: argparse.Namespace, mpi_folder: str | No
                 table.line(case, measured)
     if rank == 0 and options.json:
         table.save(options.json)
+    if rank == 0 and options.record:
+        record(options.record, table.results_to_record())
     dist.destroy_process_group()
 
 
@@ -330,6 +348,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("-r", "--root", type=int, default=0, help="also the sender of sendrecv")
     parser.add_argument("--hops", type=int, help="of sendrecv; default: to the farthest server")
     parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
+    add_record_option(parser)
     parser.add_argument("--rounds", type=int, default=5, help="alternating rounds (fabric: 3)")
     parser.add_argument("--round_seconds", type=float, default=0.1, help="with -n 0")
     parser.add_argument(
@@ -361,6 +380,8 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--stepfactor: {options.stepfactor} is not at least 2")
     if options.rounds < 1:
         parser.error(f"--rounds: {options.rounds} is not at least 1")
+    if options.record and not options.on:
+        parser.error("--record: needs --on, because the command of another launcher is not known")
     if options.on and not 0 <= options.root < options.ranks:
         parser.error(f"--root: {options.root} is not a rank of 0..{options.ranks - 1}")
     if options.on == "fabric" and not options.bandwidth:

@@ -30,6 +30,7 @@ import torch.distributed as dist
 
 from harness import idle_backend
 from harness.rank_processes import call_in_processes, exit_code_of
+from harness.results import add_record_option, measured_now, record
 from harness.settings import Setting, shared_memory
 
 _WARM_UP = 2000
@@ -85,6 +86,8 @@ def benchmark(options: argparse.Namespace) -> None:
             own.append(measured(setting, options))
     print(f"all_reduce of {options.bytes} bytes, {options.ranks} ranks, and one that does nothing")
     document: dict[str, object] = {"version": 2}
+    results = []
+    what = f"all_reduce of {options.bytes} bytes, shared memory, {options.ranks} ranks"
     for index, name in enumerate(["mean", "undisturbed"] if options.pin else ["mean"]):
         ours, others = ([pair[index] for pair in times] for times in (own, nothing))
         ratio = statistics.median(a / b for a, b in zip(ours, others, strict=True))
@@ -93,8 +96,20 @@ def benchmark(options: argparse.Namespace) -> None:
             f"{statistics.median(others) * 1e6:6.2f} us, ratio {ratio:.2f}"
         )
         document[name] = {"own_s": ours, "nothing_s": others, "ratio": ratio}
+        results.append(
+            measured_now(
+                f"{what}, {name}",
+                statistics.median(ours) * 1e6,
+                "us",
+                peer="backend that does nothing",
+                ratio=ratio,
+                ratio_of="time",
+            )
+        )
     if options.json:
         Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+    if options.record:
+        record(options.record, results)
 
 
 def main() -> int:
@@ -107,6 +122,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pin", action="store_true", help="a processor for each rank, by turns")
     parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
+    add_record_option(parser)
     options = parser.parse_args()
     return exit_code_of("dispatch", lambda: benchmark(options))
 

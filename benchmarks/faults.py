@@ -49,6 +49,7 @@ from fault_injection.fault_list import FAULTS, Fault, UnavailableError
 from fault_injection.runs import RUN_FAULTS, RunFault
 from fault_injection.trials import ENDS, GOES_ON, HANGS, Trial, Trials
 from harness.rank_processes import exit_code_of
+from harness.results import Result, add_record_option, measured_now, record
 from harness.settings import direct_fabric
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.plan.units import parse_gbps
@@ -195,6 +196,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--bandwidth", default="25Mbps", help="of a link and direction")
     parser.add_argument("--seed", type=int, help="of the random moments, cables and ranks")
     parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
+    add_record_option(parser)
     options = parser.parse_args(argv)
     if options.repetitions is None:
         options.repetitions = 1 if options.quick else _REPETITIONS
@@ -316,6 +318,24 @@ def report(rows: list[Row]) -> int:
     return broken
 
 
+def results_to_record(rows: list[Row]) -> list[Result]:
+    """The seconds until each fault was detected, and until it was over."""
+    return [
+        measured_now(
+            f"{row.fault.name} ({row.backend}): {name}",
+            statistics.median(seconds),
+            "s",
+            value_range=(min(seconds), max(seconds)),
+        )
+        for row in rows
+        for name, seconds in (
+            ("detected", row.seconds("detected_s")),
+            ("over", row.seconds("over_s")),
+        )
+        if seconds
+    ]
+
+
 def _end_in_good_order(number: int, frame: object) -> None:
     for other in (signal.SIGINT, signal.SIGTERM):
         signal.signal(other, signal.SIG_IGN)  # what is left to do is to clean up
@@ -330,7 +350,14 @@ def main(argv: list[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end_in_good_order)
     broken: list[int] = []
-    code = exit_code_of("faults", lambda: broken.append(report(benchmark(options))), RuntimeError)
+
+    def run() -> None:
+        rows = benchmark(options)
+        broken.append(report(rows))
+        if options.record:
+            record(options.record, results_to_record(rows))
+
+    code = exit_code_of("faults", run, RuntimeError)
     return code or int(any(broken))
 
 

@@ -43,10 +43,12 @@ from collectives import parse_size
 
 from harness.direct_fabric import make_plan
 from harness.rank_processes import call_in_processes, exit_code_of
+from harness.results import Result, add_record_option, measured_now, record
 from harness.settings import Setting, loopback, planned_fabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.plan.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,6 +64,15 @@ _VARIABLES = {
     "ours": {"TOPOOPT_LINK_THREADS": "0", "TOPOOPT_ZERO_COPY": "0"},
     "threads": {"TOPOOPT_LINK_THREADS": "1", "TOPOOPT_ZERO_COPY": "0"},
     "zerocopy": {"TOPOOPT_LINK_THREADS": "0", "TOPOOPT_ZERO_COPY": "always"},
+}
+_RECORDED_AS = {
+    "ours": "link",
+    "threads": "link with threads",
+    "zerocopy": "zero-copy link",
+    "iperf3": "iperf3",
+    "socket": "bare socket through 128 KiB",
+    "messages": "bare socket through all messages",
+    "copy": "copy in memory",
 }
 _NOMINAL_GBPS = 10.0  # in the plan, which has to name a rate; nothing limits the cable
 
@@ -274,6 +285,36 @@ def line(name: str, samples: list[Sample], peers: list[Sample] | None) -> str:
     return f"{text}  x {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
+def results_to_record(place: str, samples: dict[str, list[Sample]]) -> list[Result]:
+    """Speed and processor time of everything that was measured."""
+    found = []
+    for name, own in samples.items():
+        kind, _, connections = name.partition(" ")
+        what = f"{_RECORDED_AS[kind]}, {place}"
+        if connections:
+            what += f", {counted(int(connections), 'connection')}"
+        rate = statistics.median(sample.bytes_per_s for sample in own) / 1e9
+        cpu = statistics.median(sample.cpu_ns_per_byte for sample in own)
+        if kind in _VARIABLES:
+            peers = samples[f"iperf3 {connections}"]
+            ratios = [a.bytes_per_s / b.bytes_per_s for a, b in zip(own, peers, strict=True)]
+            found.append(
+                measured_now(
+                    what,
+                    rate,
+                    "GB/s",
+                    peer="iperf3",
+                    ratio=statistics.median(ratios),
+                    ratio_range=(min(ratios), max(ratios)),
+                    ratio_of="speed",
+                )
+            )
+        else:
+            found.append(measured_now(what, rate, "GB/s"))
+        found.append(measured_now(f"{what}: processor time", cpu, "ns/byte"))
+    return found
+
+
 def benchmark(options: argparse.Namespace) -> None:
     if shutil.which("iperf3") is None:
         raise InputError("iperf3 is not installed (Debian: apt install iperf3)")
@@ -292,6 +333,9 @@ def benchmark(options: argparse.Namespace) -> None:
         runs = {name: [asdict(sample) for sample in list_] for name, list_ in samples.items()}
         document = {"version": 1, "on": options.on, "runs": runs}
         Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+    if options.record:
+        place_text = f"messages of {format_bytes(options.message_bytes)}, {options.on}"
+        record(options.record, results_to_record(place_text, samples))
 
 
 def _numbers(text: str) -> list[int]:
@@ -318,6 +362,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mtu", type=int, default=1500, help="of the veth pair")
     parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
+    add_record_option(parser)
     options = parser.parse_args()
     return exit_code_of("links", lambda: benchmark(options))
 

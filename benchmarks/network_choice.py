@@ -36,10 +36,11 @@ import torch
 import torch.distributed as dist
 
 from harness.rank_processes import call_in_processes, exit_code_of
+from harness.results import Result, add_record_option, measured_now, record
 from harness.separate_cases import choice_of
 from torch_topoopt.fabric.netns.kernel import create, open_route, path_of, remove, require
 from torch_topoopt.fabric.netns.shaper import choose, limit
-from torch_topoopt.plan.units import parse_gbps
+from torch_topoopt.plan.units import format_bytes, parse_gbps
 from torch_topoopt.processes.rank_main import enter_namespace
 from torch_topoopt.runtime import backend
 
@@ -237,6 +238,26 @@ def _line(case: Case, found: dict[str, Times]) -> str:
     return " ".join([*cells, ",".join(found["chosen"].used)])
 
 
+def results_of(case: Case, found: dict[str, Times]) -> list[Result]:
+    """The networks that are chosen, compared with the best choice by hand, for each size."""
+    results = []
+    for size in found["chosen"].seconds:
+        median = {name: statistics.median(of.seconds[size]) for name, of in found.items()}
+        chosen_s = median.pop("chosen")
+        results.append(
+            measured_now(
+                f"all_reduce of {format_bytes(size)} on chosen networks, {case.shape}, "
+                f"management network {case.management_times:g} times",
+                chosen_s * _UNITS[size],
+                "us" if size == _SMALL_BYTES else "ms",
+                peer="best choice by hand",
+                ratio=chosen_s / min(median.values()),
+                ratio_of="time",
+            )
+        )
+    return results
+
+
 def benchmark(options: argparse.Namespace) -> None:
     """Prints the table, a line when its case is done."""
     require()
@@ -244,15 +265,19 @@ def benchmark(options: argparse.Namespace) -> None:
     sizes = (_SMALL_BYTES,) if options.small else (_SMALL_BYTES, _LARGE_BYTES)
     print(f"{'shape':<9} times {' '.join([header] * len(sizes))} used", flush=True)
     rows: list[dict[str, Any]] = []
+    results: list[Result] = []
     for shape in options.shapes:
         for times in options.times:
             case = Case(shape, times, options.bandwidth)
             found = measure(case, sizes, options.rounds, verbose=options.verbose)
             print(_line(case, found), flush=True)
+            results += results_of(case, found)
             rows.append(asdict(case) | {name: asdict(of) for name, of in found.items()})
             if options.json:
                 text = json.dumps({"version": 1, "cases": rows}, indent=1)
                 Path(options.json).write_text(text + "\n")
+    if options.record:
+        record(options.record, results)
 
 
 def _multiples(text: str) -> list[float]:
@@ -279,6 +304,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="only all_reduces of 16 bytes")
     parser.add_argument("--verbose", action="store_true", help="also the line of each job")
     parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
+    add_record_option(parser)
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds: must be greater than 0")

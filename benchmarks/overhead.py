@@ -39,6 +39,7 @@ import torch
 import torch.distributed as dist
 
 from harness.rank_processes import call_in_processes, exit_code_of
+from harness.results import Result, add_record_option, measured_now, record
 from harness.settings import Setting, loopback, shared_memory
 from torch_topoopt.plan.units import parse_gbps
 from torch_topoopt.runtime import before_fork
@@ -84,7 +85,7 @@ def start_up(setting: Setting, backend: str) -> tuple[float, float]:
     return seconds, statistics.mean(used for _, _, used in spans)
 
 
-def compare_start_up(options: argparse.Namespace) -> dict[str, Any]:
+def compare_start_up(options: argparse.Namespace, results: list[Result]) -> dict[str, Any]:
     before_fork.prepare()
     gc.collect()
     gc.freeze()
@@ -104,6 +105,17 @@ def compare_start_up(options: argparse.Namespace) -> dict[str, Any]:
         what = f"start-up of {options.start_ranks} ranks" if which == 0 else "    CPU of a rank"
         print(f"  {what}: topoopt {own:.4f} s, gloo {other:.4f} s, ratio {ratio:.2f}", flush=True)
         result |= {name: values, f"{name}_ratio": ratio}
+        time_of = "" if which == 0 else ", processor time of a rank"
+        results.append(
+            measured_now(
+                f"start-up of {options.start_ranks} ranks, {options.on}{time_of}",
+                own,
+                "s",
+                peer="gloo",
+                ratio=ratio,
+                ratio_of="time",
+            )
+        )
     return result
 
 
@@ -235,7 +247,7 @@ def all_reduce_cost(setting: Setting, encrypt: str, message_bytes: int) -> tuple
     return max(seconds for seconds, _ in costs), sum(cpu_s for _, cpu_s in costs) / carried_gb
 
 
-def compare_encryption(options: argparse.Namespace) -> dict[str, Any]:
+def compare_encryption(options: argparse.Namespace, results: list[Result]) -> dict[str, Any]:
     document = {}
     for bandwidth in (None, options.bandwidth):
         costs: dict[str, list[tuple[float, float]]] = {name: [] for name in _ENCRYPTED}
@@ -250,10 +262,17 @@ def compare_encryption(options: argparse.Namespace) -> dict[str, Any]:
         for name, of_rounds in costs.items():
             seconds, cpu_s = (statistics.median(values) for values in zip(*of_rounds, strict=True))
             print(f"    {name:10} {seconds * 1e3:8.1f} ms, {cpu_s:.2f} CPU s per GB", flush=True)
+            what = f"{name} all_reduce, {setting.description}"
+            results += [
+                measured_now(what, seconds * 1e3, "ms"),
+                measured_now(what, cpu_s, "CPU s per GB"),
+            ]
     return document
 
 
-def describe(backend: str, ranks: list[dict[str, Any]], options: argparse.Namespace) -> None:
+def describe(
+    backend: str, ranks: list[dict[str, Any]], options: argparse.Namespace
+) -> list[Result]:
     """Prints the worst rank of everything."""
 
     def worst(part: str, name: str) -> float:
@@ -274,6 +293,10 @@ def describe(backend: str, ranks: list[dict[str, Any]], options: argparse.Namesp
     )
     for name, value, unit in rows:
         print(f"    {name:40} {value:8.2f} {unit}".rstrip(), flush=True)
+    return [
+        measured_now(f"{backend}, {len(ranks)} ranks: {name}", value, unit)
+        for name, value, unit in rows
+    ]
 
 
 def open_setting(on: str, ranks: int) -> contextlib.AbstractContextManager[Setting]:
@@ -297,24 +320,28 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--encryption", action="store_true", help="the price of encrypted links")
     parser.add_argument("--bandwidth", default="500Mbps", help="of a link, for --encryption")
     parser.add_argument("-J", "--json", metavar="FILE", help="also write the results there")
+    add_record_option(parser)
     return parser.parse_args()
 
 
 def benchmark(options: argparse.Namespace) -> None:
     print(f"# on {options.on}")
     document: dict[str, Any] = {"version": 1, "on": options.on}
+    results: list[Result] = []
     if options.encryption:
-        document["encryption"] = compare_encryption(options)
+        document["encryption"] = compare_encryption(options, results)
     else:
-        document["start_up"] = compare_start_up(options)
+        document["start_up"] = compare_start_up(options, results)
     for backend in () if options.encryption or options.start_up else _BACKENDS:
         with open_setting(options.on, options.ranks) as setting:
             run = functools.partial(observe, setting, backend, options)
             ranks = call_in_processes(options.ranks, run, limit_s=_RUN_LIMIT_S, fresh=True)
-        describe(backend, ranks, options)
+        results += describe(backend, ranks, options)
         document[backend] = ranks
     if options.json:
         Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+    if options.record:
+        record(options.record, results)
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ The README is its first page; CHANGELOG, CONTRIBUTING and benchmarks/README are 
 the table of the papers' figures (figures/table.json); every verb has one with its options as
 `--help` prints them, every public package one with its API from the docstrings, and so has every
 other file of the repository that a page points to: no link leads out of the site. Flowcharts are
-drawn (flowchart.py).
+drawn (flowchart.py). The table of measured results comes from benchmarks/results.json.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import flowchart
 
 from figures.registry import all_figures
 from figures.results_page import results_page
+from harness.results import with_table
 
 ROOT = Path(__file__).parents[2]
 FIGURES = all_figures()
@@ -140,7 +141,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns links to places of the repository into links to places of the site."""
+    """Fills in the measured results, and turns links to places of the repository into links to
+    places of the site."""
     place = page.file.src_uri
 
     def moved(link: re.Match[str]) -> str:
@@ -153,9 +155,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             there = (ELSEWHERE | PLOTS).get(target, f"source/{target}.md")
         return f"]({posixpath.relpath(there, posixpath.dirname(place) or '.')}{anchor})"
 
-    return _FLOWCHART.sub(
-        lambda found: f"<div>{flowchart.svg(found[1])}</div>\n", _LINK.sub(moved, markdown)
-    )
+    linked = _LINK.sub(moved, with_table(markdown))
+    return _FLOWCHART.sub(lambda found: f"<div>{flowchart.svg(found[1])}</div>\n", linked)
 
 
 _FLOWCHART = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)

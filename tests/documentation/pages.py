@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import harness.results
+
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = ("topoopt", "sudo", "make", "python", "pytest", "torchrun", "pip", "eval", "source")
 SHELL = ("", "sh", "bash", "console")  # languages of a block whose lines may be commands
@@ -40,11 +42,16 @@ def pages() -> list[str]:
     ]
 
 
+def text_of(page: str) -> str:
+    """The text of a page, with the table of results where the site shows it."""
+    return harness.results.with_table((ROOT / page).read_text())
+
+
 def blocks(page: str) -> list[tuple[str, int, list[str]]]:
     """(language, number of its first line, lines) of every fenced block of a page."""
     found: list[tuple[str, int, list[str]]] = []
     inside = False
-    for number, line in enumerate((ROOT / page).read_text().splitlines(), 1):
+    for number, line in enumerate(text_of(page).splitlines(), 1):
         if fence := re.match(r"\s*```(\w*)", line):
             inside = not inside
             if inside:
@@ -90,7 +97,7 @@ def _text(page: str) -> list[tuple[int, str]]:
     """(number, line) of what stands outside of blocks."""
     inside = False
     found = []
-    for number, line in enumerate((ROOT / page).read_text().splitlines(), 1):
+    for number, line in enumerate(text_of(page).splitlines(), 1):
         if re.match(r"\s*```", line):
             inside = not inside
         elif not inside:

@@ -61,6 +61,7 @@ WHOLE = {
 }
 
 SMALLER = (
+    Smaller(".*", r"--servers 128 --degree 8", "--servers 8 --degree 4"),
     Smaller(".*", r"--servers (32|64|128|512|4096)\b", "--servers 8"),
     Smaller(".*", r"\b(plan|compare) (dlrm|vgg) ", r"\1 \2:tiny "),
     Smaller(
@@ -74,6 +75,8 @@ SMALLER = (
         r"\1--servers 4 --degree 2",
     ),
     Smaller(".*", r"--epochs 5", "--epochs 1"),
+    Smaller(".*", r"--record$", "--record results.json"),
+    Smaller(".*", r"(benchmarks/dispatch\.py.*)", r"\1 --calls 200 --rounds 1"),
     Smaller(".*", r"(examples/checkpoint\.py)", r"\1 --steps 20 --every 10"),
     Smaller(".*", r"(examples/digits\.py)", r"\1 --epochs 1 --target-accuracy 0"),
     Smaller(
@@ -102,7 +105,7 @@ SMALLER = (
     Smaller(".*", r"benchmarks/topology\.py.*", "benchmarks/topology.py -n 8 -d 4 --budget 0.1"),
     Smaller(
         ".*",
-        r"benchmarks/simulators\.py( -w dlrm-128)?",
+        r"benchmarks/simulators\.py( -w dlrm-\d+)?",
         "benchmarks/simulators.py -w ring-16 --rounds 1",
     ),
     Smaller(

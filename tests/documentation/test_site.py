@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.limits import limit_s
 
+from harness.results import PAGE_MARK, RESULTS, Results
 from torch_topoopt.launcher.main import VERBS
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,13 @@ def test_every_row_and_reason_of_the_figures_is_on_the_page_of_results(site: Pat
     assert all(row["quantity"] in page for row in rows)
     missing = {row["reason"] for row in rows if row["reason"][1:] not in page}
     assert not missing
+
+
+def test_the_page_of_measurements_has_every_result(site: Path) -> None:
+    text = (site / "planning" / "measured.html").read_text()
+    found = Results.load(RESULTS).results
+    assert text.count("</tr>") == 1 + len(found)
+    assert PAGE_MARK not in text
 
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
