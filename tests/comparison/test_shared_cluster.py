@@ -248,7 +248,10 @@ def test_every_job_counts_alike_in_mean_and_tail() -> None:
             {"architectures": [{"name": "topoopt", "server_gbps": 1.0}]},
             r"architectures\[0\]\.server_gbps: TopoOpt has the cluster's ports",
         ),
-        ({"cluster": {"servers": 0, "degree": 2, "link_gbps": 1}}, r"cluster\.servers: 0 is not"),
+        (
+            {"cluster": {"servers": 0, "degree": 2, "link_gbps": 1}},
+            r"cluster\.servers: must be at least 1 \(got 0\)",
+        ),
         ({"placement": "best"}, "placement: 'best' is not one of"),
         ({"patch_panels": {"flip_s": -1}}, r"patch_panels\.flip_s: -1\.0 is not a number"),
         ({"samples": 0}, r"samples: 0 is not in 1\.\.1000"),

@@ -79,7 +79,10 @@ def test_msccl_files_are_checked(
         (("plan.json", "--to", "dot", "--check", "x"), "check: it reads a file of its own"),
         (("nowhere.json", "--to", "dot"), "nowhere.json: cannot read this Plan"),
         (("--check", "nowhere.xml"), "check: nowhere.xml"),
-        (("--check", "plan.json"), "--check: plan.json: not XML"),
+        (
+            ("--check", "plan.json"),
+            "--check: plan.json: expected an MSCCL algorithm, but this is a Plan",
+        ),
         (("plan.json", "--to", "mlx"), "mlx: needs the hosts' names"),
         (("plan.json", "--to", "flexflow"), "name what was planned with --model"),
         (("plan.json", "--to", "dot", "-o", "no/such"), "output: no/such"),

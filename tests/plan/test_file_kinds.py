@@ -35,6 +35,7 @@ INTERNAL = {
     "HostFacts",
     "JobSpec",
     "Layout",
+    "MeasuredRates",
     "PanelState",
     "RankGroups",
     "RankPace",
