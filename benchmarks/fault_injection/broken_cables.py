@@ -188,23 +188,33 @@ def reset_a_connection(namespace: str, management_network: str, chance: random.R
 
 
 class Duplicated:
-    """Every second packet that an end sends goes out twice."""
+    """Every second packet that an end of the cable sends goes out twice.
 
-    def __init__(self, ends: list[End]) -> None:
-        self._ends = ends
-        self._table = f"netdev faults{next(_tables)}"
-        for end in ends:
-            hook = f"type filter hook egress device {end.interface} priority 0"
+    The network layer makes the copies: copies of the link layer (netdev, egress) share memory, and
+    the kernel cannot read some of what has arrived then (EFAULT), although it has acknowledged it.
+    """
+
+    def __init__(self, cable: Cable) -> None:
+        self._ends = cable.ends
+        self._table = f"ip faults{next(_tables)}"
+        for end, far in zip(cable.ends, reversed(cable.ends), strict=True):
             _inside(
                 end.namespace,
                 "nft",
-                f"add table {self._table}; add chain {self._table} out {{ {hook}; }}; "
-                f'add rule {self._table} out numgen inc mod 2 < 1 dup to "{end.interface}"',
+                f"add table {self._table}; add chain {self._table} out "
+                "{ type filter hook postrouting priority 0; }; "
+                f'add rule {self._table} out oifname "{end.interface}" numgen inc mod 2 < 1 '
+                f'dup to {_address(far)} device "{end.interface}"',
             )
 
     def repair(self) -> None:
         for end in self._ends:
             _inside(end.namespace, "nft", f"delete table {self._table}")
+
+
+def _address(end: End) -> str:
+    (shown,) = json.loads(_ip(end.namespace, "-j", "-4", "address", "show", "dev", end.interface))
+    return str(shown["addr_info"][0]["local"])
 
 
 class Reordered:

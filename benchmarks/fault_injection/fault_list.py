@@ -447,7 +447,7 @@ FAULTS: dict[str, Fault] = {
         Fault("cable flaps every 200 ms", _flaps_regularly, notice=_GONE),
         Fault(
             "half of the packets twice",
-            lambda scene: Duplicated(list(scene.cable().ends)),
+            lambda scene: Duplicated(scene.cable()),
             leaves_no_trace=False,
         ),
         Fault(
