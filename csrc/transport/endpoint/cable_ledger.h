@@ -24,10 +24,7 @@ namespace topoopt {
 struct CableCounts {
   uint64_t generation = 1;
   uint64_t received = 0;  // frames of this generation; 0 while the connection is in use
-  uint64_t received_before =
-      0;  // frames of the last earlier generation that both ends may have used
-
-  bool operator==(const CableCounts&) const = default;
+  uint64_t received_before = 0;  // frames of the last earlier generation that both may have used
 };
 
 class CableLedger {
@@ -52,8 +49,6 @@ class CableLedger {
   // The other end's hello has come: the new connection is established. Returns the number of frames
   // of the last connection that have arrived at the other end, if this end has not settled.
   std::optional<uint64_t> onHello(const CableCounts& theirs);
-
-  bool operator==(const CableLedger&) const = default;
 
  private:
   std::optional<uint64_t> settle(const CableCounts& theirs);
