@@ -23,7 +23,7 @@ namespace topoopt {
 // Travels in kLinkLost and kLinkHello.
 struct CableCounts {
   uint64_t generation = 1;
-  uint64_t received = 0;  // frames of this generation; 0 while the connection is in use
+  uint64_t received = 0;         // frames of this generation; 0 while the connection is in use
   uint64_t received_before = 0;  // frames of the last earlier generation that both may have used
 };
 
