@@ -18,10 +18,10 @@ import time
 
 import numpy as np
 
+from figures.load_balance import load_balance
 from torch_topoopt.plan import POLICIES, AllToAll, Cluster, Demand, GroupDemand, Network, PairTable
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.port_allocator import PortAllocator
-from torch_topoopt.topology.measures.load_balance import load_balance
 from torch_topoopt.topology.routing.loads import bandwidth_tax
 from torch_topoopt.topology.routing.optimal_routes import link_counts, optimal_routes
 from torch_topoopt.topology.routing.policies import reroute
