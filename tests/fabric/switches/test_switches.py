@@ -26,8 +26,8 @@ def _entry(kind: str, **fields: Any) -> SwitchEntry:
 def test_an_unknown_kind_names_the_known_ones() -> None:
     with pytest.raises(DocumentError, match=r"^switch ocs0: kind: 'sonic' is not one of sonic-ocs"):
         open_switch(_entry("sonic"))
-    with pytest.raises(DocumentError, match="did you mean 'polatis-scpi'"):
-        open_switch(_entry("polatis-scip"))
+    with pytest.raises(DocumentError, match="did you mean 'polatis-restconf'"):
+        open_switch(_entry("polatis-restcnof"))
 
 
 @pytest.mark.parametrize("kind", DRIVERS)

@@ -1,4 +1,4 @@
-"""A Polatis switch as the test servers of its three protocols see it: state, physics and faults.
+"""A Polatis switch as its test servers see it: state, physics and faults.
 
 After the vendor's public YANG (optical-switch, polatis-switch): N inputs 1..N, N outputs N+1..2N,
 cross-connects keyed by input, port status, optical power, users in groups, sub-switches, start-up

@@ -24,7 +24,6 @@ DRIVERS = {
     "sonic-ocs": "sonic_ocs",
     "polatis-restconf": "polatis_restconf",
     "polatis-netconf": "polatis_netconf",
-    "polatis-scpi": "polatis_scpi",
     "telescent": "telescent",
     "manual": "manual_panel",
     "memory": "memory_switch",

@@ -1,4 +1,4 @@
-"""Polatis (HUBER+SUHNER) optical circuit switches: what RESTCONF, NETCONF and SCPI have in common.
+"""Polatis (HUBER+SUHNER) optical circuit switches: what RESTCONF and NETCONF have in common.
 
 An N x N switch numbers its inputs 1 to N and its outputs N+1 to 2N; light goes one way, from an
 input to an output. Socket 3 of a cluster file is the pair of fibres (input 3, output N+3): a
