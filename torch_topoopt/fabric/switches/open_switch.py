@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 DRIVERS = {
     "sonic-ocs": "sonic_ocs",
     "polatis-restconf": "polatis_restconf",
-    "polatis-netconf": "polatis_netconf",
     "telescent": "telescent",
     "manual": "manual_panel",
     "memory": "memory_switch",
 }
 
 # kind -> libraries that only the extra `ocs` installs
-LIBRARIES = {"polatis-netconf": ("ncclient", "paramiko", "lxml"), "telescent": ("paramiko",)}
+LIBRARIES = {"telescent": ("paramiko",)}
 
 _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
