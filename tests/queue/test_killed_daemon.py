@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from shared_cluster import make_cluster, program
+from shared_cluster import make_cluster, program, used_servers
 from support.fabric.polatis_device import PolatisDevice
 from support.fabric.polatis_restconf_server import PolatisRestconfServer
 from support.launcher import wait_for
@@ -183,7 +183,7 @@ def _check_queue(store: Store, count: int) -> None:
     """The invariants of the queue."""
     jobs = store.jobs()
     assert len(jobs) == count
-    used = store.used_servers()
+    used = used_servers(store)
     for job in jobs:
         own = {server for server, user in used.items() if user == job.id}
         assert own == (
