@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, input_errors
+from torch_topoopt.plan.network import hops_around
 
 if TYPE_CHECKING:
     import argparse
@@ -89,7 +90,7 @@ def _cables_of(rows: int, columns: int, cycle: tuple[int, ...]) -> set[tuple[int
     cycle has the other.
     """
     cables = set()
-    for a, b in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
+    for a, b in hops_around(cycle):
         for (row, column), (to_row, to_column) in (
             (divmod(a, columns), divmod(b, columns)),
             (divmod(b, columns), divmod(a, columns)),

@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 def stride(ring: Ring, server_count: int) -> int | None:
     """The p of a "+p" ring, in which every step adds p modulo the servers; None for others."""
-    servers = ring.servers
-    steps = {
-        (after - before) % server_count
-        for before, after in zip(servers, servers[1:] + servers[:1], strict=True)
-    }
-    return steps.pop() if len(steps) == 1 and len(servers) == server_count else None
+    return ring.stride if len(ring.servers) == server_count else None
 
 
 def show_rounds(terminal: Terminal, plan: Plan) -> None:

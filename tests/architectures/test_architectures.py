@@ -18,7 +18,6 @@ from torch_topoopt.architectures import (
     fat_tree,
     hyperx,
     leaf_spine,
-    oversubscribed_fat_tree,
     tapered_fat_tree,
     topoopt_tors,
     torus,
@@ -249,7 +248,7 @@ def test_oversubscription_divides_the_bandwidth_between_edges(
     oversubscription: float, part: float
 ) -> None:
     cluster = cluster_of(32)
-    tree = oversubscribed_fat_tree.build(cluster, oversubscription=oversubscription, radix=8)
+    tree = fat_tree.build_oversubscribed(cluster, oversubscription=oversubscription, radix=8)
     leaf = leaf_spine.build(cluster, radix=8, oversubscription=oversubscription)
     for topology in (tree, leaf):
         assert bisection_gbps(topology) == pytest.approx(part * 16 * 4 * GBPS)

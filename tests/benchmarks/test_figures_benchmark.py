@@ -77,7 +77,7 @@ def test_the_longest_cells_come_first_and_before_them_those_without_a_time(
 
 def test_a_key_depends_on_what_the_cell_imports() -> None:
     sources = {path.name for path in cell.own_sources("figures.cells.networks")}
-    assert sources == {"networks.py", "workloads.py"}
+    assert sources == {"load_balance.py", "networks.py", "workloads.py"}
     for name in cell.SIMULATION:
         assert (REPOSITORY / name).exists()
 

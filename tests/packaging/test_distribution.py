@@ -25,7 +25,7 @@ SHIPPED = {
     "torch_topoopt/models/": "models/",
     "torch_topoopt/": "torch_topoopt/",
 }
-OF_EXTRAS = ("lxml", "ncclient", "paramiko", "wandb")  # libraries that a plain installation lacks
+OF_EXTRAS = ("paramiko", "wandb")  # libraries that a plain installation lacks
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SCRIPT = """

@@ -314,3 +314,23 @@ def test_a_wrong_cost_is_named(ring_plan: RingPlan, field: str, value: Any, mess
     model = dataclasses.replace(CostModel(2e-5, 1e-5, 3e-10), **{field: value})
     with pytest.raises(DocumentError, match=re.escape(message)):
         dataclasses.replace(ring_plan(), cost_model=model).validate()
+
+
+@pytest.mark.parametrize(
+    ("servers", "stride"),
+    [
+        ((0, 1, 2, 3), 1),
+        ((0, 3, 2, 1), 3),
+        ((8, 2, 5), 1),
+        ((8, 5, 2), 2),
+        ((0, 2, 1, 3), None),
+        ((4,), None),
+    ],
+)
+def test_a_ring_closes_and_has_a_stride_among_its_members(
+    servers: tuple[int, ...], stride: int | None
+) -> None:
+    ring = Ring(servers, 1.0)
+    assert [source for source, _ in ring.hops] == list(servers)
+    assert [target for _, target in ring.hops] == [*servers[1:], servers[0]]
+    assert ring.stride == stride

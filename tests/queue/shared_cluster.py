@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
@@ -12,9 +14,12 @@ from torch_topoopt.fabric.cluster_file.entries import (
     SwitchEntry,
 )
 from torch_topoopt.queue.jobs import JobSpec
+from torch_topoopt.queue.store import FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torch_topoopt.queue.store import Store
 
 
 def make_cluster(
@@ -69,3 +74,9 @@ def program(
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return JobSpec(JobSpec.VERSION, "program", str(path), arguments, str(folder)).validate()
+
+
+def used_servers(store: Store) -> dict[str, int]:
+    """Server -> the job whose processes run there."""
+    with closing(sqlite3.connect(store.folder / FILE)) as connection:
+        return dict(connection.execute("SELECT server, job FROM used_servers").fetchall())

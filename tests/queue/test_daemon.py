@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from mesh_cluster import make_mesh_cluster
-from shared_cluster import make_cluster, program
+from shared_cluster import make_cluster, program, used_servers
 from support.launcher import wait_for
 from support.limits import limit_s
 
@@ -331,7 +331,7 @@ def test_a_starting_job_is_cancelled_and_never_starts(small: Site) -> None:
     small.store.cancel(2)
     small.until("done", "cancelled")
     assert not (small.folder / "2.ran").exists()
-    assert small.store.used_servers() == {}
+    assert used_servers(small.store) == {}
 
 
 def test_a_running_job_is_cancelled_with_all_its_processes(small: Site) -> None:
@@ -341,7 +341,7 @@ def test_a_running_job_is_cancelled_with_all_its_processes(small: Site) -> None:
     assert small.store.cancel(1) == "running"
     small.until("cancelled")
     assert small.processes.kill_marked(f"{small.store.meta('id')}:1") == 0
-    assert (small.circuits(), small.store.used_servers()) == (set(), {})
+    assert (small.circuits(), used_servers(small.store)) == (set(), {})
 
 
 def test_the_exit_code_of_a_job_is_kept(small: Site) -> None:

@@ -1,6 +1,6 @@
 """The daemon killed at random moments: real processes, a real queue, a switch that goes on.
 
-The switch is a test server of the Polatis protocol in this process, the 1x2 switches a program with
+The switch is a Polatis test server (RESTCONF) in this process, the 1x2 switches a program with
 a file; the jobs are shell scripts that find out themselves whether they are alone on their servers.
 """
 
@@ -15,16 +15,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from shared_cluster import make_cluster, program
+from shared_cluster import make_cluster, program, used_servers
 from support.fabric.polatis_device import PolatisDevice
-from support.fabric.polatis_scpi_server import PolatisScpiServer
+from support.fabric.polatis_restconf_server import PolatisRestconfServer
 from support.launcher import wait_for
 from support.limits import limit_s
 
 from torch_topoopt.fabric.cluster_file.load import load_cluster
+from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.open_switch import open_switch
 from torch_topoopt.fabric.switches.switch import cable_circuits
 from torch_topoopt.queue import jobs as j
@@ -80,14 +82,21 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.device = PolatisDevice(size=16, settle_s=0.02)
-        self.server = PolatisScpiServer(self.device)
+        self.server = PolatisRestconfServer(self.device)
         (folder / "relays.py").write_text(RELAYS)
         # without site-packages and environment, it starts in 20 ms
         relays = (sys.executable, "-I", "-S", str(folder / "relays.py"), str(folder / "relays"))
-        host, port = self.server.address
         cluster = make_cluster(
-            4, kind="polatis-scpi", addresses=(f"{host}:{port}",), selector=relays
+            4, kind="polatis-restconf", addresses=(self.server.address,), selector=relays
         )
+        (folder / "password").touch(mode=0o600)
+        (folder / "password").write_text("root\n")
+        login = {
+            "user": "admin",
+            "password": PasswordSource(file=str(folder / "password")),
+            "options": {"insecure": True},
+        }
+        cluster = replace(cluster, switches=tuple(replace(s, **login) for s in cluster.switches))
         self.file = folder / "lab.yaml"
         cluster.save(self.file)
         self.state = folder / "state"
@@ -174,7 +183,7 @@ def _check_queue(store: Store, count: int) -> None:
     """The invariants of the queue."""
     jobs = store.jobs()
     assert len(jobs) == count
-    used = store.used_servers()
+    used = used_servers(store)
     for job in jobs:
         own = {server for server, user in used.items() if user == job.id}
         assert own == (

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from shared_cluster import make_cluster, program
+from shared_cluster import make_cluster, program, used_servers
 
 from torch_topoopt.queue import jobs as j
 from torch_topoopt.queue import service
@@ -75,7 +75,7 @@ def test_the_tables_themselves_refuse_two_jobs_on_one_side_or_one_server(
     assert store.take_servers(store.job(first.id), j.STARTING, "starts")
     with pytest.raises(sqlite3.IntegrityError):
         store.take_servers(store.job(second.id), j.STARTING, "starts")
-    assert store.used_servers() == {"h0": first.id, "h1": first.id}
+    assert used_servers(store) == {"h0": first.id, "h1": first.id}
 
 
 def test_an_older_file_is_upgraded_by_the_daemon_and_its_jobs_are_kept(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from oracles.schedule_matrices import check_barriers, check_matrix_form, matrix_form
 
 from torch_topoopt.reconfiguration.all_to_all.bounds import (
     carried_bound_slots,
@@ -32,12 +33,7 @@ from torch_topoopt.reconfiguration.all_to_all.uneven import (
     direct_strategies,
     relabelled_links,
 )
-from torch_topoopt.reconfiguration.all_to_all.verification import (
-    check_barriers,
-    check_matrix_form,
-    matrix_form,
-    verify,
-)
+from torch_topoopt.reconfiguration.all_to_all.verification import verify
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from oracles.slot_program import least_slots
 from support.limits import limit_s
 
-from torch_topoopt.reconfiguration.all_to_all.integer_program import least_slots
 from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.schedule_matrices import check_barriers, check_matrix_form, matrix_form
 
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.reconfiguration.all_to_all.bounds import (
@@ -24,13 +25,7 @@ from torch_topoopt.reconfiguration.all_to_all.schedule_file import (
     schedule_file,
 )
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
-from torch_topoopt.reconfiguration.all_to_all.verification import (
-    ScheduleError,
-    check_barriers,
-    check_matrix_form,
-    matrix_form,
-    verify,
-)
+from torch_topoopt.reconfiguration.all_to_all.verification import ScheduleError, verify
 
 
 def test_theorem_1_at_eight_servers() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.schedule_matrices import check_matrix_form, matrix_form
 
 from torch_topoopt.reconfiguration.all_to_all.bounds import (
     carried_bound_slots,
@@ -17,11 +18,7 @@ from torch_topoopt.reconfiguration.all_to_all.circulants import (
 )
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import best_shifts, shift_slots
 from torch_topoopt.reconfiguration.all_to_all.stride_sets import StrideSets, distances
-from torch_topoopt.reconfiguration.all_to_all.verification import (
-    check_matrix_form,
-    matrix_form,
-    verify,
-)
+from torch_topoopt.reconfiguration.all_to_all.verification import verify
 
 
 @given(st.data())

@@ -8,18 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.schedule_matrices import check_barriers, check_matrix_form, matrix_form
 
 from torch_topoopt.reconfiguration.all_to_all.bounds import uncarried_bound_slots
 from torch_topoopt.reconfiguration.all_to_all.forwarding import forwarded
 from torch_topoopt.reconfiguration.all_to_all.kautz_links import kautz_links
 from torch_topoopt.reconfiguration.all_to_all.link_routes import balanced_routes
 from torch_topoopt.reconfiguration.all_to_all.rounds import paper_schedules
-from torch_topoopt.reconfiguration.all_to_all.verification import (
-    check_barriers,
-    check_matrix_form,
-    matrix_form,
-    verify,
-)
+from torch_topoopt.reconfiguration.all_to_all.verification import verify
 
 
 def test_the_kautz_graph_of_figure_9_with_its_loops_joined() -> None:

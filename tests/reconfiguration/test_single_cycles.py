@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.schedule_matrices import check_barriers, check_matrix_form, matrix_form
 
 from torch_topoopt.reconfiguration.all_to_all.bounds import uncarried_bound_slots
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import (
@@ -17,12 +18,7 @@ from torch_topoopt.reconfiguration.all_to_all.single_cycles import (
     shift_schedule,
     shift_slots,
 )
-from torch_topoopt.reconfiguration.all_to_all.verification import (
-    check_barriers,
-    check_matrix_form,
-    matrix_form,
-    verify,
-)
+from torch_topoopt.reconfiguration.all_to_all.verification import verify
 
 
 def _cost(slots: int, reconfigurations: int) -> int:

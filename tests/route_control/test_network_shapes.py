@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from torch_topoopt.route_control.clos_network import fat_tree, leaf_spine
@@ -11,6 +13,9 @@ from torch_topoopt.route_control.network_shapes import fat_tree_file, leaf_spine
 @pytest.mark.parametrize(("leaves", "spines"), [(1, 1), (4, 2), (3, 5)])
 def test_a_leaf_spine_file_is_the_leaf_spine_network(leaves: int, spines: int) -> None:
     file = leaf_spine_file(leaves, spines, 3, 1e8)
+    assert [cable.ends for cable in file.links] == [
+        (f"leaf{leaf}", f"spine{spine}") for leaf in range(leaves) for spine in range(spines)
+    ]
     assert file.network().capacity == leaf_spine(leaves, spines, capacity=1e8).capacity
     assert file.numbered[: file.network().tors] == tuple(f"leaf{i}" for i in range(leaves))
     assert [host.switch for host in file.hosts[::3]] == [f"leaf{i}" for i in range(leaves)]
@@ -19,6 +24,11 @@ def test_a_leaf_spine_file_is_the_leaf_spine_network(leaves: int, spines: int) -
 @pytest.mark.parametrize("radix", [2, 4, 6])
 def test_a_fat_tree_file_is_the_fat_tree(radix: int) -> None:
     file = fat_tree_file(radix, 1e8)
+    half, joined = radix // 2, set()
+    for pod, i, j in product(range(radix), range(half), range(half)):
+        aggregation = f"aggregation{pod * half + i}"
+        joined |= {(f"tor{pod * half + j}", aggregation), (aggregation, f"core{i * half + j}")}
+    assert {cable.ends for cable in file.links} == joined
     assert file.network().capacity == fat_tree(radix, capacity=1e8).capacity
     assert len(file.hosts) == radix**3 // 4
 

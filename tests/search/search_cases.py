@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Placement
 
 
 def wired(op_graph: OpGraph, cluster: Cluster) -> Network:
@@ -34,3 +35,22 @@ def coarse_simulator(
     degrees = {Degrees(1), *degrees_of(strategies)}
     job = lower_job(op_graph, cluster, degrees, micro_batches=micro_batches)
     return _core.CoarseSimulator(job, lower_network(cluster, network))
+
+
+def memory_by_server(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    strategy: Sequence[Placement],
+    *,
+    micro_batches: int = 1,
+    optimizer_factor: float = 0.0,
+) -> list[int]:
+    """Bytes that each accelerator of each server needs, as `Memory` counts them."""
+    job = lower_job(
+        op_graph,
+        cluster,
+        degrees_of([strategy]),
+        micro_batches=micro_batches,
+        optimizer_factor=optimizer_factor,
+    )
+    return _core.memory_bytes(job, strategy)

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from search_cases import coarse_simulator, wired
+from search_cases import coarse_simulator, memory_by_server, wired
 from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt.op_graph import GradientBuckets
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search import ray_chains
 from torch_topoopt.search.chains import Chain, ChainProgress, ThreadedChains, budgets
-from torch_topoopt.search.lowering import memory_by_server, memory_limit
+from torch_topoopt.search.lowering import memory_limit
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import data_parallel, starting_strategies, whole_operators
 from torch_topoopt.search.strategy_space import every_strategy

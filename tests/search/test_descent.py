@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from search_cases import wired
+from search_cases import memory_by_server, wired
 from support.small_op_graphs import chain, random_graph
 
 from torch_topoopt.plan import Cluster, Placement
@@ -16,7 +16,7 @@ from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search import descent
 from torch_topoopt.search.descent import descend, descend_by_blocks
-from torch_topoopt.search.lowering import memory_by_server, memory_limit
+from torch_topoopt.search.lowering import memory_limit
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.strategy_space import DIMENSIONS, check_strategy

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from search_cases import memory_by_server
 from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt.op_graph import Split
@@ -13,7 +14,7 @@ from torch_topoopt.plan import Cluster, Degrees
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.expert_strategies import expert_starts, expert_strategies
-from torch_topoopt.search.lowering import memory_by_server, memory_limit
+from torch_topoopt.search.lowering import memory_limit
 from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import everywhere

@@ -8,12 +8,12 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from search_cases import wired
+from search_cases import memory_by_server, wired
 from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt import _core
 from torch_topoopt.plan import Cluster, Network, Placement
-from torch_topoopt.search.lowering import memory_by_server, memory_limit
+from torch_topoopt.search.lowering import memory_limit
 from torch_topoopt.search.mcmc import StrategySearch
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import (

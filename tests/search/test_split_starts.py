@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from search_cases import memory_by_server
 from support.small_op_graphs import chain, graph, operator, random_graph, random_hybrid_strategy
 
 from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Cluster, Degrees
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
-from torch_topoopt.search.lowering import memory_by_server, memory_limit
+from torch_topoopt.search.lowering import memory_limit
 from torch_topoopt.search.pipelines import pipelines, planning_starts
 from torch_topoopt.search.split_starts import split_starts, split_strategy
 from torch_topoopt.search.strategies import data_parallel, starting_strategies

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from search_cases import memory_by_server
 from support.small_op_graphs import chain, embeddings, graph, operator
 
 from torch_topoopt.plan import Cluster, Placement
-from torch_topoopt.search.lowering import memory_by_server, memory_limit
+from torch_topoopt.search.lowering import memory_limit
 from torch_topoopt.search.strategies import (
     check_memory,
     data_parallel,

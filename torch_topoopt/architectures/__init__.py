@@ -34,7 +34,7 @@ ARCHITECTURES: Mapping[str, Build] = {
         "ideal-switch": "ideal_switch:build",
         "topoopt": "topoopt:build",
         "fat-tree": "fat_tree:build",
-        "oversubscribed-fat-tree": "oversubscribed_fat_tree:build",
+        "oversubscribed-fat-tree": "fat_tree:build_oversubscribed",
         "tapered-fat-tree": "tapered_fat_tree:build",
         "leaf-spine": "leaf_spine:build",
         "rail-only": "rail_only:build",

@@ -82,8 +82,7 @@ class TwoLevels:
     ) -> None:
         """Cables of `medium` from the nodes `below`, one for each port, to the leaves from `first`
         on, filled in order; optical ones from there to the spines after them, dealt out in turn."""
-        down, up, leaves, spines = self.down, self.up, self.leaves, self.spines
-        for port, node in enumerate(below):
-            wires.cable(node, first + port // down, gbps, medium=medium)
+        up, leaves, spines = self.up, self.leaves, self.spines
+        wires.to_leaves(below, first, self.down, gbps, medium)
         for i in range(leaves * up):
             wires.cable(first + i // up, first + leaves + i % spines, gbps, medium="aoc")

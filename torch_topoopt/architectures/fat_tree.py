@@ -9,6 +9,7 @@ uplinks.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt.architectures.topology import Topology, Wires, link_gbps_of, switched
@@ -48,12 +49,32 @@ def build(
     gbps = link_gbps_of(cluster, server_gbps)
     edges = math.ceil(cluster.servers / half)
     first_edge = cluster.servers
-    for server in range(cluster.servers):
-        wires.cable(server, first_edge + server // half, gbps)
+    wires.to_leaves(range(cluster.servers), first_edge, half, gbps)
     nodes = first_edge + edges
     if edges > 1:
         nodes = _aggregate(wires, first_edge, edges, half, gbps, edge_taper, core_taper)
     return switched("fat-tree", cluster, wires, nodes=nodes, switch_ports=radix)
+
+
+def build_oversubscribed(
+    cluster: Cluster,
+    demand: Demand | None = None,
+    *,
+    seed: int = 0,
+    server_gbps: float | None = None,
+    radix: int | None = None,
+    oversubscription: float = 2.0,
+) -> Topology:
+    """A fat-tree whose edge switches have 1/`oversubscription` of their uplinks: half of them in
+    the TopoOpt paper, section 5.1.
+
+    The rest is as in `build`. Raises also ValueError for an oversubscription below 1.
+    """
+    if not oversubscription >= 1:
+        raise ValueError(f"oversubscription: {oversubscription} is not at least 1")
+    taper = 1 / oversubscription
+    tree = build(cluster, demand, server_gbps=server_gbps, radix=radix, edge_taper=taper)
+    return replace(tree, architecture="oversubscribed-fat-tree")
 
 
 def _aggregate(

@@ -42,8 +42,7 @@ def build(
     half = radix // 2
     gbps = link_gbps_of(cluster, server_gbps)
     leaves = math.ceil(cluster.servers / half)
-    for server in range(cluster.servers):
-        wires.cable(server, cluster.servers + server // half, gbps)
+    wires.to_leaves(range(cluster.servers), cluster.servers, half, gbps)
     nodes = cluster.servers + leaves
     if leaves > 1:
         uplinks = max(1, round(half / oversubscription))

@@ -18,6 +18,7 @@ import numpy as np
 
 from torch_topoopt import _core
 from torch_topoopt.plan import BYTES_PER_GBPS, Group, Pair
+from torch_topoopt.plan.network import hops_around
 from torch_topoopt.topology.routing.shortest_paths import hop_distances
 
 if TYPE_CHECKING:
@@ -323,4 +324,4 @@ def ring_hops(network: _core.RoutedNetwork, group: Sequence[int]) -> set[Pair]:
     lines = [*rows, *zip(*rows, strict=True)]
     orders = [ring.servers for ring in network.rings(group)]
     orders += [order for line in lines for order in (tuple(line), tuple(line)[::-1])]
-    return {hop for order in orders for hop in zip(order, order[1:] + order[:1], strict=True)}
+    return {hop for order in orders for hop in hops_around(order)}

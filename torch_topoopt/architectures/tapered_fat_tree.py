@@ -54,8 +54,7 @@ def build(
         two.wire(wires, range(servers), servers, gbps, "dac")
         nodes = servers + two.switches
     else:
-        for server in range(servers):
-            wires.cable(server, servers + server // down, gbps, medium="dac")
+        wires.to_leaves(range(servers), servers, down, gbps, "dac")
         nodes = _wire_pods(wires, two, servers, gbps)
     return switched("tapered-fat-tree", cluster, wires, nodes=nodes, switch_ports=radix)
 

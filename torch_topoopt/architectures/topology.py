@@ -191,6 +191,13 @@ class Wires:
         back = NodeLink(b, a, gbps, self.latency_s, medium)
         self.links += (there, back) * count
 
+    def to_leaves(
+        self, below: Sequence[int], first: int, down: int, gbps: float, medium: Medium = "usual"
+    ) -> None:
+        """A cable from each of `below` to the switches from `first` on, `down` to a switch."""
+        for port, node in enumerate(below):
+            self.cable(node, first + port // down, gbps, medium=medium)
+
 
 def link_gbps_of(cluster: Cluster, server_gbps: float | None) -> float:
     """Of a server's only link to a switch: `server_gbps`, or what all its ports have together.

@@ -27,11 +27,10 @@ from torch_topoopt.bench.operations import (
 from torch_topoopt.bench.options import add_options, operations_of
 from torch_topoopt.bench.timing import GroupPeer, over_ranks, sizes, target_at
 from torch_topoopt.plan import Plan
+from torch_topoopt.plan.given import PLAN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_PLAN_VARIABLE = "TOPOOPT_PLAN"
 
 
 class CollectiveBench:
@@ -40,7 +39,7 @@ class CollectiveBench:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
-        path = os.environ.get(_PLAN_VARIABLE)
+        path = os.environ.get(PLAN_VARIABLE)
         plan = Plan.load(path) if path else None
         self._plan = plan if plan and plan.cluster.servers == self._ranks else None
         if not 0 <= options.root < self._ranks:

@@ -61,8 +61,7 @@ def _alone_in_their_subnets(servers: list[Server], slow: set[str]) -> list[str]:
 def _rings(servers: list[Server], plan: Plan, rings: tuple[Ring, ...]) -> str:
     order = rings[0].servers
     routes = plan.network.routes_by_pair()
-    hops = zip(order, order[1:] + order[:1], strict=True)
-    direct = all(len(routes[hop][0].servers) == 2 for hop in hops)
+    direct = all(len(routes[hop][0].servers) == 2 for hop in rings[0].hops)
     distinct = len({server.name for server in servers}) == len(servers)
     names = [servers[s].name if distinct else f"rank {servers[s].ranks[0]}" for s in order]
     more = f" and {_counted(len(rings) - 1, 'more ring')}" if len(rings) > 1 else ""

@@ -343,7 +343,7 @@ class _Price:
         hops = [
             (pair, ring.share * steps / self._servers * size_bytes)
             for ring in self._rings
-            for pair in pairwise((*ring.servers, ring.servers[0]))
+            for pair in ring.hops
         ]
         return steps * max(self._message_s(pair, 0) for pair, _ in hops) + self._moved_s(hops)
 

@@ -10,14 +10,14 @@ import fcntl
 import socket
 import struct
 
+from torch_topoopt.fabric.netlink import HEADER, attribute, attributes
+
 # <linux/sockios.h>, <linux/ethtool.h>
 _SIOCETHTOOL, _ETHTOOL_GPAUSEPARAM = 0x8946, 0x12
 # <linux/netlink.h>, <linux/rtnetlink.h>, <linux/dcbnl.h>
 _NLM_F_REQUEST, _NLMSG_ERROR, _RTM_GETDCB = 0x1, 2, 78
 _DCB_CMD_IEEE_GET, _DCB_ATTR_IFNAME, _DCB_ATTR_IEEE, _DCB_ATTR_IEEE_PFC = 21, 1, 13, 2
-_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _DCB = struct.Struct("=BBH")  # struct dcbmsg
-_ATTRIBUTE = struct.Struct("=HH")  # struct nlattr
 _PRIORITIES = 8
 _ANSWER_S = 2.0
 
@@ -37,11 +37,9 @@ def read_pause(interface: str) -> bool | None:
 
 def read_pfc(interface: str) -> tuple[int, ...] | None:
     """The priorities that have PFC; None where the driver does not say."""
-    name = interface.encode() + b"\0"
-    padded = name + bytes(-len(name) % 4)
-    attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(name), _DCB_ATTR_IFNAME) + padded
-    body = _DCB.pack(socket.AF_UNSPEC, _DCB_CMD_IEEE_GET, 0) + attribute
-    header = _HEADER.pack(_HEADER.size + len(body), _RTM_GETDCB, _NLM_F_REQUEST, 1, 0)
+    body = _DCB.pack(socket.AF_UNSPEC, _DCB_CMD_IEEE_GET, 0)
+    body += attribute(_DCB_ATTR_IFNAME, interface.encode() + b"\0")
+    header = HEADER.pack(HEADER.size + len(body), _RTM_GETDCB, _NLM_F_REQUEST, 1, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
             netlink.settimeout(_ANSWER_S)
@@ -53,23 +51,11 @@ def read_pfc(interface: str) -> tuple[int, ...] | None:
 
 def parse_pfc(answer: bytes) -> tuple[int, ...] | None:
     """The priorities in the kernel's answer; None if it has none."""
-    if len(answer) < _HEADER.size + _DCB.size or _HEADER.unpack_from(answer)[1] == _NLMSG_ERROR:
+    if len(answer) < HEADER.size + _DCB.size or HEADER.unpack_from(answer)[1] == _NLMSG_ERROR:
         return None
-    ieee = _find(answer[_HEADER.size + _DCB.size :], _DCB_ATTR_IEEE)
-    pfc = _find(ieee or b"", _DCB_ATTR_IEEE_PFC)
+    ieee = attributes(answer[HEADER.size + _DCB.size :]).get(_DCB_ATTR_IEEE, b"")
+    pfc = attributes(ieee).get(_DCB_ATTR_IEEE_PFC)
     if pfc is None or len(pfc) < 2:
         return None
     enabled = pfc[1]  # struct ieee_pfc: capability, then one bit for each priority
     return tuple(priority for priority in range(_PRIORITIES) if enabled >> priority & 1)
-
-
-def _find(attributes: bytes, wanted: int) -> bytes | None:
-    at = 0
-    while at + _ATTRIBUTE.size <= len(attributes):
-        size, kind = _ATTRIBUTE.unpack_from(attributes, at)
-        if size < _ATTRIBUTE.size:
-            return None
-        if kind & 0x3FFF == wanted:  # without the flags "nested" and "byte order"
-            return attributes[at + _ATTRIBUTE.size : at + size]
-        at += (size + 3) & ~3
-    return None

@@ -24,10 +24,7 @@ def graph_of(plan: Plan, names: Sequence[str] = ()) -> nx.MultiGraph[int] | nx.M
     for server in range(cluster.servers):
         graph.add_node(server, label=names[server] if names else f"server {server}")
     hops = [
-        {hop, hop[::-1]}
-        for group in network.groups
-        for ring in group.rings
-        for hop in zip(ring.servers, (*ring.servers[1:], ring.servers[0]), strict=True)
+        {hop, hop[::-1]} for group in network.groups for ring in group.rings for hop in ring.hops
     ]
     for indices in cables(cluster, network):
         link = network.links[indices[0]]

@@ -27,7 +27,7 @@ def rank_order(plan: Plan) -> tuple[int, ...]:
 def _cabled_ring(plan: Plan) -> Ring:
     adjacent = {(link.source, link.target) for link in plan.network.links}
     for ring in _rings(plan):
-        if _hops(ring) <= adjacent:
+        if adjacent.issuperset(ring.hops):
             return ring
     raise ExportError("network.groups: no ring over all servers has a cable for every neighbour")
 
@@ -35,10 +35,6 @@ def _cabled_ring(plan: Plan) -> Ring:
 def _rings(plan: Plan) -> tuple[Ring, ...]:
     everyone = set(range(plan.cluster.servers))
     return next((g.rings for g in plan.network.groups if set(g.servers) == everyone), ())
-
-
-def _hops(ring: Ring) -> set[tuple[int, int]]:
-    return set(zip(ring.servers, (*ring.servers[1:], ring.servers[0]), strict=True))
 
 
 def nccl_files(plan: Plan, file: ClusterFile | None) -> dict[str, str]:
@@ -67,7 +63,7 @@ def _interfaces(plan: Plan, file: ClusterFile | None) -> list[str]:
     if file is None:
         return ["# NCCL_SOCKET_IFNAME: name a --cluster file, whose ports have interfaces"]
     ports = place(plan, file)
-    used = _hops(_cabled_ring(plan))
+    used = set(_cabled_ring(plan).hops)
     found: set[str] = set()
     for link in plan.network.links:
         if (link.source, link.target) in used:
@@ -89,9 +85,9 @@ def _interfaces(plan: Plan, file: ClusterFile | None) -> list[str]:
 
 def _limits(plan: Plan) -> list[str]:
     rings = _rings(plan)
-    orders = {frozenset(frozenset(hop) for hop in _hops(ring)) for ring in rings}
+    orders = {frozenset(frozenset(hop) for hop in ring.hops) for ring in rings}
     cables = {frozenset((k.source, k.target)) for k in plan.network.links}
-    used = {frozenset(hop) for hop in _hops(_cabled_ring(plan))}
+    used = {frozenset(hop) for hop in _cabled_ring(plan).hops}
     count = plan.cluster.servers
     lines = ["What NCCL cannot do with this plan:", ""]
     if len(orders) > 1:

@@ -231,7 +231,7 @@ def _add_ring(plan: Plan, gpus: list[Gpu], ring: Ring, channel: int, first: int,
     by_pair = plan.network.routes_by_pair()
     used: set[tuple[int, int]] = set()
     paths = []
-    for source, target in pairwise((*ring.servers, ring.servers[0])):
+    for source, target in ring.hops:
         route = max(by_pair[source, target], key=lambda r: r.weight).servers
         for hop in pairwise(route):
             if hop in used:

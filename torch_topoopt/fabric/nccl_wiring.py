@@ -14,6 +14,7 @@ from torch_topoopt.fabric.addresses import is_ipv6
 from torch_topoopt.fabric.links import connections, unsent_bytes
 from torch_topoopt.fabric.rank_layout import RankLayout, rank_routes
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.network import hops_around
 
 if TYPE_CHECKING:
     from torch_topoopt.fabric.wiring import Wiring
@@ -41,7 +42,7 @@ def ring_order(plan: Plan) -> tuple[int, ...]:
         if len(ring.servers) == len(servers)
     ]
     for ring in (servers, *rings):
-        if all(hop in linked for hop in zip(ring, (*ring[1:], ring[0]), strict=True)):
+        if all(hop in linked for hop in hops_around(ring)):
             first = ring.index(0)
             return (*ring[first:], *ring[:first])
     return servers

@@ -23,12 +23,12 @@ _IFA_F_TEMPORARY, _IFA_F_DADFAILED, _IFA_F_DEPRECATED, _IFA_F_TENTATIVE = 0x01, 
 _IFA_F_UNUSABLE = _IFA_F_TEMPORARY | _IFA_F_DADFAILED | _IFA_F_DEPRECATED | _IFA_F_TENTATIVE
 _NUD_NOARP = 0x40  # an entry of the kernel's own, such as of a multicast address
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
-_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg
 _LINK = struct.Struct("=BxHiII")  # struct ifinfomsg
 _ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
 _NEIGHBOUR = struct.Struct("=B3xiHBB")  # struct ndmsg
-_ATTRIBUTE = struct.Struct("=HH")  # struct rtattr
+_ATTRIBUTE = struct.Struct("=HH")  # struct nlattr, struct rtattr
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def addresses(family: int) -> Iterator[OwnAddress]:
     request = _ADDRESS.pack(family, 0, 0, 0, 0)
     for message in _dump(_RTM_GETADDR, _RTM_NEWADDR, request):
         of, prefix_length, flags, _, index = _ADDRESS.unpack_from(message)
-        attributes = _attributes(message[_ADDRESS.size :])
+        about = attributes(message[_ADDRESS.size :])
         # On a point-to-point interface IFA_ADDRESS is the other end.
-        own = attributes.get(_IFA_LOCAL, attributes.get(_IFA_ADDRESS, b""))
+        own = about.get(_IFA_LOCAL, about.get(_IFA_ADDRESS, b""))
         if of != family or not own or index not in names:
             continue
         if family == socket.AF_INET6 and flags & _IFA_F_UNUSABLE:
@@ -61,7 +61,7 @@ def parts_of_others() -> set[int]:
     """Indexes of interfaces that are parts of a bridge or a bond, whose traffic they carry."""
     found = set()
     for message in _dump(_RTM_GETLINK, _RTM_NEWLINK, _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
-        if _IFLA_MASTER in _attributes(message[_LINK.size :]):
+        if _IFLA_MASTER in attributes(message[_LINK.size :]):
             found.add(int(_LINK.unpack_from(message)[2]))
     return found
 
@@ -73,9 +73,9 @@ def gateways(interface: str) -> set[str]:
     for family in (socket.AF_INET, socket.AF_INET6):
         request = _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)
         for message in _dump(_RTM_GETROUTE, _RTM_NEWROUTE, request):
-            attributes = _attributes(message[_ROUTE.size :])
-            if attributes.get(_RTA_OIF) == struct.pack("=I", index):
-                router = attributes.get(_RTA_GATEWAY) or attributes.get(_RTA_VIA, b"")[2:]
+            about = attributes(message[_ROUTE.size :])
+            if about.get(_RTA_OIF) == struct.pack("=I", index):
+                router = about.get(_RTA_GATEWAY) or about.get(_RTA_VIA, b"")[2:]
                 if len(router) in (4, 16):
                     of = socket.AF_INET if len(router) == 4 else socket.AF_INET6
                     found.add(socket.inet_ntop(of, router))
@@ -89,7 +89,7 @@ def neighbour_macs(interface: str) -> set[str]:
     request = _NEIGHBOUR.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
     for message in _dump(_RTM_GETNEIGH, _RTM_NEWNEIGH, request):
         family, of, state, _, _ = _NEIGHBOUR.unpack_from(message)
-        mac = _attributes(message[_NEIGHBOUR.size :]).get(_NDA_LLADDR, b"")
+        mac = attributes(message[_NEIGHBOUR.size :]).get(_NDA_LLADDR, b"")
         known = family in (socket.AF_INET, socket.AF_INET6) and not state & _NUD_NOARP
         if of == index and known and len(mac) == 6:
             found.add(mac.hex(":"))
@@ -99,31 +99,38 @@ def neighbour_macs(interface: str) -> set[str]:
 def _dump(asked: int, answered: int, request: bytes) -> Iterator[bytes]:
     """The bodies of the kernel's messages of kind `answered`; raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
-        size = _HEADER.size + len(request)
-        netlink.send(_HEADER.pack(size, asked, _NLM_F_REQUEST_DUMP, 1, 0) + request)
+        size = HEADER.size + len(request)
+        netlink.send(HEADER.pack(size, asked, _NLM_F_REQUEST_DUMP, 1, 0) + request)
         while True:
             data = netlink.recv(1 << 16)
             while data:
-                size, kind, _, _, _ = _HEADER.unpack_from(data)
+                size, kind, _, _, _ = HEADER.unpack_from(data)
                 if kind == _NLMSG_DONE:
                     return
                 if kind == _NLMSG_ERROR:
                     raise OSError("the kernel does not list this machine's addresses and links")
                 if kind == answered:
-                    yield data[_HEADER.size : size]
+                    yield data[HEADER.size : size]
                 data = data[_aligned(size) :]
 
 
-def _attributes(data: bytes) -> dict[int, bytes]:
-    attributes: dict[int, bytes] = {}
+def attributes(data: bytes) -> dict[int, bytes]:
+    """By kind, without the flags "nested" and "byte order"."""
+    found: dict[int, bytes] = {}
     at = 0
     while at + _ATTRIBUTE.size <= len(data):
         size, kind = _ATTRIBUTE.unpack_from(data, at)
         if size < _ATTRIBUTE.size:
             break
-        attributes[kind] = data[at + _ATTRIBUTE.size : at + size]
+        found[kind & 0x3FFF] = data[at + _ATTRIBUTE.size : at + size]
         at += _aligned(size)
-    return attributes
+    return found
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """As `attributes` reads it, padded."""
+    size = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(size, kind) + value + bytes(_aligned(size) - size)
 
 
 def _aligned(size: int) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from torch_topoopt.plan.routes import Pair, PairRoutes, Route, RouteTable, routes_by_ends
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+_Place = TypeVar("_Place")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,27 @@ class Ring:
 
     servers: tuple[int, ...]
     share: float
+
+    @property
+    def hops(self) -> tuple[Pair, ...]:
+        return hops_around(self.servers)
+
+    @property
+    def stride(self) -> int | None:
+        return stride_of(self.servers)
+
+
+def hops_around(order: Sequence[_Place]) -> tuple[tuple[_Place, _Place], ...]:
+    """(from, to) of every hop of a ring along `order`, the closing one included."""
+    return tuple(zip(order, (*order[1:], *order[:1]), strict=True))
+
+
+def stride_of(order: Sequence[int]) -> int | None:
+    """How far on among its members, by their numbers, each server of a ring sends; None where they
+    differ, and for a single server."""
+    place = {server: i for i, server in enumerate(sorted(order))}
+    steps = {(place[b] - place[a]) % len(order) for a, b in hops_around(order)}
+    return steps.pop() if len(steps) == 1 and len(order) > 1 else None
 
 
 def rings_of(orders: Sequence[tuple[int, ...]], *, both_ways: bool) -> tuple[Ring, ...]:

@@ -39,5 +39,4 @@ def shared_by_slowest_link(
 
 
 def _links_of(ring: Ring, table: Mapping[Pair, tuple[Route, ...]]) -> list[Pair]:
-    pairs = zip(ring.servers, ring.servers[1:] + ring.servers[:1], strict=True)
-    return [hop for pair in pairs for route in table[pair] for hop in pairwise(route.servers)]
+    return [hop for pair in ring.hops for route in table[pair] for hop in pairwise(route.servers)]

@@ -305,10 +305,6 @@ class Store:
         )
         return [(row["id"], Event(row["at"], row["job"], row["text"])) for row in rows]
 
-    def used_servers(self) -> dict[str, int]:
-        """Server -> the job whose processes run there."""
-        return dict(self._connection.execute("SELECT server, job FROM used_servers").fetchall())
-
     def _move(self, job: int, state: str, **values: Any) -> None:
         cleared = {"problem": None, "attempts": 0, "next_try_at": 0}
         self._set(job, **(cleared | values), state=state, changed_at=time.time())

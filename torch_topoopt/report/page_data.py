@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -179,7 +178,7 @@ def _demand(plan: Plan) -> dict[str, Any] | None:
         members = len(group.servers)
         for ring in group.rings:
             hop_bytes = 2 * (members - 1) / members * ring.share * size_bytes
-            for hop in pairwise((*ring.servers, ring.servers[0])):
+            for hop in ring.hops:
                 matrix[hop] += hop_bytes
     if not matrix.any():
         return None

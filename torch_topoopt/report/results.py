@@ -30,10 +30,7 @@ class NumberedRing:
     @property
     def hops(self) -> tuple[tuple[int, int], ...]:
         """(from, to) of every hop, the closing one included; none for a single server."""
-        servers = self.ring.servers
-        if len(servers) < 2:
-            return ()
-        return tuple(zip(servers, servers[1:] + servers[:1], strict=True))
+        return self.ring.hops if len(self.ring.servers) > 1 else ()
 
     @property
     def stride_text(self) -> str:
@@ -45,18 +42,10 @@ class NumberedRing:
         return f"+{self.stride}{back}"
 
 
-def _stride(ring: Ring) -> int | None:
-    size = len(ring.servers)
-    place = {server: i for i, server in enumerate(sorted(ring.servers))}
-    places = [place[server] for server in ring.servers]
-    steps = {(b - a) % size for a, b in zip(places, places[1:] + places[:1], strict=True)}
-    return steps.pop() if len(steps) == 1 and size > 1 else None
-
-
 def numbered_rings(network: Network) -> list[NumberedRing]:
     """Every ring of every group, numbered from 0."""
     pairs = [(g, ring) for g, group in enumerate(network.groups) for ring in group.rings]
-    return [NumberedRing(i, g, ring, _stride(ring)) for i, (g, ring) in enumerate(pairs)]
+    return [NumberedRing(i, g, ring, ring.stride) for i, (g, ring) in enumerate(pairs)]
 
 
 def ring_families(rings: list[NumberedRing]) -> list[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+from typing import TYPE_CHECKING
 
+from torch_topoopt.route_control.clos_network import fat_tree, leaf_spine
 from torch_topoopt.route_control.network_file import (
     NamedHost,
     NamedSwitch,
@@ -11,20 +12,19 @@ from torch_topoopt.route_control.network_file import (
     SwitchCable,
 )
 
+if TYPE_CHECKING:
+    from torch_topoopt.route_control.clos_network import ClosNetwork
+
 
 def leaf_spine_file(
     leaves: int, spines: int, hosts_per_leaf: int, bits_per_s: float
 ) -> NetworkFile:
     """Every leaf (leaf0, ...) is joined to every spine (spine0, ...); hosts are h0, h1, ..., leaf
     by leaf. Raises ValueError for a number below 1."""
-    for name, count in (("leaves", leaves), ("spines", spines), ("hosts", hosts_per_leaf)):
-        if count < 1:
-            raise ValueError(f"{name}: {count} is not at least 1")
-    lower = [f"leaf{i}" for i in range(leaves)]
-    upper = [f"spine{i}" for i in range(spines)]
-    return _file(
-        [*lower, *upper], lower, hosts_per_leaf, itertools.product(lower, upper), bits_per_s
-    )
+    if hosts_per_leaf < 1:
+        raise ValueError(f"hosts: {hosts_per_leaf} is not at least 1")
+    network = leaf_spine(leaves, spines, capacity=bits_per_s)
+    return _file(network, _names(leaf=leaves, spine=spines), hosts_per_leaf)
 
 
 def fat_tree_file(radix: int, bits_per_s: float, hosts_per_tor: int | None = None) -> NetworkFile:
@@ -34,33 +34,29 @@ def fat_tree_file(radix: int, bits_per_s: float, hosts_per_tor: int | None = Non
     `hosts_per_tor` is radix / 2 if it is not given. Raises ValueError for a radix that is odd or
     below 2, or for more hosts than a ToR has ports for.
     """
-    if radix < 2 or radix % 2:
-        raise ValueError(f"radix: {radix} is not an even number from 2 on")
+    network = fat_tree(radix, capacity=bits_per_s)
     half = radix // 2
     hosts = half if hosts_per_tor is None else hosts_per_tor
     if not 1 <= hosts <= half:
         raise ValueError(f"hosts_per_tor: {hosts} is not in 1..{half}, the ports of a ToR for them")
-    tors = [f"tor{i}" for i in range(radix * half)]
-    middle = [f"aggregation{i}" for i in range(radix * half)]
-    cores = [f"core{i}" for i in range(half * half)]
-    cables = []
-    for pod, i, j in itertools.product(range(radix), range(half), range(half)):
-        aggregation = middle[pod * half + i]
-        cables += [(tors[pod * half + j], aggregation), (aggregation, cores[i * half + j])]
-    return _file([*tors, *middle, *cores], tors, hosts, cables, bits_per_s)
+    tiers = _names(tor=network.tors, aggregation=network.tors, core=half * half)
+    return _file(network, tiers, hosts)
 
 
-def _file(
-    switches: list[str],
-    tors: list[str],
-    hosts_per_tor: int,
-    cables: itertools.product[tuple[str, str]] | list[tuple[str, str]],
-    bits_per_s: float,
-) -> NetworkFile:
-    hosts = [tor for tor in tors for _ in range(hosts_per_tor)]
+def _names(**tiers: int) -> list[str]:
+    """Of the switches by their numbers, the lowest tier first."""
+    return [f"{tier}{i}" for tier, count in tiers.items() for i in range(count)]
+
+
+def _file(network: ClosNetwork, switches: list[str], hosts_per_tor: int) -> NetworkFile:
+    tors = [tor for tor in switches[: network.tors] for _ in range(hosts_per_tor)]
     return NetworkFile(
         NetworkFile.VERSION,
         tuple(map(NamedSwitch, switches)),
-        tuple(NamedHost(f"h{i}", tor) for i, tor in enumerate(hosts)),
-        tuple(SwitchCable(ends, bits_per_s) for ends in cables),
+        tuple(NamedHost(f"h{i}", tor) for i, tor in enumerate(tors)),
+        tuple(
+            SwitchCable((switches[a], switches[b]), network.capacity[a, b])
+            for a, b in network.links
+            if a < b
+        ),
     ).validate()

@@ -51,17 +51,12 @@ def fair_shares(problem: RoutingProblem, choice: Sequence[int]) -> FairShares:
 
 def job_rates(problem: RoutingProblem, rates: Sequence[float]) -> Mapping[int, float]:
     """Of each job the rate of its slowest flow, which its AllReduce waits for: the first layer of
-    two-layered max-min fairness."""
+    two-layered max-min fairness. An assignment of paths is to make the least of them largest
+    (section 3.3)."""
     slowest: dict[int, float] = {}
     for flow, rate in zip(problem.flows, rates, strict=True):
         slowest[flow.job] = min(rate, slowest.get(flow.job, math.inf))
     return slowest
-
-
-def two_layered_fairness(problem: RoutingProblem, rates: Sequence[float]) -> float:
-    """The least of `job_rates`, which an assignment of paths is to make largest (section 3.3);
-    infinite without flows."""
-    return min(job_rates(problem, rates).values(), default=math.inf)
 
 
 def window_bytes(bits_per_s: float, round_trip_s: float, *, slack: float = 0.1) -> int:

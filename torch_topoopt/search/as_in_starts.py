@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
+from torch_topoopt.search.defaults import LEVELS_SLACK
 from torch_topoopt.search.lowering import memory_limit
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import transfer_count
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Strategy
 
 _TRIED = 8
-_SLACK = 0.05  # the two levels differ by less between strategies that are split otherwise
 
 
 def as_in_starts(
@@ -40,7 +40,7 @@ def as_in_starts(
         return ()
     job = problem.job((strategy, *found))
     coarse = problem.coarse_simulator((strategy, *found))
-    limit_s = coarse.run(strategy) * (1 + _SLACK)
+    limit_s = coarse.run(strategy) * (1 + LEVELS_SLACK)
     limit_bytes = memory_limit(problem.cluster)
     most_transfers = max(problem.max_transfers, transfer_count(problem.op_graph, strategy))
     timed = sorted((coarse.run(other), i) for i, other in enumerate(found))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 DEFAULT_CHAINS = 4  # of the search, side by side
+# The coarse and the fine simulator differ by less between strategies that are split otherwise.
+LEVELS_SLACK = 0.05
 
 _ROUNDS = 4  # on many servers
 _ROUNDS_ON_FEW = 8

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
-from torch_topoopt.search.defaults import few_servers
+from torch_topoopt.search.defaults import LEVELS_SLACK, few_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _MOST_TASKS = 20_000_000  # of flow-level simulations
 _TASKS = 1_280_000_000  # divided by the square of the servers: so many changes, and each so dear
-_SLACK = 0.05  # the two levels differ by less between strategies that are split otherwise
 _BLOCK_SLACK = 0.015  # of blocks, which are many
 _BLOCK_TASKS = 5_120_000_000  # as _TASKS; from 64 servers on none
 _MOST_TURNS = 4  # of blocks and single changes
@@ -36,7 +35,7 @@ def descend(
     evaluations: int,
     on_step: Callable[[], None] = lambda: None,
     *,
-    slack: float = _SLACK,
+    slack: float = LEVELS_SLACK,
 ) -> Strategy:
     """From the first start of `problem` downhill, by at most `evaluations` changes.
 
@@ -80,7 +79,7 @@ def descend_by_blocks(
     ends = threading.Event()
 
     def run(descent: _core.Descent, servers: int) -> None:
-        for _ in _steps(descent, evaluations, servers, _SLACK, blocks=True):
+        for _ in _steps(descent, evaluations, servers, LEVELS_SLACK, blocks=True):
             if ends.is_set():
                 return
 

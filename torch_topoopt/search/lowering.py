@@ -193,27 +193,3 @@ def memory_limit(cluster: Cluster) -> int:
     if not cluster.memory_limited:
         return _NO_LIMIT
     return accelerator(cluster.accelerator).memory_bytes
-
-
-def memory_by_server(
-    op_graph: OpGraph,
-    cluster: Cluster,
-    strategy: Sequence[Placement],
-    *,
-    micro_batches: int = 1,
-    optimizer_factor: float = 0.0,
-) -> list[int]:
-    """Bytes that each accelerator of each server needs.
-
-    Parameters, their gradients, `optimizer_factor` bytes of the optimizer for each byte of
-    gradients, and the activations kept for the backward pass: of as many micro-batches as the
-    schedule 1F1B holds at once on that stage of the pipeline.
-    """
-    job = lower_job(
-        op_graph,
-        cluster,
-        degrees_of([strategy]),
-        micro_batches=micro_batches,
-        optimizer_factor=optimizer_factor,
-    )
-    return _core.memory_bytes(job, strategy)

@@ -173,7 +173,7 @@ def check_memory(
 ) -> Strategy:
     """Returns `strategy`, or raises ValueError with the bytes that it needs and that there are.
 
-    What counts is said at `lowering.memory_by_server`.
+    What counts: `Memory`.
     """
     memory = Memory(
         op_graph, cluster, degrees_of([strategy]), micro_batches, optimizer_factor=optimizer_factor
@@ -182,7 +182,12 @@ def check_memory(
 
 
 class Memory:
-    """The accelerator memory of strategies of some degrees, a hard limit."""
+    """The accelerator memory of strategies of some degrees, a hard limit.
+
+    Counted are parameters, their gradients, `optimizer_factor` bytes of the optimizer for each byte
+    of gradients, and the activations kept for the backward pass: of as many micro-batches as the
+    schedule 1F1B holds at once on that stage of the pipeline.
+    """
 
     def __init__(
         self,

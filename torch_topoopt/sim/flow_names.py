@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from torch_topoopt.plan.network import stride_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -46,7 +48,5 @@ def flow_name(cargo: _core.Cargo, operators: Sequence[str], iteration: int) -> F
 def ring_text(order: Sequence[int]) -> str:
     """ "+3" for a ring on which every server sends to the one three further on among its members,
     else the order, as "0-2-1"."""
-    place = {server: i for i, server in enumerate(sorted(order))}
-    places = [place[server] for server in order]
-    steps = {(b - a) % len(places) for a, b in zip(places, places[1:] + places[:1], strict=True)}
-    return f"+{steps.pop()}" if len(steps) == 1 else "-".join(map(str, order))
+    stride = stride_of(order)
+    return "-".join(map(str, order)) if stride is None else f"+{stride}"

@@ -18,6 +18,7 @@ import numpy as np
 
 from torch_topoopt import _core
 from torch_topoopt.architectures.adaptive import adaptive_routing
+from torch_topoopt.plan.network import hops_around
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -124,7 +125,7 @@ def random_permutation(topology: Topology, size_bytes: float, *, seed: int = 0) 
     through all servers that `seed` draws, so that nobody sends to itself. Flow i is server i's."""
     order = list(range(topology.servers))
     random.Random(seed).shuffle(order)
-    peer = dict(zip(order, (*order[1:], order[0]), strict=True))
+    peer = dict(hops_around(order))
     flows = _Flows()
     for server in range(topology.servers):
         flows.send(server, peer[server], size_bytes)

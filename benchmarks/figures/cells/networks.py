@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from figures.cells.workloads import cluster_of, graph_of, network_of, tables_on_servers
+from figures.load_balance import load_balance
 from torch_topoopt.architectures import fat_tree, ideal_switch, topoopt
 from torch_topoopt.comparison.cost import capital_cost, equal_cost_gbps
 from torch_topoopt.comparison.estimate import predict_architecture, predict_on
 from torch_topoopt.plan import AllToAll, Demand, PairTable
 from torch_topoopt.search.traffic import demand
-from torch_topoopt.topology.measures.load_balance import load_balance
 from torch_topoopt.topology.routing.hop_counts import hop_matrix
 from torch_topoopt.topology.routing.loads import bandwidth_tax
 

@@ -11,7 +11,6 @@ from torch_topoopt.architectures import (
     fat_tree,
     jellyfish,
     ocs_reconfig,
-    oversubscribed_fat_tree,
     topoopt,
 )
 from torch_topoopt.comparison.cost import FIBRE_M, TABLE_2, capital_cost, price_at
@@ -48,7 +47,7 @@ def of_networks(*, servers: int, degree: int, gbps: float) -> Any:
         "TopoOpt, OCS": _dollars(topoopt.build(few, network=network, optics="ocs"), few) * times,
         "Expander": _dollars(jellyfish.build(few), few) * times,
         "Ideal Switch": _dollars(fat_tree.build(cluster), cluster),
-        "Oversub. Fat-tree": _dollars(oversubscribed_fat_tree.build(cluster), cluster),
+        "Oversub. Fat-tree": _dollars(fat_tree.build_oversubscribed(cluster), cluster),
     }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.fabric.certificates import write_certificate
-from support.fabric.polatis_contract import C1, C2, PASSWORD, PolatisYangContract, device_with_users
+from support.fabric.polatis_contract import C1, C2, PASSWORD, PolatisContract, device_with_users
 from support.fabric.polatis_restconf_server import MEDIA_TYPE, PolatisRestconfServer
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
@@ -74,8 +74,7 @@ def switch(server: PolatisRestconfServer, connect: Connect) -> PolatisSwitch:
     return connect(server)
 
 
-class TestPolatisRestconf(PolatisYangContract):
-    bulk = False
+class TestPolatisRestconf(PolatisContract):
     forbidden = r"'bob' may not PUT .*may only read"
 
     def entry(self, server: PolatisServer) -> SwitchEntry:

@@ -15,7 +15,7 @@ from torch_topoopt.route_control.network_shapes import fat_tree_file
 from torch_topoopt.route_control.probing import traced_paths
 from torch_topoopt.route_control.probing.kernel_paths import kernel_paths
 from torch_topoopt.route_control.probing.port_choice import PortChooser
-from torch_topoopt.route_control.probing.probed_flow import ROCE_PORT, TCP, UDP, ProbedFlow
+from torch_topoopt.route_control.probing.probed_flow import TCP, UDP, ProbedFlow
 from torch_topoopt.route_control.probing.traced_paths import PathTracer
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def test_real_connections_take_the_predicted_path(
         assert taken == {clos.names.interface(near, far) for near, far in itertools.pairwise(path)}
 
 
-@pytest.mark.parametrize(("protocol", "port"), [(TCP, TARGET_PORT), (UDP, ROCE_PORT)])
+@pytest.mark.parametrize(("protocol", "port"), [(TCP, TARGET_PORT), (UDP, 4791)])
 def test_traced_paths_are_those_of_the_kernels(
     clos: EmulatedClos, protocol: int, port: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""A Polatis switch as the test servers of its three protocols see it: state, physics and faults.
+"""A Polatis switch as its test server sees it: state, physics and faults.
 
 After the vendor's public YANG (optical-switch, polatis-switch): N inputs 1..N, N outputs N+1..2N,
 cross-connects keyed by input, port status, optical power, users in groups, sub-switches, start-up
@@ -211,15 +211,6 @@ class PolatisDevice:
             and all(self.port_status(p) in ("ENABLED", "UNSUPPORTED") for p in (ingress, egress))
         )
 
-    def saved(self) -> dict[tuple[int, int], float]:
-        """For a request that is undone as a whole; `put_back` takes it."""
-        with self.lock:
-            return dict(self._ready_at)
-
-    def put_back(self, saved: dict[tuple[int, int], float]) -> None:
-        with self.lock:
-            self._ready_at = dict(saved)
-
 
 class PolatisServer(DeviceServer):
     """A server of a PolatisDevice on one of its protocols. `mute`: reads on, answers nothing."""
@@ -234,7 +225,7 @@ class PolatisServer(DeviceServer):
 
 
 def data_tree(device: PolatisDevice, user: str) -> dict[str, Any]:
-    """The view of `user`, by the names of the YANG: for RESTCONF and NETCONF alike."""
+    """The view of `user`, by the names of the YANG."""
     ports = device.ports(user)
     powers = {port: f"{dbm:.2f}" for port, dbm in device.powers(user).items()}
     pairs = [{"ingress": i, "egress": o} for i, o in device.pairs(user).items()]

@@ -124,11 +124,7 @@ def times_on_cables(cluster: Cluster, network: Network, sizes: Sequence[float]) 
     ]
     hops = hop_matrix(count, network.links)
     rings = next(g.rings for g in network.groups if len(g.servers) == count)
-    longest = max(
-        int(hops[a, b])
-        for one in rings
-        for a, b in zip(one.servers, (*one.servers[1:], one.servers[0]), strict=True)
-    )
+    longest = max(int(hops[a, b]) for one in rings for a, b in one.hops)
     steps_s = 2 * (count - 1) * longest * cluster.link_latency_s
     farthest_s = int(hops.max()) * cluster.link_latency_s
     return Times(

@@ -14,7 +14,6 @@ from torch_topoopt.architectures import (
     fat_tree,
     ideal_switch,
     leaf_spine,
-    oversubscribed_fat_tree,
     topoopt,
 )
 from torch_topoopt.architectures.routing import Routes
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 _TREES: dict[str, Callable[..., Topology]] = {
     "fat-tree": fat_tree.build,
-    "oversubscribed-fat-tree": oversubscribed_fat_tree.build,
+    "oversubscribed-fat-tree": fat_tree.build_oversubscribed,
     "leaf-spine": leaf_spine.build,
 }
 Kind = tuple[str, int]  # model, servers

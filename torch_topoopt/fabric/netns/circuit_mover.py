@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _TABLE = 2000  # of the first topology
 _PRIORITY = 500  # of the rule: before those of relays and of the plan's routes
-_PERMANENT = 0x80  # NUD_PERMANENT
 
 
 class NetnsCircuitMover:
@@ -155,7 +154,9 @@ class NetnsCircuitMover:
             if link not in self._named:
                 self._named.add(link)
                 mac = layout.port_mac(link.target, link.target_port)
-                route.neigh("replace", dst=far, lladdr=mac, ifindex=index, state=_PERMANENT)
+                route.neigh(
+                    "replace", dst=far, lladdr=mac, ifindex=index, state=netns_kernel.NUD_PERMANENT
+                )
             entry: dict[str, Any] = {
                 "table": table,
                 "gateway": far,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 NAMESPACES = Path("/run/netns")  # where `ip netns` keeps them
 
+NUD_PERMANENT = 0x80  # <linux/neighbour.h>
 _CLONE_NEWNET = 0x40000000  # <sched.h>
 _MS_BIND, _MS_BIND_ALL, _MS_SHARED_ALL = 0x1000, 0x5000, 0x104000  # <sys/mount.h>
 _MNT_DETACH = 2

@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.netns import filters as netns_filters
+from torch_topoopt.fabric.netns import kernel as netns_kernel
 
 if TYPE_CHECKING:
     from torch_topoopt.fabric.netns.layout import NetnsLayout
     from torch_topoopt.plan import Link
 
-_PERMANENT = 0x80  # NUD_PERMANENT
 _FRAME_PRIORITY = 1
 
 
@@ -57,5 +57,5 @@ def name_neighbours(
             dst=layout.forward_address(link.target, link.target_port),
             lladdr=layout.forward_mac(link.target, link.target_port),
             ifindex=ports[link.source_port],
-            state=_PERMANENT,
+            state=netns_kernel.NUD_PERMANENT,
         )

@@ -11,7 +11,6 @@ import difflib
 import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from torch_topoopt.plan.codec import DocumentError
 
@@ -23,15 +22,13 @@ if TYPE_CHECKING:
 DRIVERS = {
     "sonic-ocs": "sonic_ocs",
     "polatis-restconf": "polatis_restconf",
-    "polatis-netconf": "polatis_netconf",
-    "polatis-scpi": "polatis_scpi",
     "telescent": "telescent",
     "manual": "manual_panel",
     "memory": "memory_switch",
 }
 
 # kind -> libraries that only the extra `ocs` installs
-LIBRARIES = {"polatis-netconf": ("ncclient", "paramiko", "lxml"), "telescent": ("paramiko",)}
+LIBRARIES = {"telescent": ("paramiko",)}
 
 _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -79,18 +76,3 @@ def read_options(entry: SwitchEntry, known: dict[str, type]) -> dict[str, Any]:
             raise DocumentError(f"{where}: {value!r} is not a time in seconds greater than 0")
         options[name] = kind(value)
     return options
-
-
-def host_and_port(entry: SwitchEntry, default_port: int) -> tuple[str, int]:
-    """Of an address "host", "host:port" or "[2001:db8::9]:port"; raises DocumentError."""
-    try:
-        parts = urlsplit(f"//{entry.address}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if host is None or parts.netloc != entry.address or "@" in entry.address or port == 0:
-        raise DocumentError(
-            f"switch {entry.name}: address: {entry.address!r} is not a host or host:port "
-            f"(default port {default_port})"
-        )
-    return host, default_port if port is None else port

@@ -1,12 +1,12 @@
-"""Polatis (HUBER+SUHNER) optical circuit switches: what RESTCONF, NETCONF and SCPI have in common.
+"""Polatis (HUBER+SUHNER) optical circuit switches, whatever protocol reaches them.
 
 An N x N switch numbers its inputs 1 to N and its outputs N+1 to 2N; light goes one way, from an
 input to an output. Socket 3 of a cluster file is the pair of fibres (input 3, output N+3): a
 server's transmitter feeds input 3, and output N+3 feeds its receiver.
 
-`PolatisSwitch` is the driver; it talks to the switch through a `PolatisDevice`, one per protocol.
+`PolatisSwitch` is the driver; it talks to the switch through a `PolatisDevice` (RESTCONF).
 It reads before it changes, changes single circuits and never the whole map, and refuses a port
-that another circuit uses: some of the protocols would take that port from its owner without a word.
+that another circuit uses: a device may take that port from its owner without a word.
 
 Source: the vendor's YANG modules optical-switch (2017-08-04, 2018-03-22) and polatis-switch, as
 published with the ONOS controller. No part of this was tested on hardware.
@@ -29,7 +29,6 @@ from torch_topoopt.fabric.switches.switch import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from torch_topoopt.fabric.switches.circuits import Difference
     from torch_topoopt.fabric.switches.switch import Progress
@@ -51,7 +50,6 @@ class PolatisDevice(Protocol):
     """
 
     name: str
-    batch: int  # how many circuits one request changes
 
     def size(self) -> tuple[int, int]:
         """The numbers of its inputs and outputs."""
@@ -73,13 +71,9 @@ class PolatisDevice(Protocol):
         """dBm at those of `ports` that have a power monitor."""
         ...
 
-    def changing(self) -> AbstractContextManager[object]:
-        """Keeps others from changing circuits meanwhile, if the protocol can."""
-        ...
+    def disconnect(self, pair: Pair) -> None: ...
 
-    def disconnect(self, pairs: Sequence[Pair]) -> None: ...
-
-    def connect(self, pairs: Sequence[Pair]) -> None: ...
+    def connect(self, pair: Pair) -> None: ...
 
     def close(self) -> None: ...
 
@@ -126,7 +120,7 @@ class PolatisSwitch:
             ingress=ingress,
             egress=egress,
             duplex=False,
-            bulk=self._device.batch > 1,
+            bulk=False,
             settle_s=_SETTLE_S,
         )
 
@@ -151,15 +145,13 @@ class PolatisSwitch:
         self._laid_out()
         remove = [self._pair(circuit) for circuit in difference.remove]
         add = [self._pair(circuit) for circuit in difference.add]
-        self._ask(self._device.pairs)  # connects again if it must, before the lock
-        with self._device.changing():
-            current = self._device.pairs()
-            remove = [pair for pair in remove if pair in current.items()]
-            add = [pair for pair in add if pair not in current.items()]
-            kept = {i: o for i, o in current.items() if (i, o) not in remove}
-            for pair in add:
-                self._check_free(pair, kept)
-            self._change(remove, add, progress)
+        current = self._ask(self._device.pairs)
+        remove = [pair for pair in remove if pair in current.items()]
+        add = [pair for pair in add if pair not in current.items()]
+        kept = {i: o for i, o in current.items() if (i, o) not in remove}
+        for pair in add:
+            self._check_free(pair, kept)
+        self._change(remove, add, progress)
 
     def wait_settled(
         self, circuits: Iterable[Circuit], timeout_s: float, progress: Progress | None = None
@@ -224,12 +216,11 @@ class PolatisSwitch:
     def _change(self, remove: list[Pair], add: list[Pair], progress: Progress | None) -> None:
         total, done = len(remove) + len(add), 0
         for change, pairs in ((self._device.disconnect, remove), (self._device.connect, add)):
-            for start in range(0, len(pairs), self._device.batch):
-                part = pairs[start : start + self._device.batch]
-                change(part)
-                done += len(part)
+            for pair in pairs:
+                change(pair)
+                done += 1
                 if progress is not None:
-                    progress(done, total, ", ".join(f"{i}-{o}" for i, o in part))
+                    progress(done, total, f"{pair[0]}-{pair[1]}")
 
     def _dark(self, wanted: Mapping[Circuit, Pair]) -> dict[Circuit, str]:
         """The circuits that do not carry light -> the reason."""

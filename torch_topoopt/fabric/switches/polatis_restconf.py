@@ -18,7 +18,6 @@ vendor's web pages. Revisions before 2017-08-04 say `pairs` for `pair`, and `por
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,6 @@ from torch_topoopt.fabric.switches.switch import AuthenticationFailed, SwitchErr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from contextlib import AbstractContextManager
 
     from torch_topoopt.fabric.clock import Clock
     from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
@@ -95,8 +93,6 @@ def from_entry(entry: SwitchEntry) -> PolatisSwitch:
 class RestconfDevice:
     """One switch, as `user` sees it."""
 
-    batch = 1
-
     def __init__(self, session: RestconfSession, user: str | None) -> None:
         self.name = session.name
         self._session = session
@@ -147,32 +143,29 @@ class RestconfDevice:
             raise self._strange("opm-power", entries) from None
         return {port: measured[port] for port in ports if port in measured}
 
-    def changing(self) -> AbstractContextManager[object]:
-        return nullcontext()  # RESTCONF has no lock; the preconditions stand in for it
+    def disconnect(self, pair: Pair) -> None:
+        ingress = pair[0]
+        path = self._path(ingress)
+        found, tag = self._session.get_tagged(path)
+        if found is None or pair not in self._read_list(found):
+            return  # another client removed or replaced it since it was read
+        try:
+            self._session.delete(path, {"If-Match": tag} if tag is not None else None)
+        except PreconditionFailed:
+            raise SwitchError(
+                f"{self.name}: another client changed the circuit of port {ingress} meanwhile; "
+                "it was left as it is"
+            ) from None
 
-    def disconnect(self, pairs: Sequence[Pair]) -> None:
-        for ingress, egress in pairs:
-            path = self._path(ingress)
-            found, tag = self._session.get_tagged(path)
-            if found is None or (ingress, egress) not in self._read_list(found):
-                continue  # gone meanwhile, or no longer what was to go
-            try:
-                self._session.delete(path, {"If-Match": tag} if tag is not None else None)
-            except PreconditionFailed:
-                raise SwitchError(
-                    f"{self.name}: another client changed the circuit of port {ingress} meanwhile; "
-                    "it was left as it is"
-                ) from None
-
-    def connect(self, pairs: Sequence[Pair]) -> None:
-        for ingress, egress in pairs:
-            body = {f"optical-switch:{self._list_name}": [{"ingress": ingress, "egress": egress}]}
-            try:
-                self._session.put(self._path(ingress), body, {"If-None-Match": "*"})
-            except PreconditionFailed:
-                raise SwitchError(
-                    f"{self.name}: port {ingress} is in use: another client connected it meanwhile"
-                ) from None
+    def connect(self, pair: Pair) -> None:
+        ingress, egress = pair
+        body = {f"optical-switch:{self._list_name}": [{"ingress": ingress, "egress": egress}]}
+        try:
+            self._session.put(self._path(ingress), body, {"If-None-Match": "*"})
+        except PreconditionFailed:
+            raise SwitchError(
+                f"{self.name}: port {ingress} is in use: another client connected it meanwhile"
+            ) from None
 
     def close(self) -> None:
         self._session.close()

@@ -48,7 +48,7 @@ def busiest_s(routes: Routes, rings: Rings) -> float:
     shares: dict[tuple[int, int], float] = {}
     for ring in rings:
         count = len(ring.servers)
-        for hop in zip(ring.servers, (*ring.servers[1:], ring.servers[0]), strict=True):
+        for hop in ring.hops:
             shares[hop] = shares.get(hop, 0.0) + ring.share * 2 * (count - 1) / count
     loads = routes.loads(shares)
     sizes = np.array([shares[pair] for pair in zip(loads.source, loads.target, strict=True)])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torch_topoopt.plan.network import hops_around
 from torch_topoopt.planner.mesh.foldings import axes_of, by_boards, foldings, row_major
 from torch_topoopt.planner.mesh.pricing import moved
 
@@ -132,7 +133,7 @@ def _hops_asked(asked: Demand) -> tuple[NDArray[np.int64], NDArray[np.int64], ND
     for group in asked.groups:
         members, count = group.servers, len(group.servers)
         size = 2 * (count - 1) / count * group.size_bytes
-        hops += [(a, b, size) for a, b in zip(members, (*members[1:], members[0]), strict=True)]
+        hops += [(a, b, size) for a, b in hops_around(members)]
     source, target, sizes = zip(*hops, strict=True) if hops else ((), (), ())
     return np.array(source, dtype=int), np.array(target, dtype=int), np.array(sizes, dtype=float)
 
@@ -187,7 +188,7 @@ def _best_first(
 def _rotated(order: Order, places: tuple[int, ...]) -> Order:
     """`order` with each of the logical servers `places` where the next of them was."""
     there = list(order)
-    for here, following in zip(places, (*places[1:], places[0]), strict=True):
+    for here, following in hops_around(places):
         there[here] = order[following]
     return tuple(there)
 

@@ -163,7 +163,7 @@ def _run_one(folder: Path, i: int, job: dict[str, Any]) -> dict[str, Any]:
             os._exit(0)  # without waiting for threads that the script left behind
     ending = _wait(pid, job["time_limit_s"], job["memory_bytes"])
     if not result.exists():
-        _write(result, {"error": _why_none(ending, job, folder / f"{i}.log")})
+        write_result(result, {"error": _why_none(ending, job, folder / f"{i}.log")})
     answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return answer
 
@@ -230,7 +230,7 @@ def run(job: dict[str, Any], result: Path) -> None:
     iterations = IterationCounter(
         recorder,
         job["iterations"],
-        lambda calls: _write(result, {"calls": calls}),
+        lambda calls: write_result(result, {"calls": calls}),
     )
     _fake_process_groups(job["rank"], job["world_size"])
     checkpoints.write_none()
@@ -253,14 +253,14 @@ def run(job: dict[str, Any], result: Path) -> None:
     except BaseException as raised:  # a script may raise anything
         error = _one_line(raised, script)
     if not iterations.finished:
-        _write(result, {"error": error})
+        write_result(result, {"error": error})
 
 
 def _steps(iterations: IterationCounter) -> str:
     return "1 optimizer step" if iterations.steps == 1 else f"{iterations.steps} optimizer steps"
 
 
-def _write(result: Path, value: dict[str, Any]) -> None:
+def write_result(result: Path, value: dict[str, Any]) -> None:
     """Whole or not at all: the parent process may read at any time."""
     partial = result.with_suffix(".partial")
     partial.write_text(json.dumps(value), encoding="utf-8")

@@ -48,7 +48,7 @@ def run(job: dict[str, Any], rank: int, world_size: int, result: Path) -> None:
     """Runs the script as one rank, up to the last step that is timed."""
 
     def finish(steps: list[Any], buckets: Any) -> None:
-        write(result, {"steps": steps, "buckets": buckets})
+        child.write_result(result, {"steps": steps, "buckets": buckets})
         os._exit(0)
 
     script = str(job["script"])
@@ -69,15 +69,8 @@ def run(job: dict[str, Any], rank: int, world_size: int, result: Path) -> None:
         error = f"it called sys.exit({stop.code!r}) after too few optimizer steps"
     except BaseException as raised:  # a script may raise anything
         error = child._one_line(raised, script)
-    write(result, {"error": error})
+    child.write_result(result, {"error": error})
     del library  # it has to live as long as the script runs
-
-
-def write(result: Path, value: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    partial = result.with_suffix(".partial")
-    partial.write_text(json.dumps(value), encoding="utf-8")
-    partial.replace(result)
 
 
 def _without_messages() -> Any:

@@ -330,10 +330,6 @@ class RouteState:
         self.replays = []
         return self._assignment.copy()
 
-    def path_names(self, flow: str) -> list[str] | None:
-        path = self.flows[flow].path
-        return None if path is None else [self.file.numbered[switch] for switch in path]
-
     def source_ports(self, flow: str) -> list[int]:
         """The ports that take the flow's path, ascending; none where its host knows none."""
         record = self.flows[flow]

@@ -23,7 +23,6 @@ _IPV4 = Path("/proc/sys/net/ipv4")
 _CUSTOM_HASH = "3"  # fib_multipath_hash_policy: the fields below, of every packet anew
 _HASH_FIELDS = "0x37"  # addresses, protocol and ports
 _WINDOW_BYTES = 256 << 10
-_PERMANENT = 0x80  # NUD_PERMANENT
 
 
 class ClosBuilder(netns_build.HostBuilder):
@@ -128,7 +127,11 @@ def set_neighbour(route: Any, names: ClosNames, near: str, far: str) -> None:
     (index,) = route.link_lookup(ifname=interface)
     address = names.host_address(far) if far in names.hosts else names.switch_address(far)
     route.neigh(
-        "replace", dst=address, lladdr=names.mac(far, near), ifindex=index, state=_PERMANENT
+        "replace",
+        dst=address,
+        lladdr=names.mac(far, near),
+        ifindex=index,
+        state=netns_kernel.NUD_PERMANENT,
     )
 
 

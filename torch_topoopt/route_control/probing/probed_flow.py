@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TCP, UDP = 6, 17  # IANA's numbers of protocols
-ROCE_PORT = 4791  # of RoCEv2, over UDP
 
 
 @dataclass(frozen=True)

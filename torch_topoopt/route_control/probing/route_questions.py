@@ -11,10 +11,12 @@ import errno
 import os
 import socket
 import struct
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric.netlink import HEADER, attribute, attributes
 from torch_topoopt.fabric.netns.kernel import inside
 
 if TYPE_CHECKING:
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
 
 _GET_ROUTE, _NEW_ROUTE, _ERROR = 26, 24, 2  # RTM_GETROUTE, RTM_NEWROUTE, NLMSG_ERROR
 _REQUEST = 0x1
-_HEADER, _ROUTE = struct.Struct("=IHHII"), struct.Struct("=BBBBBBBBI")  # nlmsghdr, rtmsg
-_ATTRIBUTE = struct.Struct("=HH")
+_ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
 _TO, _FROM, _ARRIVES, _LEAVES = 1, 2, 3, 4  # RTA_DST, RTA_SRC, RTA_IIF, RTA_OIF
 _PROTOCOL, _SOURCE_PORT, _TARGET_PORT = 27, 28, 29  # RTA_IP_PROTO, RTA_SPORT, RTA_DPORT
 _BATCH = 100  # answers have room in the socket, and a message in the kernel's buffer
@@ -76,37 +77,24 @@ class RouteQuestions:
         """Those that have come: number of the question, and what it asks for."""
         data = self._kernel.recv(1 << 17)
         while data:
-            size, kind, _, number, _ = _HEADER.unpack_from(data)
-            body, data = data[_HEADER.size : size], data[size + -size % 4 :]
+            size, kind, _, number, _ = HEADER.unpack_from(data)
+            body, data = data[HEADER.size : size], data[size + -size % 4 :]
             if kind == _ERROR:
                 code = -struct.unpack_from("=i", body)[0]
                 if code not in _UNREACHABLE:
                     raise FabricError(f"probing: the kernel refused: {os.strerror(code)}")
                 yield number, None
             elif kind == _NEW_ROUTE:
-                yield number, _leaves(body[_ROUTE.size :])
+                leaves = attributes(body[_ROUTE.size :]).get(_LEAVES)
+                yield number, None if leaves is None else int.from_bytes(leaves, sys.byteorder)
 
 
 def _message(number: int, question: RouteQuestion) -> bytes:
     body = _ROUTE.pack(socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)
-    body += _attribute(_TO, socket.inet_aton(question.target))
-    body += _attribute(_FROM, socket.inet_aton(question.source))
-    body += _attribute(_ARRIVES, struct.pack("=I", question.arrives))
-    body += _attribute(_PROTOCOL, bytes([question.protocol]))
-    body += _attribute(_SOURCE_PORT, struct.pack("!H", question.source_port))
-    body += _attribute(_TARGET_PORT, struct.pack("!H", question.target_port))
-    return _HEADER.pack(_HEADER.size + len(body), _GET_ROUTE, _REQUEST, number, 0) + body
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    size = _ATTRIBUTE.size + len(value)
-    return _ATTRIBUTE.pack(size, kind) + value + b"\0" * (-size % 4)
-
-
-def _leaves(data: bytes) -> int | None:
-    while len(data) >= _ATTRIBUTE.size:
-        size, kind = _ATTRIBUTE.unpack_from(data)
-        if kind == _LEAVES:
-            return int(struct.unpack_from("=I", data, _ATTRIBUTE.size)[0])
-        data = data[size + -size % 4 :]
-    return None
+    body += attribute(_TO, socket.inet_aton(question.target))
+    body += attribute(_FROM, socket.inet_aton(question.source))
+    body += attribute(_ARRIVES, struct.pack("=I", question.arrives))
+    body += attribute(_PROTOCOL, bytes([question.protocol]))
+    body += attribute(_SOURCE_PORT, struct.pack("!H", question.source_port))
+    body += attribute(_TARGET_PORT, struct.pack("!H", question.target_port))
+    return HEADER.pack(HEADER.size + len(body), _GET_ROUTE, _REQUEST, number, 0) + body

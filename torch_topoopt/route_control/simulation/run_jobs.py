@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
+from torch_topoopt.plan.network import hops_around
 from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
 from torch_topoopt.route_control.schemes import SCHEMES
 
@@ -122,7 +123,7 @@ class _ReducingJob:
     are not done with their rings, and all transfers."""
 
     job: RingJob
-    hops: list[list[tuple[int, int]]]
+    hops: list[tuple[tuple[int, int], ...]]
     began_s: float = 0.0
     rings: dict[int, int] = field(default_factory=dict)
     every: list[int] = field(default_factory=list)
@@ -148,7 +149,9 @@ class _RoutedRun:
         self.scheme = SCHEMES[scheme] if isinstance(scheme, str) else scheme
         self.stays = scheme == STAYS
         self.iterations, self.in_rounds, self.seed, self.clock = iterations, in_rounds, seed, clock
-        self.running = [_ReducingJob(job, [_hops(ring) for ring in job.rings]) for job in jobs]
+        self.running = [
+            _ReducingJob(job, [hops_around(ring) for ring in job.rings]) for job in jobs
+        ]
         self.transfers = _core.RingTransfers(fabric.capacity)
         self.dead: set[int] = set()
         self.known: dict[tuple[Flow, ...], dict[Flow, tuple[int, ...]]] = {}
@@ -268,8 +271,3 @@ class _RoutedRun:
                 for flow, one, path in zip(flows, switched, choice, strict=True)
             }
         return self.known[flows] if flows else {}
-
-
-def _hops(ring: Sequence[int]) -> list[tuple[int, int]]:
-    """From each host to the next."""
-    return list(zip(ring, (*ring[1:], ring[0]), strict=True))

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_LEFT_OUT = 2  # and not less than 1: the time before the first end is no iteration
-_MOST = 20_000  # iterations that are remembered: the last ones
+WARM_UP_ITERATIONS = 2  # and not less than 1: the time before the first end is no iteration
+MOST_ITERATIONS = 20_000  # iterations that are remembered: the last ones
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class IterationMeter:
             number = self._begin()
             self._ends.append((self._clock(), number))
             self.ended_count += 1
-            del self._ends[:-_MOST]
+            del self._ends[:-MOST_ITERATIONS]
             self._ended(number)
 
     def result(self) -> Iterations | None:
@@ -88,7 +88,7 @@ class IterationMeter:
 
         To be called when all links have come to rest.
         """
-        ends = self._ends[_LEFT_OUT:]
+        ends = self._ends[WARM_UP_ITERATIONS:]
         if len(ends) < 2:
             return None
         seconds = [after - before for (before, _), (after, _) in itertools.pairwise(ends)]

@@ -19,6 +19,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.plan.rank_work import MOST_KINDS, OperationTimes, RankWork
+from torch_topoopt.runtime.meters.iteration_meter import MOST_ITERATIONS, WARM_UP_ITERATIONS
 from torch_topoopt.supervision.rank_paces import RankPace
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     from torch_topoopt.supervision.dumps import Dump, RecordedCall
 
-_LEFT_OUT = 2  # iterations, as IterationMeter leaves out
-_MOST = 20_000  # ends that are remembered: the last ones
 _INTERVAL_S = 1.0
 
 log = logging.getLogger("torch_topoopt")
@@ -99,7 +98,7 @@ class WorkMeter:
         self._clock = clock
         self._times = ThreadTimes()
         self._awake_ns = awake_ns or self._times.awake_ns
-        self._ends: deque[_End] = deque(maxlen=_MOST)
+        self._ends: deque[_End] = deque(maxlen=MOST_ITERATIONS)
         self._written: tuple[_End, int] | None = None  # and how many iterations there had been
 
     def ended(self, number: int) -> None:
@@ -140,7 +139,7 @@ class WorkMeter:
         Times are means over the middle half of the iterations, as those of IterationMeter are.
         """
         calls = dump.calls if dump is not None else ()
-        ends = list(self._ends)[_LEFT_OUT:]
+        ends = list(self._ends)[WARM_UP_ITERATIONS:]
         if calls and calls[0].record:  # the ring has forgotten what was called before
             ends = [end for end in ends if end.time_ns >= calls[0].called_ns]
         if len(ends) < 2 or not calls:

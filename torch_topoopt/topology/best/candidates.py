@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Group, Network
+from torch_topoopt.plan.network import hops_around
 from torch_topoopt.topology.best.exact_links import exact_links
 from torch_topoopt.topology.best.ring_unions import (
     RingUnion,
@@ -148,7 +148,7 @@ def _exact(cluster: Cluster, rings_of: _Rings, pairs: Mapping[Pair, int]) -> lis
     joined: set[Pair] = set()
     for group, orders in rings_of.items():
         for order in orders:
-            joined.update(pairwise((*order, order[0])))
+            joined.update(hops_around(order))
         for server in group:
             free[server] -= len(orders) * ports_per_ring(cluster, len(group))
     if duplex:
@@ -217,7 +217,7 @@ def _start(
             free[server] -= count * ports_per_ring(cluster, len(group))
     if union is not None:  # the union's other links are a good start for the links
         for ring in union.rings[split[whole] :]:
-            links += pairwise((*ring, ring[0]))
+            links += hops_around(ring)
             free = [ports - ports_per_ring(cluster, len(whole)) for ports in free]
         for end in (end for link in union.links for end in link if end >= 0):
             free[end] -= 1
@@ -289,7 +289,7 @@ class _NetworkBuilder:
             return
         at, crossed = crossing_of(orders, joined)
         if not crossed:
-            taken = {(min(h), max(h)) for o in orders for h in pairwise((*o, o[0]))}
+            taken = {(min(h), max(h)) for o in orders for h in hops_around(o)}
             joined = crossing_matching(orders[-1], taken, start=joined)
             at, crossed = crossing_of(orders, joined)
         if crossed:

@@ -21,7 +21,7 @@ from torch_topoopt.plan import (
 )
 from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.topology.failures.degraded import degraded_network, links_left
-from torch_topoopt.topology.failures.loads import LoadModel, Loss, ring_hops
+from torch_topoopt.topology.failures.loads import LoadModel, Loss
 
 if TYPE_CHECKING:
     import numpy as np
@@ -186,7 +186,7 @@ def _ways_to_drop(model: LoadModel, loss: Loss, g: int) -> list[tuple[int, ...]]
     rings = model.network.groups[g].rings
     units: dict[frozenset[frozenset[int]] | int, list[int]] = {}
     for j, ring in enumerate(rings):
-        hops = frozenset(map(frozenset, ring_hops(ring.servers)))
+        hops = frozenset(map(frozenset, ring.hops))
         units.setdefault(hops if model.cluster.ports == "duplex" else j, []).append(j)
     candidates = [tuple(unit) for unit in units.values() if hit & set(unit)]
     candidates.append(tuple(sorted(j for unit in candidates for j in unit)))

@@ -35,10 +35,6 @@ def ring_bytes_per_byte(members: int) -> float:
     return 2 * (members - 1) / members
 
 
-def ring_hops(order: Sequence[int]) -> list[Pair]:
-    return list(zip(order, (*order[1:], order[0]), strict=True))
-
-
 class LoadModel:
     """Traffic of `demand` on `network`, by linked pair. `rate[edge]` is in bytes per second.
 
@@ -68,7 +64,7 @@ class LoadModel:
             self.ring_load.append([])
             for j, ring in enumerate(group.rings):
                 load = self.zeros()
-                for hop in ring_hops(ring.servers):
+                for hop in ring.hops:
                     self.rings_with[hop].add((g, j))
                     self.add(load, self.planned[hop], 1.0)
                     for route in self.planned[hop]:
@@ -191,7 +187,7 @@ class Loss:
         """Rings of group `g` with neighbours whose link is lost, or one of their links."""
         gone = self.lost | self.weaker
         rings = self.model.network.groups[g].rings
-        return {j for j, ring in enumerate(rings) if not gone.isdisjoint(ring_hops(ring.servers))}
+        return {j for j, ring in enumerate(rings) if not gone.isdisjoint(ring.hops)}
 
     def repair(
         self, g: int, dropped: tuple[int, ...], others: NDArray[np.float64] | None = None

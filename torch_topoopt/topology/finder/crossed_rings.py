@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Group, Link, Pair, Ring
+from torch_topoopt.plan.network import hops_around
 from torch_topoopt.topology.routing.hop_counts import hop_matrix
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def crossing_matching(
     size = len(order)
     if size < 4 or size % 2:
         return ()
-    joined = {*joined, *map(_ascending, pairwise((*order, order[0])))}
+    joined = {*joined, *map(_ascending, hops_around(order))}
     if start is not None:
         found = _repaired(order, dict(_partners(start) or {}), joined, random.Random(0))
         return found or ()
@@ -109,7 +109,7 @@ def spare_cables(links: Iterable[Link], orders: Iterable[Order]) -> list[Pair]:
     """The cables of duplex `links` that none of these rings takes, as pairs (lower, higher)."""
     cables = Counter((link.source, link.target) for link in links if link.source < link.target)
     for order in orders:
-        cables.subtract(set(map(_ascending, pairwise((*order, order[0])))))
+        cables.subtract(set(map(_ascending, hops_around(order))))
     return sorted(cables.elements())
 
 
@@ -169,7 +169,7 @@ def _repaired(
 
 def _halves(order: Order) -> tuple[dict[int, int], dict[int, int]]:
     """The two perfect matchings that the ring of an even number of servers is made of."""
-    cables = list(pairwise((*order, order[0])))
+    cables = list(hops_around(order))
     first, second = _partners(cables[::2]), _partners(cables[1::2])
     assert first is not None
     assert second is not None

@@ -149,7 +149,7 @@ def _busiest(
     """Time of the busiest hop in an AllReduce, in units of one rate's."""
     load: defaultdict[Pair, float] = defaultdict(float)
     for ring in rings:
-        for pair in pairwise((*ring.servers, ring.servers[0])):
+        for pair in ring.hops:
             for route in table[pair]:
                 for hop in pairwise(route.servers):
                     load[hop] += ring.share * route.weight

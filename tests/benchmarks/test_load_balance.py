@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from figures.load_balance import load_balance
 from torch_topoopt.plan import Demand, Link, Network, PairDemand, Route
-from torch_topoopt.topology.measures.load_balance import load_balance
 
 
 def line() -> Network:
