@@ -95,7 +95,6 @@ SMALLER = (
         r"\1 --links tcp --size 64kB --seconds 0.05 --rounds 1 --no-peer",
     ),
     Smaller(".*", r"(benchmarks/links\.py.*)", r"\1 --message-bytes 64K --seconds 0.05 --rounds 1"),
-    Smaller(".*", r"(benchmarks/socket_ways\.py.*)", r"\1 --seconds 0.02 --rounds 1"),
     Smaller(".*", r"(benchmarks/overlap\.py.*)", r"\1 --rounds 1 --layers 2 --width 64 --ranks 2"),
     Smaller(
         ".*",
