@@ -177,7 +177,7 @@ ELSEWHERE = (
     Elsewhere(r"discover --agent|--hostfile", "tests/launcher/fabric/test_discover.py"),
     Elsewhere(r"fabric (apply|snapshot|restore) ", "tests/launcher/fabric/test_fabric_switches.py"),
     Elsewhere(r"fabric script plan\.json", "tests/fabric/hosts/test_host_script.py"),
-    Elsewhere(r"doctor --cluster", "tests/launcher/fabric/test_doctor.py"),
+    Elsewhere(r"doctor --cluster", "tests/tools/doctor/test_command.py"),
     Elsewhere(r"^topoopt inspect runs/", "tests/launcher/supervise/test_inspect.py"),
     Elsewhere(r"^topoopt controller --network", "tests/launcher/fabric/test_controller.py"),
     Elsewhere(
@@ -195,7 +195,9 @@ ELSEWHERE = (
     ),
     Elsewhere(r"examples/gpt\.py", "tests/launcher/run/test_run.py::test_a_small_gpt_learns_text"),
     Elsewhere(r"python fit\.py", "tests/clients/test_ray_train.py::test_the_script_of_the_page"),
-    Elsewhere(r"cluster (daemon|submit|status|cancel)", "tests/launcher/cluster/test_cluster.py"),
+    Elsewhere(
+        r"cluster (daemon|submit|status|cancel)", "tests/tools/queue/commands/test_cluster.py"
+    ),
     Elsewhere(
         r"python (csrc/objects\.py|setup\.py build_ext)|ninja -t", "tests/packaging/test_objects.py"
     ),
