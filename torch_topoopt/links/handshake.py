@@ -2,9 +2,9 @@
 
 What they send each other is in proof.py.
 
-A connection that proves nothing is closed and counted; it is no error of the job. One that knows the
-secret and says another version, plan or link than is expected is an error at both ends, which names
-them. All connections are proven by one loop, so none waits for another.
+A connection that proves nothing is closed and counted; it is no error of the job. One that knows
+the secret and says another version, plan or link than is expected is an error at both ends, which
+names them. All connections are proven by one loop, so none waits for another.
 
 At the start, `Handshakes.run` proves all that is expected, or raises. While the job runs, a thread
 may go on with `Handshakes.poll`: what is dialled and expected comes and goes, and every connection
