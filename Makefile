@@ -6,6 +6,7 @@
 # make test-clients  trains with Hugging Face's Trainer, accelerate, Lightning and Ray Train, which it installs
 # make figures  figures and tables of the TopoOpt paper (FIGURES="11a 12": some; RAY=auto: on a Ray cluster)
 # make figures-quick  the same at small sizes; make figure-11a: one figure
+# make bench-regression BASE=COMMIT  is anything slower than at an older commit? (idle machine; minutes)
 # make fuzz    ten million inputs to readers of the wire and of documents (FUZZ_INPUTS=100000: fewer)
 # make site    the documentation as a site, in build/site
 # make stubs   the stubs of the extension modules, from their bindings
@@ -19,7 +20,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-all test-clients figures figures-quick fuzz lint typecheck site stubs dist check-torch clean
+.PHONY: help setup setup-dev demo test test-all test-clients bench-regression figures figures-quick fuzz lint typecheck site stubs dist check-torch clean
 
 # The stamp of an active environment lies here, because another checkout may use that one as well.
 ifdef VIRTUAL_ENV
@@ -124,6 +125,10 @@ figures-quick: setup
 
 figure-%: setup
 	@$(COMPUTE) $*
+
+bench-regression: setup
+	@test -n "$(BASE)" || { echo "bench-regression: name an older commit: make bench-regression BASE=COMMIT" >&2; exit 2; }
+	@$(BIN)/python benchmarks/regression.py $(BASE)
 
 # Of all inputs, 45 % each go to the two targets in C++, 9 % to the handshake, 1 % are documents; and
 # 1 % more are connections to a controller.

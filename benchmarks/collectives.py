@@ -47,8 +47,12 @@ from harness.mpi import MpiClient, MpiError, mpi_ranks
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.results import Result, add_record_option, measured_now, record
 from harness.settings import Setting, direct_fabric, loopback, shared_memory
-from torch_topoopt.bench.bounds import bus_factor, least_seconds
-from torch_topoopt.bench.operations import (
+from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.links.wiring import Wiring
+from torch_topoopt.plan import Plan
+from torch_topoopt.plan.units import format_bytes, parse_gbps
+from torch_topoopt.report.bounds import bus_factor, least_seconds
+from torch_topoopt.tools.bench.operations import (
     DATATYPES,
     IN_PLACE,
     REDUCE_OPS,
@@ -56,12 +60,8 @@ from torch_topoopt.bench.operations import (
     ROOTED,
     Case,
 )
-from torch_topoopt.bench.options import OPERATIONS, parse_size
-from torch_topoopt.bench.timing import GroupPeer, over_ranks, sizes, target_at
-from torch_topoopt.fabric.wiring import Wiring
-from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.plan import Plan
-from torch_topoopt.plan.units import format_bytes, parse_gbps
+from torch_topoopt.tools.bench.options import OPERATIONS, parse_size
+from torch_topoopt.tools.bench.timing import GroupPeer, over_ranks, sizes, target_at
 
 _DEFAULT_PEERS = ["gloo", "openmpi"]
 _PEERS = (*_DEFAULT_PEERS, idle_backend.NAME)

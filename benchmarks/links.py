@@ -46,8 +46,8 @@ from harness.rank_processes import call_in_processes, exit_code_of
 from harness.results import Result, add_record_option, measured_now, record
 from harness.settings import Setting, loopback, planned_fabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
-from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan.units import counted, format_bytes
 
 if TYPE_CHECKING:

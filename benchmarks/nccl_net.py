@@ -23,11 +23,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.nccl_wiring import LIBRARY, nccl_layout, write_nccl_wiring
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.layout import port_interface
 from torch_topoopt.fabric.netns.options import NetnsOptions
-from torch_topoopt.fabric.rank_layout import rank_routes
+from torch_topoopt.links.nccl_wiring import LIBRARY, nccl_layout, write_nccl_wiring
+from torch_topoopt.links.rank_layout import rank_routes
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
 from torch_topoopt.topology.find_network import find_network
 

@@ -45,7 +45,7 @@ from figures import plots
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import planned_fabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
-from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Cluster, CostModel, Demand, Group, GroupDemand, Plan
 from torch_topoopt.plan.codec import decode
 from torch_topoopt.plan.network import rings_of

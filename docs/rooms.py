@@ -31,30 +31,22 @@ FLOORS: dict[str, frozenset[str]] = {
     "documents, and how processes start": frozenset(
         {"op_graph", "plan", "processes", "user_functions"}
     ),
-    "algorithms on one document": frozenset({"profile", "topology"}),
-    "spaces, networks and fabrics": frozenset({"allocation", "architectures", "fabric", "search"}),
-    "simulation and discovery": frozenset({"discovery", "sim"}),
-    "what is planned, healed, shared and moved": frozenset(
-        {
-            "doctor",
-            "parallel",
-            "planner",
-            "queue",
-            "reconfiguration",
-            "route_control",
-            "supervision",
-        }
+    "algorithms on one document, and proven links": frozenset({"links", "profile", "topology"}),
+    "spaces, networks and fabrics": frozenset(
+        {"allocation", "architectures", "fabric", "search", "supervision"}
     ),
-    "what runs, and what is held against it": frozenset(
-        {"bench", "comparison", "export", "runtime"}
+    "simulation and discovery": frozenset({"discovery", "parallel", "sim"}),
+    "plans, moving circuits and controlled routes": frozenset(
+        {"planner", "reconfiguration", "route_control"}
     ),
-    "what shows it": frozenset({"report"}),
-    "what people call": frozenset({"__init__", "__main__", "launcher", "models"}),
-    "what other launchers call": frozenset({"ray_train"}),
+    "running and comparing": frozenset({"comparison", "runtime"}),
+    "the report": frozenset({"report"}),
+    "commands": frozenset({"__init__", "__main__", "launcher", "models", "ray_train", "tools"}),
 }
-# The extensions are below all floors. An OpGraph is read and written by the codec of the Plan.
+# The extensions are below all floors. An OpGraph is read and written by the codec of the Plan; the
+# verbs of tools use the options and the output of the launcher, which names their modules only.
 BELOW = frozenset({"_backend", "_core"})
-SIDEWAYS = frozenset({("op_graph", "plan")})
+SIDEWAYS = frozenset({("op_graph", "plan"), ("tools", "launcher"), ("ray_train", "launcher")})
 
 
 def modules() -> dict[str, Path]:

@@ -6,9 +6,7 @@ import argparse
 import importlib
 
 from torch_topoopt.launcher import parser
-from torch_topoopt.launcher.cluster import cluster
 from torch_topoopt.launcher.errors import OK
-from torch_topoopt.launcher.fabric import fabric
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -23,9 +21,6 @@ _EXAMPLES = """\
   topoopt completion fish > ~/.config/fish/completions/topoopt.fish"""
 
 _FILES = ("FILE", "PLAN", "PLAN.json", "PLAN_A", "PLAN_B", "CLUSTER.yaml", "MODEL", "SCRIPT")
-# Verbs that have verbs of their own, and what these do.
-SUB_VERBS = {"fabric": fabric.SUB_VERBS, "cluster": cluster.SUB_VERBS}
-
 _FOLDERS = ("DIR", "FOLDER", "RUN_DIR")
 
 
@@ -53,15 +48,23 @@ def whole_parser() -> argparse.ArgumentParser:
     whole.add_argument("-V", "--version", action="store_true", help="print the version")
     verbs = whole.add_subparsers(dest="verb")
     for verb, (does, _) in VERBS.items():
-        if verb in SUB_VERBS:
+        if below_verb := sub_verbs_of(verb):
             below = verbs.add_parser(verb, help=does).add_subparsers(dest="sub_verb")
-            for name, what in SUB_VERBS[verb].items():
+            for name, what in below_verb.items():
                 _add(below, name, what, parser_of(verb, name))
         else:
             _add(verbs, verb, does, parser_of(verb))
     verbs.add_parser("help", help=TOOLS["help"]).add_argument("about", choices=[*VERBS])
     _add(verbs, "completion", TOOLS["completion"], make_parser())
     return whole
+
+
+def sub_verbs_of(verb: str) -> dict[str, str]:
+    """The sub-verbs of a verb, with a description of each; empty if it has none."""
+    from torch_topoopt.launcher.main import module_of
+
+    found: dict[str, str] = getattr(module_of(verb), "SUB_VERBS", {})
+    return found
 
 
 def parser_of(verb: str, sub_verb: str = "") -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Verb(NamedTuple):
-    """The description of a verb, and the module of launcher/ whose `main` runs it."""
+    """The description of a verb, and the module of torch_topoopt whose `main` runs it."""
 
     does: str
     module: str
@@ -26,59 +26,78 @@ class Verb(NamedTuple):
 
 VERBS = {
     "profile": Verb(
-        "what one training iteration of a model computes and communicates", "profile.profile"
+        "what one training iteration of a model computes and communicates",
+        "launcher.profile.profile",
     ),
-    "plan": Verb("how to split a model, wire the servers and route the bytes", "plan.plan"),
-    "diff": Verb("what two plans do differently", "plan.diff"),
+    "plan": Verb(
+        "how to split a model, wire the servers and route the bytes", "launcher.plan.plan"
+    ),
+    "diff": Verb("what two plans do differently", "launcher.plan.diff"),
     "compare": Verb(
-        "a model on many kinds of network: time, cost, bandwidth tax", "simulate.compare"
+        "a model on many kinds of network: time, cost, bandwidth tax", "launcher.simulate.compare"
     ),
     "simulate": Verb(
-        "how long flows with given paths, sizes and dependencies take", "simulate.simulate"
+        "how long flows with given paths, sizes and dependencies take", "launcher.simulate.simulate"
     ),
-    "run": Verb("profile, plan, wire and train: a drop-in for torchrun", "run.run"),
-    "status": Verb("what a running job does at this moment", "supervise.status"),
+    "run": Verb("profile, plan, wire and train: a drop-in for torchrun", "launcher.run.run"),
+    "status": Verb("what a running job does at this moment", "launcher.supervise.status"),
     "top": Verb(
-        "a running job on the terminal or a web page: step time, loss, links", "supervise.top"
+        "a running job on the terminal or a web page: step time, loss, links",
+        "launcher.supervise.top",
     ),
     "inspect": Verb(
-        "which rank is stuck or failed in a job that hangs or has failed", "supervise.inspect"
+        "which rank is stuck or failed in a job that hangs or has failed",
+        "launcher.supervise.inspect",
     ),
-    "report": Verb("the report page of a run", "report"),
-    "bench": Verb("collectives measured, with the options and the table of nccl-tests", "bench"),
-    "export": Verb("a plan in the formats of NCCL, MSCCL, Chakra, ASTRA-sim and others", "export"),
+    "report": Verb("the report page of a run", "launcher.report"),
+    "bench": Verb(
+        "collectives measured, with the options and the table of nccl-tests", "tools.bench.command"
+    ),
+    "export": Verb(
+        "a plan in the formats of NCCL, MSCCL, Chakra, ASTRA-sim and others", "tools.export.command"
+    ),
     "timeline": Verb(
-        "iterations as predicted and as measured, as a trace for Perfetto", "supervise.timeline"
+        "iterations as predicted and as measured, as a trace for Perfetto",
+        "launcher.supervise.timeline",
     ),
     "topology": Verb(
-        "how to wire servers for a demand, and what the network is worth", "plan.topology"
+        "how to wire servers for a demand, and what the network is worth", "launcher.plan.topology"
     ),
-    "advise": Verb("how to cable servers without a switch, and what that is worth", "plan.advise"),
+    "advise": Verb(
+        "how to cable servers without a switch, and what that is worth", "launcher.plan.advise"
+    ),
     "alltoall": Verb(
         "an all-to-all during which an optical switch moves circuits: when, and to what",
-        "plan.alltoall",
+        "launcher.plan.alltoall",
     ),
     "hamiltonian": Verb(
-        "two cycles over all servers of a torus that share no cable", "plan.hamiltonian"
+        "two cycles over all servers of a torus that share no cable", "launcher.plan.hamiltonian"
     ),
-    "allocate": Verb("boards of a HammingMesh for jobs", "plan.allocate"),
-    "assign": Verb("paths for flows through a leaf-spine network", "plan.assign"),
+    "allocate": Verb("boards of a HammingMesh for jobs", "launcher.plan.allocate"),
+    "assign": Verb("paths for flows through a leaf-spine network", "launcher.plan.assign"),
     "controller": Verb(
-        "tells the hosts of a switched network which path each flow takes", "fabric.controller"
+        "tells the hosts of a switched network which path each flow takes",
+        "launcher.fabric.controller",
     ),
-    "probe": Verb("which source port of this host takes which path to other hosts", "fabric.probe"),
-    "discover": Verb("which port is cabled to which: writes a cluster file", "fabric.discover"),
+    "probe": Verb(
+        "which source port of this host takes which path to other hosts", "launcher.fabric.probe"
+    ),
+    "discover": Verb(
+        "which port is cabled to which: writes a cluster file", "launcher.fabric.discover"
+    ),
     "fabric": Verb(
-        "what servers are wired with: make, check, change and remove it", "fabric.fabric"
+        "what servers are wired with: make, check, change and remove it", "launcher.fabric.fabric"
     ),
     "cluster": Verb(
         "share a cluster among jobs: a queue, and a daemon that wires and starts them",
-        "cluster.cluster",
+        "tools.queue.commands.cluster",
     ),
     "nccl-env": Verb(
-        "the environment in which stock NCCL runs on a plan's cables", "fabric.nccl_env"
+        "the environment in which stock NCCL runs on a plan's cables", "launcher.fabric.nccl_env"
     ),
-    "doctor": Verb("what is wrong with a host or a cluster, and how to repair it", "fabric.doctor"),
+    "doctor": Verb(
+        "what is wrong with a host or a cluster, and how to repair it", "tools.doctor.command"
+    ),
 }
 
 TOOLS = {
@@ -132,8 +151,8 @@ def _ended(arguments: Sequence[str]) -> int:
 
     Imports here and not above, where a Ctrl-C would end in a traceback.
     """
-    from torch_topoopt.fabric.driver import FabricError
     from torch_topoopt.launcher import console, parser
+    from torch_topoopt.links.errors import FabricError
     from torch_topoopt.plan.codec import DocumentError
     from torch_topoopt.runtime.versions import BuildMismatchError
 
@@ -164,8 +183,8 @@ def _drop_stdout() -> None:
 
 def module_of(verb: str) -> ModuleType:
     """The module whose `main` runs a verb; imports it."""
-    module = VERBS[verb].module if verb in VERBS else verb
-    return importlib.import_module(f"torch_topoopt.launcher.{module}")
+    module = VERBS[verb].module if verb in VERBS else f"launcher.{verb}"
+    return importlib.import_module(f"torch_topoopt.{module}")
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def run(verb: str, sub_verbs: Mapping[str, str], help_text: str, argv: list[str]) -> int:
-    """Runs `topoopt VERB SUB-VERB ...` in the module `VERB.SUB-VERB`; returns the exit code.
+def run(
+    verb: str, package: str, sub_verbs: Mapping[str, str], help_text: str, argv: list[str]
+) -> int:
+    """Runs `topoopt VERB SUB-VERB ...` in the module `package.SUB-VERB`; returns the exit code.
 
     `sub_verbs`: a description of each, for `help_text`, whose `{sub_verbs}` they fill.
     """
@@ -30,6 +32,6 @@ def run(verb: str, sub_verbs: Mapping[str, str], help_text: str, argv: list[str]
         known = f"sub-verbs: {', '.join(sub_verbs)}"
         hint = f"did you mean `topoopt {verb} {near[0]}`?" if near else known
         raise InputError(f"{name!r} is not a sub-verb of `topoopt {verb}`; {hint}")
-    module = importlib.import_module(f"torch_topoopt.launcher.{verb}.{name}")
+    module = importlib.import_module(f"{package}.{name}")
     code: int = module.main(rest)
     return code

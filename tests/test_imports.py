@@ -59,6 +59,12 @@ def test_no_room_imports_from_its_own_floor_or_a_higher_one() -> None:
     assert wrong == []
 
 
+def test_the_house_stays_small() -> None:
+    folders = [path for path in (ROOT / rooms.PACKAGE).iterdir() if (path / "__init__.py").exists()]
+    assert len([path for path in folders if not path.is_symlink()]) <= 20
+    assert len(rooms.FLOORS) <= 8
+
+
 def test_no_module_imports_one_that_imports_it() -> None:
     assert _cycles(rooms.import_graph()) == []
 

@@ -37,22 +37,22 @@ from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of
 from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches
 from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.loopback import LoopbackFabric
-from torch_topoopt.fabric.nccl_wiring import ring_order
-from torch_topoopt.fabric.secret import SECRET_VARIABLE, fresh_secret
 from torch_topoopt.launcher import documents
+from torch_topoopt.launcher.rendezvous.cluster_site import ClusterChoice, ClusterSite, servers_here
 from torch_topoopt.launcher.shared_options import DEFAULT_LINK_GBPS
+from torch_topoopt.links.nccl_wiring import ring_order
+from torch_topoopt.links.secret import SECRET_VARIABLE, fresh_secret
 from torch_topoopt.plan import Cluster, Plan
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.units import counted, parse_gbps
 from torch_topoopt.planner.demand_plan import plan_for_demand, unknown_demand
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.processes.scratch import scratch_folder
-from torch_topoopt.runtime.cluster_site import ClusterChoice, ClusterSite, servers_here
 
 if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Network
 
 _NODE_LABEL = "ray.io/node-id"

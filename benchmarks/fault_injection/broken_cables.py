@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.links import connections
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import shaper as netns_shaper
 from torch_topoopt.fabric.netns.layout import port_interface
+from torch_topoopt.links.sockets import connections
 
 if TYPE_CHECKING:
     import random

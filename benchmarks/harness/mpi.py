@@ -21,7 +21,7 @@ from torch_topoopt.processes.rank_main import die_with
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from torch_topoopt.bench.operations import Case
+    from torch_topoopt.tools.bench.operations import Case
 
 DATATYPES = frozenset({"int8", "uint8", "int32", "int64", "float", "double"})
 REDUCE_OPS = frozenset({"sum", "prod", "min", "max"})

@@ -8,7 +8,7 @@
 // "check" runs the operation once on fresh buffers and answers the number of wrong elements; "time"
 // runs it warm_up times, then `iterations` times after a barrier, and answers the seconds of one
 // iteration on the slowest rank. "renew" does the same with buffers that are written before each
-// iteration, which is not counted. Buffers hold what torch_topoopt/bench/operations.py says.
+// iteration, which is not counted. Buffers hold what torch_topoopt/tools/bench/operations.py says.
 
 #define _GNU_SOURCE
 #include <mpi.h>

@@ -11,8 +11,8 @@ import traceback
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.processes.rank_main import die_with
 
 if TYPE_CHECKING:

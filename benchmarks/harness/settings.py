@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.direct_fabric import make_plan, sampled_links
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.fabric.netns import goodput as netns_goodput
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.processes.rank_main import enter_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Plan
 
 _STORE_PORT = 29500

@@ -38,7 +38,7 @@ from torch_topoopt.topology.find_network import find_network
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.wiring import Wiring
 
 _STORE_PORT = 29500
 _TIMEOUT_S = 120.0  # of a collective

@@ -11,12 +11,12 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import build as netns_build
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import shaper as netns_shaper
 from torch_topoopt.fabric.netns import state as netns_state
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.wiring import PortAddress, Wiring
 from torch_topoopt.processes.scratch import process_start
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-// What a rank under NCCL is told of the network: a text that torch_topoopt.fabric.nccl_wiring
+// What a rank under NCCL is told of the network: a text that torch_topoopt.links.nccl_wiring
 // writes. One line says one thing, words are separated by blanks:
 //
 //   topoopt-nccl-wiring 3

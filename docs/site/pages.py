@@ -102,7 +102,7 @@ API = {
         "Fabrics",
         (
             "torch_topoopt.fabric.driver",
-            "torch_topoopt.fabric.wiring",
+            "torch_topoopt.links.wiring",
             "torch_topoopt.fabric.switches.switch",
         ),
     ),
@@ -193,12 +193,12 @@ def _verbs() -> list[str]:
 
 
 def _verb_page(verb: str) -> str:
-    from torch_topoopt.launcher.completion import SUB_VERBS, parser_of
+    from torch_topoopt.launcher.completion import parser_of, sub_verbs_of
     from torch_topoopt.launcher.main import VERBS
 
     lines = [f"# topoopt {verb}", "", VERBS[verb].does[0].upper() + VERBS[verb].does[1:] + ".", ""]
-    if verb in SUB_VERBS:
-        for name in SUB_VERBS[verb]:
+    if sub_verbs := sub_verbs_of(verb):
+        for name in sub_verbs:
             lines += [f"## topoopt {verb} {name}", "", *_help(parser_of(verb, name))]
     else:
         lines += _help(parser_of(verb))

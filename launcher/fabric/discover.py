@@ -210,8 +210,8 @@ def _token(arguments: argparse.Namespace) -> Password:
 
 def _run_agent(arguments: argparse.Namespace) -> None:
     from torch_topoopt.discovery.agent import Agent, Channel, serve_tcp
-    from torch_topoopt.fabric.addresses import family_of, is_ipv6
-    from torch_topoopt.fabric.links import LISTEN_QUEUE
+    from torch_topoopt.links.addresses import family_of, is_ipv6
+    from torch_topoopt.links.sockets import LISTEN_QUEUE
 
     if arguments.stdio:
         # sshd says by which of its addresses it was reached: client, its port, server, its port
@@ -250,7 +250,7 @@ def _nothing(found: Survey, interfaces: str) -> str:
 
 def _unconnected(found: Survey) -> list[str]:
     from torch_topoopt.fabric.cluster.static_plan import network_of
-    from torch_topoopt.fabric.driver import FabricError
+    from torch_topoopt.links.errors import FabricError
 
     try:
         network_of(found.cluster)
@@ -260,7 +260,7 @@ def _unconnected(found: Survey) -> list[str]:
 
 
 def _show(terminal: console.Terminal, found: Survey, output: Path) -> None:
-    from torch_topoopt.fabric.addresses import is_link_local
+    from torch_topoopt.links.addresses import is_link_local
 
     rows = []
     for cable in found.cluster.cables:

@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING
 
 from torch_topoopt.discovery.agent import Channel, meet
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.ssh import DEFAULT_SSH, ssh_command
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

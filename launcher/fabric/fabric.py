@@ -36,4 +36,4 @@ examples:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    return sub_verbs.run("fabric", SUB_VERBS, _HELP, argv)
+    return sub_verbs.run("fabric", __package__, SUB_VERBS, _HELP, argv)

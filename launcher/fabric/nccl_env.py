@@ -13,9 +13,9 @@ from torch_topoopt.launcher.errors import OK, InputError
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.fabric.nccl_environment import Variable
-    from torch_topoopt.fabric.rank_layout import RankLayout
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.nccl_environment import Variable
+    from torch_topoopt.links.rank_layout import RankLayout
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Plan
 
 _DESCRIPTION = """\
@@ -78,8 +78,8 @@ def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
 
-    from torch_topoopt.fabric.nccl_environment import nccl_environment
-    from torch_topoopt.fabric.nccl_wiring import LIBRARY, nccl_layout
+    from torch_topoopt.links.nccl_environment import nccl_environment
+    from torch_topoopt.links.nccl_wiring import LIBRARY, nccl_layout
     from torch_topoopt.plan import Plan
 
     plan = documents.load(Plan, arguments.plan)
@@ -107,7 +107,7 @@ def main(argv: list[str]) -> int:
 
 def _write(arguments: argparse.Namespace, plan: Plan) -> str:
     """Writes the plugin's file if that was asked for; its path, or "" without one."""
-    from torch_topoopt.fabric.nccl_wiring import write_nccl_wiring
+    from torch_topoopt.links.nccl_wiring import write_nccl_wiring
 
     if arguments.output is None:
         for name in ("cluster", "wiring", "encrypt"):
@@ -142,7 +142,7 @@ def _write(arguments: argparse.Namespace, plan: Plan) -> str:
 def _wiring(arguments: argparse.Namespace, plan: Plan) -> Wiring:
     from torch_topoopt.fabric.cluster.static_plan import unverified_wiring
     from torch_topoopt.fabric.cluster_file.load import load_cluster
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.wiring import Wiring
 
     if arguments.wiring:
         return documents.load(Wiring, arguments.wiring)

@@ -38,8 +38,8 @@ def load(arguments: argparse.Namespace) -> OpGraph:
     path = arguments.from_trace
     try:
         if Path(path).suffix == _CHAKRA:
-            from torch_topoopt.export.chakra_format import decode
-            from torch_topoopt.export.chakra_import import op_graph_of
+            from torch_topoopt.profile.chakra_format import decode
+            from torch_topoopt.profile.chakra_import import op_graph_of
 
             with input_errors():
                 trace = decode(Path(path).read_bytes())

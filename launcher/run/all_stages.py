@@ -21,8 +21,8 @@ from torch_topoopt.processes.fork_server import ForkServer
 from torch_topoopt.runtime.metrics import MetricsWriter
 
 if TYPE_CHECKING:
+    from torch_topoopt.launcher.rendezvous.cluster_site import ClusterSite
     from torch_topoopt.launcher.run.options import RunOptions
-    from torch_topoopt.runtime.cluster_site import ClusterSite
 
 
 def run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import shared_options
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.runtime.cluster_site import ClusterChoice, servers_here
+from torch_topoopt.launcher.rendezvous.cluster_site import ClusterChoice, servers_here
 
 if TYPE_CHECKING:
     import argparse

@@ -35,7 +35,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.controller is None:
         return
     from torch_topoopt.fabric.credentials import CredentialError, PasswordSource
-    from torch_topoopt.fabric.driver import FabricError
+    from torch_topoopt.links.errors import FabricError
     from torch_topoopt.route_control.host.settings import check_url
 
     try:

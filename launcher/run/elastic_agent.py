@@ -21,7 +21,7 @@ from torch_topoopt.supervision.statuses import read_status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torch_topoopt.runtime.hosts_attempt import HostsAttempt
+    from torch_topoopt.launcher.rendezvous.hosts_attempt import HostsAttempt
     from torch_topoopt.supervision.job_files import JobFolder
 
 _LOOK_S = 0.05

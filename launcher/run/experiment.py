@@ -6,8 +6,8 @@ import io
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.bench.bounds import mean_bus_gbps
 from torch_topoopt.plan.rank_work import hidden_part
+from torch_topoopt.report.bounds import mean_bus_gbps
 from torch_topoopt.report.results import find_accuracy
 from torch_topoopt.report.run_folder import is_number, read_run
 

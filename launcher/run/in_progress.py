@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.cluster import static_plan
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher import console, documents, signals
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.fabric import switch_verbs
 from torch_topoopt.launcher.plan import plan_tables
+from torch_topoopt.launcher.rendezvous.cluster_site import ClusterSite
 from torch_topoopt.launcher.run import (
     alltoall,
     asked_groups,
@@ -39,10 +39,10 @@ from torch_topoopt.launcher.run.alltoall import AllToAlls
 from torch_topoopt.launcher.run.elastic_agent import Attempt
 from torch_topoopt.launcher.run.plan_stages import STAGES, PlanStages
 from torch_topoopt.launcher.run.ranks import RankFailure
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
 from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
-from torch_topoopt.runtime.cluster_site import ClusterSite
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
 from torch_topoopt.runtime.rank_errors import ERRORS_VARIABLE
 from torch_topoopt.supervision.job_files import JobFolder
@@ -55,17 +55,17 @@ if TYPE_CHECKING:
     from torch_topoopt.discovery.cable_rates import CableRate
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.driver import FabricDriver
-    from torch_topoopt.fabric.wiring import Wiring
     from torch_topoopt.launcher.console import StageProgress, Terminal
+    from torch_topoopt.launcher.rendezvous.hosts_attempt import HostsAttempt
     from torch_topoopt.launcher.run.fabrics import Hosts
     from torch_topoopt.launcher.run.folder import RunFolder
     from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.launcher.run.restarts import Restart
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import IterationTimes, LinkTraffic, Plan
     from torch_topoopt.plan.rank_work import RankWork
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace
-    from torch_topoopt.runtime.hosts_attempt import HostsAttempt
 
 ERRORS = "logs/errors"  # in a run folder: the tracebacks of all ranks
 

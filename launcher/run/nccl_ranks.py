@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.nccl_environment import INTERFACE_VARIABLE, nccl_environment
-from torch_topoopt.fabric.nccl_wiring import LIBRARY, nccl_wiring, ring_order
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.links.nccl_environment import INTERFACE_VARIABLE, nccl_environment
+from torch_topoopt.links.nccl_wiring import LIBRARY, nccl_wiring, ring_order
 from torch_topoopt.plan.units import counted
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.launcher.rendezvous.cluster_site import ClusterSite
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Cluster, Plan
-    from torch_topoopt.runtime.cluster_site import ClusterSite
 
 GPUS_VARIABLE = "TOPOOPT_SERVER_GPUS"  # of emulated servers; see processes/rank_main.py
 WIRING_FILE = "wiring.nccl"  # in the folder of the run

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.launcher.rendezvous.cluster_site import ClusterChoice
     from torch_topoopt.launcher.script_plan import Script
     from torch_topoopt.launcher.script_syntax import ScriptSyntax
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.runtime.cluster_site import ClusterChoice
 
 _DESCRIPTION = """\
 Trains SCRIPT on servers that are wired as planned: profiles its model, plans strategy, network and

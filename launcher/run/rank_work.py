@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.bench.bounds import mean_bus_gbps
 from torch_topoopt.plan.rank_work import hidden_part, slowest_of, together, waited_least
 from torch_topoopt.plan.units import format_gbps, format_seconds
+from torch_topoopt.report.bounds import mean_bus_gbps
 from torch_topoopt.report.summary import work_figures
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.secret import SECRET_VARIABLE, write_secret
 from torch_topoopt.launcher import signals
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import elastic_agent, forked_ranks
 from torch_topoopt.launcher.run.elastic_options import chooses_rendezvous
+from torch_topoopt.links.secret import SECRET_VARIABLE, write_secret
 from torch_topoopt.processes import rank_main
 from torch_topoopt.processes.scratch import scratch_folder
 from torch_topoopt.runtime.rank_errors import missed_by, reports_another
@@ -167,7 +167,7 @@ def _choose_rendezvous(arguments: argparse.Namespace, address: str) -> None:
         return
     named = arguments.rdzv_backend != "static" or arguments.rdzv_endpoint
     if arguments.standalone or not named:
-        from torch_topoopt.runtime import rendezvous
+        from torch_topoopt.launcher.rendezvous import rendezvous
 
         rendezvous.register()
         port = 0 if arguments.standalone else arguments.master_port or 0

@@ -21,10 +21,10 @@ from torch_topoopt.launcher.run.ranks import describe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch_topoopt.launcher.rendezvous.cluster_site import ClusterChoice
     from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.launcher.run.ranks import RankFailure
     from torch_topoopt.plan import Cluster, Plan
-    from torch_topoopt.runtime.cluster_site import ClusterChoice
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from support.backend.ranks import run_ranks, values
 
-from torch_topoopt.fabric.rank_layout import RankLayout, grid_of, leader_grid
+from torch_topoopt.links.rank_layout import RankLayout, grid_of, leader_grid
 from torch_topoopt.plan import CostModel, Demand, Plan
 from torch_topoopt.runtime import backend
 from torch_topoopt.topology.finder.torus_network import torus_cluster, torus_network

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.direct_fabric import make_plan, sampled_links
-from torch_topoopt.bench.bounds import (
+from torch_topoopt.report.bounds import (
     bus_factor,
     busiest_link_pairs,
     fewest_links,
     hop_count,
     least_seconds,
 )
-from torch_topoopt.bench.options import parse_size
-from torch_topoopt.bench.timing import sizes, target_at
+from torch_topoopt.tools.bench.options import parse_size
+from torch_topoopt.tools.bench.timing import sizes, target_at
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Plan

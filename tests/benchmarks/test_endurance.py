@@ -16,8 +16,8 @@ from support.fabric.netns_fixtures import make_plan, require_namespaces
 
 from fault_injection import broken_cables, cable_faults
 from fault_injection.cable_faults import CableFaults
-from torch_topoopt.fabric.links import connections
 from torch_topoopt.fabric.netns.layout import NetnsLayout
+from torch_topoopt.links.sockets import connections
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ import pytest
 from support.fabric.netns_fixtures import require_namespaces
 from support.nccl_harness import compiled
 
-from torch_topoopt.fabric.nccl_wiring import write_nccl_wiring
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.links.nccl_wiring import write_nccl_wiring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from figures import command
 from figures.cell import Cell
 from figures.cells import testbed
 from figures.workers import run_in_processes
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.links.errors import FabricError
 
 SMALL: dict[str, Any] = {"servers": 4, "degree": 3, "gbps": 0.1, "seed": 0}
 LEAST_BYTES = 4

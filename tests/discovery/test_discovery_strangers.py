@@ -1,4 +1,4 @@
-"""Strangers of every behaviour at the listeners of a discovery: its agent, and those of probes."""
+"""Unauthenticated peers at the listeners of a discovery: its agent, and those of probes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from support.limits import limit_s, slowness
 from torch_topoopt.discovery import probe as probes
 from torch_topoopt.discovery.agent import Channel, meet, serve_tcp
 from torch_topoopt.discovery.probe import Probe, Responder, send_probes
-from torch_topoopt.fabric import strangers as log_of_strangers
 from torch_topoopt.fabric.credentials import Password
-from torch_topoopt.fabric.links import listen
+from torch_topoopt.links import unauthenticated_peers
+from torch_topoopt.links.sockets import listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def dialler(listener: socket.socket) -> Callable[[], socket.socket]:
 def test_an_agent_serves_its_survey(
     behaviour: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_of_strangers, "_LINES_PER_S", 0.0)  # however long this takes
+    monkeypatch.setattr(unauthenticated_peers, "_LINES_PER_S", 0.0)  # however long this takes
     with listen("127.0.0.1", 0) as listener:
         dial = dialler(listener)
         serving = threading.Thread(target=serve_tcp, args=(listener, Password("right"), LIMIT_S))
@@ -56,8 +56,8 @@ def test_an_agent_serves_its_survey(
 def test_probes_are_answered(
     behaviour: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_of_strangers, "_LINES_PER_S", 0.0)
-    monkeypatch.setattr(probes, "STRANGER_S", 0.3 * slowness())
+    monkeypatch.setattr(unauthenticated_peers, "_LINES_PER_S", 0.0)
+    monkeypatch.setattr(probes, "UNAUTHENTICATED_S", 0.3 * slowness())
     monkeypatch.setattr(probes, "_LOOK_S", 0.1)
     with listen("127.0.0.1", 0) as listener:
         right = Probe(0, "127.0.0.1", 3, "127.0.0.1", listener.getsockname()[1])

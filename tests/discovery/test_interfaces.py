@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torch_topoopt.discovery.interfaces import Interface, list_interfaces, select
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 
 NAMES = ("lo", "eth0", "eth1", "ib0", "docker0")
 ALL = [Interface(name, f"10.0.0.{i}", 24, None, False, False) for i, name in enumerate(NAMES)]

@@ -12,7 +12,7 @@ from support.limits import limit_s
 from support.plain_namespaces import End, Namespaces, ip, up
 
 from torch_topoopt.discovery.neighbours import Neighbours
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 
 # Prints the senders that the port receives, and announces its name until the end of its input.
 SCRIPT = """

@@ -20,7 +20,7 @@ from torch_topoopt.discovery.reach import (
     slow_interfaces,
     unreachable,
 )
-from torch_topoopt.fabric.rank_layout import rings_of
+from torch_topoopt.links.rank_layout import rings_of
 
 
 def plan_of(servers: list[Server]) -> Any:

@@ -9,7 +9,7 @@ from support.limits import limit_s
 from torch_topoopt.discovery.flood_count import FLOOD_S, Flood
 from torch_topoopt.discovery.floods import send_floods
 from torch_topoopt.discovery.probe import Probe, Responder, send_probes
-from torch_topoopt.fabric.links import listen
+from torch_topoopt.links.sockets import listen
 
 JOB = "0123456789abcdef"
 

@@ -23,7 +23,7 @@ from torch_topoopt.discovery.survey import (
     shared_cables,
 )
 from torch_topoopt.fabric.credentials import Password
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 
 End = tuple[int, str]
 LIMIT_S = limit_s(20.0)

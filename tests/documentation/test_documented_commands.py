@@ -16,7 +16,7 @@ from pages import ROOT, Command, Mark, blocks, commands, files, pages
 from support.plain_namespaces import Namespaces
 from workshop import Workshop
 
-from torch_topoopt.launcher.completion import SUB_VERBS, parser_of
+from torch_topoopt.launcher.completion import parser_of, sub_verbs_of
 from torch_topoopt.launcher.main import TOOLS, VERBS
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ def _unknown_to_the_launcher(arguments: list[str]) -> list[str]:
     if verb not in VERBS:
         return [] if verb in TOOLS or verb.startswith("-") else [verb]
     sub_verb = ""
-    if verb in SUB_VERBS:
+    if sub_verbs := sub_verbs_of(verb):
         if not rest:
             return []
         sub_verb, *rest = rest
-        if sub_verb not in SUB_VERBS[verb]:
+        if sub_verb not in sub_verbs:
             return [sub_verb]
     if verb == "run" or sub_verb == "submit":  # options behind the script are the script's
         scripts = [n for n, word in enumerate(rest) if word.endswith(".py")]

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from support.limits import limit_s
 
-from torch_topoopt.fabric import links, loopback
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.fabric import loopback
 from torch_topoopt.fabric.loopback import LoopbackFabric, candidate_blocks
-from torch_topoopt.fabric.wiring import PortAddress
+from torch_topoopt.links import sockets
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.wiring import PortAddress
 from torch_topoopt.plan import Plan
 
 RingPlan = Callable[..., Plan]
@@ -41,7 +42,7 @@ def _connections(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
             super().connect(address)
             opened.append((self.getsockname()[0], address[0]))
 
-    monkeypatch.setattr(links.socket, "socket", Recorder)
+    monkeypatch.setattr(sockets.socket, "socket", Recorder)
     return opened
 
 
@@ -149,7 +150,7 @@ def _other_end(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> Iterator[None]
     """All links lead to a program that answers so."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(
-            links, "connect", lambda *_: socket.create_connection(server.getsockname())
+            sockets, "connect", lambda *_: socket.create_connection(server.getsockname())
         )
 
         def run() -> None:
@@ -209,7 +210,7 @@ def test_the_kernel_holds_a_connection_to_its_rate() -> None:
         socket.create_connection(server.getsockname(), timeout=limit_s(20)) as connection,
         server.accept()[0] as other,
     ):
-        links.limit_rate(connection, gbps)
+        sockets.limit_rate(connection, gbps)
         connection.sendall(bytes(100_000))
         received = 0
         while received < 100_000:
@@ -231,10 +232,10 @@ def test_a_segment_is_sent_in_a_few_ms_at_the_rate_of_its_link_in_both_direction
 ) -> None:
     """Linux sends a segment at once: 64 KB, which loopback allows, would be 130 ms at 4 Mb/s."""
     near, far = (PortAddress(server, 0, f"127.0.0.{server + 1}", gbps=gbps) for server in (0, 1))
-    with links.listen(far.address, 0) as listener:
+    with sockets.listen(far.address, 0) as listener:
         tcp_port = listener.getsockname()[1]
         with (
-            links.connect(near, far, tcp_port, timeout_s=LIMIT_S) as connection,
+            sockets.connect(near, far, tcp_port, timeout_s=LIMIT_S) as connection,
             listener.accept()[0] as accepted,
         ):
             for end in (connection, accepted):

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switches.moved_links import first_links, moved_links
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Link
 
 

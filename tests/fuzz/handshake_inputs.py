@@ -13,9 +13,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric import identity, proof
-from torch_topoopt.fabric.identity import Ends, Identity, Kind
-from torch_topoopt.fabric.proof import Expected
+from torch_topoopt.links import identity, proof
+from torch_topoopt.links.identity import Ends, Identity, Kind
+from torch_topoopt.links.proof import Expected
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from torch.distributed.run import get_args_parser
 
 from torch_topoopt.launcher import completion
-from torch_topoopt.launcher.cluster.cluster import SUB_VERBS as CLUSTER_VERBS
 from torch_topoopt.launcher.fabric.fabric import SUB_VERBS as FABRIC_VERBS
 from torch_topoopt.launcher.main import TOOLS, VERBS
 from torch_topoopt.launcher.parser import Renamed
+from torch_topoopt.tools.queue.commands.cluster import SUB_VERBS as CLUSTER_VERBS
 
 if TYPE_CHECKING:
     import argparse

@@ -13,8 +13,8 @@ from support.fabric.address_plans import PLANS, Cluster
 from support.limits import limit_s
 from support.plain_namespaces import Namespaces, wait_for_carrier, wait_for_link_local_addresses
 
-from torch_topoopt.fabric.addresses import is_ipv6
 from torch_topoopt.fabric.cluster_file.load import load_cluster
+from torch_topoopt.links.addresses import is_ipv6
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

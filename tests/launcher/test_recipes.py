@@ -21,8 +21,8 @@ from support.fabric.cabled_machines import Machines, Socket
 from support.limits import limit_s
 from support.plain_namespaces import Namespaces
 
-from torch_topoopt.fabric.addresses import zone_of
 from torch_topoopt.fabric.cluster_file.load import load_cluster
+from torch_topoopt.links.addresses import zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

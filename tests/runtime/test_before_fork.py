@@ -42,7 +42,7 @@ def test_forks_of_a_prepared_server_have_the_backend_and_the_readers(tmp_path: P
 
 
 def test_a_reader_that_is_prepared_is_the_one_that_reads() -> None:
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.wiring import Wiring
 
     codec.prepare_reader(Wiring)
     before = codec._decoder.cache_info().misses

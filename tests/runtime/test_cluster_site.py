@@ -12,12 +12,12 @@ from torch.distributed import TCPStore
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.meeting import broadcast, receive
-from torch_topoopt.runtime.cluster_site import ClusterChoice, _LauncherMeeting
+from torch_topoopt.launcher.rendezvous.cluster_site import ClusterChoice, _LauncherMeeting
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.meeting import broadcast, receive
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.meeting import Meeting
+    from torch_topoopt.links.meeting import Meeting
 
 SEVERAL_LOOKS_S = 1.2
 

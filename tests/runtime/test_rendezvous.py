@@ -9,7 +9,7 @@ import pytest
 from support.hostile import BEHAVIOURS, Target, strangers
 from support.limits import limit_s
 
-from torch_topoopt.runtime.rendezvous import listening_store
+from torch_topoopt.launcher.rendezvous.rendezvous import listening_store
 
 LIMIT_S = limit_s(20.0)
 # torch's TCPStore: VALIDATE with its magic number, then SET of a key whose length is to follow

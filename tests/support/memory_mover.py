@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

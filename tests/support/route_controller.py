@@ -23,7 +23,7 @@ from torch_topoopt.route_control.network_file import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.wiring import Wiring
 
 TOKEN = "0123456789abcdef"
 _LIMIT_S = 30.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from support.limits import limit_s
-from torch_topoopt.doctor.facts import (
+from torch_topoopt.tools.doctor.facts import (
     Answer,
     CableProbe,
     FirewallFacts,
@@ -18,8 +18,8 @@ from torch_topoopt.doctor.facts import (
     KernelFacts,
     Reach,
 )
-from torch_topoopt.doctor.findings import Site
-from torch_topoopt.doctor.gather import gather
+from torch_topoopt.tools.doctor.findings import Site
+from torch_topoopt.tools.doctor.gather import gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ def in_namespace(name: str, work: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class InNamespace:
-    """A `torch_topoopt.doctor.hosts.Host`."""
+    """A `torch_topoopt.tools.doctor.hosts.Host`."""
 
     hosts: Hosts
     number: int

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

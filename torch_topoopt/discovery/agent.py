@@ -30,11 +30,11 @@ from torch_topoopt.discovery.interfaces import list_interfaces
 from torch_topoopt.discovery.neighbours import Neighbours
 from torch_topoopt.discovery.ports import list_ports
 from torch_topoopt.discovery.probe import Probe, Responder, send_probes
-from torch_topoopt.fabric import netlink
-from torch_topoopt.fabric.addresses import without_zone
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.links import listen
-from torch_topoopt.fabric.strangers import Allowance, Strangers, to_close
+from torch_topoopt.links import netlink
+from torch_topoopt.links.addresses import without_zone
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.sockets import listen
+from torch_topoopt.links.unauthenticated_peers import Allowance, UnauthenticatedPeers, to_close
 from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ class _Greeter:
 
     def __init__(self, token: Password) -> None:
         self._token = token
-        self._strangers = Strangers()
+        self._unauthenticated = UnauthenticatedPeers()
         self._crowd = Allowance(_CROWD, _CROWD_PER_S)
         self._greeted: dict[socket.socket, str] = {}  # the oldest first, and their addresses
         self._changed = threading.Lock()
@@ -341,8 +341,8 @@ class _Greeter:
         except FabricError as error:
             with suppress(OSError):
                 stream.close()
-            connection.close()  # of a stranger; `greet` has sent the reason
-            self._strangers.closed(peer, str(error).removeprefix(f"{peer}: "))
+            connection.close()  # unauthenticated; `greet` has sent the reason
+            self._unauthenticated.closed(peer, str(error).removeprefix(f"{peer}: "))
         else:
             self._found.put((connection, stream))
             with suppress(OSError):  # another was first

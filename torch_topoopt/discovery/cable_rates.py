@@ -20,9 +20,9 @@ from torch_topoopt.discovery.floods import FloodRate, send_floods
 from torch_topoopt.discovery.probe import Probe, Responder
 from torch_topoopt.discovery.rates import MEASURABLE_GBPS, alike
 from torch_topoopt.fabric.cluster.static_plan import stated_rates
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.links import listen
-from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.meeting import broadcast, failure_broadcast, receive
+from torch_topoopt.links.sockets import listen
 from torch_topoopt.plan.codec import decode, json_text, write_text_atomically
 from torch_topoopt.plan.kept_files import kept_file, measures_again
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
-    from torch_topoopt.fabric.meeting import Meeting
+    from torch_topoopt.links.meeting import Meeting
 
 _MEET_S = 60.0  # for what every host does within seconds
 _CONFIRMED = 0.6  # of the rate that the file says: a flood does not reach all of it

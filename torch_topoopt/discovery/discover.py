@@ -41,11 +41,11 @@ from torch_topoopt.discovery.reach import (
     still_worth_sending,
     unreachable,
 )
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.links import listen, time_left
-from torch_topoopt.fabric.meeting import broadcast, broadcast_error, receive
-from torch_topoopt.fabric.rank_layout import RankLayout
-from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.meeting import broadcast, broadcast_error, receive
+from torch_topoopt.links.rank_layout import RankLayout
+from torch_topoopt.links.sockets import listen, time_left
+from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Plan, digest_of
 from torch_topoopt.plan.codec import DocumentError
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.discovery.interfaces import Interface
     from torch_topoopt.discovery.kept_rates import MeasuredPort
-    from torch_topoopt.fabric.meeting import Meeting
+    from torch_topoopt.links.meeting import Meeting
 
 log = logging.getLogger("torch_topoopt")
 

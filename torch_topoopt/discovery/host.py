@@ -14,7 +14,7 @@ from torch_topoopt.discovery.interfaces import (
     names_interfaces,
     select,
 )
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.codec import Document
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """The network interfaces of this machine, as the kernel lists them for this network namespace.
 
-Addresses come from netlink (fabric/netlink.py) and properties from ioctl: /sys/class/net may belong
+Addresses come from netlink (links/netlink.py) and properties from ioctl: /sys/class/net may belong
 to another network namespace than this process. An interface without an IPv4 address has its IPv6
-ones, at least the link-local address that the kernel gives every one (fabric/addresses.py).
+ones, at least the link-local address that the kernel gives every one (links/addresses.py).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_topoopt.fabric import netlink
-from torch_topoopt.fabric.addresses import is_ipv6, is_link_local, share_subnet
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.hardware import is_device, physical_port
+from torch_topoopt.links import netlink
+from torch_topoopt.links.addresses import is_ipv6, is_link_local, share_subnet
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.hardware import is_device, physical_port
 
 INTERFACES_VARIABLE = "TOPOOPT_INTERFACES"
 
@@ -33,7 +33,7 @@ _UNKNOWN_MBPS = 0xFFFFFFFF
 class Interface:
     """An interface that can carry traffic. `gbps` is None where the kernel does not know it.
 
-    `physical_port`: equal for the functions of one port of one card (fabric/hardware.py), which
+    `physical_port`: equal for the functions of one port of one card (links/hardware.py), which
     share its rate; None where it is not known. `is_card`: a network card with a cable says `gbps`;
     what virtual and wireless interfaces say is not their rate.
     """

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_topoopt.discovery.reach import best_pairs
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links.wiring import PortAddress, Wiring
 from torch_topoopt.plan import (
     Cluster,
     Demand,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch_topoopt.discovery.interfaces import Interface
     from torch_topoopt.discovery.probe import Probe
     from torch_topoopt.discovery.reach import Server
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Plan
 
 Port = tuple[int, str]  # server, name of its interface

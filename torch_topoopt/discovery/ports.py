@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from torch_topoopt.discovery import interfaces
-from torch_topoopt.fabric import hardware
+from torch_topoopt.links import hardware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ _ARPHRD_ETHER = 1
 
 @dataclass(frozen=True)
 class PortFacts:
-    """An interface that is up. `mtu` in bytes; `physical_port` as fabric/hardware.py says.
+    """An interface that is up. `mtu` in bytes; `physical_port` as links/hardware.py says.
 
     `addresses` have their prefix lengths: IPv4, or where it has none, IPv6 (interfaces.py).
     """

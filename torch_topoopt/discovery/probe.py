@@ -16,13 +16,18 @@ import time
 from dataclasses import dataclass
 
 from torch_topoopt.discovery.flood_count import Flood
-from torch_topoopt.fabric.addresses import (
+from torch_topoopt.links.addresses import (
     family_of,
     far_endpoint,
     own_endpoint,
     stay_on_cable,
 )
-from torch_topoopt.fabric.strangers import STRANGER_S, Allowance, Strangers, to_close
+from torch_topoopt.links.unauthenticated_peers import (
+    UNAUTHENTICATED_S,
+    Allowance,
+    UnauthenticatedPeers,
+    to_close,
+)
 
 _HELLO = struct.Struct("!8s16s2I")  # magic, job, server that probes, server that is meant
 _QUESTION, _ANSWER, FLOOD = b"TOPOPRB1", b"TOPOPRB2", b"TOPOPRB3"
@@ -82,7 +87,7 @@ class Responder:
         self._listeners = set(listeners)
         self._received: dict[socket.socket, _Prober] = {}  # the oldest first
         self._floods: dict[socket.socket, Flood] = {}
-        self._strangers = Strangers()
+        self._unauthenticated = UnauthenticatedPeers()
         self._crowd = Allowance(_CROWD, _CROWD_PER_S)
         self._thread = threading.Thread(target=self._run, name="topoopt-probes", daemon=True)
         self._thread.start()
@@ -107,7 +112,7 @@ class Responder:
     def _stop(self) -> None:
         for connection in (*self._received, *self._floods):
             connection.close()
-        self._strangers.report()
+        self._unauthenticated.report()
         self._selector.close()
         self._woken.close()
 
@@ -125,7 +130,7 @@ class Responder:
                 time.sleep(_CROWD_PAUSE_S)
             return
         connection.setblocking(False)
-        self._received[connection] = _Prober(address, time.monotonic() + STRANGER_S)
+        self._received[connection] = _Prober(address, time.monotonic() + UNAUTHENTICATED_S)
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, connection: socket.socket) -> None:
@@ -184,10 +189,10 @@ class Responder:
             if not self._floods[connection].answer(connection):
                 self._end_flood(connection)
         for connection in [c for c, prober in self._received.items() if prober.deadline <= now]:
-            self._turn_away(connection, f"it asked nothing within {STRANGER_S:g} s")
+            self._turn_away(connection, f"it asked nothing within {UNAUTHENTICATED_S:g} s")
 
     def _turn_away(self, connection: socket.socket, why: str) -> None:
-        self._strangers.closed(self._received[connection].address, why)
+        self._unauthenticated.closed(self._received[connection].address, why)
         self._close(connection)
 
     def _close(self, connection: socket.socket) -> None:

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from torch_topoopt.discovery.probe import Probe
-from torch_topoopt.fabric.addresses import family_of, is_link_local
+from torch_topoopt.links.addresses import family_of, is_link_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

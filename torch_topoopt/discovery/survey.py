@@ -24,10 +24,10 @@ from torch_topoopt.discovery.agent import ReachedBy
 from torch_topoopt.discovery.interfaces import Interface, select
 from torch_topoopt.discovery.neighbours import EVERY_S
 from torch_topoopt.discovery.ports import PortFacts
-from torch_topoopt.fabric.addresses import share_subnet, without_zone
 from torch_topoopt.fabric.cluster_file.cluster_file import VERSION, ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.addresses import share_subnet, without_zone
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

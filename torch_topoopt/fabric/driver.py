@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Plan
-
-
-class FabricError(RuntimeError):
-    """A fabric that cannot be wired as planned; the message names the link and the cause."""
 
 
 class FabricDriver(Protocol):

@@ -13,9 +13,9 @@ import hashlib
 import socket
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric import links, verify_link
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links import sockets, verify_link
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.wiring import PortAddress, Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +99,7 @@ class LoopbackFabric:
         try:
             for port in wiring.ports:
                 listeners[port.server, port.port] = self._listen(port, tcp_port)
-            for link in links.connections(plan):
+            for link in sockets.connections(plan):
                 self._verify(link, wiring, listeners[link.target, link.target_port])
         finally:
             for listener in listeners.values():
@@ -108,7 +108,7 @@ class LoopbackFabric:
 
     def _listen(self, port: PortAddress, tcp_port: int) -> socket.socket:
         try:
-            listener = links.listen(port.address, tcp_port)
+            listener = sockets.listen(port.address, tcp_port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise _AddressInUse(f"{port.address} port {tcp_port} is in use") from None
@@ -125,7 +125,7 @@ class LoopbackFabric:
             link,
             wiring,
             listener,
-            lambda: links.connect(near, far, wiring.tcp_port, self._timeout_s),
+            lambda: sockets.connect(near, far, wiring.tcp_port, self._timeout_s),
             self._timeout_s,
         )
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.all_to_all.schedule import PORT, SENDER, SLOT, SOURCE, TARGET
 from torch_topoopt.reconfiguration.hop_order import without_waiting
 

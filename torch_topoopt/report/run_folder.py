@@ -371,9 +371,9 @@ def _mismatches(plan: Plan, graph: OpGraph | None, metrics: Metrics | None) -> l
                 f"plan.json of {plan.model!r} with {plan.batch_size}."
             )
         known = {operator.name for operator in graph.operators}
-        strangers = [p.operator for p in plan.strategy if p.operator not in known]
-        if strangers:
-            notes.append(f"plan.json places operators that opgraph.json lacks: {strangers[0]!r}.")
+        unknown = [p.operator for p in plan.strategy if p.operator not in known]
+        if unknown:
+            notes.append(f"plan.json places operators that opgraph.json lacks: {unknown[0]!r}.")
     if metrics is None:
         return notes
     start, cluster = metrics.start, plan.cluster

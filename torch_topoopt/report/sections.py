@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from torch_topoopt.bench.bounds import mean_bus_gbps
 from torch_topoopt.plan.rank_work import hidden_part
 from torch_topoopt.plan.units import format_gbps
 from torch_topoopt.report.analysis.iteration import operators_text
+from torch_topoopt.report.bounds import mean_bus_gbps
 from torch_topoopt.report.html import (
     MISSING,
     breakable,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.bench.bounds import bus_gbps, mean_bus_gbps
 from torch_topoopt.plan.rank_work import hidden_part, slowest_of
+from torch_topoopt.report.bounds import bus_gbps, mean_bus_gbps
 from torch_topoopt.report.results import (
     compare_traffic,
     find_accuracy,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from torch_topoopt.bench.bounds import bus_gbps, mean_bus_gbps
 from torch_topoopt.plan.rank_work import hidden_part, slowest_of, waited_least
 from torch_topoopt.plan.units import counted, format_gbps
+from torch_topoopt.report.bounds import bus_gbps, mean_bus_gbps
 from torch_topoopt.report.html import (
     MISSING,
     count,

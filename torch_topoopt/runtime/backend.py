@@ -33,7 +33,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from torch_topoopt.discovery.host import shared_memory_allowed
-from torch_topoopt.fabric.shared_segment import open_segment
+from torch_topoopt.links.shared_segment import open_segment
 from torch_topoopt.runtime import asked_backends
 from torch_topoopt.runtime.c10d_hooks import watch_groups
 from torch_topoopt.runtime.c10d_names import open_name_locks
@@ -45,7 +45,7 @@ from torch_topoopt.supervision.dumps import is_of_script
 if TYPE_CHECKING:
     from types import FrameType
 
-    from torch_topoopt.fabric.identity import Identity
+    from torch_topoopt.links.identity import Identity
 
 _NAME = "topoopt"
 _PLACES_VARIABLE = "TOPOOPT_COMPARE_PLACES"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
-from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.codec import prepare_reader
 from torch_topoopt.runtime.backend import load_in_server

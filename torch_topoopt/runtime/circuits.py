@@ -6,11 +6,11 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.rank_layout import RankLayout
+    from torch_topoopt.links.rank_layout import RankLayout
 
 _CONNECT_S = 10.0
 

@@ -7,7 +7,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.links import connections
+from torch_topoopt.links.sockets import connections
 from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.route_control.host.link_flows import job_name, link_flows
 from torch_topoopt.route_control.host.settings import controller_settings
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from torch_topoopt.fabric.cable_keeper import CableKeeper
-    from torch_topoopt.fabric.rank_layout import RankLayout
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.cable_keeper import CableKeeper
+    from torch_topoopt.links.rank_layout import RankLayout
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Link, Plan
     from torch_topoopt.route_control.host.agent import RouteAgent
     from torch_topoopt.runtime.job_network import Place

@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.discovery.discover import discover
-from torch_topoopt.fabric.cable_keeper import CableKeeper
-from torch_topoopt.fabric.rank_layout import (
+from torch_topoopt.links.cable_keeper import CableKeeper
+from torch_topoopt.links.rank_layout import (
     grid_of,
     leader_grid,
     leader_rings,
     rank_routes,
     rings_of,
 )
-from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
+from torch_topoopt.links.rank_links import Timeouts, open_rank_links
 from torch_topoopt.plan import IterationTimes, RankTraffic, RouteTable
 from torch_topoopt.plan.units import counted
 from torch_topoopt.runtime import controlled_routes
@@ -63,10 +63,10 @@ from torch_topoopt.supervision.recorded_timeline import TIMELINE_VARIABLE, parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch_topoopt.fabric.identity import Identity
-    from torch_topoopt.fabric.rank_layout import RankLayout
-    from torch_topoopt.fabric.rank_links import RankLinks
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.identity import Identity
+    from torch_topoopt.links.rank_layout import RankLayout
+    from torch_topoopt.links.rank_links import RankLinks
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import CostModel, Link, LinkTraffic, Plan
     from torch_topoopt.plan.rank_work import RankWork
     from torch_topoopt.route_control.host.agent import RouteAgent

@@ -14,18 +14,18 @@ import torch.distributed as dist
 
 from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.forwarded_links import unlinked_servers
-from torch_topoopt.fabric.identity import (
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.forwarded_links import unlinked_servers
+from torch_topoopt.links.identity import (
     without_connections,
     without_encryption,
     without_transport,
 )
-from torch_topoopt.fabric.links import OpenLink, connections, describe, time_left
-from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
-from torch_topoopt.fabric.rank_layout import RankLayout
-from torch_topoopt.fabric.secret import given_secret, sign, verified
-from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.links.meeting import broadcast, failure_broadcast, receive
+from torch_topoopt.links.rank_layout import RankLayout
+from torch_topoopt.links.secret import given_secret, sign, verified
+from torch_topoopt.links.sockets import OpenLink, connections, describe, time_left
+from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
@@ -39,8 +39,8 @@ from torch_topoopt.topology.failures.remaining import remaining_network
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from torch_topoopt.fabric.meeting import Meeting
-    from torch_topoopt.fabric.rank_links import RankLinks
+    from torch_topoopt.links.meeting import Meeting
+    from torch_topoopt.links.rank_links import RankLinks
     from torch_topoopt.plan import Plan
 
 log = logging.getLogger("torch_topoopt")

@@ -17,14 +17,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
+from torch_topoopt.links.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.plan import CostModel, kept_files
 from torch_topoopt.plan.codec import decode, json_text, write_text_atomically
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from torch_topoopt.fabric.meeting import Meeting
+    from torch_topoopt.links.meeting import Meeting
     from torch_topoopt.plan import AllReduceTime, Plan
 
 _TOPIC = "cost model"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.rank_work import find_slowest
 from torch_topoopt.supervision.link_groups import LinkNow, group_links

@@ -13,9 +13,9 @@ from testbed import networks, training
 from testbed.job import measure, run_ranks
 from testbed.workload import Stage, Workload, workload_of
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.launcher.run import link_bytes
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import LinkTraffic, Plan

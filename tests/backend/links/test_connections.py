@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_ranks, values
 
-from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.links.wiring import Wiring
 
 ESTABLISHED = "01"
 

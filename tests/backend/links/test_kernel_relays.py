@@ -12,9 +12,9 @@ from support.backend.host_ranks import run_on_hosts
 from support.backend.ranks import make_plan
 from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
 
-from torch_topoopt.fabric.forwarded_links import unlinked_servers
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.links.forwarded_links import unlinked_servers
 from torch_topoopt.runtime import backend, job
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from support.backend.ranks import make_plan, require_tls, run_ranks, values
 from support.limits import limit_s
 
-from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.runtime import backend, job
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from support.limits import limit_s
 from support.nccl_harness import compiled
 
 from torch_topoopt.fabric.loopback import LoopbackFabric
-from torch_topoopt.fabric.nccl_wiring import LIBRARY, write_nccl_wiring
+from torch_topoopt.links.nccl_wiring import LIBRARY, write_nccl_wiring
 from torch_topoopt.plan import Plan
 from torch_topoopt.runtime.versions import build_info
 

@@ -13,9 +13,9 @@ import pytest
 from support.limits import limit_s
 from support.nccl_harness import compiled
 
-from torch_topoopt.fabric.nccl_wiring import LIBRARY, nccl_layout, write_nccl_wiring
-from torch_topoopt.fabric.rank_layout import rank_routes
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links.nccl_wiring import LIBRARY, nccl_layout, write_nccl_wiring
+from torch_topoopt.links.rank_layout import rank_routes
+from torch_topoopt.links.wiring import PortAddress, Wiring
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
 from torch_topoopt.topology.find_network import find_network
 

@@ -62,7 +62,7 @@ ManyRanks::~ManyRanks() {
   for (const auto& endpoint : endpoints_) endpoint->stop();
 }
 
-// As torch_topoopt.fabric.rank_layout.rank_routes finds them: backwards from the rank.
+// As torch_topoopt.links.rank_layout.rank_routes finds them: backwards from the rank.
 std::vector<plan::Route> ManyRanks::routesThrough(int rank, const std::vector<int>& offsets) const {
   std::vector<plan::Route> routes;
   for (const int offset : offsets) {

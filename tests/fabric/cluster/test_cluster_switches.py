@@ -14,11 +14,11 @@ from support.limits import limit_s, slowness
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.cluster.switches import Switches, save_snapshots
 from torch_topoopt.fabric.credentials import PasswordSource
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switches.circuits import Circuit, CircuitError, Difference
 from torch_topoopt.fabric.switches.configure import Snapshot
 from torch_topoopt.fabric.switches.open_switch import open_switch
 from torch_topoopt.fabric.switches.switch import NotSettled, SwitchError
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

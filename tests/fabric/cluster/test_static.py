@@ -21,14 +21,14 @@ from torch_topoopt.fabric.cluster.static import StaticFabric
 from torch_topoopt.fabric.cluster.static_check import check_links
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import Handshakes
-from torch_topoopt.fabric.identity import Identity, wire_version
-from torch_topoopt.fabric.links import connections, ends_of
-from torch_topoopt.fabric.proof import Expected
-from torch_topoopt.fabric.rank_layout import RankLayout
-from torch_topoopt.fabric.rank_links import Timeouts, open_rank_links
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.handshake import Handshakes
+from torch_topoopt.links.identity import Identity, wire_version
+from torch_topoopt.links.proof import Expected
+from torch_topoopt.links.rank_layout import RankLayout
+from torch_topoopt.links.rank_links import Timeouts, open_rank_links
+from torch_topoopt.links.sockets import connections, ends_of
+from torch_topoopt.links.wiring import PortAddress, Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -216,7 +216,7 @@ def test_a_link_that_fails_is_named_with_what_is_at_the_ends_of_its_cable(
 
 def listen_elsewhere(file: ClusterFile) -> Callable[[str, int, str], socket.socket]:
     """Host 1 listens at an address where no host looks for its port b."""
-    from torch_topoopt.fabric.links import listen
+    from torch_topoopt.links.sockets import listen
 
     wrong = file.ports["h1:b"][1].ip
     return lambda address, port, _: listen(f"{address}9" if address == wrong else address, port)

@@ -9,9 +9,9 @@ from support.limits import limit_s
 from support.plain_namespaces import End, Namespaces, ip, run, skip_without_ipv6, wait_for_carrier
 from support.sites import in_namespace
 
-from torch_topoopt.fabric.addresses import is_ipv6
 from torch_topoopt.fabric.cluster.static_check import check_links
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links.addresses import is_ipv6
+from torch_topoopt.links.wiring import PortAddress, Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

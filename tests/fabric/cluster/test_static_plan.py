@@ -11,7 +11,7 @@ import pytest
 from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of, place
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Demand, Plan, validate_network
 
 if TYPE_CHECKING:

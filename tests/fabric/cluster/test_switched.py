@@ -12,9 +12,9 @@ from support.limits import limit_s
 from torch_topoopt.fabric.cluster.static_plan import place
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switches.circuits import Difference
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.wiring import PortAddress, Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from support.fabric.switched_clusters import switched_file
 
 from torch_topoopt.fabric.cluster.static_plan import place
 from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches, place_on_switches
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Cluster, Demand, Link, Plan
 from torch_topoopt.topology.finder.fixed_network import Cable, network_of_cables
 

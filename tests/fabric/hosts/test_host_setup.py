@@ -11,8 +11,8 @@ from support.small_op_graphs import one_all_reduce
 
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.hosts.host_setup import FORWARD_MAC, HostSetup, host_setup
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Cluster, Link, Plan, Route
 from torch_topoopt.planner import alternation as planner
 from torch_topoopt.planner.options import PlanningOptions

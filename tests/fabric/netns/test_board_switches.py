@@ -12,11 +12,11 @@ import torch.distributed as dist
 from support.backend.ranks import run_bare_ranks, values
 from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.board_switches import board_switches
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Demand, GroupDemand, Plan
 from torch_topoopt.topology.finder.torus_network import torus_cluster, torus_network
 

@@ -10,7 +10,6 @@ import pytest
 from support.fabric.netns_fixtures import a_name, make_plan, own_state, require_namespaces
 from support.limits import limit_s
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
@@ -18,6 +17,7 @@ from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.netns.routes import chosen_routes
 from torch_topoopt.fabric.netns.shaper import paced_share
 from torch_topoopt.fabric.netns.split import forward_interface
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

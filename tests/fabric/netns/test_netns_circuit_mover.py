@@ -11,11 +11,11 @@ import pytest
 from support.fabric.netns_fixtures import a_name, make_plan, own_state, require_namespaces
 from support.limits import limit_s
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.layout import port_interface, socket_interface, socket_name
 from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

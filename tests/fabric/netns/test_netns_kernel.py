@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from support.fabric.netns_fixtures import a_name, require_namespaces
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.layout import NetnsLayout
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

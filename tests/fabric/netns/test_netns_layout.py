@@ -6,7 +6,6 @@ import ipaddress
 
 import pytest
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns.layout import (
     BLOCKS,
     CABLE_PREFIX,
@@ -17,6 +16,7 @@ from torch_topoopt.fabric.netns.layout import (
     check_name,
     fabric_of,
 )
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Link
 
 

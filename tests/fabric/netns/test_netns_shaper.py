@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from support.fabric.netns_fixtures import a_name, make_plan, own_state, require_namespaces
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import filters as netns_filters
 from torch_topoopt.fabric.netns import goodput as netns_goodput
 from torch_topoopt.fabric.netns import kernel as netns_kernel
@@ -16,6 +15,7 @@ from torch_topoopt.fabric.netns import shaper as netns_shaper
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.limits import limit_s
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import goodput as netns_goodput
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import shaper as netns_shaper
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.launcher.main import main
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

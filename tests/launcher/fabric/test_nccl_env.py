@@ -15,8 +15,8 @@ from support.limits import limit_s
 from support.plans import renumbered
 
 from torch_topoopt.fabric.loopback import LoopbackFabric
-from torch_topoopt.fabric.nccl_wiring import LIBRARY
 from torch_topoopt.launcher import main
+from torch_topoopt.links.nccl_wiring import LIBRARY
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:

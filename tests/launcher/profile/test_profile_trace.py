@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.export.chakra_format import ChakraNode, ChakraTrace, NodeType, encode
 from torch_topoopt.launcher.main import main
 from torch_topoopt.op_graph import OpGraph
+from torch_topoopt.profile.chakra_format import ChakraNode, ChakraTrace, NodeType, encode
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,11 +14,11 @@ from support.limits import limit_s
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.rendezvous import cluster_site
+from torch_topoopt.launcher.rendezvous.cluster_site import ClusterSite
 from torch_topoopt.launcher.run import options as run_options
-from torch_topoopt.runtime import cluster_site
-from torch_topoopt.runtime.cluster_site import ClusterSite
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from support.plain_namespaces import Namespaces, ip, run
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.cluster_file.load import load_cluster
-from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from support.nccl_harness import compiled
 from support.plain_namespaces import Namespaces
 from support.plans import renumbered
 
-from torch_topoopt.fabric.nccl_wiring import LIBRARY, ring_order
 from torch_topoopt.launcher import main
+from torch_topoopt.links.nccl_wiring import LIBRARY, ring_order
 
 if TYPE_CHECKING:
     from pathlib import Path

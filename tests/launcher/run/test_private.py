@@ -13,11 +13,11 @@ from listening import Listener, listeners
 from support.limits import limit_s
 from torch.distributed import TCPStore
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.launcher.rendezvous import rendezvous
 from torch_topoopt.launcher.run import options as run_options
 from torch_topoopt.launcher.run import ranks
-from torch_topoopt.runtime import rendezvous
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

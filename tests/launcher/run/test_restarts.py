@@ -12,10 +12,10 @@ import pytest
 import torch
 from support.limits import limit_s
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.launcher.run import elastic_options, ranks, restarts
 from torch_topoopt.launcher.run.ranks import RankFailure
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import AllToAll, Cluster, Demand, GroupDemand, PairDemand, PairTable, Plan
 from torch_topoopt.planner.demand_plan import demand_among
 from torch_topoopt.report.run_folder import read_run

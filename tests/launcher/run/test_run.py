@@ -15,7 +15,7 @@ import pytest
 import yaml
 from support.backend.ranks import require_tls
 
-from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.op_graph import OpGraph
 from torch_topoopt.plan import Plan
 

@@ -9,9 +9,9 @@ import pytest
 from support.emulated_networks import GBPS, emulated
 from support.fabric.netns_fixtures import require_namespaces
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import state as netns_state
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
 from torch_topoopt.route_control.emulation.clos import EmulatedClos
 from torch_topoopt.route_control.emulation.job import JobOnClos

@@ -16,8 +16,8 @@ from support.backend.ranks import make_plan, run_bare_ranks, values, wired
 from support.limits import limit_s
 from support.route_controller import Controller, leaf_of_each, path
 
-from torch_topoopt.fabric.links import connections, describe
-from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.links.sockets import connections, describe
+from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Plan, Prediction
 from torch_topoopt.runtime import job
 

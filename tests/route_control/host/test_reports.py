@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from support.backend.ranks import make_plan
 
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links.wiring import PortAddress, Wiring
 from torch_topoopt.plan import Link, Plan, Prediction
 from torch_topoopt.route_control.host.link_flows import LinkFlow, job_name, link_flows
 from torch_topoopt.route_control.host.reports import FlowReports

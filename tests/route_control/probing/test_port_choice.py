@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.route_control.network_shapes import leaf_spine_file
 from torch_topoopt.route_control.probing.port_choice import PortChooser
 

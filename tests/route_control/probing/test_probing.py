@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.emulated_networks import cables_taken, emulated
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.route_control.network_shapes import fat_tree_file
 from torch_topoopt.route_control.probing import traced_paths
 from torch_topoopt.route_control.probing.kernel_paths import kernel_paths

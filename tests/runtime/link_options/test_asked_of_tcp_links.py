@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.runtime.link_options.threads_asked import link_threads_asked
 from torch_topoopt.runtime.link_options.zero_copy_asked import zero_copy_asked
 

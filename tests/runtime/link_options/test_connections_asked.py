@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.identity import wire_version, without_connections
-from torch_topoopt.fabric.links import unsent_bytes
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.identity import wire_version, without_connections
+from torch_topoopt.links.sockets import unsent_bytes
+from torch_topoopt.links.wiring import PortAddress, Wiring
 from torch_topoopt.plan import LinkTraffic, Route
 from torch_topoopt.runtime.link_options.parallel_connections import (
     MOST_CONNECTIONS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import run
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.runtime import versions
 from torch_topoopt.runtime.link_options.encryption import encryption_asked
 from torch_topoopt.runtime.versions import BuildInfo, versions_text

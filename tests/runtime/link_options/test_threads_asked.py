@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.runtime.link_options.threads_asked import reduce_threads_asked
 
 

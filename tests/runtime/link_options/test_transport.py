@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.identity import wire_version, without_transport
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.identity import wire_version, without_transport
 from torch_topoopt.runtime.link_options.transport import (
     TRANSPORTS,
     provider_chooser,

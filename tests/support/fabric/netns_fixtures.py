@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
 from torch_topoopt.topology.find_network import find_network
 

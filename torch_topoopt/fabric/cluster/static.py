@@ -24,17 +24,17 @@ from torch_topoopt.fabric.cluster.static_check import (
     verdict,
 )
 from torch_topoopt.fabric.cluster.static_plan import PortNames, place
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.links import listen
-from torch_topoopt.fabric.secret import fresh_secret
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.secret import fresh_secret
+from torch_topoopt.links.sockets import listen
+from torch_topoopt.links.wiring import PortAddress, Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.cluster_file.entries import PortEntry
-    from torch_topoopt.fabric.meeting import Meeting
+    from torch_topoopt.links.meeting import Meeting
     from torch_topoopt.plan import Plan
 
 _TCP_PORTS = range(20000, 30000)  # below the range that Linux gives to outgoing connections

@@ -13,17 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric import links
-from torch_topoopt.fabric.addresses import (
+from torch_topoopt.links import sockets
+from torch_topoopt.links.addresses import (
     family_of,
     far_endpoint,
     own_endpoint,
     stay_on_cable,
 )
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.handshake import Handshakes, NoAnswerError
-from torch_topoopt.fabric.identity import Identity
-from torch_topoopt.fabric.proof import Expected
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.handshake import Handshakes, NoAnswerError
+from torch_topoopt.links.identity import Identity
+from torch_topoopt.links.proof import Expected
 from torch_topoopt.plan import Link
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.cluster.static_plan import PortNames
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
-    from torch_topoopt.fabric.wiring import PortAddress, Wiring
+    from torch_topoopt.links.wiring import PortAddress, Wiring
     from torch_topoopt.plan import Plan
 
 # Port of this server -> the ports (server, port) whose announcements arrive over its cable
@@ -64,7 +64,7 @@ def check_links(
     identity = Identity(secret, wiring.plan_digest)
     ports = wiring.by_port()
     attempts: dict[Link, Callable[[], str]] = {}
-    for link in links.connections(plan):
+    for link in sockets.connections(plan):
         near, far = (ports[end] for end in ends_of(link))
         job = (link, identity, deadline)
         if link.source == server:
@@ -90,9 +90,9 @@ def _call(
     with Handshakes(identity) as handshakes:
         try:
             connection = _connect(near, far, tcp_port, deadline)
-            handshakes.dial(links.ends_of(link), far.address, connection)
+            handshakes.dial(sockets.ends_of(link), far.address, connection)
             handshakes.run(deadline)
-            connection.settimeout(links.time_left(deadline))
+            connection.settimeout(sockets.time_left(deadline))
             _send_load(connection)
             _receive_load(connection)
         except (TimeoutError, NoAnswerError):
@@ -109,7 +109,7 @@ def _call(
 def _connect(near: PortAddress, far: PortAddress, tcp_port: int, deadline: float) -> socket.socket:
     connection = socket.socket(family_of(near.address), socket.SOCK_STREAM)
     try:
-        connection.settimeout(links.time_left(deadline))
+        connection.settimeout(sockets.time_left(deadline))
         if connection.family == socket.AF_INET6:  # which knows no SO_DONTROUTE
             connection.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 1)
         else:
@@ -125,19 +125,19 @@ def _connect(near: PortAddress, far: PortAddress, tcp_port: int, deadline: float
 
 def _answer(link: Link, identity: Identity, deadline: float, listener: socket.socket) -> str:
     """Why the right server has not connected to this end; "" if it has."""
-    ends = links.ends_of(link)
+    ends = sockets.ends_of(link)
     with Handshakes(identity) as handshakes:
         try:
             handshakes.expect(Expected(listener, {ends: "link"}, lambda connection, _: None))
             handshakes.run(deadline)
             connection = handshakes.proven(ends)
-            connection.settimeout(links.time_left(deadline))
+            connection.settimeout(sockets.time_left(deadline))
             _receive_load(connection)
             _send_load(connection)
         except NoAnswerError:
-            strangers = handshakes.strangers
+            closed = handshakes.unauthenticated
             return "no server has connected" + (
-                f", {strangers} strangers have" if strangers else ""
+                f", {closed} unauthenticated peers have" if closed else ""
             )
         except (OSError, FabricError) as error:
             return f"a server has connected, but: {str(error).rpartition(': ')[2]}"
@@ -190,13 +190,13 @@ def verdict(
         for port, others in outcome["senders"].items():
             senders[f"{file.servers[server].name}:{port}"] = {":".join(end) for end in others}
     problems = []
-    for link in links.connections(plan):
+    for link in sockets.connections(plan):
         if link not in reasons:
             continue
         source, target = (placed[end] for end in ends_of(link))
         why = reasons[link].get(link.source) or reasons[link][link.target]
         found = _at_the_other_ends(source, target, senders)
-        problems.append(f"cable {source} - {target} ({links.describe(link)}): {why}; {found}")
+        problems.append(f"cable {source} - {target} ({sockets.describe(link)}): {why}; {found}")
     if len(problems) > 1:
         problems.insert(0, f"{len(problems)} of the planned cables do not work:")
     return "\n  ".join(problems)

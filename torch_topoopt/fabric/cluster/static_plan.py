@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.wiring import PortAddress, Wiring
 from torch_topoopt.plan import Cluster, Link, Network
 from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS, Cable, network_of_cables
 from torch_topoopt.topology.routing.shortest_paths import hop_distances, neighbours

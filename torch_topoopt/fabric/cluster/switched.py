@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches, with_cables
 from torch_topoopt.fabric.cluster.switches import Switches
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.fabric.switches.open_switch import open_switch
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.meeting import broadcast, failure_broadcast, receive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
     from torch_topoopt.fabric.driver import FabricDriver
-    from torch_topoopt.fabric.meeting import Meeting
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.meeting import Meeting
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Plan
 
 _TOPIC = "switches"  # the cables that server 0 has made

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.cluster.static_plan import accelerators_of, check_servers
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Cluster, Pair
 from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS
 

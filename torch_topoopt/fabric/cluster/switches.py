@@ -8,7 +8,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference, Fence
 from torch_topoopt.fabric.switches.configure import (
     Snapshot,
@@ -19,6 +18,7 @@ from torch_topoopt.fabric.switches.configure import (
 )
 from torch_topoopt.fabric.switches.open_switch import open_switch
 from torch_topoopt.fabric.switches.switch import SwitchError, cable_circuits
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -23,7 +23,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from torch_topoopt.fabric.addresses import canonical
 from torch_topoopt.fabric.cluster_file import strict_yaml
 from torch_topoopt.fabric.cluster_file.entries import (
     CableEnds,
@@ -37,6 +36,7 @@ from torch_topoopt.fabric.cluster_file.entries import (
 from torch_topoopt.fabric.cluster_file.rules import check_cluster
 from torch_topoopt.fabric.cluster_file.strict_yaml import Fields, list_at, text_at
 from torch_topoopt.fabric.credentials import PasswordSource
+from torch_topoopt.links.addresses import canonical
 from torch_topoopt.plan.codec import DocumentError, brief, write_text_atomically
 from torch_topoopt.plan.units import parse_gbps, rate_text
 

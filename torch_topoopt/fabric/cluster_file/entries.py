@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.addresses import subnet_of
 from torch_topoopt.fabric.credentials import PasswordSource  # noqa: TC001 - read with the fields
+from torch_topoopt.links.addresses import subnet_of
 from torch_topoopt.plan.codec import DocumentError, brief, brief_list
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.addresses import PortNetwork
+    from torch_topoopt.links.addresses import PortNetwork
 
 CableEnds = tuple[str, str]  # "server:port", twice
 

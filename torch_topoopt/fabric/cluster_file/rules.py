@@ -6,14 +6,14 @@ import ipaddress
 import re
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.addresses import (
+from torch_topoopt.fabric.ssh import check_host
+from torch_topoopt.links.addresses import (
     PORT_ADDRESSES,
     is_link_local,
     parse_port_ip,
     share_subnet,
     zone_of,
 )
-from torch_topoopt.fabric.ssh import check_host
 from torch_topoopt.plan.codec import DocumentError, brief, brief_list
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.addresses import is_link_local
 from torch_topoopt.fabric.cluster.static_plan import place
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.addresses import is_link_local
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Route
 
 if TYPE_CHECKING:

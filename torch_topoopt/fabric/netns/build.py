@@ -7,8 +7,6 @@ import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric import links
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import routes as netns_routes
 from torch_topoopt.fabric.netns import shaper as netns_shaper
@@ -22,6 +20,8 @@ from torch_topoopt.fabric.netns.layout import (
     socket_interface,
     socket_name,
 )
+from torch_topoopt.links import sockets
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -95,7 +95,7 @@ class Builder(HostBuilder):
         self._plan = plan
         self._queue_s = queue_s
         self._switches = switches or {}
-        self._addresses = record.layout.port_addresses(links.connections(plan))
+        self._addresses = record.layout.port_addresses(sockets.connections(plan))
         self._ports: dict[int, dict[int, int]] = {}  # server -> port -> index of its interface
 
     def build(self, progress: Callable[[str], None]) -> None:
@@ -104,7 +104,7 @@ class Builder(HostBuilder):
             self._hosts(stack)
             progress("cables")
             if self._record.switch_delay_s is None:
-                for cable in links.connections(self._plan):
+                for cable in sockets.connections(self._plan):
                     if cable not in self._switches:
                         self._cable(cable)
                 for switch in sorted(set(self._switches.values())):

@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric import links as fabric_links
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.layout import port_interface, socket_name
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence, circuit_order
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.moved_links import first_links, moved_links
+from torch_topoopt.links import sockets as fabric_links
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     import socket

@@ -13,8 +13,6 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric import links
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import build as netns_build
 from torch_topoopt.fabric.netns import filters as netns_filters
 from torch_topoopt.fabric.netns import kernel as netns_kernel
@@ -37,7 +35,9 @@ from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.netns.verify import verify_between
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence
 from torch_topoopt.fabric.switches.configure import configure
-from torch_topoopt.fabric.wiring import PortAddress, ServerAddress, Wiring
+from torch_topoopt.links import sockets
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.wiring import PortAddress, ServerAddress, Wiring
 from torch_topoopt.processes.scratch import process_start
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class NetnsFabric:
             self._set_circuits(plan)
             wiring = self._wiring(plan)
             self._progress("verifying")
-            for link in links.connections(plan):
+            for link in sockets.connections(plan):
                 ends = self.layout.namespace(link.source), self.layout.namespace(link.target)
                 verify_between(link, wiring, ends, self._options.timeout_s)
             netns_state.save(self._reserved.path, record, plan, wiring)
@@ -227,7 +227,7 @@ class NetnsFabric:
     def _wiring(self, plan: Plan) -> Wiring:
         """The sockets send no faster than the interfaces can without dropping."""
         options, paced = self._options, self.paced_gbps(plan)
-        addresses = self.layout.port_addresses(links.connections(plan))
+        addresses = self.layout.port_addresses(sockets.connections(plan))
         return (
             Wiring(
                 version=Wiring.VERSION,

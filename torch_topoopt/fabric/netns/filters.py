@@ -13,8 +13,8 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns.kernel import inside, scratch_interface
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

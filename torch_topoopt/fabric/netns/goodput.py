@@ -16,16 +16,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric import links
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.shaper import goodput_share
+from torch_topoopt.links import sockets
 from torch_topoopt.plan import BYTES_PER_GBPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from torch_topoopt.fabric.netns.state import FabricRecord
-    from torch_topoopt.fabric.wiring import PortAddress, Wiring
+    from torch_topoopt.links.wiring import PortAddress, Wiring
     from torch_topoopt.plan import Link
 
 TOLERANCE = 0.03
@@ -129,17 +129,17 @@ def _measure_link(record: FabricRecord, near: PortAddress, far: PortAddress) -> 
     unpaced = dataclasses.replace(near, gbps=None)  # measures the port, not its limit
     source = record.layout.namespace(near.server)
     target = record.layout.namespace(far.server)
-    with contextlib.ExitStack() as sockets:
+    with contextlib.ExitStack() as opened:
         # Any free port: what listens at the fabric's own belongs to a job.
-        listener = netns_kernel.inside(target, lambda: links.listen(far.address, 0))
-        sockets.enter_context(listener)
+        listener = netns_kernel.inside(target, lambda: sockets.listen(far.address, 0))
+        opened.enter_context(listener)
         listener.settimeout(_LIMIT_S)
         tcp_port = listener.getsockname()[1]
         outgoing = netns_kernel.inside(
-            source, lambda: links.connect(unpaced, far, tcp_port, _LIMIT_S)
+            source, lambda: sockets.connect(unpaced, far, tcp_port, _LIMIT_S)
         )
-        sockets.enter_context(outgoing)
-        incoming = sockets.enter_context(listener.accept()[0])
+        opened.enter_context(outgoing)
+        incoming = opened.enter_context(listener.accept()[0])
         incoming.settimeout(_LIMIT_S)
         sender = threading.Thread(target=_send, args=(outgoing,), daemon=True)
         sender.start()

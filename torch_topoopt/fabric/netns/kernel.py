@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns.layout import fabric_of
 from torch_topoopt.fabric.own_command import own_command
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import shaper as netns_shaper
+from torch_topoopt.links.errors import FabricError
 
 _MAX_DELAY_S = 600.0
 _MIN_MTU, _MAX_MTU = 576, 65521  # bytes

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns.kernel import scratch_interface
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.plan.units import format_gbps
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.layout import BLOCKS, NetnsLayout, check_name
-from torch_topoopt.fabric.wiring import Wiring
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.codec import Document, DocumentError
 from torch_topoopt.processes.scratch import process_start

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric import links, verify_link
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
+from torch_topoopt.links import sockets, verify_link
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Link
 
 
@@ -25,16 +25,16 @@ def verify_between(
     ports = wiring.by_port()
     near, far = ports[link.source, link.source_port], ports[link.target, link.target_port]
     try:
-        listener = netns_kernel.inside(target, lambda: links.listen(far.address, wiring.tcp_port))
+        listener = netns_kernel.inside(target, lambda: sockets.listen(far.address, wiring.tcp_port))
     except OSError as error:
-        raise FabricError(f"{links.describe(link)}: {error.strerror or error}") from None
+        raise FabricError(f"{sockets.describe(link)}: {error.strerror or error}") from None
     with contextlib.closing(listener):
         verify_link.both_ways(
             link,
             wiring,
             listener,
             lambda: netns_kernel.inside(
-                source, lambda: links.connect(near, far, wiring.tcp_port, timeout_s)
+                source, lambda: sockets.connect(near, far, wiring.tcp_port, timeout_s)
             ),
             timeout_s,
         )

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference, duplex_circuit
+from torch_topoopt.links.errors import FabricError
 
 
 class SwitchError(FabricError):

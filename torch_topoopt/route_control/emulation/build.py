@@ -6,10 +6,10 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import build as netns_build
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import shaper as netns_shaper
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.route_control.emulation.names import UPLINK
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import build as netns_build
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import shaper as netns_shaper
 from torch_topoopt.fabric.netns import state as netns_state
 from torch_topoopt.fabric.netns.layout import MAX_SERVERS
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.processes.scratch import process_start
 from torch_topoopt.route_control.emulation.build import MTU, ClosBuilder, set_neighbour
 from torch_topoopt.route_control.emulation.names import ClosNames

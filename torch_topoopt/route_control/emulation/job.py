@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric import links
-from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.shaper import paced_share
 from torch_topoopt.fabric.netns.verify import verify_between
-from torch_topoopt.fabric.wiring import PortAddress, Wiring
+from torch_topoopt.links import sockets
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.wiring import PortAddress, Wiring
 from torch_topoopt.route_control.emulation.build import MTU
 from torch_topoopt.route_control.emulation.names import UPLINK
 
@@ -77,7 +77,7 @@ class JobOnClos:
         )
         wiring = Wiring(Wiring.VERSION, self.name, plan.digest(), self._tcp_port, ports)
         wiring.validate().check(plan)
-        for link in links.connections(plan):
+        for link in sockets.connections(plan):
             near, far = (self._hosts[end] for end in (link.source, link.target))
             namespaces = self._clos.names.namespace(near), self._clos.names.namespace(far)
             verify_between(link, wiring, namespaces, self._timeout_s)

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.links import describe
+from torch_topoopt.links.sockets import describe
 from torch_topoopt.plan.units import counted
 from torch_topoopt.route_control.controller.client import (
     Assignments,

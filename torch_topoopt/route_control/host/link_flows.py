@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Link, Plan
 
 

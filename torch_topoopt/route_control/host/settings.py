@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.credentials import CredentialError, Password, PasswordSource
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.units import parse_bytes
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.driver import FabricError
-from torch_topoopt.fabric.netlink import HEADER, attribute, attributes
 from torch_topoopt.fabric.netns.kernel import inside
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.netlink import HEADER, attribute, attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,7 +15,7 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.route_control.probing.probed_flow import TCP, UDP
 
 if TYPE_CHECKING:

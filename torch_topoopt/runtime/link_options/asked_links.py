@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch_topoopt.fabric.identity import wire_version
+from torch_topoopt.links.identity import wire_version
 from torch_topoopt.runtime.link_options.encryption import encryption_asked
 from torch_topoopt.runtime.link_options.parallel_connections import connections_asked
 from torch_topoopt.runtime.link_options.threads_asked import (

@@ -12,7 +12,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
 from torch_topoopt.route_control.host.settings import CONTROLLER_VARIABLE
 from torch_topoopt.runtime.link_options.transport import TCP
@@ -20,7 +20,7 @@ from torch_topoopt.runtime.link_options.transport import TCP
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torch_topoopt.fabric.wiring import Wiring
+    from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import LinkTraffic, Route
 
 CONNECTIONS_VARIABLE = "TOPOOPT_CONNECTIONS"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.fabric.addresses import without_zone
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.addresses import without_zone
+from torch_topoopt.links.errors import FabricError
 
 if TYPE_CHECKING:
     import socket

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.runtime.link_options.transport import TCP
 
 ZERO_COPY_VARIABLE = "TOPOOPT_ZERO_COPY"

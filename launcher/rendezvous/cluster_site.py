@@ -1,0 +1,391 @@
+"""The rendezvous of a cluster's hosts: one `topoopt run` on each, over the management network.
+
+Server 0 holds torch's TCPStore, the one that its ranks use afterwards. It also profiles and plans,
+for all: two hosts with other processors or libraries may well find other plans, and what all do has
+to be one thing. A failure on one host ends the run on all of them, with the same words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+import torch_topoopt
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.meeting import broadcast, failure_broadcast, receive
+from torch_topoopt.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from pathlib import Path
+
+    from torch_topoopt.discovery.cable_rates import CableRate
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import ServerEntry
+    from torch_topoopt.fabric.driver import FabricDriver
+    from torch_topoopt.launcher.rendezvous.hosts_attempt import HostsAttempt
+
+_RETRY_S = 0.2  # until server 0 listens
+_LATE_S = 10.0  # for server 0, which waits as long as the others, to name the late ones
+_SHUTDOWN_S = 10.0  # for the other hosts to receive all from server 0, also its reason to give up
+_GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
+_FAILED_S = 5.0  # the same, once a rank has failed: its host may be gone for good
+_LOOK_S = 0.1  # between two looks for what others publish
+_PLAN_S = 3600.0  # a big model takes a while to profile, a big cluster to plan
+
+
+@dataclass(frozen=True)
+class ClusterChoice:
+    """The cluster, the number of this host's server, and where server 0 holds the store."""
+
+    file: ClusterFile
+    path: str
+    server: int
+    master_address: str
+    master_port: int
+    meet_timeout_s: float
+
+    @property
+    def name(self) -> str:
+        return self.file.servers[self.server].name
+
+    def describe(self, server: int) -> str:
+        """`h2 (node rank 2, 10.200.0.3)`."""
+        entry = self.file.servers[server]
+        return f"{entry.name} (node rank {server}, {entry.management})"
+
+
+def servers_here(file: ClusterFile) -> list[int]:
+    """The servers of `file` whose management addresses this host has."""
+    return [number for number, server in enumerate(file.servers) if _is_here(server)]
+
+
+def _is_here(server: ServerEntry) -> bool:
+    """Whether this host has the management address of `server`: only then can it be bound to."""
+    try:
+        found = socket.getaddrinfo(server.management, 0, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False  # a name that is not known here is not this host's
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
+                return not ipaddress.ip_address(address[0]).is_loopback
+        except OSError:
+            continue
+    return False
+
+
+class ClusterSite:
+    """This host among the hosts of its cluster, which are all there once `join` has returned.
+
+    As a context it ends with a shutdown handshake: server 0 stays until the others need its store
+    no more.
+    """
+
+    def __init__(self, choice: ClusterChoice, store: Any) -> None:
+        self.choice = choice
+        self._store = store
+        self._attempt = 0
+        self._meeting = _LauncherMeeting(choice, store)
+        self._present = [choice.server]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            return  # Ctrl-C: at once, even if others wait
+        with contextlib.suppress(FabricError):
+            self._meeting.publish("left", "")
+            if self.leads:
+                self._meeting.collect("left", self._present, time.monotonic() + _SHUTDOWN_S)
+
+    @classmethod
+    def join(cls, choice: ClusterChoice) -> ClusterSite:
+        """Meets the other hosts; raises FabricError naming those that are missing or do not fit."""
+        deadline = time.monotonic() + choice.meet_timeout_s
+        site = cls(choice, _open_store(choice, deadline))
+        with contextlib.ExitStack() as on_failure:
+            on_failure.push(site)
+            site._gather_hosts(deadline)
+            on_failure.pop_all()
+        return site
+
+    def measure_cables(self) -> tuple[CableRate, ...]:
+        """What the cables carry, on all hosts; from now on the site's cluster has these rates."""
+        from torch_topoopt.discovery.cable_rates import measured_cables, with_rates
+
+        rates = measured_cables(self.choice.file, self.choice.server, self._meeting)
+        self.choice = replace(self.choice, file=with_rates(self.choice.file, rates))
+        return rates
+
+    @property
+    def leads(self) -> bool:
+        """Whether this host is the one that plans."""
+        return self.choice.server == 0
+
+    def share_plan(self, make: Callable[[], Plan]) -> Plan:
+        """The plan that server 0 makes; raises FabricError on the others if it cannot."""
+        if not self.leads:
+            return Plan.from_json(receive(self._meeting, "plan", time.monotonic() + _PLAN_S))
+        with failure_broadcast(self._meeting, "plan", f"{self.choice.name}: "):
+            plan = make()
+        broadcast(self._meeting, "plan", plan.to_json())
+        return plan
+
+    def share_text(self, topic: str, make: Callable[[], str]) -> str:
+        """What server 0 makes; raises FabricError on the others if it cannot."""
+        if not self.leads:
+            return str(receive(self._meeting, topic, time.monotonic() + _GATHER_S))
+        with failure_broadcast(self._meeting, topic, f"{self.choice.name}: "):
+            text = make()
+        broadcast(self._meeting, topic, text)
+        return text
+
+    def fabric(self, snapshots: Path) -> FabricDriver:
+        """The driver of this host's cables, and of the circuits of ports on switches.
+
+        `snapshots` gets the circuits from before, on server 0.
+        """
+        from torch_topoopt.discovery.local_host import NamespaceHost
+        from torch_topoopt.fabric.cluster.static import StaticFabric
+        from torch_topoopt.fabric.cluster.switched import SwitchedFabric
+
+        file, server = self.choice.file, self.choice.server
+
+        def on_cables(file: ClusterFile) -> FabricDriver:
+            return StaticFabric(file, server, self._meeting, NamespaceHost())
+
+        if not file.switches:
+            return on_cables(file)
+        return SwitchedFabric(file, server, self._meeting, on_cables, folder=snapshots)
+
+    def attempt(self, run_id: str) -> HostsAttempt:
+        """The start of the ranks that is next. Those of a restart have a store of their own: in the
+        one before they would find what the ranks before them left."""
+        from torch.distributed import PrefixStore
+        from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
+
+        from torch_topoopt.launcher.rendezvous import rendezvous
+        from torch_topoopt.launcher.rendezvous.hosts_attempt import HostsAttempt
+
+        choice, of_ranks, port = self.choice, None, self.choice.master_port
+        if self._attempt and self.leads:
+            of_ranks = rendezvous.listening_store(choice.master_address, 0)
+            broadcast(self._meeting, "store of the ranks", of_ranks.port)
+        if self._attempt:
+            limit = time.monotonic() + choice.meet_timeout_s
+            port = receive(self._meeting, "store of the ranks", limit)
+        return HostsAttempt(
+            self._meeting,
+            PrefixStore(f"launchers/{self._attempt}", self._store),
+            RendezvousStoreInfo(choice.master_address, port),
+            server=choice.server,
+            hosts=len(choice.file.servers),
+            run_id=run_id,
+            of_ranks=of_ranks,
+        )
+
+    def go_on(self, lost: Collection[int]) -> None:
+        """Another attempt, without the servers `lost`; the others are numbered anew."""
+        from torch.distributed import PrefixStore
+
+        file, server = self.choice.file, self.choice.server
+        self._attempt += 1
+        self.choice = replace(
+            self.choice,
+            file=file.without({file.servers[other].name for other in lost}),
+            server=server - sum(other < server for other in lost),
+        )
+        store = PrefixStore(f"restart/{self._attempt}", self._store)
+        self._meeting = _LauncherMeeting(self.choice, store)
+        self._present = [*range(len(self.choice.file.servers))]
+
+    def gather(self, topic: str, value: Any, *, failed: bool) -> list[Any]:
+        """The values of all hosts, on server 0; the one of this host, on the others.
+
+        A host that has gone is left out; where the ranks `failed` it is not waited for as long.
+        """
+        with contextlib.suppress(FabricError) if failed else contextlib.nullcontext():
+            self._meeting.publish(topic, json.dumps(value))
+        if not self.leads:
+            return [value]
+        deadline = time.monotonic() + (_FAILED_S if failed else _GATHER_S)
+        gathered = {}
+        for server in self._present:
+            with contextlib.suppress(FabricError):
+                gathered[server] = json.loads(
+                    self._meeting.collect(topic, [server], deadline)[server]
+                )
+        self._present = [*gathered]  # a host that has gone takes no part in the shutdown handshake
+        return [*gathered.values()]
+
+    def _gather_hosts(self, deadline: float) -> None:
+        """Server 0 checks that all are there with the same file; the others wait for the result."""
+        digest = hashlib.sha256(self.choice.file.to_yaml().encode()).hexdigest()[:16]
+        here = {"version": torch_topoopt.__version__, "cluster": digest}
+        self._meeting.publish("here", json.dumps(here))
+        if not self.leads:
+            receive(self._meeting, "all here", max(deadline, time.monotonic()) + _LATE_S)
+            return
+        servers = range(len(self.choice.file.servers))
+        with failure_broadcast(self._meeting, "all here"):
+            texts = self._collect_hosts(servers, deadline)
+            for server in servers:
+                if problem := _difference(here, json.loads(texts[server])):
+                    raise FabricError(f"{self.choice.describe(server)} {problem}")
+        broadcast(self._meeting, "all here", None)
+
+    def _collect_hosts(self, servers: range, deadline: float) -> dict[int, str]:
+        """The facts of each host; notes the present hosts, also if one is missing."""
+        try:
+            return self._meeting.collect("here", servers, deadline)
+        except FabricError as error:
+            raise FabricError(
+                f"{error}: run `topoopt run --cluster {self.choice.path} ...` there too"
+            ) from None
+        finally:
+            self._present = [s for s in servers if self._meeting.has_published("here", s)]
+
+
+class _LauncherMeeting:
+    """The rendezvous of the launchers: servers are the ranks, every failure is a FabricError."""
+
+    def __init__(self, choice: ClusterChoice, store: Any) -> None:
+        from torch.distributed import DistError
+
+        from torch_topoopt.runtime.job_network import StoreMeeting
+
+        self._meeting = StoreMeeting(store, choice.server, choice.describe)
+        self._broken = DistError
+        self._gone = f"the connection to {choice.describe(0)} broke; did `topoopt run` end there?"
+
+    def publish(self, topic: str, text: str) -> None:
+        try:
+            self._meeting.publish(topic, text)
+        except self._broken:
+            raise FabricError(self._gone) from None
+
+    def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
+        ranks = list(ranks)
+        try:
+            # torch's own wait handles no signal, and logs two lines each time that it is over
+            while missing := self._meeting.missing(topic, ranks):
+                if time.monotonic() >= deadline:
+                    raise self._meeting.late(topic, missing)
+                time.sleep(_LOOK_S)
+            return self._meeting.collect(topic, ranks, max(deadline, time.monotonic() + _LATE_S))
+        except self._broken:
+            raise FabricError(self._gone) from None
+
+    def has_published(self, topic: str, rank: int) -> bool:
+        try:
+            return not self._meeting.missing(topic, [rank])
+        except self._broken:
+            raise FabricError(self._gone) from None
+
+
+def _difference(here: dict[str, str], there: dict[str, str]) -> str:
+    if there["version"] != here["version"]:
+        return f"has torch_topoopt {there['version']}, server 0 has {here['version']}"
+    if there["cluster"] != here["cluster"]:
+        return "has a cluster file that says something else than that of server 0; copy it"
+    return ""
+
+
+def _open_store(choice: ClusterChoice, deadline: float) -> Any:
+    from torch.distributed import DistError, TCPStore
+
+    from torch_topoopt.launcher.rendezvous import rendezvous  # which imports torch
+
+    leads = choice.server == 0
+    address, port = choice.master_address, choice.master_port
+    if leads:
+        rendezvous.check_reachable(address)
+    else:
+        _wait_until_listening(choice, deadline)
+    left = timedelta(seconds=max(1.0, deadline - time.monotonic()))
+    try:
+        if leads:  # the elastic agent and the ranks find the same one at this port
+            return rendezvous.listening_store(address, port, left)
+        return _in_time(
+            lambda: TCPStore(address, port, timeout=left, wait_for_workers=False), deadline
+        )
+    except TimeoutError:
+        reason = f"no answer within {choice.meet_timeout_s:g} s of --meet-timeout"
+    except DistError as error:
+        reason = str(error).splitlines()[0]
+    raise FabricError(
+        f"what listens at {address}:{port} is not the store of {choice.describe(0)} ({reason}): "
+        f"another service? choose another --master-port, on all hosts"
+    )
+
+
+def _in_time(connect: Callable[[], Any], deadline: float) -> Any:
+    """The result of `connect`; raises TimeoutError after the deadline, and signals' exceptions.
+
+    torch waits in C++ for a store that says nothing, deaf to signals and without a limit, so that
+    thread is left behind: this process ends soon.
+    """
+    result: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            result.put((connect(), None))
+        except BaseException as error:
+            result.put((None, error))
+
+    with _without_stderr():
+        threading.Thread(target=run, daemon=True).start()
+        try:
+            made, error = result.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise TimeoutError from None
+    if error is not None:
+        raise error
+    return made
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Inside, nothing reaches stderr: torch logs a C++ stack for every attempt to connect."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+
+
+def _wait_until_listening(choice: ClusterChoice, deadline: float) -> None:
+    where = (choice.master_address, choice.master_port)
+    reason = "no answer"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            socket.create_connection(where, timeout=min(left, 5.0)).close()
+            return
+        except socket.gaierror as error:
+            raise FabricError(f"master-addr: {where[0]!r}: {error.strerror}") from None
+        except OSError as error:
+            reason = error.strerror or "no answer"
+            time.sleep(min(_RETRY_S, left))
+    raise FabricError(
+        f"{choice.describe(0)} does not hold the job's store at {where[0]}:{where[1]} ({reason}): "
+        f"run `topoopt run --cluster {choice.path} ...` there too"
+    )

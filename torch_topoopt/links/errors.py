@@ -1,0 +1,5 @@
+"""The error of links and fabrics."""
+
+
+class FabricError(RuntimeError):
+    """A fabric that cannot be wired as planned; the message names the link and the cause."""

@@ -1,0 +1,52 @@
+"""The rendezvous of a job's processes: each publishes, the others collect, rank 0 broadcasts."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch_topoopt.links.errors import FabricError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Meeting(Protocol):
+    """The rendezvous where ranks publish the values that others need to connect."""
+
+    def publish(self, topic: str, text: str) -> None:
+        """Publishes to all ranks; once per topic."""
+        ...
+
+    def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
+        """Waits until all of `ranks` have published; rank -> text. FabricError: those missing."""
+        ...
+
+
+def broadcast(meeting: Meeting, topic: str, value: Any) -> None:
+    """Rank 0's part: `value`, JSON, for whom `receive` returns it."""
+    meeting.publish(topic, json.dumps({"value": value}))
+
+
+def broadcast_error(meeting: Meeting, topic: str, error: str) -> None:
+    """Rank 0's part where there is no value: why; `receive` raises it."""
+    meeting.publish(topic, json.dumps({"error": error}))
+
+
+@contextmanager
+def failure_broadcast(meeting: Meeting, topic: str, where: str = "") -> Iterator[None]:
+    """Broadcasts an exception inside, on rank 0, in the place of a value, and raises it on."""
+    try:
+        yield
+    except BaseException as error:
+        broadcast_error(meeting, topic, where + (str(error) or type(error).__name__))
+        raise
+
+
+def receive(meeting: Meeting, topic: str, deadline: float) -> Any:
+    """The value that rank 0 broadcasts; raises FabricError for an error, and at `deadline`."""
+    message: dict[str, Any] = json.loads(meeting.collect(topic, [0], deadline)[0])
+    if "error" in message:
+        raise FabricError(message["error"])
+    return message["value"]

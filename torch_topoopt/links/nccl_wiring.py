@@ -1,0 +1,126 @@
+"""What the plugin for NCCL reads in place of a Plan and its Wiring, and the order of NCCL's ranks.
+
+The plugin has no Python and no reader of documents, so its text is lines of words
+(csrc/nccl/wiring.h says which).
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_topoopt.links.addresses import is_ipv6
+from torch_topoopt.links.rank_layout import RankLayout, rank_routes
+from torch_topoopt.links.sockets import connections, unsent_bytes
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.network import hops_around
+
+if TYPE_CHECKING:
+    from torch_topoopt.links.wiring import Wiring
+    from torch_topoopt.plan import Plan
+
+LIBRARY = Path(__file__).parent.parent / "lib" / "libnccl-net-topoopt.so"
+MAX_RANKS = 1024
+
+_TOKEN_BYTES = 32
+_NOT_ENCRYPTED = "-"
+
+
+def ring_order(plan: Plan) -> tuple[int, ...]:
+    """The servers in an order whose neighbours, and last and first, have links of their own.
+
+    NCCL's ring among servers is that of its ranks. The order is that of the numbers of the servers
+    where these do, else a ring of the plan over all servers; where there is none, the numbers.
+    """
+    servers = tuple(range(plan.cluster.servers))
+    linked = {(link.source, link.target) for link in plan.network.links}
+    rings = [
+        ring.servers
+        for group in plan.network.groups
+        for ring in group.rings
+        if len(ring.servers) == len(servers)
+    ]
+    for ring in (servers, *rings):
+        if all(hop in linked for hop in hops_around(ring)):
+            first = ring.index(0)
+            return (*ring[first:], *ring[:first])
+    return servers
+
+
+def nccl_layout(plan: Plan, ranks_per_server: int = 1) -> RankLayout:
+    """NCCL's ranks, as many on every server, in the order of `ring_order`."""
+    order = ring_order(plan)
+    return RankLayout(tuple(server for server in order for _ in range(ranks_per_server)))
+
+
+def nccl_wiring(
+    plan: Plan, wiring: Wiring, *, ranks_per_server: int = 1, encrypt: bool = False
+) -> str:
+    """The text for one job, whose ranks are those of `nccl_layout`; every call makes another job.
+
+    Raises:
+        DocumentError: the wiring is not of this plan, has link-local addresses, its hosts forward
+            for each other (the plugin relays by itself), or there are more ranks than the plugin
+            takes.
+    """
+    wiring.check(plan)
+    if wiring.forwarded:
+        raise DocumentError(
+            "forwarded: must be empty, for NCCL's plugin relays by itself; wire without forwarding"
+        )
+    for i, port in enumerate(wiring.ports):
+        if is_ipv6(port.address):
+            raise DocumentError(
+                f"ports[{i}].address: {port.address} is an IPv6 address, which NCCL's "
+                "plugin does not take; give the cables IPv4 addresses"
+            )
+    if ranks_per_server < 1:
+        raise DocumentError(f"ranks_per_server: {ranks_per_server} is not 1 or more")
+    layout = nccl_layout(plan, ranks_per_server)
+    ranks = len(layout.server_of)
+    if not 2 <= ranks <= MAX_RANKS:
+        raise DocumentError(
+            f"cluster.servers: {plan.cluster.servers}, with {ranks_per_server} ranks each, make "
+            f"{ranks} ranks, which is not in 2..{MAX_RANKS}"
+        )
+    asked, said = (secrets.token_hex(_TOKEN_BYTES) for _ in range(2))
+    lines = [
+        "topoopt-nccl-wiring 3",
+        f"job {asked} {said}",
+        f"ranks {' '.join(map(str, layout.server_of))}",
+    ]
+    ports, rates = wiring.by_port(), wiring.planned_rates(plan)
+    for link in connections(plan):
+        near = ports[link.source, link.source_port]
+        far = ports[link.target, link.target_port]
+        key = secrets.token_hex(_TOKEN_BYTES) if encrypt else _NOT_ENCRYPTED
+        lines.append(
+            f"cable {link.source} {link.source_port} {link.target} {link.target_port} "
+            f"{plan.cluster.ports} {rates.get(link, 0):g} "
+            f"{near.address} {far.address} {wiring.tcp_port_of(far)} "
+            f"{near.gbps or 0:g} {far.gbps or 0:g} {unsent_bytes(near)} {unsent_bytes(far)} {key}"
+        )
+    for rank in range(ranks):
+        lines += [
+            f"route {route.weight!r} {' '.join(map(str, route.servers))}"
+            for route in rank_routes(plan.network, layout, rank)
+            if route.servers[0] == rank
+        ]
+    return "\n".join([*lines, ""])
+
+
+def write_nccl_wiring(
+    path: Path,
+    plan: Plan,
+    wiring: Wiring,
+    *,
+    ranks_per_server: int = 1,
+    encrypt: bool = False,
+) -> None:
+    """Writes nccl_wiring() where only its owner can read it, for it has what the job's ranks say to
+    each other, and their keys; raises OSError if it cannot."""
+    text = nccl_wiring(plan, wiring, ranks_per_server=ranks_per_server, encrypt=encrypt)
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text)

@@ -1,0 +1,191 @@
+"""Wiring: the addresses at which a fabric driver has made the links of one Plan real.
+
+A driver writes it after it has verified every link; each rank reads it to open its own links.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from torch_topoopt.links.addresses import (
+    PORT_ADDRESSES,
+    is_link_local,
+    parse_port_ip,
+    zone_of,
+)
+from torch_topoopt.plan.codec import Document, DocumentError, brief
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan import Link, Plan
+
+
+@dataclass(frozen=True)
+class PortAddress:
+    """The address of one server's port: IPv4, IPv6, or link-local IPv6 with its interface,
+    fe80::1%eth0.
+
+    `gbps` limits what the port sends; None: no limit. Several ports of a server may be one
+    interface and share its address. `tcp_port` is where the port listens (None: as the Wiring
+    says), `speed_gbps` what its interface can carry (None: not known), `interface` its name.
+    """
+
+    server: int
+    port: int
+    address: str
+    gbps: float | None
+    tcp_port: int | None = None
+    speed_gbps: float | None = None
+    interface: str | None = None
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """An IPv4 address of a server that all others reach, forwarded by the hosts between."""
+
+    server: int
+    address: str
+
+
+@dataclass(frozen=True)
+class Wiring(Document):
+    """The addresses of all ports of one Plan. The receiving end of a link listens on `tcp_port`.
+
+    `forwarded` has every server's address if the hosts forward for each other along the plan's
+    routes (then their kernels relay), or is empty (then the ranks do).
+    """
+
+    KIND: ClassVar[str] = "Wiring"
+    VERSION: ClassVar[int] = 1
+
+    version: int
+    fabric: str
+    plan_digest: str
+    tcp_port: int
+    ports: tuple[PortAddress, ...]
+    forwarded: tuple[ServerAddress, ...] = ()
+
+    def validate(self) -> Self:
+        if not self.fabric:
+            raise DocumentError("fabric: must name the driver that made this wiring")
+        if not 1 <= self.tcp_port <= 65535:
+            raise DocumentError(f"tcp_port: {self.tcp_port} is not in 1..65535")
+        used: dict[tuple[int, int], int] = {}
+        owners: dict[tuple[str, int], int] = {}
+        for i, port in enumerate(self.ports):
+            where = f"ports[{i}]"
+            end = (port.server, port.port)
+            if port.server < 0 or port.port < 0:
+                raise DocumentError(f"{where}: server and port must not be negative")
+            if end in used:
+                raise DocumentError(
+                    f"{where}: port {port.port} of server {port.server} is already "
+                    f"ports[{used[end]}]"
+                )
+            used[end] = i
+            _check_address(where, port)
+            if port.tcp_port is not None and not 1 <= port.tcp_port <= 65535:
+                raise DocumentError(f"{where}.tcp_port: {port.tcp_port} is not in 1..65535")
+            owner = owners.setdefault((port.address, self.tcp_port_of(port)), i)
+            # Link-local addresses are of one cable each: two hosts may have the same.
+            if self.ports[owner].server != port.server and not is_link_local(port.address):
+                raise DocumentError(f"{where}.address: {port.address} is already ports[{owner}]")
+            for name, rate in (("gbps", port.gbps), ("speed_gbps", port.speed_gbps)):
+                if rate is not None and not rate > 0:
+                    raise DocumentError(f"{where}.{name}: {rate} is not greater than 0")
+        for i, entry in enumerate(self.forwarded):
+            where = f"forwarded[{i}]"
+            if entry.server != i:
+                raise DocumentError(
+                    f"{where}.server: {entry.server} is not {i}; list all servers in order, or none"
+                )
+            try:
+                ipaddress.IPv4Address(entry.address)
+            except ipaddress.AddressValueError:
+                raise DocumentError(
+                    f"{where}.address: {brief(entry.address)} is not an IPv4 address"
+                ) from None
+        return self
+
+    def check(self, plan: Plan, text_digest: str = "") -> Self:
+        """Returns self if it wires `plan`; raises DocumentError naming the first difference.
+
+        `text_digest` is of what the plan was read from, if it was: canonical text has the plan's.
+        """
+        digest = self.plan_digest if text_digest == self.plan_digest else plan.digest()
+        if self.plan_digest != digest:
+            raise DocumentError(
+                f"plan_digest: {brief(self.plan_digest)} belongs to another plan; "
+                f"this one is {brief(digest)}"
+            )
+        if self.forwarded and len(self.forwarded) != plan.cluster.servers:
+            raise DocumentError(
+                f"forwarded: {len(self.forwarded)} addresses for {plan.cluster.servers} servers"
+            )
+        present = self.by_port()
+        for i, link in enumerate(plan.network.links):
+            for server, port in (
+                (link.source, link.source_port),
+                (link.target, link.target_port),
+            ):
+                if (server, port) not in present:
+                    raise DocumentError(
+                        f"ports: network.links[{i}] uses port {port} of server {server}, "
+                        "which has no address"
+                    )
+        return self
+
+    def link_rates(self, plan: Plan) -> dict[tuple[int, int], float]:
+        """(source, target) -> Gb/s of all links between them; empty unless every rate is known."""
+        known = self.planned_rates(plan)
+        rates: dict[tuple[int, int], float] = {}
+        for link in plan.network.links:
+            if link not in known:
+                return {}
+            pair = (link.source, link.target)
+            rates[pair] = rates.get(pair, 0.0) + known[link]
+        return rates
+
+    def planned_rates(self, plan: Plan) -> dict[Link, float]:
+        """Gb/s of each link of the plan, the least that is known of its ends.
+
+        Without those of whose ends nothing is known.
+        """
+        ports = self.by_port()
+        rates = {}
+        for link in plan.network.links:
+            near = ports[link.source, link.source_port]
+            far = ports[link.target, link.target_port]
+            known = [
+                rate
+                for rate in (near.gbps, near.speed_gbps, far.gbps, far.speed_gbps)
+                if rate is not None
+            ]
+            if known:
+                rates[link] = min(known)
+        return rates
+
+    def tcp_port_of(self, port: PortAddress) -> int:
+        """The TCP port at which `port` listens."""
+        return self.tcp_port if port.tcp_port is None else port.tcp_port
+
+    def by_port(self) -> dict[tuple[int, int], PortAddress]:
+        """(server, port) -> its address."""
+        return {(port.server, port.port): port for port in self.ports}
+
+
+def _check_address(where: str, port: PortAddress) -> None:
+    """Raises DocumentError."""
+    try:
+        parse_port_ip(port.address)
+    except ValueError:
+        raise DocumentError(
+            f"{where}.address: {brief(port.address)} is not an address of a port: {PORT_ADDRESSES}"
+        ) from None
+    zone = zone_of(port.address)
+    if zone is not None and port.interface not in (None, zone):
+        raise DocumentError(
+            f"{where}.interface: {brief(port.interface)} is not {brief(zone)}, the interface of "
+            "its address"
+        )

@@ -1,0 +1,129 @@
+"""What each link will get: what carries it, at most how fast, and what limits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from torch_topoopt.tools.doctor.rdma_checks import roce_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch_topoopt.tools.doctor.facts import CardFacts, HostFacts, InterfaceFacts
+    from torch_topoopt.tools.doctor.findings import Site
+
+
+@dataclass(frozen=True)
+class ExpectedLink:
+    """One link. `carrier`: what `--transport auto` takes. `gbps`: the most that it gets each way
+    while all other links of its hosts are busy too, whatever the processor can (None: not known).
+    """
+
+    link: str
+    carrier: Literal["tcp", "verbs"]
+    gbps: float | None
+    limit: str
+
+
+@dataclass(frozen=True)
+class Limit:
+    gbps: float
+    what: str
+
+
+def link_rates(site: Site) -> list[ExpectedLink]:
+    """Of the cables of the file, as far as one of their ends was asked; without a file, of this
+    host's interfaces that have an RDMA device or a known card."""
+    return list(_of_interfaces(site) if site.file is None else _of_cables(site))
+
+
+def _of_cables(site: Site) -> Iterator[ExpectedLink]:
+    assert site.file is not None
+    for cable in site.file.cables:
+        ends = []
+        for end in cable:
+            server, _, name = end.partition(":")
+            found = (
+                [i for p, i in site.ports(server) if p.name == name] if _asked(site, end) else []
+            )
+            ends += [(server, interface) for interface in found]
+        if not ends:
+            continue
+        limits = [limit for end in ends for limit in _limits(site, *end)]
+        rates = [(end, site.file.ports[end][1].gbps) for end in cable]
+        limits += [
+            Limit(gbps, f"the cluster file's bandwidth of {end}") for end, gbps in rates if gbps
+        ]
+        least = min(limits, key=lambda limit: limit.gbps, default=None)
+        direct = len(ends) == 2 and all(_by_verbs(site.facts[server], i) for server, i in ends)
+        yield _rate(" - ".join(cable), direct, least)
+
+
+def _asked(site: Site, end: str) -> bool:
+    return end.partition(":")[0] in site.facts
+
+
+def _of_interfaces(site: Site) -> Iterator[ExpectedLink]:
+    for server, facts in site.facts.items():
+        for interface in site.fabric_interfaces(server):
+            if facts.rdma.port_of(interface.name) or facts.rdma.card_of(interface.name):
+                limits = list(_limits(site, server, interface))
+                least = min(limits, key=lambda limit: limit.gbps, default=None)
+                by_verbs = _by_verbs(facts, interface)
+                yield _rate(f"{server} ({interface.name})", by_verbs, least)
+
+
+def _rate(link: str, by_verbs: bool, least: Limit | None) -> ExpectedLink:
+    return ExpectedLink(
+        link,
+        "verbs" if by_verbs else "tcp",
+        least.gbps if least else None,
+        least.what if least else "the rate is not known",
+    )
+
+
+def _by_verbs(facts: HostFacts, interface: InterfaceFacts) -> bool:
+    port = facts.rdma.port_of(interface.name)
+    if port is None or port.state != "ACTIVE" or facts.rdma.libraries_missing:
+        return False
+    return port.layer != "Ethernet" or roce_index(port, interface) is not None
+
+
+def _limits(site: Site, server: str, interface: InterfaceFacts) -> Iterator[Limit]:
+    """The rates that bound a link at this end. What links share, they share evenly."""
+    if port := port_limit(site, server, interface):
+        yield port
+    card = site.facts[server].rdma.card_of(interface.name)
+    if card is not None and card.pcie_gbps is not None:
+        count = _sharing(_cards(site, server), "slot", card.slot)
+        yield Limit(
+            card.pcie_gbps / count,
+            f"PCIe {card.pcie_text} of {server} {interface.name}{_shared(card.pcie_gbps, count)}",
+        )
+
+
+def port_limit(site: Site, server: str, interface: InterfaceFacts) -> Limit | None:
+    """The rate of a port, or its part of one that several functions share; None: not known."""
+    facts = site.facts[server]
+    card, rdma = facts.rdma.card_of(interface.name), facts.rdma.port_of(interface.name)
+    rate = interface.gbps or (rdma.gbps if rdma else None)
+    if rate is None:
+        return None
+    count = _sharing(_cards(site, server), "physical_port", card.physical_port if card else None)
+    return Limit(rate / count, f"the port of {server} {interface.name}{_shared(rate, count)}")
+
+
+def _cards(site: Site, server: str) -> list[CardFacts]:
+    used = [i for i in site.fabric_interfaces(server) if i.carrier]
+    cards = [site.facts[server].rdma.card_of(interface.name) for interface in used]
+    return [card for card in cards if card is not None]
+
+
+def _sharing(cards: list[CardFacts], what: str, value: str | None) -> int:
+    """How many links share one thing; a link that is not up itself counts too."""
+    return max(1, sum(getattr(card, what) == value for card in cards)) if value else 1
+
+
+def _shared(gbps: float, count: int) -> str:
+    return "" if count == 1 else f", {gbps:.0f} Gb/s shared by {count} links"
