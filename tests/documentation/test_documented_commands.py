@@ -1,4 +1,4 @@
-"""Every command of the README and of docs/ works, as it is printed."""
+"""Commands of the README and of docs/ that are marked to run work; all others name what exists."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import os
 import re
 import shlex
 import sys
+import textwrap
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pages import ROOT, Command, blocks, commands, pages
-from rules import ELSEWHERE, GIVEN, SMALLER, WHOLE, smaller
+from pages import ROOT, Command, Mark, blocks, commands, files, pages
 from support.plain_namespaces import Namespaces
-from workshop import Outcome, Workshop
+from workshop import Workshop
+
+from torch_topoopt.launcher.completion import parser_of, sub_verbs_of
+from torch_topoopt.launcher.main import TOOLS, VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MAKE_TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-_helps: set[str] = set()  # that were printed: every page names verbs
-_INCOMPLETE = re.compile(
-    r"the following arguments are required|expected (one|at least one) arg|: missing; "
-)
+_MAKE_TARGETS = [
+    name.replace("%", "*")
+    for name in re.findall(r"^([a-z%-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+]
+_HARNESS = "".join(path.read_text() for path in (ROOT / "benchmarks/harness").glob("*.py"))
 
 
 @pytest.fixture(scope="module")
@@ -31,81 +35,83 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
         yield opened
 
 
-def _elsewhere(command: Command) -> bool:
-    return any(re.search(rule.pattern, command.text) for rule in ELSEWHERE)
-
-
-def _tested_by_itself(text: str) -> bool:
-    """Whether this suite runs it anyway: `make` its targets, `pytest` its own tests."""
-    program, *arguments = shlex.split(text)
-    if program == "make":
-        return all(word in _MAKE_TARGETS for word in arguments if "=" not in word)
-    if program == "pytest":
-        return all((ROOT / word).exists() for word in arguments if word.startswith("tests/"))
-    return False
-
-
 def _works(workshop: Workshop, command: Command) -> str:
-    """Runs a command; what is wrong with it, or nothing."""
-    text = smaller(command.page, command.text)
-    if command.inline and re.fullmatch(r"topoopt [a-z][a-z-]*( [a-z]+)?", text):
-        text += " --help"  # the name of a verb
-    if text in _helps:
-        return ""
-    outcome = workshop.run(text)
+    """Runs a command; returns the error, or nothing."""
+    outcome = workshop.run(command.quick)
     if outcome.code == 0:
-        if text.endswith(" --help"):
-            _helps.add(text)
         return ""
-    if command.inline and _INCOMPLETE.search(outcome.output):
-        return _unknown_options(workshop, text)
     shown = "\n    ".join(outcome.output.splitlines()[-12:])
-    return f"{command}\n    ran as: {text}\n    exit code {outcome.code}\n    {shown}"
+    return f"{command}\n    ran as: {command.quick}\n    exit code {outcome.code}\n    {shown}"
 
 
-def _unknown_options(workshop: Workshop, text: str) -> str:
-    """A form, such as `topoopt plan --cluster`: its options are those of the verb."""
-    words = text.split()
-    verb = [word for word in words[1:3] if re.fullmatch(r"[a-z][a-z-]*", word)]
-    options = {word.split("=")[0] for word in words if word.startswith("--")}
-    helps: list[Outcome] = []
-    for name in (verb, verb[:1]):
-        helps.append(workshop.run(f"topoopt {' '.join(name)} --help"))
-        if helps[-1].code == 0:
-            unknown = [option for option in options if option not in helps[-1].output]
-            return f"{text}: {', '.join(unknown)} is no option" if unknown else ""
-    return f"{text}: no such verb"
+def _unknown(text: str) -> list[str]:
+    """Verbs, options, files and targets of a command that do not exist."""
+    words = shlex.split(re.split(r"\s(?:[|;]|&&)\s", text)[0])
+    while words[0] == "sudo" or re.match(r"\w+=", words[0]):
+        words.pop(0)
+    program, arguments = Path(words[0]).name, words[1:]
+    options = [word.partition("=")[0] for word in arguments if re.match(r"--?[A-Za-z]", word)]
+    if program == "topoopt" and arguments:
+        return _unknown_to_the_launcher(arguments)
+    if program == "make" and "-f" not in arguments:
+        targets = [word for word in arguments if word[0] != "-" and "=" not in word]
+        return [t for t in targets if not any(fnmatch(t, made) for made in _MAKE_TARGETS)]
+    if program == "pytest":
+        return [word for word in arguments if "/" in word and not (ROOT / word).exists()]
+    if program == "python" and arguments[0].startswith("benchmarks/"):
+        script = ROOT / arguments[0]
+        if not script.is_file():
+            return [arguments[0]] if not script.is_dir() else []
+        source = script.read_text() + _HARNESS
+        return [option for option in options if f'"{option}"' not in source]
+    return []
 
 
-def _here(page: str, *, benchmarks: bool) -> list[Command]:
-    """The commands of a page that are run by the tests below, those with sudo only as root."""
+def _unknown_to_the_launcher(arguments: list[str]) -> list[str]:
+    verb, *rest = arguments
+    if verb not in VERBS:
+        return [] if verb in TOOLS or verb.startswith("-") else [verb]
+    sub_verb = ""
+    if sub_verbs := sub_verbs_of(verb):
+        if not rest:
+            return []
+        sub_verb, *rest = rest
+        if sub_verb not in sub_verbs:
+            return [sub_verb]
+    if verb == "run" or sub_verb == "submit":  # options behind the script are the script's
+        scripts = [n for n, word in enumerate(rest) if word.endswith(".py")]
+        rest = rest[: scripts[0]] if scripts else rest
+    rest = rest[: rest.index("--")] if "--" in rest else rest
+    parsers = [parser_of(verb, sub_verb)] + [parser_of("run")] * (verb == "bench")
+    known = {name for made in parsers for action in made._actions for name in action.option_strings}
+    options = [word.partition("=")[0] for word in rest if re.match(r"--?[A-Za-z]", word)]
+    return [option for option in options if option not in known]
+
+
+def _marked(page: str, *, benchmarks: bool) -> list[Command]:
+    """Commands of a page that are marked to run, those with sudo only for root."""
     return [
         command
         for command in commands(page)
-        if page not in WHOLE
+        if command.runs
         and ("benchmarks/" in command.text) == benchmarks
-        and not _elsewhere(command)
-        and not _tested_by_itself(command.text)
         and (os.geteuid() == 0 or "sudo " not in command.text)
     ]
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if _here(page, benchmarks=False)])
+@pytest.mark.parametrize("page", [page for page in pages() if _marked(page, benchmarks=False)])
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_commands_of_a_page_work_from_top_to_bottom(page: str, workshop: Workshop) -> None:
     workshop.clear()
-    for rule in GIVEN:
-        if rule.page == page:
-            (workshop.folder / rule.file).write_text(rule.text())
-    wrong = [_works(workshop, command) for command in _here(page, benchmarks=False)]
+    for name, text in files(page).items():
+        (workshop.folder / name).write_text(text)
+    wrong = [_works(workshop, command) for command in _marked(page, benchmarks=False)]
     assert not any(wrong), "\n".join(filter(None, wrong))
 
 
 _BENCHMARKS = {
-    smaller(page, command.text): command
-    for page in pages()
-    for command in _here(page, benchmarks=True)
+    command.quick: command for page in pages() for command in _marked(page, benchmarks=True)
 }
 
 
@@ -115,6 +121,41 @@ def test_benchmarks_start_as_printed(text: str, workshop: Workshop) -> None:
     workshop.clear()
     wrong = _works(workshop, _BENCHMARKS[text])
     assert not wrong, wrong
+
+
+@pytest.mark.parametrize("page", pages())
+def test_commands_of_a_page_name_what_exists(page: str) -> None:
+    unknown = {str(command): _unknown(command.text) for command in commands(page)}
+    assert not {command: words for command, words in unknown.items() if words}
+
+
+@pytest.mark.parametrize("page", pages())
+def test_every_block_of_commands_is_marked(page: str) -> None:
+    missing = [f"{page}:{b.line - 1}" for b in blocks(page) if b.needs_mark and b.mark is None]
+    assert not missing, (
+        f'{", ".join(missing)}: put <!-- run --> or <!-- norun="reason" --> on the line before '
+        "the block (docs/project/development.md)"
+    )
+
+
+@pytest.mark.parametrize("page", pages())
+def test_marks_of_a_page_are_used_and_their_tests_exist(page: str) -> None:
+    lines = [line for line in (ROOT / page).read_text().splitlines() if "`<!--" not in line]
+    comments = [
+        text for line in lines for text in re.findall(r"<!-- (?:run|norun|file).*?-->", line)
+    ]
+    assert all(Mark.parse(comment) for comment in comments), comments
+    marks = {b.mark for b in blocks(page)} | {command.mark for command in commands(page)}
+    assert {Mark.parse(comment) for comment in comments} == marks - {None}
+    for mark in marks - {None}:
+        assert mark is not None
+        for path, function in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", mark.text):
+            assert (ROOT / path).is_file(), mark
+            assert f"def {function}" in (ROOT / path).read_text(), mark
+        for quick in mark.quick:
+            word = quick.split()[0]
+            texts = [command.text for command in commands(page) if command.mark == mark]
+            assert any(word in text.split() for text in texts), mark
 
 
 _SSH = """\
@@ -153,30 +194,11 @@ def test_the_readme_on_four_machines(workshop: Workshop) -> None:
     assert done.output.count("loss ") == 4, done.output
 
 
-def test_rules_are_needed_and_the_tests_that_they_name_exist() -> None:
-    printed = [command for page in pages() for command in commands(page)]
-    for rule in ELSEWHERE:
-        assert any(re.search(rule.pattern, command.text) for command in printed), rule
-        path, _, function = rule.tests.partition("::")
-        assert (ROOT / path).is_file(), rule
-        assert f"def {function}" in (ROOT / path).read_text(), rule
-    for page, test in WHOLE.items():
-        assert page in pages()
-        assert Path(page).name in (ROOT / test).read_text(), f"{test} does not run {page}"
-    for smaller_rule in SMALLER:
-        assert any(
-            re.fullmatch(smaller_rule.pages, command.page)
-            and re.search(smaller_rule.pattern, command.text)
-            for command in printed
-        ), smaller_rule
-
-
 @pytest.mark.parametrize("page", pages())
 def test_python_on_a_page_compiles(page: str) -> None:
-    for language, line, lines in blocks(page):
-        if language == "python":
-            indent = min((len(x) - len(x.lstrip()) for x in lines if x.strip()), default=0)
-            compile("\n".join(x[indent:] for x in lines), f"{page}:{line}", "exec")
+    for block in blocks(page):
+        if block.language == "python":
+            compile(textwrap.dedent(block.text), f"{page}:{block.line}", "exec")
 
 
 @pytest.mark.parametrize("page", pages())
@@ -192,14 +214,31 @@ def test_links_of_a_page_lead_somewhere(page: str) -> None:
 
 
 def test_the_readme_is_a_page_for_newcomers() -> None:
-    lines = (ROOT / "README.md").read_text().splitlines()
+    text = (ROOT / "README.md").read_text()
+    lines = [line for line in text.splitlines() if Mark.parse(line) is None]
     assert len(lines) <= 120
     cells = [cell for line in lines if line.startswith("|") for cell in line.split("|")]
     assert not [cell for cell in cells if len(cell.split()) > 15]
 
 
-def test_a_command_that_fails_is_reported(workshop: Workshop, tmp_path: Path) -> None:
-    command = Command("README.md", 1, "topoopt plan no-such-model", inline=False)
+def test_a_command_that_fails_is_reported(workshop: Workshop) -> None:
+    command = Command("README.md", 1, "topoopt plan no-such-model", Mark("run"))
     assert "no-such-model" in _works(workshop, command)
-    form = Command("README.md", 1, "topoopt plan --no-such-option", inline=True)
-    assert "--no-such-option" in _works(workshop, form)
+
+
+def test_what_a_command_names_wrongly_is_reported() -> None:
+    assert _unknown("topoopt plan --no-such-option") == ["--no-such-option"]
+    assert _unknown("topoopt fabric no-such-verb") == ["no-such-verb"]
+    assert _unknown("sudo .venv/bin/topoopt run --watched x.py --epochs 5") == ["--watched"]
+    assert _unknown("python benchmarks/links.py --no-such-option") == ["--no-such-option"]
+    assert _unknown("make no-such-target") == ["no-such-target"]
+
+
+def test_a_mark_is_read_and_a_wrong_one_is_not() -> None:
+    quick = Mark.parse('<!-- run quick="plan --servers 8" quick="report --json" -->')
+    assert quick == Mark("run", quick=("plan --servers 8", "report --json"))
+    assert quick.quickly("topoopt plan vgg") == "topoopt plan vgg --servers 8"
+    assert Mark.parse('<!-- norun="no switch" -->') == Mark("norun", "no switch")
+    assert Mark.parse('<!-- file="ring.txt" -->') == Mark("file", "ring.txt")
+    for wrong in ("<!-- norun -->", '<!-- run="x" -->', '<!-- run fast="x" -->'):
+        assert Mark.parse(wrong) is None

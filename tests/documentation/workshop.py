@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pages import ROOT, blocks
+from pages import ROOT, files
 from support.commands import CommandServer
 from support.limits import limit_s
 
@@ -72,7 +72,7 @@ class Workshop:
             (self.folder / name).symlink_to(ROOT / name)
         (self.folder / ".venv").mkdir()
         (self.folder / ".venv" / "bin").symlink_to(self._programs)  # sudo finds nothing by PATH
-        (self.folder / "train.py").write_text(first_script())
+        (self.folder / "train.py").write_text(files("README.md")["train.py"])
 
     def run(self, text: str) -> Outcome:
         """Runs a command line in bash; fails the test if it takes longer than its limit."""
@@ -104,10 +104,3 @@ class Workshop:
         path = self._programs / name
         path.write_text(line if line.startswith("#!") else f"#!/bin/sh\n{line}\n")
         path.chmod(0o755)
-
-
-def first_script() -> str:
-    """The README's train.py."""
-    scripts = [lines for language, _, lines in blocks("README.md") if language == "python"]
-    assert scripts, "README.md shows no script"
-    return "\n".join(scripts[0]) + "\n"

@@ -112,17 +112,22 @@ DIFFERENT: dict[str, dict[str, str]] = {
 _HEAD = """\
 # Commands
 
-`topoopt help VERB` explains a verb; `topoopt run --help-torchrun` also lists the options of
-torchrun, all of which `run` has. This page is made from the parsers (`python
-tests/launcher/commands_page.py`), and a test compares it with them.
+This page lists all verbs, and the options that several verbs share. `topoopt help VERB` explains a
+verb with all its options. `run` also has every option of torchrun, which
+`topoopt run --help-torchrun` lists.
 
-An option that several verbs have is one option: the same values, meaning and default everywhere,
-except where the last table gives a reason. `plan`, `run` and `compare` have all planning options,
-so the same options describe the same job to each; what they assume (accelerator, samples, ports,
-bandwidth) is the first line of their output.
+`topoopt completion bash|zsh|fish|tcsh` prints a script by which a shell completes verbs, options
+and values. Its `--help` says where to put it.
 
-`topoopt completion bash|zsh|fish|tcsh` prints what makes a shell complete verbs, options and
-values; its `--help` says where to put it.
+The page is made from the parsers (`python tests/launcher/commands_page.py`), and a test compares it
+with them.
+"""
+
+_SHARED = """\
+An option has the same values, meaning and default for all verbs, except those with \\*: see
+`topoopt help VERB` for these. `plan`, `run` and `compare` have all planning options, so the same
+options describe the same job to each. The first line of their output is what they assume
+(accelerator, samples, ports, bandwidth).
 """
 
 
@@ -152,17 +157,14 @@ def page() -> str:
         lines.append(f"| `{verb}` | {does} |")
         below = {"fabric": FABRIC_VERBS, "cluster": CLUSTER_VERBS}.get(verb, {})
         lines += [f"| `{verb} {name}` | {what} |" for name, what in below.items()]
-    lines += ["", "## Options of several verbs", "", "| option | verbs | meaning |"]
+    lines += ["", "## Options of several verbs", "", _SHARED, "| option | verbs | meaning |"]
     lines.append("| --- | --- | --- |")
     shared = {name: verbs for name, verbs in options_by_verb().items() if len(verbs) > 1}
     for name, verbs in shared.items():
-        first = next((v for v in verbs if v not in DIFFERENT.get(name, {})), next(iter(verbs)))
-        listed = ", ".join(verb.replace("_", " ") for verb in verbs)
+        different = DIFFERENT.get(name, {})
+        first = next((v for v in verbs if v not in different), next(iter(verbs)))
+        listed = ", ".join(v.replace("_", " ") + r"\*" * (v in different) for v in verbs)
         lines.append(f"| `{name}{_value(verbs[first])}` | {listed} | {_help(verbs[first])} |")
-    lines += ["", "## Where one differs, and why", "", "| option | verb | why |"]
-    lines.append("| --- | --- | --- |")
-    for name, reasons in sorted(DIFFERENT.items()):
-        lines += [f"| `{name}` | {v.replace('_', ' ')} | {why} |" for v, why in reasons.items()]
     return "\n".join(lines) + "\n"
 
 

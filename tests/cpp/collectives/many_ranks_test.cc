@@ -86,7 +86,7 @@ class Exchange {
   std::vector<std::vector<Outcome>> outcomes_;
 };
 
-// docs/guides/groups.md has the command for 128 ranks.
+// docs/project/development.md has the command for 128 ranks.
 TEST(ManyRanks, AnExchangeOfAllPairsWithALateRankKeepsToTheMemoryOfARank) {
   const auto size = static_cast<int>(testNumber("TOPOOPT_TEST_RANKS", 24));
   const auto memory = static_cast<size_t>(testNumber("TOPOOPT_TEST_MEMORY_MIB", 9)) << 20;

@@ -112,7 +112,7 @@ class ChangingTags {
   std::string failure_;  // guarded by mutex_
 };
 
-// A million: docs/guides/groups.md has the command.
+// A million: docs/project/development.md has the command.
 TEST(SteadyMemory, OfMessagesDoesNotGrowWithTheirTags) {
   constexpr int kSize = 4;
   constexpr size_t kMemory = 1 << 20;
