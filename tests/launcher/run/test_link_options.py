@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import link_options
@@ -52,47 +53,47 @@ def test_ranks_find_what_was_asked(argv: tuple[str, ...], variables: dict[str, s
 
 
 @pytest.mark.parametrize(
-    ("argv", "more", "message"),
+    ("argv", "more", "tokens"),
     [
-        (("--connections", "0"), {}, r"^connections: 0 is not in 1\.\.16$"),
-        (("--connections", "17"), {}, r"^connections: 17 is not in 1\.\.16$"),
+        (("--connections", "0"), {}, ("connections", 0, "1..16")),
+        (("--connections", "17"), {}, ("connections", 17, "1..16")),
         (
             ("--connections", "2", "--transport", "auto"),
             {},
-            "^connections: a link over auto has one connection; leave out --connections, or ",
+            ("connections", "--connections"),
         ),
         (
             ("--connections", "2"),
             {"controller": "http://10.0.0.1:7411"},
-            "^connections: a controller of routes assigns a path to one connection per link; ",
+            ("connections", "controller"),
         ),
         (
             ("--link-threads", "--transport", "auto"),
             {},
-            r"^link-threads: a link over auto has no threads of its own; leave out --link-threads$",
+            ("link-threads", "--link-threads"),
         ),
         (
             ("--link-threads", "--encrypt"),
             {},
-            "^link-threads: the bytes of an encrypted link pass through the reactor thread; leave ",
+            ("link-threads", "encrypted"),
         ),
         (
             ("--zero-copy", "--transport", "fabric"),
             {},
-            "^zero-copy: a link over fabric does not send by TCP; leave out --zero-copy$",
+            ("zero-copy", "TCP", "--zero-copy"),
         ),
         (
             ("--zero-copy", "--encrypt"),
             {},
-            "^zero-copy: what an encrypted link sends is a copy; leave out --zero-copy$",
+            ("zero-copy", "--zero-copy"),
         ),
-        (("--reduce-threads", "65"), {}, r"^reduce-threads: 65 is not in 0\.\.64$"),
-        (("--reduce-threads", "-1"), {}, r"^reduce-threads: -1 is not in 0\.\.64$"),
-        (("--encrypt", "--transport", "fabric"), {}, "^transport: links over fabric are not enc"),
+        (("--reduce-threads", "65"), {}, ("reduce-threads", 65, "0..64")),
+        (("--reduce-threads", "-1"), {}, ("reduce-threads", -1, "0..64")),
+        (("--encrypt", "--transport", "fabric"), {}, ("transport", "fabric")),
     ],
 )
 def test_what_cannot_be_is_one_line(
-    argv: tuple[str, ...], more: dict[str, Any], message: str
+    argv: tuple[str, ...], more: dict[str, Any], tokens: tuple[object, ...]
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(InputError, *tokens):
         link_options.check(parsed(*argv, **more))
