@@ -280,19 +280,19 @@ def test_an_agent_turns_strangers_away_and_serves_who_knows_the_token(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "tokens"),
     [
-        ([], "hosts: missing; name them with --ssh, --agents or --hostfile"),
-        (["--agents", "10.0.0.1"], "token: the environment variable NO_SUCH_TOKEN is not set"),
-        (["--agents", "10.0.0.1:x"], "agents: '10.0.0.1:x' is not an address or address:port"),
-        (["--ssh", "a", "--listen-seconds", "0"], "listen-seconds: 0 is not greater than 0"),
-        (["--hostfile", "none.json"], "none.json: cannot read this hostfile: No such file"),
-        (["--agent", "--bind", "203.0.113.9"], "bind: 203.0.113.9 port 29501: Cannot assign"),
+        ([], ("hosts", "--ssh", "--agents", "--hostfile")),
+        (["--agents", "10.0.0.1"], ("token", "NO_SUCH_TOKEN")),
+        (["--agents", "10.0.0.1:x"], ("agents", "10.0.0.1:x")),
+        (["--ssh", "a", "--listen-seconds", "0"], ("listen-seconds", 0)),
+        (["--hostfile", "none.json"], ("none.json",)),
+        (["--agent", "--bind", "203.0.113.9"], ("bind", "203.0.113.9", "port 29501")),
     ],
 )
 def test_bad_options_are_one_line(
     arguments: list[str],
-    message: str,
+    tokens: tuple[object, ...],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -305,7 +305,7 @@ def test_bad_options_are_one_line(
     assert main(["discover", *arguments, *token]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("topoopt: error: ")
-    assert message in captured.err
+    assert named(captured.err, *tokens)
     assert list(tmp_path.iterdir()) == []
 
 
