@@ -4,7 +4,8 @@ The README is its first page; CHANGELOG, CONTRIBUTING and benchmarks/README are 
 the table of the papers' figures (figures/table.json); every verb has one with its options as
 `--help` prints them, every public package one with its API from the docstrings, and so has every
 other file of the repository that a page points to: no link leads out of the site. Flowcharts are
-drawn (flowchart.py). The table of measured results comes from benchmarks/results.json.
+drawn (flowchart.py), and errors.py lists every error message. The table of measured results
+comes from benchmarks/results.json.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 # A hook has no package, and mkdocs restores the path as soon as it has loaded the hook.
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))
+import errors
 import flowchart
 
 from figures.registry import all_figures
@@ -130,6 +132,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts = {place: _page_text(page) for page, place in ELSEWHERE.items()}
     texts |= {f"cli/{verb}.md": _verb_page(verb) for verb in _verbs()}
     texts |= {f"api/{name}.md": _api_page(about) for name, about in API.items()}
+    texts["reference/errors.md"] = errors.error_page()
     for place, text in texts.items():
         files.append(File.generated(config, place, content=text))
     for plot, place in PLOTS.items():

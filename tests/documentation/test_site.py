@@ -78,6 +78,15 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
         assert not loaded, page
 
 
+def test_the_search_finds_every_message_of_an_error(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    texts = html.unescape(" ".join(one["text"] for one in index["docs"]))
+    for text in ("is not a row and a column of", "scheme: … is not one of", "is not in 0..…"):
+        assert text in texts, text
+    page = (site / "reference" / "errors.html").read_text()
+    assert page.count("<li><code>") > 1000
+
+
 def test_messages_of_the_troubleshooting_page_are_in_the_sources() -> None:
     page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
