@@ -20,10 +20,10 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures.cells.board_jobs import VARIANTS, job_mixes
-from torch_topoopt.allocation.board_job import BoardJob
-from torch_topoopt.allocation.boards import Boards
-from torch_topoopt.allocation.schemes import SCHEMES, Heuristics, mesh_of
 from torch_topoopt.launcher.errors import BAD_INPUT, OK
+from torch_topoopt.shared_networks.allocation.board_job import BoardJob
+from torch_topoopt.shared_networks.allocation.boards import Boards
+from torch_topoopt.shared_networks.allocation.schemes import SCHEMES, Heuristics, mesh_of
 
 MOST_COMPARED = 20_000  # boards
 

@@ -32,15 +32,13 @@ FLOORS: dict[str, frozenset[str]] = {
         {"op_graph", "plan", "processes", "user_functions"}
     ),
     "algorithms on one document, and proven links": frozenset({"links", "profile", "topology"}),
-    "spaces, networks and fabrics": frozenset(
-        {"allocation", "architectures", "fabric", "search", "supervision"}
-    ),
+    "spaces, networks and fabrics": frozenset({"architectures", "fabric", "search", "supervision"}),
     "simulation and discovery": frozenset({"discovery", "parallel", "sim"}),
     "plans, moving circuits and controlled routes": frozenset(
         {"planner", "reconfiguration", "route_control"}
     ),
     "running and comparing": frozenset({"comparison", "runtime"}),
-    "the report": frozenset({"report"}),
+    "the report, and jobs that share a network": frozenset({"report", "shared_networks"}),
     "commands": frozenset({"__init__", "__main__", "launcher", "models", "ray_train", "tools"}),
 }
 # The extensions are below all floors. An OpGraph is read and written by the codec of the Plan; the

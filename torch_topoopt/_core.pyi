@@ -11,10 +11,10 @@ import typing
 import numpy
 import numpy.typing
 
-import torch_topoopt.allocation.boards
 import torch_topoopt.op_graph
 import torch_topoopt.plan
 import torch_topoopt.search.shards
+import torch_topoopt.shared_networks.allocation.boards
 
 class ProgramLink:
     @property
@@ -726,7 +726,7 @@ class BoardMesh:
         order: collections.abc.Sequence[int],
         fit: str,
         per_leaf: int,
-    ) -> list[torch_topoopt.allocation.boards.SubMesh | None]:
+    ) -> list[torch_topoopt.shared_networks.allocation.boards.SubMesh | None]:
         """
         Takes a sub-mesh for each job of `order` that gets one. A job is the number of its kind; a
         kind is the shapes that its jobs take, as (rows, columns), the one to try first at the
@@ -734,7 +734,7 @@ class BoardMesh:
         """
     def find(
         self, rows: int, columns: int, fit: str, per_leaf: int
-    ) -> torch_topoopt.allocation.boards.SubMesh | None:
+    ) -> torch_topoopt.shared_networks.allocation.boards.SubMesh | None:
         """
         A free sub-mesh; None where none was found.
         """
@@ -742,16 +742,18 @@ class BoardMesh:
         self,
         kinds: collections.abc.Sequence[collections.abc.Sequence[tuple[int, int]]],
         jobs: collections.abc.Sequence[int],
-        placed: collections.abc.Sequence[torch_topoopt.allocation.boards.SubMesh | None],
+        placed: collections.abc.Sequence[
+            torch_topoopt.shared_networks.allocation.boards.SubMesh | None
+        ],
         rounds: int,
         seed: int,
-    ) -> list[torch_topoopt.allocation.boards.SubMesh | None]:
+    ) -> list[torch_topoopt.shared_networks.allocation.boards.SubMesh | None]:
         """
         Ruin and recreate; what it returns has no fewer boards.
         """
-    def is_free(self, wanted: torch_topoopt.allocation.boards.SubMesh) -> bool: ...
-    def release(self, found: torch_topoopt.allocation.boards.SubMesh) -> None: ...
-    def take(self, found: torch_topoopt.allocation.boards.SubMesh) -> None: ...
+    def is_free(self, wanted: torch_topoopt.shared_networks.allocation.boards.SubMesh) -> bool: ...
+    def release(self, found: torch_topoopt.shared_networks.allocation.boards.SubMesh) -> None: ...
+    def take(self, found: torch_topoopt.shared_networks.allocation.boards.SubMesh) -> None: ...
     @property
     def free_boards(self) -> int: ...
 

@@ -1,4 +1,4 @@
-// Allocation of boards for Python. torch_topoopt.allocation is the front.
+// Allocation of boards for Python. torch_topoopt.shared_networks.allocation is the front.
 
 #include <pybind11/gil_safe_call_once.h>
 #include <pybind11/pybind11.h>
@@ -23,7 +23,8 @@ namespace topoopt {
 
 template <>
 struct Record<SubMesh> {
-  static constexpr auto python = py::detail::const_name("torch_topoopt.allocation.boards.SubMesh");
+  static constexpr auto python =
+      py::detail::const_name("torch_topoopt.shared_networks.allocation.boards.SubMesh");
   static constexpr auto fields =
       std::tuple(Field{"rows", &SubMesh::rows}, Field{"columns", &SubMesh::columns});
   static py::object make(const SubMesh& own);

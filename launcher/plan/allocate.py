@@ -7,17 +7,17 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.allocation.board_job import DEFAULT_MOST_ASPECT
-from torch_topoopt.allocation.tree_traffic import DEFAULT_BOARDS_PER_LEAF
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, input_errors
 from torch_topoopt.launcher.plan import allocation_text
 from torch_topoopt.plan.units import parse_bytes, parse_seconds
+from torch_topoopt.shared_networks.allocation.board_job import DEFAULT_MOST_ASPECT
+from torch_topoopt.shared_networks.allocation.tree_traffic import DEFAULT_BOARDS_PER_LEAF
 
 if TYPE_CHECKING:
-    from torch_topoopt.allocation.boards import Boards
-    from torch_topoopt.allocation.defragment import DefragmentationPlan, MoveCost
-    from torch_topoopt.allocation.schemes import Heuristics
+    from torch_topoopt.shared_networks.allocation.boards import Boards
+    from torch_topoopt.shared_networks.allocation.defragment import DefragmentationPlan, MoveCost
+    from torch_topoopt.shared_networks.allocation.schemes import Heuristics
 
 _DESCRIPTION = """\
 Gives jobs boards of a HammingMesh: each gets a virtual sub-mesh, boards whose rows all have the
@@ -117,11 +117,11 @@ def _add_defragmentation(options: argparse.ArgumentParser) -> None:
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    from torch_topoopt.allocation.job_file import JobFile
-    from torch_topoopt.allocation.schemes import SCHEMES
+    from torch_topoopt.shared_networks.allocation.job_file import JobFile
+    from torch_topoopt.shared_networks.allocation.schemes import SCHEMES
 
     with input_errors():
-        from torch_topoopt.allocation.allocation import Allocation
+        from torch_topoopt.shared_networks.allocation.allocation import Allocation
 
         boards, heuristics = _boards_of(arguments), _heuristics(arguments)
         cost = _cost(arguments)
@@ -134,7 +134,7 @@ def main(argv: list[str]) -> int:
         seconds = time.perf_counter() - began
         plan: DefragmentationPlan | None = None
         if arguments.defragment:
-            from torch_topoopt.allocation.defragment import defragment
+            from torch_topoopt.shared_networks.allocation.defragment import defragment
 
             plan = defragment(found, heuristics, arguments.seed)
     results: dict[str, Any] = {"scheme": arguments.scheme, "seconds": seconds}
@@ -156,15 +156,15 @@ def main(argv: list[str]) -> int:
 
 
 def _boards_of(arguments: argparse.Namespace) -> Boards:
-    from torch_topoopt.allocation.boards import Boards
+    from torch_topoopt.shared_networks.allocation.boards import Boards
 
     boards = Boards.parse(arguments.boards).with_failed(arguments.failed_boards)
     return boards.with_random_failures(arguments.failed, arguments.seed)
 
 
 def _heuristics(arguments: argparse.Namespace) -> Heuristics:
-    from torch_topoopt.allocation.board_job import ShapeRules
-    from torch_topoopt.allocation.schemes import Heuristics
+    from torch_topoopt.shared_networks.allocation.board_job import ShapeRules
+    from torch_topoopt.shared_networks.allocation.schemes import Heuristics
 
     return Heuristics(
         ShapeRules(arguments.transpose, arguments.aspect),
@@ -175,7 +175,7 @@ def _heuristics(arguments: argparse.Namespace) -> Heuristics:
 
 
 def _cost(arguments: argparse.Namespace) -> MoveCost:
-    from torch_topoopt.allocation.defragment import MoveCost
+    from torch_topoopt.shared_networks.allocation.defragment import MoveCost
 
     across, down = arguments.board
     return MoveCost(

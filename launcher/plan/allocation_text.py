@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.allocation.boards import ranges_text
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan.units import counted, format_bytes, format_seconds
+from torch_topoopt.shared_networks.allocation.boards import ranges_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.allocation.allocation import Allocation
-    from torch_topoopt.allocation.board_job import BoardJob
-    from torch_topoopt.allocation.boards import SubMesh
-    from torch_topoopt.allocation.defragment import DefragmentationPlan, MoveCost
     from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.shared_networks.allocation.allocation import Allocation
+    from torch_topoopt.shared_networks.allocation.board_job import BoardJob
+    from torch_topoopt.shared_networks.allocation.boards import SubMesh
+    from torch_topoopt.shared_networks.allocation.defragment import DefragmentationPlan, MoveCost
 
 _MOST_ROWS = 60  # of a table for people
 
@@ -117,7 +117,7 @@ def draw(path: str, found: Allocation) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from torch_topoopt.allocation.drawing import draw_boards
+    from torch_topoopt.shared_networks.allocation.drawing import draw_boards
 
     figure = Figure(figsize=(8, 8.4), layout="constrained")
     FigureCanvasAgg(figure)

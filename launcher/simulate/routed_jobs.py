@@ -12,8 +12,8 @@ from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.route_control.simulation.jobs_document import RoutedJobs
-    from torch_topoopt.route_control.simulation.run_jobs import ReducedJob
+    from torch_topoopt.shared_networks.routed.jobs_document import RoutedJobs
+    from torch_topoopt.shared_networks.routed.run_jobs import ReducedJob
 
 _SCHEMES = ("ecmp", "annealing", "greedy", "ours")
 # What belongs to another simulation.
@@ -32,8 +32,8 @@ def main(arguments: argparse.Namespace, options: dict[str, object]) -> int:
             raise InputError(f"{shown}: belongs to another simulation than that of --routed-jobs")
     if arguments.level != "flow" or options:
         raise InputError(f"level: {arguments.level!r}: --routed-jobs is simulated at level flow")
-    from torch_topoopt.route_control.simulation.jobs_document import RoutedJobs
-    from torch_topoopt.route_control.simulation.run_jobs import run_jobs
+    from torch_topoopt.shared_networks.routed.jobs_document import RoutedJobs
+    from torch_topoopt.shared_networks.routed.run_jobs import run_jobs
 
     document = documents.load(RoutedJobs, arguments.routed_jobs)
     terminal = console.Terminal(json_output=arguments.json)

@@ -12,8 +12,8 @@ from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.comparison.shared_cluster.outcome import NetworkOutcome, WiringCost
     from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.shared_networks.outcome import NetworkOutcome, WiringCost
 
 # What belongs to a PLAN or to --flows.
 _OTHERS = (
@@ -38,8 +38,8 @@ def main(arguments: argparse.Namespace, options: dict[str, object]) -> int:
             raise InputError(f"{shown}: belongs to another simulation than that of --jobs")
     if arguments.level != "flow" or options:
         raise InputError(f"level: {arguments.level!r}: --jobs is simulated at level flow")
-    from torch_topoopt.comparison.shared_cluster.jobs_file import SharedCluster
-    from torch_topoopt.comparison.shared_cluster.simulate import simulate_jobs
+    from torch_topoopt.shared_networks.jobs_file import SharedCluster
+    from torch_topoopt.shared_networks.simulate import simulate_jobs
 
     document = documents.load(SharedCluster, arguments.jobs)
     terminal = console.Terminal(json_output=arguments.json)

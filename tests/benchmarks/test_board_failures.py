@@ -8,8 +8,8 @@ import pytest
 
 from figures.cells.board_failures import bounds_with_failures, most_with_failures, widest
 from figures.cells.board_jobs import utilisations
-from torch_topoopt.allocation.board_job import BoardJob, ShapeRules
-from torch_topoopt.allocation.boards import Boards
+from torch_topoopt.shared_networks.allocation.board_job import BoardJob, ShapeRules
+from torch_topoopt.shared_networks.allocation.boards import Boards
 
 
 @pytest.mark.parametrize("seed", range(4))

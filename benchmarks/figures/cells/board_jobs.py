@@ -7,18 +7,27 @@ from bisect import bisect
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.allocation.board_job import DEFAULT_MOST_ASPECT, BoardJob, ShapeRules, aspect
-from torch_topoopt.allocation.boards import Boards
-from torch_topoopt.allocation.schemes import SCHEMES, Heuristics
-from torch_topoopt.allocation.tree_traffic import all_reduce_bytes, all_to_all_bytes, total
-from torch_topoopt.allocation.upper_bound import most_boards
+from torch_topoopt.shared_networks.allocation.board_job import (
+    DEFAULT_MOST_ASPECT,
+    BoardJob,
+    ShapeRules,
+    aspect,
+)
+from torch_topoopt.shared_networks.allocation.boards import Boards
+from torch_topoopt.shared_networks.allocation.schemes import SCHEMES, Heuristics
+from torch_topoopt.shared_networks.allocation.tree_traffic import (
+    all_reduce_bytes,
+    all_to_all_bytes,
+    total,
+)
+from torch_topoopt.shared_networks.allocation.upper_bound import most_boards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch_topoopt.allocation.allocation import Allocation
+    from torch_topoopt.shared_networks.allocation.allocation import Allocation
 
-DEPENDS_ON = ("csrc/allocation", "torch_topoopt/allocation")
+DEPENDS_ON = ("csrc/allocation", "torch_topoopt/shared_networks/allocation")
 
 MOST_BOARDS = 512  # of a job
 EXPONENT = 1.5

@@ -13,14 +13,14 @@ from torch_topoopt.route_control.clos_network import leaf_spine
 from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
 from torch_topoopt.route_control.rates import fair_shares
 from torch_topoopt.route_control.schemes import our_paths
-from torch_topoopt.route_control.simulation.ring_jobs import MODELS
+from torch_topoopt.shared_networks.routed.ring_jobs import MODELS
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Network
 
-DEPENDS_ON = ("csrc/routing", "torch_topoopt/route_control")
+DEPENDS_ON = ("csrc/routing", "torch_topoopt/route_control", "torch_topoopt/shared_networks")
 
 _PORTS = 8  # of a server, each of them a host of the Clos network
 

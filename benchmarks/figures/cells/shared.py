@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from figures.cells.workloads import cluster_of, graph_of
-from torch_topoopt.comparison.shared_cluster.job_kinds import JobKinds
-from torch_topoopt.comparison.shared_cluster.jobs_file import (
+from torch_topoopt.shared_networks.job_kinds import JobKinds
+from torch_topoopt.shared_networks.jobs_file import (
     JobMix,
     JobPlanning,
     ModelShare,
     SharedCluster,
     SharedNetwork,
 )
-from torch_topoopt.comparison.shared_cluster.simulate import simulate_jobs
+from torch_topoopt.shared_networks.simulate import simulate_jobs
 
 if TYPE_CHECKING:
-    from torch_topoopt.comparison.shared_cluster.jobs_file import PlacementRule
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.sim.concurrent_jobs import EcmpChoice
+    from torch_topoopt.shared_networks.concurrent_jobs import EcmpChoice
+    from torch_topoopt.shared_networks.jobs_file import PlacementRule
 
 # Section 5.6, with List 1's sizes for it
 MIX = {"dlrm:paper-5.6": 40.0, "bert:paper-5.6": 30.0, "candle:paper-5.6": 20.0, "vgg": 10.0}

@@ -8,9 +8,10 @@ from typing import Any
 
 from figures.cells.shared import MIX
 from figures.cells.workloads import PER_SERVER, cluster_of, graph_of
-from torch_topoopt.comparison.shared_cluster.job_kinds import JobKinds, SwitchedNetwork
-from torch_topoopt.comparison.shared_cluster.job_mix import jobs_of
-from torch_topoopt.comparison.shared_cluster.jobs_file import (
+from torch_topoopt.shared_networks.concurrent_jobs import PlacedJob, run_concurrent
+from torch_topoopt.shared_networks.job_kinds import JobKinds, SwitchedNetwork
+from torch_topoopt.shared_networks.job_mix import jobs_of
+from torch_topoopt.shared_networks.jobs_file import (
     JobMix,
     JobPlanning,
     ModelShare,
@@ -18,7 +19,6 @@ from torch_topoopt.comparison.shared_cluster.jobs_file import (
     SharedNetwork,
 )
 from torch_topoopt.sim import plan_program, run_program
-from torch_topoopt.sim.concurrent_jobs import PlacedJob, run_concurrent
 
 _LEVELS: dict[str, dict[str, Any]] = {
     "flow": {},

@@ -11,8 +11,8 @@ from figures import plots
 from figures.cell import Cell
 from figures.cells.board_jobs import BOUNDS, VARIANTS, allocations
 from figures.figure import Figure, Made, Quantity
-from torch_topoopt.allocation.drawing import draw_boards
-from torch_topoopt.allocation.tree_traffic import DEFAULT_BOARDS_PER_LEAF
+from torch_topoopt.shared_networks.allocation.drawing import draw_boards
+from torch_topoopt.shared_networks.allocation.tree_traffic import DEFAULT_BOARDS_PER_LEAF
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

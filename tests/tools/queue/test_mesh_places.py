@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mesh_cluster import make_mesh_cluster
 
-from torch_topoopt.allocation.boards import SubMesh
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import HammingMeshEntry
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.shared_networks.allocation.boards import SubMesh
 from torch_topoopt.tools.queue.mesh_places import MeshPlaces
 from torch_topoopt.tools.queue.partition import check_fits, job_cluster, lay_out, sides_of
 from torch_topoopt.tools.queue.scheduler import Holding, Waiting, assign

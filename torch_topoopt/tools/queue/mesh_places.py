@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.allocation.allocation import Allocation
-from torch_topoopt.allocation.board_job import DEFAULT_MOST_ASPECT, BoardJob, ShapeRules
-from torch_topoopt.allocation.boards import Boards, SubMesh
-from torch_topoopt.allocation.defragment import DefragmentationPlan, MoveCost, defragment
-from torch_topoopt.allocation.schemes import Heuristics, greedy
+from torch_topoopt.shared_networks.allocation.allocation import Allocation
+from torch_topoopt.shared_networks.allocation.board_job import (
+    DEFAULT_MOST_ASPECT,
+    BoardJob,
+    ShapeRules,
+)
+from torch_topoopt.shared_networks.allocation.boards import Boards, SubMesh
+from torch_topoopt.shared_networks.allocation.defragment import (
+    DefragmentationPlan,
+    MoveCost,
+    defragment,
+)
+from torch_topoopt.shared_networks.allocation.schemes import Heuristics, greedy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.allocation.board_job import DEFAULT_MOST_ASPECT
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.switches.selector import SIDES
 from torch_topoopt.links.errors import FabricError
+from torch_topoopt.shared_networks.allocation.board_job import DEFAULT_MOST_ASPECT
 from torch_topoopt.tools.queue.jobs import Connection, JobLayout
 from torch_topoopt.tools.queue.mesh_places import MeshPlaces
 from torch_topoopt.tools.queue.scheduler import ServerSides, Waiting, fits

@@ -12,8 +12,8 @@ from torch_topoopt.tools.queue.commands import state as cluster_state
 if TYPE_CHECKING:
     import argparse
 
-    from torch_topoopt.allocation.boards import SubMesh
     from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.shared_networks.allocation.boards import SubMesh
     from torch_topoopt.tools.queue.jobs import QueuedJob
     from torch_topoopt.tools.queue.mesh_places import MeshPlaces
     from torch_topoopt.tools.queue.store import Store

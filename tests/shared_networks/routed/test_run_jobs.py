@@ -1,0 +1,150 @@
+"""Jobs on a fabric: times, bytes, and when the scheme is asked."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
+from torch_topoopt.route_control.schemes import SCHEMES, our_paths
+from torch_topoopt.shared_networks.routed.host_fabric import HostFabric
+from torch_topoopt.shared_networks.routed.ring_jobs import (
+    MODELS,
+    RingJob,
+    SplitModel,
+    draw_jobs,
+)
+from torch_topoopt.shared_networks.routed.run_jobs import SpineFailure, run_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SMALL = HostFabric(8, 4, 4, 100.0)
+TINY = SplitModel("tiny", 12.5e9, 2, 2, 4)  # 12.5 GB a part: a second of a link
+
+
+def tiny_jobs(count: int, copies: int, seed: int, **other: Any) -> list[RingJob]:
+    return draw_jobs(
+        *(SMALL, [TINY] * count, copies, {"tiny": 1.5}),
+        **{"placed_by": "hosts", "arrivals_within_s": 2.0, "seed": seed, **other},
+    )
+
+
+def crossing(fabric: HostFabric, jobs: Sequence[RingJob]) -> list[SwitchedFlow]:
+    """The flows of all rings that leave their ToR."""
+    ends = [
+        (fabric.tor_of(source), fabric.tor_of(target))
+        for job in jobs
+        for ring in job.rings
+        for source, target in itertools.pairwise((*ring, ring[0]))
+    ]
+    return [SwitchedFlow(*pair) for pair in ends if pair[0] != pair[1]]
+
+
+@pytest.mark.parametrize(("copies", "seconds"), [(2, 1.1733), (4, 1.7600)])
+@pytest.mark.parametrize("scheme", ["colouring", "ours", "exact"])
+def test_one_job_takes_what_the_authors_code_gives(
+    scheme: str, copies: int, seconds: float
+) -> None:
+    jobs = draw_jobs(HostFabric(), [MODELS["bloom"]], copies, {"bloom": 1.0}, seed=2)
+    for in_rounds in (True, False):
+        found = run_jobs(HostFabric(), jobs, scheme, iterations=2, in_rounds=in_rounds)
+        for iteration in found.jobs[0].iterations:
+            assert iteration.all_reduce_s == pytest.approx(seconds, abs=5e-5)
+            assert iteration.flow_gbps == pytest.approx(100)
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+@pytest.mark.parametrize("seed", range(4))
+def test_alone_a_job_is_slowed_by_the_busiest_link_at_most(scheme: str, seed: int) -> None:
+    jobs = tiny_jobs(1, 4, seed)
+    found = run_jobs(SMALL, jobs, scheme, iterations=1, seed=seed).jobs[0].iterations[0]
+    problem = RoutingProblem(SMALL.whole, crossing(SMALL, jobs))
+    busiest = 1.0
+    if problem.flows:
+        seed_of = 1000 * seed if scheme == "ecmp" else seed
+        busiest = max(1.0, problem.max_link_load(SCHEMES[scheme](problem, seed_of)))
+    alone_s = jobs[0].rounds * jobs[0].round_bytes / SMALL.bytes_per_s
+    assert alone_s * (1 - 1e-6) <= found.all_reduce_s <= busiest * alone_s * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("scheme", ["ecmp", "greedy", "ours"])
+@pytest.mark.parametrize("in_rounds", [True, False])
+def test_every_iteration_sends_the_same_bytes_and_no_link_is_overfull(
+    scheme: str, in_rounds: bool
+) -> None:
+    jobs = tiny_jobs(3, 2, 5)
+    found = run_jobs(SMALL, jobs, scheme, iterations=4, in_rounds=in_rounds)
+    for job, outcome in zip(jobs, found.jobs, strict=True):
+        hosts = sum(map(len, job.rings))
+        for iteration in outcome.iterations:
+            sent_bytes = hosts * job.rounds * job.round_bytes
+            assert iteration.sent_bytes == pytest.approx(sent_bytes)
+            assert iteration.flows == hosts * (job.rounds if in_rounds else 1)
+            assert iteration.flow_gbps <= SMALL.link_gbps * (1 + 1e-6)
+            assert iteration.completion_s <= iteration.all_reduce_s * (1 + 1e-6)
+        for before, after in itertools.pairwise(outcome.iterations):
+            ended = before.began_s + before.all_reduce_s
+            assert after.began_s == pytest.approx(ended + job.compute_s)
+        assert outcome.iterations[0].began_s == pytest.approx(job.arrival_s + job.compute_s)
+
+
+@pytest.mark.parametrize("scheme", ["ecmp", "annealing", "ours"])
+def test_the_same_arguments_give_the_same_times(scheme: str) -> None:
+    jobs = tiny_jobs(4, 2, 1)
+    once, again = (run_jobs(SMALL, jobs, scheme, iterations=3, seed=9) for _ in range(2))
+    assert once.jobs == again.jobs
+    assert once.scheme_flows == again.scheme_flows
+    assert len(once.scheme_s) == len(once.scheme_flows)
+
+
+def test_the_scheme_sees_all_flows_at_hand_and_the_spines_that_live() -> None:
+    jobs = [
+        RingJob(TINY, ((0, 1, 2, 3), (4, 5, 6, 7)), 0.0, 1.0),
+        RingJob(TINY, ((8, 9, 10, 11), (12, 13, 14, 15)), 0.5, 1.0),
+    ]
+    asked: list[tuple[int, int | None]] = []
+
+    def recording(problem: RoutingProblem, seed: int) -> list[int]:
+        asked.append((len(problem.flows), problem.network.common_spines))
+        return our_paths(problem, seed)
+
+    failure = SpineFailure(1.75, 2)
+    found = run_jobs(SMALL, jobs, recording, iterations=1, failures=[failure])
+    # At 1 s the first job's 8 flows, at 1.5 s all 16; then a spine of four dies: ToRs have 4 flows
+    # for 3 spines, so that some are half as fast for what is left of the second round, 0.25 s.
+    assert asked == [(8, 4), (16, 4), (16, 3), (8, 3)]
+    first, second = (outcome.iterations[0] for outcome in found.jobs)
+    assert first.all_reduce_s == pytest.approx(0.75 + 2 * 0.25)
+    assert 1.0 < second.all_reduce_s < 2.0
+
+
+def test_ecmp_keeps_its_paths_until_a_spine_dies() -> None:
+    jobs = tiny_jobs(2, 2, 3)
+    assert len(run_jobs(SMALL, jobs, "ecmp", iterations=5).scheme_s) == 2, "once for each job"
+    failure = SpineFailure(3.0, 1)
+    found = run_jobs(SMALL, jobs, "ecmp", iterations=5, failures=[failure])
+    assert len(found.scheme_s) == 4
+
+
+@pytest.mark.parametrize(
+    ("scheme", "other", "message"),
+    [
+        ("fastest", {}, "scheme: 'fastest' is not one of greedy, "),
+        ("ours", {"iterations": 0}, "iterations: 0 is not at least 1"),
+        ("ours", {"failures": [SpineFailure(0.0, 9)]}, "spine: 9 is not one of 4"),
+    ],
+)
+def test_what_cannot_run_is_named(scheme: str, other: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_jobs(SMALL, tiny_jobs(1, 2, 0), scheme, **other)
+
+
+def test_hosts_have_one_job() -> None:
+    job = RingJob(TINY, ((0, 1, 2, 3), (4, 5, 6, 7)), 0.0, 1.0)
+    with pytest.raises(ValueError, match=r"jobs\[1\]: host 0 is taken already"):
+        run_jobs(SMALL, [job, job], "ours")
+    with pytest.raises(ValueError, match=r"jobs\[0\]: host 7 is not one of 4"):
+        run_jobs(HostFabric(2, 2, 2), [RingJob(TINY, ((0, 1), (7, 2)), 0.0, 1.0)], "ours")

@@ -1,0 +1,213 @@
+"""The greedy allocation of section IV-A, and a search that is never worse.
+
+Where the text leaves a choice: S starts at the first row that has enough columns, and only there
+("the first row"); further rows are tried from top to bottom, each once; of the columns that all
+rows of S have, the job gets the first. See `Fit` in csrc/allocation/board_mesh.h.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from torch_topoopt import _core
+from torch_topoopt.shared_networks.allocation.allocation import Allocation
+from torch_topoopt.shared_networks.allocation.board_job import BoardJob, ShapeRules
+from torch_topoopt.shared_networks.allocation.boards import SubMesh
+from torch_topoopt.shared_networks.allocation.tree_traffic import (
+    DEFAULT_BOARDS_PER_LEAF,
+    all_to_all_bytes,
+    total,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch_topoopt.shared_networks.allocation.board_job import Shape
+    from torch_topoopt.shared_networks.allocation.boards import Boards
+
+Fit = Literal["first", "all-starts", "local", "tight"]
+
+_ROUNDS = 300  # of ruin and recreate
+_Places = list[SubMesh | None]  # of each job
+
+
+@dataclass(frozen=True)
+class Heuristics:
+    """Those of section IV-A. `all_starts` is ours: S may begin at any row."""
+
+    shapes: ShapeRules = field(default_factory=ShapeRules)
+    sort: bool = False
+    locality: bool = False
+    all_starts: bool = False
+    boards_per_leaf: int = DEFAULT_BOARDS_PER_LEAF
+
+    def __post_init__(self) -> None:
+        if self.boards_per_leaf < 1:
+            raise ValueError(f"boards per leaf: {self.boards_per_leaf} is not at least 1")
+
+
+PLAIN = Heuristics()
+"""None of them."""
+
+
+def mesh_of(boards: Boards, running: Mapping[BoardJob, SubMesh]) -> _core.BoardMesh:
+    """The boards that are free beside those of `running` jobs."""
+    mesh = _core.BoardMesh(boards.rows, boards.columns, sorted(boards.failed))
+    healthy = [own for own in running.values() if not boards.failed or mesh.is_free(own)]
+    if len(healthy) < len(running):  # jobs on failed boards: their other boards are taken, too
+        every = {b for own in running.values() for b in own.boards()}
+        return _core.BoardMesh(boards.rows, boards.columns, sorted(boards.failed | every))
+    for own in healthy:
+        mesh.take(own)
+    return mesh
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Hundreds of thousands of sub-meshes are made, none of which is garbage, and the collector
+    would go through all jobs again and again for them: a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_no_collection()
+def greedy(
+    boards: Boards,
+    jobs: Sequence[BoardJob],
+    heuristics: Heuristics = PLAIN,
+    running: Mapping[BoardJob, SubMesh] | None = None,
+    seed: int = 0,
+) -> Allocation:
+    """Jobs one after the other, each in the first sub-mesh that is found for it; `seed` unused.
+
+    Raises ValueError for jobs of one name.
+    """
+    problem = _Problem(boards, jobs, heuristics, running or {})
+    return problem.allocation(problem.greedy()[1])
+
+
+@_no_collection()
+def ours(
+    boards: Boards,
+    jobs: Sequence[BoardJob],
+    heuristics: Heuristics = PLAIN,
+    running: Mapping[BoardJob, SubMesh] | None = None,
+    seed: int = 0,
+) -> Allocation:
+    """The best of the greedy allocation and others that know all jobs, then ruin and recreate.
+
+    Never fewer boards than `greedy` with the same heuristics. Where all jobs have boards, the
+    allocation whose all-to-alls cross the upper tree levels least. Raises ValueError as it does.
+    """
+    problem = _Problem(boards, jobs, heuristics, running or {})
+    best_mesh, best = problem.greedy()
+    largest, longest = _largest_first(jobs), _longest_first(jobs)
+    tries: tuple[tuple[list[int], Fit], ...] = (
+        *((largest, "local"), (largest, "tight"), (largest, "all-starts")),
+        *((longest, "tight"), (longest, "all-starts")),
+    )
+    least_free = problem.least_free
+    for order, fit in tries:
+        if best_mesh.free_boards == least_free and not heuristics.locality:
+            break
+        mesh, found = problem.placed(order, fit)
+        if problem.merit(mesh, found) > problem.merit(best_mesh, best):
+            best, best_mesh = found, mesh
+    if best_mesh.free_boards > least_free:
+        best = problem.improved(best, best_mesh, seed)
+    return problem.allocation(best)
+
+
+SCHEMES: dict[str, Callable[..., Allocation]] = {"greedy": greedy, "ours": ours}
+
+
+class _Problem:
+    """Jobs to place beside those that run."""
+
+    def __init__(
+        self,
+        boards: Boards,
+        jobs: Sequence[BoardJob],
+        heuristics: Heuristics,
+        running: Mapping[BoardJob, SubMesh],
+    ) -> None:
+        names = {job.name for job in jobs} | {job.name for job in running}
+        if len(names) < len(jobs) + len(running):
+            counts = Counter(job.name for job in (*running, *jobs))
+            raise ValueError(f"job {counts.most_common(1)[0][0]}: stands twice")
+        self._boards, self._jobs, self._running = boards, jobs, running
+        self._heuristics = heuristics
+        # Few of many jobs ask for boards of a shape of their own.
+        known: dict[Shape, int] = {}
+        self._kind_of = [known.setdefault((job.rows, job.columns), len(known)) for job in jobs]
+        self._kinds = [
+            heuristics.shapes.shapes(BoardJob("", *own), boards.rows, boards.columns)
+            for own in known
+        ]
+
+    @property
+    def least_free(self) -> int:
+        """Boards that are free when all jobs have theirs, or none is free."""
+        free = mesh_of(self._boards, self._running).free_boards
+        return max(0, free - sum(job.rows * job.columns for job in self._jobs))
+
+    def greedy(self) -> tuple[_core.BoardMesh, _Places]:
+        """As `placed`, in the order and with the fit that the heuristics say."""
+        heuristics = self._heuristics
+        fit: Fit = "first"
+        if heuristics.locality:
+            fit = "local"
+        elif heuristics.all_starts:
+            fit = "all-starts"
+        jobs = self._jobs
+        return self.placed(_largest_first(jobs) if heuristics.sort else [*range(len(jobs))], fit)
+
+    def placed(self, order: list[int], fit: Fit) -> tuple[_core.BoardMesh, _Places]:
+        """The boards that are free then, and what each job gets."""
+        mesh = mesh_of(self._boards, self._running)
+        per_leaf = self._heuristics.boards_per_leaf
+        return mesh, mesh.allocate(self._kinds, self._kind_of, order, fit, per_leaf)
+
+    def improved(self, places: _Places, mesh: _core.BoardMesh, seed: int) -> _Places:
+        """After ruin and recreate, for which `mesh` is changed."""
+        return mesh.improve(self._kinds, self._kind_of, places, _ROUNDS, seed)
+
+    def merit(self, mesh: _core.BoardMesh, places: _Places) -> tuple[int, float]:
+        """What there is more of is better: boards with a job, then, with locality, bytes of
+        all-to-alls that stay in the lowest level of the trees."""
+        if not self._heuristics.locality:
+            return -mesh.free_boards, 0.0
+        per_leaf = self._heuristics.boards_per_leaf
+        every = (*self._running.values(), *filter(None, places))
+        return -mesh.free_boards, -total(all_to_all_bytes(own, per_leaf) for own in every).upper
+
+    def allocation(self, places: _Places) -> Allocation:
+        """What the jobs have that run, and those that have got boards."""
+        placed = dict(self._running)
+        waiting = []
+        for job, own in zip(self._jobs, places, strict=True):
+            if own is None:
+                waiting.append(job)
+            else:
+                placed[job] = own
+        return Allocation(self._boards, placed, tuple(waiting))
+
+
+def _largest_first(jobs: Sequence[BoardJob]) -> list[int]:
+    sizes = [job.rows * job.columns for job in jobs]
+    return sorted(range(len(jobs)), key=sizes.__getitem__, reverse=True)
+
+
+def _longest_first(jobs: Sequence[BoardJob]) -> list[int]:
+    return sorted(
+        range(len(jobs)), key=lambda i: (-max(jobs[i].rows, jobs[i].columns), -jobs[i].size)
+    )
