@@ -22,7 +22,7 @@
 #include "bind/plan_types.h"
 #include "collectives/measuring.h"
 #include "collectives/memory/team_segment.h"
-#include "transport/links/fabric_port.h"
+#include "transport/libfabric/port.h"
 
 namespace py = pybind11;
 

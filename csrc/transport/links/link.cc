@@ -4,13 +4,6 @@
 #include <system_error>
 #include <utility>
 
-#include "transport/links/fabric_link.h"
-#include "transport/links/memory_link.h"
-#include "transport/links/shm_link.h"
-#include "transport/links/socket_link.h"
-#include "transport/links/threaded_link.h"
-#include "transport/links/tls_link.h"
-
 namespace topoopt {
 namespace {
 
@@ -65,32 +58,6 @@ std::string textOf(const plan::Link& link) {
     return "rank " + std::to_string(link.source) + " -> rank " + std::to_string(link.target);
   }
   return end(link.source, link.source_port) + " -> " + end(link.target, link.target_port);
-}
-
-std::unique_ptr<Link> Link::open(const LinkSpec& spec, const Context& context) {
-  const bool fabric = spec.kind == LinkKind::kFabric;
-  if (spec.cable != kNoCable && spec.kind != LinkKind::kSocket && !fabric) {
-    throw std::invalid_argument("cable: only a link over a socket or libfabric has one");
-  }
-  if (spec.provider.empty() == fabric) {
-    throw std::invalid_argument("provider: a link over libfabric has one, and no other kind");
-  }
-  if (!spec.tls_key.empty() && spec.kind != LinkKind::kSocket) {
-    throw std::invalid_argument("tls_key: only a link over a socket has one");
-  }
-  switch (spec.kind) {
-    case LinkKind::kSocket:
-      if (!spec.tls_key.empty()) return std::make_unique<TlsLink>(spec, context);
-      if (spec.threads) return std::make_unique<ThreadedLink>(spec, context);
-      return std::make_unique<SocketLink>(spec, context);
-    case LinkKind::kSharedMemory:
-      return std::make_unique<ShmLink>(spec, context);
-    case LinkKind::kMemory:
-      return std::make_unique<MemoryLink>(spec, context);
-    case LinkKind::kFabric:
-      return std::make_unique<FabricLink>(spec, context);
-  }
-  throw std::invalid_argument("kind of link: " + std::to_string(static_cast<int>(spec.kind)));
 }
 
 Link::Link(const LinkSpec& spec, const Context& context)

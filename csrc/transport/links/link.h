@@ -114,9 +114,6 @@ class Link : public Reactor::Handler {
     Observer& observer;
   };
 
-  // Takes over what `spec` names. Throws std::invalid_argument or std::system_error.
-  static std::unique_ptr<Link> open(const LinkSpec& spec, const Context& context);
-
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 

@@ -13,10 +13,11 @@
 
 #include "support/network.h"
 #include "support/traffic.h"
-#include "transport/links/fabric_port.h"
+#include "transport/endpoint/open_link.h"
+#include "transport/libfabric/port.h"
 #include "transport/links/link.h"
-#include "transport/links/memory_link.h"
-#include "transport/links/tls_session.h"
+#include "transport/shm/memory_link.h"
+#include "transport/tls/session.h"
 
 namespace topoopt {
 
@@ -29,7 +30,7 @@ struct Frame {
 // One end of a link, with what has arrived there.
 class End final : public Link::Observer {
  public:
-  End(int rank, const LinkSpec& spec) : link_(Link::open(spec, {rank, reactor_, buffers_, *this})) {
+  End(int rank, const LinkSpec& spec) : link_(openLink(spec, {rank, reactor_, buffers_, *this})) {
     on([](Link& link) { link.start(); });
   }
   ~End() override {

@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "common/errors.h"
-#include "transport/links/tls_session.h"
+#include "transport/tls/session.h"
 
 namespace topoopt {
 namespace {

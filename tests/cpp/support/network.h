@@ -19,7 +19,7 @@
 #include "support/test_limits.h"
 #include "transport/descriptor.h"
 #include "transport/endpoint/endpoint.h"
-#include "transport/links/memory_link.h"
+#include "transport/shm/memory_link.h"
 
 namespace topoopt {
 

@@ -4,12 +4,12 @@
 
 #pragma once
 
-#include "transport/links/byte_thread.h"
-#include "transport/links/socket_link.h"
+#include "transport/tcp/byte_thread.h"
+#include "transport/tcp/link.h"
 
 namespace topoopt {
 
-class ThreadedLink final : public SocketLink {
+class ThreadedLink final : public TcpLink {
  public:
   // Fewer are moved in less time than handing them over takes.
   static constexpr size_t kLeastBytes = 96 << 10;

@@ -23,6 +23,7 @@
 #include "transport/frames/frame_queue.h"
 #include "transport/io.h"
 #include "transport/reactor.h"
+#include "transport/tcp/wake_bytes.h"
 
 namespace topoopt {
 
@@ -95,7 +96,7 @@ class ByteThread final : private Reactor::Handler {
   // The thread's while a batch is under way, the reactor's else.
   Batch batch_;
   int first_ = 0;  // of the parts, with bytes left
-  int wake_bytes_ = 0;
+  WakeBytes wake_bytes_;
   Moved result_;
 
   std::thread thread_;

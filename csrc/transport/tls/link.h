@@ -4,12 +4,12 @@
 
 #include <optional>
 
-#include "transport/links/socket_link.h"
-#include "transport/links/tls_session.h"
+#include "transport/tcp/link.h"
+#include "transport/tls/session.h"
 
 namespace topoopt {
 
-class TlsLink final : public SocketLink {
+class TlsLink final : public TcpLink {
  public:
   // Throws std::invalid_argument in a build without TLS.
   TlsLink(const LinkSpec& spec, const Context& context);

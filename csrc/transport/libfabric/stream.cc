@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/links/fabric_link.h"
+#include "transport/libfabric/link.h"
 
 namespace topoopt {
 namespace {

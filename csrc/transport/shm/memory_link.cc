@@ -1,4 +1,4 @@
-#include "transport/links/memory_link.h"
+#include "transport/shm/memory_link.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

@@ -1,4 +1,4 @@
-#include "transport/links/byte_ring.h"
+#include "transport/shm/byte_ring.h"
 
 #include <algorithm>
 #include <cstring>

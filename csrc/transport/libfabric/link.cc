@@ -1,4 +1,4 @@
-#include "transport/links/fabric_link.h"
+#include "transport/libfabric/link.h"
 
 #include <fcntl.h>
 #include <linux/tcp.h>

@@ -1,4 +1,4 @@
-#include "transport/links/tls_session.h"
+#include "transport/tls/session.h"
 
 #include <sys/socket.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 
 #ifdef TOPOOPT_TLS
-#include "transport/links/openssl.h"
+#include "transport/tls/openssl.h"
 #endif
 
 namespace topoopt {

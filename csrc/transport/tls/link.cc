@@ -1,4 +1,4 @@
-#include "transport/links/tls_link.h"
+#include "transport/tls/link.h"
 
 #include <sys/epoll.h>
 
@@ -9,21 +9,21 @@
 namespace topoopt {
 
 TlsLink::TlsLink(const LinkSpec& spec, const Context& context)
-    : SocketLink(spec, context),
+    : TcpLink(spec, context),
       client_(context.rank < spec.peerRank()),
       remembers_(spec.cable != kNoCable) {
   session_.emplace(descriptor(), spec.tls_key, client_, remembers_);
 }
 
 void TlsLink::reopenBytes(const LinkSpec& spec) {
-  SocketLink::reopenBytes(spec);
+  TcpLink::reopenBytes(spec);
   ending_ = false;
   session_.emplace(descriptor(), spec.tls_key, client_, remembers_);
 }
 
 // What fails here is found again when there is something to read or write.
 void TlsLink::start() {
-  SocketLink::start();
+  TcpLink::start();
   session_->establish();
 }
 
@@ -32,10 +32,10 @@ void TlsLink::onReady(uint32_t events) {
   if ((events & (EPOLLIN | kEnd)) != 0) session_->becameReadable((events & kEnd) != 0);
   if ((events & EPOLLOUT) != 0) {
     const Io io = session_->flush();
-    if (io == Io::kMore && std::exchange(ending_, false)) SocketLink::endWriting();
+    if (io == Io::kMore && std::exchange(ending_, false)) TcpLink::endWriting();
     if (io == Io::kBlocked || !session_->established()) events &= ~EPOLLOUT;
   }
-  SocketLink::onReady(events);
+  TcpLink::onReady(events);
 }
 
 // With what the base class reports of a loss.
@@ -71,28 +71,26 @@ Io TlsLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
 
 // A record that has arrived in part may hold so much of it.
 void TlsLink::expect(size_t bytes) {
-  SocketLink::expect(bytes - std::min(bytes, TlsSession::kRecordBytes));
+  TcpLink::expect(bytes - std::min(bytes, TlsSession::kRecordBytes));
 }
 
 void TlsLink::endWriting() {
   session_->endWriting();
   ending_ = session_->pending();
-  if (!ending_) SocketLink::endWriting();
+  if (!ending_) TcpLink::endWriting();
 }
 
 void TlsLink::closeBytes() {
-  SocketLink::closeBytes();
+  TcpLink::closeBytes();
   session_.reset();
 }
 
-bool TlsLink::delivered() const {
-  return dead() || (!session_->pending() && SocketLink::delivered());
-}
+bool TlsLink::delivered() const { return dead() || (!session_->pending() && TcpLink::delivered()); }
 
 size_t TlsLink::unacknowledgedBytes() { return session_->unacknowledged(queuedBytes()); }
 
 void TlsLink::endReading() {
-  SocketLink::endReading();
+  TcpLink::endReading();
   session_->becameReadable(true);
 }
 

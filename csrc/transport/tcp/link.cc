@@ -1,4 +1,4 @@
-#include "transport/links/socket_link.h"
+#include "transport/tcp/link.h"
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -16,11 +16,6 @@
 namespace topoopt {
 namespace {
 
-// Most bytes to wait for: the kernel must hold them, and the sender keep sending.
-constexpr size_t kMostWakeBytes = 64 << 10;
-constexpr size_t kMostFastWakeBytes = 256 << 10;
-// Below this, setting a limit costs more than the wake-ups that it saves.
-constexpr size_t kLeastWakeBytes = 8 << 10;
 constexpr uint32_t kReading = EPOLLIN;
 constexpr uint32_t kWriting = EPOLLOUT | EPOLLRDHUP | EPOLLET;
 // Unanswered ones that mean that the other end is gone.
@@ -40,13 +35,11 @@ void leaveNothingOf(int socket) {
 
 }  // namespace
 
-SocketLink::SocketLink(const LinkSpec& spec, const Context& context) : Link(spec, context) {
-  take(spec);
-}
+TcpLink::TcpLink(const LinkSpec& spec, const Context& context) : Link(spec, context) { take(spec); }
 
-void SocketLink::take(const LinkSpec& spec) {
+void TcpLink::take(const LinkSpec& spec) {
   socket_.reset(spec.fd);
-  wake_bytes_ = 1;
+  wake_bytes_.reset(1);
   end_seen_ = false;
   looked_ = Reactor::Clock::now();
   most_per_write_ = kBatchBytes;
@@ -70,31 +63,23 @@ void SocketLink::take(const LinkSpec& spec) {
 }
 
 // Edge-triggered: registered once, and then notified of changes only.
-void SocketLink::start() {
+void TcpLink::start() {
   watches_reading_ = true;
   reactor().watch(socket_.get(), kReading | kWriting, this);
 }
 
 // What is there already counts as a change.
-void SocketLink::watchReading(bool watch) {
+void TcpLink::watchReading(bool watch) {
   if (std::exchange(watches_reading_, watch) == watch) return;
   reactor().rewatch(socket_.get(), watch ? kReading | kWriting : kWriting);
 }
 
-// A slow link delivers a packet or two at a time. Without this, each of them would wake the
-// reactor, which costs more than to receive it.
-void SocketLink::expect(size_t bytes) {
-  const size_t most = fast() ? kMostFastWakeBytes : kMostWakeBytes;
-  const int wanted = bytes < kLeastWakeBytes ? 1 : static_cast<int>(std::min(bytes, most));
-  if (wanted == wake_bytes_) return;
-  // If that many are there already, the kernel reports it at once.
-  if (setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) {
-    wake_bytes_ = wanted;
-  }
+void TcpLink::expect(size_t bytes) {
+  wake_bytes_.expect(socket_.get(), bytes, fast() ? WakeBytes::kMostFast : WakeBytes::kMost);
 }
 
 // The other end shall see it, even if another process has a copy of the descriptor.
-void SocketLink::closeBytes() {
+void TcpLink::closeBytes() {
   reactor().unwatch(socket_.get());
   if (zero_copy_.lends() && (leaves_nothing_ || !zero_copy_.awaitAll(socket_.get()))) {
     disconnect();
@@ -105,7 +90,7 @@ void SocketLink::closeBytes() {
 }
 
 // Lent memory comes back only when the kernel forgets the connection.
-bool SocketLink::holdBytes() {
+bool TcpLink::holdBytes() {
   if (zero_copy_.lends()) return false;
   reactor().unwatch(socket_.get());
   endReading();
@@ -113,15 +98,15 @@ bool SocketLink::holdBytes() {
   return true;
 }
 
-void SocketLink::reopenBytes(const LinkSpec& spec) { take(spec); }
+void TcpLink::reopenBytes(const LinkSpec& spec) { take(spec); }
 
-size_t SocketLink::queuedBytes() const {
+size_t TcpLink::queuedBytes() const {
   int bytes = 0;
   return ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 ? static_cast<size_t>(bytes) : SIZE_MAX;
 }
 
 // A filter that passes nothing keeps TCP from acknowledging what nobody would read any more.
-void SocketLink::endReading() {
+void TcpLink::endReading() {
   sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
   const sock_fprog program{1, &nothing};
   if (setsockopt(socket_.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0) {
@@ -129,7 +114,7 @@ void SocketLink::endReading() {
   }
 }
 
-Acknowledged SocketLink::acknowledged() {
+Acknowledged TcpLink::acknowledged() {
   const auto now = Reactor::Clock::now();
   const auto since = now - std::exchange(looked_, now);
   tcp_info info{};
@@ -147,19 +132,19 @@ Acknowledged SocketLink::acknowledged() {
   return stands ? Acknowledged::kStands : Acknowledged::kAdvances;
 }
 
-void SocketLink::limitRate(std::optional<uint64_t> bytes_per_s) {
+void TcpLink::limitRate(std::optional<uint64_t> bytes_per_s) {
   const uint64_t rate = bytes_per_s.value_or(UINT64_MAX);
   if (!dead()) setsockopt(socket_.get(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
 }
 
-std::optional<SendProgressCounters> SocketLink::sendProgress() {
+std::optional<SendProgressCounters> TcpLink::sendProgress() {
   auto progress = sendProgressOf(socket_.get());
   // The system has sent what it was given; it is given little at a time, and more waits here.
   if (progress && wantsToWrite()) progress->idle_lately = false;
   return progress;
 }
 
-void SocketLink::settleWriting() {
+void TcpLink::settleWriting() {
   if (!zero_copy_.lends() || disconnected_) return;
   if (!zero_copy_.awaitAll(socket_.get())) disconnect();
   gaveBack();
@@ -167,32 +152,32 @@ void SocketLink::settleWriting() {
 
 // The kernel forgets what it has still to send, and gives its memory back, but for packets that an
 // interface is sending at this moment. The link is lost.
-void SocketLink::disconnect() {
+void TcpLink::disconnect() {
   const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
   connect(socket_.get(), &nobody, sizeof nobody);
   zero_copy_.awaitAll(socket_.get());
   disconnected_ = true;
 }
 
-void SocketLink::addTo(LinkCounters& counters) const {
+void TcpLink::addTo(LinkCounters& counters) const {
   counters.zero_copy_bytes = zero_copy_.uncopiedBytes();
   counters.copied_bytes = zero_copy_.copiedBytes();
 }
 
-void SocketLink::endWriting() { shutdown(socket_.get(), SHUT_WR); }
+void TcpLink::endWriting() { shutdown(socket_.get(), SHUT_WR); }
 
-bool SocketLink::delivered() const {
+bool TcpLink::delivered() const {
   int unsent_bytes = 0;
   return dead() ||
          (idle() && (ioctl(socket_.get(), SIOCOUTQ, &unsent_bytes) != 0 || unsent_bytes == 0));
 }
 
-void SocketLink::acknowledgeAtOnce() {
+void TcpLink::acknowledgeAtOnce() {
   const int on = 1;
   if (!dead()) setsockopt(socket_.get(), IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
 }
 
-void SocketLink::onReady(uint32_t events) {
+void TcpLink::onReady(uint32_t events) {
   // What the kernel says of sends without copy comes as an error. A real one ends the connection,
   // which is reported besides.
   if ((events & EPOLLERR) && zero_copy_.noticesCome()) {
@@ -204,7 +189,7 @@ void SocketLink::onReady(uint32_t events) {
   if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) becameReadable();
 }
 
-Io SocketLink::readBytes(const iovec* parts, int part_count, size_t& count) {
+Io TcpLink::readBytes(const iovec* parts, int part_count, size_t& count) {
   if (disconnected_) {
     error_ = "the neighbour did not take a payload that was given up";
     loss_ = Loss::kBroken;
@@ -228,7 +213,7 @@ Io SocketLink::readBytes(const iovec* parts, int part_count, size_t& count) {
 }
 
 // One call: parts that are copied, or a long payload that is not.
-ssize_t SocketLink::sendOnce(iovec* parts, size_t part_count, uint64_t offset, int flags) {
+ssize_t TcpLink::sendOnce(iovec* parts, size_t part_count, uint64_t offset, int flags) {
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = part_count;
@@ -243,7 +228,7 @@ ssize_t SocketLink::sendOnce(iovec* parts, size_t part_count, uint64_t offset, i
 }
 
 // Headers are always copied, for the memory of theirs goes on with the frame.
-Io SocketLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
+Io TcpLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
   for (int next = 0; next < part_count && count < most_per_write_;) {
     iovec taken[FrameQueue::kMaxParts];
     size_t taken_count = 0;
@@ -270,7 +255,7 @@ Io SocketLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
   return Io::kMore;
 }
 
-Io SocketLink::afterError() {
+Io TcpLink::afterError() {
   if (errno == EAGAIN || errno == EWOULDBLOCK) return Io::kBlocked;
   if (errno == EPIPE || errno == ECONNRESET) return Io::kEnded;
   error_ = errorText(errno);

@@ -3,8 +3,8 @@
 
 #pragma once
 
-#include "transport/links/byte_ring.h"
 #include "transport/links/link.h"
+#include "transport/shm/byte_ring.h"
 
 namespace topoopt {
 

@@ -1,4 +1,4 @@
-#include "transport/links/fabric_port.h"
+#include "transport/libfabric/port.h"
 
 #include <utility>
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "transport/descriptor.h"
-#include "transport/links/ring_link.h"
+#include "transport/shm/ring_link.h"
 
 namespace topoopt {
 

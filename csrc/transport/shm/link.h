@@ -7,7 +7,7 @@
 #pragma once
 
 #include "transport/descriptor.h"
-#include "transport/links/ring_link.h"
+#include "transport/shm/ring_link.h"
 
 namespace topoopt {
 

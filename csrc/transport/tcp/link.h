@@ -7,13 +7,14 @@
 #include "transport/descriptor.h"
 #include "transport/frames/zero_copy_sends.h"
 #include "transport/links/link.h"
+#include "transport/tcp/wake_bytes.h"
 
 namespace topoopt {
 
-class SocketLink : public Link {
+class TcpLink : public Link {
  public:
-  SocketLink(const LinkSpec& spec, const Context& context);
-  ~SocketLink() override { close(); }
+  TcpLink(const LinkSpec& spec, const Context& context);
+  ~TcpLink() override { close(); }
 
   void start() override;
   bool delivered() const override;
@@ -31,7 +32,7 @@ class SocketLink : public Link {
   // Whether the reactor is notified of what there is to read; it is from start() on.
   void watchReading(bool watch);
   // expect() was called for this socket elsewhere.
-  void forgetWakeBytes() { wake_bytes_ = kUnknown; }
+  void forgetWakeBytes() { wake_bytes_.reset(); }
   // Whether long payloads are sent from where they lie, which leaves nothing to do for a thread.
   bool sendsWithoutCopy() const { return zero_copy_.takes(ZeroCopySends::kLeastBytes); }
   // Bytes that the socket has taken and the neighbour's transport does not have yet.
@@ -60,13 +61,12 @@ class SocketLink : public Link {
   void disconnect();
 
   static constexpr size_t kFastBatchBytes = 512 << 10;
-  static constexpr int kUnknown = 0;
 
   Descriptor socket_;
   Descriptor parked_;  // the connection before, see parkBytes()
   size_t most_per_write_ = kBatchBytes;
   uint32_t most_payload_ = kNeighbourPayloadBytes;
-  int wake_bytes_ = 1;  // the socket is readable, for epoll, from so many bytes on
+  WakeBytes wake_bytes_;
   bool watches_reading_ = false;
   ZeroCopySends zero_copy_;
   bool disconnected_ = false;            // memory was wanted back that the kernel did not give back

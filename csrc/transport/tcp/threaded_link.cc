@@ -1,4 +1,4 @@
-#include "transport/links/threaded_link.h"
+#include "transport/tcp/threaded_link.h"
 
 #include <sys/epoll.h>
 
@@ -13,12 +13,12 @@
 namespace topoopt {
 
 ThreadedLink::ThreadedLink(const LinkSpec& spec, const Context& context)
-    : SocketLink(spec, context),
+    : TcpLink(spec, context),
       reader_(ByteThread::Way::kRead, processorsNear(interfaceOf(spec.fd))),
       writer_(ByteThread::Way::kWrite, processorsNear(interfaceOf(spec.fd))) {}
 
 void ThreadedLink::start() {
-  SocketLink::start();
+  TcpLink::start();
   reader_.start(reactor(), [this] { becameReadable(); });
   writer_.start(reactor(), [this] { becameWritable(); });
 }
@@ -26,7 +26,7 @@ void ThreadedLink::start() {
 void ThreadedLink::onReady(uint32_t events) {
   // A batch that is being written looks for room by itself.
   if (writer_.running()) events &= ~static_cast<uint32_t>(EPOLLOUT);
-  SocketLink::onReady(events);
+  TcpLink::onReady(events);
 }
 
 Io ThreadedLink::outcome(const ByteThread::Moved& moved, size_t& count) {
@@ -47,7 +47,7 @@ Io ThreadedLink::readBytes(const iovec* parts, int part_count, size_t& count) {
   }
   const bool long_payload = part_count == 2 && parts[0].iov_len >= kLeastBytes;
   if (!long_payload || reads_here_ || !fast()) {
-    const Io io = SocketLink::readBytes(parts, part_count, count);
+    const Io io = TcpLink::readBytes(parts, part_count, count);
     if (io == Io::kBlocked) watchReading(true);
     return io;
   }
@@ -68,7 +68,7 @@ Io ThreadedLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
   size_t bytes = 0;
   for (int i = 0; i < part_count; ++i) bytes += parts[i].iov_len;
   if (bytes < kLeastBytes || !fast() || sendsWithoutCopy()) {
-    return SocketLink::writeBytes(parts, part_count, count);
+    return TcpLink::writeBytes(parts, part_count, count);
   }
   ByteThread::Batch batch{
       .fd = descriptor(), .part_count = part_count, .wanted = bytes, .most_per_call = batchBytes()};
@@ -80,7 +80,7 @@ Io ThreadedLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
 // The reader says itself what is worth a wake-up of it.
 void ThreadedLink::expect(size_t bytes) {
   if (reader_.running()) return;
-  SocketLink::expect(bytes);
+  TcpLink::expect(bytes);
 }
 
 // Of a batch that is under way, anything may have been written.
@@ -107,30 +107,30 @@ void ThreadedLink::settleWriting() {
     writer_.settle();
     becameWritable();
   }
-  SocketLink::settleWriting();
+  TcpLink::settleWriting();
 }
 
 void ThreadedLink::endReading() {
   reads_here_ = true;
   reader_.settle();
-  SocketLink::endReading();
+  TcpLink::endReading();
 }
 
 void ThreadedLink::closeBytes() {
   reader_.stop(reactor());
   writer_.stop(reactor());
-  SocketLink::closeBytes();
+  TcpLink::closeBytes();
 }
 
 bool ThreadedLink::holdBytes() {
   reader_.stop(reactor());
   writer_.stop(reactor());
-  return SocketLink::holdBytes();
+  return TcpLink::holdBytes();
 }
 
 void ThreadedLink::reopenBytes(const LinkSpec& spec) {
   reads_here_ = false;
-  SocketLink::reopenBytes(spec);
+  TcpLink::reopenBytes(spec);
 }
 
 }  // namespace topoopt

@@ -1,4 +1,4 @@
-#include "transport/links/shm_link.h"
+#include "transport/shm/link.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "transport/descriptor.h"
-#include "transport/links/fabric_port.h"
+#include "transport/libfabric/port.h"
 #include "transport/links/link.h"
 
 namespace topoopt {

@@ -1,4 +1,4 @@
-#include "transport/links/byte_thread.h"
+#include "transport/tcp/byte_thread.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -21,9 +21,6 @@ namespace {
 // A batch that takes longer is over, with what has moved: who watches the link sees it alive, and a
 // link on which nothing comes waits on the reactor, as others do.
 constexpr std::chrono::milliseconds kMostTime{100};
-// As in socket_link.cc: bytes that are worth a wake-up.
-constexpr size_t kMostWakeBytes = 256 << 10;
-constexpr size_t kLeastWakeBytes = 8 << 10;
 
 Descriptor event() {
   const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -70,7 +67,7 @@ void ByteThread::stop(Reactor& reactor) {
 void ByteThread::begin(const Batch& batch) {
   batch_ = batch;
   first_ = 0;
-  wake_bytes_ = 0;
+  wake_bytes_.reset();
   place_ = static_cast<const std::byte*>(batch.parts[0].iov_base);
   bytes_ = 0;
   for (int i = 0; i < batch.part_count; ++i) bytes_ += batch.parts[i].iov_len;
@@ -188,12 +185,7 @@ bool ByteThread::wait(Reactor::Clock::time_point until) {
 
 void ByteThread::expect(size_t bytes) {
   if (way_ != Way::kRead) return;
-  const int wanted =
-      bytes < kLeastWakeBytes ? 1 : static_cast<int>(std::min(bytes, kMostWakeBytes));
-  if (wanted == wake_bytes_) return;
-  if (setsockopt(batch_.fd, SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) {
-    wake_bytes_ = wanted;
-  }
+  wake_bytes_.expect(batch_.fd, bytes, WakeBytes::kMostFast);
 }
 
 }  // namespace topoopt

@@ -1,4 +1,4 @@
-#include "transport/links/ring_link.h"
+#include "transport/shm/ring_link.h"
 
 #include <utility>
 
