@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 # Folders of csrc/, from the bottom up.
 CPP_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"common"}),
-    frozenset({"allocation", "plan", "topology", "routing", "sim/core"}),
+    frozenset({"allocation", "plan", "topology", "sim/core"}),
     frozenset({"transport", "sim/flow", "sim/packet"}),
     frozenset({"transport/frames", "route_control", "sim/iteration"}),
     frozenset({"transport/links", "search/strategies"}),

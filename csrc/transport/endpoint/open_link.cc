@@ -5,7 +5,6 @@
 
 #include "transport/libfabric/link.h"
 #include "transport/shm/link.h"
-#include "transport/shm/memory_link.h"
 #include "transport/tcp/link.h"
 #include "transport/tcp/threaded_link.h"
 #include "transport/tls/link.h"
@@ -30,8 +29,6 @@ std::unique_ptr<Link> openLink(const LinkSpec& spec, const Link::Context& contex
       return std::make_unique<TcpLink>(spec, context);
     case LinkKind::kSharedMemory:
       return std::make_unique<ShmLink>(spec, context);
-    case LinkKind::kMemory:
-      return std::make_unique<MemoryLink>(spec, context);
     case LinkKind::kFabric:
       return std::make_unique<FabricLink>(spec, context);
   }

@@ -23,8 +23,6 @@ const char* kindName(LinkKind kind) {
       return "socket";
     case LinkKind::kSharedMemory:
       return "shm";
-    case LinkKind::kMemory:
-      return "memory";
     case LinkKind::kFabric:
       return "fabric";
   }

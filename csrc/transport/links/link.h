@@ -32,19 +32,16 @@ namespace topoopt {
 enum class LinkKind {
   kSocket,        // a connected stream socket
   kSharedMemory,  // between ranks of one server
-  kMemory,        // between endpoints of one process
   kFabric,        // over libfabric, see FabricLink
 };
 
-const char* kindName(LinkKind kind);          // "socket", "shm", "memory" or "fabric"
+const char* kindName(LinkKind kind);          // "socket", "shm" or "fabric"
 LinkKind kindNamed(const std::string& name);  // throws std::invalid_argument
 
 const char* zeroCopyName(ZeroCopy asked);         // "off", "on" or "always"
 ZeroCopy zeroCopyNamed(const std::string& name);  // throws std::invalid_argument
 
 std::string textOf(const plan::Link& link);  // for messages
-
-struct MemoryEnd;
 
 inline constexpr int kNoCable = -1;
 
@@ -54,7 +51,6 @@ struct LinkSpec {
   bool sends = true;  // false for the receiving end of a simplex link
   LinkKind kind = LinkKind::kSocket;
   int peer = -1;  // the rank at the other end; -1: every server has one rank, the link says it
-  std::shared_ptr<MemoryEnd> memory = nullptr;  // kMemory has this in place of `fd`
   int cable = kNoCable;   // of the endpoint's cables, where the link may be lost and replaced
   std::string tls_key{};  // of a socket whose bytes are encrypted, see TlsSession; "": they are not
   std::string provider{};  // of libfabric, where the kind is kFabric

@@ -1,4 +1,4 @@
-#include "routing/switched_paths.h"
+#include "route_control/switched_paths.h"
 
 #include <cmath>
 #include <stdexcept>

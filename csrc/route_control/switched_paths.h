@@ -7,6 +7,8 @@
 
 namespace topoopt {
 
+inline constexpr double kSame = 1e-9;  // relative: congestions that differ by less are equal
+
 // Paths of every pair of ends, all equally short. Those of pair p are `first_path[p]` up to
 // `first_path[p + 1]`, the links of path i `links[first_link[i]]` up to `links[first_link[i + 1]]`.
 struct SwitchedPaths {

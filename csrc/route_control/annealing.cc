@@ -1,4 +1,4 @@
-#include "routing/annealing.h"
+#include "route_control/annealing.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "routing/switched_paths.h"
+#include "route_control/switched_paths.h"
 
 namespace topoopt {
 

@@ -1,4 +1,4 @@
-#include "routing/greedy.h"
+#include "route_control/greedy.h"
 
 #include <atomic>
 #include <numeric>

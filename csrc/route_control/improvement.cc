@@ -1,4 +1,4 @@
-#include "routing/improvement.h"
+#include "route_control/improvement.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,6 @@ namespace topoopt {
 
 namespace {
 
-constexpr double kSame = 1e-9;    // relative: congestion that is the same
 constexpr int kMostTried = 4000;  // flows that a chain of changes tries to move
 constexpr int kDeepest = 40;      // flows that change their path together
 constexpr int kMostOnALink = 32;  // of the flows on a link, those that are tried

@@ -1,4 +1,4 @@
-#include "routing/balanced_colouring.h"
+#include "route_control/balanced_colouring.h"
 
 #include <array>
 #include <bit>
