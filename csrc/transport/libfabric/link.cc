@@ -94,7 +94,9 @@ size_t slotBytesOf(const std::string& provider) {
 }  // namespace
 
 FabricLink::FabricLink(const LinkSpec& spec, const Context& context)
-    : Link(spec, context), provider_(spec.provider), slot_bytes_(slotBytesOf(spec.provider)) {
+    : Link(spec, context, {.acknowledgements = this, .lent_memory = this, .replaceable = this}),
+      provider_(spec.provider),
+      slot_bytes_(slotBytesOf(spec.provider)) {
   take(spec);
 }
 
@@ -126,6 +128,7 @@ void FabricLink::reopenBytes(const LinkSpec& spec) {
   into_ = nullptr;
   filled_ = 0;
   payload_time_ = {};
+  batch_bytes_ = kBatchBytes;
   guarded([&] { take(spec); });
 }
 
@@ -363,10 +366,6 @@ void FabricLink::postReceive(size_t slot) {
 }
 
 // ---- ends --------------------------------------------------------------------------------------
-
-bool FabricLink::delivered() const {
-  return dead() || (idle() && acknowledged_ >= written_ && in_flight_ == 0);
-}
 
 // The system at the other end answers on the socket, also for a process that is stopped.
 Acknowledged FabricLink::acknowledged() {

@@ -33,7 +33,11 @@
 
 namespace topoopt {
 
-class FabricLink final : public Link, private Reactor::Poller {
+class FabricLink final : public Link,
+                         private Acknowledgements,
+                         private LentMemory,
+                         private Replaceable,
+                         private Reactor::Poller {
  public:
   static constexpr size_t kSlots = 56;    // for messages, each way
   static constexpr size_t kPayloads = 8;  // under way at a time, each way
@@ -44,8 +48,6 @@ class FabricLink final : public Link, private Reactor::Poller {
 
   void start() override;
   void onReady(uint32_t events) override;
-  bool delivered() const override;
-  Acknowledged acknowledged() override;
 
  private:
   enum class Kind : uint32_t { kBytes = 1, kAdvert = 2, kEnd = 3, kCounts = 4 };
@@ -89,10 +91,11 @@ class FabricLink final : public Link, private Reactor::Poller {
 
   Io readBytes(const iovec* parts, int part_count, size_t& count) override;
   Io writeBytes(const iovec* parts, int part_count, size_t& count) override;
-  size_t batchBytes() const override;
   size_t begunBytes() const override { return static_cast<size_t>(begun_ - written_); }
   void endWriting() override;
   void closeBytes() override;
+  Acknowledged acknowledged() override;
+  bool allDelivered() const override { return acknowledged_ >= written_ && in_flight_ == 0; }
   size_t unacknowledgedBytes() override { return written_ - std::min(written_, acknowledged_); }
   void endReading() override { reading_ended_ = true; }
   void reopenBytes(const LinkSpec& spec) override;

@@ -201,11 +201,6 @@ Io FabricLink::readBytes(const iovec* parts, int part_count, size_t& count) {
 
 // ---- writing -----------------------------------------------------------------------------------
 
-size_t FabricLink::batchBytes() const {
-  const bool quick = payload_time_.count() > 0 && payload_time_ < kShortTime;
-  return quick ? kManyBytes : kBatchBytes;
-}
-
 void FabricLink::takeAdvert(uint64_t position, const FabricPort::Advert& advert) {
   for (Writing& writing : writing_) {
     if (writing.position != position) continue;
@@ -265,6 +260,7 @@ void FabricLink::payloadWritten(size_t index) {
     const std::chrono::duration<double> time = Clock::now() - writing.begun;
     const bool first = payload_time_.count() == 0;
     payload_time_ = first ? time : (1 - kSmoothing) * payload_time_ + kSmoothing * time;
+    batch_bytes_ = payload_time_ < kShortTime ? kManyBytes : kBatchBytes;
   }
   becameWritable();
 }

@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint32_t kReading = EPOLLIN;
 constexpr uint32_t kWriting = EPOLLOUT | EPOLLRDHUP | EPOLLET;
+constexpr size_t kUnknownBytes = SIZE_MAX;  // the system does not count them
 // Unanswered ones that mean that the other end is gone.
 constexpr unsigned kMostProbes = 5;
 
@@ -35,14 +36,22 @@ void leaveNothingOf(int socket) {
 
 }  // namespace
 
-TcpLink::TcpLink(const LinkSpec& spec, const Context& context) : Link(spec, context) { take(spec); }
+TcpLink::TcpLink(const LinkSpec& spec, const Context& context)
+    : Link(spec, context,
+           {.acknowledgements = this,
+            .lent_memory = this,
+            .replaceable = this,
+            .send_rates = this,
+            .wake_ups = this}) {
+  take(spec);
+}
 
 void TcpLink::take(const LinkSpec& spec) {
   socket_.reset(spec.fd);
   wake_bytes_.reset(1);
   end_seen_ = false;
   looked_ = Reactor::Clock::now();
-  most_per_write_ = kBatchBytes;
+  batch_bytes_ = kBatchBytes;
   most_payload_ = kNeighbourPayloadBytes;
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
   // The code that opened the socket has chosen how much may wait in the kernel, by the rate of the
@@ -53,7 +62,7 @@ void TcpLink::take(const LinkSpec& spec) {
   if (getsockopt(socket_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_bytes, &size) == 0 &&
       unsent_bytes > 0) {
     const auto unsent = static_cast<size_t>(unsent_bytes);
-    most_per_write_ = unsent >= kFastBatchBytes ? kFastBatchBytes : std::min(kBatchBytes, unsent);
+    batch_bytes_ = unsent >= kFastBatchBytes ? kFastBatchBytes : std::min(kBatchBytes, unsent);
     // What passes while a frame does waits for it: half of what may wait anyway.
     most_payload_ = static_cast<uint32_t>(
         std::clamp<size_t>(unsent / 2, kNeighbourPayloadBytes, kMaxPayloadBytes));
@@ -102,7 +111,7 @@ void TcpLink::reopenBytes(const LinkSpec& spec) { take(spec); }
 
 size_t TcpLink::queuedBytes() const {
   int bytes = 0;
-  return ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 ? static_cast<size_t>(bytes) : SIZE_MAX;
+  return ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 ? static_cast<size_t>(bytes) : kUnknownBytes;
 }
 
 // A filter that passes nothing keeps TCP from acknowledging what nobody would read any more.
@@ -134,7 +143,7 @@ Acknowledged TcpLink::acknowledged() {
 
 void TcpLink::limitRate(std::optional<uint64_t> bytes_per_s) {
   const uint64_t rate = bytes_per_s.value_or(UINT64_MAX);
-  if (!dead()) setsockopt(socket_.get(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
+  setsockopt(socket_.get(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
 }
 
 std::optional<SendProgressCounters> TcpLink::sendProgress() {
@@ -166,15 +175,14 @@ void TcpLink::addTo(LinkCounters& counters) const {
 
 void TcpLink::endWriting() { shutdown(socket_.get(), SHUT_WR); }
 
-bool TcpLink::delivered() const {
-  int unsent_bytes = 0;
-  return dead() ||
-         (idle() && (ioctl(socket_.get(), SIOCOUTQ, &unsent_bytes) != 0 || unsent_bytes == 0));
+bool TcpLink::allDelivered() const {
+  const size_t queued = queuedBytes();
+  return queued == 0 || queued == kUnknownBytes;
 }
 
 void TcpLink::acknowledgeAtOnce() {
   const int on = 1;
-  if (!dead()) setsockopt(socket_.get(), IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+  setsockopt(socket_.get(), IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
 }
 
 void TcpLink::onReady(uint32_t events) {
@@ -229,19 +237,19 @@ ssize_t TcpLink::sendOnce(iovec* parts, size_t part_count, uint64_t offset, int 
 
 // Headers are always copied, for the memory of theirs goes on with the frame.
 Io TcpLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
-  for (int next = 0; next < part_count && count < most_per_write_;) {
+  for (int next = 0; next < part_count && count < batch_bytes_;) {
     iovec taken[FrameQueue::kMaxParts];
     size_t taken_count = 0;
     size_t bytes = 0;
     bool alone = false;
-    while (next < part_count && count + bytes < most_per_write_ && !alone) {
-      const size_t size = std::min(parts[next].iov_len, most_per_write_ - count - bytes);
+    while (next < part_count && count + bytes < batch_bytes_ && !alone) {
+      const size_t size = std::min(parts[next].iov_len, batch_bytes_ - count - bytes);
       alone = zero_copy_.takes(size);
       if (alone && taken_count > 0) break;
       taken[taken_count++] = {parts[next++].iov_base, size};
       bytes += size;
     }
-    const bool more = next < part_count && count + bytes < most_per_write_;
+    const bool more = next < part_count && count + bytes < batch_bytes_;
     const int flags = MSG_NOSIGNAL | (more ? MSG_MORE : 0);
     ssize_t put = -1;
     do {

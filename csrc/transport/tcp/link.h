@@ -11,24 +11,23 @@
 
 namespace topoopt {
 
-class TcpLink : public Link {
+class TcpLink : public Link,
+                protected Acknowledgements,
+                protected LentMemory,
+                protected Replaceable,
+                protected SendRates,
+                protected WakeUps {
  public:
   TcpLink(const LinkSpec& spec, const Context& context);
   ~TcpLink() override { close(); }
 
   void start() override;
-  bool delivered() const override;
-  void acknowledgeAtOnce() override;
-  uint32_t mostPayload() const override { return most_payload_; }
   void onReady(uint32_t events) override;
-  Acknowledged acknowledged() final;
-  void limitRate(std::optional<uint64_t> bytes_per_s) final;
-  std::optional<SendProgressCounters> sendProgress() final;
 
  protected:
   int descriptor() const { return socket_.get(); }
   // The kernel may hold as much as only a fast link sends in a few milliseconds.
-  bool fast() const { return most_per_write_ >= kFastBatchBytes; }
+  bool fast() const { return batch_bytes_ >= kFastBatchBytes; }
   // Whether the reactor is notified of what there is to read; it is from start() on.
   void watchReading(bool watch);
   // expect() was called for this socket elsewhere.
@@ -40,22 +39,27 @@ class TcpLink : public Link {
 
   Io readBytes(const iovec* parts, int part_count, size_t& count) override;
   Io writeBytes(const iovec* parts, int part_count, size_t& count) override;
-  void expect(size_t bytes) override;
-  size_t batchBytes() const final { return most_per_write_; }
   void endWriting() override;
   void closeBytes() override;
+
   size_t unacknowledgedBytes() override { return queuedBytes(); }
+  bool allDelivered() const override;
   void settleWriting() override;
   void endReading() override;
-  void reopenBytes(const LinkSpec& spec) override;
   bool holdBytes() override;
-  void parkBytes() override { parked_ = std::move(socket_); }
-  void closeParked() final { parked_.reset(); }
+  void reopenBytes(const LinkSpec& spec) override;
+  void expect(size_t bytes) override;
 
  private:
   void take(const LinkSpec& spec);
+  Acknowledged acknowledged() final;
+  void acknowledgeAtOnce() final;
   uint64_t lentFrom() const final { return zero_copy_.lentFrom(); }
   void addTo(LinkCounters& counters) const final;
+  void parkBytes() final { parked_ = std::move(socket_); }
+  void closeParked() final { parked_.reset(); }
+  void limitRate(std::optional<uint64_t> bytes_per_s) final;
+  std::optional<SendProgressCounters> sendProgress() final;
   ssize_t sendOnce(iovec* parts, size_t part_count, uint64_t offset, int flags);
   Io afterError();  // of a write
   void disconnect();
@@ -64,8 +68,6 @@ class TcpLink : public Link {
 
   Descriptor socket_;
   Descriptor parked_;  // the connection before, see parkBytes()
-  size_t most_per_write_ = kBatchBytes;
-  uint32_t most_payload_ = kNeighbourPayloadBytes;
   WakeBytes wake_bytes_;
   bool watches_reading_ = false;
   ZeroCopySends zero_copy_;

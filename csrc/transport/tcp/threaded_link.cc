@@ -71,7 +71,7 @@ Io ThreadedLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
     return TcpLink::writeBytes(parts, part_count, count);
   }
   ByteThread::Batch batch{
-      .fd = descriptor(), .part_count = part_count, .wanted = bytes, .most_per_call = batchBytes()};
+      .fd = descriptor(), .part_count = part_count, .wanted = bytes, .most_per_call = batch_bytes_};
   std::copy_n(parts, part_count, batch.parts.begin());
   writer_.begin(batch);
   return Io::kBlocked;

@@ -66,7 +66,7 @@ Io TlsLink::readBytes(const iovec* parts, int part_count, size_t& count) {
 }
 
 Io TlsLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
-  return checked(session_->write(parts, part_count, batchBytes(), count));
+  return checked(session_->write(parts, part_count, batch_bytes_, count));
 }
 
 // A record that has arrived in part may hold so much of it.
@@ -85,7 +85,7 @@ void TlsLink::closeBytes() {
   session_.reset();
 }
 
-bool TlsLink::delivered() const { return dead() || (!session_->pending() && TcpLink::delivered()); }
+bool TlsLink::allDelivered() const { return !session_->pending() && TcpLink::allDelivered(); }
 
 size_t TlsLink::unacknowledgedBytes() { return session_->unacknowledged(queuedBytes()); }
 

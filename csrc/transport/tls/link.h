@@ -16,7 +16,6 @@ class TlsLink final : public TcpLink {
   ~TlsLink() override { close(); }
 
   void start() override;
-  bool delivered() const override;
   void onReady(uint32_t events) override;
 
  private:
@@ -26,6 +25,7 @@ class TlsLink final : public TcpLink {
   void endWriting() override;
   void closeBytes() override;
   size_t unacknowledgedBytes() override;
+  bool allDelivered() const override;
   void endReading() override;
   void reopenBytes(const LinkSpec& spec) override;
   Io checked(Io io);
