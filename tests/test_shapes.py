@@ -1,7 +1,8 @@
 """Functions that can be read at once: not too many parameters, not too many lines.
 
 Where more parameters are right, a comment `# parameters: REASON`, on the line of the `def` or above
-it, says why. A function's lines are those from its `def` to its end, docstring included.
+it, says why. A function's lines are those from its `def` to its end, docstring included; in C++
+from the first line of its head to its closing brace. Bindings are split by topic and not exempt.
 """
 
 from __future__ import annotations
@@ -64,6 +65,37 @@ def _long(source: str) -> list[str]:
     ]
 
 
+# What has no braces of code: comments, texts, characters and directives of the preprocessor.
+_NO_CODE = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"\(.*?\)"|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
+    r"|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*$",
+    re.DOTALL | re.MULTILINE,
+)
+_SCOPE = re.compile(r"\b(namespace|class|struct|union|enum)\b[^()]*$")
+
+
+def _long_cpp(source: str) -> list[str]:
+    """Functions of C++ with too many lines, found by their braces."""
+    code = _NO_CODE.sub(lambda found: re.sub(r"\S", " ", found[0]), source)
+    found = []
+    heads: list[str | None] = []  # of open braces; None: a scope, such as a class
+    begin = 0
+    for brace in re.finditer(r"[{};]", code):
+        head = code[begin : brace.start()].lstrip()
+        if brace[0] == "{":
+            outside = all(other is None for other in heads)
+            heads.append(None if outside and _SCOPE.search(head) else head)
+            if outside:
+                first = brace.start() - len(head)
+        elif brace[0] == "}" and (head := heads.pop() or "") and not any(heads):
+            lines = code.count("\n", first, brace.start()) + 1
+            if "(" in head and lines > MOST_LINES:
+                name = re.search(r"[~\w:]+(?=\s*\()", head)
+                found.append(f"{name and name[0]} has {lines} lines, more than {MOST_LINES}")
+        begin = brace.end()
+    return found
+
+
 def _sources() -> Iterator[tuple[str, str]]:
     """Every module of the package (`launcher` and `models` are in it), each once, and its text."""
     for name, path in rooms.modules().items():
@@ -87,6 +119,12 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert [f"{name}: {wrong}" for name, source in _sources() for wrong in _long(source)] == []
 
 
+def test_no_function_of_cpp_is_longer_than_a_screen() -> None:
+    files = [path for path in (rooms.ROOT / "csrc").rglob("*") if path.suffix in (".cc", ".h")]
+    assert files
+    assert [f"{path}: {wrong}" for path in files for wrong in _long_cpp(path.read_text())] == []
+
+
 def test_a_wide_function_would_be_found() -> None:
     eight = "a, b, c, d, e, f, g, h"
     assert _wide(f"def narrow({eight}): ...") == []
@@ -106,3 +144,13 @@ def test_a_long_function_would_be_found() -> None:
     body = "    pass\n" * (MOST_LINES - 1)
     assert _long(f"def short():\n{body}") == []
     assert _long(f"def long():\n{body}    pass\n") == ["long has 61 lines, more than 60"]
+
+
+def test_a_long_function_of_cpp_would_be_found() -> None:
+    body = "  if (a) { b('{'); }  // {\n" * (MOST_LINES - 2)
+    text = "namespace n {\nclass C {\n  int x{2};\n%s};\n}\n"
+    assert _long_cpp(text % f"int f(int a)\n    const {{\n{body[:-1]}\n}}") == [
+        "f has 61 lines, more than 60"
+    ]
+    assert _long_cpp(text % f"int C::f(int a) {{\n{body}}}") == []
+    assert _long_cpp(f"C::C() : a_(1) {{\n{body}\n}}") == ["C::C has 61 lines, more than 60"]

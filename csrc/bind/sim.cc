@@ -151,6 +151,24 @@ py::tuple runFolded(const FlowProgram& program, std::optional<bool> fold) {
                         outcome->link_bytes);
 }
 
+std::vector<int> flowTasks(const FlowProgram& program) {
+  std::vector<int> flows;
+  for (int task = 0; task < program.graph().size(); ++task) {
+    if (program.graph().tasks()[task].kind == TaskKind::kFlow) flows.push_back(task);
+  }
+  return flows;
+}
+
+std::vector<std::tuple<int, int, int>> computeTasks(const FlowProgram& program) {
+  std::vector<std::tuple<int, int, int>> found;
+  for (int number = 0; number < program.graph().size(); ++number) {
+    const Task& task = program.graph().tasks()[number];
+    if (task.kind != TaskKind::kCompute) continue;
+    found.emplace_back(number, task.resource, task.priority);
+  }
+  return found;
+}
+
 void bindFlowProgram(py::module_& module) {
   py::class_<ProgramLink>(module, "ProgramLink")
       .def_readonly("id", &ProgramLink::id)
@@ -194,29 +212,9 @@ void bindFlowProgram(py::module_& module) {
       .def_property_readonly("flow_count", &FlowProgram::flowCount)
       .def_property_readonly("task_count",
                              [](const FlowProgram& program) { return program.graph().size(); })
-      .def_property_readonly("flow_tasks",
-                             [](const FlowProgram& program) {
-                               std::vector<int> flows;
-                               for (int task = 0; task < program.graph().size(); ++task) {
-                                 if (program.graph().tasks()[task].kind == TaskKind::kFlow) {
-                                   flows.push_back(task);
-                                 }
-                               }
-                               return flows;
-                             })
-      .def_property_readonly(
-          "compute_tasks",
-          [](const FlowProgram& program) {
-            std::vector<std::tuple<int, int, int>> found;
-            for (int number = 0; number < program.graph().size(); ++number) {
-              const Task& task = program.graph().tasks()[number];
-              if (task.kind == TaskKind::kCompute) {
-                found.emplace_back(number, task.resource, task.priority);
-              }
-            }
-            return found;
-          },
-          "(task, host, priority) of every computation.")
+      .def_property_readonly("flow_tasks", &flowTasks)
+      .def_property_readonly("compute_tasks", &computeTasks,
+                             "(task, host, priority) of every computation.")
       .def_property_readonly("links", &FlowProgram::links)
       .def("flow", &flowOf, "The flow that is task `task`; its links are indices.",
            py::arg("task"));

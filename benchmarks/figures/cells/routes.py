@@ -21,7 +21,7 @@ from torch_topoopt.shared_networks.routed.host_fabric import HostFabric
 from torch_topoopt.shared_networks.routed.ring_jobs import MODELS, PlacedBy, RingJob, draw_jobs
 from torch_topoopt.shared_networks.routed.run_jobs import SpineFailure, run_jobs
 
-DEPENDS_ON = ("csrc/routing", "torch_topoopt/route_control", "torch_topoopt/shared_networks")
+DEPENDS_ON = ("csrc/route_control", "torch_topoopt/route_control", "torch_topoopt/shared_networks")
 
 # Two blocks of each, of one sequence: the others are equal. LLaMA2's are GPT's of its width here.
 _SHAPES = {

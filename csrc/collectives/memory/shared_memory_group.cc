@@ -181,7 +181,7 @@ void SharedMemoryGroup::onLeft(int rank) {
 // What goes through memory is not counted.
 std::vector<RingCounters> SharedMemoryGroup::counters() {
   std::vector<RingCounters> list;
-  addCounters(list, layout_, {});
+  addCounters(list, layout_, {}, config_.ranks);
   return list;
 }
 

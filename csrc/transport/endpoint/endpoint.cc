@@ -11,6 +11,7 @@
 #include "common/errors.h"
 #include "common/log.h"
 #include "transport/descriptor.h"
+#include "transport/endpoint/open_link.h"
 
 namespace topoopt {
 namespace {
@@ -96,7 +97,7 @@ void Endpoint::openLinks() {
   size_t next = 0;
   try {
     for (; next < config_.links.size(); ++next) {
-      links_.push_back(Link::open(config_.links[next], {config_.rank, reactor_, buffers_, *this}));
+      links_.push_back(openLink(config_.links[next], {config_.rank, reactor_, buffers_, *this}));
     }
   } catch (...) {
     for (++next; next < config_.links.size(); ++next) Descriptor(config_.links[next].fd);

@@ -177,10 +177,7 @@ void Endpoint::tickCable(OwnCable& cable) {
 void Endpoint::watchNeighbours() {
   for (size_t i = 0; i < links_.size(); ++i) {
     const LinkSpec& spec = config_.links[i];
-    // In the memory of one process all ends stop together.
-    if (spec.cable == kNoCable && spec.kind != LinkKind::kMemory) {
-      neighbours_.push_back({links_[i].get(), spec.peerRank()});
-    }
+    if (spec.cable == kNoCable) neighbours_.push_back({links_[i].get(), spec.peerRank()});
   }
   if (!neighbours_.empty()) lookAtNeighbours();
 }
