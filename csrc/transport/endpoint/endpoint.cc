@@ -15,8 +15,6 @@
 namespace topoopt {
 namespace {
 
-constexpr size_t kLeastFastPartBytes = 32 << 10;  // as kLeastPartBytes, of fast links
-
 bool fitsItsMessage(const FrameHeader& header) {
   return header.payload_bytes <= header.message_bytes &&
          header.offset <= header.message_bytes - header.payload_bytes;
@@ -46,25 +44,48 @@ void checkConfig(const EndpointConfig& config) {
   }
 }
 
+// Owns all descriptors from here on, also if one of them cannot be opened.
+OpenLinks openLinks(const EndpointConfig& config, const Link::Context& context) {
+  OpenLinks links;
+  size_t next = 0;
+  try {
+    for (; next < config.links.size(); ++next) {
+      links.push_back({config.links[next], Link::open(config.links[next], context)});
+    }
+    checkConfig(config);
+  } catch (...) {
+    for (++next; next < config.links.size(); ++next) Descriptor(config.links[next].fd);
+    context.reactor.stop();  // before the links go
+    throw;
+  }
+  return links;
+}
+
+std::unique_ptr<CableGraph> graphOf(const EndpointConfig& config) {
+  if (config.cables.empty()) return nullptr;
+  return std::make_unique<CableGraph>(config.rank, config.size, config.cables, config.servers);
+}
+
 }  // namespace
 
 Endpoint::Endpoint(EndpointConfig config)
     : config_(std::move(config)),
       limits_(FlowLimits::of(config_.size, config_.window_bytes, config_.memory_bytes)),
-      workers_(config_.workers > 0 ? std::make_unique<WorkerPool>(config_.workers) : nullptr) {
-  openLinks();
+      workers_(config_.workers > 0 ? std::make_unique<WorkerPool>(config_.workers) : nullptr),
+      links_(openLinks(config_, {config_.rank, reactor_, buffers_, *this})),
+      graph_(graphOf(config_)),
+      routes_(config_.rank, links_, config_.routes, graph_.get(), limits_, buffers_,
+              [this](const std::string& why) { failAll(why, true); }),
+      peers_(static_cast<size_t>(config_.size)) {
+  startCables();
   try {
-    checkConfig(config_);
-    peers_.resize(static_cast<size_t>(config_.size));
-    buildRoutes();
-    startCables();
     reactor_.run([this] {
-      for (auto& link : links_) link->start();
+      for (const auto& [spec, link] : links_) link->start();
       if (graph_) watchCables();
       watchNeighbours();
     });
   } catch (...) {
-    reactor_.stop();  // before the links go
+    reactor_.stop();  // before what it watches goes
     throw;
   }
 }
@@ -84,69 +105,11 @@ void Endpoint::stop() {
   if (std::exchange(stopped_, true)) return;
   reactor_.run([this] {
     failAll("the endpoint was closed", false);
-    for (auto& link : links_) link->close();
+    for (const auto& [spec, link] : links_) link->close();
     carriers_.reset();
     for (auto& [number, cable] : cables_) Descriptor(std::exchange(cable.waiting_fd, -1));
   });
   reactor_.stop();
-}
-
-// All descriptors are owned from here on, also by an endpoint that fails to open one of them.
-void Endpoint::openLinks() {
-  size_t next = 0;
-  try {
-    for (; next < config_.links.size(); ++next) {
-      links_.push_back(Link::open(config_.links[next], {config_.rank, reactor_, buffers_, *this}));
-    }
-  } catch (...) {
-    for (++next; next < config_.links.size(); ++next) Descriptor(config_.links[next].fd);
-    reactor_.stop();
-    throw;
-  }
-}
-
-// For every pair whose bytes can pass through this rank: the link each route takes from here.
-void Endpoint::buildRoutes() {
-  std::map<int, std::vector<Link*>> neighbours;
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const LinkSpec& spec = config_.links[i];
-    if (spec.sends) neighbours[spec.peerRank()].push_back(links_[i].get());
-  }
-  for (const plan::Route& route : config_.routes) {
-    auto& hops = hops_[{route.servers.front(), route.servers.back()}];
-    Hop hop{nullptr, route.weight,
-            route.servers.size() == 2 ? kNeighbourPayloadBytes : kRelayedPayloadBytes, &route};
-    const auto here = std::find(route.servers.begin(), route.servers.end(), config_.rank);
-    if (here != route.servers.end() && here + 1 != route.servers.end()) {
-      const auto found = neighbours.find(*(here + 1));
-      if (found == neighbours.end()) {
-        throw std::invalid_argument("a route needs a link from rank " +
-                                    std::to_string(config_.rank) + " to rank " +
-                                    std::to_string(*(here + 1)) + ", which is not in the plan");
-      }
-      hop.link = found->second[hops.size() % found->second.size()];
-      if (route.servers.size() == 2) hop.payload_bytes = hop.link->mostPayload();
-    }
-    hops.push_back(hop);
-    if (hops.size() > UINT16_MAX) {
-      throw std::invalid_argument("more than 65535 routes from rank " +
-                                  std::to_string(route.servers.front()) + " to rank " +
-                                  std::to_string(route.servers.back()));
-    }
-  }
-  for (const auto& [neighbour, links] : neighbours) {
-    auto& hops = hops_[{config_.rank, neighbour}];
-    if (!hops.empty()) continue;
-    for (Link* link : links) {
-      hops.push_back({link, 1.0 / static_cast<double>(links.size()), link->mostPayload()});
-    }
-  }
-}
-
-const std::vector<Endpoint::Hop>& Endpoint::hopsTo(int source, int target) const {
-  static const std::vector<Hop> none;
-  const auto found = hops_.find({source, target});
-  return found == hops_.end() ? none : found->second;
 }
 
 // ---- sending -----------------------------------------------------------------------------------
@@ -155,8 +118,8 @@ void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t
                     Done done, bool prompt) {
   if (!failure_.empty()) return done(peerLost(failure_));
   if (left_.contains(flow.peer)) return done(peerLost(leftText(flow.peer)));
-  const std::vector<Hop>& hops = hopsTo(config_.rank, flow.peer);
-  if (hops.empty()) {
+  const Routes::Ways* const ways = routes_.waysTo(flow.peer);
+  if (ways == nullptr) {
     return done(peerLost("the plan has no route to rank " + std::to_string(flow.peer)));
   }
   const auto iteration = static_cast<uint16_t>(iteration_.load());
@@ -164,9 +127,7 @@ void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t
   const auto [entry, begins] = out_.try_emplace(flow);
   OutFlow& out = entry->second;
   if (begins) out.generation = peers_[flow.peer].generation;
-  out.relayed = std::any_of(hops.begin(), hops.end(), [](const Hop& hop) {
-    return hop.payload_bytes == kRelayedPayloadBytes;
-  });
+  out.relayed = ways->relayed();
   auto progress = std::make_shared<SendProgress>(SendProgress{bytes, std::move(done), prompt});
   out.pending.push_back({static_cast<const std::byte*>(data), bytes, 0, out.next_number++,
                          fingerprint, iteration, std::move(progress)});
@@ -179,48 +140,19 @@ void Endpoint::hurry(uint32_t channel) {
     if (id.channel != channel) continue;
     for (const OutMessage& message : flow.pending) message.progress->prompt = true;
   }
-  for (auto& link : links_) link->hurry(channel);
-}
-
-// The route to `peer` that is furthest behind its weight, over all flows: many short messages, each
-// a flow of its own, spread as one long one does.
-size_t Endpoint::chooseRoute(int peer, const std::vector<Hop>& hops) {
-  if (hops.size() == 1) return 0;
-  std::vector<double>& used = used_[peer];
-  used.resize(hops.size(), 0.0);
-  size_t best = 0;
-  for (size_t i = 1; i < hops.size(); ++i) {
-    if (hops[i].whole != hops[best].whole ? hops[i].whole : used[i] < used[best]) best = i;
-  }
-  return best;
-}
-
-// Over parallel links to a neighbour a message goes in parts, so that it takes all of them at once.
-size_t Endpoint::framePayload(size_t message_bytes, size_t route, const std::vector<Hop>& hops) {
-  const size_t most = hops[route].payload_bytes;
-  const bool parallel =
-      hops.size() > 1 && std::all_of(hops.begin(), hops.end(), [](const Hop& hop) {
-        return hop.payload_bytes > kRelayedPayloadBytes;
-      });
-  if (!parallel) return most;
-  // What a fast link carries in the time of a wake-up is not worth two.
-  const size_t least = most == kMaxPayloadBytes ? kLeastFastPartBytes : kLeastPartBytes;
-  const double share = std::ceil(static_cast<double>(message_bytes) * hops[route].weight);
-  return std::min(most, std::max(least, static_cast<size_t>(share)));
+  for (const auto& [spec, link] : links_) link->hurry(channel);
 }
 
 void Endpoint::pump(const FlowId& id, OutFlow& flow) {
-  const std::vector<Hop>& hops = hopsTo(config_.rank, id.peer);
+  Routes::Ways& ways = *routes_.waysTo(id.peer);
   while (!flow.pending.empty() && flow.sent - flow.acked < config_.window_bytes) {
     const std::optional<size_t> allowed = allowance(id, flow);
     if (!allowed) return;
     OutMessage& message = flow.pending.front();
     const size_t left = message.bytes - message.framed;
-    const size_t route = chooseRoute(id.peer, hops);
-    const size_t payload = std::min({left, framePayload(message.bytes, route, hops), *allowed});
-    if (hops.size() > 1) {
-      used_[id.peer][route] += static_cast<double>(payload + 1) / hops[route].weight;
-    }
+    const size_t route = ways.next();
+    const size_t payload = std::min({left, ways.framePayload(message.bytes, route), *allowed});
+    ways.charge(route, payload);
     OutFrame frame;
     frame.header.source = static_cast<uint16_t>(config_.rank);
     frame.header.target = static_cast<uint16_t>(id.peer);
@@ -241,11 +173,7 @@ void Endpoint::pump(const FlowId& id, OutFlow& flow) {
     if (message.number >= flow.granted) addEarly(id, flow, costOf(payload));
     if (message.framed == message.bytes) flow.pending.pop_front();
     settle(id, flow);
-    if (hops[route].whole) {
-      hops[route].link->send(std::move(frame));
-    } else {
-      dispatch(std::move(frame));
-    }
+    routes_.send(ways, std::move(frame));
   }
 }
 
@@ -358,22 +286,6 @@ void Endpoint::completeFront(const FlowId& id) {
   }
 }
 
-void Endpoint::sendControl(int target, FrameHeader header, const std::string& payload) {
-  header.source = static_cast<uint16_t>(config_.rank);
-  header.target = static_cast<uint16_t>(target);
-  header.payload_bytes = static_cast<uint32_t>(payload.size());
-  const auto& hops = hopsTo(config_.rank, target);
-  if (hops.empty()) return;
-  OutFrame frame;
-  frame.header = header;
-  if (!payload.empty()) {
-    frame.owned = buffers_.take(payload.size());
-    std::memcpy(frame.owned.data(), payload.data(), payload.size());
-  }
-  if (hops.front().whole) return hops.front().link->sendControl(std::move(frame));
-  dispatch(std::move(frame));
-}
-
 // What is wrong with the ranks that a frame names, or "".
 std::string Endpoint::wrongEnds(const FrameHeader& header) const {
   if (header.source >= config_.size) {
@@ -424,7 +336,7 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
   if (graph_ && header.type == FrameType::kCableState) return onCableState(link, header);
   if (graph_ && header.type == FrameType::kCableSpeed) return onCableSpeed(link, header);
   if (graph_ && header.type == FrameType::kLinkHello) return onLinkHello(link, header);
-  if (header.target != config_.rank) return relay(header, std::move(payload));
+  if (header.target != config_.rank) return routes_.relay(header, std::move(payload));
   if (graph_ && header.type == FrameType::kLinkLost) return onLinkLost(header);
   switch (header.type) {
     case FrameType::kData:
@@ -503,27 +415,6 @@ void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool pla
   const bool first = keepEarly(id, flow, header, std::move(payload));
   if (first && header.stream < kFirstMessageStream) countEarly(header);
   bindAnyReceives(id);
-}
-
-void Endpoint::relay(const FrameHeader& header, PayloadBuffer payload) {
-  const auto& hops = hopsTo(header.source, header.target);
-  if (header.detour == 0 && (header.route >= hops.size() || hops[header.route].link == nullptr)) {
-    return failAll("rank " + std::to_string(config_.rank) + " is not on route " +
-                       std::to_string(header.route) + " from rank " +
-                       std::to_string(header.source) + " to rank " + std::to_string(header.target),
-                   true);
-  }
-  if (header.type == FrameType::kData && !mayRelay(header)) return;
-  OutFrame frame;
-  frame.header = header;
-  frame.owned = std::move(payload);
-  if (graph_) return dispatch(std::move(frame));  // also while a cable moves, which is not reported
-  Link& link = *hops[header.route].link;
-  if (header.type == FrameType::kData) {
-    link.send(std::move(frame));
-  } else {
-    link.sendControl(std::move(frame));
-  }
 }
 
 }  // namespace topoopt

@@ -37,6 +37,8 @@
 #include "transport/descriptor.h"
 #include "transport/endpoint/cable_graph.h"
 #include "transport/endpoint/cable_ledger.h"
+#include "transport/endpoint/open_links.h"
+#include "transport/endpoint/routes.h"
 #include "transport/frames/flow_limits.h"
 #include "transport/frames/frame.h"
 #include "transport/interface_traffic.h"
@@ -161,7 +163,9 @@ class Endpoint final : private Link::Observer {
 
   // Loop. To one rank: a frame without place in a flow, over the first route. The source is set
   // here.
-  void sendControl(int target, FrameHeader header, const std::string& payload);
+  void sendControl(int target, const FrameHeader& header, const std::string& payload) {
+    routes_.sendControl(target, header, payload);
+  }
 
   // Loop. Forgets every send and receive on `channel`: their memory is free when this returns, and
   // their callbacks are not called. Not from a callback of send or receive: post it.
@@ -330,13 +334,6 @@ class Endpoint final : private Link::Observer {
     std::function<void(int)> from;
     Done done;
   };
-  struct Hop {  // one route of a pair as this rank sees it
-    Link* link = nullptr;
-    double weight = 0;
-    uint32_t payload_bytes = kRelayedPayloadBytes;  // of a frame, at most
-    const plan::Route* route = nullptr;             // that the plan has; nullptr: the link alone
-    bool whole = true;                              // no cable of it is lost
-  };
   // A cable that ends here, and what became of its connections.
   struct OwnCable {
     Link* link = nullptr;
@@ -388,23 +385,16 @@ class Endpoint final : private Link::Observer {
     return {header.source, header.channel, header.stream};
   }
   static std::string leftText(int rank);
-  void openLinks();
-  void buildRoutes();
-  const std::vector<Hop>& hopsTo(int source, int target) const;
   void pump(const FlowId& id, OutFlow& flow);
-  size_t chooseRoute(int peer, const std::vector<Hop>& hops);
-  static size_t framePayload(size_t message_bytes, size_t route, const std::vector<Hop>& hops);
   std::string wrongEnds(const FrameHeader& header) const;
   void onData(const FrameHeader& header, PayloadBuffer payload, bool placed);
   void onAck(const FrameHeader& header);
   void onAckRequest(const FrameHeader& header);
-  void relay(const FrameHeader& header, PayloadBuffer payload);
   void onControl(const FrameHeader& header, const std::string& payload);
   void countEarly(const FrameHeader& header);
   void reportIfOver(const FrameHeader& header);
   void uncountEarly(const FlowId& id, uint64_t fingerprint);
   void reportUnmatched(uint32_t channel, int peer, uint32_t number);
-  void flood(FrameHeader header, const std::string& text, const Link* except);
   void onFlooded(Link& link, const FrameHeader& header, const std::string& text);
   void post(const FlowId& id, Posted posted);
   Posted* postedFor(InFlow& flow, uint64_t message);
@@ -423,7 +413,6 @@ class Endpoint final : private Link::Observer {
   static bool isCurrent(InFlow& flow, uint32_t generation);
   bool keepEarly(const FlowId& id, InFlow& flow, const FrameHeader& header, PayloadBuffer payload);
   void forgetEarly(int source, size_t cost);
-  bool mayRelay(const FrameHeader& header);
   void consumed(const FlowId& id, InFlow& flow, size_t cost);
   void acknowledge(const FlowId& id, InFlow& flow);
   void acknowledgeEverything(const FlowId& id, uint32_t generation);
@@ -439,9 +428,6 @@ class Endpoint final : private Link::Observer {
   void startCables();
   void watchCables();
   void cableLost(Link& link, Loss loss, const std::string& why);
-  void dispatch(OutFrame frame);
-  Link* wayTo(FrameHeader& header);
-  Link* usableLinkTo(int neighbour) const;
   void reportCable(const CableReport& report, const Link* except);
   void onCableState(Link& link, const FrameHeader& header);
   void sendLinkLost(const OwnCable& cable);
@@ -452,7 +438,6 @@ class Endpoint final : private Link::Observer {
   void reportLost(OwnCable& cable, Loss loss);
   void confirmUp(const OwnCable& cable);
   void graphChanged();
-  void findWholeHops();
   void onCableSpeed(Link& link, const FrameHeader& header);
   void reportSpeed(const CableSpeed& report, const Link* except);
   void announceChange();
@@ -485,9 +470,15 @@ class Endpoint final : private Link::Observer {
   const std::unique_ptr<WorkerPool> workers_;
   Reactor reactor_;
   BufferPool buffers_;
-  std::vector<std::unique_ptr<Link>> links_;
-  std::map<std::pair<int, int>, std::vector<Hop>> hops_;
-  std::map<int, std::vector<double>> used_;  // per peer and route: bytes / weight
+  const OpenLinks links_;
+  // The thread ends before the links go, also where the constructor throws.
+  struct ReactorEnd {
+    Reactor& reactor;
+    ~ReactorEnd() { reactor.stop(); }
+  };
+  const ReactorEnd reactor_end_{reactor_};
+  const std::unique_ptr<CableGraph> graph_;  // if there are cables
+  Routes routes_;
   std::unordered_map<FlowId, OutFlow, FlowHash> out_;
   std::unordered_map<FlowId, InFlow, FlowHash> in_;
   std::vector<Peer> peers_;
@@ -510,11 +501,9 @@ class Endpoint final : private Link::Observer {
   std::string failure_;                               // of the whole endpoint; empty while it lives
   std::vector<bool> up_at_failure_;                   // by link: the others end theirs after it
   std::unique_ptr<Leaving> leaving_;
-  std::unique_ptr<CableGraph> graph_;  // if there are cables
   std::map<int, OwnCable> cables_;
   std::vector<std::unique_ptr<JointWatch>> joint_;
   std::vector<Neighbour> neighbours_;
-  std::vector<OutFrame> stranded_;                       // that have no way at the moment
   std::optional<Reactor::Clock::time_point> cut_since_;  // ranks cannot be reached
   std::optional<Reactor::TimerId> cut_timer_;
   bool change_announced_ = false;

@@ -78,14 +78,12 @@ std::string lostText(const std::string& cables) {
 }  // namespace
 
 void Endpoint::startCables() {
-  if (config_.cables.empty()) return;
-  graph_ =
-      std::make_unique<CableGraph>(config_.rank, config_.size, config_.cables, config_.servers);
+  if (!graph_) return;
   for (size_t i = 0; i < links_.size(); ++i) {
-    const LinkSpec& spec = config_.links[i];
+    const auto& [spec, link] = links_[i];
     if (spec.cable == kNoCable) continue;
     const bool listed = spec.cable >= 0 && static_cast<size_t>(spec.cable) < config_.cables.size();
-    if (!listed || !cables_.try_emplace(spec.cable, OwnCable{links_[i].get(), spec}).second) {
+    if (!listed || !cables_.try_emplace(spec.cable, OwnCable{link.get(), spec}).second) {
       throw std::invalid_argument(
           "links[" + std::to_string(i) + "].cable: " + std::to_string(spec.cable) +
           " is not another one of the " + std::to_string(config_.cables.size()) + " cables");
@@ -111,7 +109,7 @@ void Endpoint::cableLost(Link& link, Loss loss, const std::string& why) {
   if (!failure_.empty()) return;
   if (cable.ledger.lost()) {
     logLine(LogLevel::kInfo, "a new connection of the link " + name + " is lost at once: " + why);
-    for (OutFrame& frame : link.takeUnwritten()) dispatch(std::move(frame));
+    for (OutFrame& frame : link.takeUnwritten()) routes_.dispatch(std::move(frame));
     reportLost(cable, loss);
   } else {
     cable.ledger.lose(link.receivedFrames());
@@ -123,7 +121,7 @@ void Endpoint::cableLost(Link& link, Loss loss, const std::string& why) {
       logLine(LogLevel::kWarning, "lost the link " + name + ": " + why);
       reportLost(cable, loss);
     }
-    for (OutFrame& frame : link.takeUnwritten()) dispatch(std::move(frame));
+    for (OutFrame& frame : link.takeUnwritten()) routes_.dispatch(std::move(frame));
     graphChanged();
   }
   if (const int fd = std::exchange(cable.waiting_fd, -1); fd >= 0) {
@@ -147,7 +145,7 @@ void Endpoint::sendLinkLost(const OwnCable& cable) {
   frame.header.source = static_cast<uint16_t>(config_.rank);
   frame.header.target = static_cast<uint16_t>(cable.spec.peerRank());
   frame.header.detour = 1;
-  dispatch(std::move(frame));
+  routes_.dispatch(std::move(frame));
 }
 
 void Endpoint::onLinkLost(const FrameHeader& header) {
@@ -177,52 +175,15 @@ void Endpoint::settle(OwnCable& cable, uint64_t received) {
                    true);
   }
   for (size_t i = received - kept.first; i < kept.frames.size(); ++i) {
-    dispatch(std::move(kept.frames[i]));
+    routes_.dispatch(std::move(kept.frames[i]));
   }
 }
 
-// ---- ways around -------------------------------------------------------------------------------
-
-Link* Endpoint::usableLinkTo(int neighbour) const {
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const LinkSpec& spec = config_.links[i];
-    if (!spec.sends || spec.peerRank() != neighbour || !links_[i]->usable()) continue;
-    if (spec.cable == kNoCable || graph_->carries(spec.cable, config_.rank)) return links_[i].get();
-  }
-  return nullptr;
-}
-
-// Where the frame goes from here, nullptr if there is no way. A route that cannot be kept is given
-// up for good: ranks behind the gap may not be on it.
-Link* Endpoint::wayTo(FrameHeader& header) {
-  if (header.detour == 0) {
-    const auto& hops = hopsTo(header.source, header.target);
-    if (header.route < hops.size()) {
-      const Hop& hop = hops[header.route];
-      if (hop.link != nullptr && hop.whole && hop.link->usable()) return hop.link;
-    }
-    header.detour = 1;
-  }
-  const int next = graph_->nextHop(header.target);
-  return next < 0 ? nullptr : usableLinkTo(next);
-}
-
-void Endpoint::dispatch(OutFrame frame) {
-  const FrameType type = frame.header.type;
-  if (isForOneLink(type) || isFlooded(type)) return;
-  Link* const link = wayTo(frame.header);
-  if (link == nullptr) {
-    stranded_.push_back(std::move(frame));
-  } else if (type == FrameType::kData) {
-    link->send(std::move(frame));
-  } else {
-    link->sendControl(std::move(frame));
-  }
-}
+// ---- what all ranks report ---------------------------------------------------------------------
 
 // Passes on what is new.
 void Endpoint::reportCable(const CableReport& report, const Link* except) {
-  if (graph_->take(report)) flood(headerOf(report), "", except);
+  if (graph_->take(report)) routes_.flood(headerOf(report), "", except);
 }
 
 void Endpoint::onCableState(Link& link, const FrameHeader& header) {
@@ -247,26 +208,9 @@ void Endpoint::confirmUp(const OwnCable& cable) {
 }
 
 void Endpoint::graphChanged() {
-  findWholeHops();
+  routes_.findWays();
   announceChange();
   judgeReach();
-}
-
-void Endpoint::findWholeHops() {
-  for (auto& [pair, hops] : hops_) {
-    for (Hop& hop : hops) {
-      const int cable = hop.link == nullptr ? kNoCable : hop.link->cable();
-      hop.whole =
-          hop.link == nullptr ||
-          (hop.link->usable() && (cable == kNoCable || graph_->carries(cable, config_.rank)));
-      if (pair.first != config_.rank || hop.route == nullptr) continue;
-      const std::vector<int>& ranks = hop.route->servers;
-      for (size_t i = 1; i < ranks.size(); ++i) {
-        hop.whole = hop.whole && graph_->linked(ranks[i - 1], ranks[i]);
-      }
-    }
-  }
-  for (OutFrame& frame : std::exchange(stranded_, {})) dispatch(std::move(frame));
 }
 
 // Once for all reports that come together: both ends report, and a switch may lose many cables.
@@ -284,7 +228,7 @@ void Endpoint::announceChange() {
 
 void Endpoint::reportSpeed(const CableSpeed& report, const Link* except) {
   if (!graph_->takeSpeed(report)) return;
-  flood(headerOf(report), "", except);
+  routes_.flood(headerOf(report), "", except);
   graphChanged();
 }
 
@@ -464,7 +408,7 @@ void Endpoint::onLinkHello(Link& link, const FrameHeader& header) {
     link.sendHeader(header);
   }
   if (moved) {
-    findWholeHops();  // the graph is what it was
+    routes_.findWays();  // the graph is what it was
   } else {
     graphChanged();
   }

@@ -51,19 +51,12 @@ void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
     const auto flow = out_.find({header.target, channel, header.stream});
     if (flow != out_.end()) flow->second.sent -= costOf(header.payload_bytes);
   };
-  for (auto& link : links_) {
-    link->dropOwn(channel, dropped);
-  }
-  std::erase_if(stranded_, [&](const OutFrame& frame) {
-    const bool own = frame.header.type == FrameType::kData && frame.header.channel == channel &&
-                     frame.header.source == config_.rank;
-    if (own) dropped(frame.header);
-    return own;
-  });
+  routes_.dropOwn(channel, dropped);
   for (auto& [id, flow] : in_) {
     if (id.channel != channel) continue;
     for (const Posted& posted : flow.posted) {
-      for (auto& link : links_) link->redirect(posted.data, posted.data + posted.bytes);
+      for (const auto& [spec, link] : links_)
+        link->redirect(posted.data, posted.data + posted.bytes);
     }
     if (flow.consumed != flow.acked || !flow.early.empty() || flow.requested > flow.base) {
       acknowledgeEverything(id, flow.generation);
@@ -109,13 +102,13 @@ void Endpoint::broadcastFailure(uint32_t channel, const std::string& why) {
   header.type = FrameType::kFailure;
   header.source = static_cast<uint16_t>(config_.rank);
   header.channel = channel;
-  flood(header, why, nullptr);
+  routes_.flood(header, why, nullptr);
 }
 
 void Endpoint::failAll(const std::string& why, bool broadcast) {
   if (!failure_.empty()) return;
   failure_ = why;
-  for (const auto& link : links_) up_at_failure_.push_back(link->usable());
+  for (const auto& [spec, link] : links_) up_at_failure_.push_back(link->usable());
   if (broadcast) broadcastFailure(kAllChannels, why);
   // The callbacks close or fail channels themselves.
   const auto channels = channels_;
@@ -132,7 +125,7 @@ void Endpoint::fail(const std::string& why) {
   reactor_.run([&] {
     if (failure_.empty()) broadcastFailure(kAllChannels, why);
     failAll("rank " + std::to_string(config_.rank) + " failed: " + why, false);
-    for (auto& link : links_) link->dropData();
+    for (const auto& [spec, link] : links_) link->dropData();
     waitForDelivery(Reactor::Clock::now() + kDeliveryLimit, delivered);
   });
   result.wait();
@@ -141,8 +134,9 @@ void Endpoint::fail(const std::string& why) {
 // Looks again until the neighbours have all that was sent to them; nothing reports when a system on
 // the other side has taken it.
 void Endpoint::waitForDelivery(Reactor::Clock::time_point limit, std::promise<void>& delivered) {
-  const bool all = std::all_of(links_.begin(), links_.end(),
-                               [](const auto& link) { return link->dead() || link->delivered(); });
+  const bool all = std::all_of(links_.begin(), links_.end(), [](const OpenLink& open) {
+    return open.link->dead() || open.link->delivered();
+  });
   const auto now = Reactor::Clock::now();
   if (all || now >= limit) return delivered.set_value();
   reactor_.at(now + kDeliveryInterval,
@@ -161,28 +155,14 @@ void Endpoint::onLost(Link& link, Loss loss, const std::string& why) {
   });
 }
 
-void Endpoint::flood(FrameHeader header, const std::string& text, const Link* except) {
-  const size_t bytes = std::min<size_t>(text.size(), 1024);
-  header.payload_bytes = static_cast<uint32_t>(bytes);
-  for (size_t i = 0; i < links_.size(); ++i) {
-    if (!config_.links[i].sends || links_[i].get() == except || !links_[i]->usable()) continue;
-    OutFrame frame;
-    frame.header = header;
-    const auto* data = reinterpret_cast<const std::byte*>(text.data());
-    frame.owned = buffers_.take(bytes);
-    std::copy_n(data, bytes, frame.owned.data());
-    links_[i]->sendControl(std::move(frame));
-  }
-}
-
 void Endpoint::onFlooded(Link& link, const FrameHeader& header, const std::string& text) {
   if (header.type == FrameType::kLeave) {
     if (left_.contains(header.source)) return;
-    flood(header, text, &link);
+    routes_.flood(header, text, &link);
     return markLeft(header.source);
   }
   if (!failures_seen_.emplace(header.channel, header.source).second) return;
-  flood(header, text, &link);
+  routes_.flood(header, text, &link);
   const std::string why = "rank " + std::to_string(header.source) + " failed: " + text;
   if (header.channel == kAllChannels) return failAll(why, false);
   const auto channel = channels_.find(header.channel);
@@ -261,16 +241,17 @@ void Endpoint::continueLeaving() {
     FrameHeader header;
     header.type = FrameType::kLeave;
     header.source = static_cast<uint16_t>(config_.rank);
-    flood(header, "", nullptr);
+    routes_.flood(header, "", nullptr);
     left_.insert(config_.rank);
   }
   if (static_cast<int>(left_.size()) < config_.size) return;
   // All ranks have left, and each rank passed that on before it ends its side of a link. A link
   // closes when both sides have ended, so that nothing in flight is cut off.
   if (!std::exchange(leaving_->closing, true)) {
-    for (auto& link : links_) link->finish();
+    for (const auto& [spec, link] : links_) link->finish();
   }
-  const bool open = std::any_of(links_.begin(), links_.end(), [](auto& l) { return !l->dead(); });
+  const bool open =
+      std::any_of(links_.begin(), links_.end(), [](const OpenLink& o) { return !o.link->dead(); });
   if (!open) resolveLeaving("");
 }
 
@@ -288,9 +269,9 @@ std::vector<LinkTraffic> Endpoint::traffic() {
 std::vector<LinkTraffic> Endpoint::trafficOnLoop() const {
   std::vector<LinkTraffic> list;
   for (size_t i = 0; i < links_.size(); ++i) {
-    const LinkSpec& spec = config_.links[i];
-    const bool up = failure_.empty() ? links_[i]->usable() : up_at_failure_[i];
-    list.push_back({spec.link, links_[i]->counters(), spec.kind, spec.sends, spec.cable, up});
+    const auto& [spec, link] = links_[i];
+    const bool up = failure_.empty() ? link->usable() : up_at_failure_[i];
+    list.push_back({spec.link, link->counters(), spec.kind, spec.sends, spec.cable, up});
   }
   return list;
 }
@@ -298,7 +279,7 @@ std::vector<LinkTraffic> Endpoint::trafficOnLoop() const {
 std::vector<std::vector<uint64_t>> Endpoint::iterationBytes(uint64_t first, size_t count) {
   std::vector<std::vector<uint64_t>> list;
   reactor_.run([&] {
-    for (const auto& link : links_) list.push_back(link->iterations().from(first, count));
+    for (const auto& [spec, link] : links_) list.push_back(link->iterations().from(first, count));
   });
   return list;
 }

@@ -253,22 +253,6 @@ void Endpoint::forgetEarly(int source, size_t cost) {
   kept_early_.remove(cost);
 }
 
-// ---- as a relay --------------------------------------------------------------------------------
-
-// No source may have more on its routes than its limits say, here or elsewhere. More is taken, for
-// what is left of channels that have failed there, which it counts no more. Frames on detours are
-// not counted: their source may have had a link to their target.
-bool Endpoint::mayRelay(const FrameHeader& header) {
-  constexpr size_t kTolerance = 4;
-  const size_t most = kTolerance * (limits_.early + limits_.relayed);
-  const uint64_t held = buffers_.relayedOf(header.source);
-  if (header.detour != 0 || held + header.payload_bytes <= most) return true;
-  failAll("rank " + std::to_string(header.source) + " has sent more than " + std::to_string(most) +
-              " bytes that rank " + std::to_string(config_.rank) + " has not passed on yet",
-          true);
-  return false;
-}
-
 // ---- flows that are forgotten ------------------------------------------------------------------
 //
 // Tags come and go, and so do their flows: each end remembers those of which something is on its

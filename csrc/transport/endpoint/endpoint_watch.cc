@@ -76,17 +76,16 @@ void Endpoint::letCablesGo() {
 }
 
 bool Endpoint::answers(int neighbour) {
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const LinkSpec& spec = config_.links[i];
-    if (!spec.sends || spec.peerRank() != neighbour || !links_[i]->usable()) continue;
-    if (links_[i]->acknowledged() != Acknowledged::kAdvances) return false;
+  for (const auto& [spec, link] : links_) {
+    if (!spec.sends || spec.peerRank() != neighbour || !link->usable()) continue;
+    if (link->acknowledged() != Acknowledged::kAdvances) return false;
   }
   return true;
 }
 
 bool Endpoint::quiet() {
   bool all = true;
-  for (const auto& link : links_) {
+  for (const auto& [spec, link] : links_) {
     link->acknowledgeAtOnce();
     all = all && (!link->usable() || link->delivered());
   }
@@ -175,11 +174,10 @@ void Endpoint::tickCable(OwnCable& cable) {
 // A neighbour whose link is no cable cannot be reached another way: it is silent for whatever
 // reason, and fails all.
 void Endpoint::watchNeighbours() {
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const LinkSpec& spec = config_.links[i];
+  for (const auto& [spec, link] : links_) {
     // In the memory of one process all ends stop together.
     if (spec.cable == kNoCable && spec.kind != LinkKind::kMemory) {
-      neighbours_.push_back({links_[i].get(), spec.peerRank()});
+      neighbours_.push_back({link.get(), spec.peerRank()});
     }
   }
   if (!neighbours_.empty()) lookAtNeighbours();
