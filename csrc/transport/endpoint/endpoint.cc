@@ -75,14 +75,21 @@ Endpoint::Endpoint(EndpointConfig config)
       links_(openLinks(config_, {config_.rank, reactor_, buffers_, *this})),
       graph_(graphOf(config_)),
       routes_(config_.rank, links_, config_.routes, graph_.get(), limits_, buffers_,
-              [this](const std::string& why) { failAll(why, true); }),
-      peers_(static_cast<size_t>(config_.size)) {
-  startCables();
+              [this](const std::string& why) { end_.failAll(why); }),
+      end_(config_.rank, config_.size, reactor_, links_, routes_, *this),
+      status_(end_.status()),
+      peers_(static_cast<size_t>(config_.size)),
+      neighbours_(config_.silence_limit, reactor_, links_, status_,
+                  [this](const std::string& why) { end_.failAll(why); }) {
+  if (graph_) startCables();
   try {
     reactor_.run([this] {
       for (const auto& [spec, link] : links_) link->start();
-      if (graph_) watchCables();
-      watchNeighbours();
+      if (cables_) {
+        cables_->start();
+        tick();
+      }
+      neighbours_.start();
     });
   } catch (...) {
     reactor_.stop();  // before what it watches goes
@@ -104,20 +111,112 @@ void Endpoint::stop() {
   }
   if (std::exchange(stopped_, true)) return;
   reactor_.run([this] {
-    failAll("the endpoint was closed", false);
+    end_.failHere("the endpoint was closed");
     for (const auto& [spec, link] : links_) link->close();
-    carriers_.reset();
-    for (auto& [number, cable] : cables_) Descriptor(std::exchange(cable.waiting_fd, -1));
+    if (cables_) cables_->stop();
   });
   reactor_.stop();
+}
+
+// ---- cables ------------------------------------------------------------------------------------
+
+void Endpoint::startCables() {
+  const auto fail = [this](const std::string& why) { end_.failAll(why); };
+  reports_ = std::make_unique<CableReports>(config_.rank, config_.silence_limit, reactor_, *graph_,
+                                            routes_, status_, fail, [this] {
+                                              const auto channels = channels_;  // owners may close
+                                              for (const auto& [number, channel] : channels) {
+                                                if (channel.events.links_changed)
+                                                  channel.events.links_changed();
+                                              }
+                                            });
+  cables_ = std::make_unique<LocalCables>(
+      LocalCables::Config{config_.rank, config_.cable_tick, config_.silence_limit}, reactor_,
+      links_, *graph_, routes_, *reports_, status_, fail);
+}
+
+void Endpoint::tick() {
+  cables_->tick();
+  if (status_.failed()) return;
+  remindReceivers();
+  reactor_.after(config_.cable_tick, [this] { tick(); });
+}
+
+void Endpoint::holdCables() {
+  if (cables_held_++ > 0) return;
+  if (cables_) cables_->hold();
+  neighbours_.hold();
+}
+
+void Endpoint::letCablesGo() {
+  if (--cables_held_ > 0) return;
+  if (cables_) cables_->letGo();
+  neighbours_.letGo();
+}
+
+bool Endpoint::answers(int neighbour) {
+  for (const auto& [spec, link] : links_) {
+    if (!spec.sends || spec.peerRank() != neighbour || !link->usable()) continue;
+    if (link->acknowledged() != Acknowledged::kAdvances) return false;
+  }
+  return true;
+}
+
+bool Endpoint::quiet() {
+  bool all = true;
+  for (const auto& [spec, link] : links_) {
+    link->acknowledgeAtOnce();
+    all = all && (!link->usable() || link->delivered());
+  }
+  return all;
+}
+
+void Endpoint::onCables(const std::function<void(LocalCables&)>& function) {
+  reactor_.run([&] {
+    if (cables_) function(*cables_);
+  });
+}
+
+std::vector<int> Endpoint::lostCables() {
+  std::vector<int> list;
+  onCables([&](LocalCables& cables) { list = cables.lost(); });
+  return list;
+}
+
+std::vector<int> Endpoint::slowCables() {
+  std::vector<int> list;
+  onCables([&](LocalCables& cables) { list = cables.slow(); });
+  return list;
+}
+
+bool Endpoint::beginMove(int cable) {
+  bool begun = false;
+  onCables([&](LocalCables& cables) { begun = cables.beginMove(cable); });
+  return begun;
+}
+
+void Endpoint::endMove(int cable) {
+  onCables([=](LocalCables& cables) { cables.endMove(cable); });
+}
+
+void Endpoint::limitCable(int cable, std::optional<uint64_t> bytes_per_s) {
+  onCables([=](LocalCables& cables) { cables.limitRate(cable, bytes_per_s); });
+}
+
+void Endpoint::replaceCable(int cable, int fd, std::string tls_key) {
+  if (!cables_) {
+    Descriptor{fd};
+    return;
+  }
+  reactor_.run([&] { cables_->replace(cable, fd, std::move(tls_key)); });
 }
 
 // ---- sending -----------------------------------------------------------------------------------
 
 void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t fingerprint,
                     Done done, bool prompt) {
-  if (!failure_.empty()) return done(peerLost(failure_));
-  if (left_.contains(flow.peer)) return done(peerLost(leftText(flow.peer)));
+  if (status_.failed()) return done(peerLost(status_.failure));
+  if (status_.hasLeft(flow.peer)) return done(peerLost(JobStatus::leftText(flow.peer)));
   const Routes::Ways* const ways = routes_.waysTo(flow.peer);
   if (ways == nullptr) {
     return done(peerLost("the plan has no route to rank " + std::to_string(flow.peer)));
@@ -205,12 +304,12 @@ void Endpoint::receiveUpTo(const FlowId& id, void* data, size_t capacity, uint64
 }
 
 void Endpoint::post(const FlowId& id, Posted wanted) {
-  if (!failure_.empty()) return wanted.done(peerLost(failure_));
+  if (status_.failed()) return wanted.done(peerLost(status_.failure));
   InFlow& flow = in_[id];
   const uint64_t number = flow.base + flow.posted.size();
   const auto early = flow.early.find(number);
-  if (early == flow.early.end() && left_.contains(id.peer)) {
-    return wanted.done(peerLost(leftText(id.peer)));
+  if (early == flow.early.end() && status_.hasLeft(id.peer)) {
+    return wanted.done(peerLost(JobStatus::leftText(id.peer)));
   }
   if (early != flow.early.end()) {
     wanted.learnSize(early->second.message_bytes);
@@ -242,7 +341,7 @@ void Endpoint::post(const FlowId& id, Posted wanted) {
 void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint64_t stream,
                           void* data, size_t bytes, uint64_t fingerprint,
                           std::function<void(int)> from, Done done) {
-  if (!failure_.empty()) return done(peerLost(failure_));
+  if (status_.failed()) return done(peerLost(status_.failure));
   for (int peer : peers) {
     const FlowId id{peer, channel, stream};
     const auto flow = in_.find(id);
@@ -250,7 +349,7 @@ void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint6
     from(peer);
     return receive(id, data, bytes, fingerprint, std::move(done));
   }
-  if (allLeft(peers)) return done(peerLost(leftText(peers.back())));
+  if (allLeft(peers)) return done(peerLost(JobStatus::leftText(peers.back())));
   any_.push_back({peers, channel, stream, static_cast<std::byte*>(data), bytes, fingerprint,
                   std::move(from), std::move(done)});
 }
@@ -297,7 +396,7 @@ std::string Endpoint::wrongEnds(const FrameHeader& header) const {
            std::to_string(config_.size - 1);
   }
   const bool from_here = header.source == config_.rank;
-  if (from_here && header.type == FrameType::kLeave && !left_.contains(config_.rank)) {
+  if (from_here && header.type == FrameType::kLeave && !status_.hasLeft(config_.rank)) {
     return "that says that this rank, " + std::to_string(config_.rank) + ", has left";
   }
   // On a detour a frame may pass its own source again.
@@ -322,22 +421,22 @@ std::byte* Endpoint::onHeader(Link&, const FrameHeader& header) {
 
 void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload, bool placed) {
   if (const std::string wrong = wrongEnds(header); !wrong.empty()) {
-    return failAll("link " + textOf(link.name()) + " carried a frame " + wrong, true);
+    return end_.failAll("link " + textOf(link.name()) + " carried a frame " + wrong);
   }
   if (header.type == FrameType::kData && !fitsItsMessage(header)) {
-    return failAll("link " + textOf(link.name()) + " carried a frame that does not fit its message",
-                   true);
+    return end_.failAll("link " + textOf(link.name()) +
+                        " carried a frame that does not fit its message");
   }
   if (header.type == FrameType::kLeave || header.type == FrameType::kFailure) {
     const std::string text(reinterpret_cast<const char*>(payload.data()), payload.size());
-    return onFlooded(link, header, text);
+    return end_.onFlooded(link, header, text);
   }
   if (header.type == FrameType::kHeartbeat) return;
-  if (graph_ && header.type == FrameType::kCableState) return onCableState(link, header);
-  if (graph_ && header.type == FrameType::kCableSpeed) return onCableSpeed(link, header);
-  if (graph_ && header.type == FrameType::kLinkHello) return onLinkHello(link, header);
+  if (cables_ && header.type == FrameType::kCableState) return cables_->onState(link, header);
+  if (reports_ && header.type == FrameType::kCableSpeed) return reports_->onSpeed(link, header);
+  if (cables_ && header.type == FrameType::kLinkHello) return cables_->onLinkHello(link, header);
   if (header.target != config_.rank) return routes_.relay(header, std::move(payload));
-  if (graph_ && header.type == FrameType::kLinkLost) return onLinkLost(header);
+  if (cables_ && header.type == FrameType::kLinkLost) return cables_->onLinkLost(header);
   switch (header.type) {
     case FrameType::kData:
       return onData(header, std::move(payload), placed);
@@ -358,7 +457,7 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
     case FrameType::kForget:
       return onForget(header, payload);
     default:
-      return failAll("link " + textOf(link.name()) + " carried a frame of unknown type", true);
+      return end_.failAll("link " + textOf(link.name()) + " carried a frame of unknown type");
   }
 }
 
@@ -386,10 +485,9 @@ void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool pla
   if (closed_channels_.contains(id.channel)) return acknowledgeEverything(id, header.generation);
   InFlow& flow = in_[id];
   if (!isCurrent(flow, header.generation)) {
-    return failAll("rank " + std::to_string(id.peer) +
-                       " has sent a frame of a flow that it had "
-                       "forgotten",
-                   true);
+    return end_.failAll("rank " + std::to_string(id.peer) +
+                        " has sent a frame of a flow that it had "
+                        "forgotten");
   }
   Posted* posted = postedFor(flow, header.message);
   if (posted) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,12 +15,6 @@ namespace topoopt {
 namespace {
 
 constexpr size_t kLimit = 1 << 20;
-
-std::vector<CableEnds> ringCables() {
-  std::vector<CableEnds> cables;
-  for (int rank = 0; rank < 4; ++rank) cables.push_back({{}, rank, (rank + 1) % 4});
-  return cables;
-}
 
 // Rank 0, with routes to rank 2 over rank 1 and over rank 3, and one of rank 3 to rank 1.
 class RoutesOfARing : public testing::Test {
@@ -53,7 +48,7 @@ class RoutesOfARing : public testing::Test {
   FakeLinks fake_{0};
   FakeLink& to_1_ = fake_.add(1, 0);
   FakeLink& to_3_ = fake_.add(3, 3);
-  CableGraph graph_{0, 4, ringCables(), {}};
+  CableGraph graph_{0, 4, FakeLinks::ringCables(4), {}};
   const FlowLimits limits_ = FlowLimits::of(4, kLimit, kLimit);
   const std::vector<plan::Route> plan_{{{0, 1, 2}, 0.75}, {{0, 3, 2}, 0.25}, {{3, 0, 1}, 1.0}};
   std::optional<Routes> routes_;
