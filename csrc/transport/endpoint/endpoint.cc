@@ -16,8 +16,6 @@
 namespace topoopt {
 namespace {
 
-constexpr size_t kLeastFastPartBytes = 32 << 10;  // as kLeastPartBytes, of fast links
-
 bool fitsItsMessage(const FrameHeader& header) {
   return header.payload_bytes <= header.message_bytes &&
          header.offset <= header.message_bytes - header.payload_bytes;
@@ -47,25 +45,55 @@ void checkConfig(const EndpointConfig& config) {
   }
 }
 
+// Owns all descriptors from here on, also if one of them cannot be opened.
+OpenLinks openLinks(const EndpointConfig& config, const Link::Context& context) {
+  OpenLinks links;
+  size_t next = 0;
+  try {
+    for (; next < config.links.size(); ++next) {
+      links.push_back({config.links[next], openLink(config.links[next], context)});
+    }
+    checkConfig(config);
+  } catch (...) {
+    for (++next; next < config.links.size(); ++next) Descriptor(config.links[next].fd);
+    context.reactor.stop();  // before the links go
+    throw;
+  }
+  return links;
+}
+
+std::unique_ptr<CableGraph> graphOf(const EndpointConfig& config) {
+  if (config.cables.empty()) return nullptr;
+  return std::make_unique<CableGraph>(config.rank, config.size, config.cables, config.servers);
+}
+
 }  // namespace
 
 Endpoint::Endpoint(EndpointConfig config)
     : config_(std::move(config)),
       limits_(FlowLimits::of(config_.size, config_.window_bytes, config_.memory_bytes)),
-      workers_(config_.workers > 0 ? std::make_unique<WorkerPool>(config_.workers) : nullptr) {
-  openLinks();
+      workers_(config_.workers > 0 ? std::make_unique<WorkerPool>(config_.workers) : nullptr),
+      links_(openLinks(config_, {config_.rank, reactor_, buffers_, *this})),
+      graph_(graphOf(config_)),
+      routes_(config_.rank, links_, config_.routes, graph_.get(), limits_, buffers_,
+              [this](const std::string& why) { end_.failAll(why); }),
+      end_(config_.rank, config_.size, reactor_, links_, routes_, *this),
+      status_(end_.status()),
+      peers_(static_cast<size_t>(config_.size)),
+      neighbours_(config_.silence_limit, reactor_, links_, status_,
+                  [this](const std::string& why) { end_.failAll(why); }) {
+  if (graph_) startCables();
   try {
-    checkConfig(config_);
-    peers_.resize(static_cast<size_t>(config_.size));
-    buildRoutes();
-    startCables();
     reactor_.run([this] {
-      for (auto& link : links_) link->start();
-      if (graph_) watchCables();
-      watchNeighbours();
+      for (const auto& [spec, link] : links_) link->start();
+      if (cables_) {
+        cables_->start();
+        tick();
+      }
+      neighbours_.start();
     });
   } catch (...) {
-    reactor_.stop();  // before the links go
+    reactor_.stop();  // before what it watches goes
     throw;
   }
 }
@@ -84,80 +112,114 @@ void Endpoint::stop() {
   }
   if (std::exchange(stopped_, true)) return;
   reactor_.run([this] {
-    failAll("the endpoint was closed", false);
-    for (auto& link : links_) link->close();
-    carriers_.reset();
-    for (auto& [number, cable] : cables_) Descriptor(std::exchange(cable.waiting_fd, -1));
+    end_.failHere("the endpoint was closed");
+    for (const auto& [spec, link] : links_) link->close();
+    if (cables_) cables_->stop();
   });
   reactor_.stop();
 }
 
-// All descriptors are owned from here on, also by an endpoint that fails to open one of them.
-void Endpoint::openLinks() {
-  size_t next = 0;
-  try {
-    for (; next < config_.links.size(); ++next) {
-      links_.push_back(openLink(config_.links[next], {config_.rank, reactor_, buffers_, *this}));
-    }
-  } catch (...) {
-    for (++next; next < config_.links.size(); ++next) Descriptor(config_.links[next].fd);
-    reactor_.stop();
-    throw;
-  }
+// ---- cables ------------------------------------------------------------------------------------
+
+void Endpoint::startCables() {
+  const auto fail = [this](const std::string& why) { end_.failAll(why); };
+  reports_ = std::make_unique<CableReports>(config_.rank, config_.silence_limit, reactor_, *graph_,
+                                            routes_, status_, fail, [this] {
+                                              const auto channels = channels_;  // owners may close
+                                              for (const auto& [number, channel] : channels) {
+                                                if (channel.events.links_changed)
+                                                  channel.events.links_changed();
+                                              }
+                                            });
+  cables_ = std::make_unique<LocalCables>(
+      LocalCables::Config{config_.rank, config_.cable_tick, config_.silence_limit}, reactor_,
+      links_, *graph_, routes_, *reports_, status_, fail);
 }
 
-// For every pair whose bytes can pass through this rank: the link each route takes from here.
-void Endpoint::buildRoutes() {
-  std::map<int, std::vector<Link*>> neighbours;
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const LinkSpec& spec = config_.links[i];
-    if (spec.sends) neighbours[spec.peerRank()].push_back(links_[i].get());
-  }
-  for (const plan::Route& route : config_.routes) {
-    auto& hops = hops_[{route.servers.front(), route.servers.back()}];
-    Hop hop{nullptr, route.weight,
-            route.servers.size() == 2 ? kNeighbourPayloadBytes : kRelayedPayloadBytes, &route};
-    const auto here = std::find(route.servers.begin(), route.servers.end(), config_.rank);
-    if (here != route.servers.end() && here + 1 != route.servers.end()) {
-      const auto found = neighbours.find(*(here + 1));
-      if (found == neighbours.end()) {
-        throw std::invalid_argument("a route needs a link from rank " +
-                                    std::to_string(config_.rank) + " to rank " +
-                                    std::to_string(*(here + 1)) + ", which is not in the plan");
-      }
-      hop.link = found->second[hops.size() % found->second.size()];
-      if (route.servers.size() == 2) hop.payload_bytes = hop.link->mostPayload();
-    }
-    hops.push_back(hop);
-    if (hops.size() > UINT16_MAX) {
-      throw std::invalid_argument("more than 65535 routes from rank " +
-                                  std::to_string(route.servers.front()) + " to rank " +
-                                  std::to_string(route.servers.back()));
-    }
-  }
-  for (const auto& [neighbour, links] : neighbours) {
-    auto& hops = hops_[{config_.rank, neighbour}];
-    if (!hops.empty()) continue;
-    for (Link* link : links) {
-      hops.push_back({link, 1.0 / static_cast<double>(links.size()), link->mostPayload()});
-    }
-  }
+void Endpoint::tick() {
+  cables_->tick();
+  if (status_.failed()) return;
+  remindReceivers();
+  reactor_.after(config_.cable_tick, [this] { tick(); });
 }
 
-const std::vector<Endpoint::Hop>& Endpoint::hopsTo(int source, int target) const {
-  static const std::vector<Hop> none;
-  const auto found = hops_.find({source, target});
-  return found == hops_.end() ? none : found->second;
+void Endpoint::holdCables() {
+  if (cables_held_++ > 0) return;
+  if (cables_) cables_->hold();
+  neighbours_.hold();
+}
+
+void Endpoint::letCablesGo() {
+  if (--cables_held_ > 0) return;
+  if (cables_) cables_->letGo();
+  neighbours_.letGo();
+}
+
+bool Endpoint::answers(int neighbour) {
+  for (const auto& [spec, link] : links_) {
+    if (!spec.sends || spec.peerRank() != neighbour || !link->usable()) continue;
+    if (link->acknowledged() != Acknowledged::kAdvances) return false;
+  }
+  return true;
+}
+
+bool Endpoint::quiet() {
+  bool all = true;
+  for (const auto& [spec, link] : links_) {
+    link->acknowledgeAtOnce();
+    all = all && (!link->usable() || link->delivered());
+  }
+  return all;
+}
+
+void Endpoint::onCables(const std::function<void(LocalCables&)>& function) {
+  reactor_.run([&] {
+    if (cables_) function(*cables_);
+  });
+}
+
+std::vector<int> Endpoint::lostCables() {
+  std::vector<int> list;
+  onCables([&](LocalCables& cables) { list = cables.lost(); });
+  return list;
+}
+
+std::vector<int> Endpoint::slowCables() {
+  std::vector<int> list;
+  onCables([&](LocalCables& cables) { list = cables.slow(); });
+  return list;
+}
+
+bool Endpoint::beginMove(int cable) {
+  bool begun = false;
+  onCables([&](LocalCables& cables) { begun = cables.beginMove(cable); });
+  return begun;
+}
+
+void Endpoint::endMove(int cable) {
+  onCables([=](LocalCables& cables) { cables.endMove(cable); });
+}
+
+void Endpoint::limitCable(int cable, std::optional<uint64_t> bytes_per_s) {
+  onCables([=](LocalCables& cables) { cables.limitRate(cable, bytes_per_s); });
+}
+
+void Endpoint::replaceCable(int cable, int fd, std::string tls_key) {
+  if (!cables_) {
+    Descriptor{fd};
+    return;
+  }
+  reactor_.run([&] { cables_->replace(cable, fd, std::move(tls_key)); });
 }
 
 // ---- sending -----------------------------------------------------------------------------------
 
 void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t fingerprint,
                     Done done, bool prompt) {
-  if (!failure_.empty()) return done(peerLost(failure_));
-  if (left_.contains(flow.peer)) return done(peerLost(leftText(flow.peer)));
-  const std::vector<Hop>& hops = hopsTo(config_.rank, flow.peer);
-  if (hops.empty()) {
+  if (status_.failed()) return done(peerLost(status_.failure));
+  if (status_.hasLeft(flow.peer)) return done(peerLost(JobStatus::leftText(flow.peer)));
+  const Routes::Ways* const ways = routes_.waysTo(flow.peer);
+  if (ways == nullptr) {
     return done(peerLost("the plan has no route to rank " + std::to_string(flow.peer)));
   }
   const auto iteration = static_cast<uint16_t>(iteration_.load());
@@ -165,9 +227,7 @@ void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t
   const auto [entry, begins] = out_.try_emplace(flow);
   OutFlow& out = entry->second;
   if (begins) out.generation = peers_[flow.peer].generation;
-  out.relayed = std::any_of(hops.begin(), hops.end(), [](const Hop& hop) {
-    return hop.payload_bytes == kRelayedPayloadBytes;
-  });
+  out.relayed = ways->relayed();
   auto progress = std::make_shared<SendProgress>(SendProgress{bytes, std::move(done), prompt});
   out.pending.push_back({static_cast<const std::byte*>(data), bytes, 0, out.next_number++,
                          fingerprint, iteration, std::move(progress)});
@@ -180,48 +240,19 @@ void Endpoint::hurry(uint32_t channel) {
     if (id.channel != channel) continue;
     for (const OutMessage& message : flow.pending) message.progress->prompt = true;
   }
-  for (auto& link : links_) link->hurry(channel);
-}
-
-// The route to `peer` that is furthest behind its weight, over all flows: many short messages, each
-// a flow of its own, spread as one long one does.
-size_t Endpoint::chooseRoute(int peer, const std::vector<Hop>& hops) {
-  if (hops.size() == 1) return 0;
-  std::vector<double>& used = used_[peer];
-  used.resize(hops.size(), 0.0);
-  size_t best = 0;
-  for (size_t i = 1; i < hops.size(); ++i) {
-    if (hops[i].whole != hops[best].whole ? hops[i].whole : used[i] < used[best]) best = i;
-  }
-  return best;
-}
-
-// Over parallel links to a neighbour a message goes in parts, so that it takes all of them at once.
-size_t Endpoint::framePayload(size_t message_bytes, size_t route, const std::vector<Hop>& hops) {
-  const size_t most = hops[route].payload_bytes;
-  const bool parallel =
-      hops.size() > 1 && std::all_of(hops.begin(), hops.end(), [](const Hop& hop) {
-        return hop.payload_bytes > kRelayedPayloadBytes;
-      });
-  if (!parallel) return most;
-  // What a fast link carries in the time of a wake-up is not worth two.
-  const size_t least = most == kMaxPayloadBytes ? kLeastFastPartBytes : kLeastPartBytes;
-  const double share = std::ceil(static_cast<double>(message_bytes) * hops[route].weight);
-  return std::min(most, std::max(least, static_cast<size_t>(share)));
+  for (const auto& [spec, link] : links_) link->hurry(channel);
 }
 
 void Endpoint::pump(const FlowId& id, OutFlow& flow) {
-  const std::vector<Hop>& hops = hopsTo(config_.rank, id.peer);
+  Routes::Ways& ways = *routes_.waysTo(id.peer);
   while (!flow.pending.empty() && flow.sent - flow.acked < config_.window_bytes) {
     const std::optional<size_t> allowed = allowance(id, flow);
     if (!allowed) return;
     OutMessage& message = flow.pending.front();
     const size_t left = message.bytes - message.framed;
-    const size_t route = chooseRoute(id.peer, hops);
-    const size_t payload = std::min({left, framePayload(message.bytes, route, hops), *allowed});
-    if (hops.size() > 1) {
-      used_[id.peer][route] += static_cast<double>(payload + 1) / hops[route].weight;
-    }
+    const size_t route = ways.next();
+    const size_t payload = std::min({left, ways.framePayload(message.bytes, route), *allowed});
+    ways.charge(route, payload);
     OutFrame frame;
     frame.header.source = static_cast<uint16_t>(config_.rank);
     frame.header.target = static_cast<uint16_t>(id.peer);
@@ -242,11 +273,7 @@ void Endpoint::pump(const FlowId& id, OutFlow& flow) {
     if (message.number >= flow.granted) addEarly(id, flow, costOf(payload));
     if (message.framed == message.bytes) flow.pending.pop_front();
     settle(id, flow);
-    if (hops[route].whole) {
-      hops[route].link->send(std::move(frame));
-    } else {
-      dispatch(std::move(frame));
-    }
+    routes_.send(ways, std::move(frame));
   }
 }
 
@@ -278,12 +305,12 @@ void Endpoint::receiveUpTo(const FlowId& id, void* data, size_t capacity, uint64
 }
 
 void Endpoint::post(const FlowId& id, Posted wanted) {
-  if (!failure_.empty()) return wanted.done(peerLost(failure_));
+  if (status_.failed()) return wanted.done(peerLost(status_.failure));
   InFlow& flow = in_[id];
   const uint64_t number = flow.base + flow.posted.size();
   const auto early = flow.early.find(number);
-  if (early == flow.early.end() && left_.contains(id.peer)) {
-    return wanted.done(peerLost(leftText(id.peer)));
+  if (early == flow.early.end() && status_.hasLeft(id.peer)) {
+    return wanted.done(peerLost(JobStatus::leftText(id.peer)));
   }
   if (early != flow.early.end()) {
     wanted.learnSize(early->second.message_bytes);
@@ -315,7 +342,7 @@ void Endpoint::post(const FlowId& id, Posted wanted) {
 void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint64_t stream,
                           void* data, size_t bytes, uint64_t fingerprint,
                           std::function<void(int)> from, Done done) {
-  if (!failure_.empty()) return done(peerLost(failure_));
+  if (status_.failed()) return done(peerLost(status_.failure));
   for (int peer : peers) {
     const FlowId id{peer, channel, stream};
     const auto flow = in_.find(id);
@@ -323,7 +350,7 @@ void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint6
     from(peer);
     return receive(id, data, bytes, fingerprint, std::move(done));
   }
-  if (allLeft(peers)) return done(peerLost(leftText(peers.back())));
+  if (allLeft(peers)) return done(peerLost(JobStatus::leftText(peers.back())));
   any_.push_back({peers, channel, stream, static_cast<std::byte*>(data), bytes, fingerprint,
                   std::move(from), std::move(done)});
 }
@@ -359,22 +386,6 @@ void Endpoint::completeFront(const FlowId& id) {
   }
 }
 
-void Endpoint::sendControl(int target, FrameHeader header, const std::string& payload) {
-  header.source = static_cast<uint16_t>(config_.rank);
-  header.target = static_cast<uint16_t>(target);
-  header.payload_bytes = static_cast<uint32_t>(payload.size());
-  const auto& hops = hopsTo(config_.rank, target);
-  if (hops.empty()) return;
-  OutFrame frame;
-  frame.header = header;
-  if (!payload.empty()) {
-    frame.owned = buffers_.take(payload.size());
-    std::memcpy(frame.owned.data(), payload.data(), payload.size());
-  }
-  if (hops.front().whole) return hops.front().link->sendControl(std::move(frame));
-  dispatch(std::move(frame));
-}
-
 // What is wrong with the ranks that a frame names, or "".
 std::string Endpoint::wrongEnds(const FrameHeader& header) const {
   if (header.source >= config_.size) {
@@ -386,7 +397,7 @@ std::string Endpoint::wrongEnds(const FrameHeader& header) const {
            std::to_string(config_.size - 1);
   }
   const bool from_here = header.source == config_.rank;
-  if (from_here && header.type == FrameType::kLeave && !left_.contains(config_.rank)) {
+  if (from_here && header.type == FrameType::kLeave && !status_.hasLeft(config_.rank)) {
     return "that says that this rank, " + std::to_string(config_.rank) + ", has left";
   }
   // On a detour a frame may pass its own source again.
@@ -411,22 +422,22 @@ std::byte* Endpoint::onHeader(Link&, const FrameHeader& header) {
 
 void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload, bool placed) {
   if (const std::string wrong = wrongEnds(header); !wrong.empty()) {
-    return failAll("link " + textOf(link.name()) + " carried a frame " + wrong, true);
+    return end_.failAll("link " + textOf(link.name()) + " carried a frame " + wrong);
   }
   if (header.type == FrameType::kData && !fitsItsMessage(header)) {
-    return failAll("link " + textOf(link.name()) + " carried a frame that does not fit its message",
-                   true);
+    return end_.failAll("link " + textOf(link.name()) +
+                        " carried a frame that does not fit its message");
   }
   if (header.type == FrameType::kLeave || header.type == FrameType::kFailure) {
     const std::string text(reinterpret_cast<const char*>(payload.data()), payload.size());
-    return onFlooded(link, header, text);
+    return end_.onFlooded(link, header, text);
   }
   if (header.type == FrameType::kHeartbeat) return;
-  if (graph_ && header.type == FrameType::kCableState) return onCableState(link, header);
-  if (graph_ && header.type == FrameType::kCableSpeed) return onCableSpeed(link, header);
-  if (graph_ && header.type == FrameType::kLinkHello) return onLinkHello(link, header);
-  if (header.target != config_.rank) return relay(header, std::move(payload));
-  if (graph_ && header.type == FrameType::kLinkLost) return onLinkLost(header);
+  if (cables_ && header.type == FrameType::kCableState) return cables_->onState(link, header);
+  if (reports_ && header.type == FrameType::kCableSpeed) return reports_->onSpeed(link, header);
+  if (cables_ && header.type == FrameType::kLinkHello) return cables_->onLinkHello(link, header);
+  if (header.target != config_.rank) return routes_.relay(header, std::move(payload));
+  if (cables_ && header.type == FrameType::kLinkLost) return cables_->onLinkLost(header);
   switch (header.type) {
     case FrameType::kData:
       return onData(header, std::move(payload), placed);
@@ -447,7 +458,7 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
     case FrameType::kForget:
       return onForget(header, payload);
     default:
-      return failAll("link " + textOf(link.name()) + " carried a frame of unknown type", true);
+      return end_.failAll("link " + textOf(link.name()) + " carried a frame of unknown type");
   }
 }
 
@@ -475,10 +486,9 @@ void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool pla
   if (closed_channels_.contains(id.channel)) return acknowledgeEverything(id, header.generation);
   InFlow& flow = in_[id];
   if (!isCurrent(flow, header.generation)) {
-    return failAll("rank " + std::to_string(id.peer) +
-                       " has sent a frame of a flow that it had "
-                       "forgotten",
-                   true);
+    return end_.failAll("rank " + std::to_string(id.peer) +
+                        " has sent a frame of a flow that it had "
+                        "forgotten");
   }
   Posted* posted = postedFor(flow, header.message);
   if (posted) {
@@ -504,27 +514,6 @@ void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool pla
   const bool first = keepEarly(id, flow, header, std::move(payload));
   if (first && header.stream < kFirstMessageStream) countEarly(header);
   bindAnyReceives(id);
-}
-
-void Endpoint::relay(const FrameHeader& header, PayloadBuffer payload) {
-  const auto& hops = hopsTo(header.source, header.target);
-  if (header.detour == 0 && (header.route >= hops.size() || hops[header.route].link == nullptr)) {
-    return failAll("rank " + std::to_string(config_.rank) + " is not on route " +
-                       std::to_string(header.route) + " from rank " +
-                       std::to_string(header.source) + " to rank " + std::to_string(header.target),
-                   true);
-  }
-  if (header.type == FrameType::kData && !mayRelay(header)) return;
-  OutFrame frame;
-  frame.header = header;
-  frame.owned = std::move(payload);
-  if (graph_) return dispatch(std::move(frame));  // also while a cable moves, which is not reported
-  Link& link = *hops[header.route].link;
-  if (header.type == FrameType::kData) {
-    link.send(std::move(frame));
-  } else {
-    link.sendControl(std::move(frame));
-  }
 }
 
 }  // namespace topoopt

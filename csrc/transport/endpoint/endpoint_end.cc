@@ -10,33 +10,26 @@
 namespace topoopt {
 namespace {
 
-// How long a rank that fails stays to broadcast why.
-constexpr std::chrono::seconds kDeliveryLimit{2};
-constexpr std::chrono::milliseconds kDeliveryInterval{1};
 // Closed channels of which frames are still recognised when they come late.
 constexpr size_t kRememberedChannels = 4096;
 
 }  // namespace
 
-std::string Endpoint::leftText(int rank) {
-  return "rank " + std::to_string(rank) + " has left the job";
-}
-
 // ---- channels and failures ---------------------------------------------------------------------
 
 void Endpoint::openChannel(uint32_t channel, ChannelEvents events) {
-  if (!failure_.empty()) return events.failed(peerLost(failure_));
+  if (status_.failed()) return events.failed(peerLost(status_.failure));
   if (const auto closed = closed_channels_.find(channel); closed != closed_channels_.end()) {
     return events.failed(peerLost(closed->second.why));
   }
   channels_[channel] = {std::move(events)};
-  if (graph_ && !graph_->intact()) announceChange();
+  if (graph_ && !graph_->intact()) reports_->announce();
   for (const auto& [header, payload] : std::exchange(early_controls_, {})) {
     onControl(header, payload);
   }
   const auto left = channels_.at(channel).events.left;
   if (!left) return;
-  for (const int rank : std::set<int>(left_)) left(rank);
+  for (const int rank : std::set<int>(status_.left)) left(rank);
 }
 
 void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
@@ -51,19 +44,12 @@ void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
     const auto flow = out_.find({header.target, channel, header.stream});
     if (flow != out_.end()) flow->second.sent -= costOf(header.payload_bytes);
   };
-  for (auto& link : links_) {
-    link->dropOwn(channel, dropped);
-  }
-  std::erase_if(stranded_, [&](const OutFrame& frame) {
-    const bool own = frame.header.type == FrameType::kData && frame.header.channel == channel &&
-                     frame.header.source == config_.rank;
-    if (own) dropped(frame.header);
-    return own;
-  });
+  routes_.dropOwn(channel, dropped);
   for (auto& [id, flow] : in_) {
     if (id.channel != channel) continue;
     for (const Posted& posted : flow.posted) {
-      for (auto& link : links_) link->redirect(posted.data, posted.data + posted.bytes);
+      for (const auto& [spec, link] : links_)
+        link->redirect(posted.data, posted.data + posted.bytes);
     }
     if (flow.consumed != flow.acked || !flow.early.empty() || flow.requested > flow.base) {
       acknowledgeEverything(id, flow.generation);
@@ -89,8 +75,7 @@ void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
 void Endpoint::forgetChannel(uint32_t channel) {
   closed_order_.pop_front();
   closed_channels_.erase(channel);
-  failures_seen_.erase(failures_seen_.lower_bound({channel, 0}),
-                       failures_seen_.upper_bound({channel, config_.size}));
+  end_.forgetChannel(channel);
 }
 
 void Endpoint::failChannel(uint32_t channel, const std::string& why, bool broadcast) {
@@ -100,108 +85,42 @@ void Endpoint::failChannel(uint32_t channel, const std::string& why, bool broadc
   }
   std::erase_if(out_, [&](const auto& entry) { return entry.first.channel == channel; });
   resumeWaiting();
-  if (broadcast) broadcastFailure(channel, why);
+  if (broadcast) end_.broadcastFailure(channel, why);
 }
 
-void Endpoint::broadcastFailure(uint32_t channel, const std::string& why) {
-  if (!failures_seen_.emplace(channel, config_.rank).second) return;
-  FrameHeader header;
-  header.type = FrameType::kFailure;
-  header.source = static_cast<uint16_t>(config_.rank);
-  header.channel = channel;
-  flood(header, why, nullptr);
-}
-
-void Endpoint::failAll(const std::string& why, bool broadcast) {
-  if (!failure_.empty()) return;
-  failure_ = why;
-  for (const auto& link : links_) up_at_failure_.push_back(link->usable());
-  if (broadcast) broadcastFailure(kAllChannels, why);
+void Endpoint::onJobFailed(const std::string& why) {
   // The callbacks close or fail channels themselves.
   const auto channels = channels_;
   for (const auto& [number, channel] : channels) channel.events.failed(peerLost(why));
-  resolveLeaving(why);
 }
 
-void Endpoint::fail(const std::string& why) {
-  std::promise<void> delivered;
-  auto result = delivered.get_future();
-  // The data that waits is of no use any more, and the reason shall not wait behind it. Members of
-  // a group in shared memory read there what this rank's groups fail for, so that names the rank
-  // too.
-  reactor_.run([&] {
-    if (failure_.empty()) broadcastFailure(kAllChannels, why);
-    failAll("rank " + std::to_string(config_.rank) + " failed: " + why, false);
-    for (auto& link : links_) link->dropData();
-    waitForDelivery(Reactor::Clock::now() + kDeliveryLimit, delivered);
-  });
-  result.wait();
-}
-
-// Looks again until the neighbours have all that was sent to them; nothing reports when a system on
-// the other side has taken it.
-void Endpoint::waitForDelivery(Reactor::Clock::time_point limit, std::promise<void>& delivered) {
-  const bool all = std::all_of(links_.begin(), links_.end(),
-                               [](const auto& link) { return link->dead() || link->delivered(); });
-  const auto now = Reactor::Clock::now();
-  if (all || now >= limit) return delivered.set_value();
-  reactor_.at(now + kDeliveryInterval,
-              [this, limit, &delivered] { waitForDelivery(limit, delivered); });
+void Endpoint::onChannelFailed(uint32_t channel, const std::string& why) {
+  const auto found = channels_.find(channel);
+  if (found == channels_.end()) return closeChannel(channel, why);
+  const auto failed = found->second.events.failed;
+  failed(peerLost(why));
 }
 
 void Endpoint::onLost(Link& link, Loss loss, const std::string& why) {
   // Not at once: this may be in the middle of a send.
   const auto delay = link.holds() ? kLateTime : std::chrono::milliseconds(0);
   reactor_.after(delay, [this, &link, loss, why] {
-    if (static_cast<int>(left_.size()) == config_.size) return continueLeaving();
-    if (!failure_.empty()) return;
+    if (end_.allLeft()) return end_.continueLeaving();
+    if (status_.failed()) return;
     if (link.cable() != kNoCable && !link.dead()) return;  // it already has a new connection
-    if (link.cable() != kNoCable) return cableLost(link, loss, why);
-    failAll("lost the link " + textOf(link.name()) + ": " + why, true);
+    if (link.cable() != kNoCable && cables_) return cables_->onLost(link, loss, why);
+    end_.failAll("lost the link " + textOf(link.name()) + ": " + why);
   });
-}
-
-void Endpoint::flood(FrameHeader header, const std::string& text, const Link* except) {
-  const size_t bytes = std::min<size_t>(text.size(), 1024);
-  header.payload_bytes = static_cast<uint32_t>(bytes);
-  for (size_t i = 0; i < links_.size(); ++i) {
-    if (!config_.links[i].sends || links_[i].get() == except || !links_[i]->usable()) continue;
-    OutFrame frame;
-    frame.header = header;
-    const auto* data = reinterpret_cast<const std::byte*>(text.data());
-    frame.owned = buffers_.take(bytes);
-    std::copy_n(data, bytes, frame.owned.data());
-    links_[i]->sendControl(std::move(frame));
-  }
-}
-
-void Endpoint::onFlooded(Link& link, const FrameHeader& header, const std::string& text) {
-  if (header.type == FrameType::kLeave) {
-    if (left_.contains(header.source)) return;
-    flood(header, text, &link);
-    return markLeft(header.source);
-  }
-  if (!failures_seen_.emplace(header.channel, header.source).second) return;
-  flood(header, text, &link);
-  const std::string why = "rank " + std::to_string(header.source) + " failed: " + text;
-  if (header.channel == kAllChannels) return failAll(why, false);
-  const auto channel = channels_.find(header.channel);
-  if (channel == channels_.end()) return closeChannel(header.channel, why);
-  const auto failed = channel->second.events.failed;
-  failed(peerLost(why));
 }
 
 // ---- leaving -----------------------------------------------------------------------------------
 
 bool Endpoint::allLeft(const std::vector<int>& peers) const {
-  return !peers.empty() &&
-         std::all_of(peers.begin(), peers.end(), [this](int peer) { return left_.contains(peer); });
+  return !peers.empty() && std::all_of(peers.begin(), peers.end(),
+                                       [this](int peer) { return status_.hasLeft(peer); });
 }
 
-// A rank only leaves when all that it sent is consumed, so a receive that waits for it now is
-// unmatched.
-void Endpoint::markLeft(int rank) {
-  left_.insert(rank);
+void Endpoint::onRankLeft(int rank) {
   std::set<uint32_t> waiting;
   for (auto& [id, flow] : in_) {
     if (id.peer == rank && !flow.posted.empty()) waiting.insert(id.channel);
@@ -218,7 +137,7 @@ void Endpoint::markLeft(int rank) {
     const auto found = channels_.find(channel);
     if (found == channels_.end()) continue;
     const auto failed = found->second.events.failed;
-    const std::string why = leftText(rank);
+    const std::string why = JobStatus::leftText(rank);
     failChannel(channel, why, true);
     failed(peerLost(why));
   }
@@ -227,56 +146,23 @@ void Endpoint::markLeft(int rank) {
   for (const auto& [number, channel] : channels) {
     if (channel.events.left) channel.events.left(rank);
   }
-  continueLeaving();
 }
 
-std::string Endpoint::leave(std::chrono::milliseconds limit) {
-  std::future<std::string> result;
-  reactor_.run([&] {
-    leaving_ = std::make_unique<Leaving>();
-    result = leaving_->result.get_future();
-    if (!failure_.empty()) return resolveLeaving(failure_);
-    for (const auto& [id, flow] : out_) {
-      if (flow.sent == flow.acked || left_.contains(id.peer)) continue;
-      FrameHeader header;
-      header.type = FrameType::kAckRequest;
-      header.channel = id.channel;
-      header.stream = id.stream;
-      sendControl(id.peer, header, "");
-    }
-    reactor_.after(limit,
-                   [this] { resolveLeaving("other ranks had not left after the time limit"); });
-    continueLeaving();
-  });
-  return result.get();
-}
-
-void Endpoint::continueLeaving() {
-  if (!leaving_ || leaving_->resolved) return;
-  if (!leaving_->announced) {
-    for (const auto& [id, flow] : out_) {
-      if (!flow.pending.empty() || flow.sent != flow.acked) return;
-    }
-    leaving_->announced = true;
+void Endpoint::requestAcknowledgements() {
+  for (const auto& [id, flow] : out_) {
+    if (flow.sent == flow.acked || status_.hasLeft(id.peer)) continue;
     FrameHeader header;
-    header.type = FrameType::kLeave;
-    header.source = static_cast<uint16_t>(config_.rank);
-    flood(header, "", nullptr);
-    left_.insert(config_.rank);
+    header.type = FrameType::kAckRequest;
+    header.channel = id.channel;
+    header.stream = id.stream;
+    sendControl(id.peer, header, "");
   }
-  if (static_cast<int>(left_.size()) < config_.size) return;
-  // All ranks have left, and each rank passed that on before it ends its side of a link. A link
-  // closes when both sides have ended, so that nothing in flight is cut off.
-  if (!std::exchange(leaving_->closing, true)) {
-    for (auto& link : links_) link->finish();
-  }
-  const bool open = std::any_of(links_.begin(), links_.end(), [](auto& l) { return !l->dead(); });
-  if (!open) resolveLeaving("");
 }
 
-void Endpoint::resolveLeaving(const std::string& result) {
-  if (!leaving_ || std::exchange(leaving_->resolved, true)) return;
-  leaving_->result.set_value(result);
+bool Endpoint::allConsumed() const {
+  return std::all_of(out_.begin(), out_.end(), [](const auto& entry) {
+    return entry.second.pending.empty() && entry.second.sent == entry.second.acked;
+  });
 }
 
 std::vector<LinkTraffic> Endpoint::traffic() {
@@ -288,9 +174,8 @@ std::vector<LinkTraffic> Endpoint::traffic() {
 std::vector<LinkTraffic> Endpoint::trafficOnLoop() const {
   std::vector<LinkTraffic> list;
   for (size_t i = 0; i < links_.size(); ++i) {
-    const LinkSpec& spec = config_.links[i];
-    const bool up = failure_.empty() ? links_[i]->usable() : up_at_failure_[i];
-    list.push_back({spec.link, links_[i]->counters(), spec.kind, spec.sends, spec.cable, up});
+    const auto& [spec, link] = links_[i];
+    list.push_back({spec.link, link->counters(), spec.kind, spec.sends, spec.cable, end_.wasUp(i)});
   }
   return list;
 }
@@ -298,7 +183,7 @@ std::vector<LinkTraffic> Endpoint::trafficOnLoop() const {
 std::vector<std::vector<uint64_t>> Endpoint::iterationBytes(uint64_t first, size_t count) {
   std::vector<std::vector<uint64_t>> list;
   reactor_.run([&] {
-    for (const auto& link : links_) list.push_back(link->iterations().from(first, count));
+    for (const auto& [spec, link] : links_) list.push_back(link->iterations().from(first, count));
   });
   return list;
 }

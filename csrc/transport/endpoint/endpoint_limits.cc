@@ -137,7 +137,7 @@ void Endpoint::onAck(const FrameHeader& header) {
     out_.erase(found);
   }
   if (!waiting_early_.empty() || !waiting_relayed_.empty()) resumeWaiting();
-  continueLeaving();
+  end_.continueLeaving();
 }
 
 // A flow with waiting messages goes on when a kAck arrives: its receiver has consumed bytes or
@@ -232,10 +232,9 @@ bool Endpoint::keepEarly(const FlowId& id, InFlow& flow, const FrameHeader& head
   Peer& peer = peers_[id.peer];
   const size_t cost = costOf(header.payload_bytes);
   if (peer.in_early + cost > 2 * limits_.early_peer) {
-    failAll("rank " + std::to_string(id.peer) + " has sent more than " +
-                std::to_string(2 * limits_.early_peer) +
-                " bytes that no receive was posted for, without asking",
-            true);
+    end_.failAll("rank " + std::to_string(id.peer) + " has sent more than " +
+                 std::to_string(2 * limits_.early_peer) +
+                 " bytes that no receive was posted for, without asking");
     return false;
   }
   peer.in_early += cost;
@@ -251,22 +250,6 @@ bool Endpoint::keepEarly(const FlowId& id, InFlow& flow, const FrameHeader& head
 void Endpoint::forgetEarly(int source, size_t cost) {
   peers_[source].in_early -= cost;
   kept_early_.remove(cost);
-}
-
-// ---- as a relay --------------------------------------------------------------------------------
-
-// No source may have more on its routes than its limits say, here or elsewhere. More is taken, for
-// what is left of channels that have failed there, which it counts no more. Frames on detours are
-// not counted: their source may have had a link to their target.
-bool Endpoint::mayRelay(const FrameHeader& header) {
-  constexpr size_t kTolerance = 4;
-  const size_t most = kTolerance * (limits_.early + limits_.relayed);
-  const uint64_t held = buffers_.relayedOf(header.source);
-  if (header.detour != 0 || held + header.payload_bytes <= most) return true;
-  failAll("rank " + std::to_string(header.source) + " has sent more than " + std::to_string(most) +
-              " bytes that rank " + std::to_string(config_.rank) + " has not passed on yet",
-          true);
-  return false;
 }
 
 // ---- flows that are forgotten ------------------------------------------------------------------
@@ -344,7 +327,7 @@ size_t Endpoint::rememberedEntries() {
   size_t entries = 0;
   reactor_.run([&] {
     entries = out_.size() + in_.size() + channels_.size() + closed_channels_.size() +
-              closed_order_.size() + failures_seen_.size() + early_calls_.size() +
+              closed_order_.size() + end_.rememberedEntries() + early_calls_.size() +
               waiting_early_.size() + waiting_relayed_.size();
     for (const Peer& peer : peers_) entries += peer.idle.size();
   });
