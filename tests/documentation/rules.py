@@ -166,10 +166,6 @@ ELSEWHERE = (
         r"benchmarks/figures$|benchmarks/figures ([0-9]|hx-)|make figure-",
         "tests/benchmarks/test_figures_benchmark.py",
     ),
-    Elsewhere(
-        r"compare --paper hammingmesh --level packet",
-        "tests/comparison/test_packet_bandwidth.py",
-    ),
     Elsewhere(r"benchmarks/faults\.py", "tests/benchmarks/test_faults_benchmark.py"),
     Elsewhere(r"benchmarks/published_graphs\.py", "tests/benchmarks/test_published_graphs.py"),
     Elsewhere(r"run --cluster lab\.yaml --nccl", "tests/launcher/run/test_nccl_run.py"),
