@@ -83,20 +83,6 @@ def plan(
     return Planning(op_graph, cluster, options, on_progress).run()
 
 
-def plan_each_mode(
-    op_graph: OpGraph, cluster: Cluster, options: PlanningOptions = DEFAULT_OPTIONS
-) -> tuple[Plan, Plan]:
-    """The Plans of mode paper and of mode best, as `plan` gives them; `options.mode` is not asked.
-
-    Mode best goes on from what mode paper finds, so both take hardly longer than the second alone.
-    Raises as `plan`.
-    """
-    best = Planning(op_graph, cluster, replace(options, mode="best"))
-    found = best.run()
-    of_paper = best.of_mode_paper
-    return of_paper or plan(op_graph, cluster, replace(options, mode="paper")), found
-
-
 class Planning:
     """One call of `plan`: the best pair so far, the rounds and the search curve."""
 

@@ -7,11 +7,11 @@ from bisect import bisect
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from figures.papers.upper_bound import most_boards
 from torch_topoopt.allocation.board_job import DEFAULT_MOST_ASPECT, BoardJob, ShapeRules, aspect
 from torch_topoopt.allocation.boards import Boards
 from torch_topoopt.allocation.schemes import SCHEMES, Heuristics
 from torch_topoopt.allocation.tree_traffic import all_reduce_bytes, all_to_all_bytes, total
-from torch_topoopt.allocation.upper_bound import most_boards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from figures.papers.symmetry import mesh_permutations, torus_permutations
+from figures.papers.uniform_traffic import UniformTraffic
 from torch_topoopt import _core
 from torch_topoopt.architectures import dragonfly, hammingmesh, tapered_fat_tree, torus
-from torch_topoopt.architectures.all_to_all import UniformTraffic
 from torch_topoopt.architectures.clos import RADIX
 from torch_topoopt.architectures.dragonfly import DragonflyShape
-from torch_topoopt.architectures.symmetry import mesh_permutations, torus_permutations
 from torch_topoopt.comparison.cable_cost import COLFAX_2022, CableParts, CablePrices, cable_parts
 from torch_topoopt.plan import Cluster
 
@@ -69,7 +69,7 @@ class Bandwidths:
 @dataclass(frozen=True)
 class TableNetwork:
     """One of the eight networks, built: its row in the paper, and permutations that leave it as it
-    is (`architectures.symmetry`)."""
+    is (`papers.symmetry`)."""
 
     name: str
     topology: Topology
@@ -239,8 +239,8 @@ def _row(
         other_cost_mdollar=(cost + parts.dacs * (prices.aoc - prices.dac)) / 1e6
         if is_torus
         else None,
-        formula_diameter=None if mesh is None else mesh.formula_diameter,
-        formula_bisection_share=None if mesh is None else mesh.formula_bisection_share,
+        formula_diameter=None if mesh is None else formula_diameter(mesh),
+        formula_bisection_share=None if mesh is None else formula_bisection_share(mesh),
     )
 
 
@@ -301,8 +301,8 @@ def torus_all_reduce_seconds(
     topology: Topology, traffic: UniformTraffic, rows: int, columns: int, message_bytes: float
 ) -> float:
     """Of `message_bytes` from every server, by the algorithm of two dimensions (section V-A2), on
-    a logical torus with server row * columns + column: as `sim.traffic_patterns.torus_all_reduce`
-    has it. Each of its three phases ends with its busiest link, after the latency of its steps (a
+    a logical torus with server row * columns + column: as `traffic_patterns.torus_all_reduce` has
+    it. Each of its three phases ends with its busiest link, after the latency of its steps (a
     hop's mean). Raises ValueError unless rows * columns is the number of servers, both at least 2.
     """
     if rows * columns != topology.servers or min(rows, columns) < 2:
@@ -351,3 +351,22 @@ def diameter(network: TableNetwork) -> int:
     sent = (np.arange(topology.nodes) < topology.servers).astype(float)
     everyone = np.arange(topology.servers, dtype=np.int32)
     return int(paths.loads(everyone, np.ones(len(everyone)), sent, np.zeros(0))[2])
+
+
+def formula_diameter(mesh: HxMesh) -> int:
+    """Cables between the accelerators that are farthest apart, by the formula of section III-B:
+    on the boards, and through full-bandwidth trees of one for each accelerator row."""
+    on_boards = 2 * ((mesh.a - 1) // 2 + (mesh.b - 1) // 2)
+    half = mesh.radix / 2
+    return on_boards + sum(
+        2 * (math.ceil(math.log(2 * boards / mesh.radix, half) - 1e-12) + 1)
+        for boards in (mesh.x, mesh.y)
+    )
+
+
+def formula_bisection_share(mesh: HxMesh) -> float | None:
+    """Links of a cut into two halves of all boards over what the accelerators of a half inject
+    (section III-A: 1 / 2a on square boards, without tapering): through all boards of half of
+    the rows, or of the columns. None where both numbers are odd."""
+    cuts = [side for side, boards in ((mesh.a, mesh.x), (mesh.b, mesh.y)) if boards % 2 == 0]
+    return 1 / (2 * max(cuts)) if cuts else None

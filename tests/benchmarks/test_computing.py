@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from figures.papers.computing import iteration_compute_s
 from torch_topoopt.models.gpt import GPT, GPTSize
 from torch_topoopt.profile.profiling import profile
-from torch_topoopt.route_control.simulation.computing import iteration_compute_s
 from torch_topoopt.route_control.simulation.ring_jobs import SplitModel
 
 if TYPE_CHECKING:
