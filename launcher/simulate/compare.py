@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.launcher import console, packet_options, parser, price_lists, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import plan_tables, planning
-from torch_topoopt.launcher.simulate import compare_paper
 from torch_topoopt.plan.units import format_gbps, format_seconds
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ Simulates one training iteration of a model on many kinds of network for the sam
 an ideal switch, a fat-tree of the same cost as TopoOpt, expanders, tori and others. Each gets the
 best of the strategies that are found on it, for TopoOpt and on the ideal switch, and of those that
 every search starts from. MODEL is the name of a shipped model, file.py:callable, a script or an
-opgraph.json. With --paper, the networks of a paper beside what it prints, without a model.
+opgraph.json.
 
 columns:
   rate        what a server can send
@@ -51,7 +50,6 @@ _EXAMPLES = """\
   topoopt compare vgg --servers 16 --degree 4 --bandwidth 25Gbps --architectures topoopt,hx2mesh \\
       --same-time topoopt
   topoopt compare vgg --servers 16 --degree 4 --bandwidth 25Gbps --level packet --transport dctcp
-  topoopt compare --paper hammingmesh --size small
   topoopt compare opgraph.json --servers 64 --degree 6 --bandwidth 100Gbps --plot compare.png"""
 
 
@@ -59,7 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("compare", _DESCRIPTION, _EXAMPLES)
     options.add_argument(
-        "model", metavar="MODEL", nargs="?", help="name, file.py:callable, script.py or *.json"
+        "model", metavar="MODEL", help="name, file.py:callable, script.py or *.json"
     )
     options.add_argument(
         "--architectures",
@@ -81,16 +79,12 @@ def make_parser() -> argparse.ArgumentParser:
     packet_options.add_level(options)
     packet_options.add_options(options, seed=False)
     shared_options.add(options, "plot", "json")
-    compare_paper.add_options(options)
     return options
 
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    compare_paper.check(arguments)
-    if arguments.paper is not None:
-        return compare_paper.run(arguments)
     packet = packet_options.given_options(arguments, seed=False)
     choice = planning.PlanningChoice.of(arguments, arguments.model)
     cluster = shared_options.cluster_of(

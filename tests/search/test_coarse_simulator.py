@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from search_cases import coarse_simulator, wired
+from support.search_cases import coarse_simulator, wired
 from support.small_op_graphs import (
     chain,
     embeddings,

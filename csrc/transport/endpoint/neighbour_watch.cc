@@ -25,10 +25,7 @@ NeighbourWatch::NeighbourWatch(std::chrono::milliseconds silence_limit, Reactor&
                                const OpenLinks& links, const JobStatus& status, FailJob fail)
     : silence_limit_(silence_limit), reactor_(reactor), status_(status), fail_(std::move(fail)) {
   for (const auto& [spec, link] : links) {
-    // In the memory of one process all ends stop together.
-    if (spec.cable == kNoCable) {
-      neighbours_.push_back({link.get(), spec.peerRank()});
-    }
+    if (spec.cable == kNoCable) neighbours_.push_back({link.get(), spec.peerRank()});
   }
 }
 

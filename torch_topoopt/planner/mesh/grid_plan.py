@@ -19,8 +19,8 @@ from torch_topoopt.planner.mesh.natural_rings import natural_rings
 from torch_topoopt.planner.mesh.pricing import GridPricing, moved
 from torch_topoopt.planner.mesh.server_order import best_order, naive
 from torch_topoopt.search.chains import ThreadedChains
-from torch_topoopt.search.expert_strategies import expert_starts, layer_runs_below
 from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.experts import expert_starts, layer_runs_below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -105,10 +105,6 @@ class SubMesh:
         """For people: "rows 0-2, columns 1, 3"."""
         return f"rows {ranges_text(self.rows)}, columns {ranges_text(self.columns)}"
 
-    def meets(self, other: SubMesh) -> bool:
-        """Whether some board is part of both."""
-        return bool(set(self.rows) & set(other.rows) and set(self.columns) & set(other.columns))
-
 
 def ranges_text(numbers: Sequence[int]) -> str:
     """(0, 1, 2, 5) -> "0-2, 5"."""

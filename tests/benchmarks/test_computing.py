@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from figures.papers.computing import iteration_compute_s
 from torch_topoopt.models.gpt import GPT, GPTSize
 from torch_topoopt.profile.profiling import profile
-from torch_topoopt.shared_networks.routed.computing import iteration_compute_s
 from torch_topoopt.shared_networks.routed.ring_jobs import SplitModel
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ import itertools
 import random
 
 import pytest
-from search_cases import memory_by_server
+from support.search_cases import memory_by_server
 from support.small_op_graphs import chain, graph, operator
 
 from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Cluster, Degrees
-from torch_topoopt.search.expert_strategies import expert_strategies
 from torch_topoopt.search.lowering import memory_limit
-from torch_topoopt.search.pipelines import pipeline, pipelines, split_pipeline
 from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.experts import expert_strategies
+from torch_topoopt.search.starts.pipelines import pipeline, pipelines, split_pipeline
 from torch_topoopt.sim import predict_ideal_switch
 
 

@@ -7,12 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from torch_topoopt.architectures import dragonfly, hammingmesh, tapered_fat_tree, torus
-from torch_topoopt.architectures.adaptive import ANY_PATH, adaptive_routing
-from torch_topoopt.architectures.deadlock import dependency_cycle
-from torch_topoopt.architectures.topology import Topology, rank_order
-from torch_topoopt.comparison import packet_bandwidth
-from torch_topoopt.comparison.packet_bandwidth import (
+from figures.papers import packet_bandwidth
+from figures.papers.packet_bandwidth import (
     all_reduce_share,
     all_to_all_share,
     injection_bytes_per_s,
@@ -22,8 +18,12 @@ from torch_topoopt.comparison.packet_bandwidth import (
     sampled_shifts,
     torus_seconds,
 )
+from figures.papers.traffic_patterns import _Flows, ring_all_reduce
+from torch_topoopt.architectures import dragonfly, hammingmesh, tapered_fat_tree, torus
+from torch_topoopt.architectures.adaptive import ANY_PATH, adaptive_routing
+from torch_topoopt.architectures.deadlock import dependency_cycle
+from torch_topoopt.architectures.topology import Topology, rank_order
 from torch_topoopt.plan import Cluster
-from torch_topoopt.sim.traffic_patterns import _Flows, ring_all_reduce
 
 
 def _hx(board: int, boards: int) -> Topology:

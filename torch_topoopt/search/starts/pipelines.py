@@ -15,13 +15,13 @@ from torch_topoopt.plan import Degrees, Placement
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.lowering import degrees_of
 from torch_topoopt.search.shards import shard_cost
-from torch_topoopt.search.split_starts import split_starts, split_strategy
 from torch_topoopt.search.stages import Stages, any_stages, cut_points, equal_stages
+from torch_topoopt.search.starts.fitting import fits
+from torch_topoopt.search.starts.split_layers import split_strategy
 from torch_topoopt.search.strategies import (
     Memory,
     most_parts,
     samples_of_servers,
-    starting_strategies,
     whole_operators,
 )
 from torch_topoopt.search.strategy_space import check_strategy
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph, SplitDimension
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.search.strategies import Executable, Strategy
-
+    from torch_topoopt.search.starts.case import Named, StartCase
+    from torch_topoopt.search.strategies import Strategy
 
 _MOST_UNEQUAL = 6  # stages on different numbers of servers
 _WORTH = 0.02  # a gain of stages on different numbers of servers
+_STAGES = (2, 4, 8, 16)
+_PARTS_OF_STAGES = (2, 4, 8, 16)
 
 
 class PipelineStrategy(NamedTuple):
@@ -214,7 +216,7 @@ def _with_whole_operators(
     for power in range(len(by_size).bit_length() + 1):
         chosen = by_size[: 2**power]
         strategy = whole_operators(op_graph, cluster, chosen, plain, blocks)
-        if _fits(room, strategy):
+        if fits(room, strategy):
             return strategy
     return None
 
@@ -232,102 +234,23 @@ def _with_split_parameters(
     for parts in range(2, width + 1):
         if dimensions and width % parts == 0:
             made = split_strategy(op_graph, blocks, parts, chosen, samples, dimensions)
-            if _fits(memory(degrees_of([made])), made):
+            if fits(memory(degrees_of([made])), made):
                 return made
     return None
 
 
-def _fits(memory: Memory, strategy: Strategy) -> bool:
-    try:
-        return memory.fits(strategy)
-    except ValueError:  # servers of one stage would wait for each other
-        return False
-
-
-def planning_starts(
-    op_graph: OpGraph,
-    cluster: Cluster,
-    executable: Executable | None = None,
-    *,
-    dimensions: Collection[SplitDimension] = (),
-    micro_batches: int = 1,
-    optimizer_factor: float = 0.0,
-) -> tuple[Strategy, ...]:
-    """The starts of a search with that many micro-batches, all of them `executable`.
-
-    Those of `starting_strategies`; with more than one micro-batch, `pipelines`; and, along
-    `dimensions`, `split_starts`. Raises ValueError if there are none.
-    """
-    if op_graph.batch_size % micro_batches:
-        raise ValueError(
-            f"micro_batches: {micro_batches} does not divide the batch of {op_graph.batch_size}"
-        )
-    found, problem = _unsplit_starts(
-        op_graph,
-        cluster,
-        executable,
-        dimensions=dimensions,
-        micro_batches=micro_batches,
-        optimizer_factor=optimizer_factor,
-    )
-    if dimensions and cluster.servers > 1:
-        found += split_starts(
-            op_graph,
-            cluster,
-            found,
-            dimensions=dimensions,
-            executable=executable,
-            micro_batches=micro_batches,
-            optimizer_factor=optimizer_factor,
-        )
-    samples = op_graph.batch_size // micro_batches
-    fitting = [
-        start
-        for start in found
-        if all(p.sample <= samples for p in start)
-        and (executable is None or all(map(executable, start)))
-    ]
-    if fitting:
-        return tuple(dict.fromkeys(fitting))
-    if problem is not None:
-        raise problem
-    raise ValueError(
-        f"micro_batches: {micro_batches} of {samples} samples are too small for every strategy "
-        f"to start from on {cluster.servers} servers; use fewer"
-    )
-
-
-def _unsplit_starts(
-    op_graph: OpGraph,
-    cluster: Cluster,
-    executable: Executable | None,
-    *,
-    dimensions: Collection[SplitDimension],
-    micro_batches: int,
-    optimizer_factor: float,
-) -> tuple[list[Strategy], ValueError | None]:
-    """`starting_strategies` and `pipelines`; and why there are none of the first, if so."""
-    found: list[Strategy] = []
-    problem = None
-    try:
-        found += starting_strategies(
-            op_graph,
-            cluster,
-            executable,
-            micro_batches=micro_batches,
-            optimizer_factor=optimizer_factor,
-        )
-    except ValueError as error:
-        problem = error  # else nothing but what follows fits into memory
-    if micro_batches > 1:
-        found += (
-            made.strategy
-            for made in pipelines(
-                op_graph,
-                cluster,
-                (micro_batches,),
-                dimensions=dimensions,
-                optimizer_factor=optimizer_factor,
-            )
-        )
-    return found, problem
+def pipelines_of_stages(case: StartCase) -> Named:
+    """Cut at the narrowest tensors, with equal computing time; with micro-batches also with all
+    layers in parts of their parameters (Narayanan et al., 2021: three dimensions)."""
+    problem = case.problem
+    for stages in _STAGES:
+        if problem.cluster.servers % stages == 0:
+            arguments = problem.op_graph, problem.cluster, stages
+            made = pipeline(*arguments, problem.micro_batches)
+            if made is not None:
+                yield f"{stages} stages", made
+            for parts in _PARTS_OF_STAGES if made and problem.micro_batches > 1 else ():
+                count, dimensions = problem.micro_batches, problem.dimensions
+                split = split_pipeline(*arguments, parts, count, dimensions)
+                if split is not None:
+                    yield f"{stages} stages, layers in {parts} parts", split

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from torch_topoopt.architectures import hammingmesh, hyperx, tapered_fat_tree
-from torch_topoopt.comparison.cable_cost import cable_parts
-from torch_topoopt.comparison.hammingmesh import (
+from figures.papers.hammingmesh import (
     DRAGONFLIES,
     LINK_GBPS,
     TABLE_II,
@@ -22,16 +20,18 @@ from torch_topoopt.comparison.hammingmesh import (
     shifted_share,
     torus_all_reduce_seconds,
 )
-from torch_topoopt.comparison.packet_bandwidth import (
+from figures.papers.packet_bandwidth import (
     all_to_all_share,
     one_plane,
     ring_seconds,
     torus_seconds,
 )
+from torch_topoopt.architectures import hammingmesh, hyperx, tapered_fat_tree
+from torch_topoopt.comparison.cable_cost import cable_parts
 
 if TYPE_CHECKING:
+    from figures.papers.hammingmesh import Size
     from torch_topoopt.architectures.dragonfly import DragonflyShape
-    from torch_topoopt.comparison.hammingmesh import Size
 
 PRINTED = TABLE_II["small"]["nonblocking fat tree"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_cases import memory_by_server
+from support.search_cases import memory_by_server
 from support.small_op_graphs import chain, graph, operator, random_graph, random_hybrid_strategy
 
 from torch_topoopt.op_graph import Split
@@ -16,8 +16,10 @@ from torch_topoopt.plan import Cluster, Degrees
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.lowering import memory_limit
-from torch_topoopt.search.pipelines import pipelines, planning_starts
-from torch_topoopt.search.split_starts import split_starts, split_strategy
+from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.pipelines import pipelines
+from torch_topoopt.search.starts.planning_starts import planning_starts
+from torch_topoopt.search.starts.split_layers import split_starts, split_strategy
 from torch_topoopt.search.strategies import data_parallel, starting_strategies
 from torch_topoopt.search.strategy_space import DIMENSIONS, check_strategy
 from torch_topoopt.search.traffic import demand, shared_reads, transfer_count, transfers
@@ -96,7 +98,7 @@ def test_what_is_offered_is_legal_and_counted(rng: random.Random) -> None:
     servers = rng.choice([2, 4, 6, 8])
     op_graph = replace(random_graph(rng, 6, splits=True), batch_size=rng.choice([1, 2, 3, 64]))
     cluster = Cluster(servers, 2 if servers > 2 else 1, 10.0)
-    for start in planning_starts(op_graph, cluster, dimensions=DIMENSIONS):
+    for start in planning_starts(SearchProblem(op_graph, cluster, dimensions=DIMENSIONS)):
         check_strategy(op_graph, servers, start)
         assert max(memory_by_server(op_graph, cluster, start)) <= memory_limit(cluster)
     strategy = random_hybrid_strategy(rng, op_graph, servers)
@@ -116,10 +118,10 @@ def test_layers_that_fit_nowhere_are_split() -> None:
     large = block(parameters=5 * GIB // 2)  # and as much for the gradients
     with pytest.raises(ValueError, match=r"needs \d+ bytes in the memory"):
         starting_strategies(large, cluster)
-    (start, *_) = planning_starts(large, cluster, dimensions=DIMENSIONS)
+    (start, *_) = planning_starts(SearchProblem(large, cluster, dimensions=DIMENSIONS))
     assert {p.parameter for p in start if p.operator in ("q", "k", "out")} == {4}
     with pytest.raises(ValueError, match=r"needs \d+ bytes in the memory"):
-        planning_starts(large, cluster)
+        planning_starts(SearchProblem(large, cluster))
 
 
 def test_what_is_much_slower_or_makes_too_many_transfers_is_not_offered() -> None:
@@ -127,25 +129,30 @@ def test_what_is_much_slower_or_makes_too_many_transfers_is_not_offered() -> Non
     cluster = Cluster(4, 2, 10.0)
     others = starting_strategies(small, cluster)
     assert data_parallel(small, 4) in others
-    assert split_starts(small, cluster, others, dimensions=DIMENSIONS) == ()
+    assert split_starts(SearchProblem(small, cluster, dimensions=DIMENSIONS), others) == ()
     large = block(parameters=GIB // 4)
-    assert split_starts(large, cluster, (), dimensions=DIMENSIONS)
-    found = split_starts(large, cluster, (), dimensions=DIMENSIONS, max_transfers=0)
+    assert split_starts(SearchProblem(large, cluster, dimensions=DIMENSIONS), ())
+    found = split_starts(SearchProblem(large, cluster, dimensions=DIMENSIONS, max_transfers=0), ())
     assert all(p.parameter == 1 for start in found for p in start)
 
 
 def test_what_fits_only_with_many_transfers_is_offered_and_not_called_too_large() -> None:
     cluster = Cluster(4, 2, 10.0)  # of 4 GiB
     large = block(parameters=5 * GIB // 2)  # fits in four parts, by columns or rows
-    free = split_starts(large, cluster, (), dimensions=DIMENSIONS)
+    free = split_starts(SearchProblem(large, cluster, dimensions=DIMENSIONS), ())
     count = min(transfer_count(large, start) for start in free)
     assert count > 4
-    some = split_starts(large, cluster, (), dimensions=DIMENSIONS, max_transfers=count // 2)
+    some = split_starts(
+        SearchProblem(large, cluster, dimensions=DIMENSIONS, max_transfers=count // 2), ()
+    )
     assert [transfer_count(large, start) for start in some] == [count]
     with pytest.raises(ValueError, match=rf"^transfers: .* make {count} transfers, .* than 0"):
-        split_starts(large, cluster, (), dimensions=DIMENSIONS, max_transfers=0)
+        split_starts(SearchProblem(large, cluster, dimensions=DIMENSIONS, max_transfers=0), ())
     other = (data_parallel(large, 4),)
-    assert split_starts(large, cluster, other, dimensions=DIMENSIONS, max_transfers=0) == ()
+    assert (
+        split_starts(SearchProblem(large, cluster, dimensions=DIMENSIONS, max_transfers=0), other)
+        == ()
+    )
 
 
 def test_a_plan_is_found_for_fewer_samples_than_servers() -> None:
@@ -185,7 +192,7 @@ def test_rounds_begin_on_the_network_of_a_start_that_is_faster_on_its_own() -> N
         splits = (WHOLE, ROWS)
         layers.append(operator(f"l{i}", (i, size, size), parameters=10**8, splits=splits))
     op_graph, cluster = graph(*layers), Cluster(16, 4, 10.0, accelerator="a100")
-    starts = planning_starts(op_graph, cluster, dimensions=DIMENSIONS)
+    starts = planning_starts(SearchProblem(op_graph, cluster, dimensions=DIMENSIONS))
     options = {"evaluations": 0, "rounds": 1}
 
     def own(start: Strategy) -> Network:

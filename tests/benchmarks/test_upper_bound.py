@@ -7,10 +7,10 @@ from board_oracle import most_boards as optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from figures.papers.upper_bound import most_boards
 from torch_topoopt.shared_networks.allocation.board_job import BoardJob, ShapeRules
 from torch_topoopt.shared_networks.allocation.boards import Boards
 from torch_topoopt.shared_networks.allocation.schemes import Heuristics, ours
-from torch_topoopt.shared_networks.allocation.upper_bound import most_boards
 
 _SIZES = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=3)
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from figures.papers.symmetry import orbits
 from torch_topoopt import _core
 from torch_topoopt.architectures.routing import Routes
-from torch_topoopt.architectures.symmetry import orbits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

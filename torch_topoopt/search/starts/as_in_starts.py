@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt import _core
 from torch_topoopt.search.defaults import LEVELS_SLACK
 from torch_topoopt.search.lowering import memory_limit
+from torch_topoopt.search.starts.fitting import fastest_s, timed
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import transfer_count
 
@@ -39,19 +40,17 @@ def as_in_starts(
     if not found:
         return ()
     job = problem.job((strategy, *found))
-    coarse = problem.coarse_simulator((strategy, *found))
-    limit_s = coarse.run(strategy) * (1 + LEVELS_SLACK)
+    limit_s = fastest_s(problem, (strategy,)) * (1 + LEVELS_SLACK)
     limit_bytes = memory_limit(problem.cluster)
     most_transfers = max(problem.max_transfers, transfer_count(problem.op_graph, strategy))
-    timed = sorted((coarse.run(other), i) for i, other in enumerate(found))
-    near = (found[i] for seconds, i in timed if seconds <= limit_s)
-    fitting = (
+    fit = (
         other
-        for other in near
-        if max(_core.memory_bytes(job, other)) <= limit_bytes
+        for seconds, other in timed(problem, found)
+        if seconds <= limit_s
+        and max(_core.memory_bytes(job, other)) <= limit_bytes
         and transfer_count(problem.op_graph, other) <= most_transfers
     )
-    return tuple(other for other, _ in zip(fitting, range(most), strict=False))
+    return tuple(other for other, _ in zip(fit, range(most), strict=False))
 
 
 def _legal(

@@ -12,14 +12,14 @@ from torch_topoopt.launcher.documents import op_graph_of
 from torch_topoopt.plan import Cluster, Placement
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
-from torch_topoopt.search.expert_strategies import (
+from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.experts import (
     expert_starts,
     expert_strategies,
     layer_runs_below,
 )
-from torch_topoopt.search.layer_runs import in_runs
-from torch_topoopt.search.pipelines import planning_starts
-from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.layer_runs import in_runs
+from torch_topoopt.search.starts.planning_starts import planning_starts
 from torch_topoopt.search.strategies import data_parallel, whole_operators
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict
@@ -103,7 +103,7 @@ def test_plans_begin_on_a_network_for_runs_where_these_gain() -> None:
     graph = op_graph_of("dlrm", accelerators=64)
     cluster = Cluster(64, 4, 10.0, accelerator="a100")
     options = PlanningOptions(evaluations=1, rounds=1)
-    starts = planning_starts(graph, cluster, dimensions=options.dimensions)
+    starts = planning_starts(SearchProblem(graph, cluster, dimensions=options.dimensions))
     problem = SearchProblem(graph, cluster, None, starts, dimensions=options.dimensions)
     made = plan(graph, cluster, options).prediction.iteration_s
     times = []

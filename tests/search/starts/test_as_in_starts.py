@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from search_cases import memory_by_server, wired
+from support.search_cases import memory_by_server, wired
 from support.small_op_graphs import embeddings, random_graph, random_strategy
 
 from torch_topoopt.plan import Cluster, Placement
-from torch_topoopt.search.as_in_starts import as_in_starts
 from torch_topoopt.search.lowering import memory_limit
 from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.as_in_starts import as_in_starts
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import transfer_count

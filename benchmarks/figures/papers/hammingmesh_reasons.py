@@ -1,6 +1,6 @@
 """Why numbers of Table II of the HammingMesh paper are not ours, a line each.
 
-What the lines say is computed in tests/comparison/test_hammingmesh_causes.py; docs/planning/
+What the lines say is computed in tests/benchmarks/test_hammingmesh_causes.py; docs/planning/
 hammingmesh.md has the same at length. Ours are those of the flow level.
 """
 

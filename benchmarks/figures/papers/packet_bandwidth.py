@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_topoopt.architectures.deadlock import safe_rule
-from torch_topoopt.sim import run_program
-from torch_topoopt.sim.traffic_patterns import (
+from figures.papers.traffic_patterns import (
     random_permutation,
     ring_all_reduce,
     shifted_all_to_all,
     torus_all_reduce,
 )
+from torch_topoopt.architectures.adaptive import ANY_PATH, adaptive_routing, every_hop_rule
+from torch_topoopt.architectures.deadlock import dependency_cycle
+from torch_topoopt.sim import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from torch_topoopt.architectures.topology import Topology
+    from figures.papers.traffic_patterns import PatternProgram
+    from torch_topoopt.architectures.topology import ChannelRule, Topology
     from torch_topoopt.sim import FlowsResult
-    from torch_topoopt.sim.traffic_patterns import PatternProgram
 
 # Table III: a link, and a buffer of 40 ns at both of its ends.
 BUFFERS_S = 2 * 40e-9
@@ -65,6 +66,17 @@ def one_plane(topology: Topology, planes: int = 4) -> Topology:
     )
     plane = replace(topology, links=links)
     return replace(plane, channel_rule=safe_rule(plane))
+
+
+def safe_rule(topology: Topology) -> ChannelRule:
+    """A rule by which packets between servers cannot deadlock: the topology's own, or all shortest
+    paths on one channel if these form no cycle (as in a fat tree), or a channel more at every hop.
+    """
+    if topology.channel_rule is not None:
+        return topology.channel_rule
+    if not dependency_cycle(topology, adaptive_routing(topology, ANY_PATH)):
+        return ANY_PATH
+    return every_hop_rule(topology)
 
 
 def injection_bytes_per_s(topology: Topology) -> float:

@@ -6,25 +6,23 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from figures.papers.symmetry import mesh_permutations, torus_permutations
+from figures.papers.uniform_traffic import UniformTraffic
 from torch_topoopt import _core
 from torch_topoopt.architectures import dragonfly, hammingmesh, tapered_fat_tree, torus
-from torch_topoopt.architectures.all_to_all import UniformTraffic
 from torch_topoopt.architectures.clos import RADIX
 from torch_topoopt.architectures.dragonfly import DragonflyShape
-from torch_topoopt.architectures.symmetry import mesh_permutations, torus_permutations
-from torch_topoopt.comparison import packet_bandwidth
 from torch_topoopt.comparison.cable_cost import COLFAX_2022, CableParts, CablePrices, cable_parts
-from torch_topoopt.comparison.hammingmesh_reasons import REASONS
 from torch_topoopt.plan import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -40,7 +38,6 @@ PLANES = 4
 HOP_LATENCY_S = 20e-9 + 2 * 40e-9
 MOST_ORBITS = 10_000
 MOST_SHIFTED = 2048
-ALL_TO_ALL_BYTES = 1 << 20  # of a message, as in section V-A
 MESSAGE_BYTES = 16 << 30  # of an accelerator's AllReduce; the paper says "large"
 
 
@@ -72,7 +69,7 @@ class Bandwidths:
 @dataclass(frozen=True)
 class TableNetwork:
     """One of the eight networks, built: its row in the paper, and permutations that leave it as it
-    is (`architectures.symmetry`)."""
+    is (`papers.symmetry`)."""
 
     name: str
     topology: Topology
@@ -90,8 +87,7 @@ class TableNetwork:
 class TableRow:
     """A network of the table: ours beside the paper's. `other_cost_mdollar` is the cost with AoCs
     in the place of DACs, for the torus, whose printed cost has their price against the text;
-    `formula_diameter` and `formula_bisection_share` those of sections III-B and III-A; `reasons`
-    why a column is not the paper's (`hammingmesh_reasons`)."""
+    `formula_diameter` and `formula_bisection_share` those of sections III-B and III-A."""
 
     name: str
     accelerators: int
@@ -105,13 +101,6 @@ class TableRow:
     other_cost_mdollar: float | None = None
     formula_diameter: int | None = None
     formula_bisection_share: float | None = None
-    reasons: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def deviations(self) -> dict[str, float]:
-        """Ours over the paper's, less 1."""
-        paper = vars(self.paper)
-        return {name: value / paper[name] - 1 for name, value in vars(self.ours).items()}
 
 
 def cluster_of(accelerators: int) -> Cluster:
@@ -195,31 +184,24 @@ def networks(size: Size) -> Iterator[TableNetwork]:
 
 def table(
     size: Size,
-    level: str = "flow",
     *,
     message_bytes: float = MESSAGE_BYTES,
     prices: CablePrices = COLFAX_2022,
-    on_progress: Callable[[float | None, str], None] = lambda fraction, text: None,
 ) -> list[TableRow]:
-    """The rows of Table II of a `size`, bandwidths at a `level` of MEASURES.
+    """The rows of Table II of a `size`, bandwidths at flow level.
 
-    `message_bytes` is what every accelerator reduces. Raises ValueError for another size or level,
-    or a message of no bytes."""
-    if level not in MEASURES:
-        raise ValueError(f"level: {level!r} is not one of {', '.join(MEASURES)}")
+    Every accelerator reduces `message_bytes`. Raises ValueError for another size, or a message of
+    no bytes."""
     if not 0 < message_bytes < math.inf:
         raise ValueError(f"message_bytes: {message_bytes} is not a finite number above 0")
-    measure = partial(MEASURES[level], message_bytes=message_bytes)
     rows: list[TableRow] = []
     reference: tuple[float, Bandwidths] | None = None
-    for i, network in enumerate(networks(size)):
-        on_progress(i / len(TABLE_II[size]), network.name)
+    for network in networks(size):
         parts = cable_parts(network.topology, LINK_GBPS)
         cost = parts.cost(prices)
-        found = measure(network)
+        found = flow_bandwidths(network, message_bytes)
         reference = reference or (cost, found)
-        row = _row(network, parts, cost, found, reference, prices)
-        rows.append(replace(row, reasons=_reasons(size, network.name)))
+        rows.append(_row(network, parts, cost, found, reference, prices))
     return rows
 
 
@@ -257,20 +239,16 @@ def _row(
         other_cost_mdollar=(cost + parts.dacs * (prices.aoc - prices.dac)) / 1e6
         if is_torus
         else None,
-        formula_diameter=None if mesh is None else mesh.formula_diameter,
-        formula_bisection_share=None if mesh is None else mesh.formula_bisection_share,
+        formula_diameter=None if mesh is None else formula_diameter(mesh),
+        formula_bisection_share=None if mesh is None else formula_bisection_share(mesh),
     )
-
-
-def _reasons(size: Size, name: str) -> Mapping[str, str]:
-    return {column: why for (s, n, column), why in REASONS.items() if (s, n) == (size, name)}
 
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def flow_bandwidths(network: TableNetwork, *, message_bytes: float) -> Bandwidths:
+def flow_bandwidths(network: TableNetwork, message_bytes: float) -> Bandwidths:
     """At flow level: the all-to-all spread evenly over all shortest paths, and the AllReduce on the
     rings of the topology, bound by the link that they load most and by the latency of a ring. The
     best split and single shifts are looked for where that takes seconds: in networks of up to
@@ -323,8 +301,8 @@ def torus_all_reduce_seconds(
     topology: Topology, traffic: UniformTraffic, rows: int, columns: int, message_bytes: float
 ) -> float:
     """Of `message_bytes` from every server, by the algorithm of two dimensions (section V-A2), on
-    a logical torus with server row * columns + column: as `sim.traffic_patterns.torus_all_reduce`
-    has it. Each of its three phases ends with its busiest link, after the latency of its steps (a
+    a logical torus with server row * columns + column: as `traffic_patterns.torus_all_reduce` has
+    it. Each of its three phases ends with its busiest link, after the latency of its steps (a
     hop's mean). Raises ValueError unless rows * columns is the number of servers, both at least 2.
     """
     if rows * columns != topology.servers or min(rows, columns) < 2:
@@ -353,29 +331,6 @@ def torus_all_reduce_seconds(
     return total_s
 
 
-def packet_bandwidths(network: TableNetwork, *, message_bytes: float) -> Bandwidths:
-    """Packet by packet, one plane with the parameters of Table III: an all-to-all of
-    ALL_TO_ALL_BYTES a pair, of which a sample of the shifts is simulated, and the AllReduce on the
-    rings of the topology, of which the first steps are. Minutes for each of the small networks.
-
-    Raises ValueError for a network of more than MOST_SHIFTED accelerators."""
-    if network.topology.servers > MOST_SHIFTED:
-        raise ValueError(f"level: packet is for the small cluster, of up to {MOST_SHIFTED}")
-    plane = packet_bandwidth.one_plane(network.topology, PLANES)
-    shifts = packet_bandwidth.sampled_shifts(plane.servers)
-    seconds = packet_bandwidth.ring_seconds(plane, message_bytes).seconds
-    return Bandwidths(
-        packet_bandwidth.all_to_all_share(plane, ALL_TO_ALL_BYTES, shifts=shifts),
-        packet_bandwidth.all_reduce_share(plane, message_bytes, seconds),
-    )
-
-
-MEASURES: Mapping[str, Callable[..., Bandwidths]] = {
-    "flow": flow_bandwidths,
-    "packet": packet_bandwidths,
-}
-
-
 def diameter(network: TableNetwork) -> int:
     """Cables on the longest of the shortest paths between accelerators; what is inside of a chassis
     is none."""
@@ -396,3 +351,22 @@ def diameter(network: TableNetwork) -> int:
     sent = (np.arange(topology.nodes) < topology.servers).astype(float)
     everyone = np.arange(topology.servers, dtype=np.int32)
     return int(paths.loads(everyone, np.ones(len(everyone)), sent, np.zeros(0))[2])
+
+
+def formula_diameter(mesh: HxMesh) -> int:
+    """Cables between the accelerators that are farthest apart, by the formula of section III-B:
+    on the boards, and through full-bandwidth trees of one for each accelerator row."""
+    on_boards = 2 * ((mesh.a - 1) // 2 + (mesh.b - 1) // 2)
+    half = mesh.radix / 2
+    return on_boards + sum(
+        2 * (math.ceil(math.log(2 * boards / mesh.radix, half) - 1e-12) + 1)
+        for boards in (mesh.x, mesh.y)
+    )
+
+
+def formula_bisection_share(mesh: HxMesh) -> float | None:
+    """Links of a cut into two halves of all boards over what the accelerators of a half inject
+    (section III-A: 1 / 2a on square boards, without tapering): through all boards of half of
+    the rows, or of the columns. None where both numbers are odd."""
+    cuts = [side for side, boards in ((mesh.a, mesh.x), (mesh.b, mesh.y)) if boards % 2 == 0]
+    return 1 / (2 * max(cuts)) if cuts else None

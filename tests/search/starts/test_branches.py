@@ -9,7 +9,7 @@ from support.small_op_graphs import chain, graph, operator
 from torch_topoopt.plan import Cluster
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
-from torch_topoopt.search.branches import branches
+from torch_topoopt.search.starts.branches import branches
 from torch_topoopt.search.strategies import data_parallel
 
 if TYPE_CHECKING:

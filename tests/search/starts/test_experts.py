@@ -6,17 +6,17 @@ import random
 from dataclasses import replace
 
 import pytest
-from search_cases import memory_by_server
+from support.search_cases import memory_by_server
 from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Cluster, Degrees
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
-from torch_topoopt.search.expert_strategies import expert_starts, expert_strategies
 from torch_topoopt.search.lowering import memory_limit
-from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.experts import expert_starts, expert_strategies
+from torch_topoopt.search.starts.planning_starts import planning_starts
 from torch_topoopt.search.strategies import everywhere
 from torch_topoopt.search.strategy_space import DIMENSIONS, check_strategy
 from torch_topoopt.search.traffic import demand, transfer_count
@@ -28,7 +28,9 @@ def problem_of(op_graph, cluster, dimensions=DIMENSIONS, micro_batches=1):  # ty
     network = find_network(
         cluster, demand(op_graph, everywhere(op_graph, cluster.servers), cluster.servers)
     )
-    starts = planning_starts(op_graph, cluster, dimensions=dimensions, micro_batches=micro_batches)
+    starts = planning_starts(
+        SearchProblem(op_graph, cluster, dimensions=dimensions, micro_batches=micro_batches)
+    )
     return SearchProblem(
         op_graph, cluster, network, starts, dimensions=dimensions, micro_batches=micro_batches
     )

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torch_topoopt.comparison.estimate import predict_on
-from torch_topoopt.comparison.hammingmesh import PLANES, cluster_of, networks
-from torch_topoopt.comparison.same_time import scaled
-from torch_topoopt.comparison.training_workloads import (
+from figures.papers.hammingmesh import PLANES, cluster_of, networks
+from figures.papers.training_workloads import (
     WORKLOADS,
     TrainingWorkload,
     cosmoflow,
@@ -21,6 +19,8 @@ from torch_topoopt.comparison.training_workloads import (
     gpt3_moe,
     resnet152,
 )
+from torch_topoopt.comparison.estimate import predict_on
+from torch_topoopt.comparison.same_time import scaled
 from torch_topoopt.plan import Cluster
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim.iteration import predict_ideal_switch
