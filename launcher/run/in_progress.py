@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.fabric.cluster import static_plan
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
 from torch_topoopt.launcher import console, documents, signals
@@ -41,7 +42,6 @@ from torch_topoopt.launcher.run.plan_stages import STAGES, PlanStages
 from torch_topoopt.launcher.run.ranks import RankFailure
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.units import counted, format_gbps, format_seconds
-from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
 from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
 from torch_topoopt.runtime.rank_errors import ERRORS_VARIABLE

@@ -42,11 +42,11 @@ from torch_topoopt.runtime.job_network import (
     link_specs,
     meet_versions,
 )
-from torch_topoopt.runtime.link_options.asked_links import asked_links
-from torch_topoopt.runtime.link_options.parallel_connections import (
+from torch_topoopt.runtime.link_options import (
     connections_per_link,
     of_links,
     over_all_connections,
+    requested_links,
 )
 from torch_topoopt.runtime.measuring import cost_of
 from torch_topoopt.runtime.meters.iteration_meter import IterationMeter
@@ -240,11 +240,11 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     Raises FabricError or DocumentError, and leaves nothing open then.
     """
     global _server
-    limit, asked = silence_limit(), asked_links(extension)
+    limit, requested = silence_limit(), requested_links(extension)
     meet_s = timeout.total_seconds()
     deadline, meeting = time.monotonic() + meet_s, StoreMeeting(store, place.index)
     place = replace(place, server=_server)
-    version = meet_versions(meeting, place, deadline, asked=asked)
+    version = meet_versions(meeting, place, deadline, requested=requested)
     network = given_network(meeting, place, deadline)
     if network is not None:
         _server = network.layout.server_of[place.index]
@@ -252,7 +252,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         network = discover(meeting, place.index, len(place.ranks), deadline)
     plan, wiring, layout = network.plan, network.wiring, network.layout
     timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
-    per_link = connections_per_link(asked.connections, asked.transport, wiring)
+    per_link = connections_per_link(requested, wiring)
     agent = controlled_routes.started_agent(plan, wiring, layout, place, meeting.life)
     with controlled_routes.closed_on_failure(agent):
         links = open_rank_links(
@@ -266,7 +266,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     session = extension.Session(
         rank=place.index,
         size=len(place.ranks),
-        links=link_specs(extension, links, network, place.index, asked),
+        links=link_specs(extension, links, network, place.index, requested),
         routes=over_all_connections(routes, per_link),
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
@@ -275,14 +275,14 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         cables=cable_ends(extension, plan, wiring, layout, per_link),
         servers=list(layout.server_of),
         silence_limit=limit,
-        workers=asked.reduce_threads,
+        workers=requested.reduce_threads,
     )
     job = Job(
         plan, wiring, layout, place, meeting.life, timeout, extension, session, links.identity
     )
     job.end_supervision = end_supervision
     job.agent = agent
-    job.keeper = _keeper_of(job, links, encrypted=asked.encrypted)
+    job.keeper = _keeper_of(job, links, encrypted=requested.encrypted)
     controlled_routes.follow(agent, plan, wiring, session, job.keeper)
     opened.append(weakref.ref(job))
     try:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
+from torch_topoopt.environment import CONNECTIONS_VARIABLE, ENCRYPT_VARIABLE, TRANSPORT_VARIABLE
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.forwarded_links import unlinked_servers
 from torch_topoopt.links.identity import (
@@ -22,6 +23,7 @@ from torch_topoopt.links.identity import (
     without_transport,
 )
 from torch_topoopt.links.meeting import broadcast, failure_broadcast, receive
+from torch_topoopt.links.options import PLAIN, RequestedLinks
 from torch_topoopt.links.rank_layout import RankLayout
 from torch_topoopt.links.secret import given_secret, sign, verified
 from torch_topoopt.links.sockets import OpenLink, connections, describe, time_left
@@ -29,10 +31,7 @@ from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
-from torch_topoopt.runtime.link_options.asked_links import PLAIN, AskedLinks
-from torch_topoopt.runtime.link_options.encryption import ENCRYPT_VARIABLE
-from torch_topoopt.runtime.link_options.parallel_connections import CONNECTIONS_VARIABLE
-from torch_topoopt.runtime.link_options.transport import TRANSPORT_VARIABLE, provider_chooser
+from torch_topoopt.runtime.link_options import provider_chooser
 from torch_topoopt.runtime.versions import build_info
 from torch_topoopt.topology.failures.remaining import remaining_network
 
@@ -119,14 +118,14 @@ def meet_versions(
     place: Place,
     deadline: float,
     *,
-    asked: AskedLinks = PLAIN,
+    requested: RequestedLinks = PLAIN,
 ) -> str:
     """The version that all ranks have (handshake.wire_version); raises FabricError on all of them.
 
     Before anything else travels, for what ranks of other versions say may not be understood.
     """
     info = build_info()
-    here = asked.version(info.sources if info is not None else "")
+    here = requested.version(info.sources if info is not None else "")
     meeting.publish("version", here)
     if place.index == 0:
         with failure_broadcast(meeting, "versions"):
@@ -271,7 +270,7 @@ def link_specs(
     links: RankLinks,
     network: Discovered,
     rank: int,
-    asked: AskedLinks = PLAIN,
+    requested: RequestedLinks = PLAIN,
 ) -> list[Any]:
     """The connections as _backend.LinkSpec; a Session owns their descriptors from then on.
 
@@ -284,20 +283,20 @@ def link_specs(
     number = {link.reverse: i for i, link in enumerate(planned)}  # as a duplex cable's other end
     number |= {link: i for i, link in enumerate(planned)}
     specs = []
-    provider_of = provider_chooser(extension, asked.transport)
+    provider_of = provider_chooser(extension, requested.transport)
     for opened in links.planned:
         log_link(opened, wiring)
         link = opened.link
         peer = layout.leaders[link.target if opened.sends else link.source]
         provider = provider_of(opened.connection)
         kind = "fabric" if provider else "socket"
-        descriptor, key = opened.connection.detach(), opened.key if asked.encrypted else b""
+        descriptor, key = opened.connection.detach(), opened.key if requested.encrypted else b""
         cable = number[link] * per_link + opened.number
         specs.append(
             extension.LinkSpec(
                 *(link, descriptor, opened.sends, kind, peer, cable, key, provider),
-                threads=asked.link_threads,
-                zero_copy=asked.zero_copy,
+                threads=requested.link_threads,
+                zero_copy=requested.zero_copy,
             )
         )
     local = "shm" if shared_memory_allowed() else "socket"
@@ -309,14 +308,14 @@ def link_specs(
     for peer, connection in links.forwarded.items():
         between = Link(rank, -1, peer, -1)
         cable = forwarded[min(rank, peer), max(rank, peer)]
-        key = links.forwarded_keys[peer] if asked.encrypted else b""
+        key = links.forwarded_keys[peer] if requested.encrypted else b""
         descriptor = connection.detach()
         specs.append(
             extension.LinkSpec(
                 *(between, descriptor, True, "socket", peer, cable),
                 tls_key=key,
-                threads=asked.link_threads,
-                zero_copy=asked.zero_copy,
+                threads=requested.link_threads,
+                zero_copy=requested.zero_copy,
             )
         )
     return specs
