@@ -9,11 +9,11 @@ from torch_topoopt.launcher import console, report, script_plan
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.plan import plan_tables
 from torch_topoopt.launcher.run import (
-    asked_groups,
     link_bytes,
     processor_use,
     rank_work,
     ranks,
+    requested_groups,
     tensorboard_log,
     wandb_log,
 )
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from torch_topoopt.launcher.run.asked_groups import AskedGroups
     from torch_topoopt.launcher.run.in_progress import RunInProgress
     from torch_topoopt.launcher.run.ranks import RankFailure
+    from torch_topoopt.launcher.run.requested_groups import RequestedGroups
     from torch_topoopt.plan import IterationTimes, LinkTraffic, Plan
 
 _TRACKERS = {"wandb": wandb_log, "tensorboard": tensorboard_log}
@@ -43,7 +43,7 @@ def require(trackers: Sequence[str]) -> None:
 def finish(
     job: RunInProgress,
     plan: Plan,
-    measured: tuple[list[LinkTraffic], IterationTimes | None, AskedGroups],
+    measured: tuple[list[LinkTraffic], IterationTimes | None, RequestedGroups],
     failures: list[RankFailure],
     code: int,
 ) -> dict[str, Any]:
@@ -56,9 +56,9 @@ def finish(
     _summary(job, page, tracked, failed=bool(failures))
     script = job.options.torchrun.training_script
     if job.leads and plan.network.links and not (failures or job.options.nccl):
-        if unused := asked_groups.unused_links(groups, measured=bool(links)):
+        if unused := requested_groups.unused_links(groups, measured=bool(links)):
             console.warning(unused)
-        elif beside := asked_groups.beside(groups, job.options.compared):
+        elif beside := requested_groups.beside(groups, job.options.compared):
             console.warning(beside)
     if failures and (others := job.others_text()):
         job.terminal.line(others)
@@ -163,7 +163,7 @@ def _summary(
 
 
 def _track(job: RunInProgress, plan: Plan, links: list[LinkTraffic]) -> dict[str, Path]:
-    """Where each tracker that was asked for has the run."""
+    """By tracker that was requested: the path of the run there."""
     options, folder = job.options, job.folder.path
     if not options.trackers:
         return {}

@@ -347,8 +347,8 @@ def _work_meter(job: Job) -> WorkMeter:
 
 def _timeline_recorder(job: Job, known: weakref.ReferenceType[Job]) -> TimelineRecorder | None:
     """If `topoopt run --timeline` asks for it; raises ValueError."""
-    asked = os.environ.get(TIMELINE_VARIABLE)
-    if not asked or len(job.place.ranks) < job.place.world_size:
+    text = os.environ.get(TIMELINE_VARIABLE)
+    if not text or len(job.place.ranks) < job.place.world_size:
         return None
 
     def links() -> list[LinkTraffic]:
@@ -363,7 +363,7 @@ def _timeline_recorder(job: Job, known: weakref.ReferenceType[Job]) -> TimelineR
     return TimelineRecorder(
         job.place.ranks[rank],
         job.layout.server_of[rank],
-        parse_range(asked),
+        parse_range(text),
         links,
         operations,
         os.environ["TOPOOPT_RUN_DIR"],
