@@ -25,7 +25,12 @@ _UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 @dataclass(frozen=True)
 class DemandSource:
-    """The source of the demand; see RunOptions for the fields."""
+    """The source of the demand: `model`, else a trace of `script`, else `unknown` says why not.
+
+    Where a model that was only `found` in the script cannot be profiled, the script is traced.
+    `of_script`: whether model or plan are of the script that is trained, so that predictions can
+    be compared with it.
+    """
 
     model: str = ""
     found: bool = False

@@ -223,7 +223,7 @@ class RunInProgress:
         plan = stages.plan() if self.site is None else self.site.share_plan(stages.plan)
         self.trace = stages.trace or self.trace
         documents.save(plan, str(self.folder / "plan.json"))
-        self.metrics.write("demand", of_script=self.options.of_script)
+        self.metrics.write("demand", of_script=self.options.source.of_script)
         if self.site is not None and not self.leads:
             self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} has come")
         else:

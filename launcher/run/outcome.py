@@ -81,7 +81,7 @@ def finish(
             plan,
             links,
             iterations,
-            compared=job.options.of_script,
+            compared=job.options.source.of_script,
             why_not="" if iterations is None else job.why_not_compared(plan, iterations),
         ),
         "work": rank_work.figures(job.works),
@@ -104,7 +104,7 @@ def _page(job: RunInProgress) -> Path | None:
 def _tables(
     job: RunInProgress, plan: Plan, links: list[LinkTraffic], iterations: IterationTimes | None
 ) -> None:
-    terminal = job.terminal
+    terminal, of_script = job.terminal, job.options.source.of_script
     terminal.line()
     rows = [(name, f"{seconds:.3f}") for name, seconds in job.stage_s.items()]
     if job.start_up_s is not None and not job.restarts:
@@ -115,12 +115,17 @@ def _tables(
     if links:
         why_not = "" if iterations is None else job.why_not_compared(plan, iterations)
         link_bytes.show(
-            terminal, plan, links, iterations, compared=job.options.of_script, why_not=why_not
+            terminal,
+            plan,
+            links,
+            iterations,
+            compared=job.options.source.of_script,
+            why_not=why_not,
         )
         rank_work.show(terminal, job.works)
         if iterations is not None and (others := processor_use.described(job.other_processors)):
             terminal.line(others)
-        if not job.options.of_script and (plan.predicts_bytes or plan.predicts_time):
+        if not of_script and (plan.predicts_bytes or plan.predicts_time):
             terminal.line(
                 f"not compared with the predictions for {plan.model}, which is not seen to be the "
                 f"model of {job.options.torchrun.training_script}"

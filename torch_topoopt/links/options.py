@@ -9,18 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.environment import (
-    CIRCUITS_VARIABLE,
-    CONNECTIONS_VARIABLE,
-    CONTROLLER_VARIABLE,
-    ENCRYPT_VARIABLE,
-    LINK_THREADS_VARIABLE,
-    REDUCE_THREADS_VARIABLE,
-    TRANSPORT_VARIABLE,
-    ZERO_COPY_VARIABLE,
-)
+from torch_topoopt import environment as names
 from torch_topoopt.links.errors import FabricError
-from torch_topoopt.links.identity import wire_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,28 +39,19 @@ class RequestedLinks:
         Raises FabricError, which names the variable of a wrong option, or `by_flag` its flag.
         """
         given = [option for option in LINK_OPTIONS if option.variable in environment]
-        names = [option.flag if by_flag else option.variable for option in given]
+        called = [option.flag if by_flag else option.variable for option in given]
         requested = cls()
-        for name, option in zip(names, given, strict=True):
+        for name, option in zip(called, given, strict=True):
             try:
                 value = option.value_of(environment[option.variable])
             except ValueError as error:
                 raise FabricError(f"{name}: {error}") from None
             requested = replace(requested, **{option.field: value})
         requested = replace(requested, why_single=_why_single(requested.transport, environment))
-        for name, option in zip(names, given, strict=True):
+        for name, option in zip(called, given, strict=True):
             if why := option.obstacle(requested):
                 raise FabricError(f"{name}: {why}; leave it out")
         return requested
-
-    def version(self, sources: str) -> str:
-        """The wire_version() of ranks whose backend was built from `sources`."""
-        return wire_version(
-            sources,
-            encrypted=self.encrypted,
-            transport=self.transport,
-            connections=self.connections,
-        )
 
 
 PLAIN = RequestedLinks()
@@ -107,9 +88,9 @@ class LinkOption:
 def _why_single(transport: str, environment: Mapping[str, str]) -> str:
     if transport != TCP:
         return f"a link over {transport} has one connection"
-    if environment.get(CONTROLLER_VARIABLE):
+    if environment.get(names.CONTROLLER_VARIABLE):
         return "a controller of routes assigns a path to one connection per link"
-    if environment.get(CIRCUITS_VARIABLE):
+    if environment.get(names.CIRCUITS_VARIABLE):
         return "circuits that move carry one connection each"
     return ""
 
@@ -144,14 +125,14 @@ LINK_OPTIONS = (
     LinkOption(
         "encrypted",
         "encrypt",
-        ENCRYPT_VARIABLE,
+        names.ENCRYPT_VARIABLE,
         "encrypt the links between servers (TLS 1.3; docs/guides/security.md has its cost)",
         _SWITCH,
     ),
     LinkOption(
         "transport",
         "transport",
-        TRANSPORT_VARIABLE,
+        names.TRANSPORT_VARIABLE,
         "transport of the plan's links: tcp (default), or libfabric's provider "
         "(docs/guides/rdma.md); auto: verbs where an interface has it, else tcp",
         {name: name for name in _TRANSPORTS},
@@ -160,7 +141,7 @@ LINK_OPTIONS = (
     LinkOption(
         "connections",
         "connections",
-        CONNECTIONS_VARIABLE,
+        names.CONNECTIONS_VARIABLE,
         "TCP connections of every link, 1 to 16 (default: auto, which is 1; 2 from 25 Gb/s on, 4 "
         "from 100 Gb/s on)",
         {"auto": None},
@@ -170,7 +151,7 @@ LINK_OPTIONS = (
     LinkOption(
         "link_threads",
         "link-threads",
-        LINK_THREADS_VARIABLE,
+        names.LINK_THREADS_VARIABLE,
         "two threads for each fast TCP connection, near its network card (default: one thread per "
         "rank serves all; docs/guides/fast-links.md)",
         _SWITCH,
@@ -179,7 +160,7 @@ LINK_OPTIONS = (
     LinkOption(
         "reduce_threads",
         "reduce-threads",
-        REDUCE_THREADS_VARIABLE,
+        names.REDUCE_THREADS_VARIABLE,
         "threads of each rank that add up long chunks, 0 to 64 (default: 0, the thread that "
         "serves the links does)",
         {},
@@ -188,7 +169,7 @@ LINK_OPTIONS = (
     LinkOption(
         "zero_copy",
         "zero-copy",
-        ZERO_COPY_VARIABLE,
+        names.ZERO_COPY_VARIABLE,
         "send long pieces over fast TCP connections without copying them (MSG_ZEROCOPY); a "
         "connection whose bytes the kernel copies all the same ends that by itself (default: the "
         "kernel copies all; docs/guides/fast-links.md)",

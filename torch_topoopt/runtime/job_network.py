@@ -17,6 +17,7 @@ from torch_topoopt.environment import CONNECTIONS_VARIABLE, ENCRYPT_VARIABLE, TR
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.forwarded_links import unlinked_servers
 from torch_topoopt.links.identity import (
+    wire_version,
     without_connections,
     without_encryption,
     without_transport,
@@ -125,7 +126,12 @@ def meet_versions(
     Before anything else travels, for what ranks of other versions say may not be understood.
     """
     info = build_info()
-    here = requested.version(info.sources if info is not None else "")
+    here = wire_version(
+        info.sources if info is not None else "",
+        encrypted=requested.encrypted,
+        transport=requested.transport,
+        connections=requested.connections,
+    )
     meeting.publish("version", here)
     if place.index == 0:
         with failure_broadcast(meeting, "versions"):

@@ -18,7 +18,7 @@ from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.main import main
 from torch_topoopt.launcher.parser import Renamed
 from torch_topoopt.launcher.run import options as run_options
-from torch_topoopt.launcher.run import wandb_log
+from torch_topoopt.launcher.run import run_parser, wandb_log
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Placement, Plan
 from torch_topoopt.plan.codec import DocumentError
@@ -92,7 +92,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ),
         (
             "--plan plan.json --accelerators-per-server 2 script.py",
-            "accelerators-per-server: 2 was asked for, but plan.json is a plan for 1",
+            "accelerators-per-server: 2 was requested, but plan.json is a plan for 1",
         ),
         ("--servers 4 --nnodes 2 script.py", "nnodes: 2 is not 1; the loopback fabric emulates"),
         ("--servers 4 --nnodes 2:5 script.py", "nnodes: 2:5: MAX is not 4, the number of servers"),
@@ -116,7 +116,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ("--servers 4 --fabric token script.py", "--fabric: invalid choice: 'token'"),
         (
             "--servers 4 --fabric netns --master-port 29000 script.py",
-            "master-port: 29000 was asked for, but on the netns fabric the ranks meet on its",
+            "master-port: 29000 was requested, but on the netns fabric the ranks meet on its",
         ),
         (
             "--servers 4 --fabric netns --ports simplex script.py",
@@ -128,20 +128,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ),
         (
             "--servers 4 --fabric netns --rdzv-endpoint here:1 script.py",
-            "rdzv-endpoint: here:1 was asked for, but on the netns fabric the ranks meet on its",
+            "rdzv-endpoint: here:1 was requested, but on the netns fabric the ranks meet on its",
         ),
         ("--servers 4 --master-port 70000 script.py", "master-port: 70000 is not in 0..65535"),
         (
             "--servers 4 --master-addr 192.0.2.1 script.py",
             "master-addr: 192.0.2.1 is not an address of this machine, on which all ranks run",
         ),
-        ("--plan plan.json --servers 8 script.py", "servers: 8 was asked for, but plan.json is a"),
-        ("--plan plan.json --degree 1 script.py", "degree: 1 was asked for, but plan.json is a"),
+        ("--plan plan.json --servers 8 script.py", "servers: 8 was requested, but plan.json is a"),
+        ("--plan plan.json --degree 1 script.py", "degree: 1 was requested, but plan.json is a"),
         (
             "--plan plan.json --bandwidth 25Gbps script.py",
-            "bandwidth: 25 Gb/s was asked for, but plan.json is a plan for 1 Gb/s",
+            "bandwidth: 25 Gb/s was requested, but plan.json is a plan for 1 Gb/s",
         ),
-        ("--plan plan.json --ports simplex script.py", "ports: simplex was asked for, but"),
+        ("--plan plan.json --ports simplex script.py", "ports: simplex was requested, but"),
         (
             "--plan plan.json --nproc-per-node 5 script.py",
             "nproc-per-node: 5 contradicts 4 servers",
@@ -231,7 +231,7 @@ def test_the_default_port_of_torchrun_is_not_asked_for(monkeypatch: pytest.Monke
         return options
 
     monkeypatch.setattr(torch.distributed.run, "get_args_parser", as_in_torch_2_11)
-    assert run_options.make_parser().get_default("master_port") is None
+    assert run_parser.make_parser().get_default("master_port") is None
 
 
 def test_a_run_folder_that_holds_something_is_not_touched(
@@ -279,8 +279,10 @@ def test_defaults_make_the_smallest_ring_that_can_be() -> None:
         assert (options.cluster.servers, options.cluster.degree) == (servers, degree)
         assert options.gbps is None, "no --bandwidth, so nothing is limited"
         assert options.torchrun.nproc_per_node == str(servers)
-        assert options.model == "", "it has no build_model()"
-        assert (options.script is None) == (servers == 1), "one rank communicates with no other"
+        assert options.source.model == "", "it has no build_model()"
+        assert (options.source.script is None) == (servers == 1), (
+            "one rank communicates with no other"
+        )
 
 
 def test_accelerators_per_server_times_servers_is_the_number_of_processes() -> None:
@@ -313,7 +315,7 @@ def test_torchrun_s_own_spelling_of_the_number_of_processes_is_enough(
 def test_every_option_of_torchrun_is_an_option_of_run() -> None:
     from torch.distributed.run import get_args_parser
 
-    ours = set(run_options.make_parser()._option_string_actions)
+    ours = set(run_parser.make_parser()._option_string_actions)
     assert set(get_args_parser()._option_string_actions) < ours
 
 
@@ -330,7 +332,7 @@ def _options(*, with_value: bool) -> list[argparse.Action]:
     earlier versions, which end the command."""
     return [
         action
-        for action in run_options.make_parser()._actions
+        for action in run_parser.make_parser()._actions
         if action.option_strings
         and action.dest not in ("help", "help_torchrun", "print_completion")
         and not isinstance(action, Renamed)
@@ -375,7 +377,7 @@ def test_after_every_value_the_script_has_its_own_plan(
 ) -> None:
     words = [f"{name}={value}"] if equals and name.startswith("--") else [name, value]
     words += ["script.py", *OWN]
-    parsed = run_options.make_parser().parse_args(words)
+    parsed = run_parser.make_parser().parse_args(words)
     assert (parsed.training_script, parsed.training_script_args) == ("script.py", OWN)
     opened: list[str] = []
     monkeypatch.setattr(documents, "load", lambda _, path: opened.append(path))
