@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import dataclasses
 import json
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch.distributed.run
 
+from torch_topoopt.launcher import documents
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.main import main
+from torch_topoopt.launcher.parser import Renamed
 from torch_topoopt.launcher.run import options as run_options
-from torch_topoopt.launcher.run import wandb_log
+from torch_topoopt.launcher.run import run_parser, wandb_log
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Placement, Plan
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
-    import argparse
     from pathlib import Path
 
 MakePlan = Callable[..., Plan]
@@ -87,7 +92,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ),
         (
             "--plan plan.json --accelerators-per-server 2 script.py",
-            "accelerators-per-server: 2 was asked for, but plan.json is a plan for 1",
+            "accelerators-per-server: 2 was requested, but plan.json is a plan for 1",
         ),
         ("--servers 4 --nnodes 2 script.py", "nnodes: 2 is not 1; the loopback fabric emulates"),
         ("--servers 4 --nnodes 2:5 script.py", "nnodes: 2:5: MAX is not 4, the number of servers"),
@@ -111,7 +116,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ("--servers 4 --fabric token script.py", "--fabric: invalid choice: 'token'"),
         (
             "--servers 4 --fabric netns --master-port 29000 script.py",
-            "master-port: 29000 was asked for, but on the netns fabric the ranks meet on its",
+            "master-port: 29000 was requested, but on the netns fabric the ranks meet on its",
         ),
         (
             "--servers 4 --fabric netns --ports simplex script.py",
@@ -123,20 +128,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: MakePlan)
         ),
         (
             "--servers 4 --fabric netns --rdzv-endpoint here:1 script.py",
-            "rdzv-endpoint: here:1 was asked for, but on the netns fabric the ranks meet on its",
+            "rdzv-endpoint: here:1 was requested, but on the netns fabric the ranks meet on its",
         ),
         ("--servers 4 --master-port 70000 script.py", "master-port: 70000 is not in 0..65535"),
         (
             "--servers 4 --master-addr 192.0.2.1 script.py",
             "master-addr: 192.0.2.1 is not an address of this machine, on which all ranks run",
         ),
-        ("--plan plan.json --servers 8 script.py", "servers: 8 was asked for, but plan.json is a"),
-        ("--plan plan.json --degree 1 script.py", "degree: 1 was asked for, but plan.json is a"),
+        ("--plan plan.json --servers 8 script.py", "servers: 8 was requested, but plan.json is a"),
+        ("--plan plan.json --degree 1 script.py", "degree: 1 was requested, but plan.json is a"),
         (
             "--plan plan.json --bandwidth 25Gbps script.py",
-            "bandwidth: 25 Gb/s was asked for, but plan.json is a plan for 1 Gb/s",
+            "bandwidth: 25 Gb/s was requested, but plan.json is a plan for 1 Gb/s",
         ),
-        ("--plan plan.json --ports simplex script.py", "ports: simplex was asked for, but"),
+        ("--plan plan.json --ports simplex script.py", "ports: simplex was requested, but"),
         (
             "--plan plan.json --nproc-per-node 5 script.py",
             "nproc-per-node: 5 contradicts 4 servers",
@@ -226,7 +231,7 @@ def test_the_default_port_of_torchrun_is_not_asked_for(monkeypatch: pytest.Monke
         return options
 
     monkeypatch.setattr(torch.distributed.run, "get_args_parser", as_in_torch_2_11)
-    assert run_options.make_parser().get_default("master_port") is None
+    assert run_parser.make_parser().get_default("master_port") is None
 
 
 def test_a_run_folder_that_holds_something_is_not_touched(
@@ -274,8 +279,10 @@ def test_defaults_make_the_smallest_ring_that_can_be() -> None:
         assert (options.cluster.servers, options.cluster.degree) == (servers, degree)
         assert options.gbps is None, "no --bandwidth, so nothing is limited"
         assert options.torchrun.nproc_per_node == str(servers)
-        assert options.model == "", "it has no build_model()"
-        assert (options.script is None) == (servers == 1), "one rank communicates with no other"
+        assert options.source.model == "", "it has no build_model()"
+        assert (options.source.script is None) == (servers == 1), (
+            "one rank communicates with no other"
+        )
 
 
 def test_accelerators_per_server_times_servers_is_the_number_of_processes() -> None:
@@ -308,7 +315,7 @@ def test_torchrun_s_own_spelling_of_the_number_of_processes_is_enough(
 def test_every_option_of_torchrun_is_an_option_of_run() -> None:
     from torch.distributed.run import get_args_parser
 
-    ours = set(run_options.make_parser()._option_string_actions)
+    ours = set(run_parser.make_parser()._option_string_actions)
     assert set(get_args_parser()._option_string_actions) < ours
 
 
@@ -320,27 +327,63 @@ def test_an_option_after_the_script_belongs_to_the_script() -> None:
         run_options.parse(["--servers", "4", "--degree", "x", "script.py"])
 
 
-def _flags() -> list[str]:
-    """Options of `run` that no value follows, but for those that print help and end."""
+def _options(*, with_value: bool) -> list[argparse.Action]:
+    """The options of `run`, torchrun's too, but for help and names of
+    earlier versions, which end the command."""
     return [
-        name
-        for action in run_options.make_parser()._actions
-        if action.nargs == 0 and action.dest not in ("help", "help_torchrun")
-        for name in action.option_strings
+        action
+        for action in run_parser.make_parser()._actions
+        if action.option_strings
+        and action.dest not in ("help", "help_torchrun", "print_completion")
+        and not isinstance(action, Renamed)
+        and (action.nargs != 0) == with_value
     ]
 
 
-@pytest.mark.parametrize("flag", _flags())
+def _value(action: argparse.Action) -> str:
+    """One that the option takes."""
+    parse: Any = action.type if callable(action.type) else str
+    for text in [*(action.choices or ()), "1", "1GB", "1Gbps", "1:2", "gloo"]:
+        with contextlib.suppress(argparse.ArgumentTypeError, ValueError):
+            parse(text)
+            return text
+    raise AssertionError(f"no value for {action.option_strings[0]}")
+
+
+OWN = ["--plan", "mine.json"]  # of the script; there is no such file
+
+
+@pytest.mark.parametrize(
+    "flag", [name for action in _options(with_value=False) for name in action.option_strings]
+)
 def test_after_every_flag_the_script_has_its_own_plan(flag: str) -> None:
-    own = ["--plan", "mine.json"]
-    words = ["--servers", "4", flag, "script.py", *own]
+    words = ["--servers", "4", flag, "script.py", *OWN]
     if flag in ("--measure", "--no-python", "--no_python"):  # this script is no model, no program
         with pytest.raises(InputError, match=r"^(measure: needs|script.py: no such prog)"):
             run_options.parse(words)
         return
     options = run_options.parse(words)
     assert options.plan is None
-    assert options.torchrun.training_script_args == own
+    assert options.torchrun.training_script_args == OWN
+
+
+@pytest.mark.parametrize("equals", [False, True], ids=["VALUE", "=VALUE"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, _value(a)) for a in _options(with_value=True) for name in a.option_strings],
+)
+def test_after_every_value_the_script_has_its_own_plan(
+    name: str, value: str, equals: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"{name}={value}"] if equals and name.startswith("--") else [name, value]
+    words += ["script.py", *OWN]
+    parsed = run_parser.make_parser().parse_args(words)
+    assert (parsed.training_script, parsed.training_script_args) == ("script.py", OWN)
+    opened: list[str] = []
+    monkeypatch.setattr(documents, "load", lambda _, path: opened.append(path))
+    with contextlib.suppress(InputError, DocumentError, FabricError):  # of the option alone
+        run_options.parse(words if name == "--servers" else ["--servers", "4", *words])
+    assert "mine.json" not in opened
 
 
 def test_the_plan_is_found_between_options_of_torchrun() -> None:

@@ -8,7 +8,7 @@ from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import run
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.runtime import versions
-from torch_topoopt.runtime.link_options.encryption import encryption_asked
+from torch_topoopt.runtime.link_options import requested_links
 from torch_topoopt.runtime.versions import BuildInfo, versions_text
 
 _WITHOUT = (
@@ -21,22 +21,17 @@ def build(monkeypatch: pytest.MonkeyPatch, openssl: str) -> None:
     monkeypatch.setattr(versions, "build_info", lambda: BuildInfo("2.15.0", openssl=openssl))
 
 
-def test_the_variable_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_with_openssl_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
     build(monkeypatch, "3.0.19")
-    monkeypatch.delenv("TOPOOPT_ENCRYPT", raising=False)
-    assert not encryption_asked()
     monkeypatch.setenv("TOPOOPT_ENCRYPT", "1")
-    assert encryption_asked()
-    monkeypatch.setenv("TOPOOPT_ENCRYPT", "yes")
-    with pytest.raises(FabricError, match="TOPOOPT_ENCRYPT: 'yes' is neither 0"):
-        encryption_asked()
+    assert requested_links(None).encrypted
 
 
 def test_a_build_without_openssl_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     build(monkeypatch, "")
     monkeypatch.setenv("TOPOOPT_ENCRYPT", "1")
     with pytest.raises(FabricError, match=f"TOPOOPT_ENCRYPT: {_WITHOUT}"):
-        encryption_asked()
+        requested_links(None)
     with pytest.raises(InputError, match=f"encrypt: {_WITHOUT}"):
         run.main(["--servers", "2", "--degree", "1", "--model", "none", "--encrypt", __file__])
 

@@ -1,4 +1,4 @@
-"""The backends that the script of a rank asks for, and their replacement on request.
+"""The backends that the script of a rank requests, and their replacement.
 
 Under `topoopt run` every rank writes the requested backends to TOPOOPT_RUN_DIR, so that a line at
 the end names a backend over which a script has trained beside the planned links.
@@ -31,12 +31,15 @@ FILE_PATTERN = "groups-rank*.json"
 
 
 @dataclass
-class _Asked:
-    """The backends this rank has asked for; `opened`: whether a topoopt group was opened."""
+class _RequestedBackends:
+    """The backends that the script of this rank requested, and those replaced by topoopt.
+
+    `opened`: whether a topoopt group was opened.
+    """
 
     version: int = 1
     rank: int = -1
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     taken_over: list[str] = field(default_factory=list)
     opened: bool = False
 
@@ -48,7 +51,7 @@ class _Asked:
             write_text_atomically(path, json.dumps(asdict(self)) + "\n")
 
 
-_asked = _Asked()
+_record = _RequestedBackends()
 _default: bool | None = None  # None: nothing is watched yet
 
 
@@ -92,13 +95,13 @@ def taken_over(backend: str, names: Collection[str], by: str) -> str:
 
 def note_opened() -> None:
     """A topoopt group was opened on this rank."""
-    if not _asked.opened:
-        _asked.opened = True
-        _asked.save()
+    if not _record.opened:
+        _record.opened = True
+        _record.save()
 
 
 def watch(name: str, *, default: bool) -> None:
-    """Notes what init_process_group and new_group are asked for, and takes over what was asked to.
+    """Notes the backends given to init_process_group and new_group, and replaces some of them.
 
     `name` is the backend that takes the place of others; with `default` also where none is named.
     Once more, it changes `default`.
@@ -120,15 +123,15 @@ def _watched(given: dict[str, Any], name: str, *, inherits: bool = False) -> Non
         elif names and not inherits and given.get("device_id") is None:
             given["backend"] = _default_taken_over(names, name)
         return
-    asked = str(backend).lower()
-    replaced = taken_over(asked, names, name)
-    if asked not in _asked.asked:
-        _asked.asked.append(asked)
-        if replaced != asked:
-            _asked.taken_over.append(asked)
-            _say(asked, name)
-        _asked.save()
-    if replaced != asked:
+    requested = str(backend).lower()
+    replaced = taken_over(requested, names, name)
+    if requested not in _record.requested:
+        _record.requested.append(requested)
+        if replaced != requested:
+            _record.taken_over.append(requested)
+            _say(requested, name)
+        _record.save()
+    if replaced != requested:
         given["backend"] = replaced
         if given.get("pg_options") is not None and not _is_ours(given["pg_options"]):
             del given["pg_options"]  # those of the backend that is not opened
@@ -150,10 +153,10 @@ def _names() -> tuple[str, ...]:
         raise RuntimeError(f"{TAKE_OVER_VARIABLE}: {error}") from None
 
 
-def _say(asked: str, name: str) -> None:
+def _say(requested: str, name: str) -> None:
     if os.environ.get("RANK", "0") == "0":
         print(
-            f"topoopt: the script asks for {asked} and gets {name} ({TAKE_OVER_VARIABLE}="
+            f"topoopt: the script asks for {requested} and gets {name} ({TAKE_OVER_VARIABLE}="
             f"{os.environ[TAKE_OVER_VARIABLE]})",
             file=sys.stderr,
             flush=True,

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 from support.limits import limit_s
 
-from torch_topoopt.runtime.asked_backends import (
+from torch_topoopt.runtime.requested_backends import (
     TAKE_OVER_VARIABLE,
     parse_take_over,
     replaceable_backends,

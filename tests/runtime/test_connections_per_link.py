@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.identity import wire_version, without_connections
+from torch_topoopt.links.options import PLAIN, RequestedLinks
 from torch_topoopt.links.sockets import unsent_bytes
 from torch_topoopt.links.wiring import PortAddress, Wiring
 from torch_topoopt.plan import LinkTraffic, Route
-from torch_topoopt.runtime.link_options.parallel_connections import (
-    MOST_CONNECTIONS,
-    connections_asked,
+from torch_topoopt.runtime.link_options import (
     connections_per_link,
     of_links,
     over_all_connections,
@@ -31,56 +29,31 @@ def wiring(*rates: float | None) -> Wiring:
     return Wiring(Wiring.VERSION, "test", "digest", 20000, tuple(ports))
 
 
-@pytest.mark.parametrize(("text", "number"), [("auto", None), ("1", 1), ("4", 4), ("16", 16)])
-def test_the_variable_says_how_many(text, number, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPOOPT_CONNECTIONS", text)
-    assert connections_asked("tcp") == number
-
-
-@pytest.mark.parametrize("text", ["0", "17", "-1", "2.5", "four", ""])
-def test_another_value_is_one_clear_line(text, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPOOPT_CONNECTIONS", text)
-    expected = rf"^TOPOOPT_CONNECTIONS: '{text}' is neither auto nor a number in 1\.\.16$"
-    with pytest.raises(FabricError, match=expected):
-        connections_asked("tcp")
-
-
-@pytest.mark.parametrize(
-    ("transport", "variable", "why"),
-    [
-        ("fabric:tcp", "", r"a link over libfabric \(fabric:tcp\) has one connection"),
-        ("tcp", "TOPOOPT_CONTROLLER", "a controller of routes assigns a path to one"),
-        ("tcp", "TOPOOPT_CIRCUITS", "circuits that move carry one connection each"),
-    ],
-)
-def test_several_are_refused_where_a_link_has_one(
-    transport, variable, why, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if variable:
-        monkeypatch.setenv(variable, "somewhere")
-    monkeypatch.setenv("TOPOOPT_CONNECTIONS", "2")
-    with pytest.raises(FabricError, match=why):
-        connections_asked(transport)
-    monkeypatch.setenv("TOPOOPT_CONNECTIONS", "1")
-    assert connections_asked(transport) == 1
-    assert connections_per_link(None, transport, wiring(400.0)) == 1
-
-
 @pytest.mark.parametrize(
     ("rates", "number"),
     [((None,), 1), ((10.0, 10.0), 1), ((25.0,), 2), ((10.0, 200.0), 4), ((None, 40.0), 2)],
 )
-def test_the_fastest_port_decides_where_nothing_is_asked(rates, number) -> None:
-    assert connections_per_link(None, "tcp", wiring(*rates)) == number
-    assert connections_per_link(3, "tcp", wiring(*rates)) == 3
+def test_the_fastest_port_decides_unless_a_number_is_requested(rates, number) -> None:
+    assert connections_per_link(PLAIN, wiring(*rates)) == number
+    assert connections_per_link(replace(PLAIN, connections=3), wiring(*rates)) == 3
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"TOPOOPT_TRANSPORT": "fabric:tcp"},
+        {"TOPOOPT_CONTROLLER": "somewhere"},
+        {"TOPOOPT_CIRCUITS": "somewhere"},
+    ],
+)
+def test_links_that_have_one_connection_have_it_at_any_rate(environment: dict[str, str]) -> None:
+    assert connections_per_link(RequestedLinks.of(environment), wiring(400.0)) == 1
 
 
 def test_a_limit_counts_before_the_speed_of_the_interface() -> None:
     limited = wiring(200.0)
     (port,) = limited.ports
-    assert (
-        connections_per_link(None, "tcp", replace(limited, ports=(replace(port, gbps=1.0),))) == 1
-    )
+    assert connections_per_link(PLAIN, replace(limited, ports=(replace(port, gbps=1.0),))) == 1
 
 
 @pytest.mark.parametrize(
@@ -99,7 +72,7 @@ def test_connections_of_a_fast_link_share_what_the_kernel_may_hold(gbps, per_lin
     assert unsent_bytes(port, per_link) // 1024 == kib
 
 
-@given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5), st.integers(1, MOST_CONNECTIONS))
+@given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5), st.integers(1, 16))
 def test_routes_keep_their_weights_and_take_turns(weights, per_link) -> None:
     routes = [Route((0, number + 1, 9), weight) for number, weight in enumerate(weights)]
     spread = over_all_connections(routes, per_link)

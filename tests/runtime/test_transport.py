@@ -1,4 +1,4 @@
-"""What TOPOOPT_TRANSPORT and --transport say, and what is refused."""
+"""Transports of links: which need libfabric, and which provider carries a link."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ import pytest
 
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.identity import wire_version, without_transport
-from torch_topoopt.runtime.link_options.transport import (
-    TRANSPORTS,
-    provider_chooser,
-    transport_asked,
-)
+from torch_topoopt.runtime.link_options import provider_chooser, requested_links
 
 
 @dataclass
@@ -40,36 +36,13 @@ def connection():
         yield connected
 
 
-def test_tcp_is_what_nobody_has_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TOPOOPT_TRANSPORT", raising=False)
-    assert transport_asked(_Library("none"), encrypted=True) == "tcp"
-
-
-@pytest.mark.parametrize("value", TRANSPORTS)
-def test_every_transport_is_taken(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPOOPT_TRANSPORT", value)
-    assert transport_asked(_Library(), encrypted=False) == value
-
-
-def test_a_word_that_is_no_transport_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPOOPT_TRANSPORT", "rdma")
-    with pytest.raises(FabricError, match=r"TOPOOPT_TRANSPORT: 'rdma' is none of tcp, auto, "):
-        transport_asked(_Library(), encrypted=False)
-
-
 def test_without_libfabric_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     library = _Library("libfabric.so.1 is not installed: apt-get install libfabric1")
     monkeypatch.setenv("TOPOOPT_TRANSPORT", "fabric:tcp")
     with pytest.raises(FabricError, match=r"fabric:tcp needs libfabric, and .*apt-get install"):
-        transport_asked(library, encrypted=False)
+        requested_links(library)
     monkeypatch.setenv("TOPOOPT_TRANSPORT", "auto")
-    assert transport_asked(library, encrypted=False) == "auto"
-
-
-def test_encrypted_links_are_not_over_libfabric(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPOOPT_TRANSPORT", "auto")
-    with pytest.raises(FabricError, match="not encrypted, which is asked for"):
-        transport_asked(_Library(), encrypted=True)
+    assert requested_links(library).transport == "auto"
 
 
 @pytest.mark.parametrize(
