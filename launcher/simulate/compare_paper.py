@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
@@ -22,6 +22,17 @@ _COLUMNS = {
     "allreduce_percent": "AllReduce bandwidth",
     "diameter": "diameter",
 }
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """The result of `topoopt compare --paper`."""
+
+    paper: str
+    size: str
+    level: str
+    message_bytes: float
+    networks: list[TableRow]
 
 
 def add_options(options: argparse.ArgumentParser) -> None:
@@ -76,23 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
                 raise InputError(f"message: {error}") from None
         rows = table(size, arguments.level, message_bytes=message_bytes, on_progress=progress)
     if arguments.json:
-        console.print_json(
-            {
-                "paper": arguments.paper,
-                "size": size,
-                "level": arguments.level,
-                "message_bytes": message_bytes,
-                "networks": [figures(row) for row in rows],
-            }
-        )
+        console.print_json(PaperTable(arguments.paper, size, arguments.level, message_bytes, rows))
     else:
         _show(terminal, rows, size, arguments.level)
     return OK
-
-
-def figures(row: TableRow) -> dict[str, Any]:
-    """A row of the JSON output."""
-    return {**asdict(row), "deviations": row.deviations}
 
 
 def _show(terminal: Terminal, rows: list[TableRow], size: str, level: str) -> None:

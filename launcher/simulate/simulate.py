@@ -168,7 +168,7 @@ def main(argv: list[str]) -> int:
             )
     _write_files(arguments, program, result, names)
     if arguments.json:
-        console.print_json(result.summary())
+        console.print_json(result)
     else:
         _show(terminal, result, arguments)
     interrupted = stopped()

@@ -8,7 +8,7 @@ import math
 import random
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -92,6 +92,8 @@ class TableRow:
     in the place of DACs, for the torus, whose printed cost has their price against the text;
     `formula_diameter` and `formula_bisection_share` those of sections III-B and III-A; `reasons`
     why a column is not the paper's (`hammingmesh_reasons`)."""
+
+    JSON_FIELDS: ClassVar = ("*", "deviations")
 
     name: str
     accelerators: int

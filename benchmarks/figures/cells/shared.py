@@ -15,6 +15,7 @@ from torch_topoopt.comparison.shared_cluster.jobs_file import (
     SharedNetwork,
 )
 from torch_topoopt.comparison.shared_cluster.simulate import simulate_jobs
+from torch_topoopt.plan.result_json import plain
 
 if TYPE_CHECKING:
     from torch_topoopt.comparison.shared_cluster.jobs_file import PlacementRule
@@ -70,7 +71,7 @@ def at_loads(
         mix = JobMix(shares, count, per_job)
         found = simulate_jobs(replace(document, mix=mix, seed=seed), _graph, kinds=kinds)
         points += [
-            {"jobs": count, "network": name, **_row(outcome.summary())}
+            {"jobs": count, "network": name, **_row(plain(outcome))}
             for name, outcome in zip(networks, found, strict=True)
         ]
     return {
