@@ -123,6 +123,9 @@ bandwidth) is the first line of their output.
 
 `topoopt completion bash|zsh|fish|tcsh` prints what makes a shell complete verbs, options and
 values; its `--help` says where to put it.
+
+`--json` prints one JSON object on stdout. On the site, the page of each verb has the JSON Schema of
+that object; `run` and `bench` have none yet.
 """
 
 

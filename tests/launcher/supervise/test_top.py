@@ -238,7 +238,7 @@ def test_chromium_shows_the_job(tmp_path: Path) -> None:
     assert "CONSOLE" not in log
     assert "4 of 4 ranks on 4 servers, iteration 7" in dom
     assert '<b id="step">200 ms</b>' in dom
-    assert "slowest: rank 2, own work 150 ms of a step, the others 80.0 ms (median)" in dom
+    assert "slowest: rank 2, own work 150 ms of a step, the others 80 ms (median)" in dom
     assert dom.count('<tr class="up">') == 7
     assert dom.count('<tr class="degraded">') == 1
     assert "8 links: 7 up, 1 degraded, 0 down" in dom
