@@ -207,7 +207,7 @@ def _indented(value: Any) -> str:
 
 
 def print_json(result: object, text: Callable[[Any], str] = _indented) -> None:
-    """Prints a result (see `plan.result_json` and `json_results`), laid out by `text`."""
+    """Prints a result (see `plan.result_json`), laid out by `text`."""
     print(text(plain(result)))
 
 

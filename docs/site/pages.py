@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 # A hook has no package, and mkdocs restores the path as soon as it has loaded the hook.
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import flowchart
+import json_schemas
 
 from figures.registry import all_figures
 from figures.results_page import results_page
@@ -209,11 +211,9 @@ def _verb_page(verb: str) -> str:
 
 def _json_output(command: str) -> list[str]:
     """The JSON Schema of the output with --json, behind a line that opens it."""
-    from torch_topoopt.launcher.json_results import RESULTS, result_schema
-
-    if command not in RESULTS:
+    if command not in json_schemas.RESULTS:
         return []
-    text = json.dumps(result_schema(command), indent=1)
+    text = json.dumps(json_schemas.result_schema(command), indent=1)
     summary = (
         f"<summary>JSON Schema of the output of <code>topoopt {command} --json</code></summary>"
     )

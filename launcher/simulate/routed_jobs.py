@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, documents
-from torch_topoopt.launcher.errors import OK, InputError, input_errors
+from torch_topoopt.launcher.errors import OK, input_errors
 from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 
 if TYPE_CHECKING:
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from torch_topoopt.route_control.simulation.run_jobs import ReducedJob
 
 _SCHEMES = ("ecmp", "annealing", "greedy", "ours")
-# What belongs to another simulation.
-_OTHERS = (
-    *("plan", "flows", "jobs", "model", "iterations", "architecture", "batch_size", "until"),
-    *("flow_csv", "link_csv", "trace"),
-)
 
 
 @dataclass(frozen=True)
@@ -44,15 +39,8 @@ class RoutedOutcomes:
     schemes: dict[str, list[RoutedJobTimes]]
 
 
-def main(arguments: argparse.Namespace, options: dict[str, object]) -> int:
-    """Runs the verb with --routed-jobs; `options` are those of the packet level. Returns the exit
-    code."""
-    for name in _OTHERS:
-        if getattr(arguments, name) is not None:
-            shown = "PLAN" if name == "plan" else f"--{name.replace('_', '-')}"
-            raise InputError(f"{shown}: belongs to another simulation than that of --routed-jobs")
-    if arguments.level != "flow" or options:
-        raise InputError(f"level: {arguments.level!r}: --routed-jobs is simulated at level flow")
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the verb with --routed-jobs; returns the exit code."""
     from torch_topoopt.route_control.simulation.jobs_document import RoutedJobs
     from torch_topoopt.route_control.simulation.run_jobs import run_jobs
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.launcher import console, documents
-from torch_topoopt.launcher.errors import OK, InputError, input_errors
+from torch_topoopt.launcher.errors import OK, input_errors
 from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 
 if TYPE_CHECKING:
@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     )
     from torch_topoopt.op_graph import OpGraph
 
-# What belongs to a PLAN or to --flows.
-_OTHERS = (
-    "plan",
-    "flows",
-    "model",
-    "iterations",
-    "architecture",
-    "batch_size",
-    "until",
-    "flow_csv",
-    "link_csv",
-    "trace",
-)
-
 
 @dataclass(frozen=True)
 class SharedOutcomes:
@@ -45,14 +31,8 @@ class SharedOutcomes:
     architectures: tuple[NetworkOutcome, ...]
 
 
-def main(arguments: argparse.Namespace, options: dict[str, object]) -> int:
-    """Runs the verb with --jobs; `options` are those of the packet level. Returns the exit code."""
-    for name in _OTHERS:
-        if getattr(arguments, name) is not None:
-            shown = "PLAN" if name == "plan" else f"--{name.replace('_', '-')}"
-            raise InputError(f"{shown}: belongs to another simulation than that of --jobs")
-    if arguments.level != "flow" or options:
-        raise InputError(f"level: {arguments.level!r}: --jobs is simulated at level flow")
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the verb with --jobs; returns the exit code."""
     from torch_topoopt.comparison.shared_cluster.jobs_file import SharedCluster
     from torch_topoopt.comparison.shared_cluster.simulate import simulate_jobs
 

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from json_schemas import RESULTS as RESULTS_OF_VERBS
 from support.limits import limit_s
 
 from harness.results import PAGE_MARK, RESULTS, Results
-from torch_topoopt.launcher.json_results import RESULTS as RESULTS_OF_VERBS
 from torch_topoopt.launcher.main import VERBS
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.json_output import _results_match_their_schemas  # noqa: F401 - a fixture
 from support.launcher import Launcher, wait_for
 
 from torch_topoopt.op_graph import Operand, Operator, OpGraph

@@ -1,10 +1,15 @@
-"""JSON Schema (draft 2020-12) of results, from the types of their fields; see `result_json`."""
+"""JSON Schema (draft 2020-12) of what each verb prints with --json, from the types of its result.
+
+The site shows them (site/pages.py), and tests check the output of verbs by them. A result is an
+object of one of the classes in RESULTS, written as `torch_topoopt.plan.result_json` says.
+"""
 
 from __future__ import annotations
 
 import ast
 import collections.abc
 import functools
+import importlib
 import inspect
 import sys
 import types
@@ -13,6 +18,63 @@ from pathlib import Path
 from typing import Any
 
 from torch_topoopt.plan import codec, result_json
+
+# By the words of the command: the module, and its classes.
+RESULTS: dict[str, tuple[str, ...]] = {
+    "profile": ("launcher.profile.profile:ProfiledModel", "launcher.profile.script:ProfiledScript"),
+    "plan": ("launcher.plan.plan:PlanResult",),
+    "diff": ("planner.difference:PlanDifference",),
+    "compare": ("launcher.simulate.compare:ComparedModel",
+                "launcher.simulate.compare_paper:PaperTable"),
+    "simulate": ("sim.flows:FlowsResult", "launcher.simulate.shared_cluster:SharedOutcomes",
+                 "launcher.simulate.routed_jobs:RoutedOutcomes"),
+    "status": ("supervision.running_job:RunningJob",),
+    "top": ("supervision.running_job:LiveJob",),
+    "inspect": ("launcher.supervise.inspect:Inspection",),
+    "report": ("launcher.report:WrittenReport",),
+    "timeline": ("launcher.supervise.timeline:WrittenTimeline",),
+    "export": ("tools.export.command:ExportedFiles", "tools.export.command:RightAlgorithm",
+               "tools.export.command:WrongAlgorithm"),
+    "topology": ("launcher.plan.topology:FoundNetwork",),
+    "advise": ("launcher.plan.advise_output:Advice",),
+    "alltoall": ("launcher.plan.alltoall:AllToAllOptions",
+                 "launcher.plan.alltoall_collectives:CollectiveOptions"),
+    "hamiltonian": ("launcher.plan.hamiltonian:TorusCycles",),
+    "allocate": ("launcher.plan.allocation_text:BoardsOfJobs",),
+    "assign": ("launcher.plan.assign:AssignedPaths",),
+    "controller": ("launcher.fabric.controller:ServedController",),
+    "probe": ("launcher.fabric.probe:ProbedPorts",),
+    "discover": ("launcher.fabric.discover:DiscoveredCluster",),
+    "nccl-env": ("launcher.fabric.nccl_env:NcclSettings",),
+    "doctor": ("tools.doctor.command_output:Diagnosis",),
+    "fabric up": ("launcher.fabric.up:MadeFabric", "launcher.fabric.up:FabricToMake",
+                  "launcher.fabric.up_network:MadeNetwork",
+                  "launcher.fabric.up_network:NetworkToMake"),
+    "fabric down": ("launcher.fabric.down:RemovedFabrics",),
+    "fabric list": ("launcher.fabric.list:ListedFabrics",),
+    "fabric verify": ("launcher.fabric.verify:VerifiedFabric",),
+    "fabric apply": ("launcher.fabric.apply:AppliedPlan",),
+    "fabric restore": ("launcher.fabric.switch_verbs:ChangedSwitches",),
+    "fabric snapshot": ("launcher.fabric.snapshot:KeptSwitches",),
+    "cluster submit": ("tools.queue.commands.submit:SubmittedJob",
+                       "tools.queue.commands.submit:ForeseenJob"),
+    "cluster status": ("tools.queue.commands.status:ShownQueue",
+                       "tools.queue.commands.status:JobDetails"),
+    "cluster cancel": ("tools.queue.commands.cancel:CancelledJobs",),
+}  # fmt: skip
+UNTYPED = frozenset({"run", "bench"})  # without a class; bench prints the format of nccl-tests
+
+
+def result_classes(command: str) -> list[type]:
+    """The classes of which one is printed."""
+    places = (place.split(":") for place in RESULTS[command])
+    return [getattr(importlib.import_module(f"torch_topoopt.{m}"), name) for m, name in places]
+
+
+def result_schema(command: str) -> dict[str, Any]:
+    """The JSON Schema of the output of a command with --json."""
+    return schema(*result_classes(command))
+
 
 _SCALARS = {bool: "boolean", int: "integer", float: "number", str: "string", Path: "string"}
 _SCALARS[type(None)] = "null"

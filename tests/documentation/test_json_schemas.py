@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from json_schemas import RESULTS, UNTYPED, result_schema, schema
 from jsonschema import Draft202012Validator, ValidationError
 
 from torch_topoopt.launcher.completion import parser_of, sub_verbs_of
-from torch_topoopt.launcher.json_results import RESULTS, UNTYPED, result_schema
 from torch_topoopt.launcher.main import VERBS
 from torch_topoopt.plan.network import Ring
 from torch_topoopt.plan.result_json import plain
-from torch_topoopt.plan.result_schema import schema
 
 
 def test_every_verb_with_json_has_a_schema() -> None:
