@@ -19,6 +19,7 @@ from torch_topoopt.launcher.run import (
 )
 from torch_topoopt.launcher.supervise import timeline
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.result_json import plain
 from torch_topoopt.plan.units import counted, format_bytes, format_seconds
 from torch_topoopt.supervision.recorded_timeline import FOLDER
 
@@ -73,7 +74,7 @@ def finish(
         "stage_s": job.stage_s,
         "start_up_s": job.start_up_s,
         "other_processors": job.other_processors,
-        "plan": plan_tables.figures(plan),
+        "plan": plain(plan_tables.PlanFigures(plan)),
         "groups": groups.figures(),
         "alltoall": job.all_to_alls.figures(),
         "links": link_bytes.figures(links),

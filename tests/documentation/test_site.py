@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from json_schemas import RESULTS as RESULTS_OF_VERBS
 from support.limits import limit_s
 
 from harness.results import PAGE_MARK, RESULTS, Results
@@ -40,6 +41,9 @@ def test_every_page_and_verb_is_on_the_site(site: Path) -> None:
     assert pages <= {path.relative_to(site).with_suffix(".md") for path in site.rglob("*.html")}
     assert set(VERBS) == {path.stem for path in (site / "cli").glob("*.html")}
     assert "topoopt run" in (site / "cli" / "run.html").read_text()
+    for command in RESULTS_OF_VERBS:
+        page = (site / "cli" / f"{command.split()[0]}.html").read_text()
+        assert f"topoopt {command} --json</code></summary>" in page
 
 
 def test_the_readme_is_the_first_page_and_its_links_stay_on_the_site(site: Path) -> None:

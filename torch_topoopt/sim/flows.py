@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import resource
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_topoopt import _core
 from torch_topoopt.plan import limits
@@ -71,6 +71,11 @@ class FlowsResult:
     marked, pauses, most_queued_bytes.
     """
 
+    JSON_FIELDS: ClassVar = (
+        "completion_s", "complete", "flows", "events", "packet_hops", "cpu_seconds",
+        "peak_memory_mb",
+    )  # fmt: skip
+
     completion_s: float
     complete: bool
     flows: int
@@ -84,18 +89,6 @@ class FlowsResult:
     device_busy_s: NDArray[np.float64]
     round_ends_s: tuple[NDArray[np.float64], ...] = ()
     packet_counts: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-
-    def summary(self) -> dict[str, Any]:
-        """The output of `topoopt simulate --json`."""
-        return {
-            "completion_s": self.completion_s,
-            "complete": self.complete,
-            "flows": self.flows,
-            "events": self.events,
-            "packet_hops": self.packet_hops,
-            "cpu_seconds": self.cpu_seconds,
-            "peak_memory_mb": self.peak_memory_mb,
-        }
 
 
 def _run_flow_level(

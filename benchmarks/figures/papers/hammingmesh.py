@@ -8,7 +8,7 @@ import math
 import random
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -88,6 +88,8 @@ class TableRow:
     """A network of the table: ours beside the paper's. `other_cost_mdollar` is the cost with AoCs
     in the place of DACs, for the torus, whose printed cost has their price against the text;
     `formula_diameter` and `formula_bisection_share` those of sections III-B and III-A."""
+
+    JSON_FIELDS: ClassVar = ("*", "deviations")
 
     name: str
     accelerators: int

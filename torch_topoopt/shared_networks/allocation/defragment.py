@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import combinations, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import networkx as nx
 
@@ -59,6 +59,8 @@ class MoveCost:
 @dataclass(frozen=True)
 class JobMove:
     """A job goes from `before` to `after`; without `before` it starts there."""
+
+    JSON_FIELDS: ClassVar = ("job.name", "from=before", "to=after", "boards_sent=sent")
 
     job: BoardJob
     before: SubMesh | None
