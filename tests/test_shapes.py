@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 import rooms
+from support.cpp_source import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,18 +66,12 @@ def _long(source: str) -> list[str]:
     ]
 
 
-# What has no braces of code: comments, texts, characters and directives of the preprocessor.
-_NO_CODE = re.compile(
-    r'//[^\n]*|/\*.*?\*/|R"\(.*?\)"|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
-    r"|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*$",
-    re.DOTALL | re.MULTILINE,
-)
 _SCOPE = re.compile(r"\b(namespace|class|struct|union|enum)\b[^()]*$")
 
 
 def _long_cpp(source: str) -> list[str]:
     """Functions of C++ with too many lines, found by their braces."""
-    code = _NO_CODE.sub(lambda found: re.sub(r"\S", " ", found[0]), source)
+    code = code_of(source)
     found = []
     heads: list[str | None] = []  # of open braces; None: a scope, such as a class
     begin = 0

@@ -130,7 +130,7 @@ void bindLinks(py::module_& module) {
       "a fast socket that is not encrypted are moved by threads of its own; `zero_copy`: its long "
       "payloads are sent from where they lie, \"off\", \"on\" until the kernel copies all the "
       "same, or \"always\".")
-      .def(py::init([](const plan::Link& link, int fd, bool sends, LinkKind kind, int peer,
+      .def(py::init([](const plan::LinkPorts& link, int fd, bool sends, LinkKind kind, int peer,
                        int cable, const py::bytes& tls_key, const std::string& provider,
                        bool threads, ZeroCopy zero_copy) {
              return LinkSpec{link,  fd,      sends,    kind,    peer,
@@ -143,7 +143,7 @@ void bindLinks(py::module_& module) {
                         "A connection between ranks `a` and `b` of different servers: `link` is "
                         "its name as seen from `a`, which alone sends unless it is `duplex`. "
                         "`rate` is that of each direction in Gb/s; 1 for all if none is known.")
-      .def(py::init([](const plan::Link& link, int a, int b, bool duplex, double rate) {
+      .def(py::init([](const plan::LinkPorts& link, int a, int b, bool duplex, double rate) {
              return CableEnds{link, a, b, duplex, rate};
            }),
            py::arg("link"), py::arg("a"), py::arg("b"), py::arg("duplex"), py::arg("rate") = 1.0);

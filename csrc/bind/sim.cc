@@ -121,10 +121,10 @@ void failOnCycle(const FlowProgram& program) {
                               cycleText(cycle, [](int task) { return int64_t{task}; }));
 }
 
-Reconfigurer::Move toMove(const std::map<int, double>& rates, const Array<int64_t>& source,
-                          const Array<int64_t>& target, const Array<double>& latency_s,
-                          const Array<int64_t>& begin, const Array<int64_t>& link,
-                          const Array<double>& load) {
+Reconfigurer::CircuitMove toMove(const std::map<int, double>& rates, const Array<int64_t>& source,
+                                 const Array<int64_t>& target, const Array<double>& latency_s,
+                                 const Array<int64_t>& begin, const Array<int64_t>& link,
+                                 const Array<double>& load) {
   return {{rates.begin(), rates.end()}, toPairPaths(source, target, latency_s, begin, link, load)};
 }
 
@@ -285,13 +285,13 @@ void addControl(RunOptions& options, const FlowProgram& program, ReconfigurableN
       network, program, control->window_s, control->delay_s,
       [choose = control->choose](double now_s, const Reconfigurer::Demand& demand) {
         const py::gil_scoped_acquire acquire;
-        return choose(now_s, BytesOfPairs{demand}).cast<std::optional<Reconfigurer::Move>>();
+        return choose(now_s, BytesOfPairs{demand}).cast<std::optional<Reconfigurer::CircuitMove>>();
       });
 }
 
 void bindSim(py::module_& module) {
   bindFlowProgram(module);
-  py::class_<Reconfigurer::Move>(
+  py::class_<Reconfigurer::CircuitMove>(
       module, "CircuitMove",
       "Rates by link (0: no circuit any more), and the paths of pairs as in network_of_paths.")
       .def(py::init(&toMove), py::arg("rates"), py::arg("source"), py::arg("target"),

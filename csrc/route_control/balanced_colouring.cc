@@ -12,9 +12,9 @@ namespace {
 
 // One side of the graph: for every copy of a vertex the edge of each colour, and the free colours
 // as bits.
-class Side {
+class EdgeSide {
  public:
-  Side(int vertices, int colours) : colours_(colours), words_((colours + 63) / 64) {
+  EdgeSide(int vertices, int colours) : colours_(colours), words_((colours + 63) / 64) {
     degree_.resize(vertices);
   }
 
@@ -64,7 +64,7 @@ class Side {
 class Colouring {
  public:
   Colouring(int vertices, const std::vector<std::pair<int, int>>& edges, int colours)
-      : sides_{Side(vertices, colours), Side(vertices, colours)},
+      : sides_{EdgeSide(vertices, colours), EdgeSide(vertices, colours)},
         ends_(edges.size()),
         colour_(edges.size(), -1) {
     for (const auto& [source, target] : edges) {
@@ -128,7 +128,7 @@ class Colouring {
     for (int end = 0; end < 2; ++end) sides_[end].set(ends_[edge][end], colour, edge);
   }
 
-  Side sides_[2];
+  EdgeSide sides_[2];
   std::vector<std::array<int, 2>> ends_;
   std::vector<int> colour_, path_;
 };

@@ -103,11 +103,11 @@ FabricLink::FabricLink(const LinkSpec& spec, const Context& context)
 void FabricLink::take(const LinkSpec& spec) {
   socket_.reset(spec.fd);
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
-  port_ = std::make_unique<FabricPort>(FabricPort::Setup{.provider = provider_,
-                                                         .source = sourceOf(spec.fd, provider_),
-                                                         .slots = kSlots,
-                                                         .slot_bytes = slot_bytes_,
-                                                         .payloads = kPayloads});
+  port_ = std::make_unique<FabricPort>(FabricPort::PortSetup{.provider = provider_,
+                                                             .source = sourceOf(spec.fd, provider_),
+                                                             .slots = kSlots,
+                                                             .slot_bytes = slot_bytes_,
+                                                             .payloads = kPayloads});
   free_slots_.clear();
   for (size_t i = 0; i < kSlots; ++i) free_slots_.push_back(i);
 }

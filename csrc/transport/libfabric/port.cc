@@ -316,7 +316,7 @@ Owned<fid_mr> FabricPort::State::registered(const std::byte* memory, size_t byte
   return Owned<fid_mr>(made);
 }
 
-FabricPort::FabricPort(const Setup& setup) : state_(std::make_unique<State>()) {
+FabricPort::FabricPort(const PortSetup& setup) : state_(std::make_unique<State>()) {
   State& state = *state_;
   state.info = find(setup.provider, setup.source);
   if (!state.info) {
@@ -490,7 +490,7 @@ struct FabricPort::State {
   std::vector<std::byte> name;
 };
 
-FabricPort::FabricPort(const Setup&) { throw FabricError(kMissing); }
+FabricPort::FabricPort(const PortSetup&) { throw FabricError(kMissing); }
 FabricPort::~FabricPort() = default;
 const std::string& FabricPort::provider() const { return state_->provider; }
 const std::vector<std::byte>& FabricPort::name() const { return state_->name; }

@@ -58,7 +58,7 @@ class FabricPort {
     uint64_t key = 0;
     uint64_t bytes = 0;
   };
-  struct Setup {
+  struct PortSetup {
     std::string provider;           // "tcp", "shm" or "verbs"
     std::vector<std::byte> source;  // a sockaddr of the interface; empty where there is none
     size_t slots = 0;               // to receive into, all of them posted; and as many to send from
@@ -67,7 +67,7 @@ class FabricPort {
   };
 
   // Throws FabricError: libfabric is missing, or its provider has nothing there.
-  explicit FabricPort(const Setup& setup);
+  explicit FabricPort(const PortSetup& setup);
   ~FabricPort();
   FabricPort(const FabricPort&) = delete;
   FabricPort& operator=(const FabricPort&) = delete;

@@ -1,5 +1,6 @@
-// What a transport can do beyond moving bytes. Each capability is a small interface whose functions
-// do nothing by default, so the interface itself is the null object of links that lack it.
+// The capabilities of a transport beyond moving bytes. Each one is a small interface whose
+// functions do nothing by default, so the interface itself is the null object of links that lack
+// it.
 
 #pragma once
 
@@ -25,11 +26,11 @@ class Acknowledgements {
  public:
   virtual ~Acknowledgements() = default;
 
-  // What the neighbour's transport has acknowledged since the last call.
+  // How the acknowledgements have advanced since the last call.
   virtual Acknowledged acknowledged() { return Acknowledged::kAdvances; }
   // Bytes written that the neighbour's transport does not have yet.
   virtual size_t unacknowledgedBytes() { return 0; }
-  // Whether the neighbour, or its system, has all that the transport has taken.
+  // True if the neighbour, or its system, has all that the transport has taken.
   virtual bool allDelivered() const { return true; }
   // The neighbour's transport need not wait for the acknowledgement of what has come.
   virtual void acknowledgeAtOnce() {}
@@ -77,9 +78,9 @@ class SendRates {
  public:
   virtual ~SendRates() = default;
 
-  // What the system sends of this connection at most; nullopt: no limit.
+  // Limits the rate at which the system sends; nullopt: no limit.
   virtual void limitRate(std::optional<uint64_t> bytes_per_s) {}
-  // What the system has counted of this connection; nullopt where it does not.
+  // The system's counters of this connection; nullopt where it has none.
   virtual std::optional<SendProgressCounters> sendProgress() { return std::nullopt; }
 };
 

@@ -53,7 +53,7 @@ ZeroCopy zeroCopyNamed(const std::string& name) {
   throw std::invalid_argument("zero_copy: " + name + "; it must be off, on or always");
 }
 
-std::string textOf(const plan::Link& link) {
+std::string textOf(const plan::LinkPorts& link) {
   const auto end = [](int rank, int port) {
     return "server " + std::to_string(rank) + " port " + std::to_string(port);
   };

@@ -41,14 +41,14 @@ LinkKind kindNamed(const std::string& name);  // throws std::invalid_argument
 const char* zeroCopyName(ZeroCopy asked);         // "off", "on" or "always"
 ZeroCopy zeroCopyNamed(const std::string& name);  // throws std::invalid_argument
 
-std::string textOf(const plan::Link& link);  // for messages
+std::string textOf(const plan::LinkPorts& link);  // for messages
 
 inline constexpr int kNoCable = -1;
 
 struct LinkSpec {
-  plan::Link link;    // as seen from this rank: source is this end unless `sends` is false
-  int fd = -1;        // connected; owned by what the specification is given to
-  bool sends = true;  // false for the receiving end of a simplex link
+  plan::LinkPorts link;  // as seen from this rank: source is this end unless `sends` is false
+  int fd = -1;           // connected; owned by what the specification is given to
+  bool sends = true;     // false for the receiving end of a simplex link
   LinkKind kind = LinkKind::kSocket;
   int peer = -1;  // the rank at the other end; -1: every server has one rank, the link says it
   int cable = kNoCable;   // of the endpoint's cables, where the link may be lost and replaced
@@ -62,8 +62,8 @@ struct LinkSpec {
   int peerRank() const { return peer >= 0 ? peer : sends ? link.target : link.source; }
 };
 
-// What has passed a link, seen from this end: sent from its source, unless `sends` is false.
-struct LinkTraffic : plan::Link, LinkCounters {
+// Counters of a link, seen from this end: sent from its source, unless `sends` is false.
+struct LinkTraffic : plan::LinkPorts, LinkCounters {
   LinkKind kind = LinkKind::kSocket;
   bool sends = true;
   int cable = kNoCable;
@@ -96,7 +96,7 @@ class Link : public Reactor::Handler {
     virtual void onWritten(uint32_t channel) {}
   };
 
-  // What a link needs around it; all of it outlives the link.
+  // The surroundings of a link; all of it outlives the link.
   struct Context {
     int rank;  // of this process
     Reactor& reactor;
@@ -139,7 +139,7 @@ class Link : public Reactor::Handler {
   // the way of another one from the same port. What it has not delivered is kept here. drop() does
   // so in any case.
   void leaveNothing(bool nothing) { leaves_nothing_ = nothing; }
-  // What a lost link leaves behind, once: see FrameQueue.
+  // The frames that a lost link leaves behind, once: see FrameQueue.
   FrameQueue::Kept takeKept() { return queue_.takeKept(can_.lent_memory->begunBytes()); }
   std::vector<OutFrame> takeUnwritten() { return queue_.takeUnwritten(); }
   // Frames that arrived in this connection.
@@ -170,7 +170,7 @@ class Link : public Reactor::Handler {
   }
   // Of a frame to the neighbour, at most.
   uint32_t mostPayload() const { return most_payload_; }
-  const plan::Link& name() const { return name_; }
+  const plan::LinkPorts& name() const { return name_; }
   LinkCounters counters() const;
   const IterationBytes& iterations() const { return queue_.iterations(); }
 
@@ -204,8 +204,8 @@ class Link : public Reactor::Handler {
   void giveUp();
   Reactor& reactor() const { return context_.reactor; }
 
-  // What leaves in one go: enough to make small frames cheap, little enough that an urgent frame
-  // does not wait long behind it.
+  // Bytes that leave in one go: enough to make small frames cheap, little enough that an urgent
+  // frame does not wait long behind it.
   size_t batch_bytes_ = kBatchBytes;
   uint32_t most_payload_ = kNeighbourPayloadBytes;
   bool leaves_nothing_ = false;
@@ -222,7 +222,7 @@ class Link : public Reactor::Handler {
   // Frames of a cable that is lost are for other links.
   bool drops() const { return finishing_ || (cable_ == kNoCable && (dead_ || write_ended_)); }
 
-  const plan::Link name_;
+  const plan::LinkPorts name_;
   const bool sends_;
   const int cable_;
   const Context context_;

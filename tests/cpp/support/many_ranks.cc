@@ -45,8 +45,8 @@ ManyRanks::ManyRanks(const ManyRanksOptions& options)
       const int other = (rank + stride) % size_;
       int fds[2];
       if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) throwErrno("socketpair");
-      const plan::Link there{rank, next_port[rank]++, other, next_port[other]++};
-      const plan::Link back{other, there.target_port, rank, there.source_port};
+      const plan::LinkPorts there{rank, next_port[rank]++, other, next_port[other]++};
+      const plan::LinkPorts back{other, there.target_port, rank, there.source_port};
       configs[rank].links.push_back({.link = there, .fd = fds[0]});
       configs[other].links.push_back({.link = back, .fd = fds[1]});
     }

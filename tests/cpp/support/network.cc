@@ -211,8 +211,8 @@ Network::Network(const NetworkOptions& options, TestRandom& random)
   std::vector<EndpointConfig> configs(static_cast<size_t>(options.size));
   std::vector<int> next_port(configs.size(), 0);
   for (const Cable& cable : options.cables) {
-    const plan::Link there{cable.a, next_port[cable.a]++, cable.b, next_port[cable.b]++};
-    const plan::Link back{there.target, there.target_port, there.source, there.source_port};
+    const plan::LinkPorts there{cable.a, next_port[cable.a]++, cable.b, next_port[cable.b]++};
+    const plan::LinkPorts back{there.target, there.target_port, there.source, there.source_port};
     LinkSpec near{.link = there, .sends = true, .kind = cable.kind};
     LinkSpec far{.link = cable.duplex ? back : there, .sends = cable.duplex, .kind = cable.kind};
     if (options.recovers) {

@@ -1,6 +1,6 @@
-// The race of all_reduces on a clock that is disturbed on purpose.
+// The timing of all_reduces on a clock that is disturbed on purpose.
 
-#include "collectives/race.h"
+#include "collectives/algorithm_timing.h"
 
 #include <gtest/gtest.h>
 
@@ -66,10 +66,10 @@ class Clock {
   std::map<std::pair<Algorithm, size_t>, State> states_;
 };
 
-class Race : public testing::Test {
+class AlgorithmTiming : public testing::Test {
  protected:
   std::vector<plan::AllReduceTime> run(Clock& clock) {
-    return raceAllReduces(estimate_, std::bind_front(&Clock::rounds, &clock));
+    return timeAlgorithms(estimate_, std::bind_front(&Clock::rounds, &clock));
   }
 
   GroupLayout layout_ = eightServers();
@@ -77,7 +77,7 @@ class Race : public testing::Test {
   TestRandom random_{601};
 };
 
-TEST_F(Race, TheChoiceIsNearTheFastestWhileOneRoundInThreeIsDisturbed) {
+TEST_F(AlgorithmTiming, TheChoiceIsNearTheFastestWhileOneRoundInThreeIsDisturbed) {
   constexpr double kMost = (1 + kNoise) / (1 - kNoise);
   for (int instance = 0; instance < 300; ++instance) {
     std::map<Algorithm, Line> lines;
@@ -112,7 +112,7 @@ TEST_F(Race, TheChoiceIsNearTheFastestWhileOneRoundInThreeIsDisturbed) {
   }
 }
 
-TEST_F(Race, OnlyThoseThatMayBeTheFastestRunMoreThanTwoRounds) {
+TEST_F(AlgorithmTiming, OnlyThoseThatMayBeTheFastestRunMoreThanTwoRounds) {
   Clock clock({{Algorithm::kDoubling, {1e-3, 1e-9}},
                {Algorithm::kTree, {1.1e-3, 1e-9}},
                {Algorithm::kRing, {9e-3, 1e-9}},
@@ -125,7 +125,7 @@ TEST_F(Race, OnlyThoseThatMayBeTheFastestRunMoreThanTwoRounds) {
   EXPECT_EQ(clock.roundsOf(Algorithm::kRing, 1024), 2u);
 }
 
-TEST_F(Race, LongAllReducesAreTimedInThreeRoundsAndLongerOnesNotAtAll) {
+TEST_F(AlgorithmTiming, LongAllReducesAreTimedInThreeRoundsAndLongerOnesNotAtAll) {
   const Line line{25e-3, 5e-6};
   Clock clock({{Algorithm::kDoubling, line},
                {Algorithm::kTree, line},

@@ -1,4 +1,4 @@
-#include "collectives/race.h"
+#include "collectives/algorithm_timing.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,13 +20,13 @@ constexpr double kRounds_s = 0.01;   // of one size and algorithm
 constexpr size_t kFirstRounds = 2;
 constexpr size_t kLeastRounds = 3;
 constexpr size_t kMostRounds = 5;
-constexpr double kContender = 1.5;  // times the shortest round of all
-// What takes that many times as long as the fastest, ever more, and has more bytes to send, is not
-// timed any more.
+constexpr double kMayBeFastest = 1.5;  // times the shortest round of all
+// A candidate is dropped when it takes that many times as long as the fastest, ever more, and has
+// more bytes to send.
 constexpr double kHopeless = 2.0;
 constexpr double kMoreBytes = 1.05;
 
-struct Entrant {
+struct TimedAlgorithm {
   Algorithm algorithm;
   std::vector<double> rounds{};  // at the size that is timed
   double seconds = 0;            // there, and over the fastest
@@ -44,31 +44,32 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-void runRounds(const std::vector<Entrant*>& entrants, size_t bytes, size_t rounds,
+void runRounds(const std::vector<TimedAlgorithm*>& candidates, size_t bytes, size_t rounds,
                const RoundTimer& timer) {
   std::vector<Algorithm> algorithms;
-  for (const Entrant* entrant : entrants) algorithms.push_back(entrant->algorithm);
+  for (const TimedAlgorithm* candidate : candidates) algorithms.push_back(candidate->algorithm);
   const auto found = timer(algorithms, bytes, rounds);
-  for (size_t i = 0; i < entrants.size(); ++i) {
-    std::vector<double>& all = entrants[i]->rounds;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    std::vector<double>& all = candidates[i]->rounds;
     all.insert(all.end(), found[i].begin(), found[i].end());
   }
 }
 
 // Returns what the fastest takes; `before_s` is what the fastest took at the size before, 0 at the
 // first one.
-double timeAll(std::vector<Entrant>& entrants, size_t bytes, double before_s,
+double timeAll(std::vector<TimedAlgorithm>& candidates, size_t bytes, double before_s,
                const RoundTimer& timer) {
-  std::vector<Entrant*> running;
-  for (Entrant& entrant : entrants) {
-    entrant.rounds.clear();
-    running.push_back(&entrant);
+  std::vector<TimedAlgorithm*> running;
+  for (TimedAlgorithm& candidate : candidates) {
+    candidate.rounds.clear();
+    running.push_back(&candidate);
   }
   runRounds(running, bytes, kFirstRounds, timer);
   double shortest_s = std::numeric_limits<double>::infinity();
-  for (const Entrant* entrant : running) shortest_s = std::min(shortest_s, entrant->shortest());
-  std::erase_if(running, [&](const Entrant* entrant) {
-    return entrant->shortest() > kContender * shortest_s;
+  for (const TimedAlgorithm* candidate : running)
+    shortest_s = std::min(shortest_s, candidate->shortest());
+  std::erase_if(running, [&](const TimedAlgorithm* candidate) {
+    return candidate->shortest() > kMayBeFastest * shortest_s;
   });
   if (running.size() > 1) {
     const double wanted = before_s > 0 ? std::round(kRounds_s / before_s) : kMostRounds;
@@ -76,51 +77,52 @@ double timeAll(std::vector<Entrant>& entrants, size_t bytes, double before_s,
     runRounds(running, bytes, rounds - kFirstRounds, timer);
   }
   double fastest_s = std::numeric_limits<double>::infinity();
-  for (Entrant& entrant : entrants) {
-    entrant.seconds = median(entrant.rounds);
-    fastest_s = std::min(fastest_s, entrant.seconds);
+  for (TimedAlgorithm& candidate : candidates) {
+    candidate.seconds = median(candidate.rounds);
+    fastest_s = std::min(fastest_s, candidate.seconds);
   }
   return fastest_s;
 }
 
-void dropHopeless(std::vector<Entrant>& entrants, double fastest_s, const CostEstimate& estimate) {
+void dropHopeless(std::vector<TimedAlgorithm>& candidates, double fastest_s,
+                  const CostEstimate& estimate) {
   // by the model, of so many bytes that nothing else counts
-  const auto endless = [&](const Entrant& entrant) {
-    return estimate.seconds(requestOf(size_t{1} << 40), entrant.algorithm);
+  const auto endless = [&](const TimedAlgorithm& candidate) {
+    return estimate.seconds(requestOf(size_t{1} << 40), candidate.algorithm);
   };
   double least_s = std::numeric_limits<double>::infinity();
-  for (const Entrant& entrant : entrants) {
-    if (entrant.seconds == fastest_s) least_s = std::min(least_s, endless(entrant));
+  for (const TimedAlgorithm& candidate : candidates) {
+    if (candidate.seconds == fastest_s) least_s = std::min(least_s, endless(candidate));
   }
-  std::erase_if(entrants, [&](Entrant& entrant) {
-    const double before = std::exchange(entrant.ratio, entrant.seconds / fastest_s);
-    return before > 0 && entrant.ratio > std::max(kHopeless, before) &&
-           endless(entrant) > kMoreBytes * least_s;
+  std::erase_if(candidates, [&](TimedAlgorithm& candidate) {
+    const double before = std::exchange(candidate.ratio, candidate.seconds / fastest_s);
+    return before > 0 && candidate.ratio > std::max(kHopeless, before) &&
+           endless(candidate) > kMoreBytes * least_s;
   });
 }
 
 }  // namespace
 
-std::vector<plan::AllReduceTime> raceAllReduces(const CostEstimate& estimate,
+std::vector<plan::AllReduceTime> timeAlgorithms(const CostEstimate& estimate,
                                                 const RoundTimer& timer) {
-  std::vector<Entrant> entrants;
+  std::vector<TimedAlgorithm> candidates;
   for (const Algorithm algorithm : estimate.candidates(requestOf(kLeastBytes))) {
-    entrants.push_back({algorithm});
+    candidates.push_back({algorithm});
   }
   std::vector<plan::AllReduceTime> times;
-  if (entrants.size() < 2) return times;
+  if (candidates.size() < 2) return times;
   double before_s = 0;
   for (size_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= kGrowth) {
     const std::vector<Algorithm> can = estimate.candidates(requestOf(bytes));
-    std::erase_if(entrants, [&](const Entrant& entrant) {
-      return std::find(can.begin(), can.end(), entrant.algorithm) == can.end();
+    std::erase_if(candidates, [&](const TimedAlgorithm& candidate) {
+      return std::find(can.begin(), can.end(), candidate.algorithm) == can.end();
     });
-    const double fastest_s = timeAll(entrants, bytes, before_s, timer);
-    for (const Entrant& entrant : entrants) {
-      times.push_back({nameOf(entrant.algorithm), bytes, entrant.seconds});
+    const double fastest_s = timeAll(candidates, bytes, before_s, timer);
+    for (const TimedAlgorithm& candidate : candidates) {
+      times.push_back({nameOf(candidate.algorithm), bytes, candidate.seconds});
     }
-    dropHopeless(entrants, fastest_s, estimate);
-    if (entrants.size() < 2 || fastest_s * kGrowth > kLongest_s) break;
+    dropHopeless(candidates, fastest_s, estimate);
+    if (candidates.size() < 2 || fastest_s * kGrowth > kLongest_s) break;
     before_s = fastest_s;
   }
   return times;
