@@ -20,7 +20,7 @@ std::string shortOf(double number) {
 }
 
 auto nameOf(const LinkSpec& spec) {
-  const plan::Link& link = spec.link;
+  const plan::LinkPorts& link = spec.link;
   return std::tuple(link.source, link.source_port, link.target, link.target_port, spec.sends);
 }
 
