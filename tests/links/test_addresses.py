@@ -6,6 +6,7 @@ import socket
 from dataclasses import replace
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.discovery.interfaces import Interface
 from torch_topoopt.discovery.reach import Server, rounds
@@ -53,33 +54,35 @@ def test_a_cluster_file_with_link_local_addresses_survives_its_yaml() -> None:
 
 
 @pytest.mark.parametrize(
-    ("near", "far", "interface", "message"),
+    ("near", "far", "interface", "tokens"),
     [
         (
             "fe80::1/64",
             "fe80::2%a",
             "eth1",
-            r"servers\[0\].ports\[0\].address: 'fe80::1/64' is not an",
+            ("servers[0].ports[0].address", "fe80::1/64"),
         ),
-        ("fd00::1%eth1", "fe80::2%a", "eth1", "link-local IPv6 with its interface"),
-        ("fe80::1%eth1/abc", "fe80::2%a", "eth1", "link-local IPv6 with its interface"),
+        ("fd00::1%eth1", "fe80::2%a", "eth1", ("IPv6",)),
+        ("fe80::1%eth1/abc", "fe80::2%a", "eth1", ("IPv6",)),
         (
             "fe80::1%eth2/64",
             "fe80::2%a",
             "eth1",
-            "interface: 'eth1' is not 'eth2', the interface of",
+            ("interface", "eth1", "eth2"),
         ),
         (
             "10.0.0.1",
             "fe80::2%a",
             "eth1",
-            "link-local IPv6 with its interface, such as fe80::1",
+            ("IPv6", "fe80::1"),
         ),
-        ("fe80::1%eth1/64", "10.0.0.1/30", "eth1", "are not in one subnet"),
+        ("fe80::1%eth1/64", "10.0.0.1/30", "eth1", ("subnet",)),
     ],
 )
-def test_bad_addresses_are_named(near: str, far: str, interface: str, message: str) -> None:
-    with pytest.raises(DocumentError, match=message):
+def test_bad_addresses_are_named(
+    near: str, far: str, interface: str, tokens: tuple[object, ...]
+) -> None:
+    with refused(DocumentError, *tokens):
         cluster(near, far, interface)
 
 
@@ -89,9 +92,9 @@ def test_a_cluster_file_with_routable_ipv6_addresses_has_them_as_the_kernel_writ
     assert [port.address for port in ports] == ["fd93:1::1/64", "fd93:1::2/64"]
     assert [port.ip for port in ports] == ["fd93:1::1", "fd93:1::2"]
     assert ClusterFile.from_yaml(file.to_yaml()) == file
-    with pytest.raises(DocumentError, match="'fd93:1::1' is already"):
+    with refused(DocumentError, "fd93:1::1"):
         cluster("fd93:1::1/64", "fd93:1:0::1/64")
-    with pytest.raises(DocumentError, match="are not in one subnet"):
+    with refused(DocumentError, "subnet"):
         cluster("fd93:1::1/64", "fd93:2::1/64")
 
 
@@ -107,7 +110,7 @@ def test_addresses_that_a_port_can_have(address: str) -> None:
     "text", ["", "h0", "10.0.0", "::", "ff02::1", "::ffff:10.0.0.1", "fe80::1", "fd00::1%eth0"]
 )
 def test_texts_that_are_no_address_of_a_port(text: str) -> None:
-    with pytest.raises(ValueError, match=r"IPv4 or IPv6 address|link-local addresses|of a port"):
+    with refused(ValueError, text or "''"):
         parse_port_ip(text)
 
 
@@ -141,11 +144,11 @@ def wiring(*ports: PortAddress) -> Wiring:
 def test_two_servers_may_have_one_link_local_address() -> None:
     made = wiring(PortAddress(0, 0, "fe80::1%a", None), PortAddress(1, 0, "fe80::1%a", None))
     assert Wiring.from_json(made.to_json()) == made
-    with pytest.raises(DocumentError, match="is already"):
+    with refused(DocumentError, "already"):
         wiring(PortAddress(0, 0, "10.0.0.1", None), PortAddress(1, 0, "10.0.0.1", None))
-    with pytest.raises(DocumentError, match="fe80::1%eth0"):
+    with refused(DocumentError, "fe80::1%eth0"):
         wiring(PortAddress(0, 0, "fe80::1", None))
-    with pytest.raises(DocumentError, match="interface of its address"):
+    with refused(DocumentError, "interface", "address"):
         wiring(PortAddress(0, 0, "fe80::1%a", None, interface="b"))
 
 
@@ -158,10 +161,10 @@ def test_a_link_local_address_is_reached_through_the_own_interface() -> None:
     assert far_endpoint("fe80::2%there", 6, "fe80::1%lo") == ("fe80::2", 6, 0, loopback)
     assert own_endpoint("10.0.0.1", 5) == ("10.0.0.1", 5)
     assert far_endpoint("10.0.0.2", 6, "10.0.0.1") == ("10.0.0.2", 6)
-    with pytest.raises(OSError, match="this host has no interface none0"):
+    with refused(OSError, "none0"):
         own_endpoint("fe80::1%none0", 5)
     for text in ("fe80::1", "2001:db8::1%lo", "nonsense"):
-        with pytest.raises(ValueError, match=r".+"):
+        with refused(ValueError, text):
             parse_port_ip(text)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.op_graph import Operand, Operator, OpGraph
 from torch_topoopt.plan import Plan
@@ -65,42 +66,40 @@ def edited(document: OpGraph | Plan, edit: Callable[[dict[str, Any]], Any]) -> s
     return json.dumps(value)
 
 
-def rejects(document: OpGraph | Plan, edit: Callable[[dict[str, Any]], Any], match: str) -> None:
-    with pytest.raises(DocumentError, match=match):
+def rejects(
+    document: OpGraph | Plan, edit: Callable[[dict[str, Any]], Any], *tokens: object
+) -> None:
+    with refused(DocumentError, *tokens):
         type(document).from_json(edited(document, edit))
 
 
 def test_an_unknown_field_is_refused_by_name(document: OpGraph | Plan) -> None:
-    rejects(document, lambda d: d.update(colour=1), r"^colour: unknown field \(known: version, ")
+    rejects(document, lambda d: d.update(colour=1), "colour", "unknown", "version")
 
 
 def test_a_missing_field_is_refused_by_name(document: OpGraph | Plan) -> None:
-    rejects(document, lambda d: d.pop("model"), r"^model: missing field$")
+    rejects(document, lambda d: d.pop("model"), "model", "missing")
 
 
 def test_a_newer_version_asks_for_an_upgrade(document: OpGraph | Plan) -> None:
     newer = type(document).VERSION + 1
-    rejects(
-        document, lambda d: d.update(version=newer), rf"^version: {newer} is newer than .*upgrade"
-    )
+    rejects(document, lambda d: d.update(version=newer), "version", newer, "upgrade")
 
 
 @pytest.mark.parametrize("version", [0, -1, "1", 1.0, True, None])
 def test_a_version_that_is_no_positive_integer_is_refused(
     document: OpGraph | Plan, version: Any
 ) -> None:
-    rejects(document, lambda d: d.update(version=version), r"^version: expected an integer from 1")
+    rejects(document, lambda d: d.update(version=version), "version", 1)
 
 
 def test_a_document_without_a_version_is_refused(document: OpGraph | Plan) -> None:
-    rejects(
-        document, lambda d: d.pop("version"), r"^version: expected an integer from 1 on, got None"
-    )
+    rejects(document, lambda d: d.pop("version"), "version", 1, None)
 
 
 @pytest.mark.parametrize("value", ["8", 8.0, True, None, [8], {"of": 8}])
 def test_a_wrong_type_is_refused_without_conversion(document: OpGraph | Plan, value: Any) -> None:
-    rejects(document, lambda d: d.update(batch_size=value), r"^batch_size: expected int, got ")
+    rejects(document, lambda d: d.update(batch_size=value), "batch_size", "int")
 
 
 def test_a_wrong_type_deep_inside_is_named_by_its_path(ring_plan: Callable[..., Plan]) -> None:
@@ -108,27 +107,32 @@ def test_a_wrong_type_deep_inside_is_named_by_its_path(ring_plan: Callable[..., 
     rejects(
         plan,
         lambda d: d["network"]["links"][3].update(source="1"),
-        r"^network.links\[3\].source: expected int, got '1'$",
+        "network.links[3].source",
+        "int",
+        "'1'",
     )
     rejects(
         plan,
         lambda d: d["network"]["groups"][0]["rings"][1].update(colour="red"),
-        r"^network.groups\[0\].rings\[1\].colour: unknown field",
+        "network.groups[0].rings[1].colour",
+        "unknown",
     )
     rejects(
         plan,
         lambda d: d["network"]["routes"][0]["servers"].append([]),
-        r"^network.routes\[0\].servers\[3\]: expected int, got \[\]$",
+        "network.routes[0].servers[3]",
+        "int",
+        "[]",
     )
 
 
 def test_a_list_or_an_object_in_the_wrong_place_is_refused(ring_plan: Callable[..., Plan]) -> None:
     plan = ring_plan()
-    rejects(plan, lambda d: d.update(rounds={}), "^rounds: expected a list, got dict")
-    rejects(plan, lambda d: d.update(cluster=[]), "^cluster: expected an object, got list")
-    rejects(plan, lambda d: d.update(mode="fast"), "^mode: 'fast' is not one of 'paper'")
-    rejects(plan, lambda d: d.update(mode=["paper"]), r"^mode: expected str, got \['paper'\]")
-    rejects(plan, lambda d: d.update(routing="fast"), "^routing: 'fast' is not one of 'shortest'")
+    rejects(plan, lambda d: d.update(rounds={}), "rounds", "list", "dict")
+    rejects(plan, lambda d: d.update(cluster=[]), "cluster", "object", "list")
+    rejects(plan, lambda d: d.update(mode="fast"), "mode", "fast", "paper")
+    rejects(plan, lambda d: d.update(mode=["paper"]), "mode", "str", "['paper']")
+    rejects(plan, lambda d: d.update(routing="fast"), "routing", "fast", "shortest")
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
@@ -136,40 +140,40 @@ def test_numbers_that_are_not_finite_are_refused(
     ring_plan: Callable[..., Plan], value: str
 ) -> None:
     text = ring_plan().to_json().replace('"link_gbps": 1.0', f'"link_gbps": {value}')
-    with pytest.raises(DocumentError, match=r"^cluster.link_gbps: .* is not a finite number"):
+    with refused(DocumentError, "cluster.link_gbps"):
         Plan.from_json(text)
 
 
 def test_an_integer_too_large_for_a_float_is_refused(ring_plan: Callable[..., Plan]) -> None:
     text = ring_plan().to_json().replace('"link_gbps": 1.0', f'"link_gbps": 1{"0" * 400}')
-    with pytest.raises(DocumentError, match=r"^cluster.link_gbps: an integer too large"):
+    with refused(DocumentError, "cluster.link_gbps"):
         Plan.from_json(text)
 
 
 def test_not_finite_numbers_are_never_written(ring_plan: Callable[..., Plan]) -> None:
-    with pytest.raises(DocumentError, match="link_gbps: nan is not a finite number above 0"):
+    with refused(DocumentError, "link_gbps", 0, "nan"):
         ring_plan(link_gbps=float("nan"))
 
 
 def test_a_field_given_twice_is_refused() -> None:
     text = op_graph().to_json().replace('"version": 1,', '"version": 1, "version": 1,')
-    with pytest.raises(DocumentError, match=r"^version: given twice in one object$"):
+    with refused(DocumentError, "version", "twice"):
         OpGraph.from_json(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "tokens"),
     [
-        ("", "not valid JSON: Expecting value at line 1 column 1"),
-        ("{", "not valid JSON: .* at line 1 column 2"),
-        ("[1, 2]", "expected a Plan object, got list"),
-        ("null", "expected a Plan object, got NoneType"),
-        ("[" * 100_000, "not a Plan: "),
-        ('{"version": 1' + "0" * 5000 + "}", "not a Plan: "),
+        ("", ("JSON", "line 1", 1)),
+        ("{", ("JSON", "line 1", 2)),
+        ("[1, 2]", ("Plan", "list")),
+        ("null", ("Plan", "NoneType")),
+        ("[" * 100_000, ("not a Plan",)),
+        ('{"version": 1' + "0" * 5000 + "}", ("not a Plan",)),
     ],
 )
-def test_corrupt_text_is_one_clear_line(text: str, message: str) -> None:
-    with pytest.raises(DocumentError, match=f"^{message}") as caught:
+def test_corrupt_text_is_one_clear_line(text: str, tokens: tuple[object, ...]) -> None:
+    with refused(DocumentError, *tokens) as caught:
         Plan.from_json(text)
     assert "\n" not in str(caught.value)
 
@@ -186,10 +190,10 @@ def test_a_bad_file_is_named_and_a_missing_one_is_an_os_error(tmp_path: Path) ->
     with pytest.raises(FileNotFoundError):
         Plan.load(path)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DocumentError, match=r"plan.json: not a text file$"):
+    with refused(DocumentError, "plan.json"):
         Plan.load(path)
     path.write_text("{}")
-    with pytest.raises(DocumentError, match=r"plan.json: version: expected an integer"):
+    with refused(DocumentError, "plan.json", "version"):
         Plan.load(path)
 
 
@@ -219,7 +223,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="no space left"):
+    with refused(OSError, "no space left"):
         write_text_atomically(path, "new\n")
     assert path.read_text() == "old\n"
     assert os.listdir(tmp_path) == ["plan.json"]
@@ -244,28 +248,30 @@ def _operators(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "tokens"),
     [
-        ({"batch_size": 0}, "batch_size: 0 is not at least 1"),
-        ({"operators": ()}, "operators: an OpGraph needs at least one operator"),
-        (_operators(name=""), r"operators\[1\] \(\).name: must be unique and not empty"),
-        (_operators(name="embed"), r"operators\[1\] \(embed\).name: must be unique"),
-        (_operators(forward_flops=-1), r"operators\[1\] \(head\).forward_flops: -1 is negative"),
-        (_operators(backward_flops=-1), "backward_flops: -1 is negative"),
-        (_operators(parameter_bytes=-1), "parameter_bytes: -1 is negative"),
-        (_operators(parameter_gradient_bytes=-1), "parameter_gradient_bytes: -1 is negative"),
-        (_operators(output_bytes=-1), "output_bytes: -1 is negative"),
-        (_operators(saved_bytes=-1), "saved_bytes: -1 is negative"),
-        (_operators(memory_bytes=-1), "memory_bytes: -1 is negative"),
-        (_operators(operands=(Operand(1, 0, 0),)), "producer 1 is not an earlier operator"),
-        (_operators(operands=(Operand(-1, 0, 0),)), "producer -1 is not an earlier operator"),
-        (_operators(operands=(Operand(0, -1, 0),)), "sizes must not be negative"),
-        (_operators(operands=(Operand(0, 0, -1),)), "sizes must not be negative"),
+        ({"batch_size": 0}, ("batch_size", 0, 1)),
+        ({"operators": ()}, ("operators", "OpGraph")),
+        (_operators(name=""), ("operators[1] ().name", "empty")),
+        (_operators(name="embed"), ("operators[1] (embed).name",)),
+        (_operators(forward_flops=-1), ("operators[1] (head).forward_flops", -1)),
+        (_operators(backward_flops=-1), ("backward_flops", -1)),
+        (_operators(parameter_bytes=-1), ("parameter_bytes", -1)),
+        (_operators(parameter_gradient_bytes=-1), ("parameter_gradient_bytes", -1)),
+        (_operators(output_bytes=-1), ("output_bytes", -1)),
+        (_operators(saved_bytes=-1), ("saved_bytes", -1)),
+        (_operators(memory_bytes=-1), ("memory_bytes", -1)),
+        (_operators(operands=(Operand(1, 0, 0),)), ("producer 1", "earlier")),
+        (_operators(operands=(Operand(-1, 0, 0),)), ("producer -1", "earlier")),
+        (_operators(operands=(Operand(0, -1, 0),)), ("sizes", "negative")),
+        (_operators(operands=(Operand(0, 0, -1),)), ("sizes", "negative")),
     ],
 )
-def test_each_rule_of_an_op_graph_rejects(changes: dict[str, Any], message: str) -> None:
+def test_each_rule_of_an_op_graph_rejects(
+    changes: dict[str, Any], tokens: tuple[object, ...]
+) -> None:
     op_graph().validate()
-    with pytest.raises(DocumentError, match=message):
+    with refused(DocumentError, *tokens):
         op_graph(**changes).validate()
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.op_graph import (
     GradientBuckets,
@@ -96,13 +96,11 @@ def test_readers_of_one_tensor_agree_on_its_sizes() -> None:
     known = [operator("a"), operator("b", first)]
     assert graph(*known, operator("c", others[0])).validate()
     for wrong in (others[1], Operand(0, 8, 4, 1)):
-        with pytest.raises(
-            DocumentError, match=r"\(c\).*tensor 1 of producer 0 has other sizes.*'b'"
-        ):
+        with refused(DocumentError, "(c)", "tensor 1", "producer 0", "b"):
             graph(*known, operator("c", wrong)).validate()
     third = operator("d", Operand(0, 8, 4, 1))
     no_gradient = graph(operator("a"), operator("b", others[0]), operator("c", first), third)
-    with pytest.raises(DocumentError, match=r"\(d\).*than at operator 'c'"):
+    with refused(DocumentError, "(d)", "c"):
         no_gradient.validate()
 
 
@@ -138,50 +136,53 @@ def remove(path: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("edit", "message"),
+    ("edit", "tokens"),
     [
-        (change("colour", 1), "colour: unknown field"),
-        (change("operators.1.colour", 1), "operators[1].colour: unknown field"),
-        (change("version", OpGraph.VERSION + 1), "is newer than"),
-        (change("version", 0), "version: expected an integer"),
-        (change("version", True), "version: expected an integer"),
-        (remove("version"), "version: expected an integer"),
-        (remove("batch_size"), "batch_size: missing field"),
-        (remove("operators.0.kind"), "operators[0].kind: missing field"),
-        (remove("operators.1.operands.0.producer"), "operators[1].operands[0].producer: missing"),
-        (change("batch_size", "4"), "batch_size: expected int, got '4'"),
-        (change("batch_size", 4.5), "batch_size: expected int, got 4.5"),
-        (change("batch_size", 0), "batch_size: 0 is not at least 1"),
-        (change("operators", []), "at least one operator"),
-        (change("operators", {}), "operators: expected a list, got dict"),
-        (change("operators.0", 3), "operators[0]: expected an object, got int"),
-        (change("operators.0.splittable", 1), "operators[0].splittable: expected bool, got 1"),
-        (change("operators.0.forward_flops", -1), "operators[0] (a).forward_flops: -1 is negative"),
-        (change("operators.0.name", ""), "operators[0] ().name: must be unique and not empty"),
-        (change("operators.1.name", "a"), "operators[1] (a).name: must be unique"),
-        (change("operators.1.operands.0.producer", 1), "producer 1 is not an earlier operator"),
-        (change("operators.1.operands.0.producer", -1), "producer -1 is not an earlier operator"),
-        (change("operators.1.operands.0.size_bytes", -8), "sizes must not be negative"),
-        (change("operators.1.operands.0.tensor", -1), "(b).operands: tensor -1 is negative"),
+        (change("colour", 1), ("colour", "unknown")),
+        (change("operators.1.colour", 1), ("operators[1].colour", "unknown")),
+        (change("version", OpGraph.VERSION + 1), ("newer",)),
+        (change("version", 0), ("version",)),
+        (change("version", True), ("version",)),
+        (remove("version"), ("version",)),
+        (remove("batch_size"), ("batch_size", "missing")),
+        (remove("operators.0.kind"), ("operators[0].kind", "missing")),
+        (
+            remove("operators.1.operands.0.producer"),
+            ("operators[1].operands[0].producer", "missing"),
+        ),
+        (change("batch_size", "4"), ("batch_size", 4)),
+        (change("batch_size", 4.5), ("batch_size", 4.5)),
+        (change("batch_size", 0), ("batch_size", 0, 1)),
+        (change("operators", []), ("one operator",)),
+        (change("operators", {}), ("operators",)),
+        (change("operators.0", 3), ("operators[0]",)),
+        (change("operators.0.splittable", 1), ("operators[0].splittable", 1)),
+        (change("operators.0.forward_flops", -1), ("operators[0] (a).forward_flops", -1)),
+        (change("operators.0.name", ""), ("operators[0] ().name", "empty")),
+        (change("operators.1.name", "a"), ("operators[1] (a).name",)),
+        (change("operators.1.operands.0.producer", 1), ("producer 1", "earlier")),
+        (change("operators.1.operands.0.producer", -1), ("producer -1", "earlier")),
+        (change("operators.1.operands.0.size_bytes", -8), ("sizes", "negative")),
+        (change("operators.1.operands.0.tensor", -1), ("(b).operands", -1)),
         (
             change("measured_step", {"overhead_s": -1.0}),
-            "measured_step.overhead_s: -1.0 is negative",
+            ("measured_step.overhead_s", -1.0),
         ),
         (
             change("measured_step", {"overhead_s": 1.0, "servers_at_once": 0.0}),
-            "measured_step.servers_at_once: 0 is not above 0",
+            ("measured_step.servers_at_once", 0),
         ),
-        (change("gradient_buckets", {"first_bytes": 1}), "gradient_buckets.cap_bytes: missing"),
+        (change("gradient_buckets", {"first_bytes": 1}), ("gradient_buckets.cap_bytes", "missing")),
         (
             change("gradient_buckets", {"first_bytes": 0, "cap_bytes": 8}),
-            "gradient_buckets.first_bytes: 0 is not at least 1",
+            ("gradient_buckets.first_bytes", 0, 1),
         ),
     ],
 )
-def test_a_wrong_document_is_refused_with_the_field(edit: Any, message: str) -> None:
+def test_a_wrong_document_is_refused_with_the_field(edit: Any, tokens: tuple[object, ...]) -> None:
     document = json.loads(graph(operator("a"), operator("b", Operand(0, 8, 8))).to_json())
     edit(document)
-    with pytest.raises(DocumentError, match=re.escape(message)):
+    with refused(DocumentError, *tokens):
         OpGraph.from_json(json.dumps(document))
 
 
@@ -189,19 +190,19 @@ SPLIT = {"dimension": "rows", "max_degree": 2, "operands": "whole"}
 
 
 @pytest.mark.parametrize(
-    ("splits", "message"),
+    ("splits", "tokens"),
     [
-        ([SPLIT, SPLIT], "operators[0] (a).splits[1].dimension: rows is named twice"),
-        ([{**SPLIT, "max_degree": 1}], "operators[0] (a).splits[0].max_degree: 1 is not at least"),
-        ([{**SPLIT, "dimension": "width"}], "splits[0].dimension: 'width' is not one of 'columns'"),
-        ([{**SPLIT, "operands": "half"}], "operands: 'half' is not one of 'whole', 'part'"),
+        ([SPLIT, SPLIT], ("operators[0] (a).splits[1].dimension", "twice")),
+        ([{**SPLIT, "max_degree": 1}], ("operators[0] (a).splits[0].max_degree", 1)),
+        ([{**SPLIT, "dimension": "width"}], ("splits[0].dimension", "width", "columns")),
+        ([{**SPLIT, "operands": "half"}], ("operands", "half", "whole", "part")),
     ],
 )
-def test_a_wrong_split_is_named(splits: list[Any], message: str) -> None:
+def test_a_wrong_split_is_named(splits: list[Any], tokens: tuple[object, ...]) -> None:
     document = json.loads(graph(operator("a")).to_json())
     assert "splits" not in document["operators"][0]
     document["operators"][0]["splits"] = splits
-    with pytest.raises(DocumentError, match=re.escape(message)):
+    with refused(DocumentError, *tokens):
         OpGraph.from_json(json.dumps(document))
 
 
@@ -213,15 +214,15 @@ def test_version_1_is_split_by_samples_only() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '{"version": 1,}'])
 def test_corrupt_json_is_refused(text: str) -> None:
-    with pytest.raises(DocumentError, match=r"not valid JSON|expected a OpGraph object"):
+    with pytest.raises(DocumentError, match=r"JSON|OpGraph"):
         OpGraph.from_json(text)
 
 
 def test_a_refusal_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_text(graph(operator()).to_json()[:-20])
-    with pytest.raises(DocumentError, match=re.escape(f"{path}: not valid JSON")):
+    with refused(DocumentError, path, "JSON"):
         OpGraph.load(path)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DocumentError, match=re.escape(f"{path}: not a text file")):
+    with refused(DocumentError, path):
         OpGraph.load(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.limits import limit_s
+from support.refusals import refused
 
 from torch_topoopt.plan import (
     AllReduceTime,
@@ -37,24 +37,26 @@ RingPlan = Callable[..., Plan]
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "tokens"),
     [
-        ({"servers": 0}, "^servers: must be at least 1"),
-        ({"degree": 0}, "^degree: must be at least 1"),
-        ({"degree": 4}, "^degree: 4 ports per server cannot reach 3 other servers.*at most 3"),
-        ({"degree": 1}, "^degree: 1 port per server cannot connect 4 servers.*at least 2, or sim"),
-        ({"link_gbps": 0.0}, "^link_gbps: 0.0 is not a finite number above 0"),
-        ({"link_gbps": -1.0}, "^link_gbps: -1.0"),
-        ({"link_gbps": float("nan")}, "^link_gbps: nan"),
-        ({"link_gbps": float("inf")}, "^link_gbps: inf"),
-        ({"link_latency_s": -1e-6}, "^link_latency_s: -1e-06 is not a finite number from 0 on"),
-        ({"link_latency_s": float("nan")}, "^link_latency_s: nan"),
-        ({"accelerators_per_server": 0}, "^accelerators_per_server: must be at least 1"),
+        ({"servers": 0}, ("servers", 1)),
+        ({"degree": 0}, ("degree", 1)),
+        ({"degree": 4}, ("degree", 4, 3)),
+        ({"degree": 1}, ("degree", 1, 4, 2)),
+        ({"link_gbps": 0.0}, ("link_gbps", 0.0, 0)),
+        ({"link_gbps": -1.0}, ("link_gbps", -1.0)),
+        ({"link_gbps": float("nan")}, ("link_gbps", "nan")),
+        ({"link_gbps": float("inf")}, ("link_gbps", "inf")),
+        ({"link_latency_s": -1e-6}, ("link_latency_s", "-1e-06", 0)),
+        ({"link_latency_s": float("nan")}, ("link_latency_s", "nan")),
+        ({"accelerators_per_server": 0}, ("accelerators_per_server", 1)),
     ],
 )
-def test_each_rule_of_a_cluster_rejects(changes: dict[str, Any], message: str) -> None:
+def test_each_rule_of_a_cluster_rejects(
+    changes: dict[str, Any], tokens: tuple[object, ...]
+) -> None:
     FOUR.validate()
-    with pytest.raises(DocumentError, match=message):
+    with refused(DocumentError, *tokens):
         dataclasses.replace(FOUR, **changes).validate()
 
 
@@ -78,29 +80,29 @@ def replace_link(network: Network, i: int, link: Link) -> Network:
 
 
 @pytest.mark.parametrize(
-    ("link", "message"),
+    ("link", "tokens"),
     [
-        (Link(4, 0, 1, 1), r"network.links\[0\]: server 4 is not in 0..3"),
-        (Link(0, 0, -1, 1), r"network.links\[0\]: server -1 is not in 0..3"),
-        (Link(0, 2, 1, 1), r"network.links\[0\]: port 2 is not in 0..1"),
-        (Link(0, 0, 1, -1), r"network.links\[0\]: port -1 is not in 0..1"),
-        (Link(0, 0, 0, 1), r"network.links\[0\]: connects server 0 to itself"),
-        (Link(1, 0, 3, 1), r"network.links\[1\]: port 0 of server 1 is already used by .*\[0\]"),
-        (Link(0, 0, 2, 1), r"network.links\[1\]: port 1 of server 2 is already used by .*\[0\]"),
+        (Link(4, 0, 1, 1), ("network.links[0]", "server 4", "0..3")),
+        (Link(0, 0, -1, 1), ("network.links[0]", "server -1", "0..3")),
+        (Link(0, 2, 1, 1), ("network.links[0]", "port 2", "0..1")),
+        (Link(0, 0, 1, -1), ("network.links[0]", "port -1", "0..1")),
+        (Link(0, 0, 0, 1), ("network.links[0]", "server 0", "itself")),
+        (Link(1, 0, 3, 1), ("network.links[1]", "port 0", "server 1", "[0]")),
+        (Link(0, 0, 2, 1), ("network.links[1]", "port 1", "server 2", "[0]")),
     ],
 )
-def test_each_rule_of_a_link_rejects(ring_plan: RingPlan, link: Link, message: str) -> None:
+def test_each_rule_of_a_link_rejects(
+    ring_plan: RingPlan, link: Link, tokens: tuple[object, ...]
+) -> None:
     network = ring_plan(4).network
-    with pytest.raises(DocumentError, match=message):
+    with refused(DocumentError, *tokens):
         validate_network(FOUR, replace_link(network, 0, link))
 
 
 def test_a_duplex_cable_without_its_other_direction_is_refused(ring_plan: RingPlan) -> None:
     network = ring_plan(4).network
     one_way = dataclasses.replace(network, links=network.links[:-1])
-    with pytest.raises(
-        DocumentError, match=r"links\[3\]: a duplex cable needs its other direction"
-    ):
+    with refused(DocumentError, "links[3]"):
         validate_network(FOUR, one_way)
     simplex = ring_plan(4, ports="simplex")
     assert validate_network(simplex.cluster, simplex.network) is simplex.network
@@ -115,7 +117,7 @@ def two_halves(joined_one_way: bool) -> tuple[Cluster, Network]:
 
 @pytest.mark.parametrize("joined_one_way", [False, True])
 def test_a_disconnected_network_is_refused_in_either_direction(joined_one_way: bool) -> None:
-    with pytest.raises(DocumentError, match=r"network.links: disconnected, server 2 and server 0"):
+    with refused(DocumentError, "network.links", "server 2", "server 0"):
         validate_network(*two_halves(joined_one_way))
 
 
@@ -123,99 +125,105 @@ EVERYONE = (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize(
-    ("group", "message"),
+    ("group", "tokens"),
     [
-        (Group((), ()), r"groups\[0\].servers: empty"),
-        (Group((0, 9), (Ring((0, 9), 1.0),)), r"groups\[0\].servers: server 9 is not in 0..3"),
-        (Group((0, 1, 1), (Ring((0, 1), 1.0),)), r"groups\[0\].servers: .* names a server twice"),
-        (Group(EVERYONE, ()), r"groups\[0\].rings: a group of 4 needs a ring"),
-        (Group(EVERYONE, (Ring((), 1.0),)), r"rings\[0\].servers: empty"),
-        (Group(EVERYONE, (Ring((0, 1, 2, 4), 1.0),)), r"rings\[0\].servers: server 4 is not in"),
-        (Group(EVERYONE, (Ring((0, 1, 2, 2, 3), 1.0),)), r"rings\[0\].servers: .* server twice"),
-        (Group(EVERYONE, (Ring((0, 1, 2), 1.0),)), "must visit each server of the group once"),
-        (Group((0, 1), (Ring((0, 1, 2), 1.0),)), "must visit each server of the group once"),
-        (Group(EVERYONE, (Ring(EVERYONE, 0.0), Ring(EVERYONE, 1.0))), "share: 0.0 is not above 0"),
-        (Group(EVERYONE, (Ring(EVERYONE, float("nan")),)), "share: nan is not above 0"),
-        (Group(EVERYONE, (Ring(EVERYONE, 0.9),)), r"groups\[0\].rings: shares sum to 0.9, not 1"),
+        (Group((), ()), ("groups[0].servers", "empty")),
+        (Group((0, 9), (Ring((0, 9), 1.0),)), ("groups[0].servers", "server 9", "0..3")),
+        (Group((0, 1, 1), (Ring((0, 1), 1.0),)), ("groups[0].servers", "twice")),
+        (Group(EVERYONE, ()), ("groups[0].rings", 4)),
+        (Group(EVERYONE, (Ring((), 1.0),)), ("rings[0].servers", "empty")),
+        (Group(EVERYONE, (Ring((0, 1, 2, 4), 1.0),)), ("rings[0].servers", "server 4")),
+        (Group(EVERYONE, (Ring((0, 1, 2, 2, 3), 1.0),)), ("rings[0].servers", "twice")),
+        (Group(EVERYONE, (Ring((0, 1, 2), 1.0),)), ("visit", "once")),
+        (Group((0, 1), (Ring((0, 1, 2), 1.0),)), ("visit", "once")),
+        (Group(EVERYONE, (Ring(EVERYONE, 0.0), Ring(EVERYONE, 1.0))), ("share", 0.0, 0)),
+        (Group(EVERYONE, (Ring(EVERYONE, float("nan")),)), ("share", 0, "nan")),
+        (Group(EVERYONE, (Ring(EVERYONE, 0.9),)), ("groups[0].rings", 0.9, 1)),
         (
             Group(EVERYONE, (Ring(EVERYONE, 1.0),), ((0, 1, 2), (3,))),
-            r"groups\[0\].grid\[1\]: a row of 1 servers, where the first has 3",
+            ("groups[0].grid[1]", 1, 3),
         ),
-        (Group(EVERYONE, (Ring(EVERYONE, 1.0),), (EVERYONE,)), "grid: 1 x 4 is not at least 2 x 2"),
+        (Group(EVERYONE, (Ring(EVERYONE, 1.0),), (EVERYONE,)), ("grid", "1 x 4", "2 x 2")),
         (
             Group(EVERYONE, (Ring(EVERYONE, 1.0),), ((0, 1), (2, 2))),
-            r"groups\[0\].grid: .* names a server twice",
+            ("groups[0].grid", "twice"),
         ),
         (
             Group((0, 1, 2), (Ring((0, 1, 2), 1.0),), ((0, 1), (2, 3))),
-            r"groups\[0\].grid: must have each server of the group once",
+            ("groups[0].grid",),
         ),
     ],
 )
-def test_each_rule_of_a_group_rejects(ring_plan: RingPlan, group: Group, message: str) -> None:
+def test_each_rule_of_a_group_rejects(
+    ring_plan: RingPlan, group: Group, tokens: tuple[object, ...]
+) -> None:
     network = dataclasses.replace(ring_plan(4).network, groups=(group,))
-    with pytest.raises(DocumentError, match=message):
+    with refused(DocumentError, *tokens):
         validate_network(FOUR, network)
 
 
 @pytest.mark.parametrize(
-    ("route", "message"),
+    ("route", "tokens"),
     [
-        (Route((), 1.0), r"routes\[0\].servers: empty"),
-        (Route((0, 1, 4), 1.0), r"routes\[0\].servers: server 4 is not in 0..3"),
-        (Route((0, 1, 0, 3, 2), 1.0), r"routes\[0\].servers: .* names a server twice"),
-        (Route((0,), 1.0), r"routes\[0\].servers: a route needs a source and a destination"),
-        (Route((0, 2), 1.0), r"routes\[0\]: there is no link from server 0 to 2"),
-        (Route((0, 1, 2), 0.0), r"routes\[0\].weight: 0.0 is not above 0"),
-        (Route((0, 1, 2), float("nan")), r"routes\[0\].weight: nan is not above 0"),
-        (Route((0, 1, 2), 0.5), r"weights from server 0 to 2 sum to 0.5, not 1"),
-        (Route((0, 1), 1.0), r"no link and no route from server 0 to 2"),
+        (Route((), 1.0), ("routes[0].servers", "empty")),
+        (Route((0, 1, 4), 1.0), ("routes[0].servers", "server 4", "0..3")),
+        (Route((0, 1, 0, 3, 2), 1.0), ("routes[0].servers", "twice")),
+        (Route((0,), 1.0), ("routes[0].servers",)),
+        (Route((0, 2), 1.0), ("routes[0]", "server 0", 2)),
+        (Route((0, 1, 2), 0.0), ("routes[0].weight", 0.0, 0)),
+        (Route((0, 1, 2), float("nan")), ("routes[0].weight", 0, "nan")),
+        (Route((0, 1, 2), 0.5), ("server 0", 2, 0.5, 1)),
+        (Route((0, 1), 1.0), ("server 0", 2)),
     ],
 )
-def test_each_rule_of_a_route_rejects(ring_plan: RingPlan, route: Route, message: str) -> None:
+def test_each_rule_of_a_route_rejects(
+    ring_plan: RingPlan, route: Route, tokens: tuple[object, ...]
+) -> None:
     network = ring_plan(4).network
     assert network.routes[0] == Route((0, 1, 2), 1.0)
-    with pytest.raises(DocumentError, match=message):
+    with refused(DocumentError, *tokens):
         validate_network(FOUR, dataclasses.replace(network, routes=(route, *network.routes[1:])))
 
 
 @pytest.mark.parametrize(
-    ("demand", "message"),
+    ("demand", "tokens"),
     [
-        (Demand((GroupDemand((), 1),), ()), r"demand.groups\[0\].servers: empty"),
-        (Demand((GroupDemand((4,), 1),), ()), r"demand.groups\[0\].servers: server 4 is not in"),
-        (Demand((GroupDemand((1, 1), 1),), ()), r"demand.groups\[0\].servers: .* server twice"),
-        (Demand((GroupDemand((1,), -1),), ()), r"demand.groups\[0\].size_bytes: -1 is not at"),
-        (Demand((), (PairDemand(0, 4, 1),)), r"demand.pairs\[0\]: server 4 is not in 0..3"),
-        (Demand((), (PairDemand(2, 2, 1),)), r"demand.pairs\[0\]: .* names a server twice"),
-        (Demand((), (PairDemand(0, 1, -1),)), r"demand.pairs\[0\].size_bytes: -1 is not at"),
+        (Demand((GroupDemand((), 1),), ()), ("demand.groups[0].servers", "empty")),
+        (Demand((GroupDemand((4,), 1),), ()), ("demand.groups[0].servers", "server 4")),
+        (Demand((GroupDemand((1, 1), 1),), ()), ("demand.groups[0].servers", "twice")),
+        (Demand((GroupDemand((1,), -1),), ()), ("demand.groups[0].size_bytes", -1)),
+        (Demand((), (PairDemand(0, 4, 1),)), ("demand.pairs[0]", "server 4", "0..3")),
+        (Demand((), (PairDemand(2, 2, 1),)), ("demand.pairs[0]", "twice")),
+        (Demand((), (PairDemand(0, 1, -1),)), ("demand.pairs[0].size_bytes", -1)),
     ],
 )
-def test_each_rule_of_a_demand_rejects(ring_plan: RingPlan, demand: Demand, message: str) -> None:
-    with pytest.raises(DocumentError, match=message):
+def test_each_rule_of_a_demand_rejects(
+    ring_plan: RingPlan, demand: Demand, tokens: tuple[object, ...]
+) -> None:
+    with refused(DocumentError, *tokens):
         validate_demand(FOUR, demand)
-    with pytest.raises(DocumentError, match=message):
+    with refused(DocumentError, *tokens):
         dataclasses.replace(ring_plan(4), demand=demand).validate()
 
 
 def test_each_rule_of_a_plan_as_a_whole_rejects(ring_plan: RingPlan) -> None:
     plan = ring_plan(4)
     assert plan.validate() is plan
-    with pytest.raises(DocumentError, match=r"^degree: 1 port per server cannot connect 4"):
+    with refused(DocumentError, "degree", 1, 4):
         dataclasses.replace(plan, cluster=Cluster(4, 1, 1.0)).validate()
-    with pytest.raises(DocumentError, match="no link and no route from server 0 to 2"):
+    with refused(DocumentError, "server 0", 2):
         dataclasses.replace(plan, network=dataclasses.replace(plan.network, routes=())).validate()
-    with pytest.raises(DocumentError, match=r"strategy\[0\].servers: server 7 is not in 0..3"):
+    with refused(DocumentError, "strategy[0].servers", "server 7", "0..3"):
         dataclasses.replace(plan, strategy=(Placement("layer", (7,)),)).validate()
     prediction = dataclasses.replace(plan.prediction, link_bytes=(1,))
-    with pytest.raises(DocumentError, match=r"prediction.link_bytes: 1 entries for 8 links"):
+    with refused(DocumentError, "prediction.link_bytes", 1, 8):
         dataclasses.replace(plan, prediction=prediction).validate()
 
 
 def test_a_plan_for_another_cluster_size_is_refused(ring_plan: RingPlan) -> None:
-    with pytest.raises(DocumentError, match=r"server 5 is not in 0..4"):
+    with refused(DocumentError, "server 5", "0..4"):
         dataclasses.replace(ring_plan(6), cluster=Cluster(5, 2, 1.0)).validate()
-    with pytest.raises(DocumentError, match="disconnected, server 4 and server 0"):
+    with refused(DocumentError, "server 4", "server 0", "disconnected"):
         dataclasses.replace(ring_plan(4), cluster=Cluster(5, 2, 1.0)).validate()
 
 
@@ -265,7 +273,7 @@ def test_the_cost_model_is_an_optional_section(ring_plan: RingPlan) -> None:
     times = (AllReduceTime("tree", 1024, 1e-3), AllReduceTime("multi_ring", 1024, 2e-3))
     timed = dataclasses.replace(plan, cost_model=CostModel(2e-5, 1e-5, 3e-10, None, times))
     assert Plan.from_json(timed.to_json()) == timed.validate()
-    with pytest.raises(DocumentError, match=r"all_reduce\[0\].algorithm: 'trees' is not one of"):
+    with refused(DocumentError, "all_reduce[0].algorithm", "trees"):
         Plan.from_json(timed.to_json().replace('"tree"', '"trees"'))
 
 
@@ -279,40 +287,42 @@ def test_a_cost_model_of_version_3_is_read_by_its_old_names(ring_plan: RingPlan)
     ):
         text = text.replace(new, old)
     assert Plan.from_json(text.replace('"version": 5', '"version": 3')) == plan
-    with pytest.raises(DocumentError, match=r"cost_model.message_s: unknown field"):
+    with refused(DocumentError, "cost_model.message_s", "unknown"):
         Plan.from_json(text)
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("field", "value", "tokens"),
     [
-        ("alpha_s", 0.0, "cost_model.alpha_s: 0.0 is not a finite number above 0"),
-        ("beta_s_per_byte", 0.0, "cost_model.beta_s_per_byte: 0.0 is not a finite number above 0"),
+        ("alpha_s", 0.0, ("cost_model.alpha_s", 0.0, 0)),
+        ("beta_s_per_byte", 0.0, ("cost_model.beta_s_per_byte", 0.0, 0)),
         (
             "per_hop_latency_s",
             -1.0,
-            "cost_model.per_hop_latency_s: -1.0 is not a finite number from 0 on",
+            ("cost_model.per_hop_latency_s", -1.0, 0),
         ),
         (
             "gamma_s_per_byte",
             -1e-9,
-            "cost_model.gamma_s_per_byte: -1e-09 is not a finite number from 0 on",
+            ("cost_model.gamma_s_per_byte", "-1e-09", 0),
         ),
         (
             "all_reduce",
             (AllReduceTime("tree", 8, 1.0), AllReduceTime("tree", 0, 1.0)),
-            "cost_model.all_reduce[1].bytes: 0 is not at least 1",
+            ("cost_model.all_reduce[1].bytes", 0, 1),
         ),
         (
             "all_reduce",
             (AllReduceTime("ring", 8, math.inf),),
-            "cost_model.all_reduce[0].seconds: inf is not a finite number above 0",
+            ("cost_model.all_reduce[0].seconds", 0, "inf"),
         ),
     ],
 )
-def test_a_wrong_cost_is_named(ring_plan: RingPlan, field: str, value: Any, message: str) -> None:
+def test_a_wrong_cost_is_named(
+    ring_plan: RingPlan, field: str, value: Any, tokens: tuple[object, ...]
+) -> None:
     model = dataclasses.replace(CostModel(2e-5, 1e-5, 3e-10), **{field: value})
-    with pytest.raises(DocumentError, match=re.escape(message)):
+    with refused(DocumentError, *tokens):
         dataclasses.replace(ring_plan(), cost_model=model).validate()
 
 

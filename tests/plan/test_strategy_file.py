@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.plan import Degrees, Placement, Plan, StrategyFile
 from torch_topoopt.plan.codec import DocumentError
@@ -43,26 +43,28 @@ def test_degrees_say_how_the_servers_are_shared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "tokens"),
     [
-        ({"servers": 0}, "servers: 0 is not at least 1"),
-        ({"batch_size": 0}, "batch_size: 0 is not at least 1"),
-        ({"micro_batches": 3}, "micro_batches: 3 does not divide the batch of 64"),
-        ({"strategy": ()}, "strategy: it places no operators"),
-        ({"strategy": (Placement("a", (0,)),) * 2}, "strategy[1].operator: 'a' is empty or placed"),
-        ({"strategy": (Placement("a", (8,)),)}, "strategy[0].servers: server 8 is not in 0..7"),
-        ({"strategy": (Placement("a", (0, 0)),)}, "strategy[0].servers: [0, 0] names a server"),
-        ({"strategy": (Placement("a", (0, 1), rows=0),)}, "strategy[0].rows: 0 is not at least 1"),
+        ({"servers": 0}, ("servers", 0, 1)),
+        ({"batch_size": 0}, ("batch_size", 0, 1)),
+        ({"micro_batches": 3}, ("micro_batches", 3, 64)),
+        ({"strategy": ()}, ("strategy",)),
+        ({"strategy": (Placement("a", (0,)),) * 2}, ("strategy[1].operator", "a", "empty")),
+        ({"strategy": (Placement("a", (8,)),)}, ("strategy[0].servers", "server 8", "0..7")),
+        ({"strategy": (Placement("a", (0, 0)),)}, ("strategy[0].servers", "[0, 0]")),
+        ({"strategy": (Placement("a", (0, 1), rows=0),)}, ("strategy[0].rows", 0, 1)),
         (
             {"strategy": (Placement("a", (0, 1, 2), attribute=2),)},
-            "strategy[0].servers: 3 servers are no multiple of 2 parts",
+            ("strategy[0].servers", 3, 2),
         ),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_field(changes: dict[str, Any], message: str) -> None:
+def test_a_wrong_file_is_refused_with_the_field(
+    changes: dict[str, Any], tokens: tuple[object, ...]
+) -> None:
     values: dict[str, Any] = {"strategy": (Placement("a", (0,)),), **changes}
     text = strategy_file(*values.pop("strategy"), **values).to_json()
-    with pytest.raises(DocumentError, match=re.escape(message)):
+    with refused(DocumentError, *tokens):
         StrategyFile.from_json(text)
 
 
@@ -74,5 +76,5 @@ def test_plans_of_version_2_are_read_and_mean_the_same(ring_plan: Any) -> None:
     old = Plan.from_json(json.dumps(document))
     assert (old.strategy, old.micro_batches) == (plan.strategy, 1)
     document["version"], document["micro_batches"] = 3, 0
-    with pytest.raises(DocumentError, match="micro_batches: 0 does not divide the batch"):
+    with refused(DocumentError, "micro_batches", 0):
         Plan.from_json(json.dumps(document))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.plan.units import (
     counted,
@@ -33,29 +33,31 @@ def test_a_rate_with_a_unit_is_understood(text: str, gbps: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "tokens"),
     [
-        ("25", "'25' has no unit; write 25Gbps or 25Mbps"),
-        ("25GBps", "'GBps' is not a unit of bits per second; use kbps, Mbps, Gbps or Tbps"),
-        ("25G", "'G' is not a unit of bits per second"),
-        ("fast", "'fast' is not a rate; write a number and a unit, e.g. 25Gbps"),
-        ("-3Gbps", "'-3Gbps' is not a rate"),
-        ("nanGbps", "'nanGbps' is not a rate"),
-        ("0Gbps", "'0Gbps' is not greater than 0"),
-        ("", "'' is not a rate"),
-        ("9" * 400 + "Gbps", f"'{'9' * 79}... (406 characters) is too large for a rate"),
+        ("25", ("'25'", "25Gbps", "25Mbps")),
+        ("25GBps", ("'GBps'", "kbps", "Mbps", "Gbps", "Tbps")),
+        ("25G", ("'G'",)),
+        ("fast", ("'fast'", "25Gbps")),
+        ("-3Gbps", ("'-3Gbps'",)),
+        ("nanGbps", ("'nanGbps'",)),
+        ("0Gbps", ("'0Gbps'", 0)),
+        ("", ("''",)),
+        ("9" * 400 + "Gbps", (f"'{'9' * 79}...", 406)),
     ],
 )
-def test_anything_else_is_refused_with_what_would_be_right(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
+def test_anything_else_is_refused_with_what_would_be_right(
+    text: str, tokens: tuple[object, ...]
+) -> None:
+    with refused(ValueError, *tokens):
         parse_gbps(text)
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "9" * 5000 + "Gbps", "x" * 5000, "1" + "x" * 5000])
 def test_what_is_refused_is_shortened(text: str) -> None:
-    with pytest.raises(ValueError, match=re.escape("characters)")) as refused:
+    with refused(ValueError, "characters") as caught:
         parse_gbps(text)
-    assert len(str(refused.value)) < 500
+    assert len(str(caught.value)) < 500
 
 
 def test_figures_are_short_and_carry_their_unit() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt import _core
 from torch_topoopt.plan import (
@@ -164,13 +165,15 @@ def test_a_ring_of_a_group_runs_over_its_own_members() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "tokens"),
     [
-        ({"seed": -1}, "seed: -1 is negative"),
-        ({"budget_s": 0.0}, "budget_s: 0.0 is not a finite number of seconds above 0"),
-        ({"budget_s": float("nan")}, "budget_s: nan is not"),
+        ({"seed": -1}, ("seed", -1)),
+        ({"budget_s": 0.0}, ("budget_s", 0.0, 0)),
+        ({"budget_s": float("nan")}, ("budget_s", "nan")),
     ],
 )
-def test_arguments_out_of_range_are_named(arguments: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_arguments_out_of_range_are_named(
+    arguments: dict[str, float], tokens: tuple[object, ...]
+) -> None:
+    with refused(ValueError, *tokens):
         find_best_network(Cluster(8, 4, 100.0), data_parallel(8), NetworkSearch(**arguments))  # type: ignore[arg-type]

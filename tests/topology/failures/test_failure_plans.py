@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Literal
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.plan import (
     Cluster,
@@ -224,9 +225,9 @@ def test_a_network_that_falls_apart_is_said_to() -> None:
     assert plan.failures is not None
     assert [f.connected for f in plan.failures.links] == [False] * 3
     assert [f.connected for f in plan.failures.servers] == [True, False, False, True]
-    with pytest.raises(DisconnectedError, match="without the link from server 1 to 2 the servers"):
+    with refused(DisconnectedError, "link", "server 1", 2):
         degraded(plan, link=3)
-    with pytest.raises(DisconnectedError, match="without server 2 the servers cannot all reach"):
+    with refused(DisconnectedError, "server 2", "reach"):
         degraded(plan, server=2)
     validate_network(plan.cluster, degraded(plan, server=3), without=3)
     _, figures = failure_figures(plan)
@@ -259,18 +260,18 @@ def test_the_plan_keeps_its_failures_as_text_and_does_without_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "message"),
+    ("loss", "tokens"),
     [
-        ({}, "name either a link or a server"),
-        ({"link": 0, "server": 0}, "name either a link or a server"),
-        ({"link": 32}, r"link: 32 is not in 0\.\.31"),
-        ({"link": -1}, r"link: -1 is not in 0\.\.31"),
-        ({"server": 8}, "server: 8 is not one of 8"),
+        ({}, ("link", "server")),
+        ({"link": 0, "server": 0}, ("link", "server")),
+        ({"link": 32}, ("link", 32, "0..31")),
+        ({"link": -1}, ("link", -1, "0..31")),
+        ({"server": 8}, ("server", 8)),
     ],
 )
-def test_a_loss_that_cannot_be_is_named(loss: dict[str, int], message: str) -> None:
+def test_a_loss_that_cannot_be_is_named(loss: dict[str, int], tokens: tuple[object, ...]) -> None:
     plan = made(8, 4, "duplex")
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, *tokens):
         degraded(plan, **loss)
 
 

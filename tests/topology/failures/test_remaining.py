@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise, permutations
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand
 from torch_topoopt.topology.failures.degraded import DisconnectedError
@@ -45,5 +46,5 @@ def test_servers_without_a_way_between_them_are_named() -> None:
         if all({link.source, link.target} != {0, server} for link in network.links)
     )
     assert near != far
-    with pytest.raises(DisconnectedError, match=f"servers 0 and {far} cannot reach each other"):
+    with refused(DisconnectedError, "servers 0", far):
         remaining_network(cluster, network, {0, far})

@@ -7,6 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.plan import Cluster, Network, Pair
 from torch_topoopt.topology.finder.matching import (
@@ -71,7 +72,7 @@ def test_assignment_joins_transmitters_and_receivers_at_the_greatest_weight(
 @pytest.mark.parametrize("match", [maximum_weight_matching, maximum_weight_assignment])
 def test_a_server_is_never_paired_with_itself(match) -> None:  # type: ignore[no-untyped-def]
     assert match({}) == ()
-    with pytest.raises(ValueError, match="server 3 is paired with itself"):
+    with refused(ValueError, "server 3", "itself"):
         match({(3, 3): 5})
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, PairDemand, validate_network
 from torch_topoopt.topology.best.network_search import NetworkSearch
@@ -69,7 +70,7 @@ def test_four_servers_with_three_ports_are_a_full_mesh_of_three_rings(mode: Mode
 
 
 def test_released_says_that_the_artifact_has_no_odd_degree() -> None:
-    with pytest.raises(ValueError, match=r"^degree: 3 is odd; mode 'released'.*use an even degree"):
+    with refused(ValueError, "degree", 3, "released", "use"):
         find_network(Cluster(4, 3, 10.0), all_reduce(4), mode="released")
     simplex = find_network(Cluster(8, 3, 10.0, "simplex"), all_reduce(8), mode="released")
     assert len(simplex.links) == 24

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from support.refusals import refused
 
 from torch_topoopt.plan import Cluster, Link
 from torch_topoopt.topology.finder.port_allocator import PortAllocator, ports_per_ring
@@ -38,7 +38,7 @@ def test_a_pair_of_servers_needs_one_port_each() -> None:
 def test_running_out_of_ports_is_an_error() -> None:
     wiring = PortAllocator(Cluster(4, 2, 1.0))
     wiring.add_stride(range(4), 1)
-    with pytest.raises(ValueError, match="no free port for a link from server 0 to 2"):
+    with refused(ValueError, "server 0", 2):
         wiring.connect(0, 2)
-    with pytest.raises(ValueError, match=r"no two free ports at every server of \[0, 1, 2\]"):
+    with refused(ValueError, "[0, 1, 2]"):
         wiring.add_stride((0, 1, 2), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.plan import (
     AllToAll,
@@ -41,10 +42,10 @@ def test_on_simplex_ports_the_last_stride_is_the_largest_candidate() -> None:
 
 
 def test_more_strides_than_candidates_are_an_error_and_not_memory_beyond_the_list() -> None:
-    with pytest.raises(ValueError, match="no stride number 3 for a group of 6 servers after 1, 5"):
+    with refused(ValueError, 3, 6, 1, 5):
         find_network(Cluster(6, 3, 1.0, "simplex"), Demand((), ()), mode="released")
     assert released_strides(4, 2, duplex=True) == (1, 3)
-    with pytest.raises(ValueError, match="no stride number 3 for a group of 6 servers after 1, 5"):
+    with refused(ValueError, 3, 6, 1, 5):
         released_strides(6, 3, duplex=True)
 
 
@@ -116,7 +117,7 @@ def test_groups_without_links_take_the_regular_order_with_the_fewest_hops() -> N
 
 def test_a_group_size_that_the_artifact_does_not_know_is_an_error() -> None:
     demand = Demand((GroupDemand((0, 1, 2, 3, 4), 7),), ())
-    with pytest.raises(ValueError, match="a group of 5 servers in mode 'released'"):
+    with refused(ValueError, 5, "released"):
         find_network(Cluster(12, 4, 1.0), demand, mode="released")
 
 

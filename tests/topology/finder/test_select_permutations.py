@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.topology.finder.select_permutations import select_permutations
 from torch_topoopt.topology.finder.totient_perms import totient_perms
@@ -101,7 +102,7 @@ def test_further_strides_continue_from_the_ones_that_have_links() -> None:
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match="count: -1 is negative"):
+    with refused(ValueError, "count", -1):
         select_permutations(8, -1, (1, 3))
-    with pytest.raises(ValueError, match="size: 0 is not at least 1"):
+    with refused(ValueError, "size", 0, 1):
         select_permutations(0, 1, ())

@@ -10,6 +10,7 @@ from typing import Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.plan import (
     Cluster,
@@ -343,24 +344,24 @@ def test_the_golden_network_of_eight_servers_has_not_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "demand", "message"),
+    ("cluster", "demand", "tokens"),
     [
-        (Cluster(4, 4, 1.0), Demand((), ()), "degree: 4 ports per server cannot reach 3 other"),
-        (Cluster(4, 1, 1.0), Demand((), ()), "degree: 1 port per server cannot connect 4"),
+        (Cluster(4, 4, 1.0), Demand((), ()), ("degree", 4, 3)),
+        (Cluster(4, 1, 1.0), Demand((), ()), ("degree", 1, 4)),
         (
             Cluster(4, 2, 1.0),
             Demand((GroupDemand((0, 4), 1),), ()),
-            r"demand.groups\[0\].servers: server 4 is not in 0..3",
+            ("demand.groups[0].servers", "server 4", "0..3"),
         ),
         (
             Cluster(4, 2, 1.0),
             Demand((), (PairDemand(1, 2, -5),)),
-            r"demand.pairs\[0\].size_bytes: -5 is not at least 0",
+            ("demand.pairs[0].size_bytes", -5, 0),
         ),
     ],
 )
-def test_bad_input_is_named(cluster: Cluster, demand: Demand, message: str) -> None:
-    with pytest.raises(DocumentError, match=message):
+def test_bad_input_is_named(cluster: Cluster, demand: Demand, tokens: tuple[object, ...]) -> None:
+    with refused(DocumentError, *tokens):
         find_network(cluster, demand)
 
 
@@ -378,7 +379,7 @@ def test_parallel_links_that_are_asked_for_carry_rings_too(
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="mode: 'other' is not one of paper, released, best"):
+    with refused(ValueError, "mode", "other"):
         find_network(Cluster(4, 2, 1.0), Demand((), ()), mode="other")  # type: ignore[arg-type]
 
 

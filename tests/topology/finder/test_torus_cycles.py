@@ -7,6 +7,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.topology.finder.torus_cycles import disjoint_cycles, has_disjoint_cycles
 
@@ -92,15 +93,17 @@ def test_two_rows_have_cycles_if_columns_are_even() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "message"),
+    ("rows", "columns", "tokens"),
     [
-        (2, 5, "a torus of 2 x 5 .*: beside a dimension of 2 the other one must be even, not 5"),
-        (5, 2, "a torus of 5 x 2 .* even, not 5"),
-        (1, 6, "a dimension below 2"),
-        (0, 0, "a dimension below 2"),
-        (-4, 4, "a torus of -4 x 4"),
+        (2, 5, ("2 x 5", 2, 5)),
+        (5, 2, ("5 x 2", 5, "even")),
+        (1, 6, ("dimension", 2)),
+        (0, 0, ("dimension", 2)),
+        (-4, 4, ("-4 x 4",)),
     ],
 )
-def test_a_torus_without_such_cycles_is_an_error(rows: int, columns: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_torus_without_such_cycles_is_an_error(
+    rows: int, columns: int, tokens: tuple[object, ...]
+) -> None:
+    with refused(ValueError, *tokens):
         disjoint_cycles(rows, columns)

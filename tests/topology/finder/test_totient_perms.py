@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.topology.finder.totient_perms import ring_order, totient_perms
 
@@ -53,10 +54,10 @@ def test_ring_order_walks_over_the_members_not_over_server_numbers() -> None:
 
 def test_a_stride_with_a_common_factor_is_refused() -> None:
     assert math.gcd(4, 6) == 2
-    with pytest.raises(ValueError, match="stride: 4 shares the factor 2 with the group size 6"):
+    with refused(ValueError, "stride", 4, 2, 6):
         ring_order(range(6), 4)
 
 
 def test_an_empty_group_is_refused() -> None:
-    with pytest.raises(ValueError, match="size: 0 is not at least 1"):
+    with refused(ValueError, "size", 0, 1):
         totient_perms(0, duplex=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 from support.small_op_graphs import chain, one_all_reduce
 
 from torch_topoopt.plan import (
@@ -55,26 +56,26 @@ def everyone(servers: int) -> Demand:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "tokens"),
     [
-        ({"port_gbps": ((1.0, 2.0),) * 3}, "port_gbps: 3 rows for 4 servers"),
-        ({"port_gbps": ((1.0, 2.0),) * 3 + ((1.0,),)}, r"port_gbps\[3\]: 1 rates for 2 ports"),
+        ({"port_gbps": ((1.0, 2.0),) * 3}, ("port_gbps", 3, 4)),
+        ({"port_gbps": ((1.0, 2.0),) * 3 + ((1.0,),)}, ("port_gbps[3]", 1, 2)),
         (
             {"port_gbps": ((1.0, 0.0),) * 4},
-            r"port_gbps\[0\]\[1\]: 0.0 is not a finite number",
+            ("port_gbps[0][1]", 0.0),
         ),
-        ({"port_gbps": ((1.0, float("nan")),) * 4}, r"port_gbps\[0\]\[1\]: nan is not a finite"),
+        ({"port_gbps": ((1.0, float("nan")),) * 4}, ("port_gbps[0][1]", "nan")),
         (
             {"port_gbps": ((2.0, 2.0),) * 4},
-            "link_gbps: 1.0 is not 2.0, the least",
+            ("link_gbps", 1.0, 2.0),
         ),
-        ({"degree": 6}, "degree: 6 ports .* at most 3, or ask for parallel links"),
+        ({"degree": 6}, ("degree", 6, 3)),
     ],
 )
 def test_each_rule_of_unequal_ports_and_parallel_links_rejects(
-    changes: dict[str, Any], message: str
+    changes: dict[str, Any], tokens: tuple[object, ...]
 ) -> None:
-    with pytest.raises(DocumentError, match=message):
+    with refused(DocumentError, *tokens):
         replace(Cluster(4, 2, 1.0), **changes).validate()
 
 
@@ -295,7 +296,7 @@ def test_parallel_links_that_are_asked_for_carry_further_rings(
     servers: int, degree: int, ports: Ports
 ) -> None:
     cluster = Cluster(servers, degree, 10.0, ports, link_latency_s=0.0)
-    with pytest.raises(DocumentError, match="ask for parallel links"):
+    with refused(DocumentError, "parallel"):
         find_network(cluster, everyone(servers))
     cluster = replace(cluster, parallel_links=True)
     network = find_network(cluster, everyone(servers))

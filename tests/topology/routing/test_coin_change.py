@@ -8,6 +8,7 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.topology.routing.coin_change import (
     coin_change,
@@ -34,7 +35,7 @@ def _circulants(draw: st.DrawFn) -> tuple[int, list[int]]:
 def test_hop_counts_equal_breadth_first_distances(circulant: tuple[int, list[int]]) -> None:
     size, coins = circulant
     if math.gcd(size, *coins) != 1:
-        with pytest.raises(ValueError, match=r"reach only \d+ of the"):
+        with refused(ValueError, "reach"):
             coin_change(size, coins)
         return
     graph = nx.DiGraph((i, (i + c) % size) for i in range(size) for c in coins)
@@ -94,5 +95,5 @@ def test_translation_starts_at_the_source_and_wraps_around() -> None:
 
 @pytest.mark.parametrize("coin", [0, 12, -1])
 def test_a_coin_outside_the_ring_is_refused(coin: int) -> None:
-    with pytest.raises(ValueError, match=rf"coins: {coin} is not in 1..11"):
+    with refused(ValueError, "coins", coin, "1..11"):
         coin_change(12, (1, coin))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.plan import Link
 from torch_topoopt.topology.measures.figures import moore_bound_hops
@@ -36,7 +37,7 @@ def test_all_pairs_agree_with_a_search_per_source(graph: tuple[int, list[tuple[i
     assert hop_matrix(servers, links_of(pairs)).tolist() == expected
     if any(-1 in row for row in expected):
         missing = sum(row.count(-1) for row in expected)
-        with pytest.raises(ValueError, match=f"links: {missing} ordered pairs .* have no path"):
+        with refused(ValueError, "links", missing):
             hop_summary(servers, links_of(pairs))
     else:
         found = hop_summary(servers, links_of(pairs))
@@ -52,11 +53,11 @@ def test_a_directed_ring_has_half_its_servers_hops_on_average(servers: int) -> N
 
 
 def test_a_server_or_link_that_cannot_be_is_named() -> None:
-    with pytest.raises(ValueError, match=r"links\[1\]: server 3 is not in 0..2"):
+    with refused(ValueError, "links[1]", "server 3", "0..2"):
         hop_summary(3, links_of([(0, 1), (1, 3)]))
-    with pytest.raises(ValueError, match=r"links\[0\]: connects server 2 to itself"):
+    with refused(ValueError, "links[0]", "server 2", "itself"):
         hop_matrix(3, links_of([(2, 2)]))
-    with pytest.raises(ValueError, match="servers: 0 is not at least 1"):
+    with refused(ValueError, "servers", 0, 1):
         hop_matrix(0, [])
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, PairDemand
 from torch_topoopt.plan.codec import DocumentError
@@ -30,17 +30,17 @@ def test_what_the_matchings_return_is_a_matching(servers: int, seed: int) -> Non
     up = {pair: weight for pair, weight in weights.items() if pair[0] < pair[1]}
     matched = maximum_weight_matching(up, seed=seed)
     validate_matching(matched, directed=False)
-    with pytest.raises(ValueError, match=rf"server {matched[0][0]} is in both"):
+    with refused(ValueError, f"server {matched[0][0]}"):
         validate_matching((*matched, (matched[0][0], servers)), directed=False)
 
 
 def test_a_directed_matching_uses_each_end_of_a_server_once() -> None:
     validate_matching([(0, 1), (1, 0)], directed=True)
-    with pytest.raises(ValueError, match=r"server 1 is in both \(0, 1\) and \(1, 0\)"):
+    with refused(ValueError, "server 1", "(0, 1)", "(1, 0)"):
         validate_matching([(0, 1), (1, 0)], directed=False)
-    with pytest.raises(ValueError, match=r"server 1 is in both \(0, 1\) and \(2, 1\)"):
+    with refused(ValueError, "server 1", "(0, 1)", "(2, 1)"):
         validate_matching([(0, 1), (2, 1)], directed=True)
-    with pytest.raises(ValueError, match="server 3 is paired with itself"):
+    with refused(ValueError, "server 3", "itself"):
         validate_matching([(3, 3)], directed=True)
 
 
@@ -56,11 +56,11 @@ def test_bytes_on_links_are_those_of_the_demand(
     validate_link_bytes(servers, network, demand, load)
     i = data.draw(st.integers(0, len(load) - 1))
     lost = [*load[:i], load[i] - size // 4, *load[i + 1 :]]
-    with pytest.raises(DocumentError, match=r"prediction\.link_bytes: (server|-)"):
+    with refused(DocumentError, "prediction.link_bytes"):
         validate_link_bytes(servers, network, demand, lost)
     # the same on every link: conserved, but more than is asked for
     more = [size_bytes + size for size_bytes in load]
-    with pytest.raises(DocumentError, match=r"prediction\.link_bytes\[0\]: .* the demand puts"):
+    with refused(DocumentError, "prediction.link_bytes[0]"):
         validate_link_bytes(servers, network, demand, more)
-    with pytest.raises(DocumentError, match=rf"{len(load) - 1} entries for {len(load)} links"):
+    with refused(DocumentError, len(load) - 1, len(load)):
         validate_link_bytes(servers, network, demand, load[1:])

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_networks import adjacency, random_capacity, random_traffic, simple_paths
 from scipy.optimize import linprog
+from support.refusals import refused
 
 from torch_topoopt.plan import Cluster
 from torch_topoopt.topology.finder.port_allocator import PortAllocator
@@ -215,7 +216,7 @@ def test_a_pair_too_small_for_the_program_to_see_takes_a_shortest_path() -> None
     apart = capacity.copy()
     apart[:, 3] = 0
     traffic[1, 3] = 1e-3
-    with pytest.raises(ValueError, match="no path"):
+    with refused(ValueError, "path"):
         optimal_routes(apart, traffic, method="exact")
 
 
@@ -228,19 +229,19 @@ def test_bad_input_is_named() -> None:
     capacity, traffic = random_capacity(4, 4, 2), random_traffic(4, 3, 2)
     wrong = traffic.copy()
     wrong[1, 2] = np.nan
-    with pytest.raises(ValueError, match="traffic: nan from server 1 to 2 is not at least 0"):
+    with refused(ValueError, "traffic", "server 1", 2, 0, "nan"):
         optimal_routes(capacity, wrong)
     wrong = capacity.copy()
     wrong[3, 0] = -1
-    with pytest.raises(ValueError, match=r"capacity: -1.0 from server 3 to 0 is not at least 0"):
+    with refused(ValueError, "capacity", -1.0, "server 3", 0):
         optimal_routes(wrong, traffic)
-    with pytest.raises(ValueError, match="traffic: server 2 sends bytes to itself"):
+    with refused(ValueError, "traffic", "server 2", "itself"):
         optimal_routes(capacity, np.diag([0.0, 0, 1, 0]))
-    with pytest.raises(ValueError, match="gap: 0 is not between 0 and 1"):
+    with refused(ValueError, "gap", 0, 1):
         optimal_routes(capacity, traffic, gap=0)
-    with pytest.raises(ValueError, match="method: 'fast' is not 'auto', 'exact' or 'approximate'"):
+    with refused(ValueError, "method", "fast", "auto", "exact", "approximate"):
         optimal_routes(capacity, traffic, method="fast")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="capacity: a matrix of"):
+    with refused(ValueError, "capacity"):
         optimal_routes(capacity[:3, :3], traffic)
 
 
@@ -250,5 +251,5 @@ def test_a_pair_without_a_path_is_an_error(method: str) -> None:
     capacity[0, 1] = capacity[1, 0] = 1
     traffic = np.zeros((3, 3))
     traffic[0, 2] = 1
-    with pytest.raises(ValueError, match="no path"):
+    with refused(ValueError, "path"):
         optimal_routes(capacity, traffic, method=method)  # type: ignore[arg-type]

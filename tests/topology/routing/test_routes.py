@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.plan import Cluster, Demand, Link, Network, Plan, Route, RouteTable, StrideRoute
 from torch_topoopt.plan.codec import DocumentError
@@ -143,23 +144,23 @@ def test_a_plan_with_a_table_is_read_as_it_was_written_and_a_list_still_is() -> 
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("table", "tokens"),
     [
-        (ring_table(7), "network.routes.servers: 7 is not 8"),
-        (ring_table(8, by_offset=(StrideRoute((1, 2), 1.0),)), r"by_offset\[0\].strides: not ever"),
-        (ring_table(8, by_offset=(StrideRoute((1, 7), 1.0),)), r"visits no server twice"),
-        (ring_table(8, by_offset=(StrideRoute((), 1.0),)), r"a route has a destination"),
-        (ring_table(8, by_offset=(StrideRoute((1, 1), 0.0),)), r"\[0\].weight: 0.0 is not above 0"),
-        (ring_table(8, by_offset=(StrideRoute((1, 1), 0.5),)), "offset 2 sum to 0.5, not 1"),
-        (ring_table(8, by_offset=(StrideRoute((1, 1), 1.0),)), "no link and no route from server"),
-        (ring_table(8, listed=(Route((0, 2), 1.0),)), r"routes.listed\[0\]: there is no link from"),
-        (ring_table(8, next_hops=((0,),)), "by_offset and next_hops; a table has one of them"),
-        (RouteTable(8, next_hops=((0,),)), "next_hops: not 8 rows of 8 servers"),
-        (RouteTable(8, next_hops=((9,) * 8,) * 8), r"a server is not in 0\.\.7"),
-        (RouteTable(8, next_hops=((2,) * 8,) * 8), r"\[0\]\[0\]: there is no link from server"),
+        (ring_table(7), ("network.routes.servers", 7, 8)),
+        (ring_table(8, by_offset=(StrideRoute((1, 2), 1.0),)), ("by_offset[0].strides",)),
+        (ring_table(8, by_offset=(StrideRoute((1, 7), 1.0),)), ("twice",)),
+        (ring_table(8, by_offset=(StrideRoute((), 1.0),)), ("route", "destination")),
+        (ring_table(8, by_offset=(StrideRoute((1, 1), 0.0),)), ("[0].weight", 0.0, 0)),
+        (ring_table(8, by_offset=(StrideRoute((1, 1), 0.5),)), (2, 0.5, 1)),
+        (ring_table(8, by_offset=(StrideRoute((1, 1), 1.0),)), ("link", "route")),
+        (ring_table(8, listed=(Route((0, 2), 1.0),)), ("routes.listed[0]",)),
+        (ring_table(8, next_hops=((0,),)), ("by_offset", "next_hops")),
+        (RouteTable(8, next_hops=((0,),)), ("next_hops", 8)),
+        (RouteTable(8, next_hops=((9,) * 8,) * 8), ("0..7",)),
+        (RouteTable(8, next_hops=((2,) * 8,) * 8), ("[0][0]",)),
         (
             RouteTable(8, next_hops=tuple((s,) * 8 for s in range(8))),
-            r"\[0\]\[1\]: there is no link from server 0 to 0",
+            ("[0][1]", "server 0", 0),
         ),
         (
             RouteTable(
@@ -169,12 +170,14 @@ def test_a_plan_with_a_table_is_read_as_it_was_written_and_a_list_still_is() -> 
                     for s in range(8)
                 ),
             ),
-            "the route from server 0 to 5 has a loop",
+            ("server 0", 5, "loop"),
         ),
     ],
 )  # fmt: skip
-def test_a_table_that_breaks_a_rule_is_refused(table: RouteTable, message: str) -> None:
-    with pytest.raises(DocumentError, match=message):
+def test_a_table_that_breaks_a_rule_is_refused(
+    table: RouteTable, tokens: tuple[object, ...]
+) -> None:
+    with refused(DocumentError, *tokens):
         validate_routes(table, ring_links(8), 8)
 
 
@@ -182,7 +185,5 @@ def test_a_wrong_field_of_a_table_is_named_by_its_path() -> None:
     cluster, demand = Cluster(12, 4, 1.0), Demand((), ())
     text = Plan.of_network(cluster, find_network(cluster, demand), demand, model="m").to_json()
     wrong = re.sub(r'"strides": \[\d+,', '"strides": ["x",', text, count=1)
-    with pytest.raises(
-        DocumentError, match=r"^network.routes.by_offset\[0\].strides\[0\]: expected"
-    ):
+    with refused(DocumentError, "network.routes.by_offset[0].strides[0]"):
         Plan.from_json(wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.plan import (
     POLICIES,
@@ -101,10 +102,10 @@ def test_random_paths_are_shortest_ones_and_hang_on_the_seed() -> None:
 
 def test_bad_arguments_are_named() -> None:
     network = find_network(Cluster(8, 2, 10.0), Demand((GroupDemand(tuple(range(8)), 1),), ()))
-    with pytest.raises(ValueError, match="routing: 'best' is not one of shortest, single"):
+    with refused(ValueError, "routing", "best"):
         reroute(network, uniform(8), 8, "best")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="paths: 0 is not at least 1"):
+    with refused(ValueError, "paths", 0, 1):
         reroute(network, uniform(8), 8, "shortest", paths=0)
     hot = Demand((GroupDemand((0, 3), 5),), ())
-    with pytest.raises(ValueError, match=r"no rings for group \[0, 3\]"):
+    with refused(ValueError, "[0, 3]"):
         reroute(network, hot, 8, "optimal")

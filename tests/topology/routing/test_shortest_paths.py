@@ -6,9 +6,9 @@ import itertools
 from typing import TYPE_CHECKING
 
 import networkx as nx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.topology.routing.shortest_paths import (
     hop_distances,
@@ -58,5 +58,5 @@ def test_an_unreachable_server_is_an_error() -> None:
     table = neighbours(3, {(0, 1), (1, 0), (2, 0)})
     distance = hop_distances(table, 0)
     assert distance == [0, 1, -1]
-    with pytest.raises(ValueError, match="server 2 cannot be reached"):
+    with refused(ValueError, "server 2", "reached"):
         least_loaded_paths(neighbours(3, {(1, 0), (0, 1), (0, 2)}), distance, 2, 1, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.plan import (
     AllToAll,
@@ -127,7 +128,7 @@ def test_a_demand_of_nothing_has_no_tax() -> None:
 
 def test_a_group_without_rings_is_an_error() -> None:
     demand = Demand((GroupDemand((0, 2), 5),), ())
-    with pytest.raises(ValueError, match=r"the network has no rings for group \[0, 2\]"):
+    with refused(ValueError, "[0, 2]"):
         link_load_bytes(simplex_ring(4), demand)
     alone = Demand((GroupDemand((2,), 5),), ())
     assert link_load_bytes(simplex_ring(4), alone) == (0,) * 4
@@ -135,7 +136,7 @@ def test_a_group_without_rings_is_an_error() -> None:
 
 def test_a_pair_without_a_route_is_an_error() -> None:
     network = Network((Link(0, 0, 1, 0), Link(1, 0, 0, 0)), (), ())
-    with pytest.raises(ValueError, match="no link and no route from server 0 to 2"):
+    with refused(ValueError, "server 0", 2):
         link_load_bytes(network, Demand((), (PairDemand(0, 2, 1),)))
-    with pytest.raises(ValueError, match="have no path"):
+    with refused(ValueError, "path"):
         mean_hops(network, 3)
