@@ -149,7 +149,6 @@ def title(name: str, what: str, arguments: argparse.Namespace, costs: CircuitCos
     )
 
 
-# parameters: a table, and the options that its rows are about
 def show_table(
     terminal: Terminal,
     title: str,
