@@ -19,7 +19,8 @@ import re
 import socket
 from pathlib import Path
 
-SYSFS_VARIABLE = "TOPOOPT_SYSFS"
+from torch_topoopt.environment import SYSFS_VARIABLE
+
 _PORT_NAME = re.compile(r"p\d+(s\d+)?")  # Documentation/networking/switchdev.rst: of a port itself
 
 

@@ -18,8 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-METRICS_VARIABLE = "TOPOOPT_METRICS"
-STARTED_VARIABLE = "TOPOOPT_STARTED"
+from torch_topoopt.environment import METRICS_VARIABLE, STARTED_VARIABLE
 
 _RESERVED = ("event", "time_s")
 _LOADED_AT = time.time()

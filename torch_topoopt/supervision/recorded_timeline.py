@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDER = "timeline"
-TIMELINE_VARIABLE = "TOPOOPT_TIMELINE"
 _RANGE = re.compile(r"(\d{1,9}):(\d{1,9})")
 _MOST = 1000  # iterations
 

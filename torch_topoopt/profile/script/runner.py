@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.environment import TRACE_VARIABLE
 from torch_topoopt.processes.fork_server import ForkServerError, shared
 from torch_topoopt.processes.scratch import scratch_folder
 from torch_topoopt.profile.script.document import CommunicationTrace
@@ -53,7 +54,7 @@ class World:
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_RUN_ID": "topoopt-trace",
-            "TOPOOPT_TRACE": "1",  # so that a script can know
+            TRACE_VARIABLE: "1",  # so that a script can know
             "WANDB_MODE": "disabled",  # no run of what is none
         }
 
