@@ -19,7 +19,7 @@ def text(batch: int, sequence: int, vocabulary: int) -> torch.Tensor:
 
 
 def _loss(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of all tokens but the first, and 0.01 times the load-balancing loss (Switch
+    """Mean cross-entropy of all tokens but the first; and 0.01 times the balance loss (Switch
     Transformer, section 2.2) of a mixture of experts."""
     found = model(tokens)
     logits, balance = found if isinstance(found, tuple) else (found, 0.0)
