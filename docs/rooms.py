@@ -52,9 +52,8 @@ FLOORS: dict[str, frozenset[str]] = {
     "what people call": frozenset({"__init__", "__main__", "launcher", "models"}),
     "what other launchers call": frozenset({"ray_train"}),
 }
-# The extensions and the names of environment variables are below all floors. An OpGraph is read and
-# written by the codec of the Plan.
-BELOW = frozenset({"_backend", "_core", "environment"})
+# The extensions are below all floors. An OpGraph is read and written by the codec of the Plan.
+BELOW = frozenset({"_backend", "_core"})
 SIDEWAYS = frozenset({("op_graph", "plan")})
 
 
@@ -103,7 +102,7 @@ def room_of(module: str) -> str:
 
 
 def floor_of(room: str) -> int:
-    """Counted from the ground, 0; -1 for those below all. Raises KeyError for one that has none."""
+    """Counted from the ground, 0; -1 for the extensions. Raises KeyError for one that has none."""
     if room in BELOW:
         return -1
     for number, rooms in enumerate(FLOORS.values()):

@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.environment import TAKE_OVER_VARIABLE
 from torch_topoopt.launcher import script_syntax
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.script_plan import Script
@@ -61,7 +60,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--take-over",
         type=_backends,
-        default=os.environ.get(TAKE_OVER_VARIABLE, ""),
+        default=os.environ.get(asked_backends.TAKE_OVER_VARIABLE, ""),
         metavar="LIST",
         help="gloo, nccl or gloo,nccl: where the script names these backends, it gets topoopt; "
         "nccl includes the other names of NCCL, such as nccl2 (default: what TOPOOPT_TAKE_OVER "

@@ -33,13 +33,12 @@ except ImportError as missing:
     ) from None
 
 from torch_topoopt.discovery.host import Announcement
-from torch_topoopt.environment import PLAN_VARIABLE, SECRET_VARIABLE, WIRING_VARIABLE
 from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of
 from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches
 from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.fabric.nccl_wiring import ring_order
-from torch_topoopt.fabric.secret import fresh_secret
+from torch_topoopt.fabric.secret import SECRET_VARIABLE, fresh_secret
 from torch_topoopt.launcher import documents
 from torch_topoopt.launcher.shared_options import DEFAULT_LINK_GBPS
 from torch_topoopt.plan import Cluster, Plan
@@ -318,7 +317,7 @@ def _release() -> None:
 
 def _use(plan: str, wiring: str) -> None:
     """The process groups of this worker are those of this plan."""
-    for variable, text in ((PLAN_VARIABLE, plan), (WIRING_VARIABLE, wiring)):
+    for variable, text in (("TOPOOPT_PLAN", plan), ("TOPOOPT_WIRING", wiring)):
         path = _folder / f"{variable.removeprefix('TOPOOPT_').lower()}.json"
         path.write_text(text)
         _set_variable(variable, str(path))

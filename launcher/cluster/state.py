@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.environment import CLUSTER_VARIABLE
 from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,13 +13,15 @@ if TYPE_CHECKING:
 
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
+VARIABLE = "TOPOOPT_CLUSTER"
+
 
 def add_options(options: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--cluster",
         metavar="CLUSTER.yaml",
-        default=os.environ.get(CLUSTER_VARIABLE),
-        help=f"servers, switches, and what is plugged into what (default: ${CLUSTER_VARIABLE})",
+        default=os.environ.get(VARIABLE),
+        help=f"servers, switches, and what is plugged into what (default: ${VARIABLE})",
     )
     options.add_argument(
         "--state",
@@ -35,7 +36,7 @@ def load_cluster(arguments: argparse.Namespace) -> ClusterFile:
     from torch_topoopt.fabric.cluster_file.load import load_cluster
 
     if not arguments.cluster:
-        raise InputError(f"cluster: missing; say --cluster lab.yaml, or set {CLUSTER_VARIABLE}")
+        raise InputError(f"cluster: missing; say --cluster lab.yaml, or set {VARIABLE}")
     cluster = load_cluster(arguments.cluster)
     if not cluster.switches and cluster.hammingmesh is None:
         raise InputError(

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.environment import DISCOVER_TOKEN_VARIABLE
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError
 from torch_topoopt.launcher.fabric import discover_agents
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from torch_topoopt.discovery.survey import Survey
     from torch_topoopt.fabric.credentials import Password
 
+_TOKEN_VARIABLE = "TOPOOPT_DISCOVER_TOKEN"
 
 _DESCRIPTION = """\
 Finds out how machines are cabled, and writes a cluster file for `topoopt run --cluster`: both ends
@@ -134,7 +134,7 @@ def _add_agent(options: argparse.ArgumentParser) -> None:
     token = options.add_argument_group("token of the agents").add_mutually_exclusive_group()
     token.add_argument(
         "--token-env",
-        default=DISCOVER_TOKEN_VARIABLE,
+        default=_TOKEN_VARIABLE,
         metavar="NAME",
         help="environment variable that holds it (default: %(default)s)",
     )

@@ -51,7 +51,7 @@ def variables(arguments: argparse.Namespace) -> dict[str, str]:
     """What ranks find in their environment; what is there already stays without the options."""
     if arguments.controller is None:
         return {}
-    from torch_topoopt.environment import CONTROLLER_TOKEN_VARIABLE, CONTROLLER_VARIABLE
+    from torch_topoopt.route_control.host.settings import CONTROLLER_VARIABLE, TOKEN_VARIABLE
 
     token = Path(arguments.controller_token_file).expanduser().absolute()
-    return {CONTROLLER_VARIABLE: arguments.controller, CONTROLLER_TOKEN_VARIABLE: str(token)}
+    return {CONTROLLER_VARIABLE: arguments.controller, TOKEN_VARIABLE: str(token)}

@@ -12,14 +12,6 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.environment import (
-    CIRCUITS_VARIABLE,
-    METRICS_VARIABLE,
-    RANK_ERRORS_VARIABLE,
-    STARTED_VARIABLE,
-    TAKE_OVER_VARIABLE,
-    TIMELINE_VARIABLE,
-)
 from torch_topoopt.fabric.cluster import static_plan
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
 from torch_topoopt.fabric.driver import FabricError
@@ -48,9 +40,13 @@ from torch_topoopt.launcher.run.elastic_agent import Attempt
 from torch_topoopt.launcher.run.plan_stages import STAGES, PlanStages
 from torch_topoopt.launcher.run.ranks import RankFailure
 from torch_topoopt.plan.units import counted, format_gbps, format_seconds
+from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
+from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.cluster_site import ClusterSite
+from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
+from torch_topoopt.runtime.rank_errors import ERRORS_VARIABLE
 from torch_topoopt.supervision.job_files import JobFolder
-from torch_topoopt.supervision.recorded_timeline import FOLDER
+from torch_topoopt.supervision.recorded_timeline import FOLDER, TIMELINE_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,7 +66,6 @@ if TYPE_CHECKING:
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace
     from torch_topoopt.runtime.hosts_attempt import HostsAttempt
-    from torch_topoopt.runtime.metrics import MetricsWriter
 
 ERRORS = "logs/errors"  # in a run folder: the tracebacks of all ranks
 
@@ -292,7 +287,7 @@ class RunInProgress:
             **link_options.variables(self.options.torchrun),
         }
         if {self.options.torchrun.redirects, self.options.torchrun.tee} == {"0"}:
-            variables[RANK_ERRORS_VARIABLE] = _absolute(self.folder / ERRORS)
+            variables[ERRORS_VARIABLE] = _absolute(self.folder / ERRORS)
         if circuits:
             variables[CIRCUITS_VARIABLE] = circuits
         if self.options.torchrun.timeline:

@@ -12,8 +12,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.environment import SECRET_VARIABLE
-from torch_topoopt.fabric.secret import write_secret
+from torch_topoopt.fabric.secret import SECRET_VARIABLE, write_secret
 from torch_topoopt.launcher import signals
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import elastic_agent, forked_ranks

@@ -22,8 +22,7 @@ from torch_topoopt.doctor.facts import (
 from torch_topoopt.doctor.flow_control import parse_pfc, read_pause, read_pfc
 from torch_topoopt.doctor.link_rates import link_rates
 from torch_topoopt.doctor.rdma import read_rdma, roce_mtu
-from torch_topoopt.environment import SYSFS_VARIABLE
-from torch_topoopt.fabric.hardware import physical_port
+from torch_topoopt.fabric.hardware import SYSFS_VARIABLE, physical_port
 from torch_topoopt.launcher.main import main
 
 if TYPE_CHECKING:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from torch_topoopt.environment import SECRET_VARIABLE
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.rank_links import job_secret
-from torch_topoopt.fabric.secret import sign, verified, write_secret
+from torch_topoopt.fabric.secret import SECRET_VARIABLE, sign, verified, write_secret
 
 if TYPE_CHECKING:
     from pathlib import Path

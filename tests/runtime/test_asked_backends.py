@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 from support.limits import limit_s
 
-from torch_topoopt.environment import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.asked_backends import (
+    TAKE_OVER_VARIABLE,
     parse_take_over,
     replaceable_backends,
     taken_over,

@@ -12,8 +12,7 @@ import pytest
 from support.limits import limit_s
 
 import torch_topoopt
-from torch_topoopt.environment import METRICS_VARIABLE, STARTED_VARIABLE
-from torch_topoopt.runtime.metrics import MetricsWriter
+from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

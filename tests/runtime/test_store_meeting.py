@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch.distributed as dist
 
-from torch_topoopt.environment import SECRET_VARIABLE
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.meeting import receive
-from torch_topoopt.fabric.secret import write_secret
+from torch_topoopt.fabric.secret import SECRET_VARIABLE, write_secret
 from torch_topoopt.runtime import job_network
 from torch_topoopt.runtime.job_network import Place, StoreMeeting, meet_versions
 from torch_topoopt.runtime.versions import BuildInfo

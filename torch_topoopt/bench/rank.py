@@ -26,8 +26,8 @@ from torch_topoopt.bench.operations import (
 )
 from torch_topoopt.bench.options import add_options, operations_of
 from torch_topoopt.bench.timing import GroupPeer, over_ranks, sizes, target_at
-from torch_topoopt.environment import PLAN_VARIABLE
 from torch_topoopt.plan import Plan
+from torch_topoopt.plan.given import PLAN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,6 +25,7 @@ from torch_topoopt.discovery import kept_rates
 from torch_topoopt.discovery.choice import describe_choice
 from torch_topoopt.discovery.floods import FloodRate, send_floods
 from torch_topoopt.discovery.host import Announcement
+from torch_topoopt.discovery.interfaces import INTERFACES_VARIABLE
 from torch_topoopt.discovery.network import plan_network
 from torch_topoopt.discovery.network_choice import (
     NetworkChoice,
@@ -40,7 +41,6 @@ from torch_topoopt.discovery.reach import (
     still_worth_sending,
     unreachable,
 )
-from torch_topoopt.environment import INTERFACES_VARIABLE
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.links import listen, time_left
 from torch_topoopt.fabric.meeting import broadcast, broadcast_error, receive

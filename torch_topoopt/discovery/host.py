@@ -7,13 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from torch_topoopt.discovery.interfaces import Interface, list_interfaces, names_interfaces, select
-from torch_topoopt.environment import INTERFACES_VARIABLE, SHARED_MEMORY_VARIABLE
+from torch_topoopt.discovery.interfaces import (
+    INTERFACES_VARIABLE,
+    Interface,
+    list_interfaces,
+    names_interfaces,
+    select,
+)
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan.codec import Document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+SHARED_MEMORY_VARIABLE = "TOPOOPT_SHARED_MEMORY"
 
 
 @dataclass(frozen=True)

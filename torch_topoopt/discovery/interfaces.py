@@ -15,11 +15,12 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_topoopt.environment import INTERFACES_VARIABLE
 from torch_topoopt.fabric import netlink
 from torch_topoopt.fabric.addresses import is_ipv6, is_link_local, share_subnet
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.hardware import is_device, physical_port
+
+INTERFACES_VARIABLE = "TOPOOPT_INTERFACES"
 
 # <linux/sockios.h>, <linux/wireless.h>, <linux/ethtool.h>, <linux/if.h>
 _SIOCGIFFLAGS, _SIOCETHTOOL, _SIOCGIWNAME = 0x8913, 0x8946, 0x8B01

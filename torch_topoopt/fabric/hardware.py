@@ -19,8 +19,7 @@ import re
 import socket
 from pathlib import Path
 
-from torch_topoopt.environment import SYSFS_VARIABLE
-
+SYSFS_VARIABLE = "TOPOOPT_SYSFS"
 _PORT_NAME = re.compile(r"p\d+(s\d+)?")  # Documentation/networking/switchdev.rst: of a port itself
 
 

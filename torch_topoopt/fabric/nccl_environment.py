@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torch_topoopt.environment import NCCL_RANK_VARIABLE, NCCL_WIRING_VARIABLE
 from torch_topoopt.fabric.nccl_wiring import LIBRARY
 
+WIRING_VARIABLE = "TOPOOPT_NCCL_WIRING"
+RANK_VARIABLE = "TOPOOPT_NCCL_RANK"
 INTERFACE_VARIABLE = "NCCL_SOCKET_IFNAME"
 
 
@@ -35,10 +36,10 @@ def nccl_environment(wiring: str, rank: int | None = None) -> tuple[Variable, ..
             "the same library: what rings and trees cost on these cables",
         ),
         Variable(
-            NCCL_WIRING_VARIABLE, wiring, "cables, routes and secrets of this job: one for each job"
+            WIRING_VARIABLE, wiring, "cables, routes and secrets of this job: one for each job"
         ),
     )
     if rank is None:
         return variables
     purpose = "for the plugin, where torchrun's RANK is not set or means something else"
-    return (*variables, Variable(NCCL_RANK_VARIABLE, str(rank), purpose))
+    return (*variables, Variable(RANK_VARIABLE, str(rank), purpose))

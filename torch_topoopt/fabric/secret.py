@@ -7,10 +7,10 @@ import os
 import secrets
 from pathlib import Path
 
-from torch_topoopt.environment import SECRET_VARIABLE
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.identity import SECRET_BYTES
 
+SECRET_VARIABLE = "TOPOOPT_SECRET_FILE"
 _SIGNED = "hmac-sha256 "
 
 

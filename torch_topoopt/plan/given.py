@@ -6,8 +6,9 @@ import functools
 import os
 from dataclasses import dataclass
 
-from torch_topoopt.environment import PLAN_VARIABLE
 from torch_topoopt.plan.document import Plan, digest_of
+
+PLAN_VARIABLE = "TOPOOPT_PLAN"
 
 
 @dataclass(frozen=True)

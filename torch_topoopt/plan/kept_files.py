@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torch_topoopt.environment import COST_MODEL_VARIABLE
 from torch_topoopt.plan.codec import DocumentError
 
+COST_MODEL_VARIABLE = "TOPOOPT_COST_MODEL"
 _WAYS = ("kept", "measure")
 
 

@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.environment import JOB_CLUSTER_VARIABLE, JOB_PLAN_VARIABLE, JOB_SERVERS_VARIABLE
 from torch_topoopt.fabric.ssh import reach_command
 from torch_topoopt.plan.codec import write_text_atomically
 from torch_topoopt.queue.partition import job_cluster
@@ -67,7 +66,7 @@ def environment_of(folder: Path, job: QueuedJob, cluster: ClusterFile) -> dict[s
     environment = {name: value for name, value in os.environ.items() if name not in secrets}
     environment.update(v.split("=", 1) for v in job.spec.environment)  # type: ignore[misc]
     return environment | {
-        JOB_PLAN_VARIABLE: str(folder / "plan.json"),
-        JOB_CLUSTER_VARIABLE: str(folder / "cluster.yaml"),
-        JOB_SERVERS_VARIABLE: " ".join(job.layout.servers),
+        "TOPOOPT_JOB_PLAN": str(folder / "plan.json"),
+        "TOPOOPT_JOB_CLUSTER": str(folder / "cluster.yaml"),
+        "TOPOOPT_JOB_SERVERS": " ".join(job.layout.servers),
     }

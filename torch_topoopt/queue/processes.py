@@ -23,11 +23,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.environment import JOB_VARIABLE
 from torch_topoopt.plan.codec import write_text_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+MARK = "TOPOOPT_JOB"
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class LocalProcesses:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**environment, JOB_VARIABLE: mark},
+                env={**environment, MARK: mark},
                 start_new_session=True,
             )
         self._children.append(child)
@@ -162,7 +163,7 @@ def locked(folder: Path) -> Iterator[bool]:
 
 
 def _marked(mark: str) -> Iterator[int]:
-    wanted = f"{JOB_VARIABLE}={mark}".encode()
+    wanted = f"{MARK}={mark}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
             if wanted in (entry / "environ").read_bytes().split(b"\0"):

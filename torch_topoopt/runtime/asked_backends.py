@@ -21,12 +21,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.environment import RUN_DIR_VARIABLE, TAKE_OVER_VARIABLE
 from torch_topoopt.plan.codec import write_text_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+TAKE_OVER_VARIABLE = "TOPOOPT_TAKE_OVER"
 FILE_PATTERN = "groups-rank*.json"
 
 
@@ -41,7 +41,7 @@ class _Asked:
     opened: bool = False
 
     def save(self) -> None:
-        run_dir, rank = os.environ.get(RUN_DIR_VARIABLE), os.environ.get("RANK", "")
+        run_dir, rank = os.environ.get("TOPOOPT_RUN_DIR"), os.environ.get("RANK", "")
         if run_dir and rank.isdecimal():
             self.rank = int(rank)
             path = Path(run_dir) / FILE_PATTERN.replace("*", rank)

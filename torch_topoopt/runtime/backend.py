@@ -33,14 +33,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from torch_topoopt.discovery.host import shared_memory_allowed
-from torch_topoopt.environment import (
-    ALGORITHM_VARIABLE,
-    COMPARE_PLACES_VARIABLE,
-    DEVICE_MEMORY_VARIABLE,
-    LOG_VARIABLE,
-    PLAN_VARIABLE,
-    TAKE_OVER_VARIABLE,
-)
 from torch_topoopt.fabric.shared_segment import open_segment
 from torch_topoopt.runtime import asked_backends
 from torch_topoopt.runtime.c10d_hooks import watch_groups
@@ -56,6 +48,7 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.identity import Identity
 
 _NAME = "topoopt"
+_PLACES_VARIABLE = "TOPOOPT_COMPARE_PLACES"
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _RING_COUNTERS = ("kind", "index", "ranks", "sent_bytes", "seconds")
@@ -115,26 +108,26 @@ def _adopt_environment() -> None:
 
     Also where others are to be taken over, and what is logged.
     """
-    planned = PLAN_VARIABLE in os.environ
+    planned = "TOPOOPT_PLAN" in os.environ
     if planned:
         dist.Backend.default_device_backend_map["cpu"] = _NAME
-    if planned or TAKE_OVER_VARIABLE in os.environ:
+    if planned or asked_backends.TAKE_OVER_VARIABLE in os.environ:
         asked_backends.watch(_NAME, default=planned)
-    level = os.environ.get(LOG_VARIABLE, "")
+    level = os.environ.get("TOPOOPT_LOG", "")
     if level in _LOG_LEVELS:  # another one is an error, but not one of `import torch`: see _create
         logging.basicConfig(format="%(name)s %(levelname)s: %(message)s")
         log.setLevel(level.upper())
 
 
 def _check_log_level() -> None:
-    level = os.environ.get(LOG_VARIABLE, "")
+    level = os.environ.get("TOPOOPT_LOG", "")
     if level and level not in _LOG_LEVELS:
         raise RuntimeError(f"TOPOOPT_LOG: {level!r} is not one of {', '.join(_LOG_LEVELS)}")
 
 
 def _in_place_asked() -> bool:
     """Whether device tensors whose memory the host reaches are used where they are."""
-    value = os.environ.get(DEVICE_MEMORY_VARIABLE, "auto")
+    value = os.environ.get("TOPOOPT_DEVICE_MEMORY", "auto")
     if value not in ("auto", "copy"):
         raise RuntimeError(f"TOPOOPT_DEVICE_MEMORY: {value!r} is not one of auto, copy")
     return value == "auto"
@@ -192,7 +185,7 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
     options.global_ranks_in_group = ranks
     config = job.group(ranks)
     config.name, config.cost = options.group_name, job.cost_for(ranks)
-    config.algorithm = os.environ.get(ALGORITHM_VARIABLE, "auto")
+    config.algorithm = os.environ.get("TOPOOPT_ALGORITHM", "auto")
     # A group that is created again after its end finds what its first life has left there.
     number = store.add(f"lives/{job.life}/{config.name}/{config.rank}", 1)
     life = f"life{job.life}.{number}"
@@ -270,9 +263,9 @@ def checking_group(group: Any, store: Any) -> Any:
 
 
 def _compares_places() -> bool:
-    value = os.environ.get(COMPARE_PLACES_VARIABLE, "1")
+    value = os.environ.get(_PLACES_VARIABLE, "1")
     if value not in ("0", "1"):
-        raise RuntimeError(f"{COMPARE_PLACES_VARIABLE}: {value!r} is not one of 0, 1")
+        raise RuntimeError(f"{_PLACES_VARIABLE}: {value!r} is not one of 0, 1")
     return value == "1"
 
 

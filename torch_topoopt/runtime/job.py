@@ -21,13 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.discovery.discover import discover
-from torch_topoopt.environment import (
-    METRICS_VARIABLE,
-    RANK_ERRORS_VARIABLE,
-    RUN_DIR_VARIABLE,
-    SILENCE_LIMIT_VARIABLE,
-    TIMELINE_VARIABLE,
-)
 from torch_topoopt.fabric.cable_keeper import CableKeeper
 from torch_topoopt.fabric.rank_layout import (
     grid_of,
@@ -60,11 +53,12 @@ from torch_topoopt.runtime.meters.iteration_meter import IterationMeter
 from torch_topoopt.runtime.meters.step_log import StepLog
 from torch_topoopt.runtime.meters.timeline_recorder import TimelineRecorder
 from torch_topoopt.runtime.meters.work_meter import WorkMeter
-from torch_topoopt.runtime.metrics import log_event
+from torch_topoopt.runtime.metrics import METRICS_VARIABLE, log_event
+from torch_topoopt.runtime.rank_errors import ERRORS_VARIABLE
 from torch_topoopt.runtime.supervised import supervise
 from torch_topoopt.supervision.dumps import dump_of
 from torch_topoopt.supervision.job_files import JobFolder
-from torch_topoopt.supervision.recorded_timeline import parse_range
+from torch_topoopt.supervision.recorded_timeline import TIMELINE_VARIABLE, parse_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -297,7 +291,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         session.fail(f"{type(error).__name__}: {error}")
         raise
     jobs[:] = [*(other for other in jobs if not other.session.closed), job]
-    if RUN_DIR_VARIABLE in os.environ:
+    if "TOPOOPT_RUN_DIR" in os.environ:
         _install_meter(job)
     return job
 
@@ -337,7 +331,7 @@ def _work_meter(job: Job) -> WorkMeter:
     """Of a job of all ranks, with a file for those who watch it."""
     index, everybody = job.place.index, len(job.place.ranks) == job.place.world_size
     rank = job.place.ranks[index]
-    folder = JobFolder(Path(os.environ[RUN_DIR_VARIABLE]).absolute())
+    folder = JobFolder(Path(os.environ["TOPOOPT_RUN_DIR"]).absolute())
     return WorkMeter(rank, job.layout.server_of[index], folder.pace(rank) if everybody else None)
 
 
@@ -362,7 +356,7 @@ def _timeline_recorder(job: Job, known: weakref.ReferenceType[Job]) -> TimelineR
         parse_range(asked),
         links,
         operations,
-        os.environ[RUN_DIR_VARIABLE],
+        os.environ["TOPOOPT_RUN_DIR"],
     )
 
 
@@ -389,7 +383,7 @@ def _keeper_of(job: Job, links: RankLinks, *, encrypted: bool) -> CableKeeper | 
 
 def silence_limit() -> timedelta:
     """How long a rank may be silent, as TOPOOPT_SILENCE_LIMIT_S says; or raises ValueError."""
-    text = os.environ.get(SILENCE_LIMIT_VARIABLE, "20")
+    text = os.environ.get("TOPOOPT_SILENCE_LIMIT_S", "20")
     try:
         seconds = float(text)
     except ValueError:
@@ -472,11 +466,11 @@ def _on_closed(job: Job | None, why: str) -> None:
         return
     if why:
         # `topoopt run` and the traceback say so, too
-        said = RANK_ERRORS_VARIABLE in os.environ or getattr(sys, "last_value", None) is not None
+        said = ERRORS_VARIABLE in os.environ or getattr(sys, "last_value", None) is not None
         level = logging.INFO if said else logging.WARNING
         log.log(level, "rank %d: aborted: %s", job.place.index, why)
     try:
-        if run_dir := os.environ.get(RUN_DIR_VARIABLE):
+        if run_dir := os.environ.get("TOPOOPT_RUN_DIR"):
             _record.add(job, run_dir)
     except OSError as error:  # training is over; the launcher warns where its folder is broken
         log.info("the bytes of the links cannot be noted: %s", error)

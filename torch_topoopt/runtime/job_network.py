@@ -14,7 +14,6 @@ import torch.distributed as dist
 
 from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
-from torch_topoopt.environment import PLAN_VARIABLE, WIRING_VARIABLE
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.fabric.forwarded_links import unlinked_servers
 from torch_topoopt.fabric.identity import (
@@ -29,7 +28,7 @@ from torch_topoopt.fabric.secret import given_secret, sign, verified
 from torch_topoopt.fabric.wiring import Wiring
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
-from torch_topoopt.plan.given import given_plan
+from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
 from torch_topoopt.runtime.link_options.asked_links import PLAIN, AskedLinks
 from torch_topoopt.runtime.link_options.encryption import ENCRYPT_VARIABLE
 from torch_topoopt.runtime.link_options.parallel_connections import CONNECTIONS_VARIABLE
@@ -161,7 +160,7 @@ def given_network(meeting: Meeting, place: Place, deadline: float) -> Discovered
     the network is what the plan's links are without those. Raises DocumentError if the ranks do not
     fit the plan, FabricError if one does not come, and DisconnectedError if too few links are left.
     """
-    names = [name for name in (PLAN_VARIABLE, WIRING_VARIABLE) if os.environ.get(name)]
+    names = [name for name in (PLAN_VARIABLE, "TOPOOPT_WIRING") if os.environ.get(name)]
     if len(names) == 1:
         raise RuntimeError(
             f"topoopt: {names[0]} is set, but a plan and its wiring go together: set both "
@@ -172,7 +171,7 @@ def given_network(meeting: Meeting, place: Place, deadline: float) -> Discovered
         return None
     plan = given.plan
     layout = _meet_on_servers(meeting, place, plan.cluster.servers, deadline)
-    wiring = Wiring.load(os.environ[WIRING_VARIABLE]).check(plan, given.text_digest)
+    wiring = Wiring.load(os.environ["TOPOOPT_WIRING"]).check(plan, given.text_digest)
     left = set(layout.server_of)
     if len(left) < plan.cluster.servers:
         plan, wiring = _without_others(plan, wiring, left)

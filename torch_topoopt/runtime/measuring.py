@@ -17,7 +17,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.environment import COST_MODEL_VARIABLE, RUN_DIR_VARIABLE
 from torch_topoopt.fabric.meeting import broadcast, failure_broadcast, receive
 from torch_topoopt.plan import CostModel, kept_files
 from torch_topoopt.plan.codec import decode, json_text, write_text_atomically
@@ -89,7 +88,7 @@ def _keep(path: Path, model: CostModel, before: CostModel | None) -> None:
         log.warning(
             "the cost model was measured anew, as %s asks for: algorithms, and with them the "
             "rounding of sums, may differ from those of earlier jobs of this plan",
-            COST_MODEL_VARIABLE,
+            kept_files.COST_MODEL_VARIABLE,
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +111,7 @@ def _record(model: CostModel, how: str) -> None:
         model.gamma_s_per_byte * 1e9,
         _described(model),
     )
-    if run_dir := os.environ.get(RUN_DIR_VARIABLE):
+    if run_dir := os.environ.get("TOPOOPT_RUN_DIR"):
         write_text_atomically(Path(run_dir) / "cost_model.json", _text(model))
 
 

@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torch_topoopt.environment import METRICS_VARIABLE, STARTED_VARIABLE
+METRICS_VARIABLE = "TOPOOPT_METRICS"
+STARTED_VARIABLE = "TOPOOPT_STARTED"
 
 _RESERVED = ("event", "time_s")
 _LOADED_AT = time.time()

@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.environment import RANK_ERRORS_VARIABLE, RUN_DIR_VARIABLE
-
 if TYPE_CHECKING:
     from types import TracebackType
 
 _FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+ERRORS_VARIABLE = "TOPOOPT_RANK_ERRORS"
 MOST_FRAMES = 64  # of a stack that is written down
 
 # Without frames, which would keep the script's objects: forked ranks drop the traceback itself.
@@ -72,7 +71,7 @@ def missed_by(message: str) -> Missed | None:
 
 def record_uncaught() -> None:
     """Installs the hook where the launcher waits for such a file; else does nothing."""
-    if RUN_DIR_VARIABLE not in os.environ or _FILE_VARIABLE not in os.environ:
+    if "TOPOOPT_RUN_DIR" not in os.environ or _FILE_VARIABLE not in os.environ:
         return
     printed = sys.excepthook
 
@@ -105,7 +104,7 @@ def _innermost(where: TracebackType | None) -> traceback.StackSummary | None:
 
 def _is_first(error: BaseException) -> bool:
     """Whether a traceback is to be printed. Saves it where the launcher has a folder for it."""
-    folder = os.environ.get(RANK_ERRORS_VARIABLE)
+    folder = os.environ.get(ERRORS_VARIABLE)
     if not folder:
         return True
     attempt = f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_topoopt.environment import RUN_DIR_VARIABLE
 from torch_topoopt.runtime.rank_errors import MOST_FRAMES, raised_at
 from torch_topoopt.supervision.job_files import (
     JobFolder,
@@ -85,7 +84,7 @@ def supervise(extension: Any, place: Place, server: int) -> tuple[Any, Any, Call
 
 def _folder() -> JobFolder:
     """Made if need be; raises OSError."""
-    given = os.environ.get(RUN_DIR_VARIABLE)
+    given = os.environ.get("TOPOOPT_RUN_DIR")
     path = Path(given) if given else folder_without_run(_job_name())
     return JobFolder(path.absolute())
 
@@ -123,7 +122,7 @@ def _supervision(
         return supervision, lambda: None
     supervision.status_path = str(folder.status(rank))
     # The launcher warns where nothing can be written into the folder of a run.
-    supervision.warns_of_status = RUN_DIR_VARIABLE not in os.environ
+    supervision.warns_of_status = "TOPOOPT_RUN_DIR" not in os.environ
     supervision.request_path = str(folder.request)
     leads = os.environ.get("LOCAL_RANK", "0") == "0"
     if leads:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDER = "timeline"
+TIMELINE_VARIABLE = "TOPOOPT_TIMELINE"
 _RANGE = re.compile(r"(\d{1,9}):(\d{1,9})")
 _MOST = 1000  # iterations
 

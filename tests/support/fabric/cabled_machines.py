@@ -23,7 +23,7 @@ from support.plain_namespaces import (
     wait_for_link_local_addresses,
 )
 
-from torch_topoopt.environment import SYSFS_VARIABLE
+from torch_topoopt.fabric.hardware import SYSFS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

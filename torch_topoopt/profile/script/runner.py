@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.environment import TRACE_VARIABLE
 from torch_topoopt.processes.fork_server import ForkServerError, shared
 from torch_topoopt.processes.scratch import scratch_folder
 from torch_topoopt.profile.script.document import CommunicationTrace
@@ -54,7 +53,7 @@ class World:
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_RUN_ID": "topoopt-trace",
-            TRACE_VARIABLE: "1",  # so that a script can know
+            "TOPOOPT_TRACE": "1",  # so that a script can know
             "WANDB_MODE": "disabled",  # no run of what is none
         }
 

@@ -6,12 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.environment import (
-    CONTROLLER_HOST_VARIABLE,
-    CONTROLLER_THRESHOLD_VARIABLE,
-    CONTROLLER_TOKEN_VARIABLE,
-    CONTROLLER_VARIABLE,
-)
 from torch_topoopt.fabric.credentials import CredentialError, Password, PasswordSource
 from torch_topoopt.fabric.driver import FabricError
 from torch_topoopt.plan.units import parse_bytes
@@ -19,6 +13,10 @@ from torch_topoopt.plan.units import parse_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+CONTROLLER_VARIABLE = "TOPOOPT_CONTROLLER"
+TOKEN_VARIABLE = "TOPOOPT_CONTROLLER_TOKEN_FILE"
+HOST_VARIABLE = "TOPOOPT_CONTROLLER_HOST"
+THRESHOLD_VARIABLE = "TOPOOPT_CONTROLLER_THRESHOLD"
 
 _URL = re.compile(r"http://([^/\s:@\[\]]+|\[[0-9a-fA-F:.]+\]):(\d{1,5})/?")
 _THRESHOLD = "1MB"
@@ -42,21 +40,21 @@ def controller_settings(environment: Mapping[str, str]) -> ControllerSettings | 
     if not url:
         return None
     check_url(CONTROLLER_VARIABLE, url)
-    path = environment.get(CONTROLLER_TOKEN_VARIABLE, "")
+    path = environment.get(TOKEN_VARIABLE, "")
     if not path:
         raise FabricError(
-            f"{CONTROLLER_TOKEN_VARIABLE}: not set; with {CONTROLLER_VARIABLE}, name the file that "
+            f"{TOKEN_VARIABLE}: not set; with {CONTROLLER_VARIABLE}, name the file that "
             "`topoopt controller --token-file` has"
         )
-    text = environment.get(CONTROLLER_THRESHOLD_VARIABLE, _THRESHOLD)
+    text = environment.get(THRESHOLD_VARIABLE, _THRESHOLD)
     try:
         token = PasswordSource(file=path).read()
         threshold = parse_bytes(text)
     except CredentialError as error:
-        raise FabricError(f"{CONTROLLER_TOKEN_VARIABLE}: {error}") from None
+        raise FabricError(f"{TOKEN_VARIABLE}: {error}") from None
     except ValueError as error:
-        raise FabricError(f"{CONTROLLER_THRESHOLD_VARIABLE}: {error}") from None
-    host = environment.get(CONTROLLER_HOST_VARIABLE, "")
+        raise FabricError(f"{THRESHOLD_VARIABLE}: {error}") from None
+    host = environment.get(HOST_VARIABLE, "")
     return ControllerSettings(url.rstrip("/"), token, host, int(threshold))
 
 

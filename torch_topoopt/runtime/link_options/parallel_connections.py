@@ -12,8 +12,9 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.environment import CIRCUITS_VARIABLE, CONTROLLER_VARIABLE
 from torch_topoopt.fabric.driver import FabricError
+from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
+from torch_topoopt.route_control.host.settings import CONTROLLER_VARIABLE
 from torch_topoopt.runtime.link_options.transport import TCP
 
 if TYPE_CHECKING:
