@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from support.refusals import refused
 
 from references import exhaustive_optimum
 from references.optimality_gaps import job_of
@@ -60,7 +61,7 @@ def test_the_optimum_is_that_of_all_strategies_on_all_networks(
     )
     assert known.iteration_s == least_s
     assert known.promising < found.promising
-    with pytest.raises(ValueError, match="at_most_s: nothing is as fast"):
+    with refused(ValueError, "at_most_s"):
         exhaustive_optimum.optimum_of(
             graph, cluster, dimensions=DIMENSIONS, at_most_s=least_s * 0.99
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import (
     chain,
     one_all_reduce,
@@ -136,5 +137,5 @@ def test_another_number_of_servers_is_refused() -> None:
     op_graph = one_all_reduce(10)
     topology = fat_tree.build(Cluster(8, 4, 25.0))
     cluster = Cluster(16, 4, 25.0)
-    with pytest.raises(ValueError, match="topology: has 8 servers"):
+    with refused(ValueError, "topology", 8):
         predict_on(topology, op_graph, cluster, data_parallel(op_graph, 16))

@@ -9,6 +9,7 @@ from typing import NoReturn
 import pytest
 from support.launcher import COMMAND
 from support.limits import limit_s
+from support.refusals import named
 
 from torch_topoopt.launcher import documents, parser
 from torch_topoopt.launcher.main import main
@@ -112,4 +113,4 @@ def test_an_output_that_is_full_is_one_line(arguments: str) -> None:
         )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "standard output cannot be written" in done.stderr
+    assert named(done.stderr, "standard output")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import one_all_reduce
 
 from torch_topoopt import _core
@@ -142,7 +143,7 @@ def test_a_part_of_the_servers_has_no_grid() -> None:
 def test_a_grid_that_is_none_is_refused(grid: tuple[tuple[int, ...], ...]) -> None:
     cluster, network = torus_of(2, 2)
     group = Group((0, 1, 2, 3), (Ring((0, 1, 3, 2), 1.0),), grid)
-    with pytest.raises(ValueError, match=r"groups\[0\].grid: "):
+    with refused(ValueError, "groups[0].grid"):
         lower_network(cluster, replace(network, groups=(group,)))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.limits import limit_s
+from support.refusals import named
 
 from torch_topoopt.fabric.netns import goodput as netns_goodput
 from torch_topoopt.fabric.netns import kernel as netns_kernel
@@ -74,7 +75,7 @@ def test_up_list_verify_and_down(
     assert (code, made["links"], made["shaper"]) == (0, 6, "tbf")
     assert all(netns_kernel.exists(namespace) for namespace in made["namespaces"])
     assert main(["fabric", "up", name, *size]) == 2
-    assert f"there is a fabric '{name}' already" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, name, "already")
 
     code, listed = answer(capsys, "list")
     assert [(fabric["name"], fabric["state"]) for fabric in listed["fabrics"]] == [(name, "kept")]
@@ -102,7 +103,7 @@ def test_up_list_verify_and_down(
     assert (code, down["removed"]) == (0, [name])
     assert netns_kernel.of_fabric(name) == []
     assert main(["fabric", "down", name]) == 2
-    assert f"name: there is no fabric '{name}'; there is: none" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "name", name)
 
 
 def test_what_was_interrupted_half_way_is_listed_and_removed(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
+from support.refusals import named
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.layout import LAUNCHER, NetnsLayout
@@ -157,4 +158,4 @@ def test_bad_input_of_a_probe_is_one_line(
 
 def test_a_network_and_a_plan_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fabric", "up", "lab", "--network", "network.json", "--degree", "2"]) == 2
-    assert "degree: --degree and --network exclude each other" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "degree", "--degree", "--network")

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.refusals import named, refused
 
 from torch_topoopt.launcher.main import main
 
@@ -73,7 +74,7 @@ def test_more_ports_than_other_servers_must_be_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["topology", "--servers", "3", "--degree", "4"]) == 2
-    assert "ask for parallel links" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "parallel")
     found = results(capsys, "--servers", "3", "--degree", "4", "--parallel-links")
     assert found["strides"] == [1, 1]
     assert len(found["links"]) == 12
@@ -139,7 +140,7 @@ def test_failures_are_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_help_says_what_is_wired_for_without_a_demand(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
+    with refused(SystemExit, 0):
         main(["topology", "--help"])
     out = capsys.readouterr().out
     assert "Without --demand: one AllReduce of 1 GB over all servers" in out

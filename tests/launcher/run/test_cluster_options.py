@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.limits import limit_s
+from support.refusals import refused
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
@@ -88,11 +89,9 @@ def test_a_host_finds_itself_by_its_management_address(
     with monkeypatch.context() as patch:
         patch.setattr(socket.socket, "bind", bind)
         assert parse().site.name == "h1"
-        with pytest.raises(InputError, match="node-rank: missing; h0, h1 have this host's manag"):
+        with refused(InputError, "node-rank", "h0", "h1"):
             parse(managements=["203.0.113.2", "203.0.113.2"])
-    with pytest.raises(
-        InputError, match=r"has none of the management addresses .*h0 203\.0\.113\.1"
-    ):
+    with refused(InputError, "h0", "203.0.113.1"):
         parse()
 
 
@@ -142,9 +141,9 @@ def test_a_plan_must_fit_the_cables(parse, ring_plan: RingPlan, tmp_path: Path) 
     ring_plan(4).save(tmp_path / "four.json")
     ring_plan(3).save(tmp_path / "three.json")
     assert parse("--node-rank", "0", "--plan", str(tmp_path / "three.json")).plan == ring_plan(3)
-    with pytest.raises(FabricError, match="the plan is for 4 servers, but cluster lab has 3"):
+    with refused(FabricError, 4, 3):
         parse("--node-rank", "0", "--plan", str(tmp_path / "four.json"))
-    with pytest.raises(InputError, match=r"three\.json is for 1 accelerator\(s\) on each server"):
+    with refused(InputError, "three.json", 1):
         parse("--node-rank=0", "--plan", str(tmp_path / "three.json"), accelerators=2)
 
 
@@ -178,7 +177,7 @@ def test_a_master_port_that_is_taken_is_an_error(parse) -> None:
         port = taken.getsockname()[1]
         endpoint = f"127.0.0.1:{port}"
         options = parse("--node-rank=0", "--rdzv-endpoint", endpoint, "--meet-timeout=5")
-        with pytest.raises(FabricError, match=f"master-port: {port} is in use"):
+        with refused(FabricError, "master-port", port):
             ClusterSite.join(options.site)
 
 
@@ -215,7 +214,7 @@ def test_server_0_listens_at_the_address_where_the_hosts_meet_and_nowhere_else(p
     store = cluster_site._open_store(options.site, time.monotonic() + 5)
     assert store.port == port
     socket.create_connection(("127.0.0.7", port), timeout=5).close()
-    with pytest.raises(OSError, match="refused"):
+    with refused(OSError, "refused"):
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
@@ -225,7 +224,7 @@ def test_a_name_of_server_0_that_no_other_host_can_reach_is_refused(
     entry = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [entry])
     options = parse("--node-rank=0", "--rdzv-endpoint", "lead:29500")
-    with pytest.raises(FabricError, match=r"^master-addr: 'lead' is 127\.0\.1\.1 on this machine"):
+    with refused(FabricError, "master-addr", "lead", "127.0.1.1"):
         ClusterSite.join(options.site)
 
 

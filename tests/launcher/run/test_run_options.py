@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch.distributed.run
+from support.refusals import named, refused
 
 from torch_topoopt.launcher import documents
 from torch_topoopt.launcher.errors import InputError
@@ -241,7 +242,7 @@ def test_a_run_folder_that_holds_something_is_not_touched(
     kept.parent.mkdir()
     kept.write_text("data")
     assert main(["run", "--plan", "plan.json", "--run-dir", "results", "script.py"]) == 2
-    assert "run-dir: results is not empty; name a new folder" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "run-dir", "results", "empty")
     assert [path.name for path in kept.parent.iterdir()] == ["precious"]
 
 
@@ -250,7 +251,7 @@ def test_trackers_are_asked_for_but_not_installed(
 ) -> None:
     monkeypatch.setattr(wandb_log.importlib.util, "find_spec", lambda name: None)
     assert main(["run", "--plan", "plan.json", "--wandb", "script.py"]) == 2
-    assert "wandb: not installed, but --wandb asks for it" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "wandb", "--wandb")
     assert main(["run", "--plan", "plan.json", "--tensorboard", "script.py"]) == 2
     assert "tensorboard: not installed, but --tensorboard asks" in capsys.readouterr().err
 
@@ -323,7 +324,7 @@ def test_an_option_after_the_script_belongs_to_the_script() -> None:
     options = run_options.parse(["--servers", "4", "script.py", "--json", "--degree", "x"])
     assert not options.json
     assert options.torchrun.training_script_args == ["--json", "--degree", "x"]
-    with pytest.raises(InputError, match="invalid int value"):
+    with refused(InputError, "invalid int value"):
         run_options.parse(["--servers", "4", "--degree", "x", "script.py"])
 
 
@@ -359,7 +360,7 @@ OWN = ["--plan", "mine.json"]  # of the script; there is no such file
 def test_after_every_flag_the_script_has_its_own_plan(flag: str) -> None:
     words = ["--servers", "4", flag, "script.py", *OWN]
     if flag in ("--measure", "--no-python", "--no_python"):  # this script is no model, no program
-        with pytest.raises(InputError, match=r"^(measure: needs|script.py: no such prog)"):
+        with refused(InputError, "measure" if flag == "--measure" else "script.py"):
             run_options.parse(words)
         return
     options = run_options.parse(words)

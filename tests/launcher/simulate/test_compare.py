@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import named
 from support.small_op_graphs import graph, operator
 
 from torch_topoopt.launcher.main import main
@@ -109,7 +110,7 @@ def test_an_odd_number_of_ports_in_all_leaves_one_dark(
     shape = ("--servers", "5", "--degree", "3", "--bandwidth", "10Gbps")
     assert main(["compare", str(op_graph_file), *shape, *QUICK, "--architectures", "topoopt"]) == 0
     out = capsys.readouterr().out
-    assert "note: topoopt: 1 of 15 ports stays dark: no other server has a free port" in out
+    assert named(out, "1 of 15 ports", "dark")
 
 
 def test_a_plan_on_another_architecture(
@@ -122,7 +123,7 @@ def test_a_plan_on_another_architecture(
     assert main([*simulate, "fat-tree", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["completion_s"] > 0
     assert main([*simulate, "fattree"]) == 2
-    assert "architecture: 'fattree' is not known" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "architecture", "fattree")
     packets = ("--level", "packet", "--transport", "roce")
     for level in ((), packets):
         assert main([*simulate, "sip-ml", *level, "--json"]) == 0
@@ -165,9 +166,17 @@ def test_what_an_architecture_cannot_be_is_a_note(
     assert [row["architecture"] for row in found["architectures"]] == ["torus"]
     assert found["impossible"].keys() == {"kautz"}
     assert main([*command, "kautz"]) == 2, "nothing is left to show"
-    assert "degree: 2 is too small for a kautz" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "degree", 2, "kautz")
 
 
+<<<<<<< HEAD
+=======
+def test_papers_have_no_iteration_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--paper", "hammingmesh", "--same-time", "torus"]) == 2
+    assert named(capsys.readouterr().err, "same-time", "MODEL")
+
+
+>>>>>>> jobs
 def test_the_cheaper_way_to_the_same_time_by_both_lists_of_prices(
     op_graph_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,6 +233,49 @@ def test_a_model_that_cannot_be_split_is_a_note(
     path = tmp_path / "opgraph.json"
     whole.save(path)
     assert main(["compare", str(path), *CLUSTER, *QUICK, "--architectures", "ideal-switch"]) == 0
+<<<<<<< HEAD
     assert "note: no operator of whole can be split, neither by its 64 samples" in (
         capsys.readouterr().out
     )
+=======
+    assert named(capsys.readouterr().out, "whole", "split", "64 samples")
+
+
+def test_the_networks_of_a_paper_are_compared_with_what_it_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch_topoopt.comparison import hammingmesh
+
+    few = [n for n in hammingmesh.networks("small") if n.name in ("Hx2Mesh", "2D torus")]
+    monkeypatch.setattr(hammingmesh, "networks", lambda size: iter(few))
+    assert main(["compare", "--paper", "hammingmesh", "--message", "1GiB", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["size"], shown["level"], shown["message_bytes"]) == ("small", "flow", 2**30)
+    mesh, torus = shown["networks"]
+    assert mesh["ours"]["cost_mdollar"] == pytest.approx(5.41184)
+    assert mesh["deviations"]["diameter"] == 0
+    assert torus["other_cost_mdollar"] == pytest.approx(2.469888)
+    assert main(["compare", "--paper", "hammingmesh"]) == 0
+    text = capsys.readouterr().out
+    assert "cost in millions of dollars" in text
+    assert named(text, "2D torus", "AoCs", "DACs", 2.47)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "MODEL: missing; name one, or --paper hammingmesh"),
+        (["dlrm", "--paper", "hammingmesh"], "MODEL: 'dlrm' is given, and --paper compares no"),
+        (["dlrm", "--size", "small"], "size: belongs to --paper"),
+        (["dlrm", "--message", "1MB"], "message: belongs to --paper"),
+        (["--paper", "hammingmesh", "--message", "1"], "message: '1' has no unit of a size"),
+        (["--paper", "hammingmesh", "--message", "0B"], "message"),
+        (["--paper", "hammingmesh", "--level", "slots"], "level: 'slots' is not one of flow"),
+    ],
+)
+def test_what_goes_with_a_paper_is_checked(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *arguments]) == 2
+    assert message in capsys.readouterr().err
+>>>>>>> jobs

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import named
 from support.small_op_graphs import embeddings
 
 from torch_topoopt.launcher.console import Terminal
@@ -113,10 +114,10 @@ def test_a_plan_takes_as_long_as_was_predicted(
     figures = json.loads(capsys.readouterr().out)
     assert figures["completion_s"] == pytest.approx(2 * made.prediction.iteration_s, rel=0.02)
     assert main(["simulate", path, "--iterations", "0"]) == 2
-    assert "iterations: 0 is not at least 1" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "iterations", 0, 1)
     (tmp_path / "opgraph.json").unlink()
     assert main(["simulate", path]) == 2
-    assert "name what was planned with --model" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "--model")
 
 
 def test_a_plan_is_simulated_right_after_it_was_made(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import make_op_graph
 from support.plans import make_ring_plan
+from support.refusals import named
 
 from torch_topoopt.launcher.main import main
 from torch_topoopt.tools.export.formats import FORMATS
@@ -70,7 +71,7 @@ def test_msccl_files_are_checked(
     assert (found["right"], found["gpus"], found["channels"]) == (True, 4, 2)
     path.write_text(path.read_text().replace('type="rrcs"', 'type="rcs"'))
     assert main(["export", "--check", str(path), "--json"]) == 1
-    assert "lacks that of rank" in json.loads(capsys.readouterr().out)["problem"]
+    assert named(json.loads(capsys.readouterr().out)["problem"], "lacks")
 
 
 @pytest.mark.parametrize(
