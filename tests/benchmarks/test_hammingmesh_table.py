@@ -373,20 +373,11 @@ def test_the_latency_of_an_all_reduce_is_that_of_its_ring_twice() -> None:
 @pytest.mark.parametrize(
     ("call", "tokens"),
     [
-<<<<<<< HEAD:tests/benchmarks/test_hammingmesh_table.py
-        (lambda: table("medium"), "size: 'medium' is not one of small, large"),  # type: ignore[arg-type]
-        (lambda: table("small", message_bytes=0), "message_bytes: 0 is not a finite number above"),
-        (lambda: _core.ShortestPathLoads(2, [0], [0], [1.0]), "joins node 0 to itself"),
-        (lambda: _core.ShortestPathLoads(2, [0], [2], [1.0]), "node 2 is not in 0..1"),
-        (lambda: _core.ShortestPathLoads(2, [0], [1], [0.0]), "rate 0.0* is not a finite"),
-=======
         (lambda: table("medium"), ("size", "medium")),  # type: ignore[arg-type]
-        (lambda: table("small", "rounds"), ("level", "rounds")),
         (lambda: table("small", message_bytes=0), ("message_bytes", 0)),
         (lambda: _core.ShortestPathLoads(2, [0], [0], [1.0]), ("node 0", "itself")),
         (lambda: _core.ShortestPathLoads(2, [0], [2], [1.0]), ("node 2", "0..1")),
         (lambda: _core.ShortestPathLoads(2, [0], [1], [0.0]), ("rate",)),
->>>>>>> jobs:tests/comparison/test_hammingmesh_table.py
         (
             lambda: _core.ShortestPathLoads(2, [0], [1], [1.0]).of_pairs([1], [0], [1.0]),
             ("node 1", "node 0"),

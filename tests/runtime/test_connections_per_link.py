@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.refusals import refused
 
 from torch_topoopt.links.identity import wire_version, without_connections
 from torch_topoopt.links.options import PLAIN, RequestedLinks
@@ -30,43 +29,6 @@ def wiring(*rates: float | None) -> Wiring:
     return Wiring(Wiring.VERSION, "test", "digest", 20000, tuple(ports))
 
 
-<<<<<<< HEAD:tests/runtime/test_connections_per_link.py
-=======
-@pytest.mark.parametrize(("text", "number"), [("auto", None), ("1", 1), ("4", 4), ("16", 16)])
-def test_the_variable_says_how_many(text, number, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPOOPT_CONNECTIONS", text)
-    assert connections_asked("tcp") == number
-
-
-@pytest.mark.parametrize("text", ["0", "17", "-1", "2.5", "four", ""])
-def test_another_value_is_one_clear_line(text, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPOOPT_CONNECTIONS", text)
-    with refused(FabricError, "TOPOOPT_CONNECTIONS", f"'{text}'", "auto", "1..16"):
-        connections_asked("tcp")
-
-
-@pytest.mark.parametrize(
-    ("transport", "variable", "tokens"),
-    [
-        ("fabric:tcp", "", ("fabric:tcp", "connection")),
-        ("tcp", "TOPOOPT_CONTROLLER", ("controller",)),
-        ("tcp", "TOPOOPT_CIRCUITS", ("circuits", "connection")),
-    ],
-)
-def test_several_are_refused_where_a_link_has_one(
-    transport, variable, tokens, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if variable:
-        monkeypatch.setenv(variable, "somewhere")
-    monkeypatch.setenv("TOPOOPT_CONNECTIONS", "2")
-    with refused(FabricError, *tokens):
-        connections_asked(transport)
-    monkeypatch.setenv("TOPOOPT_CONNECTIONS", "1")
-    assert connections_asked(transport) == 1
-    assert connections_per_link(None, transport, wiring(400.0)) == 1
-
-
->>>>>>> jobs:tests/runtime/link_options/test_connections_asked.py
 @pytest.mark.parametrize(
     ("rates", "number"),
     [((None,), 1), ((10.0, 10.0), 1), ((25.0,), 2), ((10.0, 200.0), 4), ((None, 40.0), 2)],

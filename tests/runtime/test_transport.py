@@ -6,7 +6,6 @@ import socket
 from dataclasses import dataclass
 
 import pytest
-from support.refusals import refused
 
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.identity import wire_version, without_transport
@@ -37,7 +36,6 @@ def connection():
         yield connected
 
 
-<<<<<<< HEAD:tests/runtime/test_transport.py
 def test_without_libfabric_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     library = _Library("libfabric.so.1 is not installed: apt-get install libfabric1")
     monkeypatch.setenv("TOPOOPT_TRANSPORT", "fabric:tcp")
@@ -45,38 +43,6 @@ def test_without_libfabric_the_line_says_what_to_install(monkeypatch: pytest.Mon
         requested_links(library)
     monkeypatch.setenv("TOPOOPT_TRANSPORT", "auto")
     assert requested_links(library).transport == "auto"
-=======
-def test_tcp_is_what_nobody_has_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TOPOOPT_TRANSPORT", raising=False)
-    assert transport_asked(_Library("none"), encrypted=True) == "tcp"
-
-
-@pytest.mark.parametrize("value", TRANSPORTS)
-def test_every_transport_is_taken(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPOOPT_TRANSPORT", value)
-    assert transport_asked(_Library(), encrypted=False) == value
-
-
-def test_a_word_that_is_no_transport_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPOOPT_TRANSPORT", "rdma")
-    with refused(FabricError, "TOPOOPT_TRANSPORT", "rdma"):
-        transport_asked(_Library(), encrypted=False)
-
-
-def test_without_libfabric_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = _Library("libfabric.so.1 is not installed: apt-get install libfabric1")
-    monkeypatch.setenv("TOPOOPT_TRANSPORT", "fabric:tcp")
-    with refused(FabricError, "fabric:tcp", "apt-get install"):
-        transport_asked(library, encrypted=False)
-    monkeypatch.setenv("TOPOOPT_TRANSPORT", "auto")
-    assert transport_asked(library, encrypted=False) == "auto"
-
-
-def test_encrypted_links_are_not_over_libfabric(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPOOPT_TRANSPORT", "auto")
-    with refused(FabricError, "encrypted"):
-        transport_asked(_Library(), encrypted=True)
->>>>>>> jobs:tests/runtime/link_options/test_transport.py
 
 
 @pytest.mark.parametrize(

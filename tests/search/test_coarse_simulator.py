@@ -7,12 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-<<<<<<< HEAD
-from support.search_cases import coarse_simulator, wired
-=======
-from search_cases import coarse_simulator, wired
 from support.refusals import refused
->>>>>>> jobs
+from support.search_cases import coarse_simulator, wired
 from support.small_op_graphs import (
     chain,
     embeddings,

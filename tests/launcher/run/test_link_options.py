@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from support.refusals import refused
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import link_options
@@ -56,7 +55,6 @@ def test_ranks_get_the_variables_of_the_options(
 
 
 @pytest.mark.parametrize(
-<<<<<<< HEAD
     ("argv", "controller", "message"),
     [
         (("--connections", "2", "--transport", "auto"), None, "^connections: a link over auto has"),
@@ -88,49 +86,3 @@ def test_a_value_that_an_option_does_not_have_is_refused_by_the_parser(
 ) -> None:
     with pytest.raises(InputError, match=f"^{flag}: .*'{text}'"):
         main(["--servers", "2", flag, text, __file__])
-=======
-    ("argv", "more", "tokens"),
-    [
-        (("--connections", "0"), {}, ("connections", 0, "1..16")),
-        (("--connections", "17"), {}, ("connections", 17, "1..16")),
-        (
-            ("--connections", "2", "--transport", "auto"),
-            {},
-            ("connections", "--connections"),
-        ),
-        (
-            ("--connections", "2"),
-            {"controller": "http://10.0.0.1:7411"},
-            ("connections", "controller"),
-        ),
-        (
-            ("--link-threads", "--transport", "auto"),
-            {},
-            ("link-threads", "--link-threads"),
-        ),
-        (
-            ("--link-threads", "--encrypt"),
-            {},
-            ("link-threads", "encrypted"),
-        ),
-        (
-            ("--zero-copy", "--transport", "fabric"),
-            {},
-            ("zero-copy", "TCP", "--zero-copy"),
-        ),
-        (
-            ("--zero-copy", "--encrypt"),
-            {},
-            ("zero-copy", "--zero-copy"),
-        ),
-        (("--reduce-threads", "65"), {}, ("reduce-threads", 65, "0..64")),
-        (("--reduce-threads", "-1"), {}, ("reduce-threads", -1, "0..64")),
-        (("--encrypt", "--transport", "fabric"), {}, ("transport", "fabric")),
-    ],
-)
-def test_what_cannot_be_is_one_line(
-    argv: tuple[str, ...], more: dict[str, Any], tokens: tuple[object, ...]
-) -> None:
-    with refused(InputError, *tokens):
-        link_options.check(parsed(*argv, **more))
->>>>>>> jobs

@@ -6,12 +6,8 @@ import itertools
 import random
 
 import pytest
-<<<<<<< HEAD:tests/search/starts/test_pipelines.py
-from support.search_cases import memory_by_server
-=======
-from search_cases import memory_by_server
 from support.refusals import refused
->>>>>>> jobs:tests/search/test_pipelines.py
+from support.search_cases import memory_by_server
 from support.small_op_graphs import chain, graph, operator
 
 from torch_topoopt.op_graph import Split
