@@ -31,10 +31,10 @@ import torch.distributed as dist
 
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import direct_fabric
+from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.plan.units import format_seconds, parse_bytes, parse_gbps
 from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
 from torch_topoopt.reconfiguration.circuit_service import (
-    CIRCUITS_VARIABLE,
     Choice,
     CircuitService,
     MovedExchange,

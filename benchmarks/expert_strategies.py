@@ -3,7 +3,7 @@
     python benchmarks/expert_strategies.py --models dlrm,vgg --bandwidths 25,100,200
     python benchmarks/expert_strategies.py --models dlrm -n 8 --seeds 8
 
-Of `search.expert_strategies` those that are fastest on an ideal switch, as many with layers in runs
+Of `search.starts.experts` those that are fastest on an ideal switch, as many with layers in runs
 as without, each on the faster of two networks: TopologyFinder's for data parallelism, and its for
 the strategy. All times are those of the flow level. The exit code is 1 if `plan` with its default
 budget is slower than one of them by more than 0.1 %, or if the plans of several seeds differ by
@@ -21,10 +21,10 @@ from torch_topoopt.plan import Cluster
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing
-from torch_topoopt.search.expert_strategies import expert_strategies
 from torch_topoopt.search.lowered_problem import LoweredProblem
-from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.experts import expert_strategies
+from torch_topoopt.search.starts.planning_starts import planning_starts
 from torch_topoopt.search.strategies import everywhere
 
 _ALLOWED_LOSS = 1e-3
@@ -57,8 +57,9 @@ def _case(arguments: argparse.Namespace, model: str, gbps: float) -> bool:
             seed=seed, strategy_space=space, evaluations=arguments.evaluations
         )
         times.append(plan(graph, cluster, options).prediction.iteration_s)
-    starts = planning_starts(graph, cluster, dimensions=options.dimensions)
-    problem = SearchProblem(graph, cluster, None, starts, dimensions=options.dimensions)
+    problem = SearchProblem(graph, cluster, dimensions=options.dimensions)
+    starts = planning_starts(problem)
+    problem = problem.changed(None, starts)
     named = expert_strategies(problem)
     without = expert_strategies(problem, runs=False)
     coarse = problem.coarse_simulator(tuple(named.values()))

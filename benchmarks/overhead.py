@@ -41,9 +41,9 @@ import torch.distributed as dist
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.results import Result, add_record_option, measured_now, record
 from harness.settings import Setting, loopback, shared_memory
+from torch_topoopt.environment import ENCRYPT_VARIABLE
 from torch_topoopt.plan.units import parse_gbps
 from torch_topoopt.runtime import before_fork
-from torch_topoopt.runtime.link_options.encryption import ENCRYPT_VARIABLE
 
 if TYPE_CHECKING:
     import contextlib

@@ -66,8 +66,8 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner.alternation import plan
     from torch_topoopt.planner.options import PlanningOptions
-    from torch_topoopt.search.pipelines import planning_starts
     from torch_topoopt.search.problem import SearchProblem
+    from torch_topoopt.search.starts.planning_starts import planning_starts
     from torch_topoopt.search.strategy_space import DIMENSIONS
     from torch_topoopt.search.two_levels import TwoLevelSearch
     from torch_topoopt.sim import predict_ideal_switch
@@ -93,9 +93,9 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
         row["data_parallel_s"] = plain.prediction.iteration_s
     except ValueError as error:
         row["data_parallel_s"], row["data_parallel_error"] = None, str(error)
-    found = planning_starts(graph, cluster, dimensions=DIMENSIONS)
-    starts = tuple(dict.fromkeys((both.strategy, *found)))
-    problem = SearchProblem(graph, cluster, both.network, starts, dimensions=DIMENSIONS)
+    problem = SearchProblem(graph, cluster, dimensions=DIMENSIONS)
+    starts = tuple(dict.fromkeys((both.strategy, *planning_starts(problem))))
+    problem = problem.changed(both.network, starts)
     switch = TwoLevelSearch(problem.changed(None, starts), seed=case["seed"])
     best = switch.run(case["evaluations"])
     row["ideal_switch_s"] = predict_ideal_switch(graph, cluster, best).iteration_s

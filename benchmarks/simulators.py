@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from references import flow_workloads as workloads
 from references import simulator_peers as peers
 from torch_topoopt import sim
+from torch_topoopt.plan.result_json import plain
 from torch_topoopt.sim.packet import TRANSPORTS
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def measure(path: str, run: Run) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if run.transport is not None:
         options = {"transport": run.transport, **CASES[run.workload].options.get(run.transport, {})}
-    return sim.run_flow_file(path, level=run.level, **options).summary()
+    return plain(sim.run_flow_file(path, level=run.level, **options))
 
 
 def write_workload(name: str, path: str) -> None:

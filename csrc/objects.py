@@ -27,7 +27,7 @@ PLAIN_FOLDER = CSRC.parent / "build" / "objects"  # of what needs no torch
 # The folders of each module that include neither torch nor Python, with their rooms.
 PLAIN = {
     "_core": (
-        *("allocation", "common", "routing", "route_control", "topology", "search"),
+        *("allocation", "common", "route_control", "topology", "search"),
         *("sim/core", "sim/flow", "sim/iteration", "sim/packet"),
     ),
     "_backend": ("common", "plan", "transport", "collectives"),
@@ -47,8 +47,8 @@ FLAGS = [
 # What is compiled against torch's headers, and what of these all its files include.
 HEADERS = {"_core": "precompiled/pybind.h", "_backend": "backend/precompiled.h"}
 # The one file that uses OpenSSL, where that is installed, and the headers that it needs.
-TLS_SOURCE = CSRC / "transport" / "links" / "tls_session.cc"
-TLS_HEADER = CSRC / "transport" / "links" / "openssl.h"
+TLS_SOURCE = CSRC / "transport" / "tls" / "session.cc"
+TLS_HEADER = CSRC / "transport" / "tls" / "openssl.h"
 TLS_LIBRARIES = ("ssl", "crypto")
 # Files of one folder are compiled together, up to so many lines: what each would make anew of the
 # templates in headers takes the compiler longer than what stands in the files.

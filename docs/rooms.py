@@ -29,7 +29,7 @@ PACKAGE = "torch_topoopt"
 # From the ground up.
 FLOORS: dict[str, frozenset[str]] = {
     "documents, and how processes start": frozenset(
-        {"op_graph", "plan", "processes", "user_functions"}
+        {"environment", "op_graph", "plan", "processes", "user_functions"}
     ),
     "algorithms on one document, and proven links": frozenset({"links", "profile", "topology"}),
     "spaces, networks and fabrics": frozenset({"architectures", "fabric", "search", "supervision"}),

@@ -72,7 +72,7 @@ def parser_of(verb: str, sub_verb: str = "") -> argparse.ArgumentParser:
     from torch_topoopt.launcher.main import module_of
 
     if verb == "run":  # whose options are more than its module
-        sub_verb = "options"
+        sub_verb = "run_parser"
     module = module_of(verb)
     if sub_verb:
         module = importlib.import_module(f"{module.__package__}.{sub_verb}")

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from torch_topoopt.launcher import signals
 from torch_topoopt.launcher.fitted_table import FittedTable
+from torch_topoopt.plan.result_json import plain
 from torch_topoopt.plan.units import format_seconds
 
 if TYPE_CHECKING:
@@ -201,8 +202,13 @@ def make_console(file: IO[str]) -> Console:
     return Console(file=file, width=_PLAIN_WIDTH, force_terminal=False, color_system=None)
 
 
-def print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False))
+def _indented(value: Any) -> str:
+    return json.dumps(value, indent=2, allow_nan=False)
+
+
+def print_json(result: object, text: Callable[[Any], str] = _indented) -> None:
+    """Prints a result (see `plan.result_json`), laid out by `text`."""
+    print(text(plain(result)))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher.errors import InputError
 
@@ -69,7 +69,7 @@ def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: b
     )
 
 
-def given_options(arguments: argparse.Namespace, *, seed: bool = True) -> dict[str, object]:
+def given_options(arguments: argparse.Namespace, *, seed: bool = True) -> dict[str, Any]:
     """The keywords of the packet level that were asked for; raises InputError."""
     given = {
         "transport": arguments.transport,

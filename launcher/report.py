@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
@@ -23,6 +24,16 @@ _EXAMPLES = """\
   topoopt report plan.json
   topoopt report plan.json --plots figures    # SVG and PNG files for a paper
   topoopt report --compare four-ports.json six-ports.json -o ports.html"""
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """The result of `topoopt report`: the page, and the folder of the plots."""
+
+    OMIT_IF_NONE: ClassVar = ("plots",)
+
+    report: Path
+    plots: str | None
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -90,13 +101,12 @@ def main(argv: list[str]) -> int:
                 plots=arguments.plots,
                 on_step=on_step,
             )
-    figures = {"plots": arguments.plots} if arguments.plots is not None else {}
     if arguments.json:
-        console.print_json({"report": str(path), **figures})
+        console.print_json(WrittenReport(path, arguments.plots))
         return OK
     terminal.line(f"report: {path}")
-    for folder in figures.values():
-        terminal.line(f"figures: {folder}")
+    if arguments.plots is not None:
+        terminal.line(f"figures: {arguments.plots}")
     return OK
 
 

@@ -13,7 +13,7 @@ from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.script_plan import Script
 from torch_topoopt.profile.script import DEFAULT_ITERATIONS, TraceLimits, TrainingScript
 from torch_topoopt.profile.script.memory import available_bytes
-from torch_topoopt.runtime import asked_backends
+from torch_topoopt.runtime import requested_backends
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.script_syntax import ScriptSyntax
@@ -25,7 +25,12 @@ _UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 @dataclass(frozen=True)
 class DemandSource:
-    """The source of the demand; see RunOptions for the fields."""
+    """The source of the demand: `model`, else a trace of `script`, else `unknown` says why not.
+
+    Where a model that was only `found` in the script cannot be profiled, the script is traced.
+    `of_script`: whether model or plan are of the script that is trained, so that predictions can
+    be compared with it.
+    """
 
     model: str = ""
     found: bool = False
@@ -60,7 +65,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--take-over",
         type=_backends,
-        default=os.environ.get(asked_backends.TAKE_OVER_VARIABLE, ""),
+        default=os.environ.get(requested_backends.TAKE_OVER_VARIABLE, ""),
         metavar="LIST",
         help="gloo, nccl or gloo,nccl: where the script names these backends, it gets topoopt; "
         "nccl includes the other names of NCCL, such as nccl2 (default: what TOPOOPT_TAKE_OVER "
@@ -81,7 +86,7 @@ def memory(text: str) -> int:
 
 def _backends(text: str) -> tuple[str, ...]:
     try:
-        return asked_backends.parse_take_over(text)
+        return requested_backends.parse_take_over(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -1,7 +1,7 @@
 """ResNet-152 (He et al., CVPR 2016, table 1): the blocks of ResNet50, 50 of them.
 
 The HammingMesh paper trains it with data parallelism, in 10 groups of gradients (section V-B2);
-`torch_topoopt.comparison.training_workloads` has its computing time and volumes.
+benchmarks/figures/papers/training_workloads.py has its computing time and volumes.
 """
 
 from __future__ import annotations

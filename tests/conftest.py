@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,6 +55,17 @@ def _stretch_limit(item: pytest.Item) -> None:
     usual = item.config.getoption("timeout") or item.config.getini("timeout")
     idle_s = float(marker.args[0] if marker else usual)
     item.add_marker(pytest.mark.timeout(limit_s(idle_s)), append=False)
+
+
+@pytest.fixture(autouse=True)
+def _json_matches_its_schema(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks what verbs print in tests of verbs; commands in processes of their own are not."""
+    if request.path.relative_to(Path(__file__).parent).parts[0] in ("launcher", "tools"):
+        from support.json_output import checked_print_json
+
+        monkeypatch.setattr("torch_topoopt.launcher.console.print_json", checked_print_json)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -25,12 +25,14 @@ ROOT = Path(__file__).parent.parent
 # Folders of csrc/, from the bottom up.
 CPP_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"common"}),
-    frozenset({"allocation", "plan", "topology", "routing", "sim/core"}),
+    frozenset({"allocation", "plan", "topology", "sim/core"}),
     frozenset({"transport", "sim/flow", "sim/packet"}),
     frozenset({"transport/frames", "route_control", "sim/iteration"}),
     frozenset({"transport/links", "search/strategies"}),
-    frozenset({"transport/endpoint", "search/coarse"}),
-    frozenset({"collectives/group", "nccl", "search/chains"}),
+    frozenset({"transport/tcp", "transport/shm", "transport/libfabric", "search/coarse"}),
+    frozenset({"transport/tls", "search/chains"}),
+    frozenset({"transport/endpoint"}),
+    frozenset({"collectives/group", "nccl"}),
     frozenset({"collectives/links", "collectives/memory"}),
     frozenset({"collectives", "backend/supervision"}),
     frozenset({"backend/work"}),
@@ -96,7 +98,7 @@ def test_a_wrong_import_would_be_found() -> None:
     assert not rooms.allowed("plan", "planner")
     assert not rooms.allowed("search", "fabric")
     assert _cycles(nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a")])) == [["a", "b", "c"]]
-    assert not _allowed(CPP_LAYERS, "transport/links", "collectives/links")
+    assert not _allowed(CPP_LAYERS, "transport/tcp", "transport/tls")
 
 
 def test_the_package_itself_imports_nothing_big() -> None:

@@ -24,7 +24,8 @@ How a figure is added
 2. `charts/NAME.py`: `FIGURES = (Figure(...), ...)`. `cells(quick)` gives `Cell.of("figures.cells.
    NAME:function", ..., seed=0)`; `make(results, quick)` gets each of these cells with its row and
    gives a `Made`: rows of the CSV, a function that draws on a matplotlib figure, and `Quantity`
-   rows. The paper's numbers stand there, with the section they are from.
+   rows. The paper's numbers are there too, with the section they are from. Tables and jobs that
+   several modules need are in `papers/`.
 3. `registry.py`: the module's name, in the order of the paper.
 4. `tests/benchmarks/test_figures_benchmark.py` runs every figure's quick cells;
    docs/planning/figures.md describes it.

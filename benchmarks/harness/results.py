@@ -100,13 +100,20 @@ class Results(Document):
         return self
 
     def table(self) -> str:
-        """One row per result, in Markdown, grouped by benchmark."""
-        groups: dict[str, list[Result]] = {}
+        """One row per result, in Markdown, grouped by benchmark, then by command.
+
+        Machine, date and command are empty where they are those of the row above.
+        """
+        groups: dict[str, dict[tuple[str, ...], list[Result]]] = {}
         for result in self.results:
-            groups.setdefault(_measured_by(result), []).append(result)
-        rows = [result for group in groups.values() for result in group]
+            runs = groups.setdefault(_measured_by(result), {})
+            runs.setdefault(_run(result), []).append(result)
         head = ("what", "value", "peer", "ratio", "machine", "date", "command")
-        lines = [head, ("---",) * len(head), *map(_cells, rows)]
+        lines = [head, ("---",) * len(head)]
+        for runs in groups.values():
+            for run, results in runs.items():
+                cells = [_cells(result) for result in results]
+                lines += [(*cells[0], *run), *((*row, "", "", "") for row in cells[1:])]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -210,10 +217,11 @@ def _cells(result: Result) -> tuple[str, ...]:
         value if result.outcome or result.value is not None or result.value_range else "",
         peer,
         ratio if result.ratio_of else "",
-        result.machine,
-        result.date,
-        f"`{result.command}`",
     )
+
+
+def _run(result: Result) -> tuple[str, ...]:
+    return result.machine, result.date, f"`{result.command}`"
 
 
 def _number(median: float | None, ends: tuple[float, ...] | None) -> str:

@@ -12,6 +12,21 @@ namespace {
 constexpr double kRounding = 1e-7;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// How many rows a search has chosen in each leaf, as the search goes from leaf to leaf.
+struct RowsByLeaf {
+  const int first;
+  int present;
+  int in_first = 0;
+  int in_other = 0;     // in the present leaf, or in the one before the first was entered again
+  int64_t settled = 0;  // pairs in leaves that are done
+
+  void enter(int leaf) {
+    if (leaf != first) settled += squared(std::exchange(in_other, 0));
+    present = leaf;
+  }
+  void add() { ++(present == first ? in_first : in_other); }
+};
+
 }  // namespace
 
 BoardMesh::LocalSearch::LocalSearch(const BoardMesh& mesh, int per_leaf)
@@ -311,19 +326,12 @@ TOPOOPT_COUNTS_BITS bool BoardMesh::LocalSearch::collect(const Start& from, doub
   int ahead = openRows(start, std::min(mesh_.rows_, begin + per_leaf_));
   if (mostWithLeaf(shape_.rows, 1, ahead + back) < needed_) return false;
   common_.assign(static_cast<size_t>(mesh_.words_), ~uint64_t{0});
-  int64_t settled = 0;  // pairs in leaves that are done
-  int in_first = 0;
-  int in_leaf = 0;  // in the present one, which is not the first
-  int present = leaf;
+  RowsByLeaf by_leaf{leaf, leaf};
   uint64_t key = 0;
   size_t chosen = 0;
-  const auto enter = [&](int row) {
-    if (leafOf(row) != leaf) settled += squared(std::exchange(in_leaf, 0));
-    present = leafOf(row);
-  };
   const auto choose = [&](int row, bool known) {
     ++chosen;
-    ++(present == leaf ? in_first : in_leaf);
+    by_leaf.add();
     if (known) return;
     narrow(row);
     if (chosen == 1 || !std::has_single_bit(chosen)) return;
@@ -331,7 +339,7 @@ TOPOOPT_COUNTS_BITS bool BoardMesh::LocalSearch::collect(const Start& from, doub
     if (most < columns_in_leaf_) boundColumns(most, best_share);
   };
   for (const int row : rows_) {
-    if (leafOf(row) != present) enter(row);
+    if (leafOf(row) != by_leaf.present) by_leaf.enter(leafOf(row));
     choose(row, mesh_.row_keys_[row] == key);
     key = mesh_.row_keys_[row];
   }
@@ -343,10 +351,13 @@ TOPOOPT_COUNTS_BITS bool BoardMesh::LocalSearch::collect(const Start& from, doub
     if (i == mesh_.rows_ && (i += first_open_) >= start + mesh_.rows_) break;
     const int row = i < mesh_.rows_ ? i : i - mesh_.rows_;
     if (!open(row)) continue;
-    if (leafOf(row) != present) {
-      enter(row);
-      const int unsettled = in_first + in_leaf + left;
-      if (settled + mostWithLeaf(unsettled, in_first, in_first + back) < needed_) return false;
+    if (leafOf(row) != by_leaf.present) {
+      by_leaf.enter(leafOf(row));
+      const int unsettled = by_leaf.in_first + by_leaf.in_other + left;
+      const int most_in_first = by_leaf.in_first + back;
+      if (by_leaf.settled + mostWithLeaf(unsettled, by_leaf.in_first, most_in_first) < needed_) {
+        return false;
+      }
     }
     const bool known = mesh_.row_keys_[row] == key;  // what the last row has, this one has
     key = mesh_.row_keys_[row];
@@ -354,9 +365,9 @@ TOPOOPT_COUNTS_BITS bool BoardMesh::LocalSearch::collect(const Start& from, doub
     if (fits) {
       rows_.push_back(row);
       choose(row, known);
-    } else if (present == leaf && i < mesh_.rows_) {
+    } else if (by_leaf.present == leaf && i < mesh_.rows_) {
       --ahead;
-      if (mostWithLeaf(shape_.rows, in_first, ahead + back) < needed_) return false;
+      if (mostWithLeaf(shape_.rows, by_leaf.in_first, ahead + back) < needed_) return false;
     }
   }
   has_all_seen_ = true;

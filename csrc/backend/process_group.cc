@@ -344,7 +344,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter(
   }
   const at::Tensor to = call.write(outputs[0]);
   const bool even = sameSizes(inputs[0]);
-  call.add(even ? Call::cutOf(op) : Call::Cut::kWhole, {{from, {}}, {{}, to}},
+  call.add(even ? Call::cutOf(op) : Call::Cutting::kWhole, {{from, {}}, {{}, to}},
            [this, op, sizes = even ? std::vector<size_t>() : sizesInElements(inputs[0])](
                const HostCall& on, at::TensorList host) {
              const auto count = static_cast<size_t>(host[1].numel());

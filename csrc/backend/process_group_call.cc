@@ -271,7 +271,7 @@ at::Tensor ProcessGroupTopoopt::Call::premultiplied(const at::Tensor& tensor,
   return tensor;
 }
 
-at::Tensor ProcessGroupTopoopt::Call::hostTensor(const Side& side) {
+at::Tensor ProcessGroupTopoopt::Call::hostTensor(const TensorSide& side) {
   if (side.reads.size() <= 1 && side.writes.size() <= 1) {
     const at::TensorList one = side.reads.empty() ? side.writes : side.reads;
     return one.empty() ? at::Tensor() : one[0];
@@ -303,7 +303,7 @@ ProcessGroupTopoopt::Call::Parts ProcessGroupTopoopt::Call::partsOf(
   return parts;
 }
 
-StagingBuffer ProcessGroupTopoopt::Call::bufferOf(const Side& side,
+StagingBuffer ProcessGroupTopoopt::Call::bufferOf(const TensorSide& side,
                                                   const std::optional<Slice>& slice) const {
   const at::TensorList like = side.reads.empty() ? side.writes : side.reads;
   if (like.empty()) return {};
@@ -327,7 +327,7 @@ StagingBuffer ProcessGroupTopoopt::Call::bufferOf(const Side& side,
 // Equal pieces, such that no host tensor of one takes more than `piece_bytes`; one that is
 // everything has no slice.
 std::vector<std::optional<ProcessGroupTopoopt::Call::Slice>> ProcessGroupTopoopt::Call::cutInPieces(
-    std::initializer_list<Side> sides, size_t piece_bytes) {
+    std::initializer_list<TensorSide> sides, size_t piece_bytes) {
   int64_t elements = 0;
   size_t bytes = 0;
   for (const auto& side : sides) {
@@ -346,16 +346,16 @@ std::vector<std::optional<ProcessGroupTopoopt::Call::Slice>> ProcessGroupTopoopt
   return slices;
 }
 
-void ProcessGroupTopoopt::Call::stage(Cut cut, std::initializer_list<Side> sides,
+void ProcessGroupTopoopt::Call::stage(Cutting cut, std::initializer_list<TensorSide> sides,
                                       const StagingPiece::Start& start) {
-  const bool whole = cut == Cut::kWhole || sides.size() == 0;
+  const bool whole = cut == Cutting::kWhole || sides.size() == 0;
   const size_t landing_bytes = group_.group_->landingBytes();
   const size_t piece_bytes = landing_bytes > 0 ? landing_bytes : kStagingPieceBytes;
-  const bool lands = cut == Cut::kLanding && landing_bytes > 0;
+  const bool lands = cut == Cutting::kLanding && landing_bytes > 0;
   for (const auto& slice :
        whole ? std::vector<std::optional<Slice>>(1) : cutInPieces(sides, piece_bytes)) {
     std::vector<StagingBuffer> buffers;
-    for (const Side& side : sides) buffers.push_back(bufferOf(side, slice));
+    for (const TensorSide& side : sides) buffers.push_back(bufferOf(side, slice));
     pieces_.push_back({std::move(buffers), start, lands});
   }
 }

@@ -57,16 +57,16 @@ class ProcessGroupTopoopt::Call {
   // A collective of large tensors is cut into pieces of a size that depends only on what all ranks
   // know. kLanding: they may begin before their data is all there. kWhole: ranks know only the
   // sizes of their own blocks, or blocks differ.
-  enum class Cut { kLanding, kPieces, kWhole };
+  enum class Cutting { kLanding, kPieces, kWhole };
   // Of a reduction: its input may have to be multiplied first.
-  static Cut cutOf(const c10d::ReduceOp& op) {
-    return op.op_ == c10d::ReduceOp::PREMUL_SUM ? Cut::kPieces : Cut::kLanding;
+  static Cutting cutOf(const c10d::ReduceOp& op) {
+    return op.op_ == c10d::ReduceOp::PREMUL_SUM ? Cutting::kPieces : Cutting::kLanding;
   }
 
   // One tensor in host memory: what is read to it, tensor after tensor, and written back from it.
   // To be cut, all have equal sizes; or there is one, of `blocks` equal blocks. What is cut is each
   // of them.
-  struct Side {
+  struct TensorSide {
     at::TensorList reads;
     at::TensorList writes;
     int64_t blocks = 1;
@@ -102,7 +102,7 @@ class ProcessGroupTopoopt::Call {
 
   // Adds an operation: start(HostCall, at::TensorList with a host tensor per side).
   template <typename Start>
-  void add(Cut cut, std::initializer_list<Side> sides, Start start) {
+  void add(Cutting cut, std::initializer_list<TensorSide> sides, Start start) {
     if (device_) {
       return stage(cut, sides,
                    [group = &group_, kind = kind_, terms = terms_, start](
@@ -116,7 +116,7 @@ class ProcessGroupTopoopt::Call {
     }
     std::array<at::Tensor, 2> host;
     size_t count = 0;
-    for (const Side& side : sides) host.at(count++) = hostTensor(side);
+    for (const TensorSide& side : sides) host.at(count++) = hostTensor(side);
     start(*host_call_, at::TensorList(host.data(), count));
     started_ = true;
   }
@@ -137,13 +137,14 @@ class ProcessGroupTopoopt::Call {
   };
 
   static Parts partsOf(at::TensorList flats, int64_t blocks, const std::optional<Slice>& slice);
-  static std::vector<std::optional<Slice>> cutInPieces(std::initializer_list<Side> sides,
+  static std::vector<std::optional<Slice>> cutInPieces(std::initializer_list<TensorSide> sides,
                                                        size_t piece_bytes);
   at::Tensor flat(const at::Tensor& tensor) const;
   at::Tensor returned(const at::Tensor& tensor, const at::Tensor& copy);
-  at::Tensor hostTensor(const Side& side);
-  StagingBuffer bufferOf(const Side& side, const std::optional<Slice>& slice) const;
-  void stage(Cut cut, std::initializer_list<Side> sides, const StagingPiece::Start& start);
+  at::Tensor hostTensor(const TensorSide& side);
+  StagingBuffer bufferOf(const TensorSide& side, const std::optional<Slice>& slice) const;
+  void stage(Cutting cut, std::initializer_list<TensorSide> sides,
+             const StagingPiece::Start& start);
 
   const at::AutoDispatchBelowADInplaceOrView below_autograd_;
   ProcessGroupTopoopt& group_;

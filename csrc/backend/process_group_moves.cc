@@ -52,8 +52,9 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::broadcast(Tensors& tensors,
   Call call(*this, {c10d::OpType::BROADCAST, "topoopt:broadcast", "broadcast", root}, tensors,
             tensors, asked(options));
   const at::Tensor data = isRoot(root) ? call.read(tensors[0]) : call.write(tensors[0]);
-  const Call::Side side = isRoot(root) ? Call::Side{data, {}} : Call::Side{{}, data};
-  call.add(Call::Cut::kLanding, {side}, [this, root](const HostCall& on, at::TensorList host) {
+  const Call::TensorSide side =
+      isRoot(root) ? Call::TensorSide{data, {}} : Call::TensorSide{{}, data};
+  call.add(Call::Cutting::kLanding, {side}, [this, root](const HostCall& on, at::TensorList host) {
     group_->broadcast(bytesOf(host[0]), host[0].nbytes(), root, on.terms.of(elementTypeOf(host[0])),
                       on.done);
   });
@@ -91,7 +92,8 @@ void ProcessGroupTopoopt::checkAllGather(const Tensors& outputs, const at::Tenso
 void ProcessGroupTopoopt::stageAllGather(Call& call, at::TensorList outputs,
                                          const at::Tensor& input, std::vector<size_t> sizes) {
   const int64_t blocks = outputs.size() == 1 ? getSize() : 1;
-  call.add(sizes.empty() ? Call::Cut::kLanding : Call::Cut::kWhole, {{{}, outputs, blocks, input}},
+  call.add(sizes.empty() ? Call::Cutting::kLanding : Call::Cutting::kWhole,
+           {{{}, outputs, blocks, input}},
            [this, sizes = std::move(sizes)](const HostCall& on, at::TensorList host) {
              const size_t block = host[0].nbytes() / static_cast<size_t>(getSize());
              startAllGather(on, host[0], {},
@@ -104,7 +106,7 @@ void ProcessGroupTopoopt::addAllGather(Call& call, const at::Tensor& output,
   const at::Tensor from = call.read(input);
   const at::Tensor to = call.write(output);
   if (call.staged()) return stageAllGather(call, to, from, {});
-  call.add(Call::Cut::kPieces, {{from, {}}, {{}, to, getSize()}},
+  call.add(Call::Cutting::kPieces, {{from, {}}, {{}, to, getSize()}},
            [this](const HostCall& on, at::TensorList host) {
              startAllGather(on, host[1], host[0], std::vector<size_t>(getSize(), host[0].nbytes()));
            });
@@ -120,7 +122,7 @@ void ProcessGroupTopoopt::addAllGather(Call& call, const Tensors& outputs,
     if (sameSizes(outputs)) sizes.clear();
     return stageAllGather(call, to, from, std::move(sizes));
   }
-  call.add(Call::Cut::kWhole, {{from, {}}, {{}, to}},
+  call.add(Call::Cutting::kWhole, {{from, {}}, {{}, to}},
            [this, sizes = std::move(sizes)](const HostCall& on, at::TensorList host) {
              startAllGather(on, host[1], host[0], sizes);
            });
@@ -203,7 +205,7 @@ void ProcessGroupTopoopt::addExchange(Call& call, ExchangeKind kind, const Tenso
     sent[0] = sent[0].clone();  // other blocks may arrive before all of it is sent
     call.work().keep(sent[0]);
   }
-  call.add(Call::Cut::kWhole, {{sent, {}}, {{}, to}},
+  call.add(Call::Cutting::kWhole, {{sent, {}}, {{}, to}},
            [this, kind, self, type = elementTypeOf(from.empty() ? to[0] : from[0]),
             send_bytes = std::move(send_bytes),
             receive_bytes = std::move(receive_bytes)](const HostCall& on, at::TensorList host) {
@@ -301,7 +303,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::send(Tensors& tensors, int tar
       tensors, {}, kWaitedFor);
   call.work().awaitWith(group_);
   const at::Tensor data = call.read(tensors[0]);
-  call.add(Call::Cut::kWhole, {{data, {}}},
+  call.add(Call::Cutting::kWhole, {{data, {}}},
            [this, target, tag](const HostCall& on, at::TensorList host) {
              group_->send(messageOf(host[0]), target, tag, on.terms, on.done);
            });
@@ -318,7 +320,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recv(Tensors& tensors, int sou
   call.work().awaitWith(group_);
   call.work().setSource(source);
   const at::Tensor data = call.write(tensors[0]);
-  call.add(Call::Cut::kWhole, {{{}, data}},
+  call.add(Call::Cutting::kWhole, {{{}, data}},
            [this, source, tag](const HostCall& on, at::TensorList host) {
              group_->receive(messageOf(host[0]), source, tag, on.terms, on.done);
            });
@@ -333,11 +335,12 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recvAnysource(Tensors& tensors
             tensors, tensors, kWaitedFor);
   call.work().awaitWith(group_);
   const at::Tensor data = call.write(tensors[0]);
-  call.add(Call::Cut::kWhole, {{{}, data}}, [this, tag](const HostCall& on, at::TensorList host) {
-    group_->receiveAny(
-        messageOf(host[0]), tag, on.terms, [work = on.work](int from) { work->setSource(from); },
-        on.done);
-  });
+  call.add(Call::Cutting::kWhole, {{{}, data}},
+           [this, tag](const HostCall& on, at::TensorList host) {
+             group_->receiveAny(
+                 messageOf(host[0]), tag, on.terms,
+                 [work = on.work](int from) { work->setSource(from); }, on.done);
+           });
   return call.submit();
 }
 
@@ -345,7 +348,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recvAnysource(Tensors& tensors
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::barrier(const c10d::BarrierOptions& options) {
   Call call(*this, {c10d::OpType::BARRIER, "topoopt:barrier"}, barrierDevice(options), {}, {},
             asked(options), 1);
-  call.add(Call::Cut::kWhole, {},
+  call.add(Call::Cutting::kWhole, {},
            [this](const HostCall& on, at::TensorList) { group_->barrier(on.terms, on.done); });
   return call.submit(/*awaits_device=*/true);
 }

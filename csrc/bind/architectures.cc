@@ -19,10 +19,13 @@ namespace py = pybind11;
 namespace topoopt {
 namespace {
 
-std::shared_ptr<RoutedNetwork> networkOfPaths(
-    int servers, std::vector<double> capacity, const Array<int64_t>& source,
-    const Array<int64_t>& target, const Array<double>& latency_s, const Array<int64_t>& begin,
-    const Array<int64_t>& link, const Array<double>& load, std::vector<plan::Group> groups) {
+std::shared_ptr<RoutedNetwork> networkOfPaths(int servers, std::vector<double> capacity,
+                                              const Array<int64_t>& source,
+                                              const Array<int64_t>& target,
+                                              const Array<double>& latency_s,
+                                              const Array<int64_t>& begin,
+                                              const Array<int64_t>& link, const Array<double>& load,
+                                              std::vector<plan::AllReduceGroup> groups) {
   return std::make_shared<RoutedNetwork>(RoutedNetwork::ofPaths(
       servers, std::move(capacity), toPairPaths(source, target, latency_s, begin, link, load),
       std::move(groups)));

@@ -22,7 +22,7 @@
 #include "bind/plan_types.h"
 #include "collectives/measuring.h"
 #include "collectives/memory/team_segment.h"
-#include "transport/links/fabric_port.h"
+#include "transport/libfabric/port.h"
 
 namespace py = pybind11;
 
@@ -120,7 +120,7 @@ std::shared_ptr<CircuitClient> makeCircuitClient(Session& session, int fd, int m
           }};
 }
 
-void bindConfigs(py::module_& module) {
+void bindLinks(py::module_& module) {
   py::class_<LinkSpec>(
       module, "LinkSpec",
       "A connected link, whose descriptor a Session takes over. `kind`: \"socket\", \"shm\" or "
@@ -130,15 +130,26 @@ void bindConfigs(py::module_& module) {
       "a fast socket that is not encrypted are moved by threads of its own; `zero_copy`: its long "
       "payloads are sent from where they lie, \"off\", \"on\" until the kernel copies all the "
       "same, or \"always\".")
-      .def(py::init([](const plan::Link& link, int fd, bool sends, LinkKind kind, int peer,
+      .def(py::init([](const plan::LinkPorts& link, int fd, bool sends, LinkKind kind, int peer,
                        int cable, const py::bytes& tls_key, const std::string& provider,
                        bool threads, ZeroCopy zero_copy) {
-             return LinkSpec{link,  fd,      sends,    kind,    peer,     nullptr,
+             return LinkSpec{link,  fd,      sends,    kind,    peer,
                              cable, tls_key, provider, threads, zero_copy};
            }),
            py::arg("link"), py::arg("fd"), py::arg("sends"), py::arg("kind"), py::arg("peer"),
            py::arg("cable") = kNoCable, py::arg("tls_key") = py::bytes(), py::arg("provider") = "",
            py::arg("threads") = false, py::arg("zero_copy") = ZeroCopy::kOff);
+  py::class_<CableEnds>(module, "CableEnds",
+                        "A connection between ranks `a` and `b` of different servers: `link` is "
+                        "its name as seen from `a`, which alone sends unless it is `duplex`. "
+                        "`rate` is that of each direction in Gb/s; 1 for all if none is known.")
+      .def(py::init([](const plan::LinkPorts& link, int a, int b, bool duplex, double rate) {
+             return CableEnds{link, a, b, duplex, rate};
+           }),
+           py::arg("link"), py::arg("a"), py::arg("b"), py::arg("duplex"), py::arg("rate") = 1.0);
+}
+
+void bindLibfabric(py::module_& module) {
   module.def("fabric_version", &fabricVersion,
              "The release of libfabric that is installed; \"\": none that this build can use.");
   module.def("fabric_missing", &fabricMissing,
@@ -155,14 +166,9 @@ void bindConfigs(py::module_& module) {
       py::arg("provider"),
       "What `provider` of libfabric offers: (its name, interface or RDMA device, IP address or "
       "\"\") each. Raises RuntimeError without libfabric.");
-  py::class_<CableEnds>(module, "CableEnds",
-                        "A connection between ranks `a` and `b` of different servers: `link` is "
-                        "its name as seen from `a`, which alone sends unless it is `duplex`. "
-                        "`rate` is that of each direction in Gb/s; 1 for all if none is known.")
-      .def(py::init([](const plan::Link& link, int a, int b, bool duplex, double rate) {
-             return CableEnds{link, a, b, duplex, rate};
-           }),
-           py::arg("link"), py::arg("a"), py::arg("b"), py::arg("duplex"), py::arg("rate") = 1.0);
+}
+
+void bindGroupConfig(py::module_& module) {
   py::class_<HopTable, std::shared_ptr<HopTable>>(
       module, "HopTable",
       "Links on the shortest route between each two servers. The rules are those of "
@@ -324,72 +330,11 @@ std::pair<std::vector<uint64_t>, std::vector<std::vector<uint64_t>>> iterationBy
   return {session.endpoint()->ownIterationBytes(first, count), std::move(of_senders)};
 }
 
-}  // namespace
-}  // namespace topoopt
+using SessionClass = py::class_<Session, std::shared_ptr<Session>>;
 
-PYBIND11_MODULE(_backend, module) {
-  using topoopt::ProcessGroupTopoopt;
-  using topoopt::Session;
-  module.doc() = "The process group \"topoopt\".";
-  module.attr("torch_version") = TORCH_VERSION;
-  py::module_::import("torch._C._distributed_c10d");
-
-  module.attr("MAX_TEAM_MEMBERS") = topoopt::TeamSegment::kMaxMembers;
-  module.def("team_segment_bytes", &topoopt::TeamSegment::bytesFor, py::arg("size"),
-             "Bytes that a group of `size` ranks on one server shares.");
-
-  module.def(
-      "quiet_torch_log",
-      [] { FLAGS_caffe2_log_level = std::max<int>(FLAGS_caffe2_log_level, c10::GLOG_ERROR); },
-      "Leaves torch's C++ warnings out of this process's stderr. A TCPStore writes some, without a "
-      "limit, for every client that does not speak as it does; where nobody reads stderr, it "
-      "stops.");
-
+void bindCables(SessionClass& session) {
   const py::call_guard<py::gil_scoped_release> no_gil;
-  topoopt::bindConfigs(module);
-  topoopt::bindCounters(module);
-  topoopt::bindSupervision(module);
-  py::class_<Session, std::shared_ptr<Session>>(
-      module, "Session", "The links of this process, shared by all its process groups.")
-      .def(py::init(&topoopt::makeSession), py::arg("rank"), py::arg("size"), py::arg("links"),
-           py::arg("routes"), py::arg("window_bytes"), py::arg("closed").none(false),
-           py::arg("recorder") = std::nullopt, py::arg("supervision") = std::nullopt,
-           py::arg("cables") = std::vector<topoopt::CableEnds>{},
-           py::arg("servers") = std::vector<int>{},
-           py::arg("silence_limit") = topoopt::EndpointConfig{}.silence_limit,
-           py::arg("workers") = 0,
-           "`cables` are those of all ranks, in the same order on all, or none; `servers`: the "
-           "server of each rank. A rank that says nothing for `silence_limit` fails the session. "
-           "So many `workers`, threads, add up long chunks of collectives.")
-      .def("link_traffic", &topoopt::linkTraffic, no_gil)
-      .def("held_memory", &topoopt::heldMemory, no_gil,
-           "Bytes that this rank holds for others, now and at most: relay, early, buffer.")
-      .def(
-          "remembered_entries",
-          [](Session& session) { return session.endpoint()->rememberedEntries(); }, no_gil,
-          "Flows and channels of which something is remembered.")
-      .def(
-          "begin_iteration", [](Session& session) { return session.endpoint()->beginIteration(); },
-          "What is sent from now on belongs to the next iteration; returns its number.")
-      .def("iteration_bytes", &topoopt::iterationBytes, py::arg("first"), py::arg("count"), no_gil,
-           "Bytes of the messages of each iteration from `first` on: those of this rank, and what "
-           "each link has sent of all that pass it.")
-      .def(
-          "recorded_operations",
-          [](Session& session) {
-            const auto& supervisor = session.supervisor();
-            return py::bytes(supervisor ? supervisor->recorded() : "");
-          },
-          "The flight recorder as a dump has it (supervision/dumps.py), without links; empty where "
-          "nothing is recorded.")
-      .def(
-          "measure_cost",
-          [](Session& session, topoopt::GroupConfig group, std::chrono::milliseconds timeout) {
-            return topoopt::measureCost(session.endpoint(), std::move(group), timeout);
-          },
-          py::arg("group"), py::arg("timeout"), no_gil,
-          "What messages cost, measured by all ranks of `group` together; the seconds per byte are "
-          "those of `group.cost`.")
+  session
       .def_property_readonly(
           "cables_event", [](Session& session) { return session.endpoint()->cablesEvent(); },
           "An eventfd: lost_cables() or slow_cables() may have changed. -1 without cables.")
@@ -423,8 +368,54 @@ PYBIND11_MODULE(_backend, module) {
             session.endpoint()->limitCable(cable, bytes_per_s);
           },
           py::arg("cable"), py::arg("bytes_per_s").none(true), no_gil,
-          "What the connection of a cable may send, until it has another one; None: no limit.")
-      .def("circuit_client", &topoopt::makeCircuitClient, py::arg("fd"), py::arg("members"),
+          "What the connection of a cable may send, until it has another one; None: no limit.");
+}
+
+void bindSession(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> no_gil;
+  SessionClass session(module, "Session",
+                       "The links of this process, shared by all its process groups.");
+  session
+      .def(py::init(&makeSession), py::arg("rank"), py::arg("size"), py::arg("links"),
+           py::arg("routes"), py::arg("window_bytes"), py::arg("closed").none(false),
+           py::arg("recorder") = std::nullopt, py::arg("supervision") = std::nullopt,
+           py::arg("cables") = std::vector<CableEnds>{}, py::arg("servers") = std::vector<int>{},
+           py::arg("silence_limit") = EndpointConfig{}.silence_limit, py::arg("workers") = 0,
+           "`cables` are those of all ranks, in the same order on all, or none; `servers`: the "
+           "server of each rank. A rank that says nothing for `silence_limit` fails the session. "
+           "So many `workers`, threads, add up long chunks of collectives.")
+      .def("link_traffic", &linkTraffic, no_gil)
+      .def("held_memory", &heldMemory, no_gil,
+           "Bytes that this rank holds for others, now and at most: relay, early, buffer.")
+      .def(
+          "remembered_entries",
+          [](Session& session) { return session.endpoint()->rememberedEntries(); }, no_gil,
+          "Flows and channels of which something is remembered.")
+      .def(
+          "begin_iteration", [](Session& session) { return session.endpoint()->beginIteration(); },
+          "What is sent from now on belongs to the next iteration; returns its number.")
+      .def("iteration_bytes", &iterationBytes, py::arg("first"), py::arg("count"), no_gil,
+           "Bytes of the messages of each iteration from `first` on: those of this rank, and what "
+           "each link has sent of all that pass it.")
+      .def(
+          "recorded_operations",
+          [](Session& session) {
+            const auto& supervisor = session.supervisor();
+            return py::bytes(supervisor ? supervisor->recorded() : "");
+          },
+          "The flight recorder as a dump has it (supervision/dumps.py), without links; empty where "
+          "nothing is recorded.")
+      .def(
+          "measure_cost",
+          [](Session& session, GroupConfig group, std::chrono::milliseconds timeout) {
+            return measureCost(session.endpoint(), std::move(group), timeout);
+          },
+          py::arg("group"), py::arg("timeout"), no_gil,
+          "What messages cost, measured by all ranks of `group` together; the seconds per byte are "
+          "those of `group.cost`.");
+  bindCables(session);
+  session
+      .def("circuit_client", &makeCircuitClient, py::arg("fd"), py::arg("members"),
            "To ask over a connected stream socket, which it takes over, what moves the circuits of "
            "the session's `members` servers.")
       .def("hold", &Session::hold)
@@ -433,13 +424,16 @@ PYBIND11_MODULE(_backend, module) {
       .def("fail", &Session::fail, py::arg("why"), no_gil)
       .def_property_readonly("closed", &Session::closed)
       .def_property_readonly("inherited", &Session::inherited);
+}
 
+void bindProcessGroup(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> no_gil;
   py::class_<ProcessGroupTopoopt, c10d::Backend, c10::intrusive_ptr<ProcessGroupTopoopt>> group(
       module, "ProcessGroupTopoopt");
-  topoopt::bindOptions(group);
+  bindOptions(group);
   group.def_property_readonly("group_name", &ProcessGroupTopoopt::groupName)
       .def("ring_counters", &ProcessGroupTopoopt::ringCounters, no_gil)
-      .def("device_memory", &topoopt::deviceMemory, no_gil,
+      .def("device_memory", &deviceMemory, no_gil,
            "Of tensors on devices: (kind of memory or why it was copied, in place, bytes) each.")
       .def_property_readonly("is_shut_down", &ProcessGroupTopoopt::isShutDown)
       .def_property_readonly("options", &ProcessGroupTopoopt::getBackendOptions)
@@ -449,8 +443,36 @@ PYBIND11_MODULE(_backend, module) {
            "`companion`: a group of the same ranks, which ends with this one. `place_of_caller`: "
            "where the calling thread is in the script, which ranks compare, or None.")
       .def("perform_nocolor_split", [](ProcessGroupTopoopt&, const at::Device&) {})
-      .def(py::init(&topoopt::makeGroup), py::arg("session").none(false), py::arg("config"),
+      .def(py::init(&makeGroup), py::arg("session").none(false), py::arg("config"),
            py::arg("options").none(false), py::arg("store"), py::arg("splitter"),
            py::arg("in_place"), no_gil,
            "`in_place`: device tensors whose memory the host reaches are not copied.");
+}
+
+}  // namespace
+}  // namespace topoopt
+
+PYBIND11_MODULE(_backend, module) {
+  module.doc() = "The process group \"topoopt\".";
+  module.attr("torch_version") = TORCH_VERSION;
+  py::module_::import("torch._C._distributed_c10d");
+
+  module.attr("MAX_TEAM_MEMBERS") = topoopt::TeamSegment::kMaxMembers;
+  module.def("team_segment_bytes", &topoopt::TeamSegment::bytesFor, py::arg("size"),
+             "Bytes that a group of `size` ranks on one server shares.");
+
+  module.def(
+      "quiet_torch_log",
+      [] { FLAGS_caffe2_log_level = std::max<int>(FLAGS_caffe2_log_level, c10::GLOG_ERROR); },
+      "Leaves torch's C++ warnings out of this process's stderr. A TCPStore writes some, without a "
+      "limit, for every client that does not speak as it does; where nobody reads stderr, it "
+      "stops.");
+
+  topoopt::bindLinks(module);
+  topoopt::bindLibfabric(module);
+  topoopt::bindGroupConfig(module);
+  topoopt::bindCounters(module);
+  topoopt::bindSupervision(module);
+  topoopt::bindSession(module);
+  topoopt::bindProcessGroup(module);
 }

@@ -36,10 +36,10 @@ namespace {
 
 using PyPath = std::vector<std::pair<int, double>>;
 
-std::shared_ptr<RoutedNetwork> makeNetwork(int servers, const std::vector<plan::Link>& links,
+std::shared_ptr<RoutedNetwork> makeNetwork(int servers, const std::vector<plan::LinkPorts>& links,
                                            double bytes_per_s, double latency_s,
                                            std::vector<plan::Route> routes,
-                                           std::vector<plan::Group> groups,
+                                           std::vector<plan::AllReduceGroup> groups,
                                            std::vector<plan::StrideRoute> by_offset,
                                            std::vector<int> next_hops) {
   return std::make_shared<RoutedNetwork>(servers, links, bytes_per_s, latency_s, std::move(routes),
@@ -48,12 +48,13 @@ std::shared_ptr<RoutedNetwork> makeNetwork(int servers, const std::vector<plan::
 }
 
 // `hops` gives those between each two of `servers` (ascending), row by row.
-std::vector<plan::Ring> ringsOf(std::vector<plan::Group> groups, const std::vector<int>& servers,
-                                bool both_ways, const std::function<std::vector<int>()>& hops) {
+std::vector<plan::Ring> ringsOf(std::vector<plan::AllReduceGroup> groups,
+                                const std::vector<int>& servers, bool both_ways,
+                                const std::function<std::vector<int>()>& hops) {
   if (servers.empty() || !std::is_sorted(servers.begin(), servers.end())) {
     throw std::invalid_argument("servers: not ascending, or none");
   }
-  for (plan::Group& group : groups) std::sort(group.servers.begin(), group.servers.end());
+  for (plan::AllReduceGroup& group : groups) std::sort(group.servers.begin(), group.servers.end());
   const auto place = [&](int server) {
     return std::lower_bound(servers.begin(), servers.end(), server) - servers.begin();
   };

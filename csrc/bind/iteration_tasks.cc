@@ -35,10 +35,10 @@ void bindIterationTasks(py::module_& module);
 
 namespace {
 
-py::array_t<int> column(const IterationTasks& tasks, int IterationTasks::Flow::* field) {
+py::array_t<int> column(const IterationTasks& tasks, int IterationTasks::TaskFlow::* field) {
   py::array_t<int> values(static_cast<py::ssize_t>(tasks.flows().size()));
   int* at = values.mutable_data();
-  for (const IterationTasks::Flow& flow : tasks.flows()) *at++ = flow.*field;
+  for (const IterationTasks::TaskFlow& flow : tasks.flows()) *at++ = flow.*field;
   return values;
 }
 
@@ -90,12 +90,14 @@ void bindIterationTasks(py::module_& module) {
           }),
           py::arg("job").none(false), py::arg("network"), py::arg("strategy"),
           py::arg("ring_steps") = "together")
-      .def_property_readonly(
-          "source",
-          [](const IterationTasks& tasks) { return column(tasks, &IterationTasks::Flow::source); })
-      .def_property_readonly(
-          "target",
-          [](const IterationTasks& tasks) { return column(tasks, &IterationTasks::Flow::target); })
+      .def_property_readonly("source",
+                             [](const IterationTasks& tasks) {
+                               return column(tasks, &IterationTasks::TaskFlow::source);
+                             })
+      .def_property_readonly("target",
+                             [](const IterationTasks& tasks) {
+                               return column(tasks, &IterationTasks::TaskFlow::target);
+                             })
       .def_property_readonly("cargoes", &IterationTasks::cargoes)
       .def(
           "computed",

@@ -24,24 +24,24 @@ namespace {
 
 using packet::AdaptiveRouting;
 using packet::LinkCounts;
-using packet::Options;
 using packet::PacketNetwork;
+using packet::PacketOptions;
 
 using Path = std::vector<int>;
-using Setter = std::function<void(Options&, const py::handle&)>;
+using Setter = std::function<void(PacketOptions&, const py::handle&)>;
 
 // Any member of Options, however deep, by a function that refers to it.
 template <typename Member>
 Setter member(Member refer) {
-  return [refer](Options& options, const py::handle& value) {
+  return [refer](PacketOptions& options, const py::handle& value) {
     auto& field = refer(options);
     field = value.cast<std::remove_reference_t<decltype(field)>>();
   };
 }
 
 template <typename Choice>
-Setter choice(Choice Options::* field, std::map<std::string, Choice> choices) {
-  return [field, choices = std::move(choices)](Options& options, const py::handle& value) {
+Setter choice(Choice PacketOptions::* field, std::map<std::string, Choice> choices) {
+  return [field, choices = std::move(choices)](PacketOptions& options, const py::handle& value) {
     const auto found = choices.find(py::str(value).cast<std::string>());
     if (found == choices.end()) {
       std::string names;
@@ -52,22 +52,25 @@ Setter choice(Choice Options::* field, std::map<std::string, Choice> choices) {
   };
 }
 
-#define TOPOOPT_FIELD(path) member([](Options& o) -> auto& { return o.path; })
+#define TOPOOPT_FIELD(path) member([](PacketOptions& o) -> auto& { return o.path; })
 
 const std::map<std::string, Setter>& setters() {
   using packet::ReturnPath, packet::Spread;
   static const std::map<std::string, Setter> all = {
       {"transport", TOPOOPT_FIELD(transport)},
-      {"acks", choice(&Options::acks, {{"links", ReturnPath::kLinks},
-                                       {"latency", ReturnPath::kLatency},
-                                       {"instant", ReturnPath::kInstant}})},
-      {"spread", choice(&Options::spread, {{"ecmp", Spread::kEcmp}, {"spray", Spread::kSpray}})},
-      {"path_choice", choice(&Options::path_choice, {{"planned", packet::PathChoice::kPlanned},
-                                                     {"adaptive", packet::PathChoice::kAdaptive}})},
+      {"acks", choice(&PacketOptions::acks, {{"links", ReturnPath::kLinks},
+                                             {"latency", ReturnPath::kLatency},
+                                             {"instant", ReturnPath::kInstant}})},
+      {"spread",
+       choice(&PacketOptions::spread, {{"ecmp", Spread::kEcmp}, {"spray", Spread::kSpray}})},
+      {"path_choice",
+       choice(&PacketOptions::path_choice, {{"planned", packet::PathChoice::kPlanned},
+                                            {"adaptive", packet::PathChoice::kAdaptive}})},
       {"sends_at_once", TOPOOPT_FIELD(sends_at_once)},
-      {"start_order", choice(&Options::start_order, {{"drawn", packet::StartOrder::kDrawn},
-                                                     {"given", packet::StartOrder::kGiven},
-                                                     {"numbered", packet::StartOrder::kNumbered}})},
+      {"start_order",
+       choice(&PacketOptions::start_order, {{"drawn", packet::StartOrder::kDrawn},
+                                            {"given", packet::StartOrder::kGiven},
+                                            {"numbered", packet::StartOrder::kNumbered}})},
       {"control_first", TOPOOPT_FIELD(control_first)},
       {"mtu_bytes", TOPOOPT_FIELD(payload_bytes)},
       {"header_bytes", TOPOOPT_FIELD(header_bytes)},
@@ -109,8 +112,8 @@ const std::map<std::string, Setter>& setters() {
 
 #undef TOPOOPT_FIELD
 
-Options makeOptions(const py::dict& given) {
-  Options options;
+PacketOptions makeOptions(const py::dict& given) {
+  PacketOptions options;
   for (const auto& [key, value] : given) {
     const std::string name = py::str(key).cast<std::string>();
     const auto setter = setters().find(name);

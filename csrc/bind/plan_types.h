@@ -18,11 +18,12 @@
 namespace topoopt {
 
 template <>
-struct Record<plan::Link> {
+struct Record<plan::LinkPorts> {
   static constexpr auto python = pybind11::detail::const_name("torch_topoopt.plan.Link");
-  static constexpr auto fields = std::tuple(
-      Field{"source", &plan::Link::source}, Field{"source_port", &plan::Link::source_port},
-      Field{"target", &plan::Link::target}, Field{"target_port", &plan::Link::target_port});
+  static constexpr auto fields = std::tuple(Field{"source", &plan::LinkPorts::source},
+                                            Field{"source_port", &plan::LinkPorts::source_port},
+                                            Field{"target", &plan::LinkPorts::target},
+                                            Field{"target_port", &plan::LinkPorts::target_port});
 };
 
 template <>
@@ -33,11 +34,11 @@ struct Record<plan::Ring> {
 };
 
 template <>
-struct Record<plan::Group> {
+struct Record<plan::AllReduceGroup> {
   static constexpr auto python = pybind11::detail::const_name("torch_topoopt.plan.Group");
-  static constexpr auto fields =
-      std::tuple(Field{"servers", &plan::Group::servers}, Field{"rings", &plan::Group::rings},
-                 Field{"grid", &plan::Group::grid});
+  static constexpr auto fields = std::tuple(Field{"servers", &plan::AllReduceGroup::servers},
+                                            Field{"rings", &plan::AllReduceGroup::rings},
+                                            Field{"grid", &plan::AllReduceGroup::grid});
 };
 
 template <>

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "route_control/annealing.h"
+#include "route_control/balanced_colouring.h"
+#include "route_control/greedy.h"
+#include "route_control/improvement.h"
 #include "route_control/path_assignment.h"
-#include "routing/annealing.h"
-#include "routing/balanced_colouring.h"
-#include "routing/greedy.h"
-#include "routing/improvement.h"
 
 namespace py = pybind11;
 
@@ -126,10 +126,7 @@ void bindPathAssignment(py::module_& module) {
           "Of each flow by its number its max-min fair share.");
 }
 
-}  // namespace
-
-void bindRouteControl(py::module_& module) {
-  bindPathAssignment(module);
+void bindSwitchedPaths(py::module_& module) {
   py::class_<SwitchedPaths, std::shared_ptr<SwitchedPaths>>(
       module, "SwitchedPaths",
       "Capacities of links, and of every pair its paths as lists of links.")
@@ -180,6 +177,13 @@ void bindRouteControl(py::module_& module) {
           },
           py::arg("pairs"), py::arg("demands"), py::arg("choice"), py::arg("bound"),
           py::arg("moves"), py::arg("seed"));
+}
+
+}  // namespace
+
+void bindRouteControl(py::module_& module) {
+  bindPathAssignment(module);
+  bindSwitchedPaths(module);
   module.def(
       "coloured_pairs",
       [](int vertices, const IntPairs& ends, const std::vector<int>& pairs, int colours) {

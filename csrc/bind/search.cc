@@ -88,10 +88,7 @@ class Known {
   std::vector<int> numbers_;
 };
 
-}  // namespace
-
-void bindSearch(py::module_& module) {
-  const py::call_guard<py::gil_scoped_release> released;
+void bindSpaceAndPrices(py::module_& module) {
   py::class_<SearchSpace>(
       module, "SearchSpace",
       "Placements in groups, by ways of splitting; per operator which of these, and its kind.")
@@ -114,6 +111,10 @@ void bindSearch(py::module_& module) {
           },
           py::arg("strategy"), py::arg("seconds"), py::arg("tasks"))
       .def("__len__", &IterationPrices::size);
+}
+
+void bindFlowChain(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> released;
   py::class_<FlowChain>(module, "StrategySearch",
                         "A Markov chain over strategies, priced at flow level.")
       .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
@@ -139,6 +140,10 @@ void bindSearch(py::module_& module) {
                              [](const FlowChain& chain) { return chain.pricing().tasks(); })
       .def_property_readonly("current_s", &FlowChain::currentSeconds)
       .def_property_readonly("best_s", &FlowChain::bestSeconds);
+}
+
+void bindDescent(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> released;
   py::class_<Descent>(module, "Descent", "Downhill from one strategy, priced at flow level.")
       .def(py::init([](std::shared_ptr<Job> job, std::shared_ptr<RoutedNetwork> network,
                        const SearchSpace& space, const Placed& start, int64_t memory_limit_bytes,
@@ -162,6 +167,10 @@ void bindSearch(py::module_& module) {
       .def_property_readonly("tasks",
                              [](const Descent& descent) { return descent.pricing().tasks(); })
       .def_property_readonly("best_s", &Descent::bestSeconds);
+}
+
+void bindCoarseChain(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> released;
   py::class_<CoarseChain>(module, "CoarseChain",
                           "A Markov chain over strategies, priced by the coarse simulator.")
       .def(py::init([](std::shared_ptr<Job> job, const std::shared_ptr<RoutedNetwork>& network,
@@ -193,6 +202,9 @@ void bindSearch(py::module_& module) {
           [](const CoarseChain& chain) { return chain.pricing().stepsSimulated(); })
       .def_property_readonly("steps_asked",
                              [](const CoarseChain& chain) { return chain.pricing().stepsAsked(); });
+}
+
+void bindCoarseSimulator(py::module_& module) {
   py::class_<PlacedSimulator>(
       module, "CoarseSimulator",
       "The coarse simulator: strategies priced from the start, or as changes "
@@ -207,6 +219,16 @@ void bindSearch(py::module_& module) {
       .def_property_readonly("steps_asked", [](const PlacedSimulator& bound) {
         return bound.simulator().stepsAsked();
       });
+}
+
+}  // namespace
+
+void bindSearch(py::module_& module) {
+  bindSpaceAndPrices(module);
+  bindFlowChain(module);
+  bindDescent(module);
+  bindCoarseChain(module);
+  bindCoarseSimulator(module);
   module.def("acceptance_probability", &acceptanceProbability, py::arg("current_s"),
              py::arg("proposed_s"), py::arg("beta"));
 }

@@ -121,10 +121,10 @@ void failOnCycle(const FlowProgram& program) {
                               cycleText(cycle, [](int task) { return int64_t{task}; }));
 }
 
-Reconfigurer::Move toMove(const std::map<int, double>& rates, const Array<int64_t>& source,
-                          const Array<int64_t>& target, const Array<double>& latency_s,
-                          const Array<int64_t>& begin, const Array<int64_t>& link,
-                          const Array<double>& load) {
+Reconfigurer::CircuitMove toMove(const std::map<int, double>& rates, const Array<int64_t>& source,
+                                 const Array<int64_t>& target, const Array<double>& latency_s,
+                                 const Array<int64_t>& begin, const Array<int64_t>& link,
+                                 const Array<double>& load) {
   return {{rates.begin(), rates.end()}, toPairPaths(source, target, latency_s, begin, link, load)};
 }
 
@@ -149,6 +149,24 @@ py::tuple runFolded(const FlowProgram& program, std::optional<bool> fold) {
   }
   return py::make_tuple(outcome->makespan_s, outcome->finish_s, outcome->device_busy_s,
                         outcome->link_bytes);
+}
+
+std::vector<int> flowTasks(const FlowProgram& program) {
+  std::vector<int> flows;
+  for (int task = 0; task < program.graph().size(); ++task) {
+    if (program.graph().tasks()[task].kind == TaskKind::kFlow) flows.push_back(task);
+  }
+  return flows;
+}
+
+std::vector<std::tuple<int, int, int>> computeTasks(const FlowProgram& program) {
+  std::vector<std::tuple<int, int, int>> found;
+  for (int number = 0; number < program.graph().size(); ++number) {
+    const Task& task = program.graph().tasks()[number];
+    if (task.kind != TaskKind::kCompute) continue;
+    found.emplace_back(number, task.resource, task.priority);
+  }
+  return found;
 }
 
 void bindFlowProgram(py::module_& module) {
@@ -194,29 +212,9 @@ void bindFlowProgram(py::module_& module) {
       .def_property_readonly("flow_count", &FlowProgram::flowCount)
       .def_property_readonly("task_count",
                              [](const FlowProgram& program) { return program.graph().size(); })
-      .def_property_readonly("flow_tasks",
-                             [](const FlowProgram& program) {
-                               std::vector<int> flows;
-                               for (int task = 0; task < program.graph().size(); ++task) {
-                                 if (program.graph().tasks()[task].kind == TaskKind::kFlow) {
-                                   flows.push_back(task);
-                                 }
-                               }
-                               return flows;
-                             })
-      .def_property_readonly(
-          "compute_tasks",
-          [](const FlowProgram& program) {
-            std::vector<std::tuple<int, int, int>> found;
-            for (int number = 0; number < program.graph().size(); ++number) {
-              const Task& task = program.graph().tasks()[number];
-              if (task.kind == TaskKind::kCompute) {
-                found.emplace_back(number, task.resource, task.priority);
-              }
-            }
-            return found;
-          },
-          "(task, host, priority) of every computation.")
+      .def_property_readonly("flow_tasks", &flowTasks)
+      .def_property_readonly("compute_tasks", &computeTasks,
+                             "(task, host, priority) of every computation.")
       .def_property_readonly("links", &FlowProgram::links)
       .def("flow", &flowOf, "The flow that is task `task`; its links are indices.",
            py::arg("task"));
@@ -287,13 +285,13 @@ void addControl(RunOptions& options, const FlowProgram& program, ReconfigurableN
       network, program, control->window_s, control->delay_s,
       [choose = control->choose](double now_s, const Reconfigurer::Demand& demand) {
         const py::gil_scoped_acquire acquire;
-        return choose(now_s, BytesOfPairs{demand}).cast<std::optional<Reconfigurer::Move>>();
+        return choose(now_s, BytesOfPairs{demand}).cast<std::optional<Reconfigurer::CircuitMove>>();
       });
 }
 
 void bindSim(py::module_& module) {
   bindFlowProgram(module);
-  py::class_<Reconfigurer::Move>(
+  py::class_<Reconfigurer::CircuitMove>(
       module, "CircuitMove",
       "Rates by link (0: no circuit any more), and the paths of pairs as in network_of_paths.")
       .def(py::init(&toMove), py::arg("rates"), py::arg("source"), py::arg("target"),

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/race.h"
+#include "collectives/algorithm_timing.h"
 
 namespace topoopt {
 namespace {
@@ -94,11 +94,11 @@ double reduceSecondsPerByte() {
 // A probe for each algorithm that the group can take. What all_reduces take is measured with all
 // members at work at once, and not modelled: members share processors, links pass bursts and phases
 // wait for each other.
-class Entrants {
+class CandidateProbes {
  public:
   // `averages` sums over all members.
-  Entrants(const std::shared_ptr<Endpoint>& endpoint, const GroupConfig& config, Probe& averages,
-           uint32_t first_channel, std::chrono::milliseconds limit)
+  CandidateProbes(const std::shared_ptr<Endpoint>& endpoint, const GroupConfig& config,
+                  Probe& averages, uint32_t first_channel, std::chrono::milliseconds limit)
       : averages_(averages),
         members_(static_cast<double>(config.ranks.size())),
         open_([=, channel = first_channel](Algorithm algorithm) mutable {
@@ -168,8 +168,8 @@ CostModel measureCost(std::shared_ptr<Endpoint> endpoint, GroupConfig config,
   model.per_hop_latency_s = sums[1] / members;
   model.gamma_s_per_byte = sums[2] / members;
   const CostEstimate estimate(layout, model);
-  Entrants entrants(endpoint, config, one_ring, kFirstProbeChannel + 2, limit);
-  model.all_reduce = raceAllReduces(estimate, std::bind_front(&Entrants::rounds, &entrants));
+  CandidateProbes probes(endpoint, config, one_ring, kFirstProbeChannel + 2, limit);
+  model.all_reduce = timeAlgorithms(estimate, std::bind_front(&CandidateProbes::rounds, &probes));
   return model;
 }
 

@@ -308,14 +308,14 @@ EndpointConfig Cables::configuration() {
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < wiring_.cables.size(); ++i) {
     const Cable& cable = wiring_.cables[i];
-    const plan::Link& link = cable.link;
+    const plan::LinkPorts& link = cable.link;
     const double rate = cable.gbps > 0 ? cable.gbps : 1.0;
     const int dialler = wiring_.dialler(cable), listener = wiring_.listener(cable);
     config.cables.push_back({link, dialler, listener, cable.duplex, rate});
     if (!mine(cable)) continue;
     LinkSpec spec;
     const bool dialled = dialler == rank_;
-    const plan::Link back{link.target, link.target_port, link.source, link.source_port};
+    const plan::LinkPorts back{link.target, link.target_port, link.source, link.source_port};
     spec.link = dialled || !cable.duplex ? link : back;
     spec.sends = dialled || cable.duplex;
     spec.peer = dialled ? listener : dialler;

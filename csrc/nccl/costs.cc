@@ -15,12 +15,12 @@ constexpr double kRelayS = 30e-6;
 // What the plugin's thread of one rank sends, receives and relays, all together.
 constexpr double kThreadGbps = 12;
 
-double partOf(Collective collective, double ranks) {
+double partOf(NcclCollective collective, double ranks) {
   switch (collective) {
-    case Collective::kAllReduce:
+    case NcclCollective::kAllReduce:
       return 2 * (ranks - 1) / ranks;
-    case Collective::kAllGather:
-    case Collective::kReduceScatter:
+    case NcclCollective::kAllGather:
+    case NcclCollective::kReduceScatter:
       return (ranks - 1) / ranks;
     default:
       return 1;  // a chain from the root, or to it
@@ -140,7 +140,7 @@ std::vector<FabricCosts::Traffic> FabricCosts::around(double part) const {
   return traffic;
 }
 
-Cost FabricCosts::ring(Collective collective, size_t ranks) const {
+Cost FabricCosts::ring(NcclCollective collective, size_t ranks) const {
   const double part = partOf(collective, static_cast<double>(ranks));
   return {latencyAround() * part, perByte(around(part))};
 }

@@ -32,7 +32,7 @@ class FabricCosts {
   int servers() const { return static_cast<int>(order_.size()); }
 
   // Of a communicator of `ranks` ranks on all servers.
-  Cost ring(Collective collective, size_t ranks) const;
+  Cost ring(NcclCollective collective, size_t ranks) const;
   Cost trees() const;  // AllReduce
   Cost pat() const;    // AllGather and ReduceScatter
 

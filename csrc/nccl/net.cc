@@ -31,7 +31,7 @@ uint64_t jobOf(const Wiring& wiring) {
   return std::stoull(wiring.asked.substr(0, 16), nullptr, 16);
 }
 
-void note(Request& request, Comm& comm, const std::exception_ptr& error) {
+void note(NetRequest& request, Comm& comm, const std::exception_ptr& error) {
   if (error) {
     comm.fail(textOf(error));
     request.bad = true;
@@ -47,8 +47,8 @@ FlowId flowOf(const Comm& comm, int tag) {
 
 // ---- one end of a connection -------------------------------------------------------------------
 
-Request* Comm::take(int count) {
-  for (Request& request : requests_) {
+NetRequest* Comm::take(int count) {
+  for (NetRequest& request : requests_) {
     if (request.used) continue;
     request.comm = shared_from_this();
     request.used = true;
@@ -62,11 +62,11 @@ Request* Comm::take(int count) {
 
 bool Comm::idle() const {
   return std::all_of(requests_.begin(), requests_.end(),
-                     [](const Request& request) { return !request.used || request.left == 0; });
+                     [](const NetRequest& request) { return !request.used || request.left == 0; });
 }
 
 void Comm::forgetRequests() {
-  for (Request& request : requests_) request.comm = nullptr;
+  for (NetRequest& request : requests_) request.comm = nullptr;
 }
 
 void Comm::fail(const std::string& why) {
@@ -83,14 +83,14 @@ std::string Comm::why() const {
 
 // ---- beginning and end -------------------------------------------------------------------------
 
-Net::Net(Wiring wiring, int rank, const Limits& limits)
+Net::Net(Wiring wiring, int rank, const NetLimits& limits)
     : rank_(rank),
       server_(wiring.serverOf(rank)),
       ranks_(wiring.ranks()),
       job_(jobOf(wiring)),
       cables_(wiring, rank) {
   for (const Cable& cable : wiring.cables) {
-    const plan::Link& link = cable.link;
+    const plan::LinkPorts& link = cable.link;
     const bool sends = link.source == server_ || (cable.duplex && link.target == server_);
     if (sends) rate_gbps_ += cable.gbps;
   }
@@ -114,7 +114,7 @@ Net::~Net() {
   endpoint_->stop();
 }
 
-void Net::begin(const Limits& limits) {
+void Net::begin(const NetLimits& limits) {
   try {
     EndpointConfig config = cables_.connect(limits.connect);
     config.silence_limit = limits.silence;
@@ -379,7 +379,7 @@ void Net::close(Listener& listener) {
 
 // ---- messages ----------------------------------------------------------------------------------
 
-Result Net::send(Comm& comm, const void* data, size_t bytes, int tag, Request*& request) {
+Result Net::send(Comm& comm, const void* data, size_t bytes, int tag, NetRequest*& request) {
   if (comm.failed) return failed(kRemoteError, comm.why());
   request = comm.take(1);
   if (!request) return kSuccess;  // NCCL asks again
@@ -397,7 +397,7 @@ Result Net::send(Comm& comm, const void* data, size_t bytes, int tag, Request*& 
 }
 
 Result Net::receive(Comm& comm, int count, void** data, const size_t* bytes, const int* tags,
-                    Request*& request) {
+                    NetRequest*& request) {
   if (count < 1 || count > kMostGrouped) {
     return failed(kInvalidArgument, "a receive has 1.." + std::to_string(kMostGrouped) +
                                         " buffers, not " + std::to_string(count));
@@ -434,7 +434,7 @@ Result Net::receive(Comm& comm, int count, void** data, const size_t* bytes, con
   return kSuccess;
 }
 
-Result Net::test(Request& request, bool& done, int* bytes) {
+Result Net::test(NetRequest& request, bool& done, int* bytes) {
   done = request.left == 0;
   const std::shared_ptr<Comm> comm = request.comm;
   if (comm->failed && (!done || request.bad)) return failed(kRemoteError, comm->why());

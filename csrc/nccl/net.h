@@ -32,7 +32,7 @@ namespace topoopt::nccl {
 class Comm;
 
 // One isend or irecv; of its connection, which outlives it.
-struct Request {
+struct NetRequest {
   std::shared_ptr<Comm> comm;
   bool used = false;
   int count = 0;  // of buffers
@@ -46,7 +46,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
  public:
   Comm(int peer, uint32_t channel, bool sends) : peer(peer), channel(channel), sends(sends) {}
 
-  Request* take(int count);
+  NetRequest* take(int count);
   // Whether nothing is on its way.
   bool idle() const;
   // Of a connection of a rank with itself, whose ends have a number each: that of its sending end.
@@ -68,7 +68,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
  private:
   static constexpr size_t kRequests = 64;  // twice what NCCL keeps in flight
 
-  std::array<Request, kRequests> requests_{};
+  std::array<NetRequest, kRequests> requests_{};
   mutable std::mutex mutex_;
   std::string why_{};
 };
@@ -88,7 +88,7 @@ struct Handle {
 };
 static_assert(sizeof(Handle) <= kHandleBytes);
 
-struct Limits {
+struct NetLimits {
   std::chrono::milliseconds connect;  // of all cables, from the start
   std::chrono::milliseconds silence;  // of a rank, before all that is open fails
 };
@@ -96,7 +96,7 @@ struct Limits {
 class Net {
  public:
   // Begins to connect. Throws std::runtime_error if the wiring is wrong.
-  Net(Wiring wiring, int rank, const Limits& limits);
+  Net(Wiring wiring, int rank, const NetLimits& limits);
   // Ends in good order if all connections are closed, else the other ranks are notified.
   ~Net();
 
@@ -110,10 +110,10 @@ class Net {
   // nullptr in `comm`: not yet.
   Result connect(Handle& handle, Comm*& comm);
   Result accept(Listener& listener, Comm*& comm);
-  Result send(Comm& comm, const void* data, size_t bytes, int tag, Request*& request);
+  Result send(Comm& comm, const void* data, size_t bytes, int tag, NetRequest*& request);
   Result receive(Comm& comm, int count, void** data, const size_t* bytes, const int* tags,
-                 Request*& request);
-  Result test(Request& request, bool& done, int* bytes);
+                 NetRequest*& request);
+  Result test(NetRequest& request, bool& done, int* bytes);
   void close(Comm& comm);
   void close(Listener& listener);
 
@@ -129,7 +129,7 @@ class Net {
   };
 
   static Result failed(Result result, const std::string& why);
-  void begin(const Limits& limits);
+  void begin(const NetLimits& limits);
   void say(int peer, const Control& control);
   void onControl(int peer, const Control& control);
   void onConnect(int peer, const Control& control);

@@ -80,8 +80,8 @@ Result begin(Logger given) {
     if (!path) throw std::runtime_error("TOPOOPT_NCCL_WIRING is not set; see docs/guides/nccl.md");
     Wiring wiring = Wiring::load(path);
     const int rank = rankOf(wiring.ranks());
-    const Limits limits{limitOf("TOPOOPT_NCCL_CONNECT_LIMIT_S", kConnectLimitS),
-                        limitOf("TOPOOPT_SILENCE_LIMIT_S", kSilenceLimitS)};
+    const NetLimits limits{limitOf("TOPOOPT_NCCL_CONNECT_LIMIT_S", kConnectLimitS),
+                           limitOf("TOPOOPT_SILENCE_LIMIT_S", kSilenceLimitS)};
     net = std::make_unique<Net>(std::move(wiring), rank, limits);
     std::atexit([] { net = nullptr; });
     return kSuccess;
@@ -181,7 +181,7 @@ Result deregister(void*, void*) { return kSuccess; }
 Result sendOf(void* to, void* data, size_t bytes, int tag, void** request) {
   Comm& comm = *static_cast<Comm*>(to);
   if (!comm.sends) return report(kInvalidUsage, "a send over the receiving end of a connection");
-  Request* made = nullptr;
+  NetRequest* made = nullptr;
   const Result result = net->send(comm, data, bytes, tag, made);
   *request = made;
   return report(result);
@@ -204,7 +204,7 @@ Result receiveV9(void* from, int count, void** data, size_t* bytes, int* tags, v
                  void** request) {
   Comm& comm = *static_cast<Comm*>(from);
   if (comm.sends) return report(kInvalidUsage, "a receive over the sending end of a connection");
-  Request* made = nullptr;
+  NetRequest* made = nullptr;
   const Result result = net->receive(comm, count, data, bytes, tags, made);
   *request = made;
   return report(result);
@@ -232,7 +232,7 @@ Result flush(void*, int, void**, int*, void**, void** request) {
 
 Result test(void* request, int* done, int* bytes) {
   bool is_done = false;
-  const Result result = net->test(*static_cast<Request*>(request), is_done, bytes);
+  const Result result = net->test(*static_cast<NetRequest*>(request), is_done, bytes);
   *done = is_done ? 1 : 0;
   return report(result);
 }

@@ -31,12 +31,13 @@ struct Tuner {
   bool one_channel;
 
   // nullopt: what the algorithm is not for, or what we do not know.
-  std::optional<Cost> costOf(Collective collective, int algorithm) const {
+  std::optional<Cost> costOf(NcclCollective collective, int algorithm) const {
     const bool gathers =
-        collective == Collective::kAllGather || collective == Collective::kReduceScatter;
-    if (collective > Collective::kAllReduce) return std::nullopt;
+        collective == NcclCollective::kAllGather || collective == NcclCollective::kReduceScatter;
+    if (collective > NcclCollective::kAllReduce) return std::nullopt;
     if (algorithm == kRing) return fabric.ring(collective, ranks);
-    if (collective == Collective::kAllReduce && (algorithm == kTree || algorithm == kNvlsTree)) {
+    if (collective == NcclCollective::kAllReduce &&
+        (algorithm == kTree || algorithm == kNvlsTree)) {
       return fabric.trees();
     }
     if (gathers && algorithm == kPat) return fabric.pat();
@@ -62,7 +63,8 @@ Result begin(size_t ranks, size_t nodes, Logger logger, void** context) {
       const auto gbps = [](const Cost& cost) { return 8e-9 / cost.s_per_byte; };
       logger(kInfoLevel, kTuningSubsystem, __FILE__, __LINE__,
              "TUNER/topoopt: AllReduce on these cables: ring %.3g Gb/s, trees %.3g Gb/s",
-             gbps(tuner->fabric.ring(Collective::kAllReduce, ranks)), gbps(tuner->fabric.trees()));
+             gbps(tuner->fabric.ring(NcclCollective::kAllReduce, ranks)),
+             gbps(tuner->fabric.trees()));
     }
     *context = tuner.release();
   } catch (const std::exception& error) {
@@ -80,8 +82,8 @@ Result beginV5(void** context, uint64_t, size_t ranks, size_t nodes, Logger logg
 
 // There is no table of NCCL's: the faster of ring and trees, with flags in the words (which saves
 // the receiver a wait) while twice the bytes take no longer than the messages wait anyway.
-Result chooseV2(void* context, Collective collective, size_t bytes, int, int, int, int* algorithm,
-                int* protocol, int* channels) {
+Result chooseV2(void* context, NcclCollective collective, size_t bytes, int, int, int,
+                int* algorithm, int* protocol, int* channels) {
   const auto* tuner = static_cast<const Tuner*>(context);
   const auto ring = tuner ? tuner->costOf(collective, kRing) : std::nullopt;
   if (!ring) return kSuccess;
@@ -101,7 +103,7 @@ Result chooseV2(void* context, Collective collective, size_t bytes, int, int, in
 }
 
 // An algorithm takes as long as the cables need, or as NCCL thinks where that is longer.
-Result chooseV5(void* context, Collective collective, size_t bytes, int, CostTable table,
+Result chooseV5(void* context, NcclCollective collective, size_t bytes, int, CostTable table,
                 int algorithms, int protocols, int, int* channels) {
   const auto* tuner = static_cast<const Tuner*>(context);
   if (!tuner) return kSuccess;
@@ -118,8 +120,8 @@ Result chooseV5(void* context, Collective collective, size_t bytes, int, CostTab
   return kSuccess;
 }
 
-Result chooseV3(void* context, Collective collective, size_t bytes, int operations, CostTable table,
-                int algorithms, int protocols, int* channels) {
+Result chooseV3(void* context, NcclCollective collective, size_t bytes, int operations,
+                CostTable table, int algorithms, int protocols, int* channels) {
   return chooseV5(context, collective, bytes, operations, table, algorithms, protocols, 0,
                   channels);
 }

@@ -10,7 +10,7 @@
 
 namespace topoopt::nccl {
 
-enum class Collective : int {
+enum class NcclCollective : int {
   kBroadcast = 0,
   kReduce = 1,
   kAllGather = 2,
@@ -18,7 +18,7 @@ enum class Collective : int {
   kAllReduce = 4,
 };
 
-enum Algorithm : int {
+enum NcclAlgorithm : int {
   kTree = 0,
   kRing = 1,
   kNvlsTree = 5,  // NVLink inside a server, a tree between them
@@ -40,7 +40,7 @@ using CostTable = float**;
 struct TunerV2 {
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, Logger, void** context);
-  Result (*choose)(void* context, Collective, size_t bytes, int has_collnet, int has_nvls,
+  Result (*choose)(void* context, NcclCollective, size_t bytes, int has_collnet, int has_nvls,
                    int operations, int* algorithm, int* protocol, int* channels);
   Result (*destroy)(void* context);
 };
@@ -48,7 +48,7 @@ struct TunerV2 {
 struct TunerV3 {
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, Logger, void** context);
-  Result (*choose)(void* context, Collective, size_t bytes, int operations, CostTable,
+  Result (*choose)(void* context, NcclCollective, size_t bytes, int operations, CostTable,
                    int algorithms, int protocols, int* channels);
   Result (*destroy)(void* context);
 };
@@ -56,7 +56,7 @@ struct TunerV3 {
 struct TunerV4 {
   const char* name;
   Result (*init)(size_t ranks, size_t nodes, Logger, void** context);
-  Result (*choose)(void* context, Collective, size_t bytes, int operations, CostTable,
+  Result (*choose)(void* context, NcclCollective, size_t bytes, int operations, CostTable,
                    int algorithms, int protocols, int registered, int* channels);
   Result (*destroy)(void* context);
 };
@@ -65,13 +65,13 @@ struct TunerV5 {
   const char* name;
   Result (*init)(void** context, uint64_t communicator, size_t ranks, size_t nodes, Logger,
                  NvlinkDomains*, TuningConstants*);
-  Result (*choose)(void* context, Collective, size_t bytes, int operations, CostTable,
+  Result (*choose)(void* context, NcclCollective, size_t bytes, int operations, CostTable,
                    int algorithms, int protocols, int registered, int* channels);
   Result (*finalize)(void* context);
 };
 
 struct TunerV6 : TunerV5 {
-  Result (*chunk_size)(void* context, Collective, size_t bytes, int algorithm, int protocol,
+  Result (*chunk_size)(void* context, NcclCollective, size_t bytes, int algorithm, int protocol,
                        int channels, size_t* chunk_bytes);  // may be missing
 };
 

@@ -49,7 +49,7 @@ bool readRanks(std::istringstream& words, Wiring& wiring) {
 bool readCable(std::istringstream& words, Wiring& wiring) {
   Cable cable;
   std::string ports, key;
-  plan::Link& link = cable.link;
+  plan::LinkPorts& link = cable.link;
   words >> link.source >> link.source_port >> link.target >> link.target_port >> ports >>
       cable.gbps >> cable.source_address >> cable.target_address >> cable.tcp_port >>
       cable.source_pace_gbps >> cable.target_pace_gbps >> cable.source_unsent_bytes >>

@@ -24,7 +24,7 @@ namespace topoopt::nccl {
 constexpr double kBytesPerGbps = 1e9 / 8;
 
 struct Cable {
-  plan::Link link;
+  plan::LinkPorts link;
   bool duplex = true;
   double gbps = 0;  // 0: not known
   std::string source_address{};

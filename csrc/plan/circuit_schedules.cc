@@ -46,9 +46,9 @@ class Blocks {
   size_t end_ = 0;
 };
 
-class Member {
+class MemberSchedules {
  public:
-  Member(int rank, const std::vector<std::vector<size_t>>& bytes, int part)
+  MemberSchedules(int rank, const std::vector<std::vector<size_t>>& bytes, int part)
       : rank_(rank), bytes_(bytes), part_(part), input_starts_(blockStarts(bytes[rank])) {
     std::vector<size_t> received;
     for (const auto& row : bytes) received.push_back(row[rank]);
@@ -161,7 +161,7 @@ class Member {
 
 std::vector<Schedule> circuitSchedules(const CircuitProgram& program, int rank,
                                        const std::vector<std::vector<size_t>>& bytes, int part) {
-  Member member(rank, bytes, part);
+  MemberSchedules member(rank, bytes, part);
   std::vector<Schedule> schedules;
   for (const std::vector<CircuitHop>& hops : program) schedules.push_back(member.onTopology(hops));
   if (const std::string missing = member.missing(); !missing.empty()) {

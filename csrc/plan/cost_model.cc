@@ -182,7 +182,8 @@ std::vector<TreeShare> CostEstimate::trees(const Request& request, Algorithm alg
     return {{quickTree(layout_, root, model_.alpha_s, model_.per_hop_latency_s), 1.0, first_tree}};
   }
   std::vector<TreeShare> list;
-  const auto flow = request.collective == Collective::kBroadcast ? Flow::kFromRoot : Flow::kToRoot;
+  const auto flow = request.collective == Collective::kBroadcast ? ChainDirection::kFromRoot
+                                                                 : ChainDirection::kToRoot;
   for (int r = 0; r < rings; ++r) {
     const plan::Ring& ring = layout_.rings()[r];
     const bool one = algorithm == Algorithm::kRing;

@@ -40,12 +40,12 @@ int HopTable::checkedAt(int source, int target) const {
   return at(source, target);
 }
 
-HopTable HopTable::ofRoutes(int servers, const std::vector<plan::Link>& links,
+HopTable HopTable::ofRoutes(int servers, const std::vector<plan::LinkPorts>& links,
                             const std::vector<plan::StrideRoute>& by_offset,
                             const std::vector<std::vector<int>>& next_hops,
                             const std::vector<plan::Route>& listed) {
   HopTable table(servers, std::vector<uint16_t>(pairsOf(servers), 0));
-  for (const plan::Link& link : links) {
+  for (const plan::LinkPorts& link : links) {
     table.check("links", link.source);
     table.check("links", link.target);
     table.hops_[table.index(link.source, link.target)] = 1;

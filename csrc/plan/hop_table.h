@@ -19,7 +19,7 @@ class HopTable {
   // From a network's routes, as torch_topoopt.plan.RouteTable has them: `listed`, else `by_offset`,
   // else the walks along next_hops[source][target]; a pair that none of them serves has its link,
   // or 0. Throws std::invalid_argument, naming what is wrong.
-  static HopTable ofRoutes(int servers, const std::vector<plan::Link>& links,
+  static HopTable ofRoutes(int servers, const std::vector<plan::LinkPorts>& links,
                            const std::vector<plan::StrideRoute>& by_offset,
                            const std::vector<std::vector<int>>& next_hops,
                            const std::vector<plan::Route>& listed);

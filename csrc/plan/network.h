@@ -9,7 +9,7 @@ namespace topoopt::plan {
 
 // A directed connection from a server's port to another server's port. Between two ranks of one
 // server there are no ports (-1), and the ends are ranks.
-struct Link {
+struct LinkPorts {
   int source = -1;
   int source_port = -1;
   int target = -1;
@@ -30,7 +30,7 @@ using Grid = std::vector<std::vector<int>>;
 
 // The servers of one AllReduce, and the rings that carry it. Shares sum to 1. Where the servers
 // form a torus it may go along the rows and columns of `grid` instead.
-struct Group {
+struct AllReduceGroup {
   std::vector<int> servers;
   std::vector<Ring> rings;
   Grid grid{};

@@ -49,15 +49,15 @@ Lines linesOf(const plan::Grid& grid, int leader, size_t number) {
 // How one part's elements are cut: into a segment per place of the first line, that into a piece
 // per place of the second, and that into chunks. What travels along the first line are blocks of a
 // segment: a chunk, or several pieces that are small.
-class Cut {
+class TorusCut {
  public:
-  struct Block {
+  struct SegmentBlock {
     int first;
     int pieces;
     size_t chunk;
   };
 
-  Cut(Extent whole, const Lines& lines, size_t element_bytes, size_t slots)
+  TorusCut(Extent whole, const Lines& lines, size_t element_bytes, size_t slots)
       : whole_(whole),
         segments_(lines.first.size),
         pieces_(lines.second.size),
@@ -81,13 +81,13 @@ class Cut {
   size_t chunks;  // of every piece; some may be empty
   size_t largest_chunk_bytes;
   size_t largest_block_bytes;
-  std::vector<Block> blocks;  // of every segment
+  std::vector<SegmentBlock> blocks;  // of every segment
 
   Range chunk(int segment, int piece, size_t chunk) const {
     return rangeOf(divide(pieceOf(segment, piece), chunks, chunk));
   }
 
-  Range block(int segment, const Block& block) const {
+  Range block(int segment, const SegmentBlock& block) const {
     if (chunks > 1) return chunk(segment, block.first, block.chunk);
     const Extent first = pieceOf(segment, block.first);
     const Extent last = pieceOf(segment, block.first + block.pieces - 1);
@@ -103,7 +103,7 @@ class Cut {
   std::vector<size_t> inOrder(int start, bool whole) const {
     std::vector<size_t> order;
     std::vector<int> left;
-    for (const Block& block : blocks) left.push_back(whole ? block.pieces : 1);
+    for (const SegmentBlock& block : blocks) left.push_back(whole ? block.pieces : 1);
     for (int k = 0; k < pieces_; ++k) {
       for (size_t c = 0; c < chunks; ++c) {
         const size_t number = blockOf(wrapped(start - k, pieces_), c);
@@ -130,9 +130,10 @@ class Cut {
 };
 
 // One part as one member sees it.
-class Part {
+class TorusPartSchedule {
  public:
-  Part(Schedule& schedule, const GroupLayout& layout, int rank, const Lines& lines, Cut cut)
+  TorusPartSchedule(Schedule& schedule, const GroupLayout& layout, int rank, const Lines& lines,
+                    TorusCut cut)
       : schedule_(schedule),
         rank_(rank),
         leader_(layout.leaderOf(rank)),
@@ -303,7 +304,7 @@ class Part {
   const int leader_;
   const std::vector<int>& others_;  // the server's members beside the leader
   const Lines lines_;
-  const Cut cut_;
+  const TorusCut cut_;
   const int own_;                   // the segment that this member reduces
   std::vector<Steps> ready_;        // of each block of each segment: the receive that completes it
   std::vector<Steps> piece_ready_;  // of each chunk of each piece of `own_`
@@ -322,7 +323,7 @@ Schedule torusAllReduceSchedule(const GroupLayout& layout, int rank, size_t coun
   for (size_t number = 0; number < kTorusParts; ++number) {
     const Lines lines = linesOf(layout.grid(), layout.leaderOf(rank), number);
     const Extent whole = divide({0, count}, kTorusParts, number);
-    Part(schedule, layout, rank, lines, Cut(whole, lines, element_bytes, slots))
+    TorusPartSchedule(schedule, layout, rank, lines, TorusCut(whole, lines, element_bytes, slots))
         .add(number, part + static_cast<int>(number % 2));
   }
   return schedule;

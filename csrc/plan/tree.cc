@@ -124,7 +124,7 @@ std::vector<std::vector<int>> Tree::children() const {
   return children;
 }
 
-Tree chainTree(const GroupLayout& layout, const plan::Ring& ring, int root, Flow flow,
+Tree chainTree(const GroupLayout& layout, const plan::Ring& ring, int root, ChainDirection flow,
                bool both_ways) {
   Tree tree = localEdges(layout, root);
   const int size = static_cast<int>(ring.servers.size());
@@ -133,7 +133,7 @@ Tree chainTree(const GroupLayout& layout, const plan::Ring& ring, int root, Flow
   // at(i) is i places from the root's server, in the direction in which the data leaves it, or
   // against the direction in which the data comes.
   const auto at = [&](int i) {
-    return ring.servers[(flow == Flow::kFromRoot ? first + i : first + size - i) % size];
+    return ring.servers[(flow == ChainDirection::kFromRoot ? first + i : first + size - i) % size];
   };
   const int forward = both_ways ? size / 2 : size - 1;
   for (int i = 1; i <= forward; ++i) tree.parent[at(i)] = at(i - 1);

@@ -20,11 +20,11 @@ struct Tree {
 };
 
 // The direction of a chain's data: along the ring away from its root, or along it to the root.
-enum class Flow { kFromRoot, kToRoot };
+enum class ChainDirection { kFromRoot, kToRoot };
 
 // The servers one after the other as the ring visits them; with `both_ways`, half of them in the
 // ring's order and half against it.
-Tree chainTree(const GroupLayout& layout, const plan::Ring& ring, int root, Flow flow,
+Tree chainTree(const GroupLayout& layout, const plan::Ring& ring, int root, ChainDirection flow,
                bool both_ways);
 
 // Two balanced binary trees over the servers, of which each server is a leaf in one and an inner

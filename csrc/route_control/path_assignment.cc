@@ -7,10 +7,10 @@
 #include <set>
 #include <stdexcept>
 
-#include "routing/annealing.h"
-#include "routing/balanced_colouring.h"
-#include "routing/greedy.h"
-#include "routing/improvement.h"
+#include "route_control/annealing.h"
+#include "route_control/balanced_colouring.h"
+#include "route_control/greedy.h"
+#include "route_control/improvement.h"
 #include "sim/core/path_table.h"
 #include "sim/flow/max_min_rates.h"
 
@@ -18,7 +18,6 @@ namespace topoopt {
 
 namespace {
 
-constexpr double kSame = 1e-9;          // relative: congestion that is the same
 constexpr int64_t kStepsPerFlow = 200;  // of annealing
 constexpr int64_t kMoves = 200;         // random ones, after which `ours` is done
 constexpr uint64_t kSeed = 0;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "routing/switched_paths.h"
+#include "route_control/switched_paths.h"
 
 namespace topoopt {
 

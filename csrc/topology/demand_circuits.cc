@@ -44,9 +44,11 @@ class FreePorts {
 };
 
 // Servers that circuits join, as sets with the least of them as their root.
-class Parts {
+class JoinedServers {
  public:
-  explicit Parts(int servers) : parent_(servers) { std::iota(parent_.begin(), parent_.end(), 0); }
+  explicit JoinedServers(int servers) : parent_(servers) {
+    std::iota(parent_.begin(), parent_.end(), 0);
+  }
 
   int root(int server) {
     while (parent_[server] != server) {
@@ -74,7 +76,7 @@ double bytesOf(const PairDemand& demand, Circuit pair) {
 // The circuit with the least bytes of each of two parts; the same one twice if there is only one.
 std::pair<size_t, size_t> leastOfTwoParts(int servers, const std::vector<Circuit>& circuits,
                                           const std::vector<double>& bytes) {
-  Parts parts(servers);
+  JoinedServers parts(servers);
   for (const Circuit& circuit : circuits) parts.join(circuit.first, circuit.second);
   const int first = parts.root(circuits.front().first);
   int second = first;

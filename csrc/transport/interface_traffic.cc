@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kAnswerBytes = 16 << 10;  // far more than a kernel says of one interface
 
-struct Request {
+struct LinkRequest {
   nlmsghdr header;
   ifinfomsg link;
 };
@@ -39,7 +39,7 @@ std::optional<InterfaceTraffic> InterfaceReader::read(int index) {
   if (index <= 0) return std::nullopt;
   const int type = SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK;
   if (!socket_) socket_.reset(socket(AF_NETLINK, type, NETLINK_ROUTE));
-  Request request{};
+  LinkRequest request{};
   request.header.nlmsg_len = sizeof request;
   request.header.nlmsg_type = RTM_GETLINK;
   request.header.nlmsg_flags = NLM_F_REQUEST;

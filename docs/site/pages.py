@@ -2,9 +2,10 @@
 
 The README is its first page; CHANGELOG, CONTRIBUTING and benchmarks/README are pages, and so is
 the table of the papers' figures (figures/table.json); every verb has one with its options as
-`--help` prints them, every public package one with its API from the docstrings, and so has every
-other file of the repository that a page points to: no link leads out of the site. Flowcharts are
-drawn (flowchart.py). The table of measured results comes from benchmarks/results.json.
+`--help` prints them and the JSON Schema of its output, every public package one with its API from
+the docstrings, and so has every other file of the repository that a page points to: no link leads
+out of the site. Flowcharts are drawn (flowchart.py), errors.py lists every error message. The
+table of measured results comes from benchmarks/results.json.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 
 # A hook has no package, and mkdocs restores the path as soon as it has loaded the hook.
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
+import errors
 import flowchart
+import json_schemas
 
 from figures.registry import all_figures
 from figures.results_page import results_page
@@ -130,6 +134,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts = {place: _page_text(page) for page, place in ELSEWHERE.items()}
     texts |= {f"cli/{verb}.md": _verb_page(verb) for verb in _verbs()}
     texts |= {f"api/{name}.md": _api_page(about) for name, about in API.items()}
+    texts["reference/errors.md"] = errors.error_page()
     for place, text in texts.items():
         files.append(File.generated(config, place, content=text))
     for plot, place in PLOTS.items():
@@ -200,9 +205,21 @@ def _verb_page(verb: str) -> str:
     if sub_verbs := sub_verbs_of(verb):
         for name in sub_verbs:
             lines += [f"## topoopt {verb} {name}", "", *_help(parser_of(verb, name))]
+            lines += _json_output(f"{verb} {name}")
     else:
-        lines += _help(parser_of(verb))
+        lines += [*_help(parser_of(verb)), *_json_output(verb)]
     return "\n".join(lines)
+
+
+def _json_output(command: str) -> list[str]:
+    """The JSON Schema of the output with --json, behind a line that opens it."""
+    if command not in json_schemas.RESULTS:
+        return []
+    text = json.dumps(json_schemas.result_schema(command), indent=1)
+    summary = (
+        f"<summary>JSON Schema of the output of <code>topoopt {command} --json</code></summary>"
+    )
+    return ['<details markdown="1">', summary, "", "```json", text, "```", "", "</details>", ""]
 
 
 def _help(options: argparse.ArgumentParser) -> list[str]:

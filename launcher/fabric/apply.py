@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK
@@ -11,6 +12,7 @@ from torch_topoopt.launcher.fabric import switch_verbs
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
 _DESCRIPTION = """\
 Makes the circuits of PLAN on the switches of a cluster file, and nothing else: only the sockets
@@ -22,6 +24,16 @@ _EXAMPLES = """\
   topoopt fabric apply plan.json --cluster lab.yaml --dry-run
   topoopt fabric apply plan.json --cluster lab.yaml
   topoopt fabric restore lab-before-20260131T120000Z --cluster lab.yaml"""
+
+
+@dataclass(frozen=True)
+class AppliedPlan(switch_verbs.ChangedSwitches):
+    """The result of `topoopt fabric apply`; `snapshots` is the folder with the old circuits."""
+
+    JSON_FIELDS: ClassVar = (*switch_verbs.ChangedSwitches.JSON_FIELDS, "cables", "snapshots")
+
+    cables: tuple[tuple[str, str], ...]
+    snapshots: Path | None
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -64,12 +76,8 @@ def main(argv: list[str]) -> int:
             differences = switches.configure(
                 placed.cables, timeout_s=arguments.timeout, folder=folder, progress=progress
             )
-    kept = None if folder is None else str(folder)
     if arguments.json:
-        cables = [list(ends) for ends in placed.file.cables]
-        console.print_json(
-            switch_verbs.as_json(differences, dry=arguments.dry_run, cables=cables, snapshots=kept)
-        )
+        console.print_json(AppliedPlan(arguments.dry_run, differences, placed.file.cables, folder))
         return OK
     switch_verbs.print_changes(terminal.line, differences, dry=arguments.dry_run)
     if not arguments.dry_run:
@@ -77,8 +85,8 @@ def main(argv: list[str]) -> int:
         terminal.line(f"all {count} cables of the plan on switches carry light")
         if people := switch_verbs.panels_of_people(file):
             terminal.line(f"(on {', '.join(people)} that is a person's word, not a measurement)")
-    if kept is not None:
+    if folder is not None:
         terminal.line(
-            f"back to before: topoopt fabric restore {kept} --cluster {arguments.cluster}"
+            f"back to before: topoopt fabric restore {folder} --cluster {arguments.cluster}"
         )
     return OK

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import re
 import sqlite3
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, documents, parser, shared_options, signals
@@ -37,6 +38,16 @@ _EXAMPLES = """\
   topoopt controller --network network.json --token-file token --state-file routes.db
   topoopt controller --network network.json --token-file token --state-file routes.db \\
       --listen 10.0.0.1:7411 --scheme greedy"""
+
+
+@dataclass(frozen=True)
+class ServedController:
+    """What `topoopt controller` prints once it serves."""
+
+    url: str
+    hosts: int
+    flows: int
+    epoch: int
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -149,7 +160,7 @@ async def _serve(service: RouteService, host: str, port: int, as_json: bool) -> 
 def _say_where(state: RouteState, url: str, as_json: bool) -> None:
     hosts, flows = len(state.file.hosts), len(state.flows)
     if as_json:
-        console.print_json({"url": url, "hosts": hosts, "flows": flows, "epoch": state.epoch})
+        console.print_json(ServedController(url, hosts, flows, state.epoch))
         return
     console.Terminal().line(
         f"controller: {url}, {counted(hosts, 'host')}, {counted(flows, 'flow')}, "

@@ -6,8 +6,9 @@ import json
 import os
 import socket
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError
@@ -41,6 +42,43 @@ _EXAMPLES = """\
 exit codes: 0 a cluster file was written, 1 no cable was found, 2 bad input or a host that failed"""
 
 
+@dataclass(frozen=True)
+class DiscoveredCable:
+    """A cable, and the two ports that it joins."""
+
+    ends: tuple[str, str]
+    addresses: list[str]
+    gbps: list[float | None]
+    mtu: list[int | None]
+
+
+@dataclass(frozen=True)
+class DiscoveredCluster:
+    """The result of `topoopt discover`; `output` is the cluster file, if it is written."""
+
+    JSON_FIELDS: ClassVar = (
+        "cluster=found.cluster.name", "found.cluster.servers", "cables", "notes", "output",
+    )  # fmt: skip
+
+    found: Survey
+    output: Path | None
+
+    def cables(self) -> list[DiscoveredCable]:
+        cables, known = self.found.cluster.cables, self.found.cluster.ports
+        return [
+            DiscoveredCable(
+                ends,
+                [known[end][1].address for end in ends],
+                [known[end][1].gbps for end in ends],
+                [known[end][1].mtu for end in ends],
+            )
+            for ends in cables
+        ]
+
+    def notes(self) -> list[str]:
+        return [*self.found.remarks, *_unconnected(self.found)]
+
+
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
@@ -62,7 +100,7 @@ def main(argv: list[str]) -> int:
         )
     if not found.cluster.cables:
         if arguments.json:
-            console.print_json(_figures(found, None))
+            console.print_json(DiscoveredCluster(found, None))
         console.error(_nothing(found, arguments.interfaces))
         return CHECK_FAILED
     if not arguments.dry_run:
@@ -73,7 +111,7 @@ def main(argv: list[str]) -> int:
     for remark in (*found.remarks, *_unconnected(found)):
         terminal.line(f"note: {remark}")
     if arguments.json:
-        console.print_json(_figures(found, None if arguments.dry_run else output))
+        console.print_json(DiscoveredCluster(found, None if arguments.dry_run else output))
     elif arguments.dry_run:
         sys.stdout.write(found.cluster.to_yaml())
     else:
@@ -282,25 +320,3 @@ def _show(terminal: console.Terminal, found: Survey, output: Path) -> None:
         rows,
     )
     terminal.line(f"cluster file: {output}")
-
-
-def _figures(found: Survey, output: Path | None) -> dict[str, Any]:
-    cluster = found.cluster
-    return {
-        "cluster": cluster.name,
-        "servers": [
-            {"name": s.name, "management": s.management, "accelerators": s.accelerators}
-            for s in cluster.servers
-        ],
-        "cables": [
-            {
-                "ends": list(cable),
-                "addresses": [cluster.ports[end][1].address for end in cable],
-                "gbps": [cluster.ports[end][1].gbps for end in cable],
-                "mtu": [cluster.ports[end][1].mtu for end in cable],
-            }
-            for cable in cluster.cables
-        ],
-        "notes": [*found.remarks, *_unconnected(found)],
-        "output": str(output) if output else None,
-    }

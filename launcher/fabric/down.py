@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser, shared_options
@@ -17,6 +18,15 @@ and its management network. Also what a crash has left of one. Needs root."""
 _EXAMPLES = """\
   topoopt fabric down lab
   topoopt fabric down --all --dry-run"""
+
+
+@dataclass(frozen=True)
+class RemovedFabrics:
+    """The result of `topoopt fabric down`."""
+
+    removed: list[str]
+    in_use: list[str]
+    dry_run: bool
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -61,7 +71,7 @@ def main(argv: list[str]) -> int:
             raise InputError(f"name: there is no fabric {name!r}; there is: {listed}")
         removed.append(name)
     if arguments.json:
-        console.print_json({"removed": removed, "in_use": kept, "dry_run": arguments.dry_run})
+        console.print_json(RemovedFabrics(removed, kept, arguments.dry_run))
         return OK
     for name in removed:
         terminal.line(f"fabric {name}: {'would be ' if arguments.dry_run else ''}removed")

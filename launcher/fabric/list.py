@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK
@@ -10,6 +11,8 @@ from torch_topoopt.plan.units import format_gbps
 
 if TYPE_CHECKING:
     import argparse
+
+    from torch_topoopt.fabric.netns.state import FabricRecord
 
 _DESCRIPTION = """\
 Lists the fabrics of network namespaces: kept (until `topoopt fabric down`), in use (by a running
@@ -19,6 +22,27 @@ job, which removes it), being made, abandoned (by a job that was killed), broken
 _EXAMPLES = """\
   topoopt fabric list
   topoopt fabric list --json"""
+
+
+@dataclass(frozen=True)
+class ListedFabric:
+    """A fabric, its state, and its record where that can be read."""
+
+    JSON_FIELDS: ClassVar = (
+        "name", "state", "record.servers", "record.gbps", "record.mtu", "record.forwarding",
+        "management=record.layout.management_network",
+    )  # fmt: skip
+
+    name: str
+    state: str
+    record: FabricRecord | None
+
+
+@dataclass(frozen=True)
+class ListedFabrics:
+    """The result of `topoopt fabric list`."""
+
+    fabrics: list[ListedFabric]
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -34,22 +58,9 @@ def main(argv: list[str]) -> int:
 
     from torch_topoopt.fabric.netns import state as netns_state
 
-    fabrics = []
-    for name in netns_state.names():
-        state, record = netns_state.describe(name)
-        fabrics.append(
-            {
-                "name": name,
-                "state": state,
-                "servers": record and record.servers,
-                "gbps": record and record.gbps,
-                "mtu": record and record.mtu,
-                "forwarding": record and record.forwarding,
-                "management": record and record.layout.management_network,
-            }
-        )
+    fabrics = [ListedFabric(name, *netns_state.describe(name)) for name in netns_state.names()]
     if arguments.json:
-        console.print_json({"fabrics": fabrics})
+        console.print_json(ListedFabrics(fabrics))
         return OK
     terminal = console.Terminal()
     if not fabrics:
@@ -58,22 +69,14 @@ def main(argv: list[str]) -> int:
     terminal.table(
         "Fabrics of network namespaces",
         ("name", "state", "servers", "rate of a link", "MTU", "forwarding", "management network"),
-        [
-            (
-                str(fabric["name"]),
-                str(fabric["state"]),
-                *(
-                    "-" if value is None else str(value)
-                    for value in (
-                        fabric["servers"],
-                        fabric["gbps"] and format_gbps(float(str(fabric["gbps"]))),
-                        fabric["mtu"],
-                        fabric["forwarding"],
-                        fabric["management"],
-                    )
-                ),
-            )
-            for fabric in fabrics
-        ],
+        [(fabric.name, fabric.state, *_cells(fabric.record)) for fabric in fabrics],
     )
     return OK
+
+
+def _cells(record: FabricRecord | None) -> tuple[str, ...]:
+    if record is None:
+        return ("-",) * 5
+    rate = "-" if record.gbps is None else format_gbps(record.gbps)
+    network = record.layout.management_network
+    return str(record.servers), rate, str(record.mtu), record.forwarding, network

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
@@ -36,6 +37,25 @@ _EXAMPLES = """\
 
 _NOT_WRITTEN = "the file that --cluster and -o write"
 _TCP_PORTS = range(20000, 30000)  # below those that Linux gives to outgoing connections
+
+
+@dataclass(frozen=True)
+class NcclSettings:
+    """The result of `topoopt nccl-env --json`."""
+
+    JSON_FIELDS: ClassVar = (
+        "variables=values", "rank", "server", "servers_of_ranks=layout.server_of",
+    )  # fmt: skip
+
+    variables: tuple[Variable, ...]
+    layout: RankLayout
+    rank: int | None
+
+    def values(self) -> dict[str, str | None]:
+        return {name: value or None for name, value, _ in self.variables}
+
+    def server(self) -> int | None:
+        return None if self.rank is None else self.layout.server_of[self.rank]
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -99,7 +119,7 @@ def main(argv: list[str]) -> int:
         )
     variables = nccl_environment(path, arguments.rank)
     if arguments.json or arguments.format == "json":
-        console.print_json(_figures(variables, layout, arguments.rank))
+        console.print_json(NcclSettings(variables, layout, arguments.rank))
     else:
         print(_text(variables, layout, arguments), end="")
     return OK
@@ -166,14 +186,3 @@ def _text(
     lines.append("# NCCL's bootstrap needs an interface that joins all hosts; if it finds another:")
     lines.append("# NCCL_SOCKET_IFNAME=")
     return "\n".join([*lines, ""])
-
-
-def _figures(
-    variables: tuple[Variable, ...], layout: RankLayout, rank: int | None
-) -> dict[str, object]:
-    return {
-        "variables": {name: value or None for name, value, _ in variables},
-        "rank": rank,
-        "server": None if rank is None else layout.server_of[rank],
-        "servers_of_ranks": list(layout.server_of),
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
@@ -32,6 +33,16 @@ _EXAMPLES = """\
   topoopt probe --network network.json --target-port 20000
   topoopt probe --network network.json --target-port 20000 \\
       --controller http://10.0.0.1:7411 --token-file token"""
+
+
+@dataclass(frozen=True)
+class ProbedPorts:
+    """The result of `topoopt probe`: by target, source port -> path, and paths without a port."""
+
+    host: str
+    ports: PortPaths
+    without_ports: dict[str, list[list[str]]]
+    url: str | None
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -86,9 +97,7 @@ def main(argv: list[str]) -> int:
         _report(arguments, host, found)
     missing = _without_ports(network, host, found)
     if arguments.json:
-        console.print_json(
-            {"host": host, "ports": found, "without_ports": missing, "url": arguments.controller}
-        )
+        console.print_json(ProbedPorts(host, found, missing, arguments.controller))
         return OK
     terminal.table(
         f"Source ports of {host} to port {arguments.target_port}",

@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         else:
             differences = switches.restore(folder, timeout_s=arguments.timeout, progress=progress)
     if arguments.json:
-        console.print_json(switch_verbs.as_json(differences, dry=arguments.dry_run))
+        console.print_json(switch_verbs.ChangedSwitches(arguments.dry_run, differences))
     else:
         switch_verbs.print_changes(terminal.line, differences, dry=arguments.dry_run)
     return OK

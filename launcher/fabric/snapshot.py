@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,30 @@ from torch_topoopt.launcher.fabric import switch_verbs
 if TYPE_CHECKING:
     import argparse
 
+    from torch_topoopt.fabric.switches.circuits import Circuit
+
 _DESCRIPTION = """\
 Writes the circuits between the sockets of a cluster file into FOLDER, one file for each switch, for
 `topoopt fabric restore`. Only asks the switches."""
 
 _EXAMPLES = """\
   topoopt fabric snapshot before-the-weekend --cluster lab.yaml"""
+
+
+@dataclass(frozen=True)
+class KeptSwitch:
+    """A switch and its circuits."""
+
+    name: str
+    circuits: tuple[Circuit, ...]
+
+
+@dataclass(frozen=True)
+class KeptSwitches:
+    """The result of `topoopt fabric snapshot`."""
+
+    folder: str
+    switches: tuple[KeptSwitch, ...]
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -41,11 +60,8 @@ def main(argv: list[str]) -> int:
         snapshots = switches.snapshots()
     save_snapshots(snapshots, Path(arguments.folder))
     if arguments.json:
-        rows = [
-            {"name": name, "circuits": [str(c) for c in snapshot.circuits]}
-            for name, snapshot in snapshots.items()
-        ]
-        console.print_json({"folder": arguments.folder, "switches": rows})
+        kept = tuple(KeptSwitch(name, found.circuits) for name, found in snapshots.items())
+        console.print_json(KeptSwitches(arguments.folder, kept))
         return OK
     for name, snapshot in snapshots.items():
         count = len(snapshot.circuits)

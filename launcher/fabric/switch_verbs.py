@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, shared_options, signals
 from torch_topoopt.launcher.errors import InputError
@@ -96,18 +97,27 @@ def print_changes(
         say(DRY_RUN)
 
 
-def as_json(differences: Mapping[str, Difference], *, dry: bool, **more: Any) -> dict[str, Any]:
-    return {
-        "dry_run": dry,
-        "switches": [
-            {
-                "name": name,
-                "remove": [str(c) for c in difference.remove],
-                "add": [str(c) for c in difference.add],
-            }
-            for name, difference in differences.items()
-        ],
-    } | more
+@dataclass(frozen=True)
+class ChangedSwitch:
+    """A switch and the circuits that change on it."""
+
+    JSON_FIELDS: ClassVar = ("name", "difference.remove", "difference.add")
+
+    name: str
+    difference: Difference
+
+
+@dataclass(frozen=True)
+class ChangedSwitches:
+    """The result of `topoopt fabric restore`."""
+
+    JSON_FIELDS: ClassVar[tuple[str, ...]] = ("dry_run", "switches")
+
+    dry_run: bool
+    differences: Mapping[str, Difference]
+
+    def switches(self) -> list[ChangedSwitch]:
+        return [ChangedSwitch(*item) for item in self.differences.items()]
 
 
 def new_folder(given: str | None, cluster: str, stamp: str) -> Path:

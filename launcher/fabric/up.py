@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
@@ -13,6 +14,8 @@ from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 if TYPE_CHECKING:
     import argparse
 
+    from torch_topoopt.fabric.netns.layout import NetnsLayout
+    from torch_topoopt.fabric.netns.state import FabricRecord
     from torch_topoopt.plan import Plan
 
 _DESCRIPTION = """\
@@ -28,6 +31,40 @@ _EXAMPLES = """\
   topoopt fabric up lab --plan plan.json --forwarding split
   topoopt fabric up lab --network network.json --bandwidth 30Mbps
   ip netns exec topoopt-lab-0 bash          # a shell on server 0"""
+
+
+@dataclass(frozen=True)
+class MadeFabric:
+    """The result of `topoopt fabric up`."""
+
+    JSON_FIELDS: ClassVar = (
+        "layout.name", "plan.cluster.servers", "links", "gbps", "record.shaper",
+        "record.classifier", "namespaces", "addresses", "management=layout.management_network",
+    )  # fmt: skip
+
+    plan: Plan
+    gbps: float | None
+    record: FabricRecord
+    layout: NetnsLayout
+
+    def links(self) -> int:
+        return len(self.plan.network.links)
+
+    def namespaces(self) -> list[str]:
+        return [self.layout.namespace(server) for server in range(self.plan.cluster.servers)]
+
+    def addresses(self) -> list[str]:
+        return [self.layout.server_address(server) for server in range(self.plan.cluster.servers)]
+
+
+@dataclass(frozen=True)
+class FabricToMake:
+    """The result of `topoopt fabric up --dry-run`."""
+
+    dry_run: bool
+    servers: int
+    cables: int
+    gbps: float | None
 
 
 def main(argv: list[str]) -> int:
@@ -62,19 +99,8 @@ def main(argv: list[str]) -> int:
         fabric.connect(plan)
     layout = fabric.layout
     record, _, _ = netns_state.load(layout.name)
-    figures = {
-        "name": layout.name,
-        "servers": plan.cluster.servers,
-        "links": len(plan.network.links),
-        "gbps": gbps,
-        "shaper": record.shaper,
-        "classifier": record.classifier,
-        "namespaces": [layout.namespace(server) for server in range(plan.cluster.servers)],
-        "addresses": [layout.server_address(server) for server in range(plan.cluster.servers)],
-        "management": layout.management_network,
-    }
     if arguments.json:
-        console.print_json(figures)
+        console.print_json(MadeFabric(plan, gbps, record, layout))
         return OK
     rate = "not limited" if gbps is None else f"{format_gbps(gbps)} (by {record.shaper})"
     terminal.line(
@@ -157,7 +183,7 @@ def _say_what_would_be(
         f"MTU {arguments.mtu}, forwarding by {arguments.forwarding}"
     )
     if arguments.json:
-        console.print_json({"dry_run": True, "servers": servers, "cables": cables, "gbps": gbps})
+        console.print_json(FabricToMake(True, servers, cables, gbps))
     else:
         terminal.line(text)
     return OK

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, documents
 from torch_topoopt.launcher.errors import OK, InputError
@@ -27,6 +28,45 @@ _NOT_WITH = {
 }
 
 
+@dataclass(frozen=True)
+class NamespaceAddress:
+    """The place of a host or a switch."""
+
+    namespace: str
+    address: str
+
+
+@dataclass(frozen=True)
+class MadeNetwork:
+    """The result of `topoopt fabric up --network`."""
+
+    JSON_FIELDS: ClassVar = (
+        "clos.names.layout.name", "network=clos.file", "gbps", "hosts", "switches",
+        "management=clos.names.layout.management_network",
+    )  # fmt: skip
+
+    clos: EmulatedClos
+    gbps: float
+
+    def hosts(self) -> dict[str, NamespaceAddress]:
+        n = self.clos.names
+        return {h: NamespaceAddress(n.namespace(h), n.host_address(h)) for h in n.hosts}
+
+    def switches(self) -> dict[str, NamespaceAddress]:
+        n = self.clos.names
+        return {s: NamespaceAddress(n.namespace(s), n.switch_address(s)) for s in n.switches}
+
+
+@dataclass(frozen=True)
+class NetworkToMake:
+    """The result of `topoopt fabric up --network --dry-run`."""
+
+    dry_run: bool
+    hosts: int
+    switches: int
+    cables: int
+
+
 def make(arguments: argparse.Namespace) -> int:
     """What `arguments` of `fabric up` with --network ask for; returns the exit code."""
     from torch_topoopt.route_control.emulation.clos import EmulatedClos
@@ -47,15 +87,15 @@ def make(arguments: argparse.Namespace) -> int:
     )
     if arguments.dry_run:
         if arguments.json:
-            figures = {"hosts": len(network.hosts), "switches": len(network.switches)}
-            console.print_json({"dry_run": True, **figures, "cables": len(network.links)})
+            counts = (len(network.hosts), len(network.switches), len(network.links))
+            console.print_json(NetworkToMake(True, *counts))
         else:
             terminal.line(f"would make {text}")
         return OK
     with terminal.progress(f"making the network {arguments.name}") as show:
         clos.build(lambda step: show(None, step))
     if arguments.json:
-        console.print_json(_figures(clos, gbps))
+        console.print_json(MadeNetwork(clos, gbps))
         return OK
     terminal.line(
         f"network {arguments.name}: {text}, in {format_seconds(time.monotonic() - started)}"
@@ -75,24 +115,3 @@ def _host_gbps(network: NetworkFile, arguments: argparse.Namespace) -> float:
             "bandwidth: missing; the network has no cable to take the hosts' rate from"
         )
     return max(cable.bits_per_s for cable in network.links) / 1e9
-
-
-def _figures(clos: EmulatedClos, gbps: float) -> dict[str, object]:
-    names = clos.names
-    return {
-        "name": names.layout.name,
-        "network": str(clos.file),
-        "gbps": gbps,
-        "hosts": {
-            host: {"namespace": names.namespace(host), "address": names.host_address(host)}
-            for host in names.hosts
-        },
-        "switches": {
-            switch: {
-                "namespace": names.namespace(switch),
-                "address": names.switch_address(switch),
-            }
-            for switch in names.switches
-        },
-        "management": names.layout.management_network,
-    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser, shared_options
@@ -23,6 +24,16 @@ fabric meanwhile shares the links with the measurement."""
 _EXAMPLES = """\
   topoopt fabric verify lab
   topoopt fabric verify lab --json"""
+
+
+@dataclass(frozen=True)
+class VerifiedFabric:
+    """The result of `topoopt fabric verify`."""
+
+    fabric: str
+    exit_code: int
+    seconds: float
+    links: list[Goodput]
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -51,23 +62,7 @@ def main(argv: list[str]) -> int:
     wrong = [goodput for goodput in measured if not goodput.right]
     code = CHECK_FAILED if wrong else OK
     if arguments.json:
-        rows = [
-            {
-                "source": goodput.link.source,
-                "source_port": goodput.link.source_port,
-                "target": goodput.link.target,
-                "target_port": goodput.link.target_port,
-                "gbps": goodput.gbps,
-                "expected_gbps": goodput.expected_gbps,
-                "share": goodput.share,
-                "right": goodput.right,
-                "error": goodput.error,
-            }
-            for goodput in measured
-        ]
-        console.print_json(
-            {"fabric": record.name, "exit_code": code, "seconds": seconds, "links": rows}
-        )
+        console.print_json(VerifiedFabric(record.name, code, seconds, measured))
         return code
     rate = "not limited" if record.gbps is None else format_gbps(record.gbps)
     terminal.table(

@@ -149,11 +149,11 @@ def main(argv: list[str]) -> int:
     terminal = console.Terminal(json_output=arguments.json)
     with terminal.progress("advise") as progress:
         advice = _advise(arguments, cluster, names, progress)
-    written = _write(advice, Path(arguments.output)) if arguments.output else None
+    if arguments.output:
+        written = _write(advice, Path(arguments.output))
+        advice = replace(advice, output=arguments.output, files=written)
     if arguments.json:
-        console.print_json(
-            advise_output.figures(advice) | {"output": arguments.output, "files": written}
-        )
+        console.print_json(advice)
         return OK
     advise_output.show(terminal, advice)
     _next_commands(terminal, arguments, cluster.servers)
@@ -221,7 +221,7 @@ def _advise(
         _alternatives(arguments, cluster, graph, plan, progress),
         arguments.sizes,
         tuple(cable.label for cable in cables if cable.servers in bridges),
-        failure_summary(plan)["links"],
+        failure_summary(plan).links,
     )
 
 

@@ -1,9 +1,9 @@
-"""What `topoopt advise` prints: drawing, ports, times and costs; for people and as JSON."""
+"""The result of `topoopt advise`, and its drawing, ports, times and costs for people."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import price_lists
 from torch_topoopt.launcher.plan import cabling_text, plan_tables
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch_topoopt.comparison.cabling.advice import CablingOption
     from torch_topoopt.comparison.cabling.sheets import LabelledCable, Names
     from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.launcher.plan.failure_tables import WorstLoss
     from torch_topoopt.plan import Cluster, Plan
 
 _MOST_LISTED = 12  # servers, whose ports are listed one by one
@@ -22,6 +23,12 @@ _MOST_LISTED = 12  # servers, whose ports are listed one by one
 class Advice:
     """All that is shown and written; the first of the `alternatives` is what was asked for."""
 
+    JSON_FIELDS: ClassVar = (
+        "cluster.servers", "ports=cluster.degree", "gbps=cluster.link_gbps", "model", "cables",
+        "dark_ports", "rings", "sizes", "alternatives",
+        ("cable_loss", "disconnecting", "failures.all_reduce_bandwidth"), "output", "files",
+    )  # fmt: skip
+
     cluster: Cluster
     plan: Plan
     names: Names
@@ -29,7 +36,21 @@ class Advice:
     alternatives: tuple[CablingOption, ...]
     sizes: tuple[float, ...]
     disconnecting: tuple[str, ...]
-    failures: dict[str, Any]
+    failures: WorstLoss
+    output: str | None = None  # the folder, and the names of its files
+    files: list[str] | None = None
+
+    def model(self) -> str | None:
+        return self.plan.model or None
+
+    def dark_ports(self) -> int:
+        return self.cluster.dark_ports(self.plan.network.links)
+
+    @property
+    def rings(self) -> list[tuple[int, ...]]:
+        """The rings over all servers."""
+        groups = (g for g in self.plan.network.groups if len(g.servers) == self.cluster.servers)
+        return [ring.servers for group in groups for ring in group.rings]
 
 
 def title(advice: Advice) -> str:
@@ -46,11 +67,10 @@ def facts(advice: Advice) -> list[str]:
 
     cluster, network = advice.cluster, advice.plan.network
     hops = hop_summary(cluster.servers, network.links)
-    rings = next(g.rings for g in network.groups if len(g.servers) == cluster.servers)
     apart = f"servers are {hops.mean:.3g} cables apart on average, {hops.diameter} at most"
     lines = [
         _shape(advice),
-        counted(len(rings), "AllReduce ring") + (f"; {apart}" if hops.diameter > 1 else ""),
+        counted(len(advice.rings), "AllReduce ring") + (f"; {apart}" if hops.diameter > 1 else ""),
         _loss(advice),
         *plan_tables.dark_ports_lines(cluster, network),
     ]
@@ -79,7 +99,7 @@ def _loss(advice: Advice) -> str:
         if len(advice.disconnecting) > 6:
             listed += f" and {len(advice.disconnecting) - 6} more"
         return f"the loss of {listed} disconnects the servers"
-    left = advice.failures["all_reduce_bandwidth"]
+    left = advice.failures.all_reduce_bandwidth
     kept = "" if left is None else f"; AllReduce keeps at least {100 * left:.0f} % of its bandwidth"
     return f"the loss of any one cable disconnects nobody{kept}"
 
@@ -184,31 +204,3 @@ def _seconds(seconds: float | None) -> str:
 
 def _dollars(amount: float | None) -> str:
     return "-" if amount is None else f"${amount:,.0f}"
-
-
-def figures(advice: Advice) -> dict[str, Any]:
-    """For `--json`: seconds, bytes, dollars."""
-    network = advice.plan.network
-    return {
-        "servers": advice.cluster.servers,
-        "ports": advice.cluster.degree,
-        "gbps": advice.cluster.link_gbps,
-        "model": advice.plan.model or None,
-        "cables": [
-            {"label": cable.label, "ends": [asdict(end) for end in cable.ends], "gbps": cable.gbps}
-            for cable in advice.cables
-        ],
-        "dark_ports": advice.cluster.dark_ports(network.links),
-        "rings": [
-            list(ring.servers)
-            for group in network.groups
-            if len(group.servers) == advice.cluster.servers
-            for ring in group.rings
-        ],
-        "sizes": list(advice.sizes),
-        "alternatives": [asdict(other) for other in advice.alternatives],
-        "cable_loss": {
-            "disconnecting": list(advice.disconnecting),
-            "all_reduce_bandwidth": advice.failures["all_reduce_bandwidth"],
-        },
-    }

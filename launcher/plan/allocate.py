@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, input_errors
@@ -137,19 +137,16 @@ def main(argv: list[str]) -> int:
             from torch_topoopt.shared_networks.allocation.defragment import defragment
 
             plan = defragment(found, heuristics, arguments.seed)
-    results: dict[str, Any] = {"scheme": arguments.scheme, "seconds": seconds}
-    results |= allocation_text.as_json(found)
-    if plan is not None:
-        results["defragmentation"] = allocation_text.plan_as_json(plan, cost)
+    moves = None if plan is None else allocation_text.Defragmentation(plan, cost)
     if arguments.plot is not None:
         allocation_text.draw(arguments.plot, found if plan is None else plan.after)
     if arguments.json:
-        console.print_json(results)
+        console.print_json(allocation_text.BoardsOfJobs(found, arguments.scheme, seconds, moves))
     else:
         terminal = console.Terminal()
         allocation_text.show(terminal, found, arguments.scheme)
-        if plan is not None:
-            allocation_text.show_plan(terminal, plan, cost)
+        if moves is not None:
+            allocation_text.show_moves(terminal, moves)
         if arguments.plot is not None:
             terminal.line(f"drawing: {arguments.plot}")
     return OK

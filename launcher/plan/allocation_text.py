@@ -1,61 +1,61 @@
-"""What `topoopt allocate` prints and draws."""
+"""The result of `topoopt allocate`, and what it prints and draws."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.plan.result_json import within
 from torch_topoopt.plan.units import counted, format_bytes, format_seconds
+from torch_topoopt.shared_networks.allocation.allocation import Allocation
 from torch_topoopt.shared_networks.allocation.boards import ranges_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.shared_networks.allocation.allocation import Allocation
-    from torch_topoopt.shared_networks.allocation.board_job import BoardJob
-    from torch_topoopt.shared_networks.allocation.boards import SubMesh
     from torch_topoopt.shared_networks.allocation.defragment import DefragmentationPlan, MoveCost
 
 _MOST_ROWS = 60  # of a table for people
 
 
-def as_json(found: Allocation) -> dict[str, Any]:
-    """The allocation; entries of "placement" are jobs that FILE may have as they are, but for
-    "virtual"."""
-    return {
-        "utilisation": found.utilisation,
-        "working_boards": found.boards.working,
-        "allocated_boards": found.allocated,
-        "failed_boards": [list(board) for board in sorted(found.boards.failed)],
-        "placement": [_placement(job, own) for job, own in found.placed.items()],
-        "not_placed": [{"name": job.name, "shape": _shape_of(job)} for job in found.waiting],
-        "on_failed_boards": [job.name for job in found.broken],
-    }
-
-
-def plan_as_json(plan: DefragmentationPlan, cost: MoveCost) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Defragmentation:
     """The steps, what they cost, and the allocation after them."""
-    steps = [
-        [
-            {
-                "name": move.job.name,
-                "from": None if move.before is None else _places(move.before),
-                "to": _places(move.after),
-                "boards_sent": move.sent(),
-            }
-            for move in step
-        ]
-        for step in plan.steps
-    ]
-    return {
-        "steps": steps,
-        "jobs_moved": sum(move.before is not None for move in plan.moves),
-        "sent_bytes": plan.sent_bytes(cost),
-        "transfer_seconds": cost.transfer_s,
-        "seconds": plan.seconds(cost),
-        "after": as_json(plan.after),
-    }
+
+    JSON_FIELDS: ClassVar = (
+        "plan.steps", "jobs_moved", "sent_bytes", "transfer_seconds=cost.transfer_s", "seconds",
+        "plan.after",
+    )  # fmt: skip
+
+    plan: DefragmentationPlan
+    cost: MoveCost
+
+    def jobs_moved(self) -> int:
+        return sum(move.before is not None for move in self.plan.moves)
+
+    def sent_bytes(self) -> float:
+        return self.plan.sent_bytes(self.cost)
+
+    def seconds(self) -> float:
+        return self.plan.seconds(self.cost)
+
+
+@dataclass(frozen=True)
+class BoardsOfJobs:
+    """The result of `topoopt allocate`; entries of "placement" are jobs that FILE may have as they
+    are, but for "virtual"."""
+
+    JSON_FIELDS: ClassVar = (
+        "scheme", "seconds", *within("found", *Allocation.JSON_FIELDS), "defragmentation",
+    )  # fmt: skip
+    OMIT_IF_NONE: ClassVar = ("defragmentation",)
+
+    found: Allocation
+    scheme: str
+    seconds: float
+    defragmentation: Defragmentation | None
 
 
 def show(terminal: Terminal, found: Allocation, scheme: str) -> None:
@@ -64,7 +64,7 @@ def show(terminal: Terminal, found: Allocation, scheme: str) -> None:
     rows = [
         (
             job.name,
-            f"{own.shape[0]}x{own.shape[1]}",
+            own.shape_text,
             ranges_text(own.rows),
             ranges_text(own.columns),
         )
@@ -75,7 +75,7 @@ def show(terminal: Terminal, found: Allocation, scheme: str) -> None:
     if len(listed) > _MOST_ROWS:
         terminal.line(f"and {len(listed) - _MOST_ROWS} more jobs (--json has them all)")
     if found.waiting:
-        names = [f"{job.name} ({_shape_of(job)})" for job in found.waiting]
+        names = [f"{job.name} ({job.shape_text})" for job in found.waiting]
         terminal.line(f"{counted(len(names), 'job')} did not fit: {_some(names)}")
     if found.broken:
         names = [job.name for job in found.broken]
@@ -86,8 +86,9 @@ def show(terminal: Terminal, found: Allocation, scheme: str) -> None:
     )
 
 
-def show_plan(terminal: Terminal, plan: DefragmentationPlan, cost: MoveCost) -> None:
+def show_moves(terminal: Terminal, moves: Defragmentation) -> None:
     """The defragmentation for people."""
+    plan = moves.plan
     rows = [
         (
             str(number),
@@ -104,10 +105,9 @@ def show_plan(terminal: Terminal, plan: DefragmentationPlan, cost: MoveCost) -> 
         return
     heads = ("step", "job", "from", "to", "boards sent")
     terminal.table("defragmentation", heads, rows[:_MOST_ROWS])
-    moved = sum(move.before is not None for move in plan.moves)
     terminal.line(
-        f"{counted(moved, 'job')} moved in {counted(len(plan.steps), 'step')}: "
-        f"{format_bytes(plan.sent_bytes(cost))} in {format_seconds(plan.seconds(cost))}; "
+        f"{counted(moves.jobs_moved(), 'job')} moved in {counted(len(plan.steps), 'step')}: "
+        f"{format_bytes(moves.sent_bytes())} in {format_seconds(moves.seconds())}; "
         f"utilisation {plan.after.utilisation:.1%} afterwards"
     )
 
@@ -131,27 +131,6 @@ def draw(path: str, found: Allocation) -> None:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise InputError(f"plot: {path}: cannot be written: {error.strerror}") from None
-
-
-def _placement(job: BoardJob, own: SubMesh) -> dict[str, Any]:
-    width = len(own.columns)
-    return {
-        "name": job.name,
-        "shape": f"{own.shape[0]}x{own.shape[1]}",
-        **_places(own),
-        "virtual": [
-            {"board": [row, column], "is": [number // width, number % width]}
-            for number, (row, column) in enumerate(own.boards())
-        ],
-    }
-
-
-def _places(own: SubMesh) -> dict[str, Any]:
-    return {"rows": list(own.rows), "columns": list(own.columns)}
-
-
-def _shape_of(job: BoardJob) -> str:
-    return f"{job.rows}x{job.columns}"
 
 
 def _some(names: Sequence[str]) -> str:

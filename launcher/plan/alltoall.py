@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_topoopt.launcher import console, documents, packet_options, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import alltoall_collectives
-from torch_topoopt.plan.units import (
-    counted,
-    format_bytes,
-    format_gbps,
-    format_seconds,
-    parse_bytes,
-    parse_seconds,
-)
+from torch_topoopt.plan.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -161,17 +155,13 @@ def main(argv: list[str]) -> int:
         return alltoall_collectives.run(arguments)
     alltoall_collectives.check_all_to_all(arguments)
     from torch_topoopt.reconfiguration.all_to_all import comparison
-    from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
+    from torch_topoopt.reconfiguration.all_to_all.packet_level import simulated
     from torch_topoopt.reconfiguration.all_to_all.sweep import check_size
 
     terminal = console.Terminal(json_output=arguments.json)
     packets = packet_options.given_options(arguments, seed=False)
     with input_errors():
-        costs = CircuitCosts(
-            link_gbps=arguments.bandwidth or shared_options.DEFAULT_LINK_GBPS,
-            latency_s=arguments.latency,
-            reconfiguration_s=arguments.reconfiguration_delay,
-        )
+        costs = alltoall_collectives.costs_of(arguments)
         check_size(arguments.servers, arguments.degree, arguments.mode)
         sizes = _sizes(arguments, matrix)
         with terminal.progress("planning") as progress:
@@ -186,40 +176,44 @@ def main(argv: list[str]) -> int:
                 seed=arguments.seed,
                 on_option=lambda option, share: progress(share, _described(option)),
             )
-        simulated_s = _simulated_s(terminal, arguments, options, costs, sizes, packets)
-    fastest = comparison.fastest(options)
+
+        def seconds(option: Option) -> float:
+            schedule = option.strategy.schedule
+            run = simulated(schedule, costs, sizes.chunk_bytes, seed=arguments.seed, **packets)
+            return run.completion_s
+
+        if arguments.level == "packet":
+            options = alltoall_collectives.in_packets(terminal, options, seconds)
+    found = AllToAllOptions(arguments.servers, arguments.degree, arguments.mode, costs, sizes,
+                            comparison.fastest(options), options)  # fmt: skip
     if arguments.schedule is not None:
         from torch_topoopt.reconfiguration.all_to_all.schedule_file import schedule_file
 
-        documents.save(schedule_file(fastest.strategy.schedule), arguments.schedule)
+        documents.save(schedule_file(found.fastest.strategy.schedule), arguments.schedule)
     if arguments.json:
-        console.print_json(_results(arguments, sizes, options, fastest, simulated_s))
+        console.print_json(found)
     else:
-        _show(terminal, arguments, sizes, options, fastest, simulated_s)
+        _show(terminal, arguments, found)
     return OK
 
 
-def _simulated_s(
-    terminal: Terminal,
-    arguments: argparse.Namespace,
-    options: list[Option],
-    costs: CircuitCosts,
-    sizes: Sizes,
-    packets: dict[str, Any],
-) -> list[float]:
-    """Of each option what it takes in the packet simulator; none at level slot."""
-    if arguments.level != "packet":
-        return []
-    from torch_topoopt.reconfiguration.all_to_all.packet_level import simulated
+@dataclass(frozen=True)
+class AllToAllOptions:
+    """The result of `topoopt alltoall`."""
 
-    found: list[float] = []
-    with terminal.progress("simulating") as progress:
-        for i, option in enumerate(options):
-            progress(i / len(options), f"d = {option.strategy.reconfigurations}")
-            schedule = option.strategy.schedule
-            run = simulated(schedule, costs, sizes.chunk_bytes, seed=arguments.seed, **packets)
-            found.append(run.completion_s)
-    return found
+    JSON_FIELDS: ClassVar = (
+        "servers", "degree", "mode", "costs.link_gbps", "costs.latency_s", "sizes.chunk_bytes",
+        "reconfiguration_delay_s=costs.reconfiguration_s",
+        "best_reconfigurations=fastest.strategy.reconfigurations", "options",
+    )  # fmt: skip
+
+    servers: int
+    degree: int
+    mode: str
+    costs: CircuitCosts
+    sizes: Sizes
+    fastest: Option
+    options: list[Option]
 
 
 def _count(text: str) -> int | str:
@@ -271,60 +265,12 @@ def _described(option: Option) -> str:
     return f"d = {found.reconfigurations}: {found.slots} slots, {format_seconds(option.seconds)}"
 
 
-def _results(
-    arguments: argparse.Namespace,
-    sizes: Sizes,
-    options: list[Option],
-    fastest: Option,
-    simulated_s: list[float],
-) -> dict[str, Any]:
-    """The JSON output."""
-    return {
-        "servers": arguments.servers,
-        "degree": arguments.degree,
-        "mode": arguments.mode,
-        "link_gbps": arguments.bandwidth or shared_options.DEFAULT_LINK_GBPS,
-        "latency_s": arguments.latency,
-        "chunk_bytes": sizes.chunk_bytes,
-        "reconfiguration_delay_s": arguments.reconfiguration_delay,
-        "best_reconfigurations": fastest.strategy.reconfigurations,
-        "options": [
-            {
-                "reconfigurations": option.strategy.reconfigurations,
-                "slots": option.strategy.slots,
-                "seconds": option.seconds,
-                "lower_bound_slots": option.strategy.lower_bound_slots,
-                "carried_bound_slots": option.strategy.carried_bound_slots,
-                "base": option.strategy.base,
-                "rounds": [list(rounds) for rounds in option.strategy.schedule.rounds],
-                **({"packet_seconds": simulated_s[i]} if simulated_s else {}),
-            }
-            for i, option in enumerate(options)
-        ],
-    }
-
-
-def _show(
-    terminal: Terminal,
-    arguments: argparse.Namespace,
-    sizes: Sizes,
-    options: list[Option],
-    fastest: Option,
-    simulated_s: list[float],
-) -> None:
-    what = (
-        f"{arguments.matrix} in chunks of {format_bytes(sizes.chunk_bytes)}"
-        if arguments.matrix is not None
-        else f"{format_bytes(sizes.chunk_bytes)} for each pair"
-    )
-    title = (
-        f"All-to-all of {counted(arguments.servers, 'server')}, "
-        f"{counted(arguments.degree, 'circuit')} each, {what}, "
-        f"{format_gbps(arguments.bandwidth or shared_options.DEFAULT_LINK_GBPS)}, "
-        f"delay {format_seconds(arguments.reconfiguration_delay)}"
-    )
+def _show(terminal: Terminal, arguments: argparse.Namespace, found: AllToAllOptions) -> None:
+    options, fastest = found.options, found.fastest
+    size, matrix = format_bytes(found.sizes.chunk_bytes), arguments.matrix
+    what = f"{size} for each pair" if matrix is None else f"{matrix} in chunks of {size}"
     every = -(-len(options) // _MOST_ROWS)
-    shown = [i for i, option in enumerate(options) if i % every == 0 or option is fastest]
+    shown = [option for i, option in enumerate(options) if i % every == 0 or option is fastest]
     rows = [
         [
             option.strategy.base + (" (fastest)" if option is fastest else ""),
@@ -333,13 +279,12 @@ def _show(
             format_seconds(option.seconds),
             str(option.strategy.lower_bound_slots),
             str(option.strategy.carried_bound_slots),
-            *([format_seconds(simulated_s[i])] if simulated_s else []),
         ]
-        for i in shown
-        for option in [options[i]]
+        for option in shown
     ]
-    columns = ("base", "d", "slots", "time", "bound", "carried")
-    terminal.table(title, (*columns, "packets") if simulated_s else columns, rows)
+    title = alltoall_collectives.title("All-to-all", what, arguments, found.costs)
+    columns = ["base", "d", "slots", "time", "bound", "carried"]
+    alltoall_collectives.show_table(terminal, title, columns, rows, shown)
     if len(shown) < len(options):
         terminal.line(f"{len(shown)} of {len(options)} lines; --json has all")
     stay = options[0]

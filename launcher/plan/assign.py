@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import console, parser, shared_options
@@ -38,6 +39,17 @@ _EXAMPLES = """\
   topoopt assign --tors 64 --spines 32 --flows flows.json --dead-links dead.json --scheme exact"""
 
 
+@dataclass(frozen=True)
+class AssignedPaths:
+    """The result of `topoopt assign`; `assignment` is the spine of each flow."""
+
+    scheme: str
+    max_link_load: float
+    bound: float
+    seconds: float
+    assignment: list[int]
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("assign", _DESCRIPTION, _EXAMPLES)
@@ -70,13 +82,8 @@ def main(argv: list[str]) -> int:
         problem.network.paths(flow.source, flow.target)[path][1] - arguments.tors
         for flow, path in zip(problem.flows, choice, strict=True)
     ]
-    results = {
-        "scheme": arguments.scheme,
-        "max_link_load": problem.max_link_load(choice),
-        "bound": problem.bound(),
-        "seconds": seconds,
-        "assignment": spines,
-    }
+    load = problem.max_link_load(choice)
+    results = AssignedPaths(arguments.scheme, load, problem.bound(), seconds, spines)
     if arguments.json:
         console.print_json(results)
     else:
@@ -117,10 +124,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _show(terminal: console.Terminal, problem: RoutingProblem, results: dict[str, Any]) -> None:
-    flows = Counter(results["assignment"])
+def _show(terminal: console.Terminal, problem: RoutingProblem, results: AssignedPaths) -> None:
+    flows = Counter(results.assignment)
     terminal.line(
         f"{counted(len(problem.flows), 'flow')} over {counted(len(flows), 'spine')}, "
-        f"{results['scheme']}: {results['max_link_load']:g} on the busiest link "
-        f"(no less than {results['bound']:g}), {format_seconds(results['seconds'])}"
+        f"{results.scheme}: {results.max_link_load:g} on the busiest link "
+        f"(no less than {results.bound:g}), {format_seconds(results.seconds)}"
     )

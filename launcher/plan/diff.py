@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     found = difference(documents.load(Plan, arguments.a), documents.load(Plan, arguments.b))
     if arguments.json:
-        console.print_json(_figures(found))
+        console.print_json(found)
     else:
         _show(console.Terminal(), found)
     return OK
@@ -96,26 +96,3 @@ def _text(placement: Placement | None) -> str:
 
 def _amount(field: str, value: float) -> str:
     return format_bytes(value) if field.endswith("bytes") else format_seconds(value)
-
-
-def _figures(found: PlanDifference) -> dict[str, Any]:
-    return {
-        "same": found.is_empty,
-        "fields": [vars(change) for change in found.fields],
-        "operators": [
-            {"operator": name, "a": _placement(a), "b": _placement(b)}
-            for name, a, b in found.operators
-        ],
-        "links": {
-            "in_both": found.links_in_both,
-            "only_in_a": found.links_only_in_a,
-            "only_in_b": found.links_only_in_b,
-        },
-        "groups": found.groups,
-        "routes": {"changed": found.routes_changed, "in_all": found.routes_in_all},
-        "prediction": [vars(change) for change in found.prediction],
-    }
-
-
-def _placement(placement: Placement | None) -> dict[str, Any] | None:
-    return None if placement is None else dict(vars(placement))

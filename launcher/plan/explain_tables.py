@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher.plan.placement_text import placement_text
 from torch_topoopt.plan.units import format_seconds
@@ -53,8 +52,3 @@ def _cost(entry: Explanation, other: Alternative) -> tuple[str, str]:
         return "no memory", ""
     change = other.iteration_s / entry.iteration_s - 1
     return format_seconds(other.iteration_s), f"{change:+.1%}"
-
-
-def figures(explained: tuple[Explanation, ...]) -> list[dict[str, Any]]:
-    """For `--json`."""
-    return [asdict(entry) for entry in explained]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch_topoopt.plan.units import format_seconds
 
@@ -14,51 +15,63 @@ if TYPE_CHECKING:
     from torch_topoopt.topology.failures.failure_plans import FailureFigures
 
 
-def failure_summary(plan: Plan) -> dict[str, Any]:
-    """Worst cases over all cables (simplex: links) and over all servers.
+@dataclass(frozen=True)
+class WorstLoss:
+    """The worst case over `losses`. `disconnecting` counts those that separate other servers; the
+    rest is over the others, None if there is none: the share of the AllReduce bandwidth that is
+    left, and the time of the busiest link for the bytes of one iteration."""
 
-    `all_reduce_bandwidth` is what is left of that of the whole network, `busiest_link_s` the time
-    of the busiest link for the bytes of one iteration; both over the losses that leave all other
-    servers connected, None if there is none. `disconnecting` counts the others.
-    """
+    losses: int
+    disconnecting: int
+    all_reduce_bandwidth: float | None
+    busiest_link_s: float | None
+
+
+@dataclass(frozen=True)
+class FailureSummary:
+    """Without failure, and the worst of all cables (simplex: links) and of all servers."""
+
+    busiest_link_s: float
+    links: WorstLoss
+    servers: WorstLoss
+
+
+def failure_summary(plan: Plan) -> FailureSummary:
+    """The worst single failures of a plan."""
     from torch_topoopt.topology.failures.failure_plans import failure_figures
 
     whole, figures = failure_figures(plan)
-    kinds = {
-        "links": [figure for figure in figures if not figure.is_server],
-        "servers": [figure for figure in figures if figure.is_server],
-    }
-    return {
-        "busiest_link_s": whole.busiest_s,
-        **{kind: _worst(whole, of_kind) for kind, of_kind in kinds.items()},
-    }
+    assert whole.busiest_s is not None
+    links = [figure for figure in figures if not figure.is_server]
+    servers = [figure for figure in figures if figure.is_server]
+    return FailureSummary(whole.busiest_s, _worst(whole, links), _worst(whole, servers))
 
 
-def _worst(whole: FailureFigures, figures: Sequence[FailureFigures]) -> dict[str, Any]:
+def _worst(whole: FailureFigures, figures: Sequence[FailureFigures]) -> WorstLoss:
     reduced = [f.all_reduce_s for f in figures if f.all_reduce_s is not None]
     busiest = [f.busiest_s for f in figures if f.busiest_s is not None]
     slowest_s = max(reduced, default=0.0)
-    return {
-        "losses": len(figures),
-        "disconnecting": len(figures) - len(busiest),
-        "all_reduce_bandwidth": (whole.all_reduce_s or 0.0) / slowest_s if slowest_s else None,
-        "busiest_link_s": max(busiest, default=None),
-    }
+    return WorstLoss(
+        len(figures),
+        len(figures) - len(busiest),
+        (whole.all_reduce_s or 0.0) / slowest_s if slowest_s else None,
+        max(busiest, default=None),
+    )
 
 
 def show_failures(terminal: Terminal, plan: Plan) -> None:
     """The table of the worst cases."""
     summary = failure_summary(plan)
     duplex = plan.cluster.ports == "duplex"
-    rows = [("nothing", "", "", "100 %", format_seconds(summary["busiest_link_s"]))]
-    for kind, name in (("links", "any cable" if duplex else "any link"), ("servers", "any server")):
-        worst = summary[kind]
-        left, busiest_s = worst["all_reduce_bandwidth"], worst["busiest_link_s"]
+    rows = [("nothing", "", "", "100 %", format_seconds(summary.busiest_link_s))]
+    link = "any cable" if duplex else "any link"
+    for worst, name in ((summary.links, link), (summary.servers, "any server")):
+        left, busiest_s = worst.all_reduce_bandwidth, worst.busiest_link_s
         rows.append(
             (
                 name,
-                str(worst["losses"]),
-                str(worst["disconnecting"] or "none"),
+                str(worst.losses),
+                str(worst.disconnecting or "none"),
                 "" if left is None else f"{100 * left:.0f} %",
                 "" if busiest_s is None else format_seconds(busiest_s),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser, shared_options
@@ -30,6 +31,15 @@ _EXAMPLES = """\
   topoopt hamiltonian 12 4 --json"""
 
 
+@dataclass(frozen=True)
+class TorusCycles:
+    """The result of `topoopt hamiltonian`."""
+
+    rows: int
+    columns: int
+    cycles: tuple[tuple[int, ...], tuple[int, ...]]
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("hamiltonian", _DESCRIPTION, _EXAMPLES)
@@ -50,7 +60,7 @@ def main(argv: list[str]) -> int:
         check_items(abs(rows * columns), "rows x columns", rows * columns, "servers")
         cycles = disjoint_cycles(rows, columns)
     if arguments.json:
-        console.print_json({"rows": rows, "columns": columns, "cycles": cycles})
+        console.print_json(TorusCycles(rows, columns, cycles))
         return OK
     terminal = console.Terminal()
     if max(rows, columns) <= _MOST_DRAWN:

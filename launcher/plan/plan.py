@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import (
     console,
@@ -42,6 +42,26 @@ _EXAMPLES = """\
   topoopt plan opgraph.json --servers 8 --degree 2 --bandwidth 100Gbps --accelerator a100 --json
   topoopt plan train.py --cluster lab.yaml    # on cables that are plugged already
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps --failures    # the cost of losses"""
+
+
+@dataclass(frozen=True)
+class PlanResult(plan_tables.PlanFigures):
+    """The result of `topoopt plan`: where the plan and the operators of its model are, too."""
+
+    JSON_FIELDS: ClassVar = (
+        *plan_tables.PlanFigures.JSON_FIELDS, "failures", "explain", "plan=output", "op_graph",
+    )  # fmt: skip
+    OMIT_IF_NONE: ClassVar = ("failures", "explain")
+
+    with_failures: bool | None
+    explain: tuple[Explanation, ...] | None
+    output: str
+    op_graph: str | None
+
+    def failures(self) -> failure_tables.FailureSummary | None:
+        if not self.with_failures or self.plan.failures is None:
+            return None
+        return failure_tables.failure_summary(self.plan)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -222,12 +242,7 @@ def _print(
 ) -> None:
     output = arguments.output
     if arguments.json:
-        figures = plan_tables.figures(plan)
-        if arguments.failures and plan.failures is not None:
-            figures["failures"] = failure_tables.failure_summary(plan)
-        if explained is not None:
-            figures["explain"] = explain_tables.figures(explained)
-        console.print_json({**figures, "plan": output, "op_graph": op_graph})
+        console.print_json(PlanResult(plan, arguments.failures, explained, output, op_graph))
         return
     plan_tables.show_plan(terminal, plan)
     if explained is not None:

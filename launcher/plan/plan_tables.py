@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
+from torch_topoopt.launcher.plan.placement_text import servers_text
 from torch_topoopt.plan.placement import PARALLELISM
+from torch_topoopt.plan.result_json import within
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
-    from torch_topoopt.plan import Cluster, Network, Plan, Ring
+    from torch_topoopt.plan import Cluster, Network, Plan, Prediction
 
-
-def stride(ring: Ring, server_count: int) -> int | None:
-    """The p of a "+p" ring, in which every step adds p modulo the servers; None for others."""
-    return ring.stride if len(ring.servers) == server_count else None
+CLUSTER_FIGURES = (
+    "servers", "degree", "link_gbps", "ports", "accelerator", "accelerators_per_server",
+)  # fmt: skip
 
 
 def show_rounds(terminal: Terminal, plan: Plan) -> None:
@@ -94,12 +96,11 @@ def network_lines(plan: Plan) -> list[str]:
     for group in network.groups:
         rings = []
         for ring in group.rings:
-            step = stride(ring, cluster.servers)
-            order = f"+{step}" if step is not None else "-".join(map(str, ring.servers))
+            order = "-".join(map(str, ring.servers)) if ring.stride is None else f"+{ring.stride}"
             rings.append(f"{order} ({ring.share:.0%})")
-        lines.append(
-            f"group of {counted(len(group.servers), 'server')}: rings {', '.join(rings) or 'none'}"
-        )
+        everyone = len(group.servers) == cluster.servers
+        who = counted(cluster.servers, "server") if everyone else servers_text(group.servers)
+        lines.append(f"group of {who}: rings {', '.join(rings) or 'none'}")
     return lines
 
 
@@ -163,49 +164,28 @@ def strategy_lines(plan: Plan) -> list[str]:
     return lines
 
 
-def figures(plan: Plan) -> dict[str, Any]:
-    """The JSON output about a plan; times in seconds, sizes in bytes. Times that were not
-    predicted are None."""
-    cluster = plan.cluster
-    return {
-        "digest": plan.digest(),
-        "model": plan.model,
-        "batch_size": plan.batch_size,
-        "seed": plan.seed,
-        "servers": cluster.servers,
-        "degree": cluster.degree,
-        "link_gbps": cluster.link_gbps,
-        "ports": cluster.ports,
-        "accelerator": cluster.accelerator,
-        "accelerators_per_server": cluster.accelerators_per_server,
-        "strategy_space": plan.strategy_space,
-        "strategy": strategy_figures(plan),
-        "splits": split_figures(plan),
-        "micro_batches": plan.micro_batches,
-        "link_count": len(plan.network.links),
-        "groups": [
-            {
-                "servers": list(group.servers),
-                "rings": [
-                    {"stride": stride(ring, cluster.servers), "share": ring.share}
-                    for ring in group.rings
-                ],
-            }
-            for group in plan.network.groups
-        ],
-        "rounds": [
-            {
-                "strategy_s": entry.strategy_s,
-                "network_s": entry.network_s,
-                "single_ring_s": entry.single_ring_s,
-                "ideal_switch_s": entry.ideal_switch_s,
-                "accepted": entry.accepted,
-                "micro_batches": entry.micro_batches,
-            }
-            for entry in plan.rounds
-        ],
-        "predicted": {
-            name: getattr(plan.prediction, name) if plan.predicts_time else None
-            for name in ("iteration_s", "compute_s", "single_ring_s", "ideal_switch_s")
-        },
-    }
+@dataclass(frozen=True)
+class PlanFigures:
+    """What `--json` prints of a plan; times in seconds, null where they are not predicted."""
+
+    JSON_FIELDS: ClassVar = (
+        *within("plan", "digest", "model", "batch_size", "seed"),
+        *within("plan.cluster", *CLUSTER_FIGURES), "plan.strategy_space", "strategy", "splits",
+        "plan.micro_batches", "link_count", "plan.network.groups", "plan.rounds",
+        ("predicted",
+         *within("prediction", "iteration_s", "compute_s", "single_ring_s", "ideal_switch_s")),
+    )  # fmt: skip
+
+    plan: Plan
+
+    def strategy(self) -> dict[str, int]:
+        return strategy_figures(self.plan)
+
+    def splits(self) -> dict[str, int]:
+        return split_figures(self.plan)
+
+    def link_count(self) -> int:
+        return len(self.plan.network.links)
+
+    def prediction(self) -> Prediction | None:
+        return self.plan.prediction if self.plan.predicts_time else None

@@ -7,15 +7,16 @@ import os
 import sys
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.plan import failure_tables, plan_tables
 from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.plan.codec import json_text
+from torch_topoopt.plan.result_json import within
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 
 if TYPE_CHECKING:
@@ -56,6 +57,49 @@ _EXAMPLES = """\
   topoopt topology --servers 128 --degree 4 --ports simplex --mode paper --json
   topoopt topology --servers 16 --degree 4 --demand demand.json --plot network.png
   topoopt topology --servers 16 --degree 4 --mode best --failures"""
+
+
+@dataclass(frozen=True)
+class FoundNetwork:
+    """The result of `topoopt topology`."""
+
+    JSON_FIELDS: ClassVar = (
+        "cluster.servers", "cluster.degree", "duplex", "mode", "strides", "rings", "links",
+        *within("figures", "mean_hops", "diameter", "moore_bound_hops", "max_link_load",
+                "mean_link_load", "bandwidth_tax", "all_reduce_over_bound",
+                "all_to_all_over_bound"),
+        "seconds", "failures",
+    )  # fmt: skip
+    OMIT_IF_NONE: ClassVar = ("failures",)
+
+    cluster: Cluster
+    network: Network
+    figures: Figures
+    mode: str
+    seconds: float
+    plan: Plan | None  # the network with its failures
+
+    @property
+    def duplex(self) -> bool:
+        return self.cluster.ports == "duplex"
+
+    @property
+    def strides(self) -> tuple[int, ...] | None:
+        from torch_topoopt.topology.measures.figures import strides_of
+
+        return strides_of(self.cluster, self.network)
+
+    def rings(self) -> list[tuple[int, ...]]:
+        return [ring.servers for group in self.network.groups for ring in group.rings]
+
+    def links(self) -> list[tuple[int, int, int, int, float]]:
+        return [
+            (*(k.source, k.target, k.source_port, k.target_port), self.cluster.gbps_of(k))
+            for k in self.network.links
+        ]
+
+    def failures(self) -> failure_tables.FailureSummary | None:
+        return None if self.plan is None else failure_tables.failure_summary(self.plan)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -104,13 +148,11 @@ def main(argv: list[str]) -> int:
     if arguments.plot is not None:
         _plot(arguments.plot, cluster, network, figures, str(arguments.mode))
     plan = _with_failures(cluster, network, demand) if arguments.failures else None
+    found = FoundNetwork(cluster, network, figures, str(arguments.mode), seconds, plan)
     if arguments.json:
-        results = _results(cluster, network, figures, str(arguments.mode), seconds)
-        if plan is not None:
-            results["failures"] = failure_tables.failure_summary(plan)
-        print(json_text(results))
+        console.print_json(found, json_text)
     else:
-        _show(terminal, cluster, network, figures, str(arguments.mode), seconds)
+        _show(terminal, found)
         if plan is not None:
             failure_tables.show_failures(terminal, plan)
         if arguments.plot is not None:
@@ -216,44 +258,13 @@ def _with_failures(cluster: Cluster, network: Network, demand: Demand) -> Plan:
     return documents.with_failures(plan, lambda _share, _text: None)
 
 
-def _results(
-    cluster: Cluster, network: Network, figures: Figures, mode: str, seconds: float
-) -> dict[str, Any]:
-    from torch_topoopt.topology.measures.figures import strides_of
-
-    strides = strides_of(cluster, network)
-    return {
-        "servers": cluster.servers,
-        "degree": cluster.degree,
-        "duplex": cluster.ports == "duplex",
-        "mode": mode,
-        "strides": None if strides is None else list(strides),
-        "rings": [list(ring.servers) for group in network.groups for ring in group.rings],
-        "links": [
-            [link.source, link.target, link.source_port, link.target_port, cluster.gbps_of(link)]
-            for link in network.links
-        ],
-        **asdict(figures),
-        "seconds": seconds,
-    }
-
-
-def _show(
-    terminal: Terminal,
-    cluster: Cluster,
-    network: Network,
-    figures: Figures,
-    mode: str,
-    seconds: float,
-) -> None:
-    from torch_topoopt.topology.measures.figures import strides_of
-
-    strides = strides_of(cluster, network)
+def _show(terminal: Terminal, found: FoundNetwork) -> None:
+    cluster, network, figures, strides = found.cluster, found.network, found.figures, found.strides
     links = len(network.links)
-    cables = f" ({counted(links // 2, 'cable')})" if cluster.ports == "duplex" else ""
+    cables = f" ({counted(links // 2, 'cable')})" if found.duplex else ""
     terminal.table(
         f"{counted(cluster.servers, 'server')}, {counted(cluster.degree, cluster.ports + ' port')} "
-        f"each, mode {mode}",
+        f"each, mode {found.mode}",
         ("figure", "value"),
         [
             ("links", f"{links}{cables} of {format_gbps(cluster.link_gbps)}"),
@@ -272,7 +283,7 @@ def _show(
                 "all-to-all, slowdown against the bandwidth bound",
                 f"{figures.all_to_all_over_bound:.2f}x",
             ),
-            ("found in", format_seconds(seconds)),
+            ("found in", format_seconds(found.seconds)),
         ],
     )
     for line in plan_tables.dark_ports_lines(cluster, network):

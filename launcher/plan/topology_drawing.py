@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from torch_topoopt.launcher.plan.plan_tables import stride
-
 if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Network, Pair, Ring
 
@@ -105,8 +103,7 @@ def _ring_colours(
     seen: set[frozenset[Pair]] = set()
     for group in network.groups:
         for ring in group.rings:
-            following = (*ring.servers[1:], ring.servers[0])
-            hops = [_ends(a, b, directed) for a, b in zip(ring.servers, following, strict=True)]
+            hops = [_ends(a, b, directed) for a, b in ring.hops]
             if frozenset(hops) in seen:
                 continue
             colour = f"C{len(seen) % 10}"
@@ -118,7 +115,8 @@ def _ring_colours(
 
 
 def _name(ring: Ring, servers: int, *, directed: bool) -> str:
-    step = stride(ring, servers)
+    size, step = len(ring.servers), ring.stride
     if step is None:
-        return f"{len(ring.servers)} servers"
-    return f"+{step}" if directed else f"±{min(step, servers - step)}"
+        return f"{size} servers"
+    name = f"+{step}" if directed else f"±{min(step, size - step)}"
+    return name if size == servers else f"{name} of {size} servers"

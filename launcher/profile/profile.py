@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
@@ -45,6 +46,60 @@ _EXAMPLES = """\
   topoopt profile --from-trace trace.json --batch-size 64 -o opgraph.json
   topoopt profile train.py --world-size 8 --output-demand demand.json -- --epochs 3
   topoopt topology --servers 8 --degree 4 --demand demand.json"""
+
+
+@dataclass(frozen=True)
+class ProfiledLayer:
+    """A layer that the model has several times, and its number of operators."""
+
+    kind: str
+    operators: int
+    count: int
+
+
+@dataclass(frozen=True)
+class ProfiledOperator:
+    """An operator, and the seconds of its passes if an accelerator is given."""
+
+    JSON_FIELDS: ClassVar = (
+        "operator.name", "operator.kind", "operator.forward_flops", "operator.backward_flops",
+        "operator.parameter_bytes", "operator.parameter_gradient_bytes", "operator.output_bytes",
+        "operator.saved_bytes", "operator.splittable", "forward_s", "backward_s",
+    )  # fmt: skip
+    OMIT_IF_NONE: ClassVar = ("forward_s", "backward_s")
+
+    operator: Operator
+    forward_s: float | None = None
+    backward_s: float | None = None
+
+
+@dataclass(frozen=True)
+class ProfiledModel:
+    """The result of `topoopt profile`: one training iteration, in bytes and FLOPs."""
+
+    JSON_FIELDS: ClassVar = (
+        "graph.model", "graph.batch_size", "operator_count", "graph.forward_flops",
+        "graph.backward_flops", "graph.parameter_bytes", "graph.parameter_gradient_bytes",
+        "saved_bytes", "layers", "operators",
+    )  # fmt: skip
+
+    graph: OpGraph
+    times: list[tuple[float, float]]
+
+    def operator_count(self) -> int:
+        return len(self.graph.operators)
+
+    def saved_bytes(self) -> int:
+        return sum(operator.saved_bytes for operator in self.graph.operators)
+
+    def layers(self) -> list[ProfiledLayer]:
+        return [ProfiledLayer(la.kind, la.length, len(la.starts)) for la in self.graph.layers]
+
+    def operators(self) -> list[ProfiledOperator]:
+        if not self.times:
+            return list(map(ProfiledOperator, self.graph.operators))
+        pairs = zip(self.graph.operators, self.times, strict=True)
+        return [ProfiledOperator(operator, *passes) for operator, passes in pairs]
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -116,10 +171,7 @@ def main(argv: list[str]) -> int:
     measured_here = "cpu" if arguments.measure or arguments.costs else None
     times = _times(graph, arguments.accelerator or measured_here)
     if arguments.json:
-        results = figures(graph, operators=True)
-        for entry, passes in zip(results["operators"], times, strict=False):
-            entry["forward_s"], entry["backward_s"] = passes
-        console.print_json(results)
+        console.print_json(ProfiledModel(graph, times))
         return OK
     show(terminal, graph, times)
     if measured:
@@ -138,40 +190,6 @@ def _times(graph: OpGraph, accelerator: str | None) -> list[tuple[float, float]]
 
     device = device_of(accelerator)
     return [operator_seconds(device, operator, 1) for operator in graph.operators]
-
-
-def figures(graph: OpGraph, *, operators: bool = False) -> dict[str, Any]:
-    """Totals of one training iteration, in bytes and FLOPs."""
-    totals: dict[str, Any] = {
-        "model": graph.model,
-        "batch_size": graph.batch_size,
-        "operator_count": len(graph.operators),
-        "forward_flops": graph.forward_flops,
-        "backward_flops": graph.backward_flops,
-        "parameter_bytes": graph.parameter_bytes,
-        "parameter_gradient_bytes": graph.parameter_gradient_bytes,
-        "saved_bytes": sum(operator.saved_bytes for operator in graph.operators),
-        "layers": [
-            {"kind": layer.kind, "operators": layer.length, "count": len(layer.starts)}
-            for layer in graph.layers
-        ],
-    }
-    if operators:
-        totals["operators"] = [
-            {
-                "name": operator.name,
-                "kind": operator.kind,
-                "forward_flops": operator.forward_flops,
-                "backward_flops": operator.backward_flops,
-                "parameter_bytes": operator.parameter_bytes,
-                "parameter_gradient_bytes": operator.parameter_gradient_bytes,
-                "output_bytes": operator.output_bytes,
-                "saved_bytes": operator.saved_bytes,
-                "splittable": operator.splittable,
-            }
-            for operator in graph.operators
-        ]
-    return totals
 
 
 def show(

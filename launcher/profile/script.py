@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
@@ -84,10 +84,11 @@ def main(arguments: argparse.Namespace, script_arguments: list[str]) -> int:
         documents.save(trace, arguments.output)
     if arguments.output_demand:
         documents.save(file, arguments.output_demand)
+    found = ProfiledScript(trace, file, assumptions)
     if arguments.json:
-        console.print_json(_results(trace, file, assumptions))
+        console.print_json(found)
         return OK
-    _show(terminal, trace, file, assumptions)
+    _show(terminal, found)
     for what, path in (
         ("CommunicationTrace", arguments.output),
         ("demand", arguments.output_demand),
@@ -130,59 +131,58 @@ def _ranks(arguments: argparse.Namespace) -> list[int] | None:
         raise InputError(f"ranks: {text!r} is not all or a list of numbers like 0,1,4") from None
 
 
-def _rows(trace: CommunicationTrace) -> list[dict[str, Any]]:
-    """Calls of the last iteration, alike ones of one rank in one row, by first appearance."""
-    last = trace.iterations - 1
-    kinds: Counter[tuple[Any, ...]] = Counter()
-    sizes: Counter[tuple[Any, ...]] = Counter()
-    for call in trace.calls:
-        if call.iteration == last:
-            kind = (call.rank, call.phase, call.operation, call.group, call.peer)
-            kinds[kind] += 1
-            sizes[kind] += call.size_bytes
-    names = ("rank", "phase", "operation", "group", "peer")
-    return [
-        {**dict(zip(names, kind, strict=True)), "calls": count, "size_bytes": sizes[kind]}
-        for kind, count in kinds.items()
-    ]
+@dataclass(frozen=True)
+class ScriptCall:
+    """Calls of one rank that are alike."""
+
+    rank: int
+    phase: str
+    operation: str
+    group: tuple[int, ...]
+    peer: int | None
+    calls: int
+    size_bytes: int
 
 
-def _results(
-    trace: CommunicationTrace, file: DemandFile, assumptions: tuple[str, ...]
-) -> dict[str, Any]:
-    import json
+@dataclass(frozen=True)
+class ProfiledScript:
+    """The result of `topoopt profile --world-size`."""
 
-    return {
-        "script": trace.script,
-        "world_size": trace.world_size,
-        "ranks": list(trace.ranks),
-        "iterations": trace.iterations,
-        "collectives": [{**row, "group": list(row["group"])} for row in _rows(trace)],
-        "demand": json.loads(file.to_json()),
-        "assumptions": list(assumptions),
-    }
+    JSON_FIELDS: ClassVar = (
+        "trace.script", "trace.world_size", "trace.ranks", "trace.iterations", "collectives",
+        "demand", "assumptions",
+    )  # fmt: skip
+
+    trace: CommunicationTrace
+    demand: DemandFile
+    assumptions: tuple[str, ...]
+
+    def collectives(self) -> list[ScriptCall]:
+        """Calls of the last iteration, by first appearance."""
+        found: dict[tuple[Any, ...], list[int]] = {}
+        for call in self.trace.calls:
+            if call.iteration == self.trace.iterations - 1:
+                kind = (call.rank, call.phase, call.operation, call.group, call.peer)
+                found.setdefault(kind, []).append(call.size_bytes)
+        return [ScriptCall(*(*kind, len(sizes), sum(sizes))) for kind, sizes in found.items()]
 
 
-def _show(
-    terminal: console.Terminal,
-    trace: CommunicationTrace,
-    file: DemandFile,
-    assumptions: tuple[str, ...],
-) -> None:
+def _show(terminal: console.Terminal, found: ProfiledScript) -> None:
+    trace, file = found.trace, found.demand
     terminal.table(
         f"{trace.script}, world of {trace.world_size}: one iteration",
         ("rank", "phase", "operation", "calls", "size", "group", "peer"),
         [
             (
-                str(row["rank"]),
-                row["phase"],
-                row["operation"],
-                str(row["calls"]),
-                format_bytes(row["size_bytes"]),
-                _ranks_text(row["group"]),
-                "" if row["peer"] is None else str(row["peer"]),
+                str(row.rank),
+                row.phase,
+                row.operation,
+                str(row.calls),
+                format_bytes(row.size_bytes),
+                _ranks_text(row.group),
+                "" if row.peer is None else str(row.peer),
             )
-            for row in _rows(trace)
+            for row in found.collectives()
         ],
     )
     for group in file.groups:
@@ -191,7 +191,7 @@ def _show(
     between = sum(pair.size_bytes for pair in file.pairs)
     if between:
         terminal.line(f"{format_bytes(between)} between {counted(len(file.pairs), 'pair')}")
-    for sentence in assumptions:
+    for sentence in found.assumptions:
         terminal.line(f"assumed: {sentence}")
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import console, signals
 from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED
-from torch_topoopt.launcher.run import asked_groups, job_watch, link_bytes, outcome, rank_work
-from torch_topoopt.launcher.run.asked_groups import AskedGroups
+from torch_topoopt.launcher.run import job_watch, link_bytes, outcome, rank_work, requested_groups
 from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.launcher.run.in_progress import RunInProgress
+from torch_topoopt.launcher.run.requested_groups import RequestedGroups
 from torch_topoopt.plan import LinkTraffic
 from torch_topoopt.plan.codec import decode
 from torch_topoopt.plan.rank_work import RankWork
@@ -60,8 +60,8 @@ def run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
 
 
 def _of_all_hosts(
-    job: RunInProgress, site: ClusterSite, groups: AskedGroups, *, failed: bool
-) -> tuple[list[LinkTraffic], AskedGroups]:
+    job: RunInProgress, site: ClusterSite, groups: RequestedGroups, *, failed: bool
+) -> tuple[list[LinkTraffic], RequestedGroups]:
     """The counters of all hosts, on server 0; those of this one, on the others."""
     here = {
         "links": [asdict(link) for link in job.counts[0]],
@@ -72,7 +72,7 @@ def _of_all_hosts(
     job.works = [decode(RankWork, work) for host in hosts for work in host["works"]]
     return (
         [LinkTraffic(**link) for host in hosts for link in host["links"]],
-        AskedGroups.together([AskedGroups.of(host["groups"]) for host in hosts]),
+        RequestedGroups.together([RequestedGroups.of(host["groups"]) for host in hosts]),
     )
 
 
@@ -80,7 +80,7 @@ def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
     with job.together():
         plan, failures = job.attempts()
         links, iterations = job.counts
-        groups = asked_groups.gather(job.folder.path)
+        groups = requested_groups.gather(job.folder.path)
         if job.site is not None:
             links, groups = _of_all_hosts(job, job.site, groups, failed=bool(failures))
     job.all_to_alls.write()

@@ -122,7 +122,7 @@ class AllToAlls:
                 np.save(self._file, -(-self._sum // self._count))
 
     def described(self) -> str:
-        """One line; "" where none was asked for."""
+        """One line; "" without an all-to-all."""
         if not self.moved + self.stayed + self.stopped:
             return ""
         return (

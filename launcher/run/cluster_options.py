@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.launcher import shared_options
 from torch_topoopt.launcher.errors import InputError
@@ -35,10 +35,12 @@ def add_options(group: argparse._ActionsContainer) -> None:
     )
 
 
-def choose(arguments: argparse.Namespace, file: ClusterFile) -> tuple[ClusterChoice, int | None]:
-    """Finds this host in the file of --cluster, and sets torchrun's own options to fit.
+def choose(
+    arguments: argparse.Namespace, file: ClusterFile
+) -> tuple[ClusterChoice, int | None, dict[str, Any]]:
+    """This host in the file of --cluster, the MIN of --nnodes MIN:MAX (None: no such range), and
+    the values of torchrun's options that follow.
 
-    With how few servers the job may go on, where --nnodes MIN:MAX says so.
     Raises InputError: an option that contradicts the file, or no such server.
     """
     _refuse_others(arguments)
@@ -63,13 +65,18 @@ def choose(arguments: argparse.Namespace, file: ClusterFile) -> tuple[ClusterCho
     server = _server_number(arguments, file)
     address, port = _master(arguments, file)
     choice = ClusterChoice(file, arguments.cluster, server, address, port, arguments.meet_timeout)
-    arguments.nnodes, arguments.node_rank = str(count), server
-    arguments.nproc_per_node = str(accelerators)
-    arguments.rdzv_backend, arguments.rdzv_endpoint = "static", ""
-    arguments.master_addr, arguments.master_port = address, port
-    if arguments.local_addr is None:
-        arguments.local_addr = file.servers[server].management
-    return choice, int(least) if said and colon else None
+    local = arguments.local_addr
+    torchrun = {
+        "nnodes": str(count),
+        "node_rank": server,
+        "nproc_per_node": str(accelerators),
+        "rdzv_backend": "static",
+        "rdzv_endpoint": "",
+        "master_addr": address,
+        "master_port": port,
+        "local_addr": file.servers[server].management if local is None else local,
+    }
+    return choice, int(least) if said and colon else None, torchrun
 
 
 def _refuse_others(arguments: argparse.Namespace) -> None:

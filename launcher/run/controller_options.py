@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch_topoopt.environment import CONTROLLER_VARIABLE
 from torch_topoopt.launcher.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def variables(arguments: argparse.Namespace) -> dict[str, str]:
     """What ranks find in their environment; what is there already stays without the options."""
     if arguments.controller is None:
         return {}
-    from torch_topoopt.route_control.host.settings import CONTROLLER_VARIABLE, TOKEN_VARIABLE
+    from torch_topoopt.route_control.host.settings import TOKEN_VARIABLE
 
     token = Path(arguments.controller_token_file).expanduser().absolute()
     return {CONTROLLER_VARIABLE: arguments.controller, TOKEN_VARIABLE: str(token)}

@@ -30,10 +30,10 @@ def cluster_of(cluster: Cluster, servers: int) -> Cluster:
     return replace(cluster, servers=servers, degree=degree).validate()
 
 
-def take_nnodes(arguments: argparse.Namespace, plan: Plan | None) -> int | None:
-    """The MIN of --nnodes MIN:MAX, where emulated servers are the nodes; None: no such range.
+def node_range(arguments: argparse.Namespace, plan: Plan | None) -> tuple[int, int] | None:
+    """MIN and MAX of --nnodes MIN:MAX, where emulated servers are the nodes; None: no such range.
 
-    MAX is the number of servers, and leaves torch one node, this machine.
+    Raises InputError, also if MAX is not the number of servers.
     """
     given = arguments.nnodes
     if given in ("1", "1:1"):
@@ -49,9 +49,7 @@ def take_nnodes(arguments: argparse.Namespace, plan: Plan | None) -> int | None:
     servers = arguments.servers if plan is None else plan.cluster.servers
     if servers is not None and servers != int(most):
         raise InputError(f"nnodes: {given}: MAX is not {servers}, the number of servers")
-    arguments.servers = int(most)
-    arguments.nnodes = "1:1"
-    return int(least)
+    return int(least), int(most)
 
 
 def check(

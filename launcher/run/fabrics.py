@@ -84,7 +84,7 @@ def check(fabric: str, arguments: argparse.Namespace) -> None:
     ):
         if given is not None and given != "":
             raise InputError(
-                f"{option}: {given} was asked for, but on the netns fabric the ranks meet on its "
+                f"{option}: {given} was requested, but on the netns fabric the ranks meet on its "
                 "management network; leave it out"
             )
     if arguments.ports == "simplex":

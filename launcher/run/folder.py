@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from torch_topoopt.launcher.errors import InputError
-from torch_topoopt.launcher.run import asked_groups, link_bytes
+from torch_topoopt.launcher.run import link_bytes, requested_groups
 
 DOCUMENTS = ("opgraph.json", "trace.json", "plan.json")
 _KEPT = ("opgraph.json", "plan.json", "wiring.json", "metrics.jsonl")
@@ -74,7 +74,7 @@ class RunFolder:
         Without an OpGraph, a trace or a Plan there is nothing, and the folder goes as well.
         """
         link_bytes.remove(self.path)
-        asked_groups.remove(self.path)
+        requested_groups.remove(self.path)
         if any((self.path / name).is_file() for name in DOCUMENTS):
             return True
         (self.path / "metrics.jsonl").unlink(missing_ok=True)

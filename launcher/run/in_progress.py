@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.fabric.cluster import static_plan
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
 from torch_topoopt.launcher import console, documents, signals
@@ -21,7 +22,6 @@ from torch_topoopt.launcher.plan import plan_tables
 from torch_topoopt.launcher.rendezvous.cluster_site import ClusterSite
 from torch_topoopt.launcher.run import (
     alltoall,
-    asked_groups,
     comparability,
     controller_options,
     fabrics,
@@ -32,6 +32,7 @@ from torch_topoopt.launcher.run import (
     nccl_ranks,
     processor_use,
     ranks,
+    requested_groups,
     restarts,
     watch,
 )
@@ -41,10 +42,9 @@ from torch_topoopt.launcher.run.plan_stages import STAGES, PlanStages
 from torch_topoopt.launcher.run.ranks import RankFailure
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.units import counted, format_gbps, format_seconds
-from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
-from torch_topoopt.runtime.asked_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
 from torch_topoopt.runtime.rank_errors import ERRORS_VARIABLE
+from torch_topoopt.runtime.requested_backends import TAKE_OVER_VARIABLE
 from torch_topoopt.supervision.job_files import JobFolder
 from torch_topoopt.supervision.recorded_timeline import FOLDER, TIMELINE_VARIABLE
 
@@ -150,7 +150,7 @@ class RunInProgress:
         )
 
     def driver(self) -> FabricDriver:
-        """Controls the fabric that was asked for."""
+        """Controls the requested fabric."""
         if self.site is not None:
             return self.site.fabric(self.folder / "switches-before")
         options = self.options
@@ -201,7 +201,7 @@ class RunInProgress:
         restart.announce(script, self.options.least_servers)
         self.restarts.append(restart)
         self.metrics.write("restart", **restart.figures())
-        asked_groups.remove(self.folder.path)
+        requested_groups.remove(self.folder.path)
         shutil.rmtree(self.folder / FOLDER, ignore_errors=True)
         if self.site is not None:
             self.site.go_on(restart.lost)
@@ -223,7 +223,7 @@ class RunInProgress:
         plan = stages.plan() if self.site is None else self.site.share_plan(stages.plan)
         self.trace = stages.trace or self.trace
         documents.save(plan, str(self.folder / "plan.json"))
-        self.metrics.write("demand", of_script=self.options.of_script)
+        self.metrics.write("demand", of_script=self.options.source.of_script)
         if self.site is not None and not self.leads:
             self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} has come")
         else:
@@ -233,8 +233,8 @@ class RunInProgress:
     def wire(self, plan: Plan, driver: FabricDriver) -> Wiring:
         """Stage 3."""
         # where a person moves cables, a moving line would wipe the questions away
-        asked = self.site is not None and switch_verbs.panels_of_people(self.site.choice.file)
-        with self.stage("wire", live=not asked) as stage:
+        by_hand = self.site is not None and switch_verbs.panels_of_people(self.site.choice.file)
+        with self.stage("wire", live=not by_hand) as stage:
             stage.progress(None, driver.name)
             if isinstance(driver, SwitchedFabric):
                 driver.progress = lambda name, done, of, what: stage.progress(

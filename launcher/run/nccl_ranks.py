@@ -89,7 +89,6 @@ def order_of(plan: Plan) -> tuple[int, ...]:
     return () if order == tuple(range(len(order))) else order
 
 
-# parameters: the network, where its file goes, whether it is encrypted, and on which hosts
 def variables(
     plan: Plan,
     wiring: Wiring,

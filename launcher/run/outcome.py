@@ -9,16 +9,17 @@ from torch_topoopt.launcher import console, report, script_plan
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.plan import plan_tables
 from torch_topoopt.launcher.run import (
-    asked_groups,
     link_bytes,
     processor_use,
     rank_work,
     ranks,
+    requested_groups,
     tensorboard_log,
     wandb_log,
 )
 from torch_topoopt.launcher.supervise import timeline
 from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.result_json import plain
 from torch_topoopt.plan.units import counted, format_bytes, format_seconds
 from torch_topoopt.supervision.recorded_timeline import FOLDER
 
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from torch_topoopt.launcher.run.asked_groups import AskedGroups
     from torch_topoopt.launcher.run.in_progress import RunInProgress
     from torch_topoopt.launcher.run.ranks import RankFailure
+    from torch_topoopt.launcher.run.requested_groups import RequestedGroups
     from torch_topoopt.plan import IterationTimes, LinkTraffic, Plan
 
 _TRACKERS = {"wandb": wandb_log, "tensorboard": tensorboard_log}
@@ -43,7 +44,7 @@ def require(trackers: Sequence[str]) -> None:
 def finish(
     job: RunInProgress,
     plan: Plan,
-    measured: tuple[list[LinkTraffic], IterationTimes | None, AskedGroups],
+    measured: tuple[list[LinkTraffic], IterationTimes | None, RequestedGroups],
     failures: list[RankFailure],
     code: int,
 ) -> dict[str, Any]:
@@ -56,9 +57,9 @@ def finish(
     _summary(job, page, tracked, failed=bool(failures))
     script = job.options.torchrun.training_script
     if job.leads and plan.network.links and not (failures or job.options.nccl):
-        if unused := asked_groups.unused_links(groups, measured=bool(links)):
+        if unused := requested_groups.unused_links(groups, measured=bool(links)):
             console.warning(unused)
-        elif beside := asked_groups.beside(groups, job.options.compared):
+        elif beside := requested_groups.beside(groups, job.options.compared):
             console.warning(beside)
     if failures and (others := job.others_text()):
         job.terminal.line(others)
@@ -73,7 +74,7 @@ def finish(
         "stage_s": job.stage_s,
         "start_up_s": job.start_up_s,
         "other_processors": job.other_processors,
-        "plan": plan_tables.figures(plan),
+        "plan": plain(plan_tables.PlanFigures(plan)),
         "groups": groups.figures(),
         "alltoall": job.all_to_alls.figures(),
         "links": link_bytes.figures(links),
@@ -81,7 +82,7 @@ def finish(
             plan,
             links,
             iterations,
-            compared=job.options.of_script,
+            compared=job.options.source.of_script,
             why_not="" if iterations is None else job.why_not_compared(plan, iterations),
         ),
         "work": rank_work.figures(job.works),
@@ -104,7 +105,7 @@ def _page(job: RunInProgress) -> Path | None:
 def _tables(
     job: RunInProgress, plan: Plan, links: list[LinkTraffic], iterations: IterationTimes | None
 ) -> None:
-    terminal = job.terminal
+    terminal, of_script = job.terminal, job.options.source.of_script
     terminal.line()
     rows = [(name, f"{seconds:.3f}") for name, seconds in job.stage_s.items()]
     if job.start_up_s is not None and not job.restarts:
@@ -115,12 +116,17 @@ def _tables(
     if links:
         why_not = "" if iterations is None else job.why_not_compared(plan, iterations)
         link_bytes.show(
-            terminal, plan, links, iterations, compared=job.options.of_script, why_not=why_not
+            terminal,
+            plan,
+            links,
+            iterations,
+            compared=job.options.source.of_script,
+            why_not=why_not,
         )
         rank_work.show(terminal, job.works)
         if iterations is not None and (others := processor_use.described(job.other_processors)):
             terminal.line(others)
-        if not job.options.of_script and (plan.predicts_bytes or plan.predicts_time):
+        if not of_script and (plan.predicts_bytes or plan.predicts_time):
             terminal.line(
                 f"not compared with the predictions for {plan.model}, which is not seen to be the "
                 f"model of {job.options.torchrun.training_script}"
@@ -163,7 +169,7 @@ def _summary(
 
 
 def _track(job: RunInProgress, plan: Plan, links: list[LinkTraffic]) -> dict[str, Path]:
-    """Where each tracker that was asked for has the run."""
+    """By tracker that was requested: the path of the run there."""
     options, folder = job.options, job.folder.path
     if not options.trackers:
         return {}

@@ -60,7 +60,7 @@ class PlanStages:
         self._terminal.line(
             planning.assumptions(
                 cluster,
-                choice.space if plan is None and self._options.model else None,
+                choice.space if plan is None and self._options.source.model else None,
                 "" if plan is None else plan.model,
                 choice.batch_size if plan is None else plan.batch_size,
             )
@@ -76,12 +76,12 @@ class PlanStages:
 
     def _plan_for_model(self) -> Plan | None:
         """None without a model, and where the one that the script seems to have is none."""
-        if not self._options.model:
+        if not self._options.source.model:
             return None
         try:
             graph, program = self._profile()
         except InputError as error:
-            script = self._options.script
+            script = self._options.source.script
             if script is None or self._options.planning.space != "data-parallel":
                 raise
             self._terminal.line(f"      {error}; {script.name} is traced instead")
@@ -119,11 +119,11 @@ class PlanStages:
 
     def _demand_of_script(self) -> tuple[Demand, CommunicationTrace | None, str]:
         """With the trace that found it, or without one and why."""
-        script, cluster = self._options.script, self._options.cluster
+        script, cluster = self._options.source.script, self._options.cluster
         if script is None:
             from torch_topoopt.planner.demand_plan import unknown_demand
 
-            return unknown_demand(cluster), None, self._options.unknown
+            return unknown_demand(cluster), None, self._options.source.unknown
         self._terminal.line(
             f"      tracing {script.name}: its first iterations are run without a network, to see "
             f"what they communicate (at most {script.limits.time_s:g} s; --model none does without)"
@@ -144,25 +144,25 @@ class PlanStages:
 
     def _profile(self) -> tuple[OpGraph, Program | None]:
         with self._stage("profile") as stage:
-            stage.progress(None, self._options.model)
+            stage.progress(None, self._options.source.model)
             program = None
             choice, cluster = self._options.planning, self._options.cluster
             if choice.space != "data-parallel":
                 # a pipeline's first stage has its input, and its last its output, already
                 graph, program = programs.graph_and_program(
-                    self._options.model,
+                    self._options.source.model,
                     boundary=choice.space != "pipeline",
                     batch_size=choice.batch_size,
                     accelerators=cluster.servers * cluster.accelerators_per_server,
                     costs=choice.costs,
                 )
             else:
-                graph = choice.op_graph(self._options.model, cluster)
+                graph = choice.op_graph(self._options.source.model, cluster)
             measured = ""
             if self._options.measure:
                 graph, measured = run_costs.measured(
                     graph,
-                    self._options.model,
+                    self._options.source.model,
                     self._options.cluster,
                     stage.progress,
                     emulated=self._options.site is None,

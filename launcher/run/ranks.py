@@ -85,10 +85,10 @@ def train(
     """Runs the script on all ranks with `variables` in their environment, once.
 
     With `hosts` they run in the namespaces of their servers, with `server` as forks of it. Logs
-    asked for with --redirects or --tee go to `log_dir` unless --log-dir names another folder.
+    requested with --redirects or --tee go to `log_dir` unless --log-dir names another folder.
     Returns the ranks that failed first: none when all went well, and more than one only if they
     failed too close together to be separated. Raises Interrupted for a signal, and InputError
-    where torch cannot start the job as asked (a rendezvous endpoint that does not answer, say).
+    where torch cannot start the job as requested (a rendezvous endpoint that does not answer, say).
     """
     if not (arguments.cluster or chooses_rendezvous(arguments) or arguments.rdzv_id != "none"):
         arguments.rdzv_id = str(uuid.uuid4())  # of all attempts

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def measures(options: RunOptions) -> bool:
     """Whether steps are to be measured: of emulated servers, if the model is the script's own."""
-    return options.site is None and options.measure_steps and options.of_script
+    return options.site is None and options.measure_steps and options.source.of_script
 
 
 def buckets_of(options: RunOptions) -> GradientBuckets:

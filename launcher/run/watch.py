@@ -20,7 +20,7 @@ from torch_topoopt.launcher.supervise import live_page, top_view
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.supervision.job_files import JobFolder
 from torch_topoopt.supervision.recorded_timeline import parse_range
-from torch_topoopt.supervision.running_job import RunningJob
+from torch_topoopt.supervision.running_job import LiveJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +87,7 @@ class _View:
     """A thread, since torch's launcher has the main one."""
 
     def __init__(self, run: Path, terminal: Terminal | None, page: LivePage | None) -> None:
-        self._job = RunningJob(JobFolder(run.absolute()))
+        self._job = LiveJob(JobFolder(run.absolute()))
         self._logs = run / "logs"
         self._terminal, self._page = terminal, page
         self._over = threading.Event()
@@ -128,7 +128,7 @@ class _View:
             return False
         self._job.read()
         if self._page is not None:
-            self._page.publish(self._job.live_figures())
+            self._page.publish(self._job)
         return True
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_topoopt.launcher import console, packet_options, parser, price_lists, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import plan_tables, planning
-from torch_topoopt.launcher.simulate import compare_paper
+from torch_topoopt.plan.result_json import within
 from torch_topoopt.plan.units import format_gbps, format_seconds
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Simulates one training iteration of a model on many kinds of network for the sam
 an ideal switch, a fat-tree of the same cost as TopoOpt, expanders, tori and others. Each gets the
 best of the strategies that are found on it, for TopoOpt and on the ideal switch, and of those that
 every search starts from. MODEL is the name of a shipped model, file.py:callable, a script or an
-opgraph.json. With --paper, the networks of a paper beside what it prints, without a model.
+opgraph.json.
 
 columns:
   rate        what a server can send
@@ -51,7 +51,6 @@ _EXAMPLES = """\
   topoopt compare vgg --servers 16 --degree 4 --bandwidth 25Gbps --architectures topoopt,hx2mesh \\
       --same-time topoopt
   topoopt compare vgg --servers 16 --degree 4 --bandwidth 25Gbps --level packet --transport dctcp
-  topoopt compare --paper hammingmesh --size small
   topoopt compare opgraph.json --servers 64 --degree 6 --bandwidth 100Gbps --plot compare.png"""
 
 
@@ -59,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("compare", _DESCRIPTION, _EXAMPLES)
     options.add_argument(
-        "model", metavar="MODEL", nargs="?", help="name, file.py:callable, script.py or *.json"
+        "model", metavar="MODEL", help="name, file.py:callable, script.py or *.json"
     )
     options.add_argument(
         "--architectures",
@@ -81,16 +80,12 @@ def make_parser() -> argparse.ArgumentParser:
     packet_options.add_level(options)
     packet_options.add_options(options, seed=False)
     shared_options.add(options, "plot", "json")
-    compare_paper.add_options(options)
     return options
 
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    compare_paper.check(arguments)
-    if arguments.paper is not None:
-        return compare_paper.run(arguments)
     packet = packet_options.given_options(arguments, seed=False)
     choice = planning.PlanningChoice.of(arguments, arguments.model)
     cluster = shared_options.cluster_of(
@@ -119,7 +114,7 @@ def main(argv: list[str]) -> int:
 
         compare_plot.draw(comparison, arguments.plot)
     if arguments.json:
-        console.print_json(figures(comparison, graph, cluster, arguments.level, same))
+        console.print_json(ComparedModel(comparison, graph, cluster, arguments.level, same))
     else:
         _show(terminal, comparison, arguments.level, by_time=arguments.architectures is None)
         if same is not None:
@@ -183,45 +178,24 @@ def _names(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def figures(
-    comparison: Comparison,
-    graph: OpGraph,
-    cluster: Cluster,
-    level: str,
-    same: SameTimes | None = None,
-) -> dict[str, Any]:
-    """The JSON output."""
-    shown = {
-        "model": graph.model,
-        "level": level,
-        "batch_size": graph.batch_size,
-        "servers": cluster.servers,
-        "degree": cluster.degree,
-        "link_gbps": cluster.link_gbps,
-        "ports": cluster.ports,
-        "accelerator": cluster.accelerator,
-        "accelerators_per_server": cluster.accelerators_per_server,
-        "equal_cost_fat_tree_gbps": comparison.equal_cost_gbps,
-        "architectures": [asdict(row) for row in comparison.rows],
-        "impossible": comparison.impossible,
-        "placements": {
-            name: {
-                "how": found.placed.how,
-                "natural_rings": found.placed.natural_rings,
-                "order": found.placed.order,
-                "without_placement_s": found.naive.iteration_s,
-            }
-            for name, found in comparison.grid_plans.items()
-        },
-    }
-    if same is not None:
-        shown["same_time"] = {
-            "reference": same.reference,
-            "target_s": same.target_s,
-            "architectures": [asdict(row) for row in same.rows],
-            "cheapest": {name: same.cheapest(name) for name in _PRICE_LISTS},
-        }
-    return shown
+@dataclass(frozen=True)
+class ComparedModel:
+    """The result of `topoopt compare`."""
+
+    JSON_FIELDS: ClassVar = (
+        "graph.model", "level", "graph.batch_size",
+        *within("cluster", *plan_tables.CLUSTER_FIGURES),
+        *within("comparison", "equal_cost_fat_tree_gbps=equal_cost_gbps", "architectures=rows",
+                "impossible", "placements=grid_plans"),
+        "same_time",
+    )  # fmt: skip
+    OMIT_IF_NONE: ClassVar = ("same_time",)
+
+    comparison: Comparison
+    graph: OpGraph
+    cluster: Cluster
+    level: str
+    same_time: SameTimes | None = None
 
 
 # The lists of prices by the field that holds a cost.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, documents
-from torch_topoopt.launcher.errors import OK, InputError, input_errors
+from torch_topoopt.launcher.errors import OK, input_errors
 from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 
 if TYPE_CHECKING:
@@ -16,22 +17,30 @@ if TYPE_CHECKING:
     from torch_topoopt.shared_networks.routed.run_jobs import ReducedJob
 
 _SCHEMES = ("ecmp", "annealing", "greedy", "ours")
-# What belongs to another simulation.
-_OTHERS = (
-    *("plan", "flows", "jobs", "model", "iterations", "architecture", "batch_size", "until"),
-    *("flow_csv", "link_csv", "trace"),
-)
 
 
-def main(arguments: argparse.Namespace, options: dict[str, object]) -> int:
-    """Runs the verb with --routed-jobs; `options` are those of the packet level. Returns the exit
-    code."""
-    for name in _OTHERS:
-        if getattr(arguments, name) is not None:
-            shown = "PLAN" if name == "plan" else f"--{name.replace('_', '-')}"
-            raise InputError(f"{shown}: belongs to another simulation than that of --routed-jobs")
-    if arguments.level != "flow" or options:
-        raise InputError(f"level: {arguments.level!r}: --routed-jobs is simulated at level flow")
+@dataclass(frozen=True)
+class RoutedJobTimes:
+    """Means over the iterations of a job."""
+
+    job: str
+    iterations: int
+    all_reduce_s: float
+    completion_s: float
+    flow_gbps: float
+
+
+@dataclass(frozen=True)
+class RoutedOutcomes:
+    """The result of `topoopt simulate --routed-jobs`: the jobs by scheme."""
+
+    hosts: int
+    seed: int
+    schemes: dict[str, list[RoutedJobTimes]]
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the verb with --routed-jobs; returns the exit code."""
     from torch_topoopt.shared_networks.routed.jobs_document import RoutedJobs
     from torch_topoopt.shared_networks.routed.run_jobs import run_jobs
 
@@ -52,42 +61,38 @@ def main(arguments: argparse.Namespace, options: dict[str, object]) -> int:
             )
             results[scheme] = _rows(document, found.jobs)
     if arguments.json:
-        console.print_json(
-            {"hosts": document.fabric().hosts, "seed": document.seed, "schemes": results}
-        )
+        console.print_json(RoutedOutcomes(document.fabric().hosts, document.seed, results))
     else:
         _show(terminal, document, results)
     return OK
 
 
-def _rows(document: RoutedJobs, outcomes: tuple[ReducedJob, ...]) -> list[dict[str, Any]]:
+def _rows(document: RoutedJobs, outcomes: tuple[ReducedJob, ...]) -> list[RoutedJobTimes]:
     return [
-        {
-            "job": job.name,
-            "iterations": len(outcome.iterations),
-            "all_reduce_s": outcome.mean("all_reduce_s"),
-            "completion_s": outcome.mean("completion_s"),
-            "flow_gbps": outcome.mean("flow_gbps"),
-        }
+        RoutedJobTimes(
+            job.name,
+            len(outcome.iterations),
+            *map(outcome.mean, ("all_reduce_s", "completion_s", "flow_gbps")),
+        )
         for job, outcome in zip(document.jobs, outcomes, strict=True)
     ]
 
 
 def _show(
-    terminal: console.Terminal, document: RoutedJobs, results: dict[str, list[dict[str, Any]]]
+    terminal: console.Terminal, document: RoutedJobs, results: dict[str, list[RoutedJobTimes]]
 ) -> None:
     for i, job in enumerate(document.jobs):
         rows = [
             [
-                *(scheme, format_seconds(of[i]["all_reduce_s"])),
-                *(format_seconds(of[i]["completion_s"]), format_gbps(round(of[i]["flow_gbps"], 2))),
+                *(scheme, format_seconds(of[i].all_reduce_s)),
+                *(format_seconds(of[i].completion_s), format_gbps(round(of[i].flow_gbps, 2))),
             ]
             for scheme, of in results.items()
         ]
         hosts = job.tensor * job.pipeline * job.copies
         title = f"{job.name}, rings of {job.copies}, {counted(hosts, 'host')}"
         terminal.table(title, ["scheme", "AllReduce", "a flow", "rate of a flow"], rows)
-    slowest = [fmean(row["all_reduce_s"] for row in of) for of in results.values()]
+    slowest = [fmean(row.all_reduce_s for row in of) for of in results.values()]
     least = dict(zip(results, slowest, strict=True))
     terminal.line(
         f"ECMP takes {least['ecmp'] / least['ours']:.2f} times as long as ours for an AllReduce"

@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.launcher import console, documents
-from torch_topoopt.launcher.errors import OK, InputError, input_errors
+from torch_topoopt.launcher.errors import OK, input_errors
 from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 
 if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.shared_networks.outcome import NetworkOutcome, WiringCost
-
-# What belongs to a PLAN or to --flows.
-_OTHERS = (
-    "plan",
-    "flows",
-    "model",
-    "iterations",
-    "architecture",
-    "batch_size",
-    "until",
-    "flow_csv",
-    "link_csv",
-    "trace",
-)
+    from torch_topoopt.shared_networks.outcome import (
+        MeanAndTail,
+        NetworkOutcome,
+        WiringCost,
+    )
 
 
-def main(arguments: argparse.Namespace, options: dict[str, object]) -> int:
-    """Runs the verb with --jobs; `options` are those of the packet level. Returns the exit code."""
-    for name in _OTHERS:
-        if getattr(arguments, name) is not None:
-            shown = "PLAN" if name == "plan" else f"--{name.replace('_', '-')}"
-            raise InputError(f"{shown}: belongs to another simulation than that of --jobs")
-    if arguments.level != "flow" or options:
-        raise InputError(f"level: {arguments.level!r}: --jobs is simulated at level flow")
+@dataclass(frozen=True)
+class SharedOutcomes:
+    """The result of `topoopt simulate --jobs`."""
+
+    servers: int
+    seed: int
+    level: Literal["flow"]
+    architectures: tuple[NetworkOutcome, ...]
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the verb with --jobs; returns the exit code."""
     from torch_topoopt.shared_networks.jobs_file import SharedCluster
     from torch_topoopt.shared_networks.simulate import simulate_jobs
 
@@ -46,14 +41,8 @@ def main(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     with terminal.progress(f"simulating {arguments.jobs}") as progress, input_errors():
         outcomes = simulate_jobs(document, _graph_of, on_progress=progress)
     if arguments.json:
-        console.print_json(
-            {
-                "servers": document.cluster.servers,
-                "seed": document.seed,
-                "level": "flow",
-                "architectures": [outcome.summary() for outcome in outcomes],
-            }
-        )
+        servers = document.cluster.servers
+        console.print_json(SharedOutcomes(servers, document.seed, "flow", outcomes))
         return OK
     for outcome in outcomes:
         _show(terminal, outcome, document.cluster.servers)
@@ -67,11 +56,8 @@ def _graph_of(model: str, accelerators: int) -> OpGraph:
 def _show(terminal: console.Terminal, outcome: NetworkOutcome, servers: int) -> None:
     jobs = outcome.jobs
     counts = {name: sum(job.model == name for job in jobs) for name in outcome.models}
-    rows = [
-        [name, str(count), *map(_seconds, outcome.iterations(name))]
-        for name, count in counts.items()
-    ]
-    rows.append(["all jobs", str(len(jobs)), *map(_seconds, outcome.iterations())])
+    rows = [[name, str(count), *_times(outcome.iterations(name))] for name, count in counts.items()]
+    rows.append(["all jobs", str(len(jobs)), *_times(outcome.iterations())])
     name = outcome.network.partition(" ")[0]
     terminal.table(
         f"{name}, {format_gbps(round(outcome.server_gbps, 1))} a server",
@@ -112,6 +98,10 @@ def _wiring(cost: WiringCost) -> str:
     if cost.other_last_end_s:
         text += f", and the last one end after {_seconds(cost.other_last_end_s)}"
     return text
+
+
+def _times(found: MeanAndTail) -> tuple[str, str]:
+    return _seconds(found.mean_s), _seconds(found.p99_s)
 
 
 def _seconds(value: float) -> str:

@@ -71,6 +71,12 @@ _EXAMPLES = """\
   topoopt simulate --routed-jobs jobs.json"""
 
 
+_OF_ONE_SIMULATION = (
+    "plan", "flows", "jobs", "model", "iterations", "architecture", "batch_size", "until",
+    "flow_csv", "link_csv", "trace",
+)  # fmt: skip
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("simulate", _DESCRIPTION, _EXAMPLES)
@@ -141,10 +147,10 @@ def main(argv: list[str]) -> int:
     if arguments.until is not None and not arguments.until > 0:
         raise InputError(f"until: {arguments.until} is not above 0")
     options = packet_options.given_options(arguments)
-    if arguments.routed_jobs is not None:
-        return routed_jobs.main(arguments, options)
-    if arguments.jobs is not None:
-        return shared_cluster.main(arguments, options)
+    for name, run in (("routed_jobs", routed_jobs.main), ("jobs", shared_cluster.main)):
+        if getattr(arguments, name) is not None:
+            _refuse_others(arguments, name, options)
+            return run(arguments)
     options.pop("ring_steps", None)  # belongs to the program
     terminal = console.Terminal(json_output=arguments.json)
     with (
@@ -168,11 +174,22 @@ def main(argv: list[str]) -> int:
             )
     _write_files(arguments, program, result, names)
     if arguments.json:
-        console.print_json(result.summary())
+        console.print_json(result)
     else:
         _show(terminal, result, arguments)
     interrupted = stopped()
     return OK if interrupted is None else interrupted.exit_code
+
+
+def _refuse_others(arguments: argparse.Namespace, chosen: str, options: dict[str, Any]) -> None:
+    """Raises InputError for options of another simulation than that of --jobs or --routed-jobs."""
+    flag = f"--{chosen.replace('_', '-')}"
+    for name in _OF_ONE_SIMULATION:
+        if name != chosen and getattr(arguments, name) is not None:
+            shown = "PLAN" if name == "plan" else f"--{name.replace('_', '-')}"
+            raise InputError(f"{shown}: belongs to another simulation than that of {flag}")
+    if arguments.level != "flow" or options:
+        raise InputError(f"level: {arguments.level!r}: {flag} is simulated at level flow")
 
 
 def _program(

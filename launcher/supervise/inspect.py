@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
@@ -36,6 +37,23 @@ _EXAMPLES = """\
 _PAUSE_S = 0.05
 
 
+@dataclass(frozen=True)
+class Inspection:
+    """The result of `topoopt inspect`."""
+
+    JSON_FIELDS: ClassVar = ("folder", "culprits", "findings", "ranks")
+
+    folder: Path
+    dumps: dict[int, Dump]
+    findings: list[Blame]
+
+    def culprits(self) -> tuple[int, ...]:
+        return self.findings[0].ranks if self.findings else ()
+
+    def ranks(self) -> list[Dump]:
+        return list(self.dumps.values())
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("inspect", _DESCRIPTION, _EXAMPLES)
@@ -66,7 +84,7 @@ def main(argv: list[str]) -> int:
     dumps = read_dumps(folder)
     findings = find_culprits(dumps)
     if arguments.json:
-        console.print_json(_figures(folder, dumps, findings))
+        console.print_json(Inspection(folder, dumps, findings))
         return OK
     terminal.line(f"{len(dumps)} dumps in {folder}")
     if not findings:
@@ -105,42 +123,15 @@ def _changed(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def _figures(folder: Path, dumps: dict[int, Dump], findings: list[Blame]) -> dict[str, Any]:
-    return {
-        "folder": str(folder),
-        "culprits": list(findings[0].ranks) if findings else [],
-        "findings": [{"kind": f.kind, "ranks": list(f.ranks), "text": f.text} for f in findings],
-        "ranks": [
-            {
-                "rank": dump.rank,
-                "server": dump.server,
-                "host": dump.host,
-                "process": dump.process,
-                "time_ns": dump.time_ns,
-                "why": dump.why,
-                "where": dump.where,
-                "called": dump.called,
-                "unfinished": [
-                    {"call": str(call), "state": "failed" if call.failed else call.state}
-                    for call in dump.calls
-                    if call.unfinished
-                ],
-            }
-            for dump in dumps.values()
-        ],
-    }
-
-
 def _show_ranks(terminal: Terminal, dumps: dict[int, Dump]) -> None:
     rows = []
     for rank, dump in sorted(dumps.items()):
-        waiting = [call for call in dump.calls if call.unfinished]
+        waiting = dump.unfinished
         last = waiting[0] if waiting else dump.calls[-1] if dump.calls else None
         doing = "nothing was called"
         if last is not None:
-            state = "failed" if last.failed else last.state
             more = f", {len(waiting) - 1} more" if len(waiting) > 1 else ""
-            doing = f"{last}: {state}{more}"
+            doing = f"{last}: {last.outcome}{more}"
         rows.append((f"rank {rank}", str(dump.server), dump.host, doing, dump.where))
     terminal.table("Ranks", ("rank", "server", "host", "first unfinished or last call", "at"), rows)
     reasons = {dump.why: rank for rank, dump in sorted(dumps.items(), reverse=True)}

@@ -16,9 +16,10 @@ import secrets
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.plan.result_json import plain
 
 if TYPE_CHECKING:
     import argparse
@@ -95,8 +96,8 @@ class LivePage:
     def port(self) -> int:
         return int(self._server.server_address[1])
 
-    def publish(self, figures: dict[str, Any]) -> None:
-        state = json.dumps(figures, allow_nan=False).encode()
+    def publish(self, figures: object) -> None:
+        state = json.dumps(plain(figures), allow_nan=False).encode()
         with self._changed:
             self._state, self._version = state, self._version + 1
             self._changed.notify_all()

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
             f"{job.path}: this job is not running; use `topoopt inspect` for its dumps"
         )
     if arguments.json:
-        console.print_json(shown.figures())
+        console.print_json(shown)
         return OK
     terminal = console.Terminal()
     if arguments.once or not terminal.moves:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,14 @@ the prediction alone."""
 _EXAMPLES = """\
   topoopt timeline runs/2026-01-31T12-00-00
   topoopt timeline plan.json --predicted-iterations 3 -o predicted.json"""
+
+
+@dataclass(frozen=True)
+class WrittenTimeline:
+    """The result of `topoopt timeline`."""
+
+    trace: Path
+    contents: str
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -71,7 +80,7 @@ def main(argv: list[str]) -> int:
         given = arguments.output or where.with_suffix(".timeline.json")
         path, said = _write(Path(given), graph, plan, [], arguments.predicted_iterations)
     if arguments.json:
-        console.print_json({"trace": str(path), "contents": said})
+        console.print_json(WrittenTimeline(path, said))
     else:
         console.Terminal().line(f"{path}: {said}; open it in https://ui.perfetto.dev")
     return OK

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.launcher.supervise.live_page import LivePage
-    from torch_topoopt.supervision.running_job import RunningJob
+    from torch_topoopt.supervision.running_job import LiveJob
 
 _DESCRIPTION = """\
 Shows the progress of a running job until it ends or Ctrl-C: the time of a step with the predicted
@@ -51,9 +51,9 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     live_page.check(arguments)
     from torch_topoopt.launcher.supervise import top_view
-    from torch_topoopt.supervision.running_job import RunningJob
+    from torch_topoopt.supervision.running_job import LiveJob
 
-    job = RunningJob(jobs.find(arguments.run))
+    job = LiveJob(jobs.find(arguments.run))
     job.read()
     if not job.ranks:
         raise InputError(
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     if arguments.server is not None and not 0 <= arguments.server < job.servers:
         raise InputError(f"server: {arguments.server} is not one of 0..{job.servers - 1}")
     if arguments.json:
-        console.print_json(job.live_figures())
+        console.print_json(job)
         return OK
     terminal = console.Terminal()
     with live_page.served(arguments) as page:
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
 
 
 def _follow(
-    job: RunningJob, terminal: console.Terminal, page: LivePage | None, server: int | None
+    job: LiveJob, terminal: console.Terminal, page: LivePage | None, server: int | None
 ) -> None:
     """Until the job ends."""
     from torch_topoopt.launcher.supervise import top_view
@@ -88,6 +88,6 @@ def _follow(
             if terminal.moves:
                 show([top_view.job_view(job, server)])
             if page is not None:
-                page.publish(job.live_figures())
+                page.publish(job)
             time.sleep(1.0)
             job.read()

@@ -6,8 +6,8 @@ import pytest
 
 from figures.cells.hx_workloads import iteration
 from figures.charts import hx_workloads
-from torch_topoopt.comparison.hammingmesh import TABLE_II
-from torch_topoopt.comparison.training_workloads import WORKLOADS
+from figures.papers.hammingmesh import TABLE_II
+from figures.papers.training_workloads import WORKLOADS
 
 
 def test_the_printed_times_and_costs_give_the_savings_that_the_text_states() -> None:

@@ -109,16 +109,19 @@ def test_unknown_fields_are_refused() -> None:
 
 
 def test_the_table_has_the_results_of_a_benchmark_beside_each_other() -> None:
+    same = dataclasses.replace(GOOD, what="same command")
     other = dataclasses.replace(GOOD, what="other", command="make demo", date=NOT_NOTED)
     again = dataclasses.replace(
         GOOD, what="again", command="sudo .venv/bin/python benchmarks/dispatch.py --pin"
     )
-    lines = file_of(GOOD, other, again).table().splitlines()
+    lines = file_of(GOOD, other, again, same).table().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert rows[0] == ["what", "value", "peer", "ratio", "machine", "date", "command"]
-    assert [row[0] for row in rows[2:]] == ["all_reduce of 64 B", "again", "other"]
+    assert [row[0] for row in rows[2:]] == ["all_reduce of 64 B", "same command", "again", "other"]
     assert rows[2][1:4] == ["6.5 us", "gloo: 13 us", "2 (1.5 to 2.5) x as fast"]
-    assert rows[4][5:] == [NOT_NOTED, "`make demo`"]
+    assert rows[2][4:] == ["VM, 2 cores", "2026-11-28", "`python benchmarks/dispatch.py`"]
+    assert rows[3][4:] == ["", "", ""], "as in the row above"
+    assert rows[5][5:] == [NOT_NOTED, "`make demo`"]
 
 
 def test_a_page_gets_the_table_where_its_mark_is() -> None:

@@ -20,7 +20,7 @@ from torch_topoopt.architectures.routing import Routes, grids_of
 from torch_topoopt.comparison.estimate import demand_bytes, pairs_of, predict_on
 from torch_topoopt.plan import Cluster, Group
 from torch_topoopt.search.lowering import degrees_of, lower_job
-from torch_topoopt.search.pipelines import pipeline
+from torch_topoopt.search.starts.pipelines import pipeline
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import predict, predict_ideal_switch, run_program

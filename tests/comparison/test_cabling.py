@@ -12,6 +12,7 @@ import networkx as nx
 import pytest
 from support.refusals import refused
 
+from figures.papers.traffic_patterns import ring_all_reduce
 from torch_topoopt.architectures import topoopt
 from torch_topoopt.comparison.cabling import sheets
 from torch_topoopt.comparison.cabling.advice import (
@@ -31,7 +32,6 @@ from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.launcher.plan.cabling_text import draw_text
 from torch_topoopt.plan import Cluster, Network, Plan, cables
 from torch_topoopt.sim.flows import run_program
-from torch_topoopt.sim.traffic_patterns import ring_all_reduce
 from torch_topoopt.topology.best.network_search import DEFAULT_SEARCH
 from torch_topoopt.topology.measures.figures import default_demand
 

@@ -16,7 +16,8 @@ from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import Cluster
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
-from torch_topoopt.search.pipelines import planning_starts
+from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.planning_starts import planning_starts
 from torch_topoopt.search.strategy_space import DIMENSIONS
 
 TABLE_2 = (10.0, 25.0, 40.0, 100.0, 200.0)
@@ -44,7 +45,7 @@ def test_more_bandwidth_is_never_slower_at_any_budget(name: str, evaluations: in
     before_s = float("inf")
     for gbps in (10.0, 14.5, 20.1, 32.0, 100.0):
         cluster = Cluster(8, 4, gbps)
-        starts = planning_starts(op_graph, cluster, dimensions=DIMENSIONS)
+        starts = planning_starts(SearchProblem(op_graph, cluster, dimensions=DIMENSIONS))
         # data parallelism alone: the rest is for the searches to find
         options = PlanningOptions(evaluations=evaluations)
         searches = OwnSearches(op_graph, cluster, options, 1, lambda _, found=starts: found[:1])
@@ -106,7 +107,7 @@ def test_every_architecture_gains_from_bandwidth_in_a_sweep() -> None:
 
 def test_a_strategy_that_is_given_is_the_only_one() -> None:
     op_graph, cluster = chain(3), Cluster(8, 4, 10.0)
-    (start, *_) = planning_starts(op_graph, cluster)
+    (start, *_) = planning_starts(SearchProblem(op_graph, cluster))
     for options in (
         PlanningOptions(strategy=start, evaluations=0),
         PlanningOptions(strategy_space="data-parallel"),

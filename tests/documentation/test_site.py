@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from json_schemas import RESULTS as RESULTS_OF_VERBS
 from support.limits import limit_s
 
 from harness.results import PAGE_MARK, RESULTS, Results
@@ -40,6 +41,9 @@ def test_every_page_and_verb_is_on_the_site(site: Path) -> None:
     assert pages <= {path.relative_to(site).with_suffix(".md") for path in site.rglob("*.html")}
     assert set(VERBS) == {path.stem for path in (site / "cli").glob("*.html")}
     assert "topoopt run" in (site / "cli" / "run.html").read_text()
+    for command in RESULTS_OF_VERBS:
+        page = (site / "cli" / f"{command.split()[0]}.html").read_text()
+        assert f"topoopt {command} --json</code></summary>" in page
 
 
 def test_the_readme_is_the_first_page_and_its_links_stay_on_the_site(site: Path) -> None:
@@ -76,6 +80,15 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         loaded = re.findall(r'(?:src|<link[^>]* href)="(https?:[^"]+)', page.read_text())
         assert not loaded, page
+
+
+def test_the_search_finds_every_message_of_an_error(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    texts = html.unescape(" ".join(one["text"] for one in index["docs"]))
+    for text in ("is not a row and a column of", "scheme: … is not one of", "is not in 0..…"):
+        assert text in texts, text
+    page = (site / "reference" / "errors.html").read_text()
+    assert page.count("<li><code>") > 1000
 
 
 def test_messages_of_the_troubleshooting_page_are_in_the_sources() -> None:

@@ -128,6 +128,9 @@ An option has the same values, meaning and default for all verbs, except those w
 `topoopt help VERB` for these. `plan`, `run` and `compare` have all planning options, so the same
 options describe the same job to each. The first line of their output is what they assume
 (accelerator, samples, ports, bandwidth).
+
+`--json` prints one JSON object on stdout. On the site, the page of each verb has the JSON Schema of
+that object; `run` and `bench` have none yet.
 """
 
 

@@ -13,7 +13,7 @@ from support.refusals import named
 
 from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.main import main
-from torch_topoopt.launcher.plan.plan_tables import network_lines, show_rounds, stride
+from torch_topoopt.launcher.plan.plan_tables import network_lines, show_rounds
 from torch_topoopt.plan import Plan, Ring, Round, Route
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def test_json_is_one_object_with_the_figures_of_the_plan(
 
 
 def test_a_ring_is_named_by_its_stride_only_if_it_has_one() -> None:
-    assert stride(Ring((0, 3, 6, 1, 4, 7, 2, 5), 1.0), 8) == 3
-    assert stride(Ring((0, 1, 2, 4, 3), 1.0), 5) is None
-    assert stride(Ring((0, 2, 4), 1.0), 6) is None, "a ring over a part of the servers"
+    assert Ring((0, 3, 6, 1, 4, 7, 2, 5), 1.0).stride == 3
+    assert Ring((0, 1, 2, 4, 3), 1.0).stride is None
+    assert Ring((0, 2, 4), 1.0).stride == 1, "within its group, whose servers are 0, 2 and 4"
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import pytest
 from torch_topoopt.launcher import documents, script_plan
 from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.main import main
-from torch_topoopt.launcher.run import asked_groups, ranks
 from torch_topoopt.launcher.run import options as run_options
-from torch_topoopt.launcher.run.asked_groups import AskedGroups
+from torch_topoopt.launcher.run import ranks, requested_groups
 from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.launcher.run.in_progress import RunInProgress
+from torch_topoopt.launcher.run.requested_groups import RequestedGroups
 from torch_topoopt.plan import Cluster, Plan
 from torch_topoopt.plan.rank_work import OperationTimes, RankWork
 from torch_topoopt.planner import demand_plan
@@ -155,21 +155,21 @@ def test_a_build_model_that_fails_gives_way_to_the_trace(
 
 
 def test_other_backends_are_named_at_the_end() -> None:
-    gloo = AskedGroups(("gloo",))
-    assert asked_groups.unused_links(gloo, measured=False) == (
+    gloo = RequestedGroups(("gloo",))
+    assert requested_groups.unused_links(gloo, measured=False) == (
         "no rank opened a topoopt group: the planned links carried nothing; the script asked for "
         "gloo (--take-over gloo puts topoopt in its place)"
     )
-    mixed = asked_groups.unused_links(AskedGroups(("cpu:gloo,cuda:nccl",)), measured=False)
+    mixed = requested_groups.unused_links(RequestedGroups(("cpu:gloo,cuda:nccl",)), measured=False)
     assert "(--take-over gloo,nccl puts" in mixed
-    nothing = asked_groups.unused_links(AskedGroups(), measured=False)
+    nothing = requested_groups.unused_links(RequestedGroups(), measured=False)
     assert nothing.endswith("the script opened no process group")
-    both = AskedGroups.together([gloo, AskedGroups(("topoopt",), (), opened=True)])
-    assert asked_groups.unused_links(both, measured=True) == ""
-    assert "groups of gloo" in asked_groups.beside(both)
-    assert "byte counters" in asked_groups.unused_links(both, measured=False)
-    taken = AskedGroups(("gloo",), ("gloo",), opened=True)
-    assert asked_groups.beside(taken) == ""
+    both = RequestedGroups.together([gloo, RequestedGroups(("topoopt",), (), opened=True)])
+    assert requested_groups.unused_links(both, measured=True) == ""
+    assert "groups of gloo" in requested_groups.beside(both)
+    assert "byte counters" in requested_groups.unused_links(both, measured=False)
+    taken = RequestedGroups(("gloo",), ("gloo",), opened=True)
+    assert requested_groups.beside(taken) == ""
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from torch_topoopt.links import local_links
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.identity import wire_version
 from torch_topoopt.links.rank_layout import RankLayout
-from torch_topoopt.links.rank_links import RankLinks, Timeouts, open_rank_links
+from torch_topoopt.links.rank_links import JobNetwork, RankLinks, Timeouts, open_rank_links
 from torch_topoopt.links.sockets import listen
 from torch_topoopt.links.wiring import PortAddress, Wiring
 from torch_topoopt.plan import Plan
@@ -45,13 +45,15 @@ class Job:
         own = self.listeners[server]
         leads = self.layout.is_leader(rank)
         return open_rank_links(
-            self.plan,
-            self.wirings.get(rank, self.wiring),
-            self.layout,
+            JobNetwork(
+                self.plan,
+                self.wirings.get(rank, self.wiring),
+                self.layout,
+                {own.getsockname(): own} if leads else {},
+            ),
             rank,
             ThreadMeeting(self.table, rank),
             Timeouts(LIMIT_S, LIMIT_S),
-            {own.getsockname(): own} if leads else {},
             wire_version(),
         )
 

@@ -94,7 +94,7 @@ def test_a_compiler_that_fails_is_an_error(tmp_path, monkeypatch):
 @pytest.mark.parametrize("lines", ["0", "300", "1500", "1000000"])
 def test_a_batch_has_neighbours_of_one_folder_and_every_file_is_in_one(monkeypatch, lines):
     monkeypatch.setenv("TOPOOPT_BATCH_LINES", lines)
-    sources = objects.sources("common", "transport/links", "sim/flow")
+    sources = objects.sources("common", "transport/tls", "sim/flow")
     batches = objects._batches(sources)
     assert [source for batch in batches for source in batch] == list(sources)
     assert all(len({source.parent for source in batch}) == 1 for batch in batches)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from support.refusals import refused
 
@@ -71,6 +73,10 @@ def test_figures_are_short_and_carry_their_unit() -> None:
     assert format_seconds(0.00123) == "1.23 ms"
     assert format_seconds(12e-6) == "12 µs"
     assert format_seconds(75) == "75 s"
-    assert format_seconds(1234.4) == "1234 s"
+    assert format_seconds(0.9999) == "1 s"
+    assert format_seconds(150) == "2 min 30 s"
+    assert format_seconds(1234.4) == "20 min 34 s"
+    assert format_seconds(3725) == "1 h 2 min"
+    assert format_seconds(math.inf) == "inf s"
     assert counted(1, "round") == "1 round"
     assert counted(0, "round") == "0 rounds"

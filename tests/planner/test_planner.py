@@ -18,9 +18,10 @@ from support.limits import limit_s
 from support.refusals import refused
 from support.small_op_graphs import chain, embeddings, random_graph
 
+from figures.cells.iterations import plan_each_mode
 from torch_topoopt.plan import Cluster, Link, Placement, Plan
 from torch_topoopt.planner import alternation
-from torch_topoopt.planner.alternation import Planning, PlanProgress, plan, plan_each_mode
+from torch_topoopt.planner.alternation import Planning, PlanProgress, plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing
 from torch_topoopt.search.strategies import data_parallel

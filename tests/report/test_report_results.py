@@ -19,7 +19,7 @@ from support.refusals import refused
 
 from torch_topoopt.plan import Cluster, Group, Link, Network, Ring, Route
 from torch_topoopt.plan.codec import DocumentError
-from torch_topoopt.plan.units import prefix
+from torch_topoopt.plan.units import format_seconds, prefix
 from torch_topoopt.report import summary
 from torch_topoopt.report.html import seconds, significant, size
 from torch_topoopt.report.results import (
@@ -179,8 +179,8 @@ def test_numbers_are_rounded_and_prefixed_without_surprises() -> None:
     assert ">999 B<" in size(999)
     assert ">51.8 MB<" in size(51_800_123)
     assert 'value="51800123"' in size(51_800_123)
-    for value, text in ((5e-6, "5.00 µs"), (0.9999, "1.00 s"), (3725, "1 h 2 min"), (0, "0 µs")):
-        assert f">{text}<" in seconds(value)
+    for value in (5e-6, 0.9999, 150, 3725, 0):
+        assert f">{format_seconds(value)}<" in seconds(value), "as the command line shows it"
 
 
 def alltoall_event(topologies: int, seconds: float, error: str = "") -> dict[str, Any]:
@@ -203,9 +203,9 @@ def test_all_to_alls_show_what_was_chosen_predicted_and_measured(run: Path) -> N
     section = page.sections["alltoalls"]
     assert "moving is faster" in section
     assert "moving does not pay" in section
-    for text in ("48.0 MB", "1.50 s", "2.25 s", "250 ms", "3.50 s"):
+    for text in ("48 MB", "1.5 s", "2.25 s", "250 ms", "3.5 s"):
         assert text in section
-    assert "7.00 s" not in section, "one that was stopped says nothing of the time"
+    assert "7 s" not in section, "one that was stopped says nothing of the time"
     assert "no light on 1A-2B <>" in section
     assert "are not shown" not in page.sections["headline"]
 

@@ -10,9 +10,10 @@ import pytest
 from support.refusals import refused
 
 from torch_topoopt import _core
-from torch_topoopt.route_control.clos_network import ClosNetwork, fat_tree, leaf_spine
+from torch_topoopt.route_control.clos_network import ClosNetwork, leaf_spine
 from torch_topoopt.route_control.exact import exact_paths
 from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
+from torch_topoopt.route_control.network_shapes import fat_tree_file
 from torch_topoopt.route_control.rates import (
     fair_shares,
     job_rates,
@@ -33,7 +34,7 @@ def drawn(network: ClosNetwork, seed: int, count: int) -> RoutingProblem:
 @pytest.mark.parametrize("seed", range(30))
 def test_every_flow_has_a_full_link_on_which_none_is_faster(seed: int) -> None:
     uneven = {(t, s): 0.5 + (t + s) % 3 for t in range(5) for s in range(3)}
-    network = fat_tree(4) if seed % 2 else leaf_spine(5, 3, capacities=uneven)
+    network = fat_tree_file(4, 1.0).network() if seed % 2 else leaf_spine(5, 3, capacities=uneven)
     problem = drawn(network, seed, 1 + 3 * seed)
     choice = ecmp_paths(problem, seed)
     shares = fair_shares(problem, choice)

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from support.refusals import refused
 
-from torch_topoopt.route_control.clos_network import fat_tree, leaf_spine
+from torch_topoopt.route_control.clos_network import leaf_spine
 from torch_topoopt.route_control.network_shapes import fat_tree_file, leaf_spine_file
 
 
@@ -30,7 +30,8 @@ def test_a_fat_tree_file_is_the_fat_tree(radix: int) -> None:
         aggregation = f"aggregation{pod * half + i}"
         joined |= {(f"tor{pod * half + j}", aggregation), (aggregation, f"core{i * half + j}")}
     assert {cable.ends for cable in file.links} == joined
-    assert file.network().capacity == fat_tree(radix, capacity=1e8).capacity
+    assert set(file.network().capacity.values()) == {1e8}
+    assert file.numbered == tuple(switch.name for switch in file.switches)
     assert len(file.hosts) == radix**3 // 4
 
 
@@ -38,6 +39,7 @@ def test_shapes_that_cannot_be_are_refused_by_name() -> None:
     for call, tokens in (
         (lambda: leaf_spine_file(2, 0, 1, 1e8), ("spines", 0)),
         (lambda: fat_tree_file(3, 1e8), ("radix", 3)),
+        (lambda: fat_tree_file(0, 1e8), ("radix", 0)),
         (lambda: fat_tree_file(4, 1e8, 3), ("hosts_per_tor", 3)),
     ):
         with refused(ValueError, *tokens):

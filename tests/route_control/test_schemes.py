@@ -9,9 +9,10 @@ import pytest
 from support.refusals import refused
 
 from torch_topoopt import _core
-from torch_topoopt.route_control.clos_network import ClosNetwork, fat_tree, leaf_spine
+from torch_topoopt.route_control.clos_network import ClosNetwork, leaf_spine
 from torch_topoopt.route_control.exact import exact_paths
 from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
+from torch_topoopt.route_control.network_shapes import fat_tree_file
 from torch_topoopt.route_control.schemes import SCHEMES, ecmp_paths, greedy_paths, our_paths
 
 
@@ -106,9 +107,10 @@ def test_ours_is_close_to_the_optimum_on_many_instances(dead: bool, most: int) -
 
 
 def test_three_tiers_and_dead_links() -> None:
+    dead = [frozenset({"tor0", "aggregation0"}), frozenset({"aggregation0", "core0"})]
     for seed in range(10):
         random_ = random.Random(seed)
-        network = fat_tree(4, dead=[(0, 8), (8, 16)])
+        network = fat_tree_file(4, 1.0).network(dead)
         problem = RoutingProblem(network, drawn_flows(network, 20, random_, most=3))
         exact = problem.max_link_load(exact_paths(problem))
         assert problem.max_link_load(our_paths(problem)) <= 1.05 * exact + 1e-9

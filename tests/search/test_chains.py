@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from search_cases import coarse_simulator, memory_by_server, wired
 from support.refusals import refused
+from support.search_cases import coarse_simulator, memory_by_server, wired
 from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt.op_graph import GradientBuckets

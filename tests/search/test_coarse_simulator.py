@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from search_cases import coarse_simulator, wired
 from support.refusals import refused
+from support.search_cases import coarse_simulator, wired
 from support.small_op_graphs import (
     chain,
     embeddings,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from search_cases import memory_by_server, wired
+from support.search_cases import memory_by_server, wired
 from support.small_op_graphs import chain, random_graph
 
 from torch_topoopt.plan import Cluster, Placement

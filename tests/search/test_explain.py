@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from search_cases import coarse_simulator, wired
+from support.search_cases import coarse_simulator, wired
 from support.small_op_graphs import chain, embeddings, graph, operator
 
 from torch_topoopt.op_graph import Split

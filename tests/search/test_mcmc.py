@@ -8,8 +8,8 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from search_cases import memory_by_server, wired
 from support.refusals import refused
+from support.search_cases import memory_by_server, wired
 from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
 from torch_topoopt import _core

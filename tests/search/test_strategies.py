@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from search_cases import memory_by_server
 from support.refusals import refused
+from support.search_cases import memory_by_server
 from support.small_op_graphs import chain, embeddings, graph, operator
 
 from torch_topoopt.plan import Cluster, Placement

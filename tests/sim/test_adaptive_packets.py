@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 from support.refusals import refused
 
-from torch_topoopt import _core
-from torch_topoopt.architectures import dragonfly, fat_tree, hammingmesh, torus
-from torch_topoopt.architectures.adaptive import ANY_PATH, adaptive_routing, every_hop_rule
-from torch_topoopt.plan import Cluster
-from torch_topoopt.sim import Flow, FlowLink, LinkChange, Reroute, run_flows, run_program
-from torch_topoopt.sim.traffic_patterns import (
+from figures.papers.traffic_patterns import (
     random_permutation,
     ring_all_reduce,
     shifted_all_to_all,
     torus_all_reduce,
 )
+from torch_topoopt import _core
+from torch_topoopt.architectures import dragonfly, fat_tree, hammingmesh, torus
+from torch_topoopt.architectures.adaptive import ANY_PATH, adaptive_routing, every_hop_rule
+from torch_topoopt.plan import Cluster
+from torch_topoopt.sim import Flow, FlowLink, LinkChange, Reroute, run_flows, run_program
 
 if TYPE_CHECKING:
+    from figures.papers.traffic_patterns import PatternProgram
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.sim import FlowsResult
-    from torch_topoopt.sim.traffic_patterns import PatternProgram
 
 RATE = 100e9
 PACKET = {"mtu_bytes": 8192, "header_bytes": 1}

@@ -12,13 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.architectures.adaptive import ANY_PATH, adaptive_routing, every_hop_rule
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt import _core
-    from torch_topoopt.architectures.topology import ChannelRule, Topology
+    from torch_topoopt.architectures.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -79,14 +77,3 @@ def _cycle(edges: Sequence[tuple[int, int]]) -> list[int]:
         order.append(node)
         node = next(before for before in into[node] if before in left)
     return order[place[node] :][::-1]
-
-
-def safe_rule(topology: Topology) -> ChannelRule:
-    """A rule by which packets between servers cannot deadlock: the topology's own, or all shortest
-    paths on one channel if these form no cycle (as in a fat tree), or a channel more at every hop.
-    """
-    if topology.channel_rule is not None:
-        return topology.channel_rule
-    if not dependency_cycle(topology, adaptive_routing(topology, ANY_PATH)):
-        return ANY_PATH
-    return every_hop_rule(topology)

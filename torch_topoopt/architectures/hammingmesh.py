@@ -130,14 +130,6 @@ class HxMesh:
         row, column = self.place(accelerator)
         return row // self.b, column // self.a
 
-    def on_board(self, board_row: int, board_column: int) -> tuple[int, ...]:
-        """The accelerators of a board, in ascending order."""
-        return tuple(
-            self.number(board_row * self.b + i, board_column * self.a + j)
-            for i in range(self.b)
-            for j in range(self.a)
-        )
-
     def neighbours(self, accelerator: int) -> dict[Direction, int]:
         """The node at the other end of each of its ports: an accelerator of the board, or a switch.
 
@@ -204,25 +196,6 @@ class HxMesh:
     def nodes(self) -> int:
         """Accelerators and switches of one plane."""
         return self.switches[-1].nodes.stop if self.switches else self.accelerators
-
-    @property
-    def formula_diameter(self) -> int:
-        """Cables between the accelerators that are farthest apart, by the formula of section III-B:
-        on the boards, and through full-bandwidth trees of one for each accelerator row."""
-        on_boards = 2 * ((self.a - 1) // 2 + (self.b - 1) // 2)
-        half = self.radix / 2
-        return on_boards + sum(
-            2 * (math.ceil(math.log(2 * boards / self.radix, half) - 1e-12) + 1)
-            for boards in (self.x, self.y)
-        )
-
-    @property
-    def formula_bisection_share(self) -> float | None:
-        """Links of a cut into two halves of all boards over what the accelerators of a half inject
-        (section III-A: 1 / 2a on square boards, without tapering): through all boards of half of
-        the rows, or of the columns. None where both numbers are odd."""
-        cuts = [side for side, boards in ((self.a, self.x), (self.b, self.y)) if boards % 2 == 0]
-        return 1 / (2 * max(cuts)) if cuts else None
 
     def switches_of(self, node: int) -> RowSwitches:
         """Those that the switch `node` is one of; ValueError for a node that is no switch."""

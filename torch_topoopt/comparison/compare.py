@@ -33,7 +33,8 @@ from torch_topoopt.comparison.own_search import MOST_SERVERS, OwnSearches, sent_
 from torch_topoopt.planner import alternation as planner
 from torch_topoopt.planner.mesh.grid_plan import plan_on_grid
 from torch_topoopt.planner.options import DEFAULT_OPTIONS
-from torch_topoopt.search.pipelines import planning_starts
+from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.planning_starts import planning_starts
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import LEVELS
 from torch_topoopt.topology.best.network_search import NetworkSearch
@@ -357,11 +358,13 @@ def _starts(
     if options.strategy is not None:
         return (options.strategy,)
     return planning_starts(
-        op_graph,
-        cluster,
-        dimensions=options.dimensions,
-        micro_batches=plan.micro_batches,
-        optimizer_factor=options.optimizer_factor,
+        SearchProblem(
+            op_graph,
+            cluster,
+            dimensions=options.dimensions,
+            micro_batches=plan.micro_batches,
+            optimizer_factor=options.optimizer_factor,
+        )
     )
 
 

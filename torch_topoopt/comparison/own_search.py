@@ -17,8 +17,8 @@ from torch_topoopt import _core
 from torch_topoopt.architectures.routing import Routes, lower_topology
 from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.search.chains import ThreadedChains
-from torch_topoopt.search.expert_strategies import expert_starts, layer_runs_below
 from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.experts import expert_starts, layer_runs_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.comparison.cable_prices import cable_cost
 from torch_topoopt.comparison.cost import capital_cost
@@ -53,6 +53,11 @@ class SameTime:
 class SameTimes:
     """`rows` in the order of the comparison; `target_s` is the iteration of `reference` there."""
 
+    JSON_FIELDS: ClassVar = (
+        "reference", "target_s", "architectures=rows",
+        ("cheapest", "cost=cheapest_by_cost", "cable_cost=cheapest_by_cable_cost"),
+    )  # fmt: skip
+
     reference: str
     target_s: float
     rows: tuple[SameTime, ...]
@@ -62,6 +67,12 @@ class SameTimes:
         none has a price."""
         priced = [row for row in self.rows if getattr(row, prices) is not None]
         return min(priced, key=lambda row: getattr(row, prices)).architecture if priced else None
+
+    def cheapest_by_cost(self) -> str | None:
+        return self.cheapest("cost")
+
+    def cheapest_by_cable_cost(self) -> str | None:
+        return self.cheapest("cable_cost")
 
 
 @dataclass(frozen=True)

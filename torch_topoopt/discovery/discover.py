@@ -17,7 +17,7 @@ import logging
 import secrets
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ from torch_topoopt.discovery.reach import (
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.meeting import broadcast, broadcast_error, receive
 from torch_topoopt.links.rank_layout import RankLayout
+from torch_topoopt.links.rank_links import JobNetwork
 from torch_topoopt.links.sockets import listen, time_left
 from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Plan, digest_of
@@ -63,17 +64,7 @@ log = logging.getLogger("torch_topoopt")
 _PROBES, _FLOODS, _END = "probes", "floods", "end"
 
 
-@dataclass(frozen=True)
-class Discovered:
-    """The job's network; `listeners` (address and TCP port -> socket) are this rank's, open."""
-
-    plan: Plan
-    wiring: Wiring
-    layout: RankLayout
-    listeners: dict[tuple[str, int], socket.socket]
-
-
-def discover(meeting: Meeting, rank: int, world_size: int, deadline: float) -> Discovered:
+def discover(meeting: Meeting, rank: int, world_size: int, deadline: float) -> JobNetwork:
     """Finds the network of this job together with all its ranks; raises FabricError."""
     host = Announcement.here(rank)
     meeting.publish("host", host.to_json())
@@ -96,7 +87,7 @@ def discover(meeting: Meeting, rank: int, world_size: int, deadline: float) -> D
         plan = Plan.from_json(found["plan"])
         wiring = Wiring.from_json(found["wiring"]).check(plan, digest_of(found["plan"]))
         on_failure.pop_all()
-    return Discovered(plan, wiring, layout, listeners)
+    return JobNetwork(plan, wiring, layout, listeners)
 
 
 class _Member:

@@ -2,7 +2,7 @@
 
 A lost cable is opened as it was at the start: its source connects to its target's listener, which
 stays open while the job runs, and both prove who they are (handshake.py). What was on its way when
-the cable was lost has gone other ways meanwhile (csrc/transport/endpoint/endpoint_cables.cc).
+the cable was lost has gone other ways meanwhile (csrc/transport/endpoint/local_cables.h).
 
 A cable that is in use may be opened anew, too, from another source port, and so over another path
 of a switched network: the old connection is used until both ends have the new one.

@@ -8,7 +8,7 @@ Three, and a verdict (C connects, A accepts; HMAC is HMAC-SHA256 under the job's
     A to C   what is wrong, as text; empty if nothing is
 
 HMAC("link", greeting, nonce) is a key of the connection, which both ends know and never send: links
-that are encrypted begin TLS with it (csrc/transport/links/tls_session.h).
+that are encrypted begin TLS with it (csrc/transport/tls/session.h).
 
 Each end is a generator that does not wait: it yields how many bytes it needs.
 """

@@ -40,6 +40,19 @@ class Timeouts:
 
 
 @dataclass(frozen=True)
+class JobNetwork:
+    """The network of a job, given or discovered.
+
+    `listeners` (address and TCP port -> socket) are those of this rank that are open already.
+    """
+
+    plan: Plan
+    wiring: Wiring
+    layout: RankLayout
+    listeners: Mapping[tuple[str, int], socket.socket] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class RankLinks:
     """The connections of one rank: planned links (of leaders only), and rank -> connection.
 
@@ -56,33 +69,29 @@ class RankLinks:
     forwarded_keys: dict[int, bytes] = field(default_factory=dict, repr=False)
 
 
-# parameters: what is opened, for which rank, over which meeting, and from which ports
 def open_rank_links(
-    plan: Plan,
-    wiring: Wiring,
-    layout: RankLayout,
+    network: JobNetwork,
     rank: int,
     meeting: Meeting,
     timeouts: Timeouts,
-    listeners: Mapping[tuple[str, int], socket.socket],
     version: str,
     source_ports: SourcePorts | None = None,
     per_link: int = 1,
 ) -> RankLinks:
     """Opens and verifies all connections of `rank`; raises FabricError, and leaves none open then.
 
-    `listeners` (address and port -> socket) are those of this rank that are open already; they are
-    closed in the end. `version` is a wire_version(). Of two ranks that are joined by no planned
-    link, the higher one connects. Planned links have `per_link` connections and leave from
-    `source_ports`, where it has some.
+    The listeners of the network are closed in the end. `version` is a wire_version(). Of two ranks
+    that are joined by no planned link, the higher one connects. Planned links have `per_link`
+    connections and leave from `source_ports`, where it has some.
     """
+    plan, wiring, layout = network.plan, network.wiring, network.layout
     server = layout.server_of[rank]
     leads = layout.is_leader(rank)
     secret = job_secret(meeting, rank, _in(timeouts.meet_s))
     identity = Identity(secret, wiring.plan_digest, version)
     with ExitStack() as stack:
         ports = stack.enter_context(
-            ServerPorts(plan, wiring, server, listeners, source_ports, per_link)
+            ServerPorts(plan, wiring, server, network.listeners, source_ports, per_link)
         )
         # Every connection to another rank: how, and to whom.
         kinds: list[tuple[RankPort, tuple[int, ...]]] = [

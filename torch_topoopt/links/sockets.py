@@ -213,7 +213,7 @@ def unsent_bytes(near: PortAddress, per_link: int = 1) -> int:
     """What the kernel may hold unsent of a connection of the port: some milliseconds of its rate,
     of which the `per_link` connections of a fast link have a part each.
 
-    The size of frames and of writes follows it (csrc/transport/links/socket_link.cc).
+    The size of frames and of writes follows it (csrc/transport/tcp/link.cc).
     """
     rate = near.gbps or near.speed_gbps
     if rate is None:

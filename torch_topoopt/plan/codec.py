@@ -223,7 +223,7 @@ def _floats(cls: type) -> dict[str, bool]:
 
 
 @functools.cache
-def _sections(cls: type) -> frozenset[str]:
+def sections(cls: type) -> frozenset[str]:
     """The fields that hold an object, or a list of lists, or None; an absent one is not written."""
     hints = _hints(cls)
     return frozenset(
@@ -261,7 +261,7 @@ def _plain(value: Any) -> Any:
     return {
         name: float(getattr(value, name)) if is_float else _plain(getattr(value, name))
         for name, is_float in fields.items()
-        if (name not in _sections(cls) or getattr(value, name) is not None)
+        if (name not in sections(cls) or getattr(value, name) is not None)
         and (name not in defaults or getattr(value, name) != defaults[name])
     }
 
@@ -341,9 +341,13 @@ class Document:
         """The fields of a document of an older version, by the names that they have today."""
         return value
 
+    def as_dict(self) -> Any:
+        """The fields as JSON has them."""
+        return _plain(self)
+
     def to_json(self) -> str:
         """The canonical text of this document, with a final newline."""
-        return _layout(_plain(self), 0) + "\n"
+        return _layout(self.as_dict(), 0) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:

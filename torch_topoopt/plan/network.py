@@ -36,6 +36,8 @@ class Ring:
     without a link between them are reached over routes (coin-change, paper section 4.3).
     """
 
+    JSON_FIELDS: ClassVar = ("stride", "share")  # of results; documents have the fields
+
     servers: tuple[int, ...]
     share: float
 
@@ -80,6 +82,7 @@ class Group:
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"grid"})
+    JSON_FIELDS: ClassVar = ("servers", "rings")  # of results; documents have the fields
 
     servers: tuple[int, ...]
     rings: tuple[Ring, ...]

@@ -105,12 +105,15 @@ def _prefixed(value: float, unit: str) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """0.0123 -> "12.3 ms"."""
-    if seconds >= 1:
-        return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
-    if seconds >= 1e-3:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds * 1e6:.3g} µs"
+    """0.0123 -> "12.3 ms", 150 -> "2 min 30 s"; the report's page shows the same (base.js)."""
+    for limit, factor, unit in ((9.995e-4, 1e6, "µs"), (0.9995, 1e3, "ms"), (119.5, 1.0, "s")):
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def counted(count: int, noun: str) -> str:

@@ -17,11 +17,11 @@ from torch_topoopt.planner.first_network import first_pair
 from torch_topoopt.planner.options import CONVERGED, DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.planner.search_problems import SearchProblems
-from torch_topoopt.search.as_in_starts import as_in_starts
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
 from torch_topoopt.search.descent import descend, descend_by_blocks
 from torch_topoopt.search.lowering import lower_network
+from torch_topoopt.search.starts.as_in_starts import as_in_starts
 from torch_topoopt.search.strategies import data_parallel, everywhere
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import TwoLevelSearch
@@ -81,20 +81,6 @@ def plan(
     range, an unknown accelerator, fewer samples than servers, or too little accelerator memory.
     """
     return Planning(op_graph, cluster, options, on_progress).run()
-
-
-def plan_each_mode(
-    op_graph: OpGraph, cluster: Cluster, options: PlanningOptions = DEFAULT_OPTIONS
-) -> tuple[Plan, Plan]:
-    """The Plans of mode paper and of mode best, as `plan` gives them; `options.mode` is not asked.
-
-    Mode best goes on from what mode paper finds, so both take hardly longer than the second alone.
-    Raises as `plan`.
-    """
-    best = Planning(op_graph, cluster, replace(options, mode="best"))
-    found = best.run()
-    of_paper = best.of_mode_paper
-    return of_paper or plan(op_graph, cluster, replace(options, mode="paper")), found
 
 
 class Planning:
@@ -264,7 +250,7 @@ class Planning:
     def _descend(self, starts: tuple[Strategy, ...], mode: WiringMode | None) -> None:
         """Downhill from the best pair on its network, and then all operators of a kind as in one of
         `starts`, where that is faster, there or on a network that is wired for it, if there is a
-        `mode`. What that gains, the last round gained."""
+        `mode`. The gain is credited to the last round."""
         assert self._best is not None
         done = self._proposed - self._proposed_before
         begin = self._below_pairs(lambda: self._report("search", done))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Link, Placement, Plan
@@ -19,14 +19,29 @@ class Changed:
     b: Any
 
 
+class Moved(NamedTuple):
+    """An operator that is placed differently; None: not in that plan."""
+
+    operator: str
+    a: Placement | None
+    b: Placement | None
+
+
 @dataclass(frozen=True)
 class PlanDifference:
-    """`operators` are placed differently (None: not in that plan). Links are pairs (source,
-    target), as often as only one of the plans has them; of groups, those whose rings differ.
-    Routes are compared for every ordered pair of servers that either plan routes."""
+    """Links are pairs (source, target), as often as only one of the plans has them; of groups,
+    those whose rings differ. Routes are compared for every ordered pair of servers that either plan
+    routes."""
+
+    JSON_FIELDS: ClassVar = (
+        "same=is_empty", "fields", "operators",
+        ("links", "in_both=links_in_both", "only_in_a=links_only_in_a",
+         "only_in_b=links_only_in_b"),
+        "groups", ("routes", "changed=routes_changed", "in_all=routes_in_all"), "prediction",
+    )  # fmt: skip
 
     fields: tuple[Changed, ...]
-    operators: tuple[tuple[str, Placement | None, Placement | None], ...]
+    operators: tuple[Moved, ...]
     links_only_in_a: tuple[tuple[int, int], ...]
     links_only_in_b: tuple[tuple[int, int], ...]
     links_in_both: int
@@ -88,12 +103,12 @@ def _changed_fields(a: Plan, b: Plan) -> tuple[Changed, ...]:
     return tuple(Changed(name, x, y) for name, x, y in found if x != y)
 
 
-def _moved(a: Plan, b: Plan) -> tuple[tuple[str, Placement | None, Placement | None], ...]:
+def _moved(a: Plan, b: Plan) -> tuple[Moved, ...]:
     placed_a = {placement.operator: placement for placement in a.strategy}
     placed_b = {placement.operator: placement for placement in b.strategy}
     names = dict.fromkeys((*placed_a, *placed_b))
     return tuple(
-        (name, placed_a.get(name), placed_b.get(name))
+        Moved(name, placed_a.get(name), placed_b.get(name))
         for name in names
         if placed_a.get(name) != placed_b.get(name)
     )

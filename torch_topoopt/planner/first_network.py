@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_topoopt.planner.options import CONVERGED
-from torch_topoopt.search.expert_strategies import experts_below, layer_runs_below
+from torch_topoopt.search.starts.experts import experts_below, layer_runs_below
 from torch_topoopt.search.strategies import everywhere
 
 if TYPE_CHECKING:

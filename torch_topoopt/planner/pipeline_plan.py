@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt.planner.alternation import plan
-from torch_topoopt.search.pipelines import pipelines
+from torch_topoopt.search.starts.pipelines import pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

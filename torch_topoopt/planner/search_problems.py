@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch_topoopt.search.expert_strategies import expert_starts
 from torch_topoopt.search.lowered_problem import LoweredProblem
-from torch_topoopt.search.pipelines import planning_starts
 from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.experts import expert_starts
+from torch_topoopt.search.starts.planning_starts import planning_starts
 from torch_topoopt.search.strategies import check_memory
 from torch_topoopt.search.strategy_space import check_strategy
 
@@ -50,14 +50,7 @@ class SearchProblems:
         options = self.options
         if options.strategy is not None:
             return (self.check(options.strategy, count),)
-        found = planning_starts(
-            self.op_graph,
-            self.cluster,
-            options.executable,
-            dimensions=options.dimensions,
-            micro_batches=count,
-            optimizer_factor=options.optimizer_factor,
-        )
+        found = planning_starts(self.problem(None, (), count))
         return tuple(dict.fromkeys((*found, *self.experts(None, found, count))))
 
     def check(self, strategy: Strategy, count: int) -> Strategy:

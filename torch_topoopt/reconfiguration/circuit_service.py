@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
     from torch_topoopt.reconfiguration.hop_order import Hop
 
-CIRCUITS_VARIABLE = "TOPOOPT_CIRCUITS"  # path of the socket
 _POLL_S = 0.5
 _END_S = 30.0
 _FIRST_CHANNEL = 0x80000000  # kFirstCircuitChannel (csrc/transport/frames/frame.h)

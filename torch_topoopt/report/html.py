@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from torch_topoopt.plan.units import prefix
+from torch_topoopt.plan.units import format_bytes, format_seconds, prefix
 from torch_topoopt.report.theme import LINE_COLOURS, THEME
 
 if TYPE_CHECKING:
@@ -68,30 +68,19 @@ def _data(value: float, text: str) -> Markup:
 
 
 def size(value: float | None) -> Markup:
-    """Bytes with a decimal prefix, the exact value kept in the markup; a dash for None."""
-    if value is None:
-        return MISSING
-    factor, letter = prefix(value)
-    digits = f"{value:.0f}" if factor == 1 and value == int(value) else significant(value / factor)
-    return _data(value, f"{digits} {letter}B")
+    """Bytes, the exact value kept in the markup; a dash for None."""
+    return MISSING if value is None else _data(value, format_bytes(value))
 
 
 def count(value: int) -> Markup:
     """A number of operations or things, with a decimal prefix (k, M, G, T, P)."""
     factor, letter = prefix(value)
-    return _data(value, f"{value}" if factor == 1 else f"{significant(value / factor)} {letter}")
+    return _data(value, f"{value / factor:.3g} {letter}".strip())
 
 
 def seconds(value: float | None) -> Markup:
-    """A duration in µs, ms, s or min, the exact value kept in the markup; a dash for None."""
-    if value is None:
-        return MISSING
-    for limit, factor, unit in ((9.995e-4, 1e6, "µs"), (0.9995, 1e3, "ms"), (119.5, 1.0, "s")):
-        if value < limit:
-            return _data(value, f"{significant(value * factor)} {unit}")
-    minutes, rest = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return _data(value, f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s")
+    """A duration, the exact value kept in the markup; a dash for None."""
+    return MISSING if value is None else _data(value, format_seconds(value))
 
 
 def percent(value: float | None, digits: int = 1) -> Markup:

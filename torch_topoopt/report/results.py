@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NumberedRing:
-    """A ring with its number in the report; `stride` is None unless every hop of the ring moves on
-    by the same number of members of its group, in ascending order (paper, section 4.2)."""
+    """A ring with its number in the report."""
 
     number: int
     group: int
     ring: Ring
-    stride: int | None
+
+    @property
+    def stride(self) -> int | None:
+        return self.ring.stride
 
     @property
     def hops(self) -> tuple[tuple[int, int], ...]:
@@ -45,7 +47,7 @@ class NumberedRing:
 def numbered_rings(network: Network) -> list[NumberedRing]:
     """Every ring of every group, numbered from 0."""
     pairs = [(g, ring) for g, group in enumerate(network.groups) for ring in group.rings]
-    return [NumberedRing(i, g, ring, ring.stride) for i, (g, ring) in enumerate(pairs)]
+    return [NumberedRing(i, g, ring) for i, (g, ring) in enumerate(pairs)]
 
 
 def ring_families(rings: list[NumberedRing]) -> list[int]:

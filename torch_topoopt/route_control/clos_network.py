@@ -18,7 +18,7 @@ import networkx as nx
 from torch_topoopt import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     Link = tuple[int, int]
 
@@ -152,27 +152,3 @@ def leaf_spine(
             (source, tors + spine, target) for spine in alive[source] if spine in there
         )
     return network
-
-
-def fat_tree(radix: int, *, capacity: float = 1.0, dead: Iterable[Link] = ()) -> ClosNetwork:
-    """Three tiers of switches with `radix` ports each (Al-Fares et al., 2008): `radix` pods of
-    radix / 2 ToRs and as many aggregation switches, and radix^2 / 4 cores. ToRs come first, then
-    aggregation switches, pod by pod, then cores; `dead` links are pairs of these numbers.
-
-    Raises ValueError for a radix that is odd or below 2, or a dead link that there is not.
-    """
-    if radix < 2 or radix % 2:
-        raise ValueError(f"radix: {radix} is not an even number from 2 on")
-    half = radix // 2
-    tors = aggregations = radix * half
-    links: set[Link] = set()
-    for pod, i, j in itertools.product(range(radix), range(half), range(half)):
-        aggregation = tors + pod * half + i
-        links.add((pod * half + j, aggregation))
-        links.add((aggregation, tors + aggregations + i * half + j))
-    for a, b in dead:
-        if (a, b) not in links and (b, a) not in links:
-            raise ValueError(f"dead: {a} and {b} are not joined")
-        links -= {(a, b), (b, a)}
-    both = links | {(b, a) for a, b in links}
-    return ClosNetwork(tors, dict.fromkeys(both, capacity))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
-from torch_topoopt.route_control.clos_network import fat_tree, leaf_spine
+from torch_topoopt.architectures import fat_tree
+from torch_topoopt.plan import Cluster
 from torch_topoopt.route_control.network_file import (
     NamedHost,
     NamedSwitch,
@@ -13,7 +15,7 @@ from torch_topoopt.route_control.network_file import (
 )
 
 if TYPE_CHECKING:
-    from torch_topoopt.route_control.clos_network import ClosNetwork
+    from collections.abc import Iterable
 
 
 def leaf_spine_file(
@@ -21,26 +23,34 @@ def leaf_spine_file(
 ) -> NetworkFile:
     """Every leaf (leaf0, ...) is joined to every spine (spine0, ...); hosts are h0, h1, ..., leaf
     by leaf. Raises ValueError for a number below 1."""
-    if hosts_per_leaf < 1:
-        raise ValueError(f"hosts: {hosts_per_leaf} is not at least 1")
-    network = leaf_spine(leaves, spines, capacity=bits_per_s)
-    return _file(network, _names(leaf=leaves, spine=spines), hosts_per_leaf)
+    for name, count in (("leaves", leaves), ("spines", spines), ("hosts", hosts_per_leaf)):
+        if count < 1:
+            raise ValueError(f"{name}: {count} is not at least 1")
+    switches = _names(leaf=leaves, spine=spines)
+    cables = product(range(leaves), range(leaves, leaves + spines))
+    return _file(switches, cables, switches[:leaves], hosts_per_leaf, bits_per_s)
 
 
 def fat_tree_file(radix: int, bits_per_s: float, hosts_per_tor: int | None = None) -> NetworkFile:
-    """Three tiers of switches with `radix` ports (Al-Fares et al., 2008), in the order of
-    `clos_network.fat_tree`: tor0, ..., aggregation0, ..., core0, ...
+    """Three tiers of switches with `radix` ports (`architectures.fat_tree`): tor0, ...,
+    aggregation0, ..., core0, ...
 
     `hosts_per_tor` is radix / 2 if it is not given. Raises ValueError for a radix that is odd or
     below 2, or for more hosts than a ToR has ports for.
     """
-    network = fat_tree(radix, capacity=bits_per_s)
-    half = radix // 2
+    servers, half = max(1, radix**3 // 4), radix // 2
+    tree = fat_tree.build(Cluster(servers, 1, 1.0), radix=radix)
     hosts = half if hosts_per_tor is None else hosts_per_tor
     if not 1 <= hosts <= half:
         raise ValueError(f"hosts_per_tor: {hosts} is not in 1..{half}, the ports of a ToR for them")
-    tiers = _names(tor=network.tors, aggregation=network.tors, core=half * half)
-    return _file(network, tiers, hosts)
+    tors = radix * half
+    cables = sorted(
+        (link.source - servers, link.target - servers)
+        for link in tree.links
+        if servers <= link.source < link.target
+    )
+    switches = _names(tor=tors, aggregation=tors, core=half * half)
+    return _file(switches, cables, switches[:tors], hosts, bits_per_s)
 
 
 def _names(**tiers: int) -> list[str]:
@@ -48,15 +58,17 @@ def _names(**tiers: int) -> list[str]:
     return [f"{tier}{i}" for tier, count in tiers.items() for i in range(count)]
 
 
-def _file(network: ClosNetwork, switches: list[str], hosts_per_tor: int) -> NetworkFile:
-    tors = [tor for tor in switches[: network.tors] for _ in range(hosts_per_tor)]
+def _file(
+    switches: list[str],
+    cables: Iterable[tuple[int, int]],
+    tors: list[str],
+    hosts_per_tor: int,
+    bits_per_s: float,
+) -> NetworkFile:
+    under = [tor for tor in tors for _ in range(hosts_per_tor)]
     return NetworkFile(
         NetworkFile.VERSION,
         tuple(map(NamedSwitch, switches)),
-        tuple(NamedHost(f"h{i}", tor) for i, tor in enumerate(tors)),
-        tuple(
-            SwitchCable((switches[a], switches[b]), network.capacity[a, b])
-            for a, b in network.links
-            if a < b
-        ),
+        tuple(NamedHost(f"h{i}", tor) for i, tor in enumerate(under)),
+        tuple(SwitchCable((switches[a], switches[b]), bits_per_s) for a, b in cables),
     ).validate()

@@ -9,7 +9,7 @@ Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_
 byte counters of the links are written at the end), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
 auto|ring|multi_ring|both_ways|tree|doubling|torus (over links, for the collectives that can be
 served that way), TOPOOPT_SHARED_MEMORY=0 (links also between the ranks of one server),
-TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.asked_backends), TOPOOPT_COMPARE_PLACES=0 (with
+TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.requested_backends), TOPOOPT_COMPARE_PLACES=0 (with
 TORCH_DISTRIBUTED_DEBUG=DETAIL, ranks may call a collective at different places of the script).
 """
 
@@ -34,7 +34,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from torch_topoopt.discovery.host import shared_memory_allowed
 from torch_topoopt.links.shared_segment import open_segment
-from torch_topoopt.runtime import asked_backends
+from torch_topoopt.runtime import requested_backends
 from torch_topoopt.runtime.c10d_hooks import watch_groups
 from torch_topoopt.runtime.c10d_names import open_name_locks
 from torch_topoopt.runtime.job import Job, end_past_jobs, job_of, job_with, jobs, let_go, open_job
@@ -65,7 +65,7 @@ def _extension() -> Any:
 def prepared_extension() -> Any:
     """The C++ backend, once the environment has been checked."""
     _check_log_level()
-    _in_place_asked()
+    _in_place()
     return _extension()
 
 
@@ -83,7 +83,7 @@ def load_in_server() -> None:
 def register() -> None:
     """Makes "topoopt" known to torch.distributed, and does what the environment asks for.
 
-    Once more after a fork, it does what the environment asks for by then.
+    Once more after a fork, it does what the environment requests by then.
     """
     if not hasattr(dist.Backend, _NAME.upper()):
         _register()
@@ -111,8 +111,8 @@ def _adopt_environment() -> None:
     planned = "TOPOOPT_PLAN" in os.environ
     if planned:
         dist.Backend.default_device_backend_map["cpu"] = _NAME
-    if planned or asked_backends.TAKE_OVER_VARIABLE in os.environ:
-        asked_backends.watch(_NAME, default=planned)
+    if planned or requested_backends.TAKE_OVER_VARIABLE in os.environ:
+        requested_backends.watch(_NAME, default=planned)
     level = os.environ.get("TOPOOPT_LOG", "")
     if level in _LOG_LEVELS:  # another one is an error, but not one of `import torch`: see _create
         logging.basicConfig(format="%(name)s %(levelname)s: %(message)s")
@@ -125,7 +125,7 @@ def _check_log_level() -> None:
         raise RuntimeError(f"TOPOOPT_LOG: {level!r} is not one of {', '.join(_LOG_LEVELS)}")
 
 
-def _in_place_asked() -> bool:
+def _in_place() -> bool:
     """Whether device tensors whose memory the host reaches are used where they are."""
     value = os.environ.get("TOPOOPT_DEVICE_MEMORY", "auto")
     if value not in ("auto", "copy"):
@@ -147,7 +147,7 @@ def _create(options: Any, backend_options: Any) -> Any:
         # Without `join`, only the members of the group have come.
         place = Place(options.group_rank, ranks, dist.get_world_size())
         job = job_of(ranks) or open_job(extension, place, options.store, timeout)
-    asked_backends.note_opened()
+    requested_backends.note_opened()
     own = own_options(extension, backend_options, timeout)
     own.group_name = options.group_id
     return open_group(extension, job, list(ranks), own, options.store)
@@ -205,7 +205,7 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
         options,
         store,
         functools.partial(_split, weakref.ref(job), ranks),
-        in_place=_in_place_asked(),
+        in_place=_in_place(),
     )
     job.groups = {**_open_groups(job), config.channel: group}
     return group

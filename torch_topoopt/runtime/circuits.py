@@ -6,8 +6,8 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.links.errors import FabricError
-from torch_topoopt.reconfiguration.circuit_service import CIRCUITS_VARIABLE
 
 if TYPE_CHECKING:
     from torch_topoopt.links.rank_layout import RankLayout

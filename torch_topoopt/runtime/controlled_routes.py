@@ -18,34 +18,33 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torch_topoopt.links.cable_keeper import CableKeeper
-    from torch_topoopt.links.rank_layout import RankLayout
-    from torch_topoopt.links.wiring import Wiring
-    from torch_topoopt.plan import Link, Plan
+    from torch_topoopt.links.rank_links import JobNetwork
+    from torch_topoopt.plan import Link
     from torch_topoopt.route_control.host.agent import RouteAgent
     from torch_topoopt.runtime.job_network import Place
 
 _NAMES = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 
 
-def started_agent(
-    plan: Plan, wiring: Wiring, layout: RankLayout, place: Place, life: int
-) -> RouteAgent | None:
-    """The agent of this rank's server, which knows where its links are to leave from, if the
-    controller has said so in time; None without a controller, or for a rank that connects nothing.
+def started_agent(network: JobNetwork, place: Place, life: int) -> RouteAgent | None:
+    """The agent of this rank's server, which knows the source ports of its links if the controller
+    has assigned them in time; None without a controller, or for a rank that connects nothing.
 
-    Raises FabricError for an environment that says how in no way that can be used.
+    Raises FabricError for settings in the environment that cannot be used.
     """
     settings = controller_settings(os.environ)
-    if settings is None or not layout.is_leader(place.index):
+    if settings is None or not network.layout.is_leader(place.index):
         return None
-    server = layout.server_of[place.index]
-    links = [link for link in connections(plan) if link.source == server]
+    server = network.layout.server_of[place.index]
+    links = [link for link in connections(network.plan) if link.source == server]
     if not links:
         return None
     from torch_topoopt.route_control.host.agent import RouteAgent  # httpx takes a while
 
-    job = job_name(wiring, place.ranks, life, *(os.environ.get(name, "") for name in _NAMES))
-    flows = link_flows(job, plan, wiring, links)
+    job = job_name(
+        network.wiring, place.ranks, life, *(os.environ.get(name, "") for name in _NAMES)
+    )
+    flows = link_flows(job, network.plan, network.wiring, links)
     agent = RouteAgent(settings, job, server, flows, _note(server))
     agent.start()
     return agent
@@ -71,15 +70,15 @@ def closed_on_failure(agent: RouteAgent | None) -> Iterator[None]:
 
 
 def follow(
-    agent: RouteAgent | None, plan: Plan, wiring: Wiring, session: Any, keeper: CableKeeper | None
+    agent: RouteAgent | None, network: JobNetwork, session: Any, keeper: CableKeeper | None
 ) -> None:
-    """The links are there, and moved by the agent from now on. It keeps neither of the last two."""
+    """Lets the agent move the links, which are open now. It keeps neither session nor keeper."""
     if agent is None or keeper is None:
         return
     from torch_topoopt.route_control.host.agent import Connections
 
-    known, keeping, ports = weakref.ref(session), weakref.ref(keeper), wiring.by_port()
-    numbers = {link: number for number, link in enumerate(connections(plan))}
+    known, keeping, ports = weakref.ref(session), weakref.ref(keeper), network.wiring.by_port()
+    numbers = {link: number for number, link in enumerate(connections(network.plan))}
 
     def move(link: Link) -> None:
         if (keeper := keeping()) is not None:

@@ -42,11 +42,11 @@ from torch_topoopt.runtime.job_network import (
     link_specs,
     meet_versions,
 )
-from torch_topoopt.runtime.link_options.asked_links import asked_links
-from torch_topoopt.runtime.link_options.parallel_connections import (
+from torch_topoopt.runtime.link_options import (
     connections_per_link,
     of_links,
     over_all_connections,
+    requested_links,
 )
 from torch_topoopt.runtime.measuring import cost_of
 from torch_topoopt.runtime.meters.iteration_meter import IterationMeter
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.links.identity import Identity
     from torch_topoopt.links.rank_layout import RankLayout
-    from torch_topoopt.links.rank_links import RankLinks
+    from torch_topoopt.links.rank_links import JobNetwork, RankLinks
     from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import CostModel, Link, LinkTraffic, Plan
     from torch_topoopt.plan.rank_work import RankWork
@@ -239,51 +239,51 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
 
     Raises FabricError or DocumentError, and leaves nothing open then.
     """
-    global _server
-    limit, asked = silence_limit(), asked_links(extension)
+    limit, requested = silence_limit(), requested_links(extension)
     meet_s = timeout.total_seconds()
     deadline, meeting = time.monotonic() + meet_s, StoreMeeting(store, place.index)
     place = replace(place, server=_server)
-    version = meet_versions(meeting, place, deadline, asked=asked)
-    network = given_network(meeting, place, deadline)
-    if network is not None:
-        _server = network.layout.server_of[place.index]
-    else:
-        network = discover(meeting, place.index, len(place.ranks), deadline)
-    plan, wiring, layout = network.plan, network.wiring, network.layout
-    timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
-    per_link = connections_per_link(asked.connections, asked.transport, wiring)
-    agent = controlled_routes.started_agent(plan, wiring, layout, place, meeting.life)
+    version = meet_versions(meeting, place, deadline, requested=requested)
+    network = _network_of(meeting, place, deadline)
+    per_link = connections_per_link(requested, network.wiring)
+    agent = controlled_routes.started_agent(network, place, meeting.life)
     with controlled_routes.closed_on_failure(agent):
-        links = open_rank_links(
-            *(plan, wiring, layout, place.index, meeting, timeouts),
-            *(network.listeners, version, agent, per_link),
-        )
+        timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
+        links = open_rank_links(network, place.index, meeting, timeouts, version, agent, per_link)
     opened: list[weakref.ref[Job]] = []  # else the session would keep itself by way of its job
-    server = layout.server_of[place.index]
+    plan, layout = network.plan, network.layout
+    server, relayed = layout.server_of[place.index], bool(network.wiring.forwarded)
     recorder, supervision, end_supervision = supervise(extension, place, server)
-    routes = rank_routes(plan.network, layout, place.index, forwarded=bool(wiring.forwarded))
+    routes = rank_routes(plan.network, layout, place.index, forwarded=relayed)
     session = extension.Session(
         rank=place.index,
         size=len(place.ranks),
-        links=link_specs(extension, links, network, place.index, asked),
+        links=link_specs(extension, links, network, place.index, requested),
         routes=over_all_connections(routes, per_link),
         window_bytes=_WINDOW_BYTES,
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
         recorder=recorder,
         supervision=supervision,
-        cables=cable_ends(extension, plan, wiring, layout, per_link),
+        cables=cable_ends(extension, network, per_link),
         servers=list(layout.server_of),
         silence_limit=limit,
-        workers=asked.reduce_threads,
+        workers=requested.reduce_threads,
     )
     job = Job(
-        plan, wiring, layout, place, meeting.life, timeout, extension, session, links.identity
+        plan=plan,
+        wiring=network.wiring,
+        layout=layout,
+        place=place,
+        life=meeting.life,
+        timeout=timeout,
+        extension=extension,
+        session=session,
+        identity=links.identity,
+        agent=agent,
+        end_supervision=end_supervision,
     )
-    job.end_supervision = end_supervision
-    job.agent = agent
-    job.keeper = _keeper_of(job, links, encrypted=asked.encrypted)
-    controlled_routes.follow(agent, plan, wiring, session, job.keeper)
+    job.keeper = _keeper_of(job, links, encrypted=requested.encrypted)
+    controlled_routes.follow(agent, network, session, job.keeper)
     opened.append(weakref.ref(job))
     try:
         job.cost = cost_of(plan, session, job.group(place.ranks), timeout, meeting)
@@ -294,6 +294,16 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     if "TOPOOPT_RUN_DIR" in os.environ:
         _install_meter(job)
     return job
+
+
+def _network_of(meeting: StoreMeeting, place: Place, deadline: float) -> JobNetwork:
+    """The network that was given, else the one that the ranks discover."""
+    global _server
+    network = given_network(meeting, place, deadline)
+    if network is None:
+        return discover(meeting, place.index, len(place.ranks), deadline)
+    _server = network.layout.server_of[place.index]
+    return network
 
 
 def _install_meter(job: Job) -> None:
@@ -337,8 +347,8 @@ def _work_meter(job: Job) -> WorkMeter:
 
 def _timeline_recorder(job: Job, known: weakref.ReferenceType[Job]) -> TimelineRecorder | None:
     """If `topoopt run --timeline` asks for it; raises ValueError."""
-    asked = os.environ.get(TIMELINE_VARIABLE)
-    if not asked or len(job.place.ranks) < job.place.world_size:
+    text = os.environ.get(TIMELINE_VARIABLE)
+    if not text or len(job.place.ranks) < job.place.world_size:
         return None
 
     def links() -> list[LinkTraffic]:
@@ -353,7 +363,7 @@ def _timeline_recorder(job: Job, known: weakref.ReferenceType[Job]) -> TimelineR
     return TimelineRecorder(
         job.place.ranks[rank],
         job.layout.server_of[rank],
-        parse_range(asked),
+        parse_range(text),
         links,
         operations,
         os.environ["TOPOOPT_RUN_DIR"],

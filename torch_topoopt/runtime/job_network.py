@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from torch_topoopt.discovery.discover import Discovered
 from torch_topoopt.discovery.host import shared_memory_allowed
+from torch_topoopt.environment import CONNECTIONS_VARIABLE, ENCRYPT_VARIABLE, TRANSPORT_VARIABLE
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.forwarded_links import unlinked_servers
 from torch_topoopt.links.identity import (
+    wire_version,
     without_connections,
     without_encryption,
     without_transport,
 )
 from torch_topoopt.links.meeting import broadcast, failure_broadcast, receive
+from torch_topoopt.links.options import PLAIN, RequestedLinks
 from torch_topoopt.links.rank_layout import RankLayout
+from torch_topoopt.links.rank_links import JobNetwork
 from torch_topoopt.links.secret import given_secret, sign, verified
 from torch_topoopt.links.sockets import OpenLink, connections, describe, time_left
 from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
-from torch_topoopt.runtime.link_options.asked_links import PLAIN, AskedLinks
-from torch_topoopt.runtime.link_options.encryption import ENCRYPT_VARIABLE
-from torch_topoopt.runtime.link_options.parallel_connections import CONNECTIONS_VARIABLE
-from torch_topoopt.runtime.link_options.transport import TRANSPORT_VARIABLE, provider_chooser
+from torch_topoopt.runtime.link_options import provider_chooser
 from torch_topoopt.runtime.versions import build_info
 from torch_topoopt.topology.failures.remaining import remaining_network
 
@@ -119,14 +119,19 @@ def meet_versions(
     place: Place,
     deadline: float,
     *,
-    asked: AskedLinks = PLAIN,
+    requested: RequestedLinks = PLAIN,
 ) -> str:
     """The version that all ranks have (handshake.wire_version); raises FabricError on all of them.
 
     Before anything else travels, for what ranks of other versions say may not be understood.
     """
     info = build_info()
-    here = asked.version(info.sources if info is not None else "")
+    here = wire_version(
+        info.sources if info is not None else "",
+        encrypted=requested.encrypted,
+        transport=requested.transport,
+        connections=requested.connections,
+    )
     meeting.publish("version", here)
     if place.index == 0:
         with failure_broadcast(meeting, "versions"):
@@ -153,7 +158,7 @@ def _advice(there: str, here: str) -> str:
     return "install the same on all hosts"
 
 
-def given_network(meeting: Meeting, place: Place, deadline: float) -> Discovered | None:
+def given_network(meeting: Meeting, place: Place, deadline: float) -> JobNetwork | None:
     """The network that `topoopt run` has planned and wired; None if there is no plan.
 
     Processes stay on the servers that they were on. If some of the servers have no rank that meets,
@@ -176,7 +181,7 @@ def given_network(meeting: Meeting, place: Place, deadline: float) -> Discovered
     if len(left) < plan.cluster.servers:
         plan, wiring = _without_others(plan, wiring, left)
         log.info("the plan's network, of servers %s only", ", ".join(map(str, sorted(left))))
-    return Discovered(plan, wiring, layout, {})
+    return JobNetwork(plan, wiring, layout)
 
 
 def _meet_on_servers(meeting: Meeting, place: Place, servers: int, deadline: float) -> RankLayout:
@@ -231,17 +236,15 @@ def log_link(opened: OpenLink, wiring: Wiring) -> None:
     log.info("%s: %s:%d%s - %s:%d", describe(link), *near, where, *far)
 
 
-def cable_ends(
-    extension: Any, plan: Plan, wiring: Wiring, layout: RankLayout, per_link: int = 1
-) -> list[Any]:
+def cable_ends(extension: Any, network: JobNetwork, per_link: int) -> list[Any]:
     """All cables of the job as _backend.CableEnds: first connections(plan), then forwarded ones.
 
     To the transport every one of the `per_link` connections of a link is a cable, which may be lost
     alone; they follow each other and share the link's rate.
     """
+    plan, leaders = network.plan, network.layout.leaders
     duplex = plan.cluster.ports == "duplex"
-    leaders = layout.leaders
-    rates = wiring.planned_rates(plan)
+    rates = network.wiring.planned_rates(plan)
     known = all(link in rates for link in plan.network.links)
     ends = [
         extension.CableEnds(
@@ -254,69 +257,72 @@ def cable_ends(
         for link in connections(plan)
         for _ in range(per_link)
     ]
-    for a, b in _forwarded_pairs(plan, wiring, layout):  # which use the cables of others
+    for a, b in _forwarded_pairs(network):  # which use the cables of others
         ends.append(extension.CableEnds(Link(a, -1, b, -1), a, b, True, 0.0))
     return ends
 
 
-def _forwarded_pairs(plan: Plan, wiring: Wiring, layout: RankLayout) -> Iterator[tuple[int, int]]:
-    for entry in wiring.forwarded:
-        for other in unlinked_servers(plan, entry.server):
+def _forwarded_pairs(network: JobNetwork) -> Iterator[tuple[int, int]]:
+    leaders = network.layout.leaders
+    for entry in network.wiring.forwarded:
+        for other in unlinked_servers(network.plan, entry.server):
             if entry.server < other:
-                yield layout.leaders[entry.server], layout.leaders[other]
+                yield leaders[entry.server], leaders[other]
 
 
 def link_specs(
     extension: Any,
     links: RankLinks,
-    network: Discovered,
+    network: JobNetwork,
     rank: int,
-    asked: AskedLinks = PLAIN,
+    requested: RequestedLinks,
 ) -> list[Any]:
     """The connections as _backend.LinkSpec; a Session owns their descriptors from then on.
 
-    Those between servers are encrypted if that was asked; others do not leave the kernel of one
-    machine. The plan's links go over the transport that was asked; a forwarded one is TCP, for
-    other hosts pass it on.
+    Those between servers are encrypted if that is requested; others do not leave the kernel of one
+    machine. The plan's links go over the requested transport; a forwarded one is TCP, for other
+    hosts pass it on.
     """
-    plan, wiring, layout = network.plan, network.wiring, network.layout
-    planned, per_link = list(connections(plan)), links.ports.per_link
+    planned, per_link = list(connections(network.plan)), links.ports.per_link
+    options = {"threads": requested.link_threads, "zero_copy": requested.zero_copy}
     number = {link.reverse: i for i, link in enumerate(planned)}  # as a duplex cable's other end
     number |= {link: i for i, link in enumerate(planned)}
     specs = []
-    provider_of = provider_chooser(extension, asked.transport)
+    provider_of = provider_chooser(extension, requested.transport)
     for opened in links.planned:
-        log_link(opened, wiring)
+        log_link(opened, network.wiring)
         link = opened.link
-        peer = layout.leaders[link.target if opened.sends else link.source]
         provider = provider_of(opened.connection)
-        kind = "fabric" if provider else "socket"
-        descriptor, key = opened.connection.detach(), opened.key if asked.encrypted else b""
-        cable = number[link] * per_link + opened.number
         specs.append(
             extension.LinkSpec(
-                *(link, descriptor, opened.sends, kind, peer, cable, key, provider),
-                threads=asked.link_threads,
-                zero_copy=asked.zero_copy,
+                link=link,
+                fd=opened.connection.detach(),
+                sends=opened.sends,
+                kind="fabric" if provider else "socket",
+                peer=network.layout.leaders[link.target if opened.sends else link.source],
+                cable=number[link] * per_link + opened.number,
+                tls_key=opened.key if requested.encrypted else b"",
+                provider=provider,
+                **options,
             )
         )
     local = "shm" if shared_memory_allowed() else "socket"
     for peer, connection in links.local.items():
         between = Link(rank, -1, peer, -1)
         specs.append(extension.LinkSpec(between, connection.detach(), True, local, peer))
-    pairs = _forwarded_pairs(plan, wiring, layout) if links.forwarded else ()
+    pairs = _forwarded_pairs(network) if links.forwarded else ()
     forwarded = {pair: len(planned) * per_link + i for i, pair in enumerate(pairs)}
     for peer, connection in links.forwarded.items():
-        between = Link(rank, -1, peer, -1)
-        cable = forwarded[min(rank, peer), max(rank, peer)]
-        key = links.forwarded_keys[peer] if asked.encrypted else b""
-        descriptor = connection.detach()
         specs.append(
             extension.LinkSpec(
-                *(between, descriptor, True, "socket", peer, cable),
-                tls_key=key,
-                threads=asked.link_threads,
-                zero_copy=asked.zero_copy,
+                link=Link(rank, -1, peer, -1),
+                fd=connection.detach(),
+                sends=True,
+                kind="socket",
+                peer=peer,
+                cable=forwarded[min(rank, peer), max(rank, peer)],
+                tls_key=links.forwarded_keys[peer] if requested.encrypted else b"",
+                **options,
             )
         )
     return specs

@@ -32,8 +32,8 @@ MOST_FRAMES = 64  # of a stack that is written down
 # Without frames, which would keep the script's objects: forked ranks drop the traceback itself.
 _raised_at: traceback.StackSummary | None = None
 
-# In what the backend raises where others failed, are gone or are stopped; see endpoint_end.cc and
-# endpoint_cables.cc in csrc/transport.
+# In what the backend raises where others failed, are gone or are stopped; see job_end.h and
+# cable_reports.cc in csrc/transport/endpoint.
 _REPORT = re.compile(
     r"topoopt: (\w+: )?(rank \d+ (failed: |has left)"
     r"|ranks? [\d, ]+ (is|are) (gone|stopped|unreachable)|ranks? [\d, ]+ cannot be reached"

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Strategy
 
 _MOST_TASKS = 20_000_000  # of flow-level simulations
-_TASKS = 1_280_000_000  # divided by the square of the servers: so many changes, and each so dear
+# task budget, over servers squared: both the moves and the cost of simulating one grow with servers
+_TASKS = 1_280_000_000
 _BLOCK_SLACK = 0.015  # of blocks, which are many
 _BLOCK_TASKS = 5_120_000_000  # as _TASKS; from 64 servers on none
 _MOST_TURNS = 4  # of blocks and single changes

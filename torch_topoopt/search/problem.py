@@ -49,8 +49,8 @@ class SearchProblem:
 
     op_graph: OpGraph
     cluster: Cluster
-    network: Network | _core.RoutedNetwork | None
-    starts: tuple[Strategy, ...]
+    network: Network | _core.RoutedNetwork | None = None
+    starts: tuple[Strategy, ...] = ()
     beta: float = DEFAULT_BETA
     executable: Executable | None = None
     dimensions: tuple[SplitDimension, ...] = ()

@@ -21,7 +21,8 @@ from torch_topoopt.comparison.compare import equal_cost_tree_gbps
 from torch_topoopt.comparison.own_search import OwnSearches, sent_gbps
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
-from torch_topoopt.search.pipelines import planning_starts
+from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.planning_starts import planning_starts
 from torch_topoopt.shared_networks.concurrent_jobs import PlacedJob, run_concurrent
 from torch_topoopt.sim.iteration_program import IterationTasks
 from torch_topoopt.topology.find_network import find_network
@@ -157,11 +158,13 @@ class JobKinds:
         graph, cluster = self._graph(kind), self._document.shard(kind[1])
         options = self._options
         starts = planning_starts(
-            graph,
-            cluster,
-            dimensions=options.dimensions,
-            micro_batches=planned.micro_batches,
-            optimizer_factor=options.optimizer_factor,
+            SearchProblem(
+                graph,
+                cluster,
+                dimensions=options.dimensions,
+                micro_batches=planned.micro_batches,
+                optimizer_factor=options.optimizer_factor,
+            )
         )
         searches = self._searches.setdefault(
             kind, OwnSearches(graph, cluster, options, planned.micro_batches, lambda _: starts)

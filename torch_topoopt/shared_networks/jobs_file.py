@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self
 
 from torch_topoopt.plan import Cluster  # noqa: TC001 - read with the fields
 from torch_topoopt.plan.codec import Document, DocumentError
@@ -14,7 +14,6 @@ from torch_topoopt.shared_networks.concurrent_jobs import EcmpChoice  # noqa: TC
 NetworkName = Literal[
     "topoopt", "ideal-switch", "fat-tree", "oversubscribed-fat-tree", "leaf-spine"
 ]
-NETWORK_NAMES: tuple[NetworkName, ...] = get_args(NetworkName)
 PlacementRule = Literal["first-fit", "packed", "random"]
 _MOST_JOBS = 10_000
 _MOST_SAMPLES = 1000

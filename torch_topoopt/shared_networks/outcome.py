@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,11 @@ class JobOutcome:
     `times_s` are seconds of its iterations, of which each stands for `weights` of them. `spread`
     is the switches that its servers hang on over the fewest that could have as many.
     """
+
+    JSON_FIELDS: ClassVar = (
+        "model", "servers", "arrival_s", "start_s?", "end_s?", "waiting_s?", "iteration_s?",
+        "spread",
+    )  # fmt: skip
 
     model: str
     servers: int
@@ -57,6 +62,16 @@ class WiringCost:
 
 
 @dataclass(frozen=True)
+class MeanAndTail:
+    """Mean and 99th percentile of the seconds of iterations; NaN where there are none."""
+
+    JSON_FIELDS: ClassVar = ("mean_s?", "p99_s?")
+
+    mean_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True)
 class NetworkOutcome:
     """All jobs on one architecture, in the order of arrival.
 
@@ -65,6 +80,12 @@ class NetworkOutcome:
     average over servers and time in the same way.
     """
 
+    JSON_FIELDS: ClassVar = (
+        "architecture=network", "server_gbps", "iterations.mean_s?", "iterations.p99_s?",
+        "models=by_model", "waiting_s", "completion_s", "utilisation", "fragmentation", "shards",
+        "jobs",
+    )  # fmt: skip
+
     network: str
     server_gbps: float
     jobs: tuple[JobOutcome, ...]
@@ -72,22 +93,25 @@ class NetworkOutcome:
     fragmentation: float
     shards: WiringCost | None = None
 
-    def iterations(self, model: str | None = None) -> tuple[float, float]:
-        """Mean and 99th percentile of the seconds of an iteration, of all jobs or those of a model.
+    def iterations(self, model: str | None = None) -> MeanAndTail:
+        """Of all jobs, or those of a model.
 
         Every job that starts counts alike: the mean is that of the jobs' means, and all iterations
-        of a job weigh as much as those of another. NaN if no such job starts.
+        of a job weigh as much as those of another.
         """
         jobs = [j for j in self.jobs if len(j.times_s) and model in (None, j.model)]
         if not jobs:
-            return math.nan, math.nan
+            return MeanAndTail(math.nan, math.nan)
         times = np.concatenate([job.times_s for job in jobs])
         weights = np.concatenate([job.weights / job.weights.sum() for job in jobs])
         order = np.argsort(times, kind="stable")
         reached = np.cumsum(weights[order]) / weights.sum()
         place = min(int(np.searchsorted(reached, TAIL)), len(times) - 1)
         tail = float(times[order[place]])
-        return float(np.mean([job.iteration_s for job in jobs])), tail
+        return MeanAndTail(float(np.mean([job.iteration_s for job in jobs])), tail)
+
+    def by_model(self) -> dict[str, MeanAndTail]:
+        return {name: self.iterations(name) for name in self.models}
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -102,39 +126,6 @@ class NetworkOutcome:
     def completion_s(self) -> float:
         """From arrival to end, on average over the jobs that end; 0 if none does."""
         return _mean([job.end_s - job.arrival_s for job in self.jobs if job.end_s < math.inf])
-
-    def summary(self) -> dict[str, Any]:
-        """The JSON output; None for what never happens."""
-        models = {name: self.iterations(name) for name in self.models}
-        every = self.iterations()
-        return {
-            "architecture": self.network,
-            "server_gbps": self.server_gbps,
-            "mean_s": _finite(every[0]),
-            "p99_s": _finite(every[1]),
-            "models": {
-                name: {"mean_s": _finite(mean_s), "p99_s": _finite(p99_s)}
-                for name, (mean_s, p99_s) in models.items()
-            },
-            "waiting_s": self.waiting_s,
-            "completion_s": self.completion_s,
-            "utilisation": self.utilisation,
-            "fragmentation": self.fragmentation,
-            "shards": None if self.shards is None else vars(self.shards),
-            "jobs": [
-                {
-                    "model": job.model,
-                    "servers": job.servers,
-                    "arrival_s": job.arrival_s,
-                    "start_s": _finite(job.start_s),
-                    "end_s": _finite(job.end_s),
-                    "waiting_s": _finite(job.waiting_s),
-                    "iteration_s": _finite(job.iteration_s),
-                    "spread": job.spread,
-                }
-                for job in self.jobs
-            ],
-        }
 
 
 def usage(jobs: tuple[JobOutcome, ...], servers: int) -> tuple[float, float]:
@@ -156,7 +147,3 @@ def usage(jobs: tuple[JobOutcome, ...], servers: int) -> tuple[float, float]:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -12,7 +12,7 @@ import pickle
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
@@ -46,6 +46,8 @@ class RecordedCall:
     """One call of an operation on one rank. `number`: its place among the collectives of its group,
     from 1; of a message, how many there had been."""
 
+    JSON_FIELDS: ClassVar = ("call=__str__", "state=outcome")
+
     record: int
     group: str
     name: str
@@ -65,6 +67,10 @@ class RecordedCall:
     @property
     def unfinished(self) -> bool:
         return self.state != "completed"
+
+    @property
+    def outcome(self) -> str:
+        return "failed" if self.failed else self.state
 
     def __str__(self) -> str:
         if self.message is not None:
@@ -88,6 +94,10 @@ class LinkCount:
 class Dump:
     """The flight recorder of one rank, the oldest call first."""
 
+    JSON_FIELDS: ClassVar = (
+        "rank", "server", "host", "process", "time_ns", "why", "where", "called", "unfinished",
+    )  # fmt: skip
+
     rank: int
     world_size: int
     server: int
@@ -100,6 +110,10 @@ class Dump:
     called: dict[str, int]  # group -> number of its last collective here
     links: tuple[LinkCount, ...]
     where: str = ""  # in the script, as the main thread of Python was at the dump
+
+    @property
+    def unfinished(self) -> list[RecordedCall]:
+        return [call for call in self.calls if call.unfinished]
 
 
 def read_dumps(folder: Path) -> dict[int, Dump]:

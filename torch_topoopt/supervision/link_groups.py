@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.plan.units import format_gbps
 
@@ -19,6 +19,11 @@ FEW = 16  # links, or groups: that many are shown one by one
 @dataclass(frozen=True)
 class LinkNow:
     """A link as its sender describes it now; `planned_gbps` is None without a plan."""
+
+    JSON_FIELDS: ClassVar = (
+        "rank", "rate.link.source", "rate.link.source_port", "rate.link.target",
+        "rate.link.target_port", "rate.gbps", "planned_gbps", "rate.busy", "state",
+    )  # fmt: skip
 
     rate: LinkRate
     rank: int
@@ -39,6 +44,11 @@ class LinkNow:
 @dataclass(frozen=True)
 class LinkGroup:
     """Links alike, of rates in Gb/s; a `name` of one link is the link's."""
+
+    JSON_FIELDS: ClassVar = (
+        "name", "state", "planned_gbps", "least_gbps", "median_gbps", "most_gbps", "busy",
+        "relayed_bytes",
+    )  # fmt: skip
 
     name: str
     state: str

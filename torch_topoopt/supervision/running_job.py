@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.rank_work import find_slowest
-from torch_topoopt.supervision.link_groups import LinkNow, group_links
+from torch_topoopt.supervision.link_groups import LinkGroup, LinkNow, group_links
 from torch_topoopt.supervision.rank_paces import read_pace
 from torch_topoopt.supervision.statuses import read_statuses
 from torch_topoopt.supervision.training_log import TrainingLog
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch_topoopt.plan import Link
     from torch_topoopt.plan.rank_work import Slowest
     from torch_topoopt.supervision.job_files import JobFolder
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 class RunningJob:
     """A job as it was when read() looked last; `ranks` are those that run."""
+
+    JSON_FIELDS: ClassVar[tuple[str, ...]] = (
+        "run_dir", "world_size", "iteration", "step_s", "predicted_s", "loss", "slowest",
+        "ranks=statuses", "links",
+    )  # fmt: skip
 
     def __init__(self, folder: JobFolder) -> None:
         self.folder = folder
@@ -106,58 +113,46 @@ class RunningJob:
             return None
         return self.plan.prediction.iteration_s
 
-    def figures(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "run_dir": str(self.folder.path),
-            "world_size": self.world_size,
-            "iteration": self.iteration,
-            "step_s": self.step_s,
-            "predicted_s": self.predicted_s,
-            "loss": self.training.losses[-1].value if self.training.losses else None,
-            "slowest": asdict(self.slowest) if self.slowest is not None else None,
-            "ranks": [
-                status.figures() | {"own_s": self.own_s.get(status.rank)}
-                for status in self.ranks.values()
-            ],
-            "links": [
-                {
-                    "rank": link.rank,
-                    **asdict(link.rate.link),
-                    "gbps": link.rate.gbps,
-                    "planned_gbps": link.planned_gbps,
-                    "busy": link.rate.busy,
-                    "state": link.state,
-                }
-                for link in self.links
-            ],
-        }
+    def run_dir(self) -> Path:
+        return self.folder.path
 
-    def live_figures(self) -> dict[str, Any]:
-        """figures(), with links alike together and the curves of step time and loss."""
-        training = self.training
-        return self.figures() | {
-            "model": self.plan.model if self.plan is not None else None,
-            "servers": self.servers,
-            "stage": training.stage,
-            "step_curve": [[p.iteration, p.value] for p in training.step_s],
-            "loss_curve": [[p.iteration, p.value] for p in training.losses],
-            "groups": [
-                {
-                    "name": group.name,
-                    "state": group.state,
-                    "planned_gbps": group.planned_gbps,
-                    "least_gbps": group.least_gbps,
-                    "median_gbps": group.median_gbps,
-                    "most_gbps": group.most_gbps,
-                    "busy": group.busy,
-                    "relayed_bytes": group.relayed_bytes,
-                }
-                for group in group_links(self.links, self.servers)
-            ],
-            "failures": [
-                {"rank": status.rank, "message": status.failure}
-                for status in self.ranks.values()
-                if status.failure
-            ],
-        }
+    def loss(self) -> float | None:
+        return self.training.losses[-1].value if self.training.losses else None
+
+    def statuses(self) -> list[Status]:
+        return [replace(s, own_s=self.own_s.get(r)) for r, s in self.ranks.items()]
+
+
+class LiveJob(RunningJob):
+    """A running job with links alike together and the curves of step time and loss."""
+
+    JSON_FIELDS: ClassVar = (
+        *RunningJob.JSON_FIELDS, "model", "servers", "stage", "step_curve", "loss_curve", "groups",
+        "failures",
+    )  # fmt: skip
+
+    def model(self) -> str | None:
+        return None if self.plan is None else self.plan.model
+
+    def stage(self) -> str:
+        return self.training.stage
+
+    def step_curve(self) -> list[tuple[int, float]]:
+        return [(point.iteration, point.value) for point in self.training.step_s]
+
+    def loss_curve(self) -> list[tuple[int, float]]:
+        return [(point.iteration, point.value) for point in self.training.losses]
+
+    def groups(self) -> list[LinkGroup]:
+        return group_links(self.links, self.servers)
+
+    def failures(self) -> list[RankFailed]:
+        return [RankFailed(r, s.failure) for r, s in self.ranks.items() if s.failure]
+
+
+@dataclass(frozen=True)
+class RankFailed:
+    """A rank that has failed, and its error."""
+
+    rank: int
+    message: str

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.supervision.dumps import PlainFields, read_plain
@@ -63,7 +63,12 @@ class LinkRate:
 
 @dataclass(frozen=True)
 class Status:
-    """One rank, as it was `time_ns` after the epoch."""
+    """One rank, as it was `time_ns` after the epoch; `own_s`: its own work in a step, if known."""
+
+    JSON_FIELDS: ClassVar = (
+        "rank", "world_size", "server", "attempt", "host", "process", "time_ns", "failure",
+        "iteration", "called", "unfinished", "calls", "links", "alive", "relay_peak_bytes", "own_s",
+    )  # fmt: skip
 
     rank: int
     world_size: int
@@ -78,6 +83,7 @@ class Status:
     unfinished: int
     calls: tuple[RunningCall, ...]  # the first of those that are not over
     links: tuple[LinkRate, ...]  # that it sends on
+    own_s: float | None = None
 
     @property
     def relay_peak_bytes(self) -> int:
@@ -95,10 +101,6 @@ class Status:
         except PermissionError:
             pass
         return True
-
-    def figures(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self) | {"alive": self.alive, "relay_peak_bytes": self.relay_peak_bytes}
 
 
 def read_statuses(job: JobFolder) -> dict[int, Status]:

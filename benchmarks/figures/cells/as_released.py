@@ -18,8 +18,8 @@ from torch_topoopt.architectures import fat_tree, ideal_switch, topoopt
 from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.plan import Placement
 from torch_topoopt.profile.cost_table import with_costs
-from torch_topoopt.search.expert_strategies import expert_strategies
 from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.experts import expert_strategies
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from figures.cells.board_jobs import BOUNDS, DEPENDS_ON, job_mixes
+from figures.papers.upper_bound import most_boards
 from torch_topoopt.shared_networks.allocation.board_job import BoardJob
 from torch_topoopt.shared_networks.allocation.boards import Boards
-from torch_topoopt.shared_networks.allocation.upper_bound import most_boards
 
 if TYPE_CHECKING:
     from torch_topoopt.shared_networks.allocation.board_job import ShapeRules

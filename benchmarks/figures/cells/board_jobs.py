@@ -7,6 +7,7 @@ from bisect import bisect
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from figures.papers.upper_bound import most_boards
 from torch_topoopt.shared_networks.allocation.board_job import (
     DEFAULT_MOST_ASPECT,
     BoardJob,
@@ -20,7 +21,6 @@ from torch_topoopt.shared_networks.allocation.tree_traffic import (
     all_to_all_bytes,
     total,
 )
-from torch_topoopt.shared_networks.allocation.upper_bound import most_boards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

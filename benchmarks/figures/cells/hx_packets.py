@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_topoopt.comparison import packet_bandwidth
-from torch_topoopt.comparison.cable_cost import COLFAX_2022, cable_parts
-from torch_topoopt.comparison.hammingmesh import (
+from figures.papers import packet_bandwidth
+from figures.papers.hammingmesh import (
     LINK_GBPS,
     PLANES,
     all_reduce_seconds,
     networks,
     torus_all_reduce_seconds,
 )
+from torch_topoopt.comparison.cable_cost import COLFAX_2022, cable_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from figures.papers.hammingmesh import TableNetwork
     from torch_topoopt.architectures.topology import Topology
-    from torch_topoopt.comparison.hammingmesh import TableNetwork
 
 DEPENDS_ON = ("csrc/sim", "torch_topoopt/sim", "torch_topoopt/comparison")
 

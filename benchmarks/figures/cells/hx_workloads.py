@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from figures.papers.hammingmesh import LINK_GBPS, PLANES, cluster_of, networks
+from figures.papers.packet_bandwidth import OPTIONS, one_plane
+from figures.papers.training_workloads import WORKLOADS
 from torch_topoopt.comparison.cable_cost import cable_parts
 from torch_topoopt.comparison.estimate import predict_on
-from torch_topoopt.comparison.hammingmesh import LINK_GBPS, PLANES, cluster_of, networks
-from torch_topoopt.comparison.packet_bandwidth import OPTIONS, one_plane
 from torch_topoopt.comparison.same_time import scaled
-from torch_topoopt.comparison.training_workloads import WORKLOADS
 from torch_topoopt.planner.mesh.pricing import GridPricing
 from torch_topoopt.planner.mesh.server_order import best_order, naive
 from torch_topoopt.sim import run_program
@@ -20,8 +20,8 @@ from torch_topoopt.sim.architecture_program import architecture_program, routed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from figures.papers.training_workloads import TrainingWorkload
     from torch_topoopt.architectures.topology import Topology
-    from torch_topoopt.comparison.training_workloads import TrainingWorkload
     from torch_topoopt.plan import Cluster
     from torch_topoopt.search.strategies import Strategy
 

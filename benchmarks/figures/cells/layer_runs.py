@@ -1,7 +1,7 @@
 """Every network with the fastest of a few strategies, as searches that differ by network find them.
 
 Beside data parallelism, the layers stand in k runs of about as many bytes of parameters, the first
-on servers 0, k, 2k ..., the next on 1, k + 1 ... (`search.layer_runs`).
+on servers 0, k, 2k ..., the next on 1, k + 1 ... (`search.starts.layer_runs`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from figures.cells.workloads import cluster_of, graph_of, network_of
 from torch_topoopt.architectures import fat_tree, ideal_switch, topoopt
 from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.profile.cost_table import with_costs
-from torch_topoopt.search.layer_runs import in_runs
+from torch_topoopt.search.starts.layer_runs import in_runs
 from torch_topoopt.search.strategies import data_parallel, whole_operators
 from torch_topoopt.search.traffic import demand
 

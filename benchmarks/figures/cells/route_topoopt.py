@@ -20,7 +20,7 @@ from torch_topoopt.topology.find_network import find_network
 if TYPE_CHECKING:
     from torch_topoopt.plan import Network
 
-DEPENDS_ON = ("csrc/routing", "torch_topoopt/route_control", "torch_topoopt/shared_networks")
+DEPENDS_ON = ("csrc/route_control", "torch_topoopt/route_control", "torch_topoopt/shared_networks")
 
 _PORTS = 8  # of a server, each of them a host of the Clos network
 

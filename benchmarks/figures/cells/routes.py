@@ -10,18 +10,18 @@ from typing import Any
 
 import torch
 
+from figures.papers.computing import iteration_compute_s
 from torch_topoopt.models.gpt import GPT, GPTSize
 from torch_topoopt.profile.profiling import profile
 from torch_topoopt.route_control.clos_network import leaf_spine
 from torch_topoopt.route_control.exact import exact_paths
 from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
 from torch_topoopt.route_control.schemes import SCHEMES
-from torch_topoopt.shared_networks.routed.computing import iteration_compute_s
 from torch_topoopt.shared_networks.routed.host_fabric import HostFabric
 from torch_topoopt.shared_networks.routed.ring_jobs import MODELS, PlacedBy, RingJob, draw_jobs
 from torch_topoopt.shared_networks.routed.run_jobs import SpineFailure, run_jobs
 
-DEPENDS_ON = ("csrc/routing", "torch_topoopt/route_control", "torch_topoopt/shared_networks")
+DEPENDS_ON = ("csrc/route_control", "torch_topoopt/route_control", "torch_topoopt/shared_networks")
 
 # Two blocks of each, of one sequence: the others are equal. LLaMA2's are GPT's of its width here.
 _SHAPES = {

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from figures.cells.workloads import cluster_of, graph_of
+from torch_topoopt.plan.result_json import plain
 from torch_topoopt.shared_networks.job_kinds import JobKinds
 from torch_topoopt.shared_networks.jobs_file import (
     JobMix,
@@ -70,7 +71,7 @@ def at_loads(
         mix = JobMix(shares, count, per_job)
         found = simulate_jobs(replace(document, mix=mix, seed=seed), _graph, kinds=kinds)
         points += [
-            {"jobs": count, "network": name, **_row(outcome.summary())}
+            {"jobs": count, "network": name, **_row(plain(outcome))}
             for name, outcome in zip(networks, found, strict=True)
         ]
     return {

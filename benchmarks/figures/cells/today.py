@@ -10,10 +10,10 @@ from torch_topoopt.architectures import ARCHITECTURES
 from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing
-from torch_topoopt.search.expert_strategies import expert_strategies
 from torch_topoopt.search.lowered_problem import LoweredProblem
 from torch_topoopt.search.lowering import degrees_of, lower_ideal_switch, lower_job
 from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.experts import expert_strategies
 from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.traffic import demand
 

@@ -9,8 +9,8 @@ from figures import plots
 from figures.cell import Cell
 from figures.cells.hx_packets import SAMPLES
 from figures.figure import Figure, Made, Quantity
-from torch_topoopt.comparison.hammingmesh import MESSAGE_BYTES
-from torch_topoopt.comparison.hammingmesh import TABLE_II as _TABLE_II
+from figures.papers.hammingmesh import MESSAGE_BYTES
+from figures.papers.hammingmesh import TABLE_II as _TABLE_II
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from figures import plots
 from figures.cell import Cell
 from figures.figure import Figure, Made, Quantity
-from torch_topoopt.comparison.hammingmesh_reasons import REASONS
+from figures.papers.hammingmesh_reasons import REASONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -28,7 +28,7 @@ def _cells(quick: bool) -> list[Cell]:
     return [
         Cell.of(
             "figures.cells.hx_table:table_2",
-            **{"size": size, "level": "flow", "message_bytes": _MESSAGE_BYTES, "seed": 0},
+            **{"size": size, "message_bytes": _MESSAGE_BYTES, "seed": 0},
         )
         for size in (("small",) if quick else ("small", "large"))
     ]
@@ -71,7 +71,7 @@ def _csv(tables: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for size, of_size in tables.items():
         for row in of_size:
-            plain = {k: v for k, v in row.items() if k not in ("ours", "paper", "reasons")}
+            plain = {k: v for k, v in row.items() if k not in ("ours", "paper")}
             both = {
                 f"{who}_{column}": row[who][column]
                 for who in ("ours", "paper")

@@ -86,7 +86,7 @@ std::string disagreement(Caller a, Caller b, const std::vector<int>& ranks, uint
   return why;
 }
 
-std::string disagreement(const Transfer& transfer, const Called& called, uint64_t number,
+std::string disagreement(const PairExchange& transfer, const Called& called, uint64_t number,
                          const std::string& group) {
   const std::string sender = "rank " + std::to_string(transfer.sender);
   const std::string receiver = "rank " + std::to_string(transfer.receiver);

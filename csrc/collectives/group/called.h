@@ -78,13 +78,13 @@ std::string disagreement(Caller a, Caller b, const std::vector<int>& ranks, uint
 
 // Of an exchange that both are in: "rank 1 and rank 2 disagree in all_to_all (operation 7 of group
 // g): rank 1 sends 8 float32, rank 2 receives 9 float32".
-struct Transfer {
+struct PairExchange {
   int sender;
   size_t sent_bytes;
   int receiver;
   size_t expected_bytes;
 };
-std::string disagreement(const Transfer& transfer, const Called& called, uint64_t number,
+std::string disagreement(const PairExchange& transfer, const Called& called, uint64_t number,
                          const std::string& group);
 
 // Whether another member may have said this: its numbers are those of names.

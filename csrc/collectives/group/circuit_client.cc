@@ -44,7 +44,7 @@ CircuitClient::~CircuitClient() {
 }
 
 void CircuitClient::ask(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
-                        Call call) {
+                        CircuitAnswers call) {
   calls_[channel] = {number, std::move(call)};
   std::string line = "ask " + std::to_string(channel) + " " + std::to_string(number);
   for (const size_t count : bytes) line += " " + std::to_string(count);
@@ -125,7 +125,7 @@ void CircuitClient::onAnswer(const std::string& what, std::istream& words) {
   const auto found = calls_.find(channel);
   // One that has left meanwhile.
   if (!words || found == calls_.end() || found->second.number != number) return;
-  const Call call = found->second.call;  // which may end in it
+  const CircuitAnswers call = found->second.call;  // which may end in it
   if (what == "stay") {
     calls_.erase(found);
     return call.stay();
@@ -143,9 +143,9 @@ void CircuitClient::onAnswer(const std::string& what, std::istream& words) {
   call.stopped(why);
 }
 
-void CircuitClient::onMove(const Call& call, std::istream& words) {
+void CircuitClient::onMove(const CircuitAnswers& call, std::istream& words) {
   uint64_t id = 0;
-  Move move{nullptr, 0, Bytes(members_, std::vector<size_t>(members_))};
+  MoveAnswer move{nullptr, 0, Bytes(members_, std::vector<size_t>(members_))};
   words >> id >> move.channel;
   for (auto& row : move.bytes) {
     for (size_t& count : row) words >> count;

@@ -1,5 +1,5 @@
-// This rank's connection to whoever moves the circuits of its job: one line per message, words and
-// numbers.
+// This rank's connection to the service that moves the circuits of its job: one line per message,
+// words and numbers.
 //
 //   ask CHANNEL NUMBER BYTES...    an all-to-all: bytes for each member; the answer is one of
 //     stay CHANNEL NUMBER            it goes over the circuits that are there; `done` follows
@@ -39,18 +39,18 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
  public:
   using Bytes = std::vector<std::vector<size_t>>;  // of each member for each
 
-  // What `move` says.
-  struct Move {
+  // The content of `move`.
+  struct MoveAnswer {
     std::shared_ptr<const CircuitProgram> program;
     uint32_t channel;
     Bytes bytes;
   };
 
-  // Whom the answers about one collective are for, until it was answered `stay`, was stopped, or
-  // left. Called on the loop.
-  struct Call {
+  // Callbacks for the answers about one collective, until it was answered `stay`, was stopped, or
+  // left. They run on the loop.
+  struct CircuitAnswers {
     std::function<void()> stay;
-    std::function<void(const Move&)> move;
+    std::function<void(const MoveAnswer&)> move;
     std::function<void(size_t topology)> moved;
     std::function<void(const std::string& why)> stopped;
   };
@@ -65,7 +65,8 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   int members() const { return members_; }
 
   // Loop, all of them. One collective of a channel at a time.
-  void ask(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes, Call call);
+  void ask(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
+           CircuitAnswers call);
   void ready(uint32_t channel, uint64_t number, size_t topology);
   void done(uint32_t channel, uint64_t number);
   void lost(uint32_t channel, uint64_t number, const std::string& why);
@@ -76,7 +77,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
  private:
   struct Open {
     uint64_t number;
-    Call call;
+    CircuitAnswers call;
   };
 
   void onReady(uint32_t events) override;
@@ -84,7 +85,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   void onLine(const std::string& line);
   void onSchedule(std::istream& words);
   void onAnswer(const std::string& what, std::istream& words);
-  void onMove(const Call& call, std::istream& words);
+  void onMove(const CircuitAnswers& call, std::istream& words);
   void lose(const std::string& why);
   void stopAll();
 

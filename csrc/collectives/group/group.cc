@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -85,7 +84,8 @@ GroupConfig checked(GroupConfig config, const Endpoint& endpoint) {
 Group::Group(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
     : endpoint_(std::move(endpoint)),
       config_(checked(std::move(config), *endpoint_)),
-      surveys_(*endpoint_, config_.channel) {}
+      surveys_(*endpoint_, config_.channel),
+      messages_(endpoint_->reactor()) {}
 
 ChannelEvents Group::channelEvents() {
   const auto weak = weak_from_this();
@@ -168,10 +168,7 @@ void Group::fail(std::exception_ptr error, Notify notify) {
   const auto self = shared_from_this();
   surveys_.cancel();
   endCollectives(error, notify);
-  for (PointToPoint& message : std::exchange(point_to_point_, {})) {
-    if (message.timer) endpoint_->reactor().cancel(*message.timer);
-    message.done(error);
-  }
+  messages_.failAll(error);
 }
 
 void Group::closeChannel(const std::string& why, Notify notify) {
@@ -288,47 +285,6 @@ void Group::barrier(const CallTerms& terms, Done done) {
           .shape = {.collective = Collective::kBarrier},
           .op = ReduceOp::kMax},
          terms, std::move(done));
-}
-
-// ---- statistics --------------------------------------------------------------------------------
-
-void Group::addCounters(std::vector<RingCounters>& list, const GroupLayout& layout,
-                        const std::vector<PartCounters>& parts) const {
-  const Parts numbers = partsOf(layout);
-  // Entries of this layout: two of its rings may be alike.
-  std::set<size_t> taken;
-  int rings = static_cast<int>(std::count_if(
-      list.begin(), list.end(), [](const RingCounters& other) { return other.kind == "ring"; }));
-  for (int part = 0; part < numbers.count; ++part) {
-    RingCounters entry;
-    entry.kind = part < numbers.trees    ? "ring"
-                 : part < numbers.direct ? "tree"
-                 : part < numbers.torus  ? "direct"
-                                         : "torus";
-    entry.index = part < numbers.trees    ? rings
-                  : part < numbers.direct ? part - numbers.trees
-                  : part < numbers.torus  ? part - numbers.direct
-                                          : part - numbers.torus;
-    if (part < numbers.trees) {
-      for (const int member : layout.rings()[part].servers) {
-        entry.ranks.push_back(config_.ranks[member]);
-      }
-    }
-    size_t at = 0;
-    for (; at < list.size(); ++at) {
-      const RingCounters& other = list[at];
-      if (taken.contains(at) || other.kind != entry.kind || other.ranks != entry.ranks) continue;
-      if (entry.kind == "ring" || other.index == entry.index) break;
-    }
-    if (at == list.size()) {
-      if (entry.kind == "ring") ++rings;
-      list.push_back(std::move(entry));
-    }
-    taken.insert(at);
-    if (static_cast<size_t>(part) >= parts.size()) continue;
-    list[at].sent_bytes += parts[part].sent_bytes;
-    list[at].seconds += parts[part].seconds;
-  }
 }
 
 }  // namespace topoopt

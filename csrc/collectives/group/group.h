@@ -10,7 +10,7 @@
 // A group has one of two engines for its collectives, chosen when it is opened (group_open.cc):
 // schedules over the links of an endpoint (links/link_group.h), or memory that all members share
 // (memory/shared_memory_group.h).
-// Everything else stands here.
+// Everything else is here; pending_messages.h has the messages whose `done` was not called yet.
 //
 // All functions may be called from any thread. `done` is called once: on the reactor thread, or on
 // the thread that ran the operation in shared memory.
@@ -20,7 +20,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,6 +29,8 @@
 
 #include "collectives/group/call.h"
 #include "collectives/group/circuit_client.h"
+#include "collectives/group/pending_messages.h"
+#include "collectives/group/ring_counters.h"
 #include "collectives/group/state_surveys.h"
 #include "common/reduce.h"
 #include "plan/group_layout.h"
@@ -68,13 +69,6 @@ struct MessageBuffer {
 struct ExchangeKind {
   CallName name;
   int root = -1;
-};
-
-// What a ring or a tree of a group has done, for the statistics.
-struct RingCounters : PartCounters {
-  std::string kind;        // "ring", "tree", "direct" or "torus"
-  int index = 0;           // among those of its kind
-  std::vector<int> ranks;  // of a ring: those of the endpoint that it visits, in its order
 };
 
 class Group : public std::enable_shared_from_this<Group> {
@@ -154,10 +148,6 @@ class Group : public std::enable_shared_from_this<Group> {
   virtual void submit(CollectiveRequest request, const CallTerms& terms, Done done) = 0;
   // On the reactor thread, when error_ has been set: closes the channel and fails all collectives.
   virtual void endCollectives(std::exception_ptr error, Notify notify) = 0;
-  // Adds what the parts of a layout have carried, as far as they have. A ring that is listed
-  // already stands there once.
-  void addCounters(std::vector<RingCounters>& list, const GroupLayout& layout,
-                   const std::vector<PartCounters>& parts) const;
   // The collective that this member is in, and its number; on the reactor thread.
   virtual std::optional<std::pair<Called, uint64_t>> current() = 0;
 
@@ -170,7 +160,7 @@ class Group : public std::enable_shared_from_this<Group> {
   virtual void onOpened() {}   // the channel is open
   virtual void onLeft(int) {}  // a rank of the endpoint has left the job
   // Of the messages that are pending, at most so many.
-  virtual std::vector<std::string> messageTexts(size_t most) const;
+  virtual std::vector<std::string> messageTexts(size_t most) const { return messages_.texts(most); }
   // `peer` has sent a message of a collective that is over here.
   virtual void onUnmatched(int peer, uint32_t number) = 0;
   // Any thread.
@@ -190,25 +180,13 @@ class Group : public std::enable_shared_from_this<Group> {
   StateSurveys surveys_;      // reactor thread only
 
  private:
-  struct PointToPoint {
-    std::string what;
-    std::vector<int> peers;  // ranks of the endpoint
-    int tag = 0;
-    Done done;
-    uint64_t number = 0;  // among those of the group
-    std::optional<Reactor::TimerId> timer{};
-  };
-  using Entry = std::list<PointToPoint>::iterator;
-
   ChannelEvents channelEvents();
   std::string stateText();
-  void pointToPoint(PointToPoint message, Milliseconds limit, std::function<void(Done)> start);
-  void onMessageTimeout(Entry entry, Milliseconds limit);
+  void pointToPoint(PendingMessages::Message message, std::function<void(Done)> start);
+  void onMessageLate(uint64_t number);
 
   std::exception_ptr aborted_;  // what abort() was called for; error_ follows; guarded by mutex_
-  // Reactor thread only.
-  std::list<PointToPoint> point_to_point_;
-  uint64_t next_message_ = 0;
+  PendingMessages messages_;    // reactor thread only
 };
 
 std::string whatFailed(std::exception_ptr error);

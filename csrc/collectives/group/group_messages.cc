@@ -21,41 +21,27 @@ std::string textOf(const MessageMismatch::Side& side) {
 
 }  // namespace
 
-void Group::pointToPoint(PointToPoint message, Milliseconds limit,
-                         std::function<void(Done)> start) {
-  endpoint_->reactor().post([self = shared_from_this(), message = std::move(message), limit,
+void Group::pointToPoint(PendingMessages::Message message, std::function<void(Done)> start) {
+  endpoint_->reactor().post([self = shared_from_this(), message = std::move(message),
                              start = std::move(start)]() mutable {
     if (const auto error = self->error()) return message.done(error);
-    Reactor& reactor = self->endpoint_->reactor();
     const int tag = message.tag;
-    message.number = self->next_message_++;
-    const Entry entry =
-        self->point_to_point_.insert(self->point_to_point_.end(), std::move(message));
-    if (limit.count() > 0) {
-      entry->timer = reactor.after(limit, [weak = self->weak_from_this(), entry, limit] {
-        const auto group = weak.lock();
-        if (!group) return;
-        entry->timer.reset();
-        group->onMessageTimeout(entry, limit);
-      });
-    }
-    start([self, entry, tag](std::exception_ptr error) {
+    const uint64_t number =
+        self->messages_.add(std::move(message), [weak = self->weak_from_this()](uint64_t late) {
+          if (const auto group = weak.lock()) group->onMessageLate(late);
+        });
+    start([self, number, tag](std::exception_ptr error) {
       if (error) return self->failSoon(self->withBothCalls(error, tag));
-      if (entry->timer) self->endpoint_->reactor().cancel(*entry->timer);
-      const Done finished = std::move(entry->done);
-      self->point_to_point_.erase(entry);
-      finished(nullptr);
+      self->messages_.finish(number);
     });
   });
 }
 
-// The other end is asked what it is in; where any rank may send, there is no other end.
-void Group::onMessageTimeout(Entry entry, Milliseconds limit) {
-  const std::vector<int> asked = entry->peers.size() == 1 ? entry->peers : std::vector<int>();
-  failLate(asked, entry->what, limit, [this, number = entry->number] {
-    return std::none_of(point_to_point_.begin(), point_to_point_.end(),
-                        [&](const PointToPoint& message) { return message.number == number; });
-  });
+// The group asks the other end what it is in; where any rank may send, there is no other end.
+void Group::onMessageLate(uint64_t number) {
+  const PendingMessages::Message& message = *messages_.find(number);
+  failLate(message.peers.size() == 1 ? message.peers : std::vector<int>(), message.text,
+           message.limit, [this, number] { return messages_.find(number) == nullptr; });
 }
 
 void Group::failLate(const std::vector<int>& asked, const std::string& what, Milliseconds limit,
@@ -86,23 +72,15 @@ std::exception_ptr Group::withBothCalls(std::exception_ptr error, int tag) const
   }
 }
 
-std::vector<std::string> Group::messageTexts(size_t most) const {
-  std::vector<std::string> texts;
-  for (const PointToPoint& message : point_to_point_) {
-    if (texts.size() == most) break;
-    texts.push_back(message.what);
-  }
-  return texts;
-}
-
 void Group::send(const MessageBuffer& message, int target, int tag, const CallTerms& terms,
                  Done done) {
   const FlowId flow{config_.ranks[target], config_.channel, tagStream(tag)};
-  pointToPoint({.what = "send to rank " + std::to_string(flow.peer),
+  pointToPoint({.text = "send to rank " + std::to_string(flow.peer),
                 .peers = {flow.peer},
                 .tag = tag,
+                .limit = terms.limit,
                 .done = std::move(done)},
-               terms.limit, [this, flow, message](Done finished) {
+               [this, flow, message](Done finished) {
                  endpoint_->send(flow, message.data, message.bytes, fingerprintOf(message),
                                  std::move(finished));
                });
@@ -111,11 +89,12 @@ void Group::send(const MessageBuffer& message, int target, int tag, const CallTe
 void Group::receive(const MessageBuffer& message, int source, int tag, const CallTerms& terms,
                     Done done) {
   const FlowId flow{config_.ranks[source], config_.channel, tagStream(tag)};
-  pointToPoint({.what = "receive from rank " + std::to_string(flow.peer),
+  pointToPoint({.text = "receive from rank " + std::to_string(flow.peer),
                 .peers = {flow.peer},
                 .tag = tag,
+                .limit = terms.limit,
                 .done = std::move(done)},
-               terms.limit, [this, flow, message](Done finished) {
+               [this, flow, message](Done finished) {
                  endpoint_->receive(flow, message.data, message.bytes, fingerprintOf(message),
                                     std::move(finished));
                });
@@ -126,8 +105,11 @@ void Group::receiveAny(const MessageBuffer& message, int tag, const CallTerms& t
   std::vector<int> peers = config_.ranks;
   std::erase(peers, config_.ranks[config_.rank]);
   pointToPoint(
-      {.what = "receive from any rank", .peers = peers, .tag = tag, .done = std::move(done)},
-      terms.limit,
+      {.text = "receive from any rank",
+       .peers = peers,
+       .tag = tag,
+       .limit = terms.limit,
+       .done = std::move(done)},
       [this, peers, stream = tagStream(tag), message, from = std::move(from)](Done finished) {
         endpoint_->receiveAny(
             peers, config_.channel, stream, message.data, message.bytes, fingerprintOf(message),

@@ -11,7 +11,7 @@
 namespace topoopt {
 namespace {
 
-// In which a member that has asked the others what they are in fails the group with the answers.
+// How long a member waits for the others' state before it fails the group.
 constexpr std::chrono::seconds kSurveyLimit{1};
 constexpr size_t kMostNamed = 8;  // ranks in the text of a timeout
 // Of collectives whose data lands while they run.

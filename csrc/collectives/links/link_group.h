@@ -104,7 +104,7 @@ class LinkGroup final : public Group {
   bool asksForCircuits(const Pending& pending) const;
   void askForCircuits();
   void onCircuitsStay();
-  void onCircuitsMove(const CircuitClient::Move& move);
+  void onCircuitsMove(const CircuitClient::MoveAnswer& move);
   void onCircuitsMoved(size_t topology);
   void onCircuitsStopped(const std::string& why);
   void endTopology();

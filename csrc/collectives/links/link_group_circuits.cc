@@ -36,11 +36,12 @@ void LinkGroup::askForCircuits() {
   const uint64_t number = pending.number;
   moving_ = Moving{.number = number};
   // A group that fails leaves, and is called no more.
-  config_.circuits->ask(config_.channel, number, pending.shape.counts,
-                        {.stay = [this] { onCircuitsStay(); },
-                         .move = [this](const CircuitClient::Move& move) { onCircuitsMove(move); },
-                         .moved = [this](size_t topology) { onCircuitsMoved(topology); },
-                         .stopped = [this](const std::string& why) { onCircuitsStopped(why); }});
+  config_.circuits->ask(
+      config_.channel, number, pending.shape.counts,
+      {.stay = [this] { onCircuitsStay(); },
+       .move = [this](const CircuitClient::MoveAnswer& move) { onCircuitsMove(move); },
+       .moved = [this](size_t topology) { onCircuitsMoved(topology); },
+       .stopped = [this](const std::string& why) { onCircuitsStopped(why); }});
 }
 
 void LinkGroup::onCircuitsStay() {
@@ -53,16 +54,16 @@ void LinkGroup::onCircuitsStay() {
 
 // What others say that they send must be what this member receives: it is found here, for relays
 // know only what is said.
-void LinkGroup::onCircuitsMove(const CircuitClient::Move& move) {
+void LinkGroup::onCircuitsMove(const CircuitClient::MoveAnswer& move) {
   Pending& pending = queue_.front();
   const CircuitClient::Bytes& bytes = move.bytes;
   for (int member = 0; member < size(); ++member) {
     const size_t sent = bytes[member][config_.rank];
     const size_t expected = pending.shape.received[member];
     if (member == config_.rank || sent == expected) continue;
-    const std::string why =
-        disagreement(Transfer{config_.ranks[member], sent, config_.ranks[config_.rank], expected},
-                     pending.called, pending.number, config_.name);
+    const std::string why = disagreement(
+        PairExchange{config_.ranks[member], sent, config_.ranks[config_.rank], expected},
+        pending.called, pending.number, config_.name);
     return fail(std::make_exception_ptr(MismatchError(why)), Notify::kAllRanks);
   }
   const int part = partsOf(versions_.at(0).schedules->layout()).direct;

@@ -104,7 +104,7 @@ void LinkGroup::onCall(const FrameHeader& header, const Called& theirs) {
   if (mine->hash != theirs.hash) {
     why = disagreement({own, *mine}, {peer, theirs}, config_.ranks, header.message, config_.name);
   } else if (header.message_bytes != kNotSaid && sent && *sent != header.message_bytes) {
-    why = disagreement(Transfer{own, *sent, peer, header.message_bytes}, *mine, header.message,
+    why = disagreement(PairExchange{own, *sent, peer, header.message_bytes}, *mine, header.message,
                        config_.name);
   } else {
     return;
@@ -119,8 +119,8 @@ void LinkGroup::onMismatch(const MessageMismatch& mismatch) {
   if (mismatch.sent.fingerprint == mismatch.expected.fingerprint) {
     const Pending& pending = queue_.front();
     const std::string why =
-        disagreement(Transfer{mismatch.sender, mismatch.sent.bytes, config_.ranks[config_.rank],
-                              mismatch.expected.bytes},
+        disagreement(PairExchange{mismatch.sender, mismatch.sent.bytes, config_.ranks[config_.rank],
+                                  mismatch.expected.bytes},
                      pending.called, pending.number, config_.name);
     return fail(std::make_exception_ptr(MismatchError(why)), Notify::kAllRanks);
   }

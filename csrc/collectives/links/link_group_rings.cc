@@ -32,7 +32,8 @@ void LinkGroup::beginOver(Pending& next) {
   const uint64_t version = versionOf(next.number);
   if (version != next.version) prepare(next);
   if (version == over_version_) return;
-  addCounters(carried_, versions_.at(over_version_).schedules->layout(), operation_.takeCounters());
+  addCounters(carried_, versions_.at(over_version_).schedules->layout(), operation_.takeCounters(),
+              config_.ranks);
   // Former rings are many after many failures; the oldest of those that the plan does not have go.
   const auto planned =
       static_cast<std::ptrdiff_t>(partsOf(versions_.at(0).schedules->layout()).count);
@@ -48,7 +49,8 @@ std::vector<RingCounters> LinkGroup::counters() {
   std::vector<RingCounters> list;
   endpoint_->reactor().run([&] {
     list = carried_;
-    addCounters(list, versions_.at(over_version_).schedules->layout(), operation_.counters());
+    addCounters(list, versions_.at(over_version_).schedules->layout(), operation_.counters(),
+                config_.ranks);
   });
   return list;
 }

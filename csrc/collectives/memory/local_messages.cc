@@ -31,7 +31,7 @@ LocalMessages::LocalMessages(const MessageRings& rings, int member, std::vector<
 template <typename Function>
 void LocalMessages::step(Function function) {
   std::vector<Over> over;
-  std::vector<int> told;
+  std::vector<int> notified;
   std::optional<Failure> failure;
   bool tick = false;
   bool wakes = false;
@@ -46,11 +46,11 @@ void LocalMessages::step(Function function) {
     }
     if (failure) failing_ = true;
     over.swap(over_);
-    told.swap(told_);
+    notified.swap(notified_);
     tick = std::exchange(wants_tick_, false);
     wakes = !over.empty() && driving_ && driver_ != std::this_thread::get_id();
   }
-  for (const int member : told) hooks_.tell(member);
+  for (const int member : notified) hooks_.notify(member);
   if (tick) hooks_.tick_soon();
   if (failure) hooks_.fail(failure->error, failure->tag);
   for (Over& entry : over) {
@@ -204,7 +204,7 @@ void LocalMessages::goOn() {
   }
   for (int turn = 0; progress(true); ++turn) {
     if (turn < kMostTurns) continue;
-    told_.push_back(member_);  // the rest a little later
+    notified_.push_back(member_);  // the rest a little later
     break;
   }
   pressOn();
@@ -331,7 +331,7 @@ void LocalMessages::notify(int member) {
   if (attention == Attention::kAsleep) {
     if (rings_.claim(member, attention)) rings_.wake(member);
   } else if (attention == Attention::kReactor) {
-    if (rings_.claim(member, attention)) told_.push_back(member);
+    if (rings_.claim(member, attention)) notified_.push_back(member);
   }
 }
 
@@ -342,12 +342,12 @@ void LocalMessages::pressOn() {
   for (int i = 1; i < rings_.size(); ++i) {
     const int peer = others(i);
     Out& out = out_[peer];
-    if ((out.ready.empty() && out.grants.empty()) || std::exchange(out.told, true)) continue;
+    if ((out.ready.empty() && out.grants.empty()) || std::exchange(out.notified, true)) continue;
     if (rings_.attention(peer) == Attention::kAsleep) {
       notify(peer);
     } else {
       rings_.claim(peer, Attention::kReactor);
-      told_.push_back(peer);
+      notified_.push_back(peer);
     }
   }
 }

@@ -14,19 +14,20 @@
 // `early_bytes` and half of it, and every ring can be emptied at any time without a receive, hence
 // no two members wait for each other's rings.
 //
-// Whoever has the mutex moves what can be moved (progress()), in bounded steps:
+// The holder of the mutex makes progress on all pending messages (progress()), in bounded steps:
 //   - a call: at once, as far as there is room or data;
-//   - a thread that waits (await()): until what it waits for is over. One of them at a time, the
-//     driver, looks for a short time, lets those through that need its core, and then sleeps until
-//     another member has news. Before that it keeps aside what members wait for that have no room;
-//   - the reactor: when another member has told it (look()), and a short time after a call that is
-//     not over meanwhile (tick()), which is when it takes over, or helps the driver if there is
-//     one: the kernel may have taken the processor from that. What came since the last tick it
-//     leaves alone. As long as there is nothing else, ticks become rarer: each costs a switch on a
-//     processor that a member may need. It also watches time limits.
-// What a member does about news stands where the others see it (MessageRings::Attention), so they
-// wake or tell it only if that is needed. Invariants, each with the mutex held:
-//   - operations_ holds what is not over; who takes one out calls its callback, without the mutex;
+//   - a thread that waits (await()): until its message is over. One such thread at a time is the
+//     driver: it polls for a short time, yields its core, and sleeps until another member has news.
+//     Before it sleeps, it keeps messages aside whose senders have no room;
+//   - the reactor: when another member has notified it (look()), and a short time after a call that
+//     is not over by then (tick()). A tick takes over, or helps the driver, whose processor the
+//     kernel may have taken. It leaves news since the last tick to others. Ticks become rarer while
+//     nothing happens: each costs a switch on a processor that a member may need. The reactor also
+//     watches time limits.
+// Each member publishes its reaction to news (MessageRings::Attention), so the others wake or
+// notify it only if needed. Invariants, each with the mutex held:
+//   - operations_ holds the operations that are not over; the thread that removes one calls its
+//     callback, without the mutex;
 //   - memory of a caller is touched only while its operation is in operations_;
 //   - for every member and tag, receives are posted or messages are early, never both;
 //   - an operation that nobody drives has a tick to come, or the attention is kReactor;
@@ -65,8 +66,8 @@ class LocalMessages {
 
   // Called without the mutex, on any thread.
   struct Hooks {
-    std::function<void(int member)> tell;  // its reactor shall look()
-    std::function<void()> tick_soon;       // tick() shall be called, on the reactor thread, later
+    std::function<void(int member)> notify;  // so that its reactor calls look()
+    std::function<void()> tick_soon;         // tick() shall be called, on the reactor thread, later
     // The group fails on all members; `tag` is that of the message.
     std::function<void(std::exception_ptr, int tag)> fail;
   };
@@ -137,7 +138,7 @@ class LocalMessages {
     std::map<uint64_t, Entry> announced;
     std::deque<uint64_t> grants;  // of its messages
     uint64_t messages = 0;
-    bool told = false;  // it knows that this one has no room
+    bool notified = false;  // it knows that this one has no room
 
     bool idle() const { return ready.empty() && announced.empty() && grants.empty(); }
   };
@@ -211,7 +212,7 @@ class LocalMessages {
   std::thread::id driver_;
   // For the end of a step.
   std::vector<Over> over_;
-  std::vector<int> told_;
+  std::vector<int> notified_;
   bool wants_tick_ = false;
 };
 

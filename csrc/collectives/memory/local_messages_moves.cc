@@ -55,7 +55,7 @@ bool LocalMessages::write(int member) {
     if (more > 0) {
       written += more;
       moved = true;
-      out.told = false;
+      out.notified = false;
       continue;
     }
     if (ring.writerWaits()) return moved;

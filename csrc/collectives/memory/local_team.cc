@@ -365,7 +365,7 @@ void LocalTeam::allGather(const CollectiveCall& call, void* output,
 // no fingerprint covers them. Both ends of a disagreement notice it.
 void LocalTeam::learnSizes(const std::vector<size_t>& send_bytes,
                            const std::vector<size_t>& receive_bytes) {
-  const auto check = [this](const Transfer& transfer) {
+  const auto check = [this](const PairExchange& transfer) {
     if (transfer.sent_bytes == transfer.expected_bytes) return;
     throw MismatchError(disagreement(transfer, call_->called, call_->number, name_));
   };

@@ -48,7 +48,7 @@ class LocalTeam {
   // Any thread: this member calls nothing more; what it is in, ends.
   void leave() { segment_->leave(member_); }
   // Any thread: what this member has called last.
-  std::optional<TeamSegment::Call> lastCall() const { return segment_->lastCall(member_); }
+  std::optional<TeamSegment::MemberCall> lastCall() const { return segment_->lastCall(member_); }
 
  private:
   // Elements `first` to `first + count`.

@@ -79,12 +79,12 @@ class MessageRings {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What a member does about news.
+  // How a member learns of news.
   enum class Attention : uint32_t {
     kNone,     // nothing: it waits for none
-    kSoon,     // it is going to look without being told
+    kSoon,     // it is going to look without a notification
     kAsleep,   // a thread of it sleeps until it is woken
-    kReactor,  // its reactor has to be told
+    kReactor,  // its reactor must be notified
   };
 
   static size_t bytesFor(int size);

@@ -112,7 +112,7 @@ void SharedMemoryGroup::await(const std::function<bool()>& over,
 
 LocalMessages::Hooks SharedMemoryGroup::hooks() {
   return {
-      .tell = [this](int member) { tell(member); },
+      .notify = [this](int member) { notify(member); },
       .tick_soon =
           [this] {
             endpoint_->reactor().post(
@@ -121,7 +121,7 @@ LocalMessages::Hooks SharedMemoryGroup::hooks() {
       .fail = [this](std::exception_ptr error, int tag) { failSoon(withBothCalls(error, tag)); }};
 }
 
-void SharedMemoryGroup::tell(int member) {
+void SharedMemoryGroup::notify(int member) {
   endpoint_->reactor().post([self = shared_from_this(), this, member] {
     if (member == rank()) return messages_.look();
     FrameHeader header;
@@ -181,7 +181,7 @@ void SharedMemoryGroup::onLeft(int rank) {
 // What goes through memory is not counted.
 std::vector<RingCounters> SharedMemoryGroup::counters() {
   std::vector<RingCounters> list;
-  addCounters(list, layout_, {});
+  addCounters(list, layout_, {}, config_.ranks);
   return list;
 }
 

@@ -52,7 +52,7 @@ class SharedMemoryGroup final : public Group {
   }
 
   LocalMessages::Hooks hooks();
-  void tell(int member);
+  void notify(int member);
   void tickAfter(std::chrono::microseconds pause);
   void onTick();
   void watchDeadline();

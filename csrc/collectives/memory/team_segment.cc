@@ -116,24 +116,24 @@ uint32_t& TeamSegment::fingerprint(int member, uint32_t phase) const {
   return cell(member).fingerprint[phase % 2];
 }
 
-void TeamSegment::setCall(int member, uint32_t phase, const Call& call) {
+void TeamSegment::setCall(int member, uint32_t phase, const MemberCall& call) {
   const auto words = std::bit_cast<std::array<uint64_t, kCallWords - 1>>(call.called);
   auto& slot = cell(member).calls[phase % 2];
   for (size_t i = 0; i < words.size(); ++i) slot[i].store(words[i], std::memory_order_relaxed);
   slot[kCallWords - 1].store(call.number + 1, std::memory_order_relaxed);
 }
 
-std::optional<TeamSegment::Call> TeamSegment::callAt(int member, uint32_t phase) const {
+std::optional<TeamSegment::MemberCall> TeamSegment::callAt(int member, uint32_t phase) const {
   const auto& slot = cell(member).calls[phase % 2];
   std::array<uint64_t, kCallWords - 1> words;
   for (size_t i = 0; i < words.size(); ++i) words[i] = slot[i].load(std::memory_order_relaxed);
   const uint64_t number = slot[kCallWords - 1].load(std::memory_order_relaxed);
   const auto called = std::bit_cast<Called>(words);
   if (number == 0 || !isValid(called)) return std::nullopt;
-  return Call{called, number - 1};
+  return MemberCall{called, number - 1};
 }
 
-std::optional<TeamSegment::Call> TeamSegment::lastCall(int member) const {
+std::optional<TeamSegment::MemberCall> TeamSegment::lastCall(int member) const {
   const auto even = callAt(member, 0);
   const auto odd = callAt(member, 1);
   if (!even || !odd) return even ? even : odd;

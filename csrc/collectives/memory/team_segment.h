@@ -59,13 +59,13 @@ class TeamSegment {
   std::byte* trialArea() const;  // for StoreTrial
 
   // What members have called, for the text of an error: read when they may be writing it.
-  struct Call {
+  struct MemberCall {
     Called called;
     uint64_t number = 0;
   };
-  void setCall(int member, uint32_t phase, const Call& call);
-  std::optional<Call> lastCall(int member) const;
-  std::optional<Call> callAt(int member, uint32_t phase) const;
+  void setCall(int member, uint32_t phase, const MemberCall& call);
+  std::optional<MemberCall> lastCall(int member) const;
+  std::optional<MemberCall> callAt(int member, uint32_t phase) const;
 
   // Members count their phases themselves.
   void arrive(int member, uint32_t phase);

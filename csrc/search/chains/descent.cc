@@ -35,9 +35,9 @@ std::vector<Placement> Descent::best() const {
 // Changes of the strategy at hand, from those of operator `first` on.
 void Descent::begin(int first) {
   changes_ = neighbourhood_.changes(strategy_);
-  const auto at = std::find_if(changes_.begin(), changes_.end(), [first](const Change& change) {
-    return change.operators.front() >= first;
-  });
+  const auto at = std::find_if(
+      changes_.begin(), changes_.end(),
+      [first](const PlacementChange& change) { return change.operators.front() >= first; });
   next_ = at == changes_.end() ? 0 : at - changes_.begin();
   tried_ = 0;
 }
@@ -67,7 +67,7 @@ void Descent::step(int evaluations, double slack) {
   pricing_->setSlack(slack);
   for (int i = 0; i < evaluations && !done(); ++i) {
     ++evaluations_;
-    const Change& change = changes_[next_];
+    const PlacementChange& change = changes_[next_];
     neighbourhood_.apply(change, proposal_, changed_);
     if (!helps()) {
       restore();

@@ -55,7 +55,7 @@ class Descent {
   Strategy strategy_, proposal_;
   std::vector<int> changed_;
   double seconds_ = 0;
-  std::vector<Change> changes_;
+  std::vector<PlacementChange> changes_;
   size_t next_ = 0;          // of changes_, which are a cycle
   size_t tried_ = 0;         // of changes_, since one helped
   size_t next_block_ = 0;    // of blocks_, which are a cycle

@@ -293,7 +293,7 @@ double CoarseSimulator::simulate(int first_step, double limit_s) {
   return lowerBound();
 }
 
-void CoarseSimulator::run(const Step& step) {
+void CoarseSimulator::run(const OperatorStep& step) {
   const auto [op, batch, forward] = step;
   const int id = strategy_[op];
   const ShardCost& cost = costs_.shard(op, id);

@@ -123,7 +123,7 @@ class CoarseSimulator {
   bool tooBusy(double limit_s);
   void sumUp();
   int firstStep(const std::vector<int>& changed) const;
-  void run(const Step& step);
+  void run(const OperatorStep& step);
   void compute(double* done, int id, double seconds);
   void takeReady(int edge, int batch, bool forward);
   void send(int edge, int batch, bool forward);

@@ -30,7 +30,7 @@ std::shared_ptr<const StepOrder> stepOrder(std::vector<int> in_flight,
                                            const std::vector<int>& by_depth, int micro_batches) {
   const int operators = static_cast<int>(by_depth.size());
   const int stages = *std::max_element(in_flight.begin(), in_flight.end());
-  std::vector<std::tuple<int, int, Step>> slots;  // slot, place in it
+  std::vector<std::tuple<int, int, OperatorStep>> slots;  // slot, place in it
   for (int batch = 0; batch < micro_batches; ++batch) {
     for (int i = 0; i < operators; ++i) {
       const int op = by_depth[i];

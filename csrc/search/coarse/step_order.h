@@ -10,16 +10,16 @@
 namespace topoopt {
 
 // Work on operator `op` for one micro-batch.
-struct Step {
+struct OperatorStep {
   int op, batch;
   bool forward;
-  auto operator<=>(const Step&) const = default;
+  auto operator<=>(const OperatorStep&) const = default;
 };
 
 // The steps of an iteration, and where each of them is.
 struct StepOrder {
   std::vector<int> in_flight;  // per operator: what it was made for
-  std::vector<Step> steps;
+  std::vector<OperatorStep> steps;
   std::vector<int> at;  // micro-batch, operator, forward then backward
 };
 

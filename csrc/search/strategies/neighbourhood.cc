@@ -107,13 +107,13 @@ std::vector<int> Neighbourhood::destinations(const std::vector<int>& unit,
   return found;
 }
 
-std::vector<Change> Neighbourhood::changes(const Strategy& strategy) {
-  std::vector<Change> found;
+std::vector<PlacementChange> Neighbourhood::changes(const Strategy& strategy) {
+  std::vector<PlacementChange> found;
   Strategy proposal = strategy;
   std::vector<int> changed;
   for (const auto& unit : units(strategy)) {
     for (int to : destinations(unit, strategy)) {
-      Change change{unit, to};
+      PlacementChange change{unit, to};
       apply(change, proposal, changed);
       for (int op : changed) proposal[op] = strategy[op];
       if (!changed.empty()) found.push_back(std::move(change));
@@ -122,7 +122,7 @@ std::vector<Change> Neighbourhood::changes(const Strategy& strategy) {
   return found;
 }
 
-void Neighbourhood::apply(const Change& change, Strategy& strategy,
+void Neighbourhood::apply(const PlacementChange& change, Strategy& strategy,
                           std::vector<int>& changed) const {
   changed.clear();
   for (int op : change.operators) {

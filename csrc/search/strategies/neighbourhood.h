@@ -13,7 +13,7 @@
 namespace topoopt {
 
 // All of `operators` get placement `to`, those that it is allowed for.
-struct Change {
+struct PlacementChange {
   std::vector<int> operators;  // ascending
   int to;
 };
@@ -29,12 +29,12 @@ class Neighbourhood {
   Neighbourhood(PlacementCosts& costs, const SearchSpace& space);
 
   // In ascending order of their first operators; each changes something.
-  std::vector<Change> changes(const Strategy& strategy);
+  std::vector<PlacementChange> changes(const Strategy& strategy);
 
   bool allows(int op, int id) const { return allowed_[space_of_operator_[op]].contains(id); }
 
   // `strategy` with `change`; lists the operators that have another placement then in `changed`.
-  void apply(const Change& change, Strategy& strategy, std::vector<int>& changed) const;
+  void apply(const PlacementChange& change, Strategy& strategy, std::vector<int>& changed) const;
 
  private:
   int kindOf(int op);

@@ -132,7 +132,7 @@ struct FlowRecord {
 };
 
 // Records may come in any order after the header, so they are put together at the end.
-class Reader {
+class ProgramReader {
  public:
   FlowProgram read(std::string_view text) {
     for (int64_t line = 1; !text.empty(); ++line) {
@@ -284,7 +284,7 @@ std::string contents(const std::string& path) {
 
 }  // namespace
 
-FlowProgram parseFlowProgram(std::string_view text) { return Reader().read(text); }
+FlowProgram parseFlowProgram(std::string_view text) { return ProgramReader().read(text); }
 
 FlowProgram readFlowProgram(const std::string& path) {
   try {

@@ -51,7 +51,7 @@ double Reconfigurer::operator()(double now_s) {
 
 // Whether circuits move.
 bool Reconfigurer::choose(double now_s, const Demand& demand) {
-  std::optional<Move> move = choose_(now_s, demand);
+  std::optional<CircuitMove> move = choose_(now_s, demand);
   if (!move) return false;
   for (const auto& [link, bits_per_s] : move->rates) {
     if (link >= 0 && link < links_ && std::isfinite(bits_per_s) && bits_per_s >= 0) continue;

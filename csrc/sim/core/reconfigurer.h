@@ -19,11 +19,11 @@ class Reconfigurer {
  public:
   using Pair = std::pair<int, int>;                     // source, target
   using Demand = std::vector<std::pair<Pair, double>>;  // bytes, in ascending order of pairs
-  struct Move {
+  struct CircuitMove {
     std::vector<std::pair<int, double>> rates;  // link, bits per second; 0: no circuit any more
     std::vector<PairPath> paths;                // of the pairs whose flows take others from now on
   };
-  using Choose = std::function<std::optional<Move>(double now_s, const Demand&)>;
+  using Choose = std::function<std::optional<CircuitMove>(double now_s, const Demand&)>;
 
   // The pairs are those of the routes of `program`, which may be gone afterwards.
   Reconfigurer(ReconfigurableNetwork& network, const FlowProgram& program, double window_s,
@@ -51,7 +51,7 @@ class Reconfigurer {
   double window_s_, delay_s_;
   Choose choose_;
   State state_ = State::kBegin;
-  Move move_;
+  CircuitMove move_;
 };
 
 }  // namespace topoopt

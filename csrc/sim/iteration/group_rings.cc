@@ -13,7 +13,8 @@ std::vector<int> canonical(std::vector<int> ring) {
   return ring;
 }
 
-std::vector<plan::Ring> restricted(const plan::Group& group, const std::vector<int>& members) {
+std::vector<plan::Ring> restricted(const plan::AllReduceGroup& group,
+                                   const std::vector<int>& members) {
   std::vector<plan::Ring> rings;
   for (const plan::Ring& ring : group.rings) {
     std::vector<int> order;
@@ -49,11 +50,11 @@ std::vector<int> shortCycle(const std::vector<int>& servers,
 
 }  // namespace
 
-std::vector<plan::Ring> ringsOfGroup(const std::vector<plan::Group>& groups,
+std::vector<plan::Ring> ringsOfGroup(const std::vector<plan::AllReduceGroup>& groups,
                                      const std::vector<int>& servers, bool both_ways,
                                      const std::function<int(int, int)>& hops) {
-  const plan::Group* nearest = nullptr;
-  for (const plan::Group& group : groups) {
+  const plan::AllReduceGroup* nearest = nullptr;
+  for (const plan::AllReduceGroup& group : groups) {
     if (group.rings.empty()) continue;
     if (group.servers == servers) return group.rings;
     if (std::includes(group.servers.begin(), group.servers.end(), servers.begin(), servers.end()) &&
@@ -68,8 +69,9 @@ std::vector<plan::Ring> ringsOfGroup(const std::vector<plan::Group>& groups,
   return {{order, 0.5}, {canonical({order.rbegin(), order.rend()}), 0.5}};
 }
 
-plan::Grid gridOfGroup(const std::vector<plan::Group>& groups, const std::vector<int>& servers) {
-  for (const plan::Group& group : groups) {
+plan::Grid gridOfGroup(const std::vector<plan::AllReduceGroup>& groups,
+                       const std::vector<int>& servers) {
+  for (const plan::AllReduceGroup& group : groups) {
     if (group.servers == servers && !group.grid.empty()) return group.grid;
   }
   return {};

@@ -124,7 +124,7 @@ class IterationTasks::Emitter {
     } else if (step.kind == TaskKind::kDelay) {
       program_.addDelay(step.hops > 0 ? ringDelay(step) : step.seconds, where());
     } else {
-      const Flow& flow = tasks_.flows_[step.resource];
+      const TaskFlow& flow = tasks_.flows_[step.resource];
       for (const WeightedPath& path : pathsOf(step.resource)) {
         if (path.weight == 0) continue;
         program_.addFlow({program_.graph().size(), hostOf(flow.source), hostOf(flow.target),

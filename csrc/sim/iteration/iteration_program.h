@@ -43,7 +43,7 @@ enum class RingSteps {
 // its part have ended the one before.
 class IterationTasks {
  public:
-  struct Flow {
+  struct TaskFlow {
     int source, target;
     double size_bytes;
     int cargo;
@@ -65,7 +65,7 @@ class IterationTasks {
                  const std::vector<Placement>& strategy,
                  RingSteps ring_steps = RingSteps::kTogether);
 
-  const std::vector<Flow>& flows() const { return flows_; }
+  const std::vector<TaskFlow>& flows() const { return flows_; }
   const std::vector<RingCargo>& cargoes() const { return cargoes_; }
   // Of a compute task of the program, by its priority.
   Computed computed(int priority) const {
@@ -127,7 +127,7 @@ class IterationTasks {
   int operators_;
   RoutedNetwork* network_ = nullptr;  // while the steps are made
   std::vector<Step> steps_;
-  std::vector<Flow> flows_;
+  std::vector<TaskFlow> flows_;
   std::vector<RingCargo> cargoes_;
   std::vector<std::pair<int, int>> dependencies_;  // of steps
 };

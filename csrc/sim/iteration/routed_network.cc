@@ -26,9 +26,9 @@ void checkServers(int servers) {
 
 }  // namespace
 
-RoutedNetwork::RoutedNetwork(int servers, const std::vector<plan::Link>& links, double bytes_per_s,
-                             double latency_s, std::vector<plan::Route> routes,
-                             std::vector<plan::Group> groups, RouteRules rules)
+RoutedNetwork::RoutedNetwork(int servers, const std::vector<plan::LinkPorts>& links,
+                             double bytes_per_s, double latency_s, std::vector<plan::Route> routes,
+                             std::vector<plan::AllReduceGroup> groups, RouteRules rules)
     : servers_(servers), latency_s_(latency_s) {
   checkServers(servers);
   if (!(bytes_per_s > 0) || !std::isfinite(bytes_per_s)) {
@@ -82,7 +82,7 @@ void RoutedNetwork::setRules(RouteRules rules) {
   for (size_t i = 0; i < next_hops_.size(); ++i) checkServer("next_hops", i, next_hops_[i]);
 }
 
-void RoutedNetwork::setGroups(std::vector<plan::Group> groups) {
+void RoutedNetwork::setGroups(std::vector<plan::AllReduceGroup> groups) {
   groups_ = std::move(groups);
   for (size_t i = 0; i < groups_.size(); ++i) {
     std::sort(groups_[i].servers.begin(), groups_[i].servers.end());
@@ -127,7 +127,7 @@ void RoutedNetwork::checkServer(const char* where, size_t index, int server) con
   }
 }
 
-void RoutedNetwork::addLinks(const std::vector<plan::Link>& links, double bytes_per_s) {
+void RoutedNetwork::addLinks(const std::vector<plan::LinkPorts>& links, double bytes_per_s) {
   edge_of_pair_.assign(static_cast<size_t>(servers_) * servers_, -1);
   for (size_t i = 0; i < links.size(); ++i) {
     const int source = links[i].source;
@@ -163,7 +163,8 @@ RoutedNetwork RoutedNetwork::idealSwitch(int servers, double bytes_per_s, double
 }
 
 RoutedNetwork RoutedNetwork::ofPaths(int servers, std::vector<double> capacity,
-                                     std::vector<PairPath> pairs, std::vector<plan::Group> groups) {
+                                     std::vector<PairPath> pairs,
+                                     std::vector<plan::AllReduceGroup> groups) {
   checkServers(servers);
   RoutedNetwork network(servers);
   network.capacity_ = std::move(capacity);

@@ -81,9 +81,9 @@ class RoutedNetwork {
   // 0..servers-1, a route over a missing link, next hops that are not one of each pair, or a
   // bandwidth or latency that makes no sense. What a rule leads to is checked for the pairs that
   // are asked for.
-  RoutedNetwork(int servers, const std::vector<plan::Link>& links, double bytes_per_s,
-                double latency_s, std::vector<plan::Route> routes, std::vector<plan::Group> groups,
-                RouteRules rules = {});
+  RoutedNetwork(int servers, const std::vector<plan::LinkPorts>& links, double bytes_per_s,
+                double latency_s, std::vector<plan::Route> routes,
+                std::vector<plan::AllReduceGroup> groups, RouteRules rules = {});
 
   // Each server has one link of `bytes_per_s` into and one out of a switch that never blocks;
   // `latency_s` is that of a whole path through it.
@@ -93,7 +93,8 @@ class RoutedNetwork {
   // servers that may exchange bytes loads. Rings are as above. Throws std::invalid_argument for an
   // unknown server or link, a pair that is listed twice, a load or a latency that makes no sense.
   static RoutedNetwork ofPaths(int servers, std::vector<double> capacity,
-                               std::vector<PairPath> pairs, std::vector<plan::Group> groups);
+                               std::vector<PairPath> pairs,
+                               std::vector<plan::AllReduceGroup> groups);
 
   int servers() const { return servers_; }
   const std::vector<double>& capacity() const { return capacity_; }
@@ -118,8 +119,8 @@ class RoutedNetwork {
 
  private:
   explicit RoutedNetwork(int servers) : servers_(servers) {}
-  void addLinks(const std::vector<plan::Link>& links, double bytes_per_s);
-  void setGroups(std::vector<plan::Group> groups);
+  void addLinks(const std::vector<plan::LinkPorts>& links, double bytes_per_s);
+  void setGroups(std::vector<plan::AllReduceGroup> groups);
   void checkGrid(size_t index) const;
   void setRules(RouteRules rules);
   void checkServer(const char* where, size_t index, int server) const;
@@ -146,7 +147,7 @@ class RoutedNetwork {
   std::vector<std::vector<plan::StrideRoute>>
       by_offset_;  // (target - source) modulo servers; or empty
   std::vector<int> next_hops_;
-  std::vector<plan::Group> groups_;
+  std::vector<plan::AllReduceGroup> groups_;
   PathTable paths_;
   std::vector<FlowPath> pair_path_;  // source * servers + target, path -1 until asked for
   std::map<std::vector<int>, GroupPaths> group_paths_;

@@ -57,7 +57,7 @@ class Constant final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> makeConstant(PacketNetwork& network, const Options&) {
+std::unique_ptr<Transport> makeConstant(PacketNetwork& network, const PacketOptions&) {
   return std::make_unique<Constant>(network);
 }
 

@@ -17,7 +17,7 @@ constexpr double kLeastWindow = 1;
 
 class Dctcp final : public Transport {
  public:
-  Dctcp(PacketNetwork& network, const Options& options)
+  Dctcp(PacketNetwork& network, const PacketOptions& options)
       : network_(network),
         options_(options.dctcp),
         timeout_(toPicoseconds(options.retransmission_timeout_s)) {}
@@ -203,14 +203,14 @@ class Dctcp final : public Transport {
   }
 
   PacketNetwork& network_;
-  Options::Dctcp options_;
+  PacketOptions::DctcpOptions options_;
   Picoseconds timeout_;
   std::vector<State> flows_;
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> makeDctcp(PacketNetwork& network, const Options& options) {
+std::unique_ptr<Transport> makeDctcp(PacketNetwork& network, const PacketOptions& options) {
   return std::make_unique<Dctcp>(network, options);
 }
 

@@ -17,7 +17,7 @@ namespace {
 // other.
 class Ndp final : public Transport {
  public:
-  Ndp(PacketNetwork& network, const Options& options)
+  Ndp(PacketNetwork& network, const PacketOptions& options)
       : network_(network),
         window_(static_cast<uint32_t>(options.ndp.initial_window_packets)),
         timeout_(toPicoseconds(options.retransmission_timeout_s)) {}
@@ -164,7 +164,7 @@ class Ndp final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> makeNdp(PacketNetwork& network, const Options& options) {
+std::unique_ptr<Transport> makeNdp(PacketNetwork& network, const PacketOptions& options) {
   return std::make_unique<Ndp>(network, options);
 }
 

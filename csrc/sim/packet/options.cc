@@ -25,7 +25,7 @@ void checkPart(const char* field, double value) {
 
 }  // namespace
 
-void Options::validate() const {
+void PacketOptions::validate() const {
   constexpr int kMostBytes = 1 << 20;
   check(payload_bytes >= 1 && payload_bytes <= kMostBytes, "mtu_bytes", payload_bytes,
         "in 1..1048576");

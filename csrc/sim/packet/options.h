@@ -26,7 +26,7 @@ enum class StartOrder { kDrawn, kNumbered, kGiven };
 
 // Sizes in bytes on the wire, headers included; 0 in a limit: no limit. Sources of the defaults are
 // in docs/planning/simulators.md.
-struct Options {
+struct PacketOptions {
   std::string transport = "constant";  // a name of transports() (transport.h)
   ReturnPath acks = ReturnPath::kLatency;
   int payload_bytes = 8936;  // of a full packet
@@ -54,7 +54,7 @@ struct Options {
   // A timeout of the transports that can lose packets.
   double retransmission_timeout_s = 0.01;
 
-  struct Dctcp {
+  struct DctcpOptions {
     bool handshake = true;  // every flow is a connection of its own
     int initial_window_packets = 10;
     double gain = 1.0 / 16;
@@ -73,11 +73,11 @@ struct Options {
     bool cut_every_window = false;
   } dctcp;
 
-  struct Roce {
+  struct RoceOptions {
     int packets_per_ack = 16;
   } roce;
 
-  struct Dcqcn {
+  struct DcqcnOptions {
     int64_t mark_from_bytes = 400'000, mark_all_from_bytes = 1'600'000;
     double mark_probability = 0.2;  // reached at mark_all_from_bytes
     double congestion_interval_s = 50e-6;
@@ -88,7 +88,7 @@ struct Options {
     double additive_part = 0.001, hyper_part = 0.01, least_part = 0.001;  // of the link's rate
   } dcqcn;
 
-  struct Ndp {
+  struct NdpOptions {
     int initial_window_packets = 30;
     int queue_packets = 8;        // of data; what comes on top is trimmed
     int headers_per_packet = 10;  // served before one packet of data gets its turn

@@ -33,7 +33,7 @@ bool hostsRelay(const FlowProgram& program) {
 
 }  // namespace
 
-PacketNetwork::PacketNetwork(const FlowProgram& program, const Options& options,
+PacketNetwork::PacketNetwork(const FlowProgram& program, const PacketOptions& options,
                              std::shared_ptr<AdaptiveRouting> routing)
     : options_(options), links_(program.links()), routing_(std::move(routing)) {
   options_.validate();

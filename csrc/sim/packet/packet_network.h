@@ -36,13 +36,13 @@ class PacketNetwork final : public ReconfigurableNetwork {
   // shortest paths, on one channel. Throws std::invalid_argument for options that are wrong, for
   // acks over links where a route has no way back, and for a routing of another network or without
   // a path.
-  PacketNetwork(const FlowProgram& program, const Options& options,
+  PacketNetwork(const FlowProgram& program, const PacketOptions& options,
                 std::shared_ptr<AdaptiveRouting> routing = nullptr);
   ~PacketNetwork() override;
 
-  // Flows on `route` of the program use all of `paths` (links) instead, as Options::spread says;
-  // or, for what they send from `time_s` on, `path`. Paths begin and end where the route does.
-  // From the next reset() on; both throw std::invalid_argument.
+  // Flows on `route` of the program use all of `paths` (links) instead, as PacketOptions::spread
+  // says; or, for what they send from `time_s` on, `path`. Paths begin and end where the route
+  // does. From the next reset() on; both throw std::invalid_argument.
   void spread(int route, const std::vector<std::vector<int>>& paths);
   void planReroute(double time_s, int route, std::vector<int> path);
 
@@ -156,7 +156,7 @@ class PacketNetwork final : public ReconfigurableNetwork {
   void watch();
   double chance();
 
-  Options options_;
+  PacketOptions options_;
   std::vector<ProgramLink> links_;
   std::vector<std::vector<int>> planned_routes_;                   // as reset() restores them
   std::map<std::pair<int, int>, std::vector<int>> links_between_;  // per pair of nodes

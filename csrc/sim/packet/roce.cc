@@ -15,7 +15,7 @@ constexpr double kFullRate = 0.999;  // of the link: from here on the rate is th
 
 class Roce final : public Transport {
  public:
-  Roce(PacketNetwork& network, const Options& options)
+  Roce(PacketNetwork& network, const PacketOptions& options)
       : network_(network),
         options_(options.dcqcn),
         controlled_(options.transport == "dcqcn"),
@@ -180,7 +180,7 @@ class Roce final : public Transport {
   }
 
   PacketNetwork& network_;
-  Options::Dcqcn options_;
+  PacketOptions::DcqcnOptions options_;
   bool controlled_;
   uint32_t packets_per_ack_;
   uint32_t full_bytes_;
@@ -190,7 +190,7 @@ class Roce final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> makeRoce(PacketNetwork& network, const Options& options) {
+std::unique_ptr<Transport> makeRoce(PacketNetwork& network, const PacketOptions& options) {
   return std::make_unique<Roce>(network, options);
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 struct Entry {
   const char* name;
-  std::unique_ptr<Transport> (*make)(PacketNetwork&, const Options&);
+  std::unique_ptr<Transport> (*make)(PacketNetwork&, const PacketOptions&);
 };
 
 #define TOPOOPT_ENTRY(name, make) {name, make},
@@ -23,7 +23,7 @@ std::vector<std::string> transports() {
   return names;
 }
 
-std::unique_ptr<Transport> makeTransport(PacketNetwork& network, const Options& options) {
+std::unique_ptr<Transport> makeTransport(PacketNetwork& network, const PacketOptions& options) {
   std::string names;
   for (const Entry& entry : kTransports) {
     if (options.transport == entry.name) return entry.make(network, options);

@@ -78,7 +78,7 @@ class Transport {
 // clang-format on
 
 #define TOPOOPT_DECLARE(name, make) \
-  std::unique_ptr<Transport> make(PacketNetwork& network, const Options& options);
+  std::unique_ptr<Transport> make(PacketNetwork& network, const PacketOptions& options);
 TOPOOPT_TRANSPORTS(TOPOOPT_DECLARE)
 #undef TOPOOPT_DECLARE
 
@@ -86,6 +86,6 @@ TOPOOPT_TRANSPORTS(TOPOOPT_DECLARE)
 std::vector<std::string> transports();
 
 // The one that `options` name. Throws std::invalid_argument for a name that is not known.
-std::unique_ptr<Transport> makeTransport(PacketNetwork& network, const Options& options);
+std::unique_ptr<Transport> makeTransport(PacketNetwork& network, const PacketOptions& options);
 
 }  // namespace topoopt::packet

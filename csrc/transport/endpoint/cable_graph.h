@@ -18,7 +18,7 @@ namespace topoopt {
 // A connection between two ranks of different servers. Its number is its index in a list that all
 // ranks have alike.
 struct CableEnds {
-  plan::Link link;  // its name, as seen from rank `a`
+  plan::LinkPorts link;  // its name, as seen from rank `a`
   int a = 0;
   int b = 0;
   bool duplex = true;  // else only `a` sends

@@ -71,7 +71,7 @@ void FrameQueue::push(OutFrame frame) {
     counters_.relay_peak_bytes = std::max(counters_.relay_peak_bytes, relay_bytes_);
   }
   auto& entry = *flows_.try_emplace(FlowKey::of(frame.header)).first;
-  Flow& flow = entry.second;
+  QueuedFlow& flow = entry.second;
   if (!std::exchange(flow.listed, true)) {
     flow.credit_bytes = kTurnBytes;
     fresh_.push_back(&entry);
@@ -96,7 +96,7 @@ FrameQueue::Flows::value_type* FrameQueue::nextFlow() {
   while (waiting_ > 0) {
     Turns& list = fresh_.empty() ? turns_ : fresh_;
     auto* const entry = list.front();
-    Flow& flow = entry->second;
+    QueuedFlow& flow = entry->second;
     if (!flow.frames.empty()) {
       const size_t cost = sizeOf(flow.frames.front().header);
       if (flow.credit_bytes >= cost) {
@@ -121,7 +121,7 @@ bool FrameQueue::takeNext() {
     ready_.push_back(std::move(control_.front()));
     control_.pop_front();
   } else if (auto* const entry = nextFlow()) {
-    Flow& flow = entry->second;
+    QueuedFlow& flow = entry->second;
     ready_.push_back(std::move(flow.frames.front()));
     flow.frames.pop_front();
     --waiting_;

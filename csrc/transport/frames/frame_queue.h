@@ -148,12 +148,12 @@ class FrameQueue {
     OutFrame frame;
     uint64_t end;  // of its bytes in the connection
   };
-  struct Flow {
+  struct QueuedFlow {
     std::deque<OutFrame> frames;
     size_t credit_bytes = 0;  // what it may send before the next flow's turn
     bool listed = false;      // in fresh_ or turns_
   };
-  using Flows = std::unordered_map<FlowKey, Flow, FlowHash>;
+  using Flows = std::unordered_map<FlowKey, QueuedFlow, FlowHash>;
   using Turns = std::deque<Flows::value_type*>;
 
   bool relayed(const FrameHeader& header) const { return header.source != rank_; }

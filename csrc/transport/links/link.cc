@@ -4,13 +4,6 @@
 #include <system_error>
 #include <utility>
 
-#include "transport/links/fabric_link.h"
-#include "transport/links/memory_link.h"
-#include "transport/links/shm_link.h"
-#include "transport/links/socket_link.h"
-#include "transport/links/threaded_link.h"
-#include "transport/links/tls_link.h"
-
 namespace topoopt {
 namespace {
 
@@ -22,6 +15,11 @@ constexpr std::chrono::milliseconds kAnswerTime{250};
 
 }  // namespace
 
+void Replaceable::reopenBytes(const LinkSpec& spec) {
+  throw std::logic_error("a link of kind " + std::string(kindName(spec.kind)) +
+                         " cannot be replaced");
+}
+
 std::string errorText(int error) { return std::generic_category().message(error); }
 
 const char* kindName(LinkKind kind) {
@@ -30,8 +28,6 @@ const char* kindName(LinkKind kind) {
       return "socket";
     case LinkKind::kSharedMemory:
       return "shm";
-    case LinkKind::kMemory:
-      return "memory";
     case LinkKind::kFabric:
       return "fabric";
   }
@@ -57,7 +53,7 @@ ZeroCopy zeroCopyNamed(const std::string& name) {
   throw std::invalid_argument("zero_copy: " + name + "; it must be off, on or always");
 }
 
-std::string textOf(const plan::Link& link) {
+std::string textOf(const plan::LinkPorts& link) {
   const auto end = [](int rank, int port) {
     return "server " + std::to_string(rank) + " port " + std::to_string(port);
   };
@@ -67,37 +63,12 @@ std::string textOf(const plan::Link& link) {
   return end(link.source, link.source_port) + " -> " + end(link.target, link.target_port);
 }
 
-std::unique_ptr<Link> Link::open(const LinkSpec& spec, const Context& context) {
-  const bool fabric = spec.kind == LinkKind::kFabric;
-  if (spec.cable != kNoCable && spec.kind != LinkKind::kSocket && !fabric) {
-    throw std::invalid_argument("cable: only a link over a socket or libfabric has one");
-  }
-  if (spec.provider.empty() == fabric) {
-    throw std::invalid_argument("provider: a link over libfabric has one, and no other kind");
-  }
-  if (!spec.tls_key.empty() && spec.kind != LinkKind::kSocket) {
-    throw std::invalid_argument("tls_key: only a link over a socket has one");
-  }
-  switch (spec.kind) {
-    case LinkKind::kSocket:
-      if (!spec.tls_key.empty()) return std::make_unique<TlsLink>(spec, context);
-      if (spec.threads) return std::make_unique<ThreadedLink>(spec, context);
-      return std::make_unique<SocketLink>(spec, context);
-    case LinkKind::kSharedMemory:
-      return std::make_unique<ShmLink>(spec, context);
-    case LinkKind::kMemory:
-      return std::make_unique<MemoryLink>(spec, context);
-    case LinkKind::kFabric:
-      return std::make_unique<FabricLink>(spec, context);
-  }
-  throw std::invalid_argument("kind of link: " + std::to_string(static_cast<int>(spec.kind)));
-}
-
-Link::Link(const LinkSpec& spec, const Context& context)
+Link::Link(const LinkSpec& spec, const Context& context, const Capabilities& capabilities)
     : name_(spec.link),
       sends_(spec.sends),
       cable_(spec.cable),
       context_(context),
+      can_(capabilities),
       queue_(context.rank, context.buffers, spec.cable != kNoCable),
       reader_(context.buffers) {}
 
@@ -113,7 +84,7 @@ void Link::close() {
 // has found the cable silent: the host of a process that ends acknowledges until the end.
 bool Link::isUnanswered() {
   const uint64_t written = queue_.writtenBytes();
-  const size_t in_flight = unacknowledgedBytes();
+  const size_t in_flight = can_.acknowledgements->unacknowledgedBytes();
   return in_flight > 0 && in_flight <= written && written - in_flight == last_acknowledged_ &&
          Reactor::Clock::now() - answered_at_ > kAnswerTime;
 }
@@ -129,7 +100,7 @@ void Link::lose(Loss loss, const std::string& why) {
     reactor().forget(this);
     turn_asked_ = false;
     parks_ = loss != Loss::kClosed && loss != Loss::kGivenUp;
-    held_ = loss != Loss::kClosed && established_ && holdBytes();
+    held_ = loss != Loss::kClosed && established_ && can_.replaceable->holdBytes();
     if (!held_) closeBytes();
     queue_.lend(FrameQueue::kNothingLent);
     if (!held_) reader_.reset();
@@ -147,7 +118,7 @@ void Link::giveUp() {
 
 void Link::drop(Loss loss, const std::string& why) {
   if (dead_) return;
-  endReading();
+  can_.replaceable->endReading();
   leaves_nothing_ = true;
   readable_ = true;
   readFrames(SIZE_MAX);
@@ -159,7 +130,7 @@ void Link::finishReading() {
   readFrames(SIZE_MAX);
   held_ = false;
   if (parks_) {
-    parkBytes();
+    can_.replaceable->parkBytes();
   } else {
     closeBytes();
   }
@@ -176,19 +147,14 @@ void Link::reopen(const LinkSpec& spec) {
   received_frames_ = 0;
   last_acknowledged_ = queue_.writtenBytes();
   answered_at_ = Reactor::Clock::now();
-  reopenBytes(spec);
+  can_.replaceable->reopenBytes(spec);
   start();
 }
 
 // The other end's first frame has come, so it no longer uses the old connection.
 void Link::establish() {
   established_ = true;
-  closeParked();
-}
-
-void Link::reopenBytes(const LinkSpec& spec) {
-  throw std::logic_error("a link of kind " + std::string(kindName(spec.kind)) +
-                         " cannot be replaced");
+  can_.replaceable->closeParked();
 }
 
 void Link::hurry(uint32_t channel) {
@@ -204,7 +170,7 @@ void Link::lookForAcknowledgements() {
     return report();
   }
   const uint64_t written = queue_.writtenBytes();
-  const size_t in_flight = unacknowledgedBytes();
+  const size_t in_flight = can_.acknowledgements->unacknowledgedBytes();
   const uint64_t acknowledged = written - std::min<uint64_t>(in_flight, written);
   if (in_flight == 0 || std::exchange(last_acknowledged_, acknowledged) != acknowledged) {
     answered_at_ = Reactor::Clock::now();
@@ -231,7 +197,7 @@ void Link::endIfFinished() {
 LinkCounters Link::counters() const {
   LinkCounters counters = queue_.counters();
   counters.received_bytes = received_bytes_;
-  addTo(counters);
+  can_.lent_memory->addTo(counters);
   return counters;
 }
 
@@ -261,7 +227,7 @@ void Link::onTurn() {
   turn_asked_ = false;
   if (dead_) return;  // a frame was sent: it is kept for another link
   if (std::exchange(gave_back_, false)) {
-    queue_.lend(lentFrom());
+    queue_.lend(can_.lent_memory->lentFrom());
     lookForAcknowledgements();
   }
   if (readable_) readFrames(kReadTurnBytes);
@@ -309,7 +275,7 @@ void Link::readFrames(size_t most_bytes) {
         break;
       case Io::kBlocked:
         readable_ = false;
-        return expect(reader_.left());
+        return can_.wake_ups->expect(reader_.left());
       case Io::kEnded:
         return lose(Loss::kClosed, "closed by the other end");
       case Io::kBroken:
@@ -320,7 +286,7 @@ void Link::readFrames(size_t most_bytes) {
 }
 
 void Link::redirect(const std::byte* begin, const std::byte* end) {
-  settleReading(begin, end);
+  can_.lent_memory->settleReading(begin, end);
   reader_.redirect(begin, end);
 }
 
@@ -348,12 +314,12 @@ void Link::writeFrames() {
   for (size_t turn_bytes = 0; writable_ && !queue_.empty();) {
     if (turn_bytes >= kWriteTurnBytes) return askTurn();
     iovec parts[FrameQueue::kMaxParts];
-    const int part_count = queue_.gather(parts, batchBytes());
+    const int part_count = queue_.gather(parts, batch_bytes_);
     size_t count = 0;
     const Io io = writeBytes(parts, part_count, count);
     turn_bytes += count;
     wrote_ = wrote_ || count > 0;
-    queue_.lend(lentFrom());
+    queue_.lend(can_.lent_memory->lentFrom());
     queue_.wrote(count);
     report();
     if (queue_.keepsMuch()) lookForAcknowledgements();
@@ -371,14 +337,14 @@ void Link::writeFrames() {
 }
 
 void Link::dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped) {
-  settleWriting();
-  queue_.lend(lentFrom());
-  queue_.dropOwn(channel, begunBytes(), dropped);
+  can_.lent_memory->settleWriting();
+  queue_.lend(can_.lent_memory->lentFrom());
+  queue_.dropOwn(channel, can_.lent_memory->begunBytes(), dropped);
   endIfFinished();
 }
 
 void Link::dropData() {
-  queue_.dropData(begunBytes());
+  queue_.dropData(can_.lent_memory->begunBytes());
   endIfFinished();
 }
 

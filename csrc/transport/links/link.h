@@ -1,8 +1,8 @@
 // A link to a neighbour: frames in, frames out, whatever carries the bytes.
 //
-// The kinds of link differ only in how bytes move (the protected functions that they implement);
-// frames, fairness, counters and the way a link ends are the same for all. Everything runs on the
-// reactor thread.
+// A transport implements five functions (start, read, write, end, close) and has the capabilities
+// that it can have (capabilities.h). Frames, fairness, counters and the way a link ends are the
+// same for all. Everything runs on the reactor thread.
 
 #pragma once
 
@@ -24,7 +24,7 @@
 #include "transport/frames/payload_buffer.h"
 #include "transport/frames/zero_copy_sends.h"
 #include "transport/io.h"
-#include "transport/rate_watch.h"
+#include "transport/links/capabilities.h"
 #include "transport/reactor.h"
 
 namespace topoopt {
@@ -32,29 +32,25 @@ namespace topoopt {
 enum class LinkKind {
   kSocket,        // a connected stream socket
   kSharedMemory,  // between ranks of one server
-  kMemory,        // between endpoints of one process
   kFabric,        // over libfabric, see FabricLink
 };
 
-const char* kindName(LinkKind kind);          // "socket", "shm", "memory" or "fabric"
+const char* kindName(LinkKind kind);          // "socket", "shm" or "fabric"
 LinkKind kindNamed(const std::string& name);  // throws std::invalid_argument
 
 const char* zeroCopyName(ZeroCopy asked);         // "off", "on" or "always"
 ZeroCopy zeroCopyNamed(const std::string& name);  // throws std::invalid_argument
 
-std::string textOf(const plan::Link& link);  // for messages
-
-struct MemoryEnd;
+std::string textOf(const plan::LinkPorts& link);  // for messages
 
 inline constexpr int kNoCable = -1;
 
 struct LinkSpec {
-  plan::Link link;    // as seen from this rank: source is this end unless `sends` is false
-  int fd = -1;        // connected; owned by what the specification is given to
-  bool sends = true;  // false for the receiving end of a simplex link
+  plan::LinkPorts link;  // as seen from this rank: source is this end unless `sends` is false
+  int fd = -1;           // connected; owned by what the specification is given to
+  bool sends = true;     // false for the receiving end of a simplex link
   LinkKind kind = LinkKind::kSocket;
   int peer = -1;  // the rank at the other end; -1: every server has one rank, the link says it
-  std::shared_ptr<MemoryEnd> memory = nullptr;  // kMemory has this in place of `fd`
   int cable = kNoCable;   // of the endpoint's cables, where the link may be lost and replaced
   std::string tls_key{};  // of a socket whose bytes are encrypted, see TlsSession; "": they are not
   std::string provider{};  // of libfabric, where the kind is kFabric
@@ -66,8 +62,8 @@ struct LinkSpec {
   int peerRank() const { return peer >= 0 ? peer : sends ? link.target : link.source; }
 };
 
-// What has passed a link, seen from this end: sent from its source, unless `sends` is false.
-struct LinkTraffic : plan::Link, LinkCounters {
+// Counters of a link, seen from this end: sent from its source, unless `sends` is false.
+struct LinkTraffic : plan::LinkPorts, LinkCounters {
   LinkKind kind = LinkKind::kSocket;
   bool sends = true;
   int cable = kNoCable;
@@ -81,12 +77,6 @@ enum class Loss : uint8_t {
   kCarrier = 3,  // the interface has lost its carrier, or is down
   kBroken = 4,   // an error here, or bytes that are no frame
   kGivenUp = 5,  // the other end has given it up, and still runs
-};
-
-enum class Acknowledged {
-  kNothing,   // it is silent
-  kStands,    // it answers, but what is in flight, and was sent again, does not arrive
-  kAdvances,  // more than before, or nothing is in flight
 };
 
 class Link : public Reactor::Handler {
@@ -106,16 +96,13 @@ class Link : public Reactor::Handler {
     virtual void onWritten(uint32_t channel) {}
   };
 
-  // What a link needs around it; all of it outlives the link.
+  // The surroundings of a link; all of it outlives the link.
   struct Context {
     int rank;  // of this process
     Reactor& reactor;
     BufferPool& buffers;
     Observer& observer;
   };
-
-  // Takes over what `spec` names. Throws std::invalid_argument or std::system_error.
-  static std::unique_ptr<Link> open(const LinkSpec& spec, const Context& context);
 
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
@@ -152,8 +139,8 @@ class Link : public Reactor::Handler {
   // the way of another one from the same port. What it has not delivered is kept here. drop() does
   // so in any case.
   void leaveNothing(bool nothing) { leaves_nothing_ = nothing; }
-  // What a lost link leaves behind, once: see FrameQueue.
-  FrameQueue::Kept takeKept() { return queue_.takeKept(begunBytes()); }
+  // The frames that a lost link leaves behind, once: see FrameQueue.
+  FrameQueue::Kept takeKept() { return queue_.takeKept(can_.lent_memory->begunBytes()); }
   std::vector<OutFrame> takeUnwritten() { return queue_.takeUnwritten(); }
   // Frames that arrived in this connection.
   uint64_t receivedFrames() const { return received_frames_; }
@@ -163,12 +150,11 @@ class Link : public Reactor::Handler {
   void establish();
   bool usable() const { return !dead_ && established_; }
   void lookForAcknowledgements();
-  // What the neighbour's transport has acknowledged since the last call.
-  virtual Acknowledged acknowledged() { return Acknowledged::kAdvances; }
-  // What the system sends of this connection at most; nullopt: no limit.
-  virtual void limitRate(std::optional<uint64_t> bytes_per_s) {}
-  // What the system has counted of this connection; nullopt where it does not.
-  virtual std::optional<SendProgressCounters> sendProgress() { return std::nullopt; }
+  Acknowledged acknowledged() { return can_.acknowledgements->acknowledged(); }
+  void limitRate(std::optional<uint64_t> bytes_per_s) {
+    if (!dead_) can_.send_rates->limitRate(bytes_per_s);
+  }
+  std::optional<SendProgressCounters> sendProgress() { return can_.send_rates->sendProgress(); }
   // Something has arrived since the last call.
   bool takeReceived() { return std::exchange(received_, false); }
   // Something has been written since the last call, or waits to be.
@@ -178,12 +164,13 @@ class Link : public Reactor::Handler {
   bool idle() const { return queue_.empty(); }
   bool dead() const { return dead_; }
   // Whether the neighbour, or its system, has all that was written.
-  virtual bool delivered() const { return idle(); }
-  // The neighbour's transport need not wait for the acknowledgement of what has come.
-  virtual void acknowledgeAtOnce() {}
+  bool delivered() const { return dead_ || (idle() && can_.acknowledgements->allDelivered()); }
+  void acknowledgeAtOnce() {
+    if (!dead_) can_.acknowledgements->acknowledgeAtOnce();
+  }
   // Of a frame to the neighbour, at most.
-  virtual uint32_t mostPayload() const { return kNeighbourPayloadBytes; }
-  const plan::Link& name() const { return name_; }
+  uint32_t mostPayload() const { return most_payload_; }
+  const plan::LinkPorts& name() const { return name_; }
   LinkCounters counters() const;
   const IterationBytes& iterations() const { return queue_.iterations(); }
 
@@ -192,49 +179,21 @@ class Link : public Reactor::Handler {
  protected:
   static constexpr size_t kBatchBytes = 64 << 10;
 
-  Link(const LinkSpec& spec, const Context& context);
+  Link(const LinkSpec& spec, const Context& context, const Capabilities& capabilities = {});
 
   // Each moves as many bytes as it can and adds them to `count`.
   virtual Io readBytes(const iovec* parts, int part_count, size_t& count) = 0;
   virtual Io writeBytes(const iovec* parts, int part_count, size_t& count) = 0;
-  // The current frame needs `bytes` more (0: none is current): nothing less is worth a wake-up.
-  virtual void expect(size_t bytes) {}
-  // Of what comes after the bytes that writeBytes() has counted, the other end has been notified of
-  // so many: those frames cannot be dropped any more.
-  virtual size_t begunBytes() const { return 0; }
+  virtual void endWriting() = 0;
+  virtual void closeBytes() = 0;
+
   // Where the payload of a frame goes that is read after others: asks the observer before its turn.
   std::byte* placeAhead(const FrameHeader& header) {
     return reader_.placeAhead(header, context_.observer.onHeader(*this, header));
   }
-  // What leaves in one go: enough to make small frames cheap, little enough that an urgent frame
-  // does not wait long behind it.
-  virtual size_t batchBytes() const { return kBatchBytes; }
-  virtual void endWriting() = 0;
-  virtual void closeBytes() = 0;
-  // Called before closeBytes() or parkBytes(): only readBytes() still works, and the transport
-  // acknowledges nothing more. False if this kind of link cannot do that.
-  virtual bool holdBytes() { return false; }
-  // Keeps a connection open that this end has given up, until closeParked(). If the host closed it,
-  // the other end would conclude that this process has ended.
-  virtual void parkBytes() {}
-  // Bytes written that the neighbour's transport does not have yet.
-  virtual size_t unacknowledgedBytes() { return 0; }
-  // Memory in [begin, end) that a payload is being written into, or any that is being written from,
-  // is used no more on return.
-  virtual void settleReading(const std::byte* begin, const std::byte* end) {}
-  virtual void settleWriting() {}
-  // The system may still read the long payloads of what is written from this offset on where they
-  // lie: not even a copy makes their memory free. All that is written has fewer bytes than this.
-  virtual uint64_t lentFrom() const { return FrameQueue::kNothingLent; }
-  // That has become more.
+  // Call when LentMemory::lentFrom() has advanced.
   void gaveBack();
   uint64_t writtenBytes() const { return queue_.writtenBytes(); }
-  virtual void addTo(LinkCounters& counters) const {}
-  // From now on the transport acknowledges nothing; what it has can still be read.
-  virtual void endReading() {}
-  virtual void reopenBytes(const LinkSpec& spec);
-  // The other end has given up the connection that was parked, too.
-  virtual void closeParked() {}
 
   void becameReadable();
   void becameWritable();
@@ -245,6 +204,10 @@ class Link : public Reactor::Handler {
   void giveUp();
   Reactor& reactor() const { return context_.reactor; }
 
+  // Bytes that leave in one go: enough to make small frames cheap, little enough that an urgent
+  // frame does not wait long behind it.
+  size_t batch_bytes_ = kBatchBytes;
+  uint32_t most_payload_ = kNeighbourPayloadBytes;
   bool leaves_nothing_ = false;
   std::string error_;  // why a function returned kBroken
   Loss loss_ = Loss::kBroken;
@@ -259,10 +222,11 @@ class Link : public Reactor::Handler {
   // Frames of a cable that is lost are for other links.
   bool drops() const { return finishing_ || (cable_ == kNoCable && (dead_ || write_ended_)); }
 
-  const plan::Link name_;
+  const plan::LinkPorts name_;
   const bool sends_;
   const int cable_;
   const Context context_;
+  const Capabilities can_;
   FrameQueue queue_;
   FrameReader reader_;
   uint64_t received_bytes_ = 0;

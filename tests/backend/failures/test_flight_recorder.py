@@ -27,6 +27,7 @@ from torch.distributed.flight_recorder import fr_trace
 from torch.distributed.flight_recorder.components import builder, loader
 from torch.distributed.flight_recorder.components.config_manager import JobConfig
 
+from torch_topoopt.plan.result_json import plain
 from torch_topoopt.supervision.culprits import Blame, find_culprits
 from torch_topoopt.supervision.dumps import Dump, read_dump, read_dumps
 from torch_topoopt.supervision.job_files import JobFolder
@@ -361,7 +362,7 @@ def look_at_each_other(rank: int, world: int) -> Any:
     job.ask_for_dumps("asked for")
     wait_for(dumped.exists, "the dump that was asked for", 30)
     dist.all_reduce(torch.ones(6))
-    return mode, seen[0].figures()
+    return mode, plain(seen[0])
 
 
 def test_a_running_rank_says_what_it_waits_in(tmp_path):

@@ -21,6 +21,7 @@ from support.backend.ranks import make_plan, run_bare_ranks, values
 from support.fabric.netns_fixtures import a_name, own_state, require_namespaces, require_nft
 from support.limits import limit_s
 
+from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
 from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.netns.switch import NetnsSwitch
@@ -28,7 +29,6 @@ from torch_topoopt.fabric.switches.circuits import Difference
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
 from torch_topoopt.reconfiguration.circuit_service import (
-    CIRCUITS_VARIABLE,
     Choice,
     CircuitService,
     MovedExchange,

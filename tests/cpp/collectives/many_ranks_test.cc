@@ -24,8 +24,7 @@ TEST(ManyRanks, AThousandStartAndMakeAGroupAndRunItsCollectives) {
     offsets.push_back(distance);
     offsets.push_back(size - distance);
   }
-  const ManyRanks ranks(
-      {.size = size, .strides = {1, 8, 64}, .offsets = offsets, .wire_bytes = 4096});
+  const ManyRanks ranks({.size = size, .strides = {1, 8, 64}, .offsets = offsets});
   const auto members = ranks.openGroup(1, "doubling");
   std::vector<uint64_t> sums(static_cast<size_t>(size));
   std::iota(sums.begin(), sums.end(), 0);

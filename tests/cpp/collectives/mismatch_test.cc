@@ -125,7 +125,7 @@ std::vector<NamedCall> allCalls() {
   };
 }
 
-enum class Engine { kSockets, kRelayed, kMemory, kSharedMemory };
+enum class Engine { kSockets, kRelayed, kShmLinks, kSharedMemory };
 
 class Mismatches : public testing::TestWithParam<Engine> {
  protected:
@@ -133,7 +133,7 @@ class Mismatches : public testing::TestWithParam<Engine> {
     if (GetParam() == Engine::kRelayed) return lineOf(3);
     std::vector<Cable> all = completeOf(3);
     for (Cable& cable : all) {
-      if (GetParam() == Engine::kMemory) cable.kind = LinkKind::kMemory;
+      if (GetParam() == Engine::kShmLinks) cable.kind = LinkKind::kSharedMemory;
     }
     return all;
   }
@@ -284,7 +284,7 @@ TEST(CallHistory, KnowsTheLastCalls) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, Mismatches,
-                         testing::Values(Engine::kSockets, Engine::kRelayed, Engine::kMemory,
+                         testing::Values(Engine::kSockets, Engine::kRelayed, Engine::kShmLinks,
                                          Engine::kSharedMemory));
 
 }  // namespace

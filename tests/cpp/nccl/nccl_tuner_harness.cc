@@ -28,7 +28,7 @@ using Table = std::array<std::array<float, kProtocols>, kAlgorithms>;
 struct Question {
   size_t ranks;
   size_t nodes;
-  Collective collective;
+  NcclCollective collective;
   size_t bytes;
 };
 
@@ -47,12 +47,12 @@ void quietly(int level, unsigned long, const char*, int, const char* format, ...
   if (level <= kWarnLevel) std::fprintf(stderr, "plugin: %s\n", format);
 }
 
-Table tableOfNccl(Collective collective) {
+Table tableOfNccl(NcclCollective collective) {
   Table table;
   for (auto& row : table) row.fill(kImpossible);
   table[kRing].fill(2);
-  if (collective == Collective::kAllReduce) table[kTree].fill(1);
-  if (collective == Collective::kAllGather || collective == Collective::kReduceScatter) {
+  if (collective == NcclCollective::kAllReduce) table[kTree].fill(1);
+  if (collective == NcclCollective::kAllGather || collective == NcclCollective::kReduceScatter) {
     table[kPat].fill(3);
   }
   return table;
@@ -150,7 +150,7 @@ void run(int count, char** words) {
   must(library != nullptr, library ? "" : dlerror());
   const auto number = [&](int at) { return std::atoll(words[at]); };
   const Question question{static_cast<size_t>(number(3)), static_cast<size_t>(number(4)),
-                          static_cast<Collective>(number(5)), static_cast<size_t>(number(6))};
+                          static_cast<NcclCollective>(number(5)), static_cast<size_t>(number(6))};
   const Answer answer = ask(library, static_cast<int>(number(2)), question);
   std::printf("%d %d %d", answer.algorithm, answer.protocol, answer.channels);
   for (const auto& row : answer.table) {

@@ -54,7 +54,7 @@ std::vector<plan::Ring> randomRings(int size, size_t count, TestRandom& random) 
 }
 
 // One chain per ring; every other time they leave their root both ways.
-std::vector<TreeShare> chains(const Case& c, int root, Flow flow) {
+std::vector<TreeShare> chains(const Case& c, int root, ChainDirection flow) {
   std::vector<TreeShare> list;
   for (size_t r = 0; r < c.rings.size(); ++r) {
     const bool both_ways = (c.count + r) % 2 == 1;
@@ -268,7 +268,7 @@ TEST(Broadcast, CopiesFromAnyRootToAllMembers) {
   for (const Case& c : cases(10)) {
     const int root = static_cast<int>(random.between(0, static_cast<size_t>(c.size) - 1));
     const auto schedules = forAll(c.size, [&](int rank) {
-      return treeBroadcastSchedule(chains(c, root, Flow::kFromRoot), rank, c.count,
+      return treeBroadcastSchedule(chains(c, root, ChainDirection::kFromRoot), rank, c.count,
                                    c.element_bytes);
     });
     ScheduleExecutor executor(schedules, c.element_bytes, c.window, random);
@@ -288,7 +288,8 @@ TEST(Reduce, LeavesTheSumAtTheRootAndTheInputsAlone) {
   for (const Case& c : cases(12)) {
     const int root = static_cast<int>(random.between(0, static_cast<size_t>(c.size) - 1));
     const auto schedules = forAll(c.size, [&](int rank) {
-      return treeReduceSchedule(chains(c, root, Flow::kToRoot), rank, c.count, c.element_bytes);
+      return treeReduceSchedule(chains(c, root, ChainDirection::kToRoot), rank, c.count,
+                                c.element_bytes);
     });
     expectBoundedScratch(schedules, c);
     if (c.size == 1) {
@@ -304,7 +305,7 @@ TEST(Reduce, LeavesTheSumAtTheRootAndTheInputsAlone) {
     ASSERT_EQ(executor.member(root).output, sum) << c.text();
     // Received once, and reduced once per chain that ends here.
     const auto parts = divideByShare(c.count, c.rings);
-    const auto trees = chains(c, root, Flow::kToRoot);
+    const auto trees = chains(c, root, ChainDirection::kToRoot);
     for (size_t r = 0; r < parts.size(); ++r) {
       const int children = static_cast<int>(trees[r].tree.childrenOf(root).size());
       expectWrites(executor.member(root).output_writes, parts[r].first, parts[r].count,

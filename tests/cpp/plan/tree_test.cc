@@ -160,7 +160,8 @@ TEST(QuickTree, IsThatOfTheSlowSearchOnAnyDistances) {
 }
 
 TEST(HopTable, FollowsTheRulesOfARouteTableAndThenTheLinks) {
-  const std::vector<plan::Link> links = {{0, 0, 1, 0}, {1, 0, 2, 0}, {2, 0, 3, 0}, {3, 0, 0, 0}};
+  const std::vector<plan::LinkPorts> links = {
+      {0, 0, 1, 0}, {1, 0, 2, 0}, {2, 0, 3, 0}, {3, 0, 0, 0}};
   const std::vector<std::vector<int>> walks = {
       {0, 1, 1, 1}, {2, 1, 2, 2}, {3, 3, 2, 3}, {0, 0, 0, 3}};
   const auto row = [](const HopTable& table, int source) {
@@ -186,12 +187,12 @@ TEST(HopTable, FollowsTheRulesOfARouteTableAndThenTheLinks) {
 TEST(ChainTree, VisitsTheServersInTheOrderOfTheRing) {
   const GroupLayout layout(4, {{{2, 0, 3, 1}, 1.0}});
   const plan::Ring& ring = layout.rings()[0];
-  EXPECT_EQ(chainTree(layout, ring, 0, Flow::kFromRoot, false).parent,
+  EXPECT_EQ(chainTree(layout, ring, 0, ChainDirection::kFromRoot, false).parent,
             (std::vector<int>{-1, 3, 1, 0}));
   // Data that comes to 0 along the ring passes 3, 1, 2.
-  EXPECT_EQ(chainTree(layout, ring, 0, Flow::kToRoot, false).parent,
+  EXPECT_EQ(chainTree(layout, ring, 0, ChainDirection::kToRoot, false).parent,
             (std::vector<int>{-1, 2, 0, 1}));
-  EXPECT_EQ(chainTree(layout, ring, 0, Flow::kFromRoot, true).parent,
+  EXPECT_EQ(chainTree(layout, ring, 0, ChainDirection::kFromRoot, true).parent,
             (std::vector<int>{-1, 3, 0, 0}));
 }
 

@@ -22,7 +22,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Servers in a ring of duplex cables, neighbours joined directly, others by the short way round.
 RoutedNetwork ring(int servers) {
-  std::vector<plan::Link> links;
+  std::vector<plan::LinkPorts> links;
   std::vector<plan::Route> routes;
   std::vector<int> order;
   for (int s = 0; s < servers; ++s) {

@@ -156,7 +156,7 @@ TEST(AdaptivePackets, EveryByteArrivesOverAShortestPathHoweverSmallTheBuffers) {
     const Mesh mesh(3 + static_cast<int>(seed % 2), 4);
     const auto routing = mesh.routing({1, {}, mesh.last, {}});
     const FlowProgram program = programOf(mesh, *routing, seed, 400);
-    Options options;
+    PacketOptions options;
     options.payload_bytes = 1000;
     options.header_bytes = 24;
     options.path_choice = PathChoice::kAdaptive;
@@ -186,7 +186,7 @@ TEST(AdaptivePackets, AllTurnsEndInADeadlockThatIsFound) {
   const Mesh mesh(4, 4);
   const auto routing = mesh.routing({});
   const FlowProgram program = programOf(mesh, *routing, 3, 4000);
-  Options options;
+  PacketOptions options;
   options.path_choice = PathChoice::kAdaptive;
   options.lossless = true;
   options.pause_above_bytes = 9000;

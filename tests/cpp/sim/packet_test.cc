@@ -49,8 +49,8 @@ Outcome run(const FlowProgram& program, PacketNetwork& network) {
   return runner.run(program.graph(), network, options);
 }
 
-Options optionsOf(const std::string& transport) {
-  Options options;
+PacketOptions optionsOf(const std::string& transport) {
+  PacketOptions options;
   options.transport = transport;
   options.dctcp.handshake = false;
   options.dctcp.initial_window_packets = 100;  // more than fills any path here
@@ -170,7 +170,7 @@ TEST(PacketNetwork, InvariantsOfRandomRuns) {
               static_cast<double>(random.between(1, 400'000)));
       if (i > 0 && random.chance(0.3)) program.addDependency(i - 1, i);
     }
-    Options options = optionsOf(kAll[round % 5]);
+    PacketOptions options = optionsOf(kAll[round % 5]);
     const bool finite = random.chance(0.5);
     if (finite) options.relay_queue_bytes = 40'000;
     options.acks = random.chance(0.5) ? ReturnPath::kLinks : ReturnPath::kInstant;
@@ -206,7 +206,7 @@ TEST(PacketNetwork, InvariantsOfRandomRuns) {
 TEST(PacketNetwork, PausesKeepALosslessNetworkFromLosing) {
   FlowProgram program = ringProgram(6);
   for (int source : {0, 1, 2}) addFlow(program, source, 3 - source, 2e6);  // all to host 3
-  Options options = optionsOf("roce");
+  PacketOptions options = optionsOf("roce");
   options.lossless = true;
   options.pause_above_bytes = 40'000;
   options.resume_below_bytes = 20'000;
@@ -222,7 +222,7 @@ TEST(PacketNetwork, ADeadlockOfPausedLinksIsReportedAsACycle) {
   for (int source = 0; source < 4; ++source) {
     for (int copy = 0; copy < 2; ++copy) addFlow(program, source, 3, 5e6);
   }
-  Options options = optionsOf("roce");
+  PacketOptions options = optionsOf("roce");
   options.lossless = true;
   options.pause_above_bytes = 40'000;
   options.resume_below_bytes = 20'000;
@@ -275,7 +275,7 @@ TEST(PacketNetwork, NothingIsLostWhenCircuitsMove) {
     for (bool queue_at_sender : {true, false}) {
       FlowProgram program = ringProgram(4);
       for (int source = 0; source < 4; ++source) addFlow(program, source, 2, 4e6);
-      Options given = optionsOf(transport);
+      PacketOptions given = optionsOf(transport);
       given.dctcp.queue_at_sender = queue_at_sender;
       PacketNetwork network(program, given);
       int moves = 0;
@@ -283,7 +283,7 @@ TEST(PacketNetwork, NothingIsLostWhenCircuitsMove) {
         EXPECT_LE(demand.size(), 4u);
         for (const auto& [pair, size_bytes] : demand) EXPECT_GT(size_bytes, 0);
         const bool clockwise = ++moves % 2 == 0;
-        Reconfigurer::Move move;
+        Reconfigurer::CircuitMove move;
         for (int link = 0; link < 8; ++link) {
           move.rates.emplace_back(link, (link < 4) == clockwise ? kRate : 0);
         }
@@ -328,7 +328,7 @@ TEST(PacketNetwork, WrongOptionsAndPathsAreErrors) {
     made.addFlow({0, 0, 1, 1}, std::vector<int>{0}, [] { return std::string("flow"); });
     return made;
   }();
-  Options options = optionsOf("dctcp");
+  PacketOptions options = optionsOf("dctcp");
   options.acks = ReturnPath::kLinks;
   EXPECT_THROW(PacketNetwork(program, options), std::invalid_argument);
   options = {};

@@ -13,10 +13,10 @@
 
 #include "support/network.h"
 #include "support/traffic.h"
-#include "transport/links/fabric_port.h"
+#include "transport/endpoint/open_link.h"
+#include "transport/libfabric/port.h"
 #include "transport/links/link.h"
-#include "transport/links/memory_link.h"
-#include "transport/links/tls_session.h"
+#include "transport/tls/session.h"
 
 namespace topoopt {
 
@@ -29,7 +29,7 @@ struct Frame {
 // One end of a link, with what has arrived there.
 class End final : public Link::Observer {
  public:
-  End(int rank, const LinkSpec& spec) : link_(Link::open(spec, {rank, reactor_, buffers_, *this})) {
+  End(int rank, const LinkSpec& spec) : link_(openLink(spec, {rank, reactor_, buffers_, *this})) {
     on([](Link& link) { link.start(); });
   }
   ~End() override {
@@ -162,11 +162,7 @@ class LinkContract : public testing::TestWithParam<Carrier> {
     LinkSpec near{.link = {0, -1, 1, -1}, .kind = GetParam().kind, .provider = GetParam().provider};
     LinkSpec far{.link = {1, -1, 0, -1}, .kind = GetParam().kind, .provider = GetParam().provider};
     if (GetParam().encrypted) near.tls_key = far.tls_key = std::string(TlsSession::kKeyBytes, 'k');
-    if (GetParam().kind == LinkKind::kMemory) {
-      const auto wire = std::make_shared<MemoryWire>(16 << 10);
-      near.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 0});
-      far.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 1});
-    } else if (GetParam().fast) {
+    if (GetParam().fast) {
       std::tie(near.fd, far.fd) = fastPair();
       near.threads = far.threads = GetParam().threads;
       if (GetParam().zero_copy) near.zero_copy = far.zero_copy = ZeroCopy::kAlways;

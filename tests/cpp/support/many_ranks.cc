@@ -1,8 +1,12 @@
 #include "support/many_ranks.h"
 
+#include <sys/socket.h>
+
 #include <numeric>
 #include <set>
 #include <utility>
+
+#include "common/errors.h"
 
 namespace topoopt {
 namespace {
@@ -39,20 +43,18 @@ ManyRanks::ManyRanks(const ManyRanksOptions& options)
   for (const int stride : options.strides) {
     for (int rank = 0; rank < size_; ++rank) {
       const int other = (rank + stride) % size_;
-      const auto wire = std::make_shared<MemoryWire>(options.wire_bytes);
-      const plan::Link there{rank, next_port[rank]++, other, next_port[other]++};
-      const plan::Link back{other, there.target_port, rank, there.source_port};
-      configs[rank].links.push_back({.link = there,
-                                     .kind = LinkKind::kMemory,
-                                     .memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 0})});
-      configs[other].links.push_back({.link = back,
-                                      .kind = LinkKind::kMemory,
-                                      .memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 1})});
+      int fds[2];
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) throwErrno("socketpair");
+      const plan::LinkPorts there{rank, next_port[rank]++, other, next_port[other]++};
+      const plan::LinkPorts back{other, there.target_port, rank, there.source_port};
+      configs[rank].links.push_back({.link = there, .fd = fds[0]});
+      configs[other].links.push_back({.link = back, .fd = fds[1]});
     }
   }
   for (int rank = 0; rank < size_; ++rank) {
     configs[rank].rank = rank;
     configs[rank].size = size_;
+    configs[rank].silence_limit = kWaitLimit;  // many ranks share few processors
     configs[rank].routes = routesThrough(rank, offsets);
     endpoints_.push_back(std::make_shared<Endpoint>(std::move(configs[rank])));
   }

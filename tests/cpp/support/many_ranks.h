@@ -1,4 +1,4 @@
-// Many ranks in one process: each has links of the same strides, in memory.
+// Many ranks in one process: each has links of the same strides.
 
 #pragma once
 
@@ -15,8 +15,7 @@ struct ManyRanksOptions {
   int size = 8;
   std::vector<int> strides{1};  // of duplex cables
   std::vector<int> offsets{};   // from source to target, of the pairs that have routes; empty: all
-  EndpointConfig endpoint{};    // but for ranks, links and routes
-  size_t wire_bytes = 16 << 10;
+  EndpointConfig endpoint{};    // but for ranks, links, routes and the limit of silence
 };
 
 class ManyRanks {

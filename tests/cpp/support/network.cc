@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "common/errors.h"
-#include "transport/links/tls_session.h"
+#include "transport/tls/session.h"
 
 namespace topoopt {
 namespace {
@@ -186,8 +186,10 @@ std::vector<Cable> completeOf(int size) {
 }
 
 std::vector<Cable> ofRandomKinds(std::vector<Cable> cables, TestRandom& random) {
-  const LinkKind kinds[] = {LinkKind::kSocket, LinkKind::kMemory, LinkKind::kSharedMemory};
-  for (Cable& cable : cables) cable.kind = kinds[random.between(0, cable.duplex ? 2 : 1)];
+  for (Cable& cable : cables) {
+    const bool shared = cable.duplex && random.chance(0.5);
+    cable.kind = shared ? LinkKind::kSharedMemory : LinkKind::kSocket;
+  }
   return cables;
 }
 
@@ -209,8 +211,8 @@ Network::Network(const NetworkOptions& options, TestRandom& random)
   std::vector<EndpointConfig> configs(static_cast<size_t>(options.size));
   std::vector<int> next_port(configs.size(), 0);
   for (const Cable& cable : options.cables) {
-    const plan::Link there{cable.a, next_port[cable.a]++, cable.b, next_port[cable.b]++};
-    const plan::Link back{there.target, there.target_port, there.source, there.source_port};
+    const plan::LinkPorts there{cable.a, next_port[cable.a]++, cable.b, next_port[cable.b]++};
+    const plan::LinkPorts back{there.target, there.target_port, there.source, there.source_port};
     LinkSpec near{.link = there, .sends = true, .kind = cable.kind};
     LinkSpec far{.link = cable.duplex ? back : there, .sends = cable.duplex, .kind = cable.kind};
     if (options.recovers) {
@@ -242,22 +244,16 @@ std::string Network::nextKey() {
 
 Network::Path Network::lay(const Cable& cable, const NetworkOptions& options, LinkSpec& near,
                            LinkSpec& far) {
-  if (cable.kind == LinkKind::kMemory) {
-    const auto wire = std::make_shared<MemoryWire>(options.wire_bytes);
-    near.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 0});
-    far.memory = std::make_shared<MemoryEnd>(MemoryEnd{wire, 1});
-    return {-1, wire, {}, {}};
-  }
   near.threads = far.threads = byThreads(options.moved);
   // On loopback the kernel copies all the same.
   if (withoutCopy(options.moved)) near.zero_copy = far.zero_copy = ZeroCopy::kAlways;
   if (fast_ && !options.recovers && cable.kind == LinkKind::kSocket) {
     std::tie(near.fd, far.fd) = fastPair();
-    return {far.fd, nullptr, {}, {}};
+    return {far.fd, {}, {}};
   }
   if (options.recovers) {
     std::tie(near.fd, far.fd) = fast_ ? fastPair() : connectedPair();
-    return {far.fd, nullptr, Descriptor(dup(near.fd)), Descriptor(dup(far.fd))};
+    return {far.fd, Descriptor(dup(near.fd)), Descriptor(dup(far.fd))};
   }
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
@@ -269,7 +265,7 @@ Network::Path Network::lay(const Cable& cable, const NetworkOptions& options, Li
   }
   near.fd = fds[0];
   far.fd = fds[1];
-  return {fds[1], nullptr, {}, {}};
+  return {fds[1], {}, {}};
 }
 
 Network::~Network() {
@@ -280,10 +276,7 @@ void Network::on(int rank, const std::function<void(Endpoint&)>& function) {
   at(rank)->reactor().run([&] { function(*at(rank)); });
 }
 
-void Network::cut(size_t cable) {
-  if (paths_[cable].wire) return paths_[cable].wire->cut();
-  shutdown(paths_[cable].far_fd, SHUT_RDWR);
-}
+void Network::cut(size_t cable) { shutdown(paths_[cable].far_fd, SHUT_RDWR); }
 
 void Network::hurt(size_t cable, Fault fault) {
   const Path& path = paths_[cable];
@@ -347,7 +340,7 @@ void Network::replace(size_t cable) {
 void Network::move(size_t cable, int first) {
   const int dials = cables_[cable].a;
   ASSERT_TRUE(at(dials)->beginMove(static_cast<int>(cable)));
-  Path old{.wire = {}, .near = std::move(paths_[cable].near), .far = std::move(paths_[cable].far)};
+  Path old{.near = std::move(paths_[cable].near), .far = std::move(paths_[cable].far)};
   const auto [near, far] = fast_ ? fastPair() : connectedPair();
   paths_[cable].near.reset(dup(near));
   paths_[cable].far.reset(dup(far));

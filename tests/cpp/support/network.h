@@ -19,7 +19,6 @@
 #include "support/test_limits.h"
 #include "transport/descriptor.h"
 #include "transport/endpoint/endpoint.h"
-#include "transport/links/memory_link.h"
 
 namespace topoopt {
 
@@ -98,10 +97,9 @@ struct NetworkOptions {
   int size = 2;
   std::vector<Cable> cables;
   size_t window_bytes = 4 << 20;
-  size_t routes = 1;             // at most, per pair
-  int socket_bytes = 0;          // of each socket's send buffer; 0 for the system's default
-  size_t wire_bytes = 64 << 10;  // of a cable in memory, each way
-  bool recovers = false;         // cables are TCP connections, and may be lost and replaced
+  size_t routes = 1;      // at most, per pair
+  int socket_bytes = 0;   // of each socket's send buffer; 0 for the system's default
+  bool recovers = false;  // cables are TCP connections, and may be lost and replaced
   std::chrono::milliseconds silence_limit = kWaitLimit;
   std::chrono::milliseconds cable_tick = EndpointConfig{}.cable_tick;
   Moved moved = Moved::kPlain;
@@ -155,10 +153,9 @@ class Network {
  private:
   std::vector<std::shared_ptr<Endpoint>> endpoints_;
   std::vector<plan::Route> routes_;
-  // Of each cable: the descriptor of its second end, which its endpoint owns, or its wire.
+  // Of each cable: the descriptor of its second end, which its endpoint owns.
   struct Path {
     int far_fd = -1;
-    std::shared_ptr<MemoryWire> wire;
     Descriptor near{};  // copies of both descriptors, of a cable that recovers
     Descriptor far{};
   };

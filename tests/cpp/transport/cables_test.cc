@@ -10,7 +10,7 @@
 #include "support/network.h"
 #include "support/traffic.h"
 #include "transport/endpoint/cable_graph.h"
-#include "transport/links/tls_session.h"
+#include "transport/tls/session.h"
 
 namespace topoopt {
 namespace {

@@ -105,7 +105,7 @@ TEST(Failures, AnEndpointThatFailsTellsAllOthers) {
 // Ranks end at different times after a failure; what one of them ends is not lost to the others.
 TEST(Failures, LinksThatOthersEndAfterAFailureCountAsUp) {
   TestRandom random(232);
-  for (const LinkKind kind : {LinkKind::kSocket, LinkKind::kMemory}) {
+  for (const LinkKind kind : {LinkKind::kSocket, LinkKind::kSharedMemory}) {
     Network network({.size = 3, .cables = {{0, 1, true, kind}, {1, 2, true, kind}}}, random);
     Channel channel(network, 1);
     network.at(0)->fail("the disk is full");
@@ -119,7 +119,7 @@ TEST(Failures, LinksThatOthersEndAfterAFailureCountAsUp) {
 // The link is full and the neighbour slow, and the rank goes as soon as fail() returns.
 TEST(Failures, TheReasonOvertakesWhatWaitsOnACongestedLink) {
   TestRandom random(217);
-  for (const LinkKind kind : {LinkKind::kSocket, LinkKind::kMemory, LinkKind::kSharedMemory}) {
+  for (const LinkKind kind : {LinkKind::kSocket, LinkKind::kSharedMemory}) {
     std::vector<std::byte> from(8 << 20);
     Network network({.size = 3,
                      .cables = {{0, 1, true, kind}, {1, 2, true, kind}},

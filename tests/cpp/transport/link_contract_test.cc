@@ -317,7 +317,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Carrier{.kind = LinkKind::kSocket, .fast = true, .threads = true},
                     Carrier{.kind = LinkKind::kSocket, .fast = true, .zero_copy = true},
                     Carrier{LinkKind::kSocket, true, {}, true}, Carrier{LinkKind::kSharedMemory},
-                    Carrier{LinkKind::kMemory}, Carrier{LinkKind::kFabric, false, "tcp"},
+                    Carrier{LinkKind::kFabric, false, "tcp"},
                     Carrier{LinkKind::kFabric, false, "shm"}),
     [](const auto& carrier) { return nameOf(carrier.param); });
 

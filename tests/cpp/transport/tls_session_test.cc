@@ -1,7 +1,5 @@
 // TLS between two ends of one process, over sockets that take little, and with somebody in between.
 
-#include "transport/links/tls_session.h"
-
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -15,11 +13,12 @@
 #include "support/seed.h"
 #include "support/traffic.h"
 #include "transport/descriptor.h"
+#include "transport/tls/session.h"
 
 #ifdef TOPOOPT_TLS
 #include <openssl/x509.h>
 
-#include "transport/links/openssl.h"
+#include "transport/tls/openssl.h"
 
 namespace topoopt {
 namespace {

@@ -151,8 +151,7 @@ TEST(Endpoints, LinksOfAllKindsCarryAnyMixOfTraffic) {
                        .cables = ofRandomKinds(shape.cables, random),
                        .window_bytes = window,
                        .routes = random.between(1, 4),
-                       .socket_bytes = random.chance(0.5) ? 4096 : 0,
-                       .wire_bytes = random.chance(0.5) ? 256u : 64u << 10},
+                       .socket_bytes = random.chance(0.5) ? 4096 : 0},
                       random);
       traffic.start(network, random);
       ASSERT_NO_FATAL_FAILURE(traffic.check());

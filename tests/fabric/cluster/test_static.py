@@ -26,7 +26,7 @@ from torch_topoopt.links.handshake import Handshakes
 from torch_topoopt.links.identity import Identity, wire_version
 from torch_topoopt.links.proof import Expected
 from torch_topoopt.links.rank_layout import RankLayout
-from torch_topoopt.links.rank_links import Timeouts, open_rank_links
+from torch_topoopt.links.rank_links import JobNetwork, Timeouts, open_rank_links
 from torch_topoopt.links.sockets import connections, ends_of
 from torch_topoopt.links.wiring import PortAddress, Wiring
 
@@ -141,10 +141,10 @@ def test_all_hosts_come_to_one_wiring_at_which_the_ranks_can_open_their_links(
     assert {port.speed_gbps for port in wiring.ports} == {1.0, 2.0}
 
     def open_links(rank: int) -> int:
-        layout = RankLayout((0, 1, 2))
+        network = JobNetwork(plan, wiring, RankLayout((0, 1, 2)))
         meeting = ThreadMeeting(board, rank)
         timeouts, version = Timeouts(10, 10), wire_version()
-        opened = open_rank_links(plan, wiring, layout, rank, meeting, timeouts, {}, version)
+        opened = open_rank_links(network, rank, meeting, timeouts, version)
         opened.ports.close()
         for link in opened.planned:
             link.connection.close()

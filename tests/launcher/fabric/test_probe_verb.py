@@ -43,9 +43,10 @@ def network(
     name = a_name()
     up = ["fabric", "up", name, "--network", str(tmp_path / "network.json")]
     try:
-        assert main([*up, "--dry-run"]) == 0
-        assert netns_kernel.of_fabric(name) == []
         capsys.readouterr()
+        assert main([*up, "--dry-run", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["dry_run"]
+        assert netns_kernel.of_fabric(name) == []
         assert main([*up, "--json"]) == 0
         yield json.loads(capsys.readouterr().out)
     finally:

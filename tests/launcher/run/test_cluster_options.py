@@ -154,8 +154,9 @@ def test_a_run_without_a_model_plans_for_a_trace_or_for_nothing_known(
 ) -> None:
     emulated = run_options.parse(["--servers", "2", "--model", "none", str(tmp_path / "train.py")])
     for options in (parse("--node-rank", "0", "--model", "none"), emulated):
-        assert (options.model, options.script, options.unknown) == ("", None, "--model none")
-    traced = parse("--node-rank", "0").script
+        source = options.source
+        assert (source.model, source.script, source.unknown) == ("", None, "--model none")
+    traced = parse("--node-rank", "0").source.script
     assert (traced.name, traced.limits.time_s) == (str(tmp_path / "train.py"), 120.0)
 
 

@@ -1,20 +1,20 @@
-"""What `topoopt run` says of options of its links, and what ranks find in their environment."""
+"""The options of links of `topoopt run`: their checks, and the environment of ranks."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import pytest
-from support.refusals import refused
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import link_options
+from torch_topoopt.launcher.run.run import main
+from torch_topoopt.links.errors import FabricError
 
 
 def parsed(*argv: str, controller: str | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.set_defaults(controller=controller)
+    parser.set_defaults(controller=controller, controller_token_file="token")
     link_options.add_options(parser)
     return parser.parse_args(argv)
 
@@ -46,54 +46,43 @@ def parsed(*argv: str, controller: str | None = None) -> argparse.Namespace:
         ),
     ],
 )
-def test_ranks_find_what_was_asked(argv: tuple[str, ...], variables: dict[str, str]) -> None:
+def test_ranks_get_the_variables_of_the_options(
+    argv: tuple[str, ...], variables: dict[str, str]
+) -> None:
     arguments = parsed(*argv)
     link_options.check(arguments)
     assert link_options.variables(arguments) == variables
 
 
 @pytest.mark.parametrize(
-    ("argv", "more", "tokens"),
+    ("argv", "controller", "message"),
     [
-        (("--connections", "0"), {}, ("connections", 0, "1..16")),
-        (("--connections", "17"), {}, ("connections", 17, "1..16")),
-        (
-            ("--connections", "2", "--transport", "auto"),
-            {},
-            ("connections", "--connections"),
-        ),
-        (
-            ("--connections", "2"),
-            {"controller": "http://10.0.0.1:7411"},
-            ("connections", "controller"),
-        ),
-        (
-            ("--link-threads", "--transport", "auto"),
-            {},
-            ("link-threads", "--link-threads"),
-        ),
-        (
-            ("--link-threads", "--encrypt"),
-            {},
-            ("link-threads", "encrypted"),
-        ),
-        (
-            ("--zero-copy", "--transport", "fabric"),
-            {},
-            ("zero-copy", "TCP", "--zero-copy"),
-        ),
-        (
-            ("--zero-copy", "--encrypt"),
-            {},
-            ("zero-copy", "--zero-copy"),
-        ),
-        (("--reduce-threads", "65"), {}, ("reduce-threads", 65, "0..64")),
-        (("--reduce-threads", "-1"), {}, ("reduce-threads", -1, "0..64")),
-        (("--encrypt", "--transport", "fabric"), {}, ("transport", "fabric")),
+        (("--connections", "2", "--transport", "auto"), None, "^connections: a link over auto has"),
+        (("--connections", "2"), "http://10.0.0.1:7411", "^connections: a controller of routes as"),
+        (("--link-threads", "--transport", "auto"), None, "^link-threads: a link over auto has no"),
+        (("--zero-copy", "--encrypt"), None, "^zero-copy: an encrypted link sends a copy; leave "),
+        (("--encrypt", "--transport", "fabric"), None, "^transport: links over fabric are not enc"),
     ],
 )
-def test_what_cannot_be_is_one_line(
-    argv: tuple[str, ...], more: dict[str, Any], tokens: tuple[object, ...]
+def test_options_that_exclude_each_other_are_refused_by_flag(
+    argv: tuple[str, ...], controller: str | None, message: str
 ) -> None:
-    with refused(InputError, *tokens):
-        link_options.check(parsed(*argv, **more))
+    with pytest.raises(FabricError, match=message):
+        link_options.check(parsed(*argv, controller=controller))
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--connections", "0"),
+        ("--connections", "17"),
+        ("--reduce-threads", "65"),
+        ("--reduce-threads", "-1"),
+        ("--transport", "rdma"),
+    ],
+)
+def test_a_value_that_an_option_does_not_have_is_refused_by_the_parser(
+    flag: str, text: str
+) -> None:
+    with pytest.raises(InputError, match=f"^{flag}: .*'{text}'"):
+        main(["--servers", "2", flag, text, __file__])

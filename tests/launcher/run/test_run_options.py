@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import dataclasses
 import json
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch.distributed.run
 from support.refusals import named, refused
 
+from torch_topoopt.launcher import documents
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.main import main
+from torch_topoopt.launcher.parser import Renamed
 from torch_topoopt.launcher.run import options as run_options
-from torch_topoopt.launcher.run import wandb_log
+from torch_topoopt.launcher.run import run_parser, wandb_log
+from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Placement, Plan
+from torch_topoopt.plan.codec import DocumentError
 
 if TYPE_CHECKING:
-    import argparse
     from pathlib import Path
 
 MakePlan = Callable[..., Plan]
@@ -234,7 +239,7 @@ def test_the_default_port_of_torchrun_is_not_asked_for(monkeypatch: pytest.Monke
         return options
 
     monkeypatch.setattr(torch.distributed.run, "get_args_parser", as_in_torch_2_11)
-    assert run_options.make_parser().get_default("master_port") is None
+    assert run_parser.make_parser().get_default("master_port") is None
 
 
 def test_a_run_folder_that_holds_something_is_not_touched(
@@ -282,8 +287,10 @@ def test_defaults_make_the_smallest_ring_that_can_be() -> None:
         assert (options.cluster.servers, options.cluster.degree) == (servers, degree)
         assert options.gbps is None, "no --bandwidth, so nothing is limited"
         assert options.torchrun.nproc_per_node == str(servers)
-        assert options.model == "", "it has no build_model()"
-        assert (options.script is None) == (servers == 1), "one rank communicates with no other"
+        assert options.source.model == "", "it has no build_model()"
+        assert (options.source.script is None) == (servers == 1), (
+            "one rank communicates with no other"
+        )
 
 
 def test_accelerators_per_server_times_servers_is_the_number_of_processes() -> None:
@@ -316,7 +323,7 @@ def test_torchrun_s_own_spelling_of_the_number_of_processes_is_enough(
 def test_every_option_of_torchrun_is_an_option_of_run() -> None:
     from torch.distributed.run import get_args_parser
 
-    ours = set(run_options.make_parser()._option_string_actions)
+    ours = set(run_parser.make_parser()._option_string_actions)
     assert set(get_args_parser()._option_string_actions) < ours
 
 
@@ -328,27 +335,63 @@ def test_an_option_after_the_script_belongs_to_the_script() -> None:
         run_options.parse(["--servers", "4", "--degree", "x", "script.py"])
 
 
-def _flags() -> list[str]:
-    """Options of `run` that no value follows, but for those that print help and end."""
+def _options(*, with_value: bool) -> list[argparse.Action]:
+    """The options of `run`, torchrun's too, but for help and names of
+    earlier versions, which end the command."""
     return [
-        name
-        for action in run_options.make_parser()._actions
-        if action.nargs == 0 and action.dest not in ("help", "help_torchrun")
-        for name in action.option_strings
+        action
+        for action in run_parser.make_parser()._actions
+        if action.option_strings
+        and action.dest not in ("help", "help_torchrun", "print_completion")
+        and not isinstance(action, Renamed)
+        and (action.nargs != 0) == with_value
     ]
 
 
-@pytest.mark.parametrize("flag", _flags())
+def _value(action: argparse.Action) -> str:
+    """One that the option takes."""
+    parse: Any = action.type if callable(action.type) else str
+    for text in [*(action.choices or ()), "1", "1GB", "1Gbps", "1:2", "gloo"]:
+        with contextlib.suppress(argparse.ArgumentTypeError, ValueError):
+            parse(text)
+            return text
+    raise AssertionError(f"no value for {action.option_strings[0]}")
+
+
+OWN = ["--plan", "mine.json"]  # of the script; there is no such file
+
+
+@pytest.mark.parametrize(
+    "flag", [name for action in _options(with_value=False) for name in action.option_strings]
+)
 def test_after_every_flag_the_script_has_its_own_plan(flag: str) -> None:
-    own = ["--plan", "mine.json"]
-    words = ["--servers", "4", flag, "script.py", *own]
+    words = ["--servers", "4", flag, "script.py", *OWN]
     if flag in ("--measure", "--no-python", "--no_python"):  # this script is no model, no program
         with refused(InputError, "measure" if flag == "--measure" else "script.py"):
             run_options.parse(words)
         return
     options = run_options.parse(words)
     assert options.plan is None
-    assert options.torchrun.training_script_args == own
+    assert options.torchrun.training_script_args == OWN
+
+
+@pytest.mark.parametrize("equals", [False, True], ids=["VALUE", "=VALUE"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, _value(a)) for a in _options(with_value=True) for name in a.option_strings],
+)
+def test_after_every_value_the_script_has_its_own_plan(
+    name: str, value: str, equals: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"{name}={value}"] if equals and name.startswith("--") else [name, value]
+    words += ["script.py", *OWN]
+    parsed = run_parser.make_parser().parse_args(words)
+    assert (parsed.training_script, parsed.training_script_args) == ("script.py", OWN)
+    opened: list[str] = []
+    monkeypatch.setattr(documents, "load", lambda _, path: opened.append(path))
+    with contextlib.suppress(InputError, DocumentError, FabricError):  # of the option alone
+        run_options.parse(words if name == "--servers" else ["--servers", "4", *words])
+    assert "mine.json" not in opened
 
 
 def test_the_plan_is_found_between_options_of_torchrun() -> None:

@@ -169,11 +169,6 @@ def test_what_an_architecture_cannot_be_is_a_note(
     assert named(capsys.readouterr().err, "degree", 2, "kautz")
 
 
-def test_papers_have_no_iteration_time(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "--paper", "hammingmesh", "--same-time", "torus"]) == 2
-    assert named(capsys.readouterr().err, "same-time", "MODEL")
-
-
 def test_the_cheaper_way_to_the_same_time_by_both_lists_of_prices(
     op_graph_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,42 +226,3 @@ def test_a_model_that_cannot_be_split_is_a_note(
     whole.save(path)
     assert main(["compare", str(path), *CLUSTER, *QUICK, "--architectures", "ideal-switch"]) == 0
     assert named(capsys.readouterr().out, "whole", "split", "64 samples")
-
-
-def test_the_networks_of_a_paper_are_compared_with_what_it_prints(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from torch_topoopt.comparison import hammingmesh
-
-    few = [n for n in hammingmesh.networks("small") if n.name in ("Hx2Mesh", "2D torus")]
-    monkeypatch.setattr(hammingmesh, "networks", lambda size: iter(few))
-    assert main(["compare", "--paper", "hammingmesh", "--message", "1GiB", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert (shown["size"], shown["level"], shown["message_bytes"]) == ("small", "flow", 2**30)
-    mesh, torus = shown["networks"]
-    assert mesh["ours"]["cost_mdollar"] == pytest.approx(5.41184)
-    assert mesh["deviations"]["diameter"] == 0
-    assert torus["other_cost_mdollar"] == pytest.approx(2.469888)
-    assert main(["compare", "--paper", "hammingmesh"]) == 0
-    text = capsys.readouterr().out
-    assert "cost in millions of dollars" in text
-    assert named(text, "2D torus", "AoCs", "DACs", 2.47)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "tokens"),
-    [
-        ([], ("MODEL", "--paper", "missing")),
-        (["dlrm", "--paper", "hammingmesh"], ("MODEL", "dlrm", "--paper")),
-        (["dlrm", "--size", "small"], ("size", "--paper")),
-        (["dlrm", "--message", "1MB"], ("message", "--paper")),
-        (["--paper", "hammingmesh", "--message", "1"], ("message", 1)),
-        (["--paper", "hammingmesh", "--message", "0B"], ("message_bytes", 0.0)),
-        (["--paper", "hammingmesh", "--level", "slots"], ("level", "slots")),
-    ],
-)
-def test_what_goes_with_a_paper_is_checked(
-    arguments: list[str], tokens: tuple[object, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", *arguments]) == 2
-    assert named(capsys.readouterr().err, *tokens)

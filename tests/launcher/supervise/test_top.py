@@ -28,7 +28,7 @@ from torch_topoopt.launcher.supervise import top_view
 from torch_topoopt.launcher.supervise.live_page import LivePage
 from torch_topoopt.supervision.job_files import JobFolder
 from torch_topoopt.supervision.rank_paces import RankPace
-from torch_topoopt.supervision.running_job import RunningJob
+from torch_topoopt.supervision.running_job import LiveJob
 from torch_topoopt.supervision.training_log import Point
 
 if TYPE_CHECKING:
@@ -218,9 +218,9 @@ def test_a_port_that_is_taken_is_one_line() -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_chromium_shows_the_job(tmp_path: Path) -> None:
-    job = RunningJob(JobFolder(a_running_job(tmp_path)))
+    job = LiveJob(JobFolder(a_running_job(tmp_path)))
     job.read()
-    with page_of(job.live_figures()) as page:
+    with page_of(job) as page:
         command = [
             str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
             "--disable-background-networking", "--enable-logging=stderr", "--dump-dom",
@@ -239,7 +239,7 @@ def test_chromium_shows_the_job(tmp_path: Path) -> None:
     assert "CONSOLE" not in log
     assert "4 of 4 ranks on 4 servers, iteration 7" in dom
     assert '<b id="step">200 ms</b>' in dom
-    assert "slowest: rank 2, own work 150 ms of a step, the others 80.0 ms (median)" in dom
+    assert "slowest: rank 2, own work 150 ms of a step, the others 80 ms (median)" in dom
     assert dom.count('<tr class="up">') == 7
     assert dom.count('<tr class="degraded">') == 1
     assert "8 links: 7 up, 1 degraded, 0 down" in dom

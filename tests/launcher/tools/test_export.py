@@ -66,6 +66,9 @@ def test_msccl_files_are_checked(
     capsys.readouterr()
     assert main(["export", "--check", str(path)]) == 0
     assert "right: topoopt_rings, allreduce of 4 GPUs on 2 channels" in capsys.readouterr().out
+    assert main(["export", "--check", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["right"], found["gpus"], found["channels"]) == (True, 4, 2)
     path.write_text(path.read_text().replace('type="rrcs"', 'type="rcs"'))
     assert main(["export", "--check", str(path), "--json"]) == 1
     assert named(json.loads(capsys.readouterr().out)["problem"], "lacks")

@@ -16,7 +16,8 @@ from torch_topoopt.plan import Cluster
 from torch_topoopt.planner.mesh.grid_plan import plan_on_grid, renumbered
 from torch_topoopt.planner.mesh.pricing import GridPricing
 from torch_topoopt.planner.options import PlanningOptions
-from torch_topoopt.search.pipelines import planning_starts
+from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.planning_starts import planning_starts
 from torch_topoopt.search.strategy_space import DIMENSIONS, strategy_space
 
 FEW = PlanningOptions(evaluations=400)
@@ -60,7 +61,7 @@ def test_tiny_jobs_get_the_best_of_all_strategies_in_all_orders(seed: int) -> No
         if order[0] == 0  # the grid looks alike from every server
         for natural in (True, False)
     )
-    starts = planning_starts(job, cluster, dimensions=DIMENSIONS)
+    starts = planning_starts(SearchProblem(job, cluster, dimensions=DIMENSIONS))
     found = plan_on_grid(job, cluster, topology, FEW, starts=starts)
     assert found.placed.iteration_s == pytest.approx(best_s, rel=1e-9)
 
@@ -76,7 +77,7 @@ def test_no_plan_is_slower_than_the_same_without_placement_and_the_price_is_the_
         "torus": lambda: torus.build(cluster, dimensions=(4, 4)),
     }[shape]()
     job = embeddings(4, table_bytes=10**8, rows_bytes=10**7)
-    starts = planning_starts(job, cluster, dimensions=DIMENSIONS)
+    starts = planning_starts(SearchProblem(job, cluster, dimensions=DIMENSIONS))
     options = PlanningOptions(evaluations=200)
     found = plan_on_grid(job, cluster, topology, options, starts=starts)
     assert found.placed.iteration_s <= found.naive.iteration_s
@@ -92,7 +93,7 @@ def test_known_strategies_are_placed_without_a_search() -> None:
     cluster = cluster_of(16)
     topology = hammingmesh.build_hx2(cluster)
     job = chain(3)
-    known = planning_starts(job, cluster)[0]
+    known = planning_starts(SearchProblem(job, cluster))[0]
     found = plan_on_grid(job, cluster, topology, FEW, starts=(), known=(known,))
     assert [p.degrees for p in found.placed.strategy] == [p.degrees for p in known]
     with refused(ValueError, "strategy", "none"):

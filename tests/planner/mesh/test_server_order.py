@@ -10,9 +10,9 @@ import pytest
 from support.refusals import refused
 from support.small_op_graphs import chain, random_graph, random_hybrid_strategy
 
+from figures.papers.training_workloads import gpt3, resnet152
 from torch_topoopt.architectures import hammingmesh, torus
 from torch_topoopt.comparison.estimate import predict_on
-from torch_topoopt.comparison.training_workloads import gpt3, resnet152
 from torch_topoopt.plan import Cluster
 from torch_topoopt.planner.mesh.pricing import GridPricing, moved
 from torch_topoopt.planner.mesh.server_order import best_order, naive

@@ -43,8 +43,6 @@ def test_a_submesh_numbers_its_boards_row_by_row() -> None:
     own = SubMesh((1, 4), (0, 2, 3))
     assert own.boards() == [(1, 0), (1, 2), (1, 3), (4, 0), (4, 2), (4, 3)]
     assert own.shape == (2, 3)
-    assert own.meets(SubMesh((4,), (3,)))
-    assert not own.meets(SubMesh((4,), (1,)))
 
 
 @pytest.mark.parametrize("numbers", [(), (1, 1), (2, 1), (-1, 0)])

@@ -63,7 +63,8 @@ def test_only_moves_that_help_are_made(seed: int) -> None:
         if move.before is None or any(b in before.boards.failed for b in move.before.boards()):
             continue
         # It could not have stayed where it was.
-        assert any(move.before.meets(own) for job, own in after.items() if job != move.job)
+        taken = {b for job, own in after.items() if job != move.job for b in own.boards()}
+        assert not taken.isdisjoint(move.before.boards())
 
 
 def test_a_job_that_is_in_the_way_moves() -> None:

@@ -6,7 +6,7 @@ import csv
 import io
 import ipaddress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.fabric.cluster_file.cluster_file import VERSION, ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
@@ -38,6 +38,8 @@ class CableEnd:
 class LabelledCable:
     """A cable with its label, "C01", and what it joins; `servers` and `ports` are the plan's
     numbers."""
+
+    JSON_FIELDS: ClassVar = ("label", "ends", "gbps")
 
     label: str
     servers: tuple[int, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_topoopt.fabric.credentials import PasswordSource  # noqa: TC001 - read with the fields
 from torch_topoopt.links.addresses import subnet_of
@@ -52,6 +52,8 @@ class ServerEntry:
 
     Several servers on one machine (a MIG slice or a NUMA node each) name the same `host`.
     """
+
+    JSON_FIELDS: ClassVar = ("name", "management", "accelerators")
 
     name: str
     management: str

@@ -14,7 +14,7 @@ import statistics
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.shaper import goodput_share
@@ -42,6 +42,11 @@ _LIMIT_S = 10.0  # for everything but the windows
 class Goodput:
     """The goodput of one link. `expected_gbps` is its rate less the headers (None: the
     link has no rate); `error` says why nothing could be measured."""
+
+    JSON_FIELDS: ClassVar = (
+        "link.source", "link.source_port", "link.target", "link.target_port", "gbps",
+        "expected_gbps", "share", "right", "error",
+    )  # fmt: skip
 
     link: Link
     gbps: float

@@ -120,7 +120,6 @@ def choose(choice: Sequence[str] = ()) -> str:
     )
 
 
-# parameters: the interface, the link that it shall be, and how
 def limit(
     route: Any, index: int, gbps: float, mtu: int, shaper: str, *, queue_s: float = QUEUE_S
 ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.links.errors import FabricError
 
@@ -26,6 +26,8 @@ class Circuit:
     Ports have the names that the switch itself gives them. On a duplex switch (a patch panel, say)
     a circuit carries both directions; `duplex_circuit` gives its one spelling.
     """
+
+    JSON_FIELDS: ClassVar = str
 
     ingress: str
     egress: str

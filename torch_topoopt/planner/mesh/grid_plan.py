@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.architectures.routing import Routes, grids_of, lower_topology
 from torch_topoopt.planner.mesh.foldings import AxisFold, Folding, by_boards, row_major
@@ -19,8 +19,8 @@ from torch_topoopt.planner.mesh.natural_rings import natural_rings
 from torch_topoopt.planner.mesh.pricing import GridPricing, moved
 from torch_topoopt.planner.mesh.server_order import best_order, naive
 from torch_topoopt.search.chains import ThreadedChains
-from torch_topoopt.search.expert_strategies import expert_starts, layer_runs_below
 from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.experts import expert_starts, layer_runs_below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +44,11 @@ _FEW = 64  # servers; on more, one strategy is placed, and starts are left to th
 class GridPlan:
     """The fastest `placed` strategy, and the network with the rings of its groups. `naive` is the
     fastest without placement: servers in the order of numbers, with the network's own rings."""
+
+    JSON_FIELDS: ClassVar = (
+        "placed.how", "placed.natural_rings", "placed.order",
+        "without_placement_s=naive.iteration_s",
+    )  # fmt: skip
 
     placed: PlacedStrategy
     naive: PlacedStrategy

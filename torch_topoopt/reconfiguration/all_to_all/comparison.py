@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.reconfiguration.all_to_all.sweep import most_topologies, strategies
 from torch_topoopt.reconfiguration.all_to_all.uneven import direct_strategies, uneven_strategy
@@ -21,10 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Option:
-    """A strategy of the servers themselves, and what it takes."""
+    """A strategy of the servers themselves, and what it takes, in the packet simulator too."""
+
+    JSON_FIELDS: ClassVar = (
+        "strategy.reconfigurations", "strategy.slots", "seconds", "strategy.lower_bound_slots",
+        "strategy.carried_bound_slots", "strategy.base", "strategy.schedule.rounds",
+        "packet_seconds",
+    )  # fmt: skip
+    OMIT_IF_NONE: ClassVar = ("packet_seconds",)
 
     strategy: Strategy
     seconds: float
+    packet_seconds: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.reconfiguration.collectives.phases import (
     COLLECTIVES,
@@ -51,12 +51,19 @@ _HALVINGS = 24
 
 @dataclass(frozen=True, eq=False)
 class CollectiveOption:
-    """The fastest plan of its kind, and its replayed timeline."""
+    """The fastest plan of its kind, and its replayed timeline; in the packet simulator, too."""
+
+    JSON_FIELDS: ClassVar = (
+        "kind", "stays", "seconds", "factors", "plan.pieces", "timeline.reconfigurations",
+        "packet_seconds",
+    )  # fmt: skip
+    OMIT_IF_NONE: ClassVar = ("packet_seconds",)
 
     kind: str
     plan: PortPlan
     timeline: PortTimeline
     seconds: float
+    packet_seconds: float | None = None
 
     @property
     def stays(self) -> bool:

@@ -13,12 +13,14 @@ function significant(value, digits = 3) {
   return rounded.toFixed(Math.max(0, digits - 1 - exponent));
 }
 
+// Without trailing zeros, as format_bytes and format_seconds in Python.
+const short = (value, digits = 3) => String(Number(value.toPrecision(digits)));
+
 function prefixed(value, unit, digits = 3) {
   let factor = 1;
   for (const letter of ["", "k", "M", "G", "T", "P", "E"]) {
     if (Number((value / factor).toPrecision(3)) < 1000 || letter === "E") {
-      const whole = factor === 1 && Number.isInteger(value);
-      return `${whole ? value : significant(value / factor, digits)} ${letter}${unit}`;
+      return `${short(value / factor, digits)} ${letter}${unit}`;
     }
     factor *= 1000;
   }
@@ -29,10 +31,9 @@ const bytes = (value) => (value === null || value === undefined ? "–" : prefix
 
 function seconds(value) {
   if (value === null || value === undefined) return "–";
-  if (value === 0) return "0 s";
-  if (value < 9.995e-4) return `${significant(value * 1e6)} µs`;
-  if (value < 0.9995) return `${significant(value * 1e3)} ms`;
-  if (value < 119.5) return `${significant(value)} s`;
+  if (value < 9.995e-4) return `${short(value * 1e6)} µs`;
+  if (value < 0.9995) return `${short(value * 1e3)} ms`;
+  if (value < 119.5) return `${short(value)} s`;
   const minutes = Math.floor(Math.round(value) / 60);
   if (minutes < 60) return `${minutes} min ${Math.round(value) % 60} s`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch_topoopt.environment import CONTROLLER_VARIABLE
 from torch_topoopt.fabric.credentials import CredentialError, Password, PasswordSource
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.units import parse_bytes
@@ -13,7 +14,6 @@ from torch_topoopt.plan.units import parse_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CONTROLLER_VARIABLE = "TOPOOPT_CONTROLLER"
 TOKEN_VARIABLE = "TOPOOPT_CONTROLLER_TOKEN_FILE"
 HOST_VARIABLE = "TOPOOPT_CONTROLLER_HOST"
 THRESHOLD_VARIABLE = "TOPOOPT_CONTROLLER_THRESHOLD"

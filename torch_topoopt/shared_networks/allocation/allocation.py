@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from torch_topoopt.plan.result_json import within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,12 +16,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class JobOnBoards:
+    """A job and its boards."""
+
+    JSON_FIELDS: ClassVar = (
+        "job.name",
+        *within("own", "shape=shape_text", "rows", "columns", "virtual"),
+    )
+
+    job: BoardJob
+    own: SubMesh
+
+
+@dataclass(frozen=True)
 class Allocation:
     """Sub-meshes by job, and the jobs that have none, in their order.
 
     A job whose board has failed keeps its sub-mesh until it is moved or released: it is `broken`,
     and `utilisation` does not count it.
     """
+
+    JSON_FIELDS: ClassVar = (
+        "utilisation", "working_boards=boards.working", "allocated_boards=allocated",
+        "failed_boards=boards.listed_failed", "placement", "not_placed=waiting", "on_failed_boards",
+    )  # fmt: skip
 
     boards: Boards
     placed: Mapping[BoardJob, SubMesh]
@@ -62,6 +82,12 @@ class Allocation:
         """Jobs on a failed board."""
         hit = {self._holders[b] for b in self.boards.failed if b in self._holders}
         return [job for job in self.placed if job in hit]
+
+    def on_failed_boards(self) -> list[str]:
+        return [job.name for job in self.broken]
+
+    def placement(self) -> list[JobOnBoards]:
+        return [JobOnBoards(*item) for item in self.placed.items()]
 
     @property
     def allocated(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 Shape = tuple[int, int]
 """(rows, columns) of boards: "u x v"."""
@@ -16,6 +17,8 @@ DEFAULT_MOST_ASPECT = 8.0
 class BoardJob:
     """A job that asks for `rows` x `columns` boards ("u x v"). Raises ValueError for less than 1 of
     either."""
+
+    JSON_FIELDS: ClassVar = ("name", "shape=shape_text")
 
     name: str
     rows: int
@@ -33,6 +36,10 @@ class BoardJob:
             raise ValueError(f"job {name}: {boards} boards are none")
         rows = _squarest(boards)
         return cls(name, rows, boards // rows)
+
+    @property
+    def shape_text(self) -> str:
+        return f"{self.rows}x{self.columns}"
 
     @property
     def size(self) -> int:

@@ -7,7 +7,7 @@ import random
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +55,9 @@ class Boards:
         """Boards that have not failed."""
         return self.columns * self.rows - len(self.failed)
 
+    def listed_failed(self) -> list[Board]:
+        return sorted(self.failed)
+
     def with_failed(self, failed: frozenset[Board]) -> Boards:
         """These boards with further failed ones."""
         return replace(self, failed=self.failed | failed)
@@ -68,6 +71,16 @@ class Boards:
             raise ValueError(f"failed: {count} is not 0 to {len(left)} boards")
         drawn = random.Random(seed).sample(left, count)
         return self.with_failed(frozenset(divmod(n, self.columns) for n in drawn))
+
+
+@dataclass(frozen=True)
+class VirtualBoard:
+    """A board, and its place in the sub-mesh; both are (row, column)."""
+
+    JSON_FIELDS: ClassVar = ("board", "is=place")
+
+    board: Board
+    place: Board
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,10 @@ class SubMesh:
         return len(self.rows), len(self.columns)
 
     @property
+    def shape_text(self) -> str:
+        return f"{len(self.rows)}x{len(self.columns)}"
+
+    @property
     def size(self) -> int:
         """Number of boards."""
         return len(self.rows) * len(self.columns)
@@ -101,13 +118,13 @@ class SubMesh:
         """Row by row: entry i * len(columns) + j is the virtual board (i, j)."""
         return [(row, column) for row in self.rows for column in self.columns]
 
+    def virtual(self) -> list[VirtualBoard]:
+        width = len(self.columns)
+        return [VirtualBoard(board, divmod(i, width)) for i, board in enumerate(self.boards())]
+
     def text(self) -> str:
         """For people: "rows 0-2, columns 1, 3"."""
         return f"rows {ranges_text(self.rows)}, columns {ranges_text(self.columns)}"
-
-    def meets(self, other: SubMesh) -> bool:
-        """Whether some board is part of both."""
-        return bool(set(self.rows) & set(other.rows) and set(self.columns) & set(other.columns))
 
 
 def ranges_text(numbers: Sequence[int]) -> str:

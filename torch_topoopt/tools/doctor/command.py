@@ -100,10 +100,11 @@ def main(argv: list[str]) -> int:
         applied = _apply(findings, site, hosts, terminal)
         if applied:
             site, findings = _examine(hosts, file, terminal, probing=not arguments.no_probes)
+    found = command_output.Diagnosis(site, findings, applied)
     if arguments.json:
-        console.print_json(command_output.as_json(site, findings, applied))
+        console.print_json(found)
     else:
-        command_output.show(terminal, site, findings)
+        command_output.show(terminal, found)
         if local and not all(facts.root for facts in site.facts.values()):
             again = f"sudo {own_command()} {shlex.join(['doctor', *argv])}"
             terminal.line(f"as root the doctor sees more: {again}")

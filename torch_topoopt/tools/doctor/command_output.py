@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.plan.units import counted
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.tools.doctor.cluster_checks import Matrix
     from torch_topoopt.tools.doctor.findings import Finding, Site
+    from torch_topoopt.tools.doctor.link_rates import ExpectedLink
 
 
-def as_json(site: Site, findings: list[Finding], applied: list[str]) -> dict[str, Any]:
-    """The result of the verb; `repairs` are the commands that --apply would run."""
-    from torch_topoopt.tools.doctor.cluster_checks import reach_matrix
-    from torch_topoopt.tools.doctor.link_rates import link_rates
-    from torch_topoopt.tools.doctor.repair import plan_repairs
+@dataclass(frozen=True)
+class RepairCommand:
+    """A command that --apply would run."""
 
-    return {
-        "hosts": list(site.facts),
-        "findings": [vars(finding) for finding in findings],
-        "reach": reach_matrix(site),
-        "links": [vars(rate) for rate in link_rates(site)],
-        "repairs": [
-            {"server": finding.server, "command": command}
-            for finding in plan_repairs(findings)
-            for command in finding.repair
-        ],
-        "applied": applied,
-    }
+    server: str
+    command: str
 
 
-def show(terminal: Terminal, site: Site, findings: list[Finding]) -> None:
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result of `topoopt doctor`; `applied` are the commands that --apply has run."""
+
+    JSON_FIELDS: ClassVar = ("hosts", "findings", "reach", "links", "repairs", "applied")
+
+    site: Site
+    findings: list[Finding]
+    applied: list[str]
+
+    def hosts(self) -> list[str]:
+        return list(self.site.facts)
+
+    def reach(self) -> Matrix:
+        from torch_topoopt.tools.doctor.cluster_checks import reach_matrix
+
+        return reach_matrix(self.site)
+
+    def links(self) -> list[ExpectedLink]:
+        from torch_topoopt.tools.doctor.link_rates import link_rates
+
+        return link_rates(self.site)
+
+    def repairs(self) -> list[RepairCommand]:
+        from torch_topoopt.tools.doctor.repair import plan_repairs
+
+        found = plan_repairs(self.findings)
+        return [RepairCommand(one.server, command) for one in found for command in one.repair]
+
+
+def show(terminal: Terminal, found: Diagnosis) -> None:
     """Findings, who reaches whom, what links get, the repair plan, and a line that sums up."""
-    from torch_topoopt.tools.doctor.repair import plan_repairs
-
-    for alike in _alike(findings):
+    for alike in _alike(found.findings):
         finding = alike[0]
         places = ", ".join(other.where for other in alike)
         terminal.line(f"{finding.level}: {places}: {finding.what}")
@@ -45,16 +64,14 @@ def show(terminal: Terminal, site: Site, findings: list[Finding]) -> None:
         if finding.level == "note":
             for command in finding.repair:
                 terminal.line(f"    if you like, on {_servers(alike)}: {command}")
-    _show_matrix(terminal, site)
-    _show_rates(terminal, site)
-    repairs = plan_repairs(findings)
-    if repairs:
+    _show_matrix(terminal, found.reach())
+    _show_rates(terminal, found.links())
+    if repairs := found.repairs():
         terminal.line("repair plan (--apply runs it; until the next restart):")
-        for finding in repairs:
-            for command in finding.repair:
-                terminal.line(f"  {finding.server}: {command}")
+        for repair in repairs:
+            terminal.line(f"  {repair.server}: {repair.command}")
         terminal.line()
-    terminal.line(_summary(site, findings))
+    terminal.line(_summary(found.site, found.findings))
 
 
 def _alike(findings: list[Finding]) -> list[list[Finding]]:
@@ -70,10 +87,7 @@ def _servers(alike: list[Finding]) -> str:
     return ", ".join(dict.fromkeys(finding.server for finding in alike))
 
 
-def _show_matrix(terminal: Terminal, site: Site) -> None:
-    from torch_topoopt.tools.doctor.cluster_checks import reach_matrix
-
-    matrix = reach_matrix(site)
+def _show_matrix(terminal: Terminal, matrix: Matrix) -> None:
     if matrix:
         rows = [
             [source, *("-" if source == target else row[target] for target in matrix)]
@@ -82,9 +96,7 @@ def _show_matrix(terminal: Terminal, site: Site) -> None:
         terminal.table("who reaches whom", ["from", *matrix], rows)
 
 
-def _show_rates(terminal: Terminal, site: Site) -> None:
-    from torch_topoopt.tools.doctor.link_rates import link_rates
-
+def _show_rates(terminal: Terminal, links: list[ExpectedLink]) -> None:
     rows = [
         (
             rate.link,
@@ -92,7 +104,7 @@ def _show_rates(terminal: Terminal, site: Site) -> None:
             "not known" if rate.gbps is None else f"{rate.gbps:.3g} Gb/s",
             rate.limit,
         )
-        for rate in link_rates(site)
+        for rate in links
     ]
     if rows:
         terminal.table("what each link gets", ["link", "over", "at most", "limited by"], rows)

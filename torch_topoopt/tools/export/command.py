@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError, input_errors
 from torch_topoopt.plan.file_kinds import MSCCL_ALGORITHM, wrong_kind
+from torch_topoopt.plan.result_json import within
 from torch_topoopt.plan.units import counted
 from torch_topoopt.tools.export.errors import ExportError, FormatError
 from torch_topoopt.tools.export.formats import FORMATS, Exported
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.tools.export.formats import Files
+    from torch_topoopt.tools.export.msccl_check import Checked
 
 _DESCRIPTION = f"""\
 Writes a plan in the format of another program:
@@ -36,6 +39,37 @@ _EXAMPLES = """\
   topoopt export plan.json --to nccl --cluster cluster.yaml -o nccl/
   topoopt export plan.json --to astra-sim -o astra-sim/
   topoopt export --check msccl/allreduce.xml"""
+
+
+@dataclass(frozen=True)
+class ExportedFiles:
+    """The result of `topoopt export`."""
+
+    format: str
+    files: list[Path]
+
+
+@dataclass(frozen=True)
+class RightAlgorithm:
+    """The result of `topoopt export --check`."""
+
+    JSON_FIELDS: ClassVar = (
+        "file", "right", *within("checked.algorithm", "name", "collective", "gpus=gpu_count",
+        "channels"), *within("checked", "steps", "messages", "scratch_chunks"),
+    )  # fmt: skip
+
+    file: str
+    right: bool
+    checked: Checked
+
+
+@dataclass(frozen=True)
+class WrongAlgorithm:
+    """The result of `topoopt export --check` of a file that is wrong."""
+
+    file: str
+    right: bool
+    problem: str
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -84,7 +118,7 @@ def main(argv: list[str]) -> int:
         return OK
     written = _write(files, Path(arguments.output), is_folder=about.is_folder)
     if arguments.json:
-        console.print_json({"format": arguments.to, "files": [str(path) for path in written]})
+        console.print_json(ExportedFiles(arguments.to, written))
     else:
         shown = ", ".join(map(str, written[:4])) + (" ..." if len(written) > 4 else "")
         console.Terminal().line(f"{arguments.to}: {counted(len(written), 'file')}: {shown}")
@@ -144,25 +178,13 @@ def _check(arguments: argparse.Namespace) -> int:
         raise InputError(f"check: {path}: {error}") from None
     except ExportError as error:
         if arguments.json:
-            console.print_json({"file": path, "right": False, "problem": str(error)})
+            console.print_json(WrongAlgorithm(path, False, str(error)))
         else:
             console.error(f"{path}: {error}")
         return CHECK_FAILED
     algorithm = found.algorithm
     if arguments.json:
-        console.print_json(
-            {
-                "file": path,
-                "right": True,
-                "name": algorithm.name,
-                "collective": algorithm.collective,
-                "gpus": len(algorithm.gpus),
-                "channels": algorithm.channels,
-                "steps": found.steps,
-                "messages": found.messages,
-                "scratch_chunks": found.scratch_chunks,
-            }
-        )
+        console.print_json(RightAlgorithm(path, True, found))
         return OK
     console.Terminal().line(
         f"{path}: right: {algorithm.name}, {algorithm.collective} of "

@@ -61,6 +61,9 @@ class ReadAlgorithm:
     channels: int
     gpus: tuple[ReadGpu, ...]
 
+    def gpu_count(self) -> int:
+        return len(self.gpus)
+
 
 @dataclass(frozen=True)
 class Checked:

@@ -16,7 +16,7 @@ import time
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.tools.queue.jobs import CANCELLED, FINAL, QUEUED, JobLayout, JobSpec, QueuedJob
@@ -43,6 +43,8 @@ class StoreLockedError(StoreError):
 @dataclass(frozen=True)
 class Event:
     """An event of a job (None: of the daemon)."""
+
+    JSON_FIELDS: ClassVar = ("at", "text")
 
     at: float
     job: int | None

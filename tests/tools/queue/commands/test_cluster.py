@@ -123,8 +123,11 @@ def test_a_job_that_is_emulated_says_so_when_submitted_and_in_its_status(
     assert f"it would run {said}" in capsys.readouterr().out
     assert cluster.main(emulated) == OK
     assert f"job 1 runs {said}" in capsys.readouterr().out
-    assert cluster.main([*_submit("--launch", "hosts", "--reach", "ssh {management}")]) == OK
-    assert "job 2 runs on its servers" in capsys.readouterr().out
+    on_hosts = _submit("--launch", "hosts", "--reach", "ssh {management}", "--json")
+    assert cluster.main([*on_hosts]) == OK
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["job"] == 2
+    assert "job 2 runs on its servers" in captured.err
     assert cluster.main(["status"]) == OK
     table = capsys.readouterr().out
     assert "emulated" in table

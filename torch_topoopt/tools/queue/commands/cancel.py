@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser, shared_options
@@ -21,6 +22,22 @@ its servers are the next job's. A job that is over already is an error, and then
 _EXAMPLES = """\
   topoopt cluster cancel 3
   topoopt cluster cancel 3 4 --dry-run"""
+
+
+@dataclass(frozen=True)
+class CancelledJob:
+    """A job, and its state now."""
+
+    job: int
+    state: str
+
+
+@dataclass(frozen=True)
+class CancelledJobs:
+    """The result of `topoopt cluster cancel`."""
+
+    jobs: list[CancelledJob]
+    dry_run: bool
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -59,8 +76,8 @@ def main(argv: list[str]) -> int:
     if waiting and not arguments.dry_run and daemon_pid(store.folder) is None:
         console.warning("no daemon runs; jobs that have servers end once it does")
     if arguments.json:
-        figures = [{"job": number, "state": state} for number, state in states.items()]
-        console.print_json({"jobs": figures, "dry_run": arguments.dry_run})
+        ended = [CancelledJob(*item) for item in states.items()]
+        console.print_json(CancelledJobs(ended, arguments.dry_run))
     return OK
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK
+from torch_topoopt.plan.result_json import within
 from torch_topoopt.tools.queue.commands import state as cluster_state
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.shared_networks.allocation.boards import SubMesh
-    from torch_topoopt.tools.queue.jobs import QueuedJob
+    from torch_topoopt.tools.queue.jobs import Connection, QueuedJob
     from torch_topoopt.tools.queue.mesh_places import MeshPlaces
-    from torch_topoopt.tools.queue.store import Store
+    from torch_topoopt.tools.queue.store import Event, Store
 
 _DESCRIPTION = """\
 Shows the jobs of the queue. With JOB: everything that happened to it, what its circuits are, and
@@ -56,50 +59,69 @@ def main(argv: list[str]) -> int:
     if arguments.job is not None:
         job = store.job(arguments.job)
         if arguments.json:
-            console.print_json({"daemon": pid, **_figures(job, store, mesh, detail=True)})
+            console.print_json(JobDetails(job, store, mesh, pid))
         else:
             _show_job(terminal, store, mesh, job)
         return OK
     jobs = store.jobs(ended=arguments.all)
     if arguments.json:
-        console.print_json({"daemon": pid, "jobs": [_figures(job, store, mesh) for job in jobs]})
+        console.print_json(ShownQueue(pid, [ShownJob(job, store, mesh) for job in jobs]))
         return OK
     terminal.line(f"daemon: {'none runs' if pid is None else f'process {pid}'}")
     _show_jobs(terminal, mesh, jobs)
     return OK
 
 
-def _figures(
-    job: QueuedJob, store: Store, mesh: MeshPlaces | None, *, detail: bool = False
-) -> dict[str, Any]:
-    figures: dict[str, Any] = {
-        "job": job.id,
-        "name": job.name,
-        "state": job.state,
-        "servers": job.servers,
-        "launch": job.spec.launch,
-        "on": list(job.layout.servers) if job.layout else [],
-        "side": job.side,
-        "submitted_at": job.submitted_at,
-        "changed_at": job.changed_at,
-        "cancelled": job.cancelled,
-        "exit_code": job.exit_code,
-        "problem": job.problem,
-        "attempts": job.attempts,
-        "next_try_at": job.next_try_at or None,
-        "folder": str(store.folder / "jobs" / str(job.id)),
-    }
-    own = _sub_mesh(job, mesh)
-    if own is not None:
-        figures["boards"] = {"rows": list(own.rows), "columns": list(own.columns)}
-    if detail:
-        connections = job.layout.connections if job.layout else ()
-        figures["circuits"] = [
-            {"switch": c.switch, "sockets": list(c.sockets), "ends": list(c.ends)}
-            for c in connections
-        ]
-        figures["events"] = [{"at": e.at, "text": e.text} for _, e in store.events(job.id)]
-    return figures
+@dataclass(frozen=True)
+class ShownJob:
+    """A job of the queue."""
+
+    JSON_FIELDS: ClassVar[tuple[str, ...]] = (
+        *within("job", "job=id", "name", "state", "servers", "spec.launch"), "on",
+        *within("job", "side", "submitted_at", "changed_at", "cancelled", "exit_code", "problem",
+                "attempts"),
+        "next_try_at", "folder", "boards",
+    )  # fmt: skip
+    OMIT_IF_NONE: ClassVar = ("boards",)
+
+    job: QueuedJob
+    store: Store
+    mesh: MeshPlaces | None
+
+    def on(self) -> tuple[str, ...]:
+        return self.job.layout.servers if self.job.layout else ()
+
+    def next_try_at(self) -> float | None:
+        return self.job.next_try_at or None
+
+    def folder(self) -> Path:
+        return self.store.folder / "jobs" / str(self.job.id)
+
+    def boards(self) -> SubMesh | None:
+        return _sub_mesh(self.job, self.mesh)
+
+
+@dataclass(frozen=True)
+class JobDetails(ShownJob):
+    """The result of `topoopt cluster status JOB`."""
+
+    JSON_FIELDS: ClassVar = ("daemon", *ShownJob.JSON_FIELDS, "circuits", "events")
+
+    daemon: int | None
+
+    def circuits(self) -> tuple[Connection, ...]:
+        return self.job.layout.connections if self.job.layout else ()
+
+    def events(self) -> list[Event]:
+        return [event for _, event in self.store.events(self.job.id)]
+
+
+@dataclass(frozen=True)
+class ShownQueue:
+    """The result of `topoopt cluster status`."""
+
+    daemon: int | None
+    jobs: list[ShownJob]
 
 
 def _mesh(store: Store) -> MeshPlaces | None:

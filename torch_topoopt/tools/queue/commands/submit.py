@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_topoopt.launcher import (
     console,
@@ -18,6 +19,7 @@ from torch_topoopt.launcher import (
     trace_options,
 )
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
+from torch_topoopt.plan.result_json import within
 from torch_topoopt.tools.queue.commands import state as cluster_state
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Plan
     from torch_topoopt.tools.queue.foresight import Foresight
-    from torch_topoopt.tools.queue.jobs import JobSpec
+    from torch_topoopt.tools.queue.jobs import Connection, JobSpec
 
 _DESCRIPTION = """\
 Puts a job at the end of the queue: SCRIPT on a number of servers that are wired as its plan says.
@@ -52,6 +54,33 @@ _EXAMPLES = """\
 
 # -tt: what runs there ends with the connection
 _SSH = "ssh -tt -o BatchMode=yes -- {management}"
+
+
+@dataclass(frozen=True)
+class SubmittedJob:
+    """The result of `topoopt cluster submit`: `plan` is its digest, `state` the folder."""
+
+    job: int
+    name: str
+    plan: str
+    launch: str
+    state: Path
+
+
+@dataclass(frozen=True)
+class ForeseenJob:
+    """The result of `topoopt cluster submit --dry-run`."""
+
+    JSON_FIELDS: ClassVar = (
+        "plan=plan.digest", *within("found", "layout.servers", "layout.side", "after", "ahead"),
+        "circuits",
+    )  # fmt: skip
+
+    plan: Plan
+    found: Foresight
+
+    def circuits(self) -> tuple[Connection, ...]:
+        return self.found.layout.connections if self.found.layout else ()
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -118,15 +147,7 @@ def main(argv: list[str]) -> int:
     bind_cluster(store, cluster, change=False)
     job = store.submit(name, plan.cluster.servers, ports_needed(plan), plan.to_json(), spec)
     if arguments.json:
-        console.print_json(
-            {
-                "job": job,
-                "name": name,
-                "plan": plan.digest(),
-                "launch": spec.launch,
-                "state": str(folder),
-            }
-        )
+        console.print_json(SubmittedJob(job, name, plan.digest(), spec.launch, folder))
     terminal.line(f"job {job} ({name}): plan {plan.digest()}; see `topoopt cluster status {job}`")
     terminal.line(f"job {job} runs {spec.where}")
     if daemon_pid(folder) is None:
@@ -252,7 +273,7 @@ def _print_prospects(
 
     found = foresee(plan, cluster, jobs)
     if arguments.json:
-        console.print_json(_figures(found, plan))
+        console.print_json(ForeseenJob(plan, found))
         return OK
     if found.layout is None:
         terminal.line(
@@ -272,18 +293,3 @@ def _print_prospects(
     for connection in found.layout.connections:
         terminal.line(f"  + {connection}")
     return OK
-
-
-def _figures(found: Foresight, plan: Plan) -> dict[str, Any]:
-    layout = found.layout
-    return {
-        "plan": plan.digest(),
-        "servers": list(layout.servers) if layout else None,
-        "side": layout.side if layout else None,
-        "after": list(found.after),
-        "ahead": found.ahead,
-        "circuits": [
-            {"switch": c.switch, "sockets": list(c.sockets), "ends": list(c.ends)}
-            for c in (layout.connections if layout else ())
-        ],
-    }

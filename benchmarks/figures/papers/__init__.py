@@ -1,0 +1,1 @@
+"""Tables and training jobs as papers print them, and ours to compare with."""

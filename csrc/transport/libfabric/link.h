@@ -1,0 +1,210 @@
+// A link over libfabric: RDMA where the interface can (provider `verbs`), or its `tcp` and `shm`.
+//
+// It starts from a connected socket, over which the ends exchange their libfabric names and which
+// then only says who sleeps and who is gone: a system closes the sockets of a process that dies,
+// and acknowledges what a process that is stopped does not.
+//
+// The bytes of frames are one stream, each way. Short pieces are copied into messages, which fill
+// receives that the other end has posted; the sender counts them. A long payload waits until its
+// header has arrived: then the receiver advertises the memory where it belongs, and the sender's
+// interface writes it there, with a number that notifies the receiver. Every message carries how
+// far the stream has been consumed, which is what a link of a cable keeps its frames for.
+//
+// Several payloads are under way at a time, so that the round trip of one passes behind others: the
+// sender goes on with the headers of the next frames (they are begun, and cannot be dropped), and
+// the receiver looks at headers before their turn, to say where their payloads go. Frames are still
+// handed over in their order.
+//
+// Memory is registered while it is advertised or written from, so no registration outlives what it
+// is of. Where registering is expensive, `verbs` keeps a cache of its own, which watches the
+// process's memory; a second one here could not know what was unmapped.
+
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "transport/descriptor.h"
+#include "transport/libfabric/port.h"
+#include "transport/links/link.h"
+
+namespace topoopt {
+
+class FabricLink final : public Link,
+                         private Acknowledgements,
+                         private LentMemory,
+                         private Replaceable,
+                         private Reactor::Poller {
+ public:
+  static constexpr size_t kSlots = 56;    // for messages, each way
+  static constexpr size_t kPayloads = 8;  // under way at a time, each way
+
+  // Throws FabricError or std::invalid_argument.
+  FabricLink(const LinkSpec& spec, const Context& context);
+  ~FabricLink() override { close(); }
+
+  void start() override;
+  void onReady(uint32_t events) override;
+
+ private:
+  enum class Kind : uint32_t { kBytes = 1, kAdvert = 2, kEnd = 3, kCounts = 4 };
+  struct MessageHeader {
+    Kind kind;
+    uint32_t bytes;     // of the payload that follows
+    uint64_t position;  // of the first of them in the stream
+    uint64_t consumed;  // of the stream that comes the other way
+    uint64_t posted;    // receives that were posted again, since the beginning
+  };
+  // A message that has arrived and is not yet read to its end.
+  struct Arrived {
+    size_t slot;
+    size_t begin;
+    size_t end;
+    uint64_t position;
+  };
+  struct Posted {
+    size_t slot;
+    size_t bytes;
+  };
+  using Clock = Reactor::Clock;
+  // A long payload that the other end has been notified of.
+  struct Writing {
+    enum class State : uint8_t { kAnnounced, kInFlight, kDone };
+    uint64_t position;
+    size_t bytes;
+    size_t index;  // at the port
+    State state = State::kAnnounced;
+    std::optional<FabricPort::Advert> target{};
+    Clock::time_point begun{};  // when the interface got it
+  };
+  // One whose place is advertised.
+  struct Awaited {
+    uint64_t position;
+    size_t bytes;
+    size_t index;
+    const std::byte* place;
+    bool placed = false;
+  };
+
+  Io readBytes(const iovec* parts, int part_count, size_t& count) override;
+  Io writeBytes(const iovec* parts, int part_count, size_t& count) override;
+  size_t begunBytes() const override { return static_cast<size_t>(begun_ - written_); }
+  void endWriting() override;
+  void closeBytes() override;
+  Acknowledged acknowledged() override;
+  bool allDelivered() const override { return acknowledged_ >= written_ && in_flight_ == 0; }
+  size_t unacknowledgedBytes() override { return written_ - std::min(written_, acknowledged_); }
+  void endReading() override { reading_ended_ = true; }
+  void reopenBytes(const LinkSpec& spec) override;
+  void settleReading(const std::byte* begin, const std::byte* end) override;
+  void settleWriting() override;
+  void poll() override;
+  bool prepareToSleep() override;
+
+  void take(const LinkSpec& spec);
+  void sendHello();
+  // Control bytes that came over the socket.
+  void readSocket();
+  void takeControl();
+  bool takeHello();
+  void say(char what);
+  void socketEnded();
+
+  bool progress();
+  void handle(const FabricPort::Completion& done);
+  void received(size_t slot, size_t bytes);
+  void failed(const FabricPort::Completion& failure);
+  void broken(const std::string& why);
+  void closePort();
+  void active();
+  bool drained();
+  template <typename Function>
+  void guarded(Function function) {
+    try {
+      function();
+    } catch (const FabricError& error) {
+      broken(error.what());
+    }
+  }
+
+  bool mayFill(size_t most_outstanding) const;
+  std::byte* begin(Kind kind, uint64_t position);
+  void finish(size_t bytes);
+  void post();
+  void sendCounts(bool at_once);
+  size_t copyOut(const iovec* parts, int part_count);
+  void takeSlot(const Arrived& front);
+  void postReceive(size_t slot);
+  bool peek(uint64_t position, FrameHeader& header) const;
+  void lookAhead();
+  void advertise(const FrameHeader& header, uint64_t position);
+  void takeAdvert(uint64_t position, const FabricPort::Advert& advert);
+  void placed(uint32_t position);
+  bool beginShort(const iovec& part, size_t skip);
+  void flush();
+  void beginLong(const iovec& part);
+  bool write(Writing& writing, const std::byte* from);
+  void payloadWritten(size_t index);
+  size_t countWritten();
+  template <typename Condition>
+  bool waitUntil(Condition met);
+
+  const std::string provider_;
+  const size_t slot_bytes_;
+  Descriptor socket_;
+  std::vector<std::byte> control_;  // came over the socket and is not yet understood
+  std::unique_ptr<FabricPort> port_;
+  std::unique_ptr<FabricPort> given_up_;      // one without a descriptor, until the link is closed
+  std::vector<FabricPort::Completion> done_;  // of one progress
+  int waits_on_ = -1;
+  bool attached_ = false;
+  bool broken_ = false;
+  bool reading_ended_ = false;
+  bool end_wanted_ = false;
+
+  // Sending.
+  std::vector<size_t> free_slots_;
+  std::deque<Posted> unposted_;  // for which the provider has had no room yet
+  size_t filling_ = 0;           // the slot
+  std::byte* into_ = nullptr;    // it, where it takes bytes of frames
+  size_t filled_ = 0;            // so many
+  uint64_t sent_messages_ = 0;
+  uint64_t taken_messages_ = 0;  // by the other end, whose receives are posted again
+  size_t in_flight_ = 0;
+  uint64_t written_ = 0;       // of the stream
+  uint64_t begun_ = 0;         // of it: in messages, or announced
+  uint64_t acknowledged_ = 0;  // of it
+  uint64_t looked_ = 0;        // acknowledged_ when acknowledged() was called
+  std::deque<Writing> writing_;
+  size_t begun_payloads_ = 0;
+  bool refused_ = false;                          // the provider had no room for a payload
+  std::chrono::duration<double> payload_time_{};  // that one takes, about
+
+  // Receiving.
+  std::deque<Arrived> arrived_;
+  std::deque<size_t> unreceived_;  // slots that the provider had no room to post
+  uint64_t received_messages_ = 0;
+  uint64_t posted_again_ = 0;
+  uint64_t said_posted_ = 0;
+  uint64_t consumed_ = 0;
+  uint64_t said_consumed_ = 0;
+  std::deque<Awaited> awaited_;
+  size_t advertised_payloads_ = 0;
+  uint64_t looked_ahead_ = 0;  // the headers of frames up to here are known
+  uint64_t pause_at_ = 0;      // what comes later depends on the frame that ends here
+  bool room_wanted_ = false;   // for an advertisement
+  bool end_seen_ = false;
+  bool socket_ended_ = false;
+  std::optional<uint64_t> last_words_;  // messages that the other end had sent when it closed
+  Reactor::Clock::time_point ended_at_{};
+
+  // Where the provider has no descriptor to sleep on.
+  bool noted_ = false;  // the other end knows that this one sleeps
+  bool peer_asleep_ = false;
+  bool active_ = false;  // something was done since the other end said that it sleeps
+};
+
+}  // namespace topoopt

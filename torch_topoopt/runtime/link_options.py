@@ -1,0 +1,98 @@
+"""How a rank opens its job's links: as its environment requests, and as this build can.
+
+A link may have several TCP connections. A network card hands the packets of one connection to one
+core, and one connection has one congestion window, so a fast link is filled by several. To the
+transport each is a cable of its own: messages go over all of them in parts, and a lost one is
+opened again while the others carry its part.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch_topoopt.environment import ENCRYPT_VARIABLE, TRANSPORT_VARIABLE
+from torch_topoopt.links.addresses import without_zone
+from torch_topoopt.links.errors import FabricError
+from torch_topoopt.links.options import TCP, RequestedLinks
+from torch_topoopt.runtime.versions import BuildMismatchError, check_tls
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable
+
+    from torch_topoopt.links.wiring import Wiring
+    from torch_topoopt.plan import LinkTraffic, Route
+
+# From each rate on, a link has this number of connections unless another is requested.
+_CONNECTIONS_BY_GBPS = ((100.0, 4), (25.0, 2))
+
+
+def requested_links(extension: Any) -> RequestedLinks:
+    """The links that this process's environment requests.
+
+    Raises FabricError for a request that is wrong, or that this build or host cannot meet.
+    """
+    requested = RequestedLinks.of(os.environ)
+    if requested.encrypted:
+        try:
+            check_tls()
+        except BuildMismatchError as error:
+            raise FabricError(f"{ENCRYPT_VARIABLE}: {error}") from None
+    transport = requested.transport
+    if transport not in (TCP, "auto") and (missing := extension.fabric_missing()):
+        raise FabricError(f"{TRANSPORT_VARIABLE}: {transport} needs libfabric, and {missing}")
+    return requested
+
+
+def provider_chooser(extension: Any, transport: str) -> Callable[[socket.socket], str]:
+    """A function from a link's connection to the provider that carries the link; "": our TCP.
+
+    `fabric` prefers `verbs` and else takes `tcp`; `auto` takes `verbs` or no provider at all.
+    """
+    if transport == TCP:
+        return lambda _: ""
+    _, _, provider = transport.partition(":")
+    if provider:
+        return lambda _: provider
+    verbs = set()
+    if not extension.fabric_missing():
+        verbs = {address for _, _, address in extension.fabric_offers("verbs") if address}
+    other = "tcp" if transport == "fabric" else ""
+
+    def provider_of(connection: socket.socket) -> str:
+        return "verbs" if without_zone(connection.getsockname()[0]) in verbs else other
+
+    return provider_of
+
+
+def connections_per_link(requested: RequestedLinks, wiring: Wiring) -> int:
+    """The same on all ranks: as requested, else by the fastest port of the wiring."""
+    if requested.connections is not None:
+        return requested.connections
+    if requested.why_single:
+        return 1
+    rates = [port.gbps or port.speed_gbps for port in wiring.ports]
+    fastest = max((rate for rate in rates if rate is not None), default=0.0)
+    return next((number for gbps, number in _CONNECTIONS_BY_GBPS if fastest >= gbps), 1)
+
+
+def over_all_connections(routes: Iterable[Route], per_link: int) -> list[Route]:
+    """Every route as often as links have connections; the k-th of a pair takes the k-th one."""
+    return [
+        replace(route, weight=route.weight / per_link) for route in routes for _ in range(per_link)
+    ]
+
+
+def of_links(traffic: Iterable[LinkTraffic]) -> list[LinkTraffic]:
+    """The traffic of links from that of their connections, which are busy at the same time."""
+    links: dict[Any, LinkTraffic] = {}
+    for each in traffic:
+        before = links.get(each.link)
+        if before is None:
+            links[each.link] = each
+        else:
+            both, seconds = before + each, max(before.seconds, each.seconds)
+            links[each.link] = replace(both, seconds=seconds, kind=each.kind)
+    return list(links.values())

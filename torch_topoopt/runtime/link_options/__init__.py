@@ -1,1 +1,0 @@
-"""What the environment asks of the links of this process's jobs."""

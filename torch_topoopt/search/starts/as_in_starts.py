@@ -1,0 +1,77 @@
+"""Strategies in which all operators of a kind are placed as in one of the starts.
+
+A search changes one of many embedding tables at a time, or everything that may be split the same
+way, layers too. So tables end on servers that no symmetry joins: the flow level may take longer
+there than the coarse simulator says, and its simulation does, since only parts that behave alike
+are simulated once. Starts spread tables evenly; what the search has found for the layers stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
+from torch_topoopt.search.defaults import LEVELS_SLACK
+from torch_topoopt.search.lowering import memory_limit
+from torch_topoopt.search.starts.fitting import fastest_s, timed
+from torch_topoopt.search.strategy_space import check_strategy
+from torch_topoopt.search.traffic import transfer_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch_topoopt.search.problem import SearchProblem
+    from torch_topoopt.search.strategies import Strategy
+
+_TRIED = 8
+
+
+def as_in_starts(
+    problem: SearchProblem, strategy: Strategy, starts: Sequence[Strategy], most: int = _TRIED
+) -> tuple[Strategy, ...]:
+    """Up to `most` strategies that differ from `strategy` in the operators of one kind (tables,
+    linear layers, ...), which are placed as in one of `starts`.
+
+    The fastest by the coarse simulator come first, and none is slower there than `strategy` by more
+    than 5 %. Each fits into memory and makes no more transfers than `problem` allows, or than
+    `strategy` makes.
+    """
+    found = tuple(dict.fromkeys(_legal(problem, strategy, starts)))
+    if not found:
+        return ()
+    job = problem.job((strategy, *found))
+    limit_s = fastest_s(problem, (strategy,)) * (1 + LEVELS_SLACK)
+    limit_bytes = memory_limit(problem.cluster)
+    most_transfers = max(problem.max_transfers, transfer_count(problem.op_graph, strategy))
+    fit = (
+        other
+        for seconds, other in timed(problem, found)
+        if seconds <= limit_s
+        and max(_core.memory_bytes(job, other)) <= limit_bytes
+        and transfer_count(problem.op_graph, other) <= most_transfers
+    )
+    return tuple(other for other, _ in zip(fit, range(most), strict=False))
+
+
+def _legal(
+    problem: SearchProblem, strategy: Strategy, starts: Sequence[Strategy]
+) -> Iterator[Strategy]:
+    """Those whose stages, if there are any, follow each other."""
+    kinds = [operator.kind for operator in problem.op_graph.operators]
+    for kind in dict.fromkeys(kinds):
+        for start in starts:
+            other = tuple(
+                placed if of == kind else placement
+                for placement, placed, of in zip(strategy, start, kinds, strict=True)
+            )
+            if other == strategy:
+                continue
+            try:
+                yield check_strategy(
+                    problem.op_graph,
+                    problem.cluster.servers,
+                    other,
+                    micro_batches=problem.micro_batches,
+                )
+            except ValueError:
+                continue
