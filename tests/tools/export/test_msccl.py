@@ -188,5 +188,5 @@ def test_sends_and_receives_must_agree() -> None:
     algorithm = read_algorithm(text)
     assert algorithm.collective == "alltoall"
     cut = re.sub(r'(<step s="\d+" type="r" .*) cnt="1"', r'\1 cnt="2"', text, count=1)
-    with pytest.raises(ExportError, match=r"sizes|has"):
+    with pytest.raises(ExportError, match=r"sizes|which has"):
         check_text(cut)
