@@ -236,7 +236,7 @@ void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint6
                           void* data, size_t bytes, uint64_t fingerprint,
                           std::function<void(int)> from, Done done) {
   in_.postAny({peers, channel, stream, std::move(from),
-               InFlows::Receive{data, bytes, fingerprint, std::move(done)}});
+               InFlows::ReceiveBuffer{data, bytes, fingerprint, std::move(done)}});
 }
 
 // ---- frames ------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ bool InFlows::matches(const FlowId& id, const Posted& posted, size_t message_byt
   return false;
 }
 
-void InFlows::post(const FlowId& id, Receive receive) {
+void InFlows::post(const FlowId& id, ReceiveBuffer receive) {
   if (status_.failed()) return receive.done(peerLost(status_.failure));
   Posted wanted{std::move(receive)};
   Flow& flow = flows_[id];

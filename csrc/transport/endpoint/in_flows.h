@@ -53,7 +53,7 @@ struct MessageMismatch : MismatchError {
 class InFlows {
  public:
   // Where a message goes.
-  struct Receive {
+  struct ReceiveBuffer {
     void* data;
     size_t bytes;
     uint64_t fingerprint;
@@ -67,14 +67,14 @@ class InFlows {
     uint32_t channel;
     uint64_t stream;
     std::function<void(int)> from;  // called with the peer as soon as it is known
-    Receive receive;
+    ReceiveBuffer receive;
   };
 
   // All references outlive this.
   InFlows(int rank, int size, const FlowLimits& limits, const OpenLinks& links, Routes& routes,
           const JobStatus& status, FailJob fail);
 
-  void post(const FlowId& id, Receive receive);
+  void post(const FlowId& id, ReceiveBuffer receive);
   void postAny(AnyReceive any);
 
   // Of a data frame for this rank: where its payload goes; nullptr if its receive is not known.
@@ -100,7 +100,7 @@ class InFlows {
   size_t rememberedEntries() const { return flows_.size() + early_calls_.size(); }
 
  private:
-  struct Posted : Receive {
+  struct Posted : ReceiveBuffer {
     size_t received = 0;
     bool complete = false;
 

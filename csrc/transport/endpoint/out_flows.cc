@@ -46,7 +46,7 @@ OutFlows::OutFlows(int rank, int size, size_t window_bytes, const FlowLimits& li
 
 // ---- sending -----------------------------------------------------------------------------------
 
-void OutFlows::send(const FlowId& id, Routes::Ways& ways, Message message) {
+void OutFlows::send(const FlowId& id, Routes::Ways& ways, OutgoingMessage message) {
   const auto [entry, begins] = flows_.try_emplace(id);
   Flow& flow = entry->second;
   if (begins) flow.generation = receivers_[id.peer].generation;

@@ -44,7 +44,7 @@ inline constexpr size_t kForgottenFlows = 256;
 
 class OutFlows {
  public:
-  struct Message {
+  struct OutgoingMessage {
     const void* data;
     size_t bytes;
     uint64_t fingerprint;
@@ -55,7 +55,7 @@ class OutFlows {
   OutFlows(int rank, int size, size_t window_bytes, const FlowLimits& limits, Routes& routes);
 
   // `ways` lead to the peer.
-  void send(const FlowId& id, Routes::Ways& ways, Message message);
+  void send(const FlowId& id, Routes::Ways& ways, OutgoingMessage message);
   // What waits on the channel is prompt.
   void hurry(uint32_t channel);
 
@@ -83,7 +83,7 @@ class OutFlows {
   size_t rememberedEntries() const;
 
  private:
-  struct Pending : Message {
+  struct Pending : OutgoingMessage {
     uint64_t number;
     size_t framed = 0;
   };

@@ -23,7 +23,7 @@ class FlowsToARank : public testing::Test {
   void on(const std::function<void()>& function) { fake_.reactor.run(function); }
 
   static FlowId flow(uint64_t stream = kTag) { return {1, kChannel, stream}; }
-  InFlows::Receive into(std::vector<std::byte>& memory, uint64_t fingerprint = 0) {
+  InFlows::ReceiveBuffer into(std::vector<std::byte>& memory, uint64_t fingerprint = 0) {
     return {memory.data(), memory.size(), fingerprint, [this](std::exception_ptr error) {
               ++done_;
               errors_ += error != nullptr;
