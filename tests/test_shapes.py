@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOST_PARAMETERS = 8
+MOST_TUPLES = 4  # of C++ that Python gets or gives without names
 MOST_WIDE = 6  # functions with more parameters, each with its reason
 MOST_LINES = 60
 _REASON = re.compile(r"# parameters: \S")
@@ -127,6 +128,15 @@ def test_no_function_of_cpp_is_longer_than_a_screen() -> None:
     files = [path for path in (rooms.ROOT / "csrc").rglob("*") if path.suffix in (".cc", ".h")]
     assert files
     assert [f"{path}: {wrong}" for path in files for wrong in _long_cpp(path.read_text())] == []
+
+
+def test_few_tuples_cross_the_border_of_cpp() -> None:
+    tuples = [
+        f"{path.name}: {found}"
+        for path in sorted((rooms.ROOT / "csrc" / "bind").glob("*.cc"))
+        for found in re.findall(r"std::tuple<[^;{]*", path.read_text())
+    ]
+    assert len(tuples) <= MOST_TUPLES, "\n".join(tuples)
 
 
 def test_a_wide_function_would_be_found() -> None:

@@ -88,10 +88,10 @@ def test_folded_links_change_nothing(name: str, seed: int) -> None:
         [Group(everyone, topology.rings, grids_of(topology).get(everyone, ()))],
     )
     job = lower_job(op_graph, cluster, degrees_of([strategy]))
-    seconds, _, edge_bytes, _ = _core.simulate_iteration(job, full, strategy)
+    simulated = _core.simulate_iteration(job, full, strategy)
     estimate = predict_on(topology, op_graph, cluster, strategy)
-    assert estimate.iteration_s == pytest.approx(seconds, rel=1e-9)
-    assert estimate.link_bytes == pytest.approx(routes.link_bytes(edge_bytes), abs=1)
+    assert estimate.iteration_s == pytest.approx(simulated.iteration_s, rel=1e-9)
+    assert estimate.link_bytes == pytest.approx(routes.link_bytes(simulated.link_bytes), abs=1)
 
 
 def test_a_fat_tree_of_full_bandwidth_is_as_fast_as_the_switch_but_for_latency() -> None:

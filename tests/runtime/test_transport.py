@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from support.refusals import refused
@@ -23,9 +24,9 @@ class _Library:
     def fabric_missing(self) -> str:
         return self.missing
 
-    def fabric_offers(self, provider: str) -> list[tuple[str, str, str]]:
+    def fabric_offers(self, provider: str) -> list[SimpleNamespace]:
         assert provider == "verbs"
-        return [("verbs;ofi_rxm", "mlx5_0", address) for address in self.verbs]
+        return [SimpleNamespace(address=address) for address in self.verbs]
 
 
 @pytest.fixture

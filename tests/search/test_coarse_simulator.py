@@ -215,7 +215,9 @@ def test_an_ideal_switch_is_a_network_too() -> None:
     switch = lower_ideal_switch(cluster)
     everywhere = data_parallel(op_graph, 4)
     coarse = _core.CoarseSimulator(job, switch).run(everywhere)
-    assert coarse == pytest.approx(_core.simulate_iteration(job, switch, everywhere)[0], rel=1e-6)
+    assert coarse == pytest.approx(
+        _core.simulate_iteration(job, switch, everywhere).iteration_s, rel=1e-6
+    )
 
 
 def test_what_has_no_cost_or_no_base_is_refused() -> None:

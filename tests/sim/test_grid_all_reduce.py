@@ -162,7 +162,7 @@ def test_architectures_have_the_grid_of_their_servers(size: int) -> None:
         pairs = set(itertools.permutations(range(16), 2))
         with_grid = lower_topology(routes, pairs).network
         plain = lower_topology(routes, pairs, {}).network
-        times = [_core.simulate_iteration(job, n, strategy)[0] for n in (with_grid, plain)]
+        times = [_core.simulate_iteration(job, n, strategy).iteration_s for n in (with_grid, plain)]
         assert with_grid.takes_grid(range(16), size) == (times[0] < times[1] * (1 - 1e-9))
         assert times[0] <= times[1]
         program = architecture_program(topology, op_graph, cluster, strategy)
@@ -180,7 +180,7 @@ def test_the_search_prices_what_is_simulated() -> None:
         strategy = data_parallel(op_graph, 16)
         job = lower_job(op_graph, cluster, degrees_of([strategy]))
         coarse = _core.CoarseSimulator(job, core).run(strategy)
-        exact = _core.simulate_iteration(job, core, strategy)[0]
+        exact = _core.simulate_iteration(job, core, strategy).iteration_s
         assert coarse == pytest.approx(exact, rel=1e-9)
 
 
