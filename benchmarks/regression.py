@@ -28,6 +28,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from dataclasses import dataclass
@@ -134,8 +135,19 @@ def build(commit: str) -> Path:
             _output(["git", "worktree", "prune"], ROOT)
             _output(["git", "worktree", "add", "--detach", str(folder), sha], ROOT)
         print(f"building {sha} in {folder} (minutes)", file=sys.stderr)
-        command = [sys.executable, "setup.py", "build_ext", "--inplace"]
+        command = [sys.executable, "setup.py", "build_ext", "--inplace", "egg_info"]
         _output(command, folder, limit_s=_BUILD_LIMIT_S)
+        for part in ("launcher", "models"):  # which old commits have outside of the package
+            link = folder / "torch_topoopt" / part
+            if not link.exists():
+                link.symlink_to(Path("..", part))
+        # The libraries of this environment without torch_topoopt, whose entry points torch reads.
+        environment = folder / ".venv"
+        _output([sys.executable, "-m", "venv", "--without-pip", str(environment)], folder)
+        (packages,) = environment.glob("lib/python*/site-packages")
+        for library in Path(sysconfig.get_path("purelib")).iterdir():
+            if "topoopt" not in library.name:
+                (packages / library.name).symlink_to(library)
     return folder
 
 
@@ -147,7 +159,6 @@ def _output(command: Sequence[str], folder: Path, *, limit_s: float = 60.0) -> s
         "PATH": binaries,
         "PYTHONPATH": str(folder),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # of the installed package, which may be another tree
     }
     try:
         done = subprocess.run(
@@ -161,12 +172,16 @@ def _output(command: Sequence[str], folder: Path, *, limit_s: float = 60.0) -> s
     return done.stdout.strip()
 
 
+def _python(tree: Path) -> str:
+    return sys.executable if tree == ROOT else str(tree / ".venv" / "bin" / "python")
+
+
 def measure(case: str, tree: Path, scratch: Path) -> dict[str, float]:
     """Seconds of each part of a case in one tree; raises CaseError."""
     if case in _COLLECTIVES:
         return _collectives(case, tree, scratch)
     if case == "start-up":
-        return {case: float(_output([sys.executable, "-c", _START_UP], tree, limit_s=300.0))}
+        return {case: float(_output([_python(tree), "-c", _START_UP], tree, limit_s=300.0))}
     servers = "128" if case == "plan" else "16"
     plan = scratch / f"{tree.name}-{servers}.json"
     planning = ["plan", "dlrm", "--servers", servers, *_PLANS, "-o", str(plan)]
@@ -181,7 +196,7 @@ def _collectives(case: str, tree: Path, scratch: Path) -> dict[str, float]:
     setting, operations, smallest, largest, factor, calls = _COLLECTIVES[case]
     results = scratch / "results.json"
     sizes = ["-b", smallest, "-e", largest, "-f", factor, "-n", calls, "--rounds", "1"]
-    command = [sys.executable, str(tree / "benchmarks" / "collectives.py"), *_SETTINGS[setting]]
+    command = [_python(tree), str(tree / "benchmarks" / "collectives.py"), *_SETTINGS[setting]]
     command += ["-o", operations, *sizes, "--peers", "none", "-J", str(results)]
     _output(command, tree, limit_s=_CASE_LIMIT_S)
     rows = json.loads(results.read_text())["results"]
@@ -190,7 +205,7 @@ def _collectives(case: str, tree: Path, scratch: Path) -> dict[str, float]:
 
 def _processor_seconds(arguments: Sequence[str], tree: Path) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _output([sys.executable, "-c", _TOPOOPT, *arguments], tree, limit_s=_CASE_LIMIT_S)
+    _output([_python(tree), "-c", _TOPOOPT, *arguments], tree, limit_s=_CASE_LIMIT_S)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
