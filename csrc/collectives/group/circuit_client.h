@@ -37,7 +37,7 @@ namespace topoopt {
 class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
                             private Reactor::Handler {
  public:
-  using Bytes = std::vector<std::vector<size_t>>;  // of each member for each
+  using Bytes = std::vector<std::vector<size_t>>;  // by sender and receiver
 
   // The content of `move`.
   struct MoveAnswer {
@@ -46,8 +46,8 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
     Bytes bytes;
   };
 
-  // Callbacks for the answers about one collective, until it was answered `stay`, was stopped, or
-  // left. They run on the loop.
+  // Callbacks for the answers about one collective, until `stay`, `stop` or `leave`. They run on
+  // the reactor thread.
   struct CircuitAnswers {
     std::function<void()> stay;
     std::function<void(const MoveAnswer&)> move;
@@ -55,7 +55,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
     std::function<void(const std::string& why)> stopped;
   };
 
-  // Owns the descriptor of a connected stream socket. `members` of each all-to-all.
+  // Owns the descriptor of a connected stream socket. Every all-to-all has `members`.
   CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, int members);
   ~CircuitClient() override;
 
@@ -64,14 +64,13 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
 
   int members() const { return members_; }
 
-  // Loop, all of them. One collective of a channel at a time.
+  // Reactor thread only. At most one collective of a channel at a time.
   void ask(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
            CircuitAnswers call);
   void ready(uint32_t channel, uint64_t number, size_t topology);
   void done(uint32_t channel, uint64_t number);
   void lost(uint32_t channel, uint64_t number, const std::string& why);
   void leave(uint32_t channel, uint64_t number, const std::string& why);
-  // The collective has ended here.
   void finished(uint32_t channel) { calls_.erase(channel); }
 
  private:
@@ -92,8 +91,8 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   const std::shared_ptr<Endpoint> endpoint_;
   const int members_;
   Descriptor socket_;
-  std::string received_;  // the beginning of a line
-  std::string lost_;      // why
+  std::string received_;  // an incomplete line
+  std::string lost_;      // reason; empty: connected
   std::map<uint64_t, std::shared_ptr<const CircuitProgram>> programs_;
   std::map<uint32_t, Open> calls_;  // by channel
 };
