@@ -26,7 +26,7 @@ constexpr double kBytesPerGbps = 1e9 / 8;
 struct Cable {
   plan::LinkPorts link;
   bool duplex = true;
-  double gbps = 0;  // 0: not known
+  double gbps = 0;  // 0: unknown
   std::string source_address{};
   std::string target_address{};
   int tcp_port = 0;
@@ -34,23 +34,23 @@ struct Cable {
   double target_pace_gbps = 0;
   int source_unsent_bytes = 0;
   int target_unsent_bytes = 0;
-  std::string tls_key{};  // 32 bytes, or none
+  std::string tls_key{};  // 32 bytes, or empty
 };
 
 struct Wiring {
   std::string asked{};
   std::string said{};
-  std::vector<int> servers{};  // of each rank
-  std::vector<int> leaders{};  // of each server: the rank that has its cables
+  std::vector<int> servers{};  // by rank
+  std::vector<int> leaders{};  // by server: the rank that has its cables
   std::vector<Cable> cables{};
   std::vector<plan::Route> routes{};
 
-  // Throws std::runtime_error with the line that is wrong, or with why there is none.
+  // Throws std::runtime_error with the invalid line, or if the file is unreadable.
   static Wiring load(const std::string& path);
 
   int ranks() const { return static_cast<int>(servers.size()); }
   int serverOf(int rank) const { return servers[static_cast<size_t>(rank)]; }
-  // The rank with the cables of the server at the dialling, or the listening end.
+  // The rank with the cables of the dialling or listening server.
   int dialler(const Cable& cable) const { return leaderOf(cable.link.source); }
   int listener(const Cable& cable) const { return leaderOf(cable.link.target); }
 

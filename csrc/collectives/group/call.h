@@ -47,7 +47,7 @@ struct Buffers {
   void* output = nullptr;
 };
 
-// A collective and its data, the same for every engine. One that works in place has one buffer: the
+// A collective and its data, the same for every engine. In-place collectives have one buffer: the
 // output of an all_gather, the input of the others.
 struct CollectiveRequest {
   Called called;      // for messages and the comparison among members
