@@ -1,22 +1,21 @@
-// This rank's connection to the service that moves the circuits of its job: one line per message,
-// words and numbers.
+// This rank's connection to the service that moves the circuits of its job. Each message is a line
+// of words and numbers. Requests and their answers:
 //
-//   ask CHANNEL NUMBER BYTES...    an all-to-all: bytes for each member; the answer is one of
-//     stay CHANNEL NUMBER            it goes over the circuits that are there; `done` follows
-//     schedule ID N... and           once per schedule: of each topology the number of its hops,
-//     and
-//                                    each one's sender, receiver, source and target
-//     move CHANNEL NUMBER ID         by a schedule, on a channel (from kFirstCircuitChannel on)
-//     that
-//       DATA BYTES...                  is a new one after each stop; what all members send, by rows
-//   ready CHANNEL NUMBER TOPOLOGY  all that comes before this topology is done here; one beyond the
-//                                  last means the plan's own circuits. The answer is one of
-//     moved CHANNEL NUMBER TOPOLOGY  its circuits carry light
-//     stop CHANNEL NUMBER REASON     they do not, and those of the plan are there again; also while
-//                                    chunks travel, if circuits were lost
-//   done CHANNEL NUMBER            it is over here
-//   lost CHANNEL NUMBER REASON     while chunks travel: circuits seem to be lost; all get `stop`
-//   leave CHANNEL NUMBER REASON    the group has failed here; others get `stop`
+// ask CHANNEL NUMBER BYTES...    an all-to-all with the bytes for each member; answers:
+//     stay CHANNEL NUMBER            use the current circuits, then send `done`
+//     schedule ID N...               a schedule, sent once: per topology the number of hops, and
+//                                    sender, receiver, source and target of each hop
+//     move CHANNEL NUMBER ID DATA BYTES...
+//                                    use that schedule on channel DATA (from kFirstCircuitChannel;
+//                                    new after each stop); BYTES are all members' sizes, by rows
+// ready CHANNEL NUMBER TOPOLOGY  earlier topologies are done here; the one beyond the last is the
+//                                  plan's own circuits; answers:
+//     moved CHANNEL NUMBER TOPOLOGY  its circuits are up
+//     stop CHANNEL NUMBER REASON     they failed, and the plan's circuits are restored; also sent
+//                                    while chunks travel, if circuits were lost
+// done CHANNEL NUMBER            the all-to-all has ended here
+// lost CHANNEL NUMBER REASON     chunks are not acknowledged; all members get `stop`
+// leave CHANNEL NUMBER REASON    the group has failed here; the others get `stop`
 
 #pragma once
 
