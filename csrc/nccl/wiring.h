@@ -1,16 +1,13 @@
-// What a rank under NCCL is told of the network: a text that torch_topoopt.links.nccl_wiring
-// writes. One line says one thing, words are separated by blanks:
+// The network of a job for NCCL ranks: a text that torch_topoopt.links.nccl_wiring writes. Each
+// line is one entry, with words separated by blanks:
 //
 //   topoopt-nccl-wiring 3
-//   job ASKED SAID                           64 hexadecimal digits each: what the dialling end of a
-//                                            cable says, and what the other one answers
-//   ranks S0 S1 ...                          the server of each rank; its lowest rank has its
-//   cables cable S SPORT T TPORT duplex|simplex GBPS ADDRESS ADDRESS TCPPORT PACE PACE UNSENT
-//         UNSENT KEY                         server S dials T, which listens; what each end sends
-//                                            at most, in Gb/s (0: no limit); the bytes that its
-//                                            system may hold unsent; 64 hexadecimal digits that
-//                                            TLS 1.3 begins with, or "-": nothing is encrypted
-//   route WEIGHT R0 R1 ...                   over ranks
+//   job REQUEST REPLY      greetings of a cable's dialling and listening end, 64 hexadecimal digits
+//   ranks S0 S1 ...        the server of each rank; its lowest rank has its cables
+//   cable S SPORT T TPORT duplex|simplex GBPS ADDRESS ADDRESS TCPPORT PACE PACE UNSENT UNSENT KEY
+//                          server S dials T; sending limits of both ends in Gb/s (0: none); limits
+//                          of unsent bytes; TLS 1.3 key, 64 hexadecimal digits ("-": no encryption)
+//   route WEIGHT R0 R1 ... over ranks
 
 #pragma once
 

@@ -1,21 +1,21 @@
 // This rank's connection to the service that moves the circuits of its job. Each message is a line
 // of words and numbers. Requests and their answers:
 //
-// ask CHANNEL NUMBER BYTES...    an all-to-all with the bytes for each member; answers:
+//   ask CHANNEL NUMBER BYTES...    an all-to-all with the bytes for each member; answers:
 //     stay CHANNEL NUMBER            use the current circuits, then send `done`
 //     schedule ID N...               a schedule, sent once: per topology the number of hops, and
 //                                    sender, receiver, source and target of each hop
 //     move CHANNEL NUMBER ID DATA BYTES...
 //                                    use that schedule on channel DATA (from kFirstCircuitChannel;
 //                                    new after each stop); BYTES are all members' sizes, by rows
-// ready CHANNEL NUMBER TOPOLOGY  earlier topologies are done here; the one beyond the last is the
+//   ready CHANNEL NUMBER TOPOLOGY  earlier topologies are done here; the one beyond the last is the
 //                                  plan's own circuits; answers:
 //     moved CHANNEL NUMBER TOPOLOGY  its circuits are up
 //     stop CHANNEL NUMBER REASON     they failed, and the plan's circuits are restored; also sent
 //                                    while chunks travel, if circuits were lost
-// done CHANNEL NUMBER            the all-to-all has ended here
-// lost CHANNEL NUMBER REASON     chunks are not acknowledged; all members get `stop`
-// leave CHANNEL NUMBER REASON    the group has failed here; the others get `stop`
+//   done CHANNEL NUMBER            the all-to-all has ended here
+//   lost CHANNEL NUMBER REASON     chunks are not acknowledged; all members get `stop`
+//   leave CHANNEL NUMBER REASON    the group has failed here; the others get `stop`
 
 #pragma once
 

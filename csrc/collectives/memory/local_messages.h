@@ -12,22 +12,22 @@
 // ring can be drained at any time without a receive, so members cannot deadlock on rings.
 //
 // The holder of the mutex makes progress on all pending messages (progress()), in bounded steps:
-// - a call: at once, as far as there is room or data;
-// - a waiting thread (await()): until its message is complete. One such thread is the driver: it
+//   - a call: at once, as far as there is room or data;
+//   - a waiting thread (await()): until its message is complete. One such thread is the driver: it
 //     polls for a short time, yields its core, and sleeps until another member has news. Before it
 //     sleeps, it keeps messages aside whose senders have no room;
-// - the reactor: on a notification (look()), and a short time after a call that is still pending
+//   - the reactor: on a notification (look()), and a short time after a call that is still pending
 //     (tick()). A tick takes over, or helps a driver that was preempted, but leaves newer messages
 //     to others. Ticks become rarer while idle, because each costs a context switch. The reactor
 //     also enforces time limits.
 // Each member publishes its reaction to news (MessageRings::Attention), so the others wake or
 // notify it only if needed. Invariants, each with the mutex held:
-// - operations_ holds the pending operations; the thread that removes one calls its callback,
+//   - operations_ holds the pending operations; the thread that removes one calls its callback,
 //     without the mutex;
-// - memory of a caller is touched only while its operation is in operations_;
-// - for every member and tag, receives are posted or messages are early, never both;
-// - an operation without a driver has a tick to come, or the attention is kReactor;
-// - a ring whose writer has pending frames has writer_waits set.
+//   - memory of a caller is touched only while its operation is in operations_;
+//   - for every member and tag, receives are posted or messages are early, never both;
+//   - an operation without a driver has a tick to come, or the attention is kReactor;
+//   - a ring whose writer has pending frames has writer_waits set.
 
 #pragma once
 
