@@ -9,7 +9,7 @@
 // member remembers an end that arrives before its offer. A member that has held too long answers
 // again, and the first member resends the end.
 //
-// The endpoint answers for a member that has shut the group down (Endpoint::onControl). If a member
+// The endpoint answers for a member that has shut the group down (Channels::onControl). If a member
 // has not created the group yet, the others would wait for it. So the first member withdraws an
 // unanswered proposal and repeats it later.
 
