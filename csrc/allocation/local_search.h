@@ -91,13 +91,13 @@ class BoardMesh::LocalSearch {
   std::unordered_map<uint64_t, LocalStarts> last_;
   First first_;
   BoardShape shape_{1, 1};
-  // Of the current shape: known starting rows and their last results.
+  // The current shape's known starting rows and their last results.
   std::vector<Start> starts_;
   LocalStarts before_;
   size_t next_before_ = 0;
   int next_row_ = 0;
   int first_open_ = 0;  // no row before it is open
-  // Of one start.
+  // State of one start.
   int columns_in_leaf_ = 0;    // limit for all rows so far
   double least_columns_ = 0;   // lower bound of crossing columns per leaf limit
   int64_t needed_ = 0;         // row pairs within a leaf that an improvement requires

@@ -5,7 +5,6 @@
 // all_reduce on the CPU. Non-contiguous tensors are copied and, if they receive data, written back.
 // All ranks of a collective must use the same kind of device, because large collectives on
 // accelerators are split. Messages are never split, so their ends may differ.
-// and receiver may differ in that.
 
 #pragma once
 

@@ -69,7 +69,7 @@ class ProcessGroupTopoopt::Call {
     at::TensorList reads;
     at::TensorList writes;
     int64_t blocks = 1;
-    // Of a staged call: read into this rank's block of the output.
+    // Staged calls: read into this rank's block of the output.
     std::optional<at::Tensor> own{};
   };
 

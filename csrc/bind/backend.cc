@@ -295,7 +295,7 @@ std::vector<DeviceMemoryUse> deviceMemory(const ProcessGroupTopoopt& group) {
   return memory;
 }
 
-// Of links on which this rank sends.
+// Traffic of the links on which this rank sends.
 std::vector<LinkTraffic> linkTraffic(Session& session) {
   std::vector<LinkTraffic> links = session.endpoint()->traffic();
   std::erase_if(links, [](const LinkTraffic& link) { return !link.sends; });
@@ -312,7 +312,7 @@ std::map<std::string, std::pair<uint64_t, uint64_t>> heldMemory(Session& session
 
 constexpr size_t kMostIterations = 1 << 24;  // limit per call, far above the kept number
 
-// Of this rank's own messages, and by link in the order of linkTraffic.
+// Bytes of this rank's own messages, and by link in the order of linkTraffic.
 std::pair<std::vector<uint64_t>, std::vector<std::vector<uint64_t>>> iterationBytes(
     Session& session, uint64_t first, size_t count) {
   if (count > kMostIterations) {

@@ -92,7 +92,6 @@ double reduceSecondsPerByte() {
 
 // One probe per candidate algorithm. All members run at once, because members share processors,
 // links pass bursts and phases wait for each other; a model would miss that.
-// wait for each other.
 class CandidateProbes {
  public:
   // `averages` sums over all members.

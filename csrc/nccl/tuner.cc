@@ -24,7 +24,7 @@ constexpr std::array<double, kProtocols> kWireBytes{2.0, 128.0 / 120.0, 1.0};
 // Below this rate one channel saturates its cable: its buffer of 4 MiB is at least 3 ms of traffic.
 constexpr double kOneChannelGbps = 10;
 
-// Of one communicator.
+// State of one communicator.
 struct Tuner {
   FabricCosts fabric;
   size_t ranks;

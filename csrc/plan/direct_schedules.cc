@@ -12,7 +12,7 @@ size_t positionOf(const std::vector<int>& order, int rank) {
   return static_cast<size_t>(std::find(order.begin(), order.end(), rank) - order.begin());
 }
 
-// Of the first 2 * extra positions, each even one hands its data to the next odd one.
+// Each even one of the first 2 * extra positions hands its data to the next odd one.
 struct Doubling {
   size_t core;   // a power of two: members of the exchanges
   size_t extra;  // members that hand over their data

@@ -168,7 +168,6 @@ class TorusPartSchedule {
 
   // Calls visit(segment, block) for descending segments from `start`, with blocks in the order in
   // which the second line needs or completes them.
-  // needs them or completes them.
   void visit(int start, int count, bool complete, const Visit& visit) const {
     const int from = lines_.second.position + (complete ? 1 : 0);
     const std::vector<size_t> order = cut_.inOrder(from, complete);

@@ -17,8 +17,8 @@ namespace topoopt {
 // are not numbered: a server has one per ring end and link end.
 //
 // With a `symmetry` s > 1 (a divisor of n), the network is invariant under a rotation of all
-// servers by n / s. Each ring consists of n / s servers, one of each residue modulo n / s, repeated
-// with rotations by g n / s, with g coprime to s. s = n gives circulant networks, s = 1 any.
+// servers by n / s. Each ring consists of n / s servers, one of each residue modulo n / s. They
+// repeat with rotations by g n / s, with g coprime to s. s = n gives circulant networks, s = 1 any.
 // Symmetric networks are fewer but as good, cheaper to search, and load all servers equally.
 struct RingUnion {
   int servers = 0;

@@ -17,7 +17,7 @@
 
 namespace topoopt {
 
-// Of one connection since it was opened.
+// Counters of one connection since it was opened.
 struct SendProgressCounters {
   uint64_t acknowledged_bytes = 0;
   std::chrono::microseconds busy{};     // with data in flight
@@ -32,7 +32,7 @@ struct SendProgressCounters {
   std::optional<InterfaceTraffic> interface{};  // of the connection, if known
 };
 
-// Of a connected TCP socket; nullopt without support by the system.
+// Reads the counters of a connected TCP socket; nullopt without support by the system.
 std::optional<SendProgressCounters> sendProgressOf(int fd);
 
 // Joint counters of a link's connections: the sum of their bytes over the time when any was busy. A

@@ -321,7 +321,6 @@ void Staging::copySlices(Piece& piece) {
 }
 
 // Returns whether the caller's stream no longer uses the tensors in place, or has failed.
-// failed.
 bool Staging::streamReached(Piece& piece) {
   StagingOperation& operation = *piece.operation;
   try {

@@ -45,7 +45,7 @@ inline void pauseCore() {
 // memory on some processors (store_trial.h).
 enum class Stores : uint32_t { kUnknown, kStreaming, kPlain };
 
-// Of this process. Streaming until a trial has found the faster one.
+// The stores of this process: streaming until a trial has found the faster ones.
 inline std::atomic<Stores>& knownStores() {
   static std::atomic<Stores> known{Stores::kUnknown};
   return known;

@@ -68,7 +68,8 @@ class LinkLoadTable {
   const std::vector<double>& members(int id);
 
  private:
-  // Of one placement: loads are constant between consecutive crossings of its groups (GroupPaths).
+  // The loads of one placement; they are constant between consecutive crossings of its groups
+  // (GroupPaths).
   struct Reductions {
     bool is_known = false;
     std::vector<double> crossings;  // ascending

@@ -14,7 +14,7 @@ struct Reducing {
   int count = 0;
   double busy_s = 0;  // total
   double per_s = 0;   // their number per second
-  // Of the longest one: its ring, its time here, and the ratio of that to the ring's busiest link.
+  // The longest one: its ring, its time here, and the ratio of that to the ring's busiest link.
   int ring = 0;
   float longest_s = 0;
   float part = 0;
@@ -36,7 +36,6 @@ struct ReducingLinks {
 //
 // Without this, strategies whose transfers and rings use partly disjoint links seem up to a tenth
 // faster than at flow level.
-// but not all of them, seem as much as a tenth faster than at flow level.
 class LinkSharing {
  public:
   // `loads` must outlive this object.

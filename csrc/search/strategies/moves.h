@@ -26,9 +26,9 @@ struct SearchSpace {
 // Three proposals are from FlexFlow's search (Jia et al. 2019): changing one placement, spreading
 // one along edges, and swapping two. Others change two neighbours together, and give a run of
 // operators one placement or the preceding pattern, which moves pipeline cuts. They also copy
-// placements between ranges of the same kind, shift a pattern within a row, reset all operators of
-// a kind to a start, and split and spread equally placed ones. Layers repeat, and their best
-// strategy is often a pattern of two to four placements that are only good together.
+// placements between ranges of the same kind, and shift a pattern within a row. For all operators
+// of a kind, they copy a start, or split and spread equally placed ones. Layers repeat, and their
+// best strategy is often a pattern of two to four placements that are only good together.
 class Moves {
  public:
   // Interns the placements of `space` and `starts`. Throws std::invalid_argument if one does not

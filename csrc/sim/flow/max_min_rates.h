@@ -51,8 +51,8 @@ class MaxMinRates {
   // Recomputes all rates, which takes longer.
   void solveAnew();
 
-  // Of the last solve: links with a possibly changed level or an emptied group, and paths with a
-  // new bottleneck. Distinct, valid until the next call.
+  // Result of the last solve: links with a possibly changed level or an emptied group, and paths
+  // with a new bottleneck. Distinct, valid until the next call.
   const std::vector<int>& solvedLinks() const { return solved_links_; }
   const std::vector<int>& movedPaths() const { return moved_paths_; }
 

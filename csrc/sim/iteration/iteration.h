@@ -27,8 +27,8 @@ class IterationModel {
   // std::invalid_argument for a placement without costs.
   double run(const std::vector<int>& strategy);
 
-  // Of the last run: bytes per link, in the network's order; busy seconds of the busiest server's
-  // accelerators.
+  // Results of the last run: bytes per link, in the network's order; busy seconds of the busiest
+  // server's accelerators.
   std::vector<double> linkBytes() const;
   double computeSeconds() const;
 

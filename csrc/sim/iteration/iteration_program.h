@@ -38,9 +38,9 @@ enum class RingSteps {
 // The tasks of one iteration without folding; flows have no paths yet.
 //
 // With kTogether, a ring AllReduce ends after its slowest hop and the latencies of 2 (k - 1)
-// consecutive hops (ringLatency), of which each flow includes its own. The same holds for each
-// phase of an AllReduce along rows and columns, which starts when all lines of its part have ended
-// the previous phase.
+// consecutive hops (ringLatency). Each flow includes its own latency. The same holds for each phase
+// of an AllReduce along rows and columns, which starts when all lines of its part have ended the
+// previous phase.
 class IterationTasks {
  public:
   struct TaskFlow {
@@ -48,8 +48,8 @@ class IterationTasks {
     double size_bytes;
     int cargo;
   };
-  // Of an AllReduce, with the servers of its ring, row or column in order; else empty. Each flow
-  // carries `steps` steps.
+  // Cargo of an AllReduce, with the servers of its ring, row or column in order; else empty. Each
+  // flow carries `steps` steps.
   struct RingCargo {
     Cargo cargo;
     std::vector<int> ring;

@@ -47,9 +47,8 @@ inline Computed computedAt(int priority, int count, int micro_batches) {
 
 // Requirements of a sink; tasks are identified by numbers:
 //
-//   int compute(int server, double seconds, int priority)   one at a time per server, lowest
-// priority
-//                                                           value first
+//   int compute(int server, double seconds, int priority)   one at a time per server, the
+//                                                           ready one of least priority
 //   int delay(double seconds)                               uses no resource
 //   int transfer(int source, int target, double size_bytes, const Cargo& cargo)
 //   void allReduce(const std::vector<int>& servers, double size_bytes, int after,
@@ -65,7 +64,6 @@ inline Computed computedAt(int priority, int count, int micro_batches) {
 //
 // `representative[s]` is the server simulated for server s: itself, unless another one does the
 // same work at the same times and neither is an end of a transfer.
-// the same work at the same times and neither of them is an end of a transfer.
 template <class Sink>
 class IterationSteps {
  public:

@@ -385,7 +385,7 @@ std::vector<plan::Ring> RoutedNetwork::rings(const std::vector<int>& servers) co
                       [this](int source, int target) { return hops(source, target); });
 }
 
-// Of the shortest route; 0 unless routes are lists of servers.
+// Links of the shortest route; 0 unless routes are lists of servers.
 int RoutedNetwork::hops(int source, int target) const {
   if (edge_of_link_.empty() || is_switch_ || edge_of_pair_.empty()) return 0;
   if (const auto found = routes_.find(source * servers_ + target); found != routes_.end()) {

@@ -61,9 +61,9 @@ uint32_t PacketNetwork::shortest(std::span<const uint32_t> links) {
   return best;
 }
 
-// UGAL-L (Kim et al., ISCA 2008, section 4.2): the first node behind a host compares the queue of
-// the shortest way with that of a way over a group that is drawn, both times the links that are
-// left, and takes the way over the group where that is less. It knows its own queues only.
+// UGAL-L (Kim et al., ISCA 2008, section 4.2): the first node after a host compares the
+// shortest path with a detour over a random group, by queue length times remaining links. It knows
+// only its own queues.
 void PacketNetwork::chooseDetour(Packet& packet) {
   const auto [source, node] = routing_->links()[packet.link];
   const auto target = static_cast<int>(packet.hop);

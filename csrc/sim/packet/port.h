@@ -24,7 +24,7 @@ constexpr uint32_t kOwnFlows = 0xfffffffe;  // adaptive routing: all flows from 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
 // A virtual channel of a link: its queue, and the buffer at its end. Data comes from other nodes
-// through the queue, or from local flows, which create a packet only when it can leave, like
+// through the queue, or from local flows. Those create a packet only when it can leave, like
 // network cards, so unsent bytes need no memory. The queue and each flow take turns by packet.
 struct Channel {
   RingBuffer<Packet> data;

@@ -59,7 +59,7 @@ class ByteThread final : private Reactor::Handler {
   // Ends a running batch with the bytes moved so far; its memory is free on return.
   void settle();
 
-  // Of a running batch or one not yet taken: all bytes, and a lower bound of the moved ones.
+  // A running or untaken batch: all bytes, and a lower bound of the moved ones.
   size_t bytes() const { return taken_ ? 0 : bytes_; }
   size_t moved() const { return taken_ ? 0 : moved_.load(std::memory_order_acquire); }
   const std::byte* place() const { return place_; }
