@@ -69,7 +69,7 @@ struct Port {
     full_packet_bytes = full_bytes;
     full_packet_time = time(full_bytes);
   }
-  // Rounded up, so that no link ever carries more than its rate.
+  // Rounded up, so that no link exceeds its rate.
   Picoseconds time(uint32_t size_bytes) const {
     return static_cast<Picoseconds>(
         std::ceil(size_bytes * (8 * kPicosecondsPerSecond) / bits_per_s));
