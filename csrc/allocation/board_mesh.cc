@@ -14,7 +14,7 @@
 namespace topoopt {
 namespace {
 
-// Always a part of its callers, which count bits faster.
+// Inlined into its callers, which are compiled for faster bit counts.
 [[gnu::always_inline]] inline int meeting(const uint64_t* a, const uint64_t* b, int words) {
   int count = 0;
   for (int w = 0; w < words; ++w) count += std::popcount(a[w] & b[w]);
@@ -30,8 +30,8 @@ void eachColumn(const ColumnSet& set, Visit visit) {
   }
 }
 
-// Of a column: rows with the same columns have the same exclusive or of these. Others as well, with
-// a probability of 2^-64; take() would refuse them.
+// Hash key of a column: equal column sets of rows have equal exclusive ors. Collisions have a
+// probability of 2^-64; take() would reject them.
 uint64_t keyOf(int column) {
   uint64_t key = (static_cast<uint64_t>(column) + 1) * 0x9e3779b97f4a7c15;
   key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9;
@@ -78,7 +78,7 @@ SubMesh BoardMesh::find(BoardShape shape, Fit fit, int per_leaf) const {
     if (collectRows(shape, start, false, rows, common)) {
       return {rows, firstColumns(common, shape.columns)};
     }
-    // What is left below this row is too little for any later start as well.
+    // Too few rows remain for any later start.
     if (fit == Fit::kFirst || rows_ - start <= shape.rows) break;
   }
   return {};
@@ -113,7 +113,7 @@ double BoardMesh::upperShare(const SubMesh& found, int per_leaf) {
   return crossing(found.rows, per_leaf) + crossing(found.columns, per_leaf);
 }
 
-// Steps 2 to 4: every row, from `start` on, that leaves enough columns.
+// Steps 2 to 4: collects every row from `start` on that leaves enough columns.
 TOPOOPT_COUNTS_BITS bool BoardMesh::collectRows(BoardShape shape, int start, bool wrap,
                                                 std::vector<int>& rows, ColumnSet& common) const {
   rows.assign(1, start);
@@ -130,14 +130,14 @@ TOPOOPT_COUNTS_BITS bool BoardMesh::collectRows(BoardShape shape, int start, boo
   return static_cast<int>(rows.size()) == shape.rows;
 }
 
-// As collectRows, but always the row that has most columns in common with those before and, of
-// such, the fewest others.
+// Like collectRows, but always picks the row with the most common columns, ties by the fewest
+// others.
 TOPOOPT_COUNTS_BITS bool BoardMesh::collectTightRows(BoardShape shape, int start,
                                                      std::vector<int>& rows,
                                                      ColumnSet& common) const {
   rows.assign(1, start);
   common.assign(rowBits(start), rowBits(start) + words_);
-  std::vector<std::pair<int, int>> open;  // (columns in common, row); they only become fewer
+  std::vector<std::pair<int, int>> open;  // (common columns, row); the counts only decrease
   for (int row = 0; row < rows_; ++row) {
     if (row != start && free_in_row_[row] >= shape.columns) open.emplace_back(INT_MAX, row);
   }
@@ -190,8 +190,8 @@ SubMesh BoardMesh::findTight(BoardShape shape) const {
   return best;
 }
 
-// Rows with at least `wanted` free columns, but one of equal ones that follow each other. If these
-// are many, those with the fewest columns.
+// Rows with at least `wanted` free columns, one per run of equal rows; if there are many, those
+// with the fewest columns.
 std::vector<int> BoardMesh::startRows(int wanted) const {
   std::vector<int> starts;
   for (int row = first_open_row_; row < rows_; ++row) {
@@ -222,7 +222,7 @@ std::vector<int> BoardMesh::firstColumns(const ColumnSet& common, int wanted) co
   return columns;
 }
 
-// Those with the fewest free boards.
+// The columns with the fewest free boards.
 std::vector<int> BoardMesh::tightColumns(const ColumnSet& common, int wanted) const {
   std::vector<int> columns;
   eachColumn(common, [&](int column) { columns.push_back(column); });

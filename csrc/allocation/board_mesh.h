@@ -1,5 +1,5 @@
-// The boards of a HammingMesh as bit sets, one a row, and ways to find a virtual sub-mesh in them
-// (Hoefler et al., "HammingMesh", SC 2022, sections III-E and IV-A).
+// The boards of a HammingMesh as one bit set per row, and searches for a virtual sub-mesh (Hoefler
+// et al., "HammingMesh", SC 2022, sections III-E and IV-A).
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace topoopt {
 
-// What a job asks for: `rows` x `columns` boards.
+// The boards that a job requests.
 struct BoardShape {
   int rows;
   int columns;
@@ -20,7 +20,7 @@ struct BoardShape {
   bool operator==(const BoardShape&) const = default;
 };
 
-// Boards that all of `rows` have in all of `columns`, both ascending.
+// The boards at the crossings of `rows` and `columns`, both ascending.
 struct SubMesh {
   std::vector<int> rows;
   std::vector<int> columns;
@@ -33,17 +33,17 @@ struct SubMesh {
 // A set of columns.
 using ColumnSet = std::vector<uint64_t>;
 
-// How a sub-mesh is chosen among those that are free.
+// Selection among the free sub-meshes.
 enum class Fit {
-  kFirst,      // steps 1 to 4 of section IV-A: from the first row that has enough columns
-  kAllStarts,  // the same, from every further row if that fails
-  kLocal,      // from all rows; the one whose all-to-all crosses least of the upper tree levels
-  kTight,      // from all rows; the one that leaves the fewest free boards in its rows
+  kFirst,      // steps 1 to 4 of section IV-A, from the first row with enough columns
+  kAllStarts,  // the same, from every later row after a failure
+  kLocal,      // all rows; least all-to-all traffic on upper tree levels
+  kTight,      // all rows; fewest free boards left in its rows
 };
 
 class BoardMesh {
  public:
-  // `failed` has (row, column). Throws std::invalid_argument for numbers out of range.
+  // `failed` lists (row, column). Throws std::invalid_argument for numbers out of range.
   BoardMesh(int rows, int columns, const std::vector<std::pair<int, int>>& failed);
   BoardMesh(const BoardMesh&) = delete;
   BoardMesh& operator=(const BoardMesh&) = delete;
@@ -53,11 +53,11 @@ class BoardMesh {
   int columns() const { return columns_; }
   int freeBoards() const { return free_boards_; }
 
-  // Empty where none was found. `per_leaf` boards in a row, and in a column, share a switch of the
-  // lowest tree level.
+  // Returns an empty mesh if none is found. `per_leaf` boards of a row, and of a column, share a
+  // switch of the lowest tree level.
   SubMesh find(BoardShape shape, Fit fit, int per_leaf) const;
-  // As Fit::kLocal, of all shapes the best one, of equal ones the first; or the first whose
-  // upperShare is at most `enough`.
+  // As Fit::kLocal: the first of the best over all shapes, or the first with an upperShare of at
+  // most `enough`.
   SubMesh findLocal(const std::vector<BoardShape>& shapes, int per_leaf, double enough) const;
 
   // The boards must be free.
@@ -69,14 +69,14 @@ class BoardMesh {
     return bits_[static_cast<size_t>(row) * words_ + column / 64] >> (column % 64) & 1;
   }
 
-  // Of the bytes of an all-to-all in `found`: those through an upper level over those that enter a
-  // tree, times the constant that makes it comparable between shapes of equal size. In [0, 2).
+  // The fraction of an all-to-all's tree traffic in `found` that crosses an upper level, scaled to
+  // be comparable between shapes of equal size. In [0, 2).
   static double upperShare(const SubMesh& found, int per_leaf);
 
  private:
   class LocalSearch;
 
-  // Rows to begin at that are tried by the fits that compare.
+  // Limit of starting rows for comparing fits.
   static constexpr size_t kMostStarts = 64;
 
   bool collectRows(BoardShape shape, int start, bool wrap, std::vector<int>& rows,
@@ -97,11 +97,11 @@ class BoardMesh {
   std::vector<uint64_t> bits_;
   std::vector<int> free_in_row_;
   std::vector<int> free_in_column_;
-  std::vector<uint64_t> row_keys_;  // equal where rows have the same free columns
+  std::vector<uint64_t> row_keys_;  // equal for rows with equal free columns
   int free_boards_ = 0;
-  int first_open_row_ = 0;                      // those above have no free board
-  mutable std::unique_ptr<LocalSearch> local_;  // of the last number of boards in a leaf
-  ColumnSet mask_;                              // of flip()
+  int first_open_row_ = 0;                      // no earlier row has a free board
+  mutable std::unique_ptr<LocalSearch> local_;  // for the last `per_leaf`
+  ColumnSet mask_;                              // scratch of flip()
 };
 
 }  // namespace topoopt

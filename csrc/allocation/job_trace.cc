@@ -22,7 +22,7 @@ int boardsOf(const std::vector<BoardShape>& shapes) {
   return shapes.empty() ? 0 : shapes.front().boards();
 }
 
-// Which jobs a round takes away: those in some rows or columns that also have free boards.
+// Selects the jobs that a round removes: those in some rows or columns with free boards.
 std::vector<int> victims(const BoardMesh& mesh, const std::vector<SubMesh>& placed,
                          Random& random) {
   std::vector<int> open_rows;
@@ -61,8 +61,7 @@ std::vector<int> victims(const BoardMesh& mesh, const std::vector<SubMesh>& plac
 std::vector<SubMesh> allocateInOrder(BoardMesh& mesh, const JobKinds& jobs,
                                      const std::vector<int>& order, Fit fit, int per_leaf) {
   std::vector<SubMesh> placed(jobs.jobs());
-  // Boards only become fewer: what the last job of the same shapes got is as much as can be hoped
-  // for.
+  // Free boards only decrease, so the last job with equal shapes is an upper bound.
   const std::vector<BoardShape>* last = nullptr;
   double enough = 0;
   for (int job : order) {
@@ -99,8 +98,8 @@ void improveAllocation(BoardMesh& mesh, const JobKinds& jobs, std::vector<SubMes
       mesh.release(placed[job]);
       before.emplace_back(job, std::exchange(placed[job], {}));
     }
-    // Those without boards, as far as they may fit now, and those taken away: largest first, with
-    // some disorder, each with its shapes from a random one on.
+    // Jobs without boards that may fit now, and the removed ones: largest first, slightly shuffled,
+    // each starting at a random shape.
     std::vector<std::pair<int, int>> again;  // (weight, job)
     for (const auto& list : {waiting, taken}) {
       for (int job : list) {

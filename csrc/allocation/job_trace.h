@@ -1,4 +1,4 @@
-// Jobs that are given boards one after the other, and the search for a better allocation of all.
+// Allocation of boards to a sequence of jobs, and its improvement.
 
 #pragma once
 
@@ -10,24 +10,24 @@
 
 namespace topoopt {
 
-// What jobs ask for. Few of many are of a kind of their own.
+// The requests of all jobs, grouped by equal kinds.
 struct JobKinds {
-  // The shapes that a job of the kind takes, the one to try first at the front.
+  // Shapes of each kind, in order of preference.
   std::vector<std::vector<BoardShape>> shapes;
-  std::vector<int> kind_of;  // each job
+  std::vector<int> kind_of;  // by job
 
   size_t jobs() const { return kind_of.size(); }
   const std::vector<BoardShape>& shapesOf(int job) const { return shapes[kind_of[job]]; }
 };
 
-// One sub-mesh for each job, empty where none was found. Takes them from `mesh`. A job gets the
-// first of its shapes for which there is one, with kLocal that of the least upperShare, and with
-// kTight the one that is left of most.
+// Returns one sub-mesh per job, empty if none was found, and takes them from `mesh`. A job gets its
+// first possible shape; with kLocal that of the least upperShare, with kTight the one with most
+// remaining.
 std::vector<SubMesh> allocateInOrder(BoardMesh& mesh, const JobKinds& jobs,
                                      const std::vector<int>& order, Fit fit, int per_leaf);
 
-// Ruin and recreate: takes some jobs away and places them and those without boards again, `rounds`
-// times; keeps what has no fewer boards. `placed` must be taken from `mesh`, and is afterwards.
+// Ruin and recreate: removes some jobs and places them and the unplaced ones again, `rounds` times;
+// keeps results with no fewer boards. `placed` must be taken from `mesh`, before and after.
 void improveAllocation(BoardMesh& mesh, const JobKinds& jobs, std::vector<SubMesh>& placed,
                        int rounds, uint64_t seed);
 

@@ -5,7 +5,8 @@
 namespace topoopt {
 namespace {
 
-// Members from `first` to before `end`. Always a part of its callers, which count bits faster.
+// Counts members in [first, end). Inlined into its callers, which are compiled for faster bit
+// counts.
 [[gnu::always_inline]] inline int countBetween(const uint64_t* set, int first, int end) {
   int count = 0;
   for (int w = first / 64; w * 64 < end; ++w) {
@@ -17,7 +18,7 @@ namespace {
   return count;
 }
 
-// Calls visit(members) for each leaf. Where words hold whole leaves, none has to be looked for.
+// Calls visit(members) for each leaf; simpler if words hold whole leaves.
 template <typename Visit>
 [[gnu::always_inline]] inline void eachLeaf(const uint64_t* set, int columns, int per_leaf,
                                             Visit visit) {

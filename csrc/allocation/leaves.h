@@ -1,4 +1,4 @@
-// Boards of a row, or of a column, in the leaves of its tree: so many places in a row share a
+// Boards of a row or column by leaf of its tree: a fixed number of consecutive places shares a
 // switch of the lowest level.
 
 #pragma once
@@ -7,8 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-// Counting bits is most of the work, and an instruction of its own that not all processors of the
-// architecture have.
+// Counting bits dominates, and the baseline of the architecture has no instruction for it.
 #if defined(__x86_64__) && defined(__linux__)
 #define TOPOOPT_COUNTS_BITS __attribute__((target_clones("popcnt", "default")))
 #else
@@ -17,20 +16,20 @@
 
 namespace topoopt {
 
-// The most members that `set`, which are below `columns`, has in one leaf.
+// The maximum in one leaf over the members of `set`, which are below `columns`.
 int mostInLeaf(const uint64_t* set, int columns, int per_leaf);
 
-// Members of `set`, which are below `columns`, in each leaf.
+// The number of members of `set`, which are below `columns`, in each leaf.
 void countInLeaves(const uint64_t* set, int columns, int per_leaf, int* counts);
 
 inline int64_t squared(int count) { return static_cast<int64_t>(count) * count; }
 
-// Ordered pairs of `count` places that lie in one leaf, where as many leaves as possible are full.
+// Ordered pairs of `count` places within a leaf, if leaves are filled one after another.
 inline int64_t mostTogether(int count, int per_leaf) {
   return count / per_leaf * squared(per_leaf) + squared(count % per_leaf);
 }
 
-// Of ordered pairs of `count` places: the part that lies in different leaves.
+// The fraction of ordered pairs of `count` places in different leaves.
 inline double crossing(int64_t together, int count) {
   return 1 - static_cast<double>(together) / static_cast<double>(squared(count));
 }

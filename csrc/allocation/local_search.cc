@@ -12,13 +12,13 @@ namespace {
 constexpr double kRounding = 1e-7;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// How many rows a search has chosen in each leaf, as the search goes from leaf to leaf.
+// Number of chosen rows per leaf as the search proceeds through the leaves.
 struct RowsByLeaf {
   const int first;
   int present;
   int in_first = 0;
-  int in_other = 0;     // in the present leaf, or in the one before the first was entered again
-  int64_t settled = 0;  // pairs in leaves that are done
+  int in_other = 0;     // in the current leaf, before it was entered again
+  int64_t settled = 0;  // pairs in completed leaves
 
   void enter(int leaf) {
     if (leaf != first) settled += squared(std::exchange(in_other, 0));
@@ -93,7 +93,7 @@ void BoardMesh::LocalSearch::changed(const SubMesh& own, const ColumnSet& mask, 
 
 void BoardMesh::LocalSearch::improve(BoardShape shape, double enough, SubMesh& best,
                                      double& best_share) {
-  const bool is_first = std::isinf(best_share);  // nothing was found for a shape before
+  const bool is_first = std::isinf(best_share);  // no earlier shape has a result
   shape_ = shape;
   boundColumns(per_leaf_, best_share);
   const double least = crossing(mostTogether(shape.rows, per_leaf_), shape.rows) + least_columns_;
@@ -108,7 +108,7 @@ void BoardMesh::LocalSearch::improve(BoardShape shape, double enough, SubMesh& b
   next_row_ = first_open_;
   starts_.clear();
   enough = std::max(least, enough);
-  double limit = -1;  // what is found has at most that; below 0: not known yet
+  double limit = -1;  // upper bound of the result; negative: unknown
   size_t found = kMostStarts;
   for (size_t i = 0; (i < starts_.size() || nextStart()) && best_share > enough; ++i) {
     if (starts_[i].known && starts_[i].search.share >= best_share) continue;
@@ -128,7 +128,7 @@ void BoardMesh::LocalSearch::improve(BoardShape shape, double enough, SubMesh& b
       forgetFirst();
     }
   }
-  // What comes behind may hold the next time.
+  // The rest may be valid next time.
   kept.first_open = first_open_;
   kept.searches.clear();
   for (Start& start : starts_) {
@@ -153,8 +153,7 @@ int BoardMesh::LocalSearch::openRows(int first, int end) const {
   return count;
 }
 
-// Adds the next row at which a sub-mesh may begin; of rows with the same columns that follow each
-// other in a leaf it is the first.
+// Adds the next starting row; only the first of equal consecutive rows in a leaf.
 bool BoardMesh::LocalSearch::nextStart() {
   if (starts_.size() == kMostStarts) return false;
   const int last = starts_.empty() ? -1 : starts_.back().search.start;
@@ -178,7 +177,7 @@ bool BoardMesh::LocalSearch::nextStart() {
   return false;
 }
 
-// Of the rows that were chosen those before the first that has changed.
+// Keeps the chosen rows before the first change.
 void BoardMesh::LocalSearch::keepUnchanged(Start& start) const {
   std::vector<int>& rows = start.search.rows;
   const auto changed =
@@ -190,7 +189,7 @@ void BoardMesh::LocalSearch::keepUnchanged(Start& start) const {
   rows.erase(changed, rows.end());
 }
 
-// The least share that is known of starts from number `from` on, or the first of at most `enough`.
+// Returns the least known share of starts from number `from` on, or the first of at most `enough`.
 double BoardMesh::LocalSearch::leastKnown(size_t from, double enough) {
   double least = kInfinity;
   for (size_t i = from; least > enough && (i < starts_.size() || nextStart()); ++i) {
@@ -201,9 +200,9 @@ double BoardMesh::LocalSearch::leastKnown(size_t from, double enough) {
   return std::max(least, enough);
 }
 
-// Finds out what begins there, unless its share is not below `best_share`, or above `limit`.
+// Searches from `start`, unless its share is at least `best_share`, or above `limit`.
 void BoardMesh::LocalSearch::search(Start& start, double best_share, double limit) {
-  // Shares are multiples of 1 / boards^2, and this is what the bound below rounds by.
+  // Shares are multiples of 1 / boards^2; the bound below rounds by this.
   const double above = limit + 4 * kRounding / static_cast<double>(squared(shape_.rows));
   const double cut = std::min(best_share, above);
   const bool is_found = collect(start, cut);
@@ -233,8 +232,8 @@ SubMesh BoardMesh::LocalSearch::subMesh(const Searched& found) {
   return {std::move(rows), columns_};
 }
 
-// Columns of common_: from the leaf with the fewest that has enough; else from that with most, and
-// the rest as before from the others.
+// Chooses columns of common_: from the leaf with the fewest that suffices; else from the fullest
+// leaf and then from the others.
 void BoardMesh::LocalSearch::chooseColumns(int wanted) {
   countInLeaves(common_.data(), mesh_.columns_, per_leaf_, in_leaf_.data());
   columns_.clear();
@@ -267,14 +266,13 @@ int BoardMesh::LocalSearch::mostInLeafOf(int row) {
   return most;
 }
 
-// At most so many ordered pairs of `count` rows are together.
+// Upper bound of ordered pairs of `count` rows within a leaf.
 int64_t BoardMesh::LocalSearch::together(int count) const {
   return static_cast<int64_t>(count) * std::min(count, per_leaf_);
 }
 
-// The most ordered pairs that are together where `open` rows have places yet, at least `least`
-// and at most `most` of them in one leaf: that many more or fewer there, or whole leaves of
-// others.
+// Upper bound of such pairs if `open` rows remain, with `least` to `most` of them in this leaf and
+// the rest in whole other leaves.
 int64_t BoardMesh::LocalSearch::mostWithLeaf(int open, int least, int most) const {
   most = std::min(most, open);
   const int kink = std::clamp(open - per_leaf_, least, most);
@@ -285,11 +283,11 @@ int64_t BoardMesh::LocalSearch::mostWithLeaf(int open, int least, int most) cons
   return best;
 }
 
-// Columns of rows that have at most so many in a leaf.
+// Bounds the columns if rows have at most this many per leaf.
 void BoardMesh::LocalSearch::boundColumns(int most_in_leaf, double best_share) {
   columns_in_leaf_ = most_in_leaf;
   least_columns_ = crossing(mostTogether(shape_.columns, most_in_leaf), shape_.columns);
-  // Shares are multiples of 1 / boards^2: what exceeds an integer by less is a rounding error.
+  // Shares are multiples of 1 / boards^2; a smaller excess is a rounding error.
   const double pairs = static_cast<double>(squared(shape_.rows));
   const double equal = (1 - best_share + least_columns_) * pairs;
   needed_ = std::isinf(equal) ? 0 : static_cast<int64_t>(std::floor(equal + kRounding)) + 1;
@@ -302,7 +300,7 @@ void BoardMesh::LocalSearch::boundColumns(int most_in_leaf, double best_share) {
   return count >= shape_.columns;
 }
 
-// Leaves of common_ what `row` has, too.
+// Intersects common_ with `row`.
 void BoardMesh::LocalSearch::narrow(int row) {
   const uint64_t* bits = mesh_.rowBits(row);
   used_.clear();
@@ -312,8 +310,8 @@ void BoardMesh::LocalSearch::narrow(int row) {
   }
 }
 
-// Steps 2 to 4 from `start` on, and from the top: rows_, as they come, and common_. What the last
-// search has chosen, and has not changed, need not be looked for.
+// Steps 2 to 4 from `start`, wrapping around: collects rows_ and common_. Unchanged choices of the
+// last search are reused.
 TOPOOPT_COUNTS_BITS bool BoardMesh::LocalSearch::collect(const Start& from, double best_share) {
   const int start = from.search.start;
   has_all_seen_ = false;
@@ -359,7 +357,7 @@ TOPOOPT_COUNTS_BITS bool BoardMesh::LocalSearch::collect(const Start& from, doub
         return false;
       }
     }
-    const bool known = mesh_.row_keys_[row] == key;  // what the last row has, this one has
+    const bool known = mesh_.row_keys_[row] == key;  // equal to the last row
     key = mesh_.row_keys_[row];
     if (!known) fits = fitsWith(row);
     if (fits) {

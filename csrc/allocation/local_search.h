@@ -1,5 +1,5 @@
-// Fit::kLocal: the sub-mesh whose all-to-all crosses the upper levels least, among those that begin
-// at each of the first rows.
+// Fit::kLocal: the sub-mesh with the least all-to-all traffic on upper levels, among those from
+// each of the first rows.
 
 #pragma once
 
@@ -13,56 +13,53 @@
 
 namespace topoopt {
 
-// What cannot be better than the best one so far is left as soon as that is known, and what the
-// last search for the same shape has found is taken from there where it still holds.
+// Branch and bound, with reuse of the last search's results for the same shape while they are
+// valid.
 class BoardMesh::LocalSearch {
  public:
   LocalSearch(const BoardMesh& mesh, int per_leaf);
 
   int perLeaf() const { return per_leaf_; }
 
-  // BoardMesh::findLocal.
   SubMesh find(const std::vector<BoardShape>& shapes, double enough);
 
-  // The boards of `own`, whose columns are `mask`, have been taken, or are free again.
+  // The boards of `own`, with columns `mask`, were taken or released.
   void changed(const SubMesh& own, const ColumnSet& mask, bool to_free);
 
  private:
-  // What a search from row `start` on came to at time `at`. While boards only become fewer it comes
-  // to the same for as long as none of the rows it chose has changed: what it passed over then, it
-  // passes over now. `share` is at least so much, unless `is_exact`; infinite where there are too
-  // few rows.
+  // The result of a search from row `start` at time `at`. While boards only decrease, it stays
+  // valid until one of its rows changes, because skipped rows stay unsuitable. `share` is a lower
+  // bound unless `is_exact`; infinite if there are too few rows.
   struct Searched {
     int start;
-    uint64_t at;  // 0: there was none
+    uint64_t at;  // 0: none
     double share;
     bool is_exact;
     std::vector<int> rows;
   };
-  // Of the last search for a shape, by start; no row before `first_open` has enough columns.
+  // Results of a shape's last search by start; no row before `first_open` has enough columns.
   struct LocalStarts {
     int first_open = 0;
     std::vector<Searched> searches;
   };
-  // A row at which sub-meshes may begin. `known`: what was found there the last time still holds.
-  // Else only the rows that were chosen before `resume_at` are left (-1: behind the last of them).
+  // A starting row. `known`: its last result is still valid. Else rows chosen before `resume_at`
+  // are valid (-1: all of them).
   struct Start {
     Searched search;
     bool known;
     int resume_at;
   };
-  // What find() came to, where that begins at the first row that is open for the first of the
-  // shapes. Once its boards are taken, the same rows come out for as long as they have enough
-  // columns in common: all that was passed over still has too few. Jobs of one kind that follow
-  // each other get most of their boards so.
+  // The last result of find() if it began at the first open row for the first shape. After its
+  // boards are taken, the same rows result while they have enough common columns, because skipped
+  // rows stay unsuitable. Consecutive jobs of one kind are mostly served from it.
   struct First {
     BoardShape shape{0, 0};
     SubMesh own;
-    ColumnSet common;  // columns that its rows have in common
+    ColumnSet common;  // common columns of its rows
     bool is_taken = false;
   };
 
-  // Changes `best` to what is better than `best_share`, or no worse than `enough`.
+  // Replaces `best` by a result below `best_share`, or of at most `enough`.
   void improve(BoardShape shape, double enough, SubMesh& best, double& best_share);
   void forgetFirst();
   bool findAgain(BoardShape shape, double enough);
@@ -86,26 +83,25 @@ class BoardMesh::LocalSearch {
 
   const BoardMesh& mesh_;
   const int per_leaf_;
-  std::vector<int> leaf_of_;       // each row, among those of a column
-  std::vector<int> most_in_leaf_;  // free boards of each row in a leaf of its own; -1: not known
+  std::vector<int> leaf_of_;       // per row, in a column's tree
+  std::vector<int> most_in_leaf_;  // per row: maximum free boards in a leaf; -1: unknown
   uint64_t changes_ = 1;
   std::vector<uint64_t> changed_at_;  // per row
-  // Since boards were released last, by shape.
+  // By shape, since the last release of boards.
   std::unordered_map<uint64_t, LocalStarts> last_;
   First first_;
   BoardShape shape_{1, 1};
-  // Of the present shape: the rows at which it may begin, as far as they are known, and what was
-  // found the last time.
+  // The current shape's known starting rows and their last results.
   std::vector<Start> starts_;
   LocalStarts before_;
   size_t next_before_ = 0;
   int next_row_ = 0;
   int first_open_ = 0;  // no row before it is open
-  // Of one start.
-  int columns_in_leaf_ = 0;    // that all rows so far may have
-  double least_columns_ = 0;   // that cross, where each leaf has so many
-  int64_t needed_ = 0;         // pairs of rows that are together where a sub-mesh is better
-  bool has_all_seen_ = false;  // it was not left early
+  // State of one start.
+  int columns_in_leaf_ = 0;    // limit for all rows so far
+  double least_columns_ = 0;   // lower bound of crossing columns per leaf limit
+  int64_t needed_ = 0;         // row pairs within a leaf that an improvement requires
+  bool has_all_seen_ = false;  // completed without an early exit
   std::vector<int> rows_;
   std::vector<int> columns_;
   ColumnSet common_;
@@ -113,7 +109,7 @@ class BoardMesh::LocalSearch {
     uint64_t bits;
     int place;
   };
-  std::vector<Word> used_;  // of common_, those that are not 0
+  std::vector<Word> used_;  // nonzero words of common_
   std::vector<int> in_leaf_;
 };
 

@@ -8,18 +8,18 @@
 namespace topoopt {
 namespace {
 
-// As cuStreamIsCapturing of CUDA's driver: 0, or the number of an error.
+// CUDA driver's cuStreamIsCapturing: returns 0 or an error number.
 using IsCapturing = int (*)(void* stream, int* status);
 constexpr int kActive = 1;  // <cuda.h>: CU_STREAM_CAPTURE_STATUS_ACTIVE
 
-// The driver's function, if the process has loaded it, so that the build needs no CUDA.
+// Returns the driver's function if it is loaded, so that the build needs no CUDA.
 IsCapturing ofDriver() {
   void* const library = cudaDriverLibrary();
   if (library == nullptr) return nullptr;
   return reinterpret_cast<IsCapturing>(dlsym(library, "cuStreamIsCapturing"));
 }
 
-// Some versions of torch, 2.11 among them, do not ask devices.
+// Some versions of torch, such as 2.11, do not query devices.
 template <typename Guard>
 bool isCapturing(const Guard& guard, const c10::Stream& stream) {
   if constexpr (requires { guard.isStreamCapturing(stream); }) {

@@ -1,4 +1,4 @@
-// Graphs of device work (CUDA graphs), which operations cannot be part of.
+// Detects graphs of device work (CUDA graphs), which cannot contain operations.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace topoopt {
 
-// Whether what the stream is given goes to a graph that is launched later, again and again.
+// Returns whether the stream is recording a graph for later launches.
 bool recordsGraph(const c10::Stream& stream);
 
 }  // namespace topoopt

@@ -15,7 +15,7 @@
 namespace topoopt {
 namespace {
 
-// What tensors have left, until the device is done with it. Whoever allocates next looks.
+// Memory of freed tensors that the device may still use; released at the next allocation.
 class Left {
  public:
   void add(c10::DataPtr memory, const c10::Stream& made_on) {
@@ -27,7 +27,7 @@ class Left {
         entry.until.emplace_back(stream.device_type()).record(stream);
       }
     } catch (const std::exception&) {
-      // The device has failed: nobody knows when it is done.
+      // The device has failed, so the end of its use is unknown.
       [[maybe_unused]] void* const kept = entry.memory.release_context();
       return;
     }
@@ -64,7 +64,7 @@ class Left {
   std::list<Entry> entries_;
 };
 
-// Tensors may outlive static objects.
+// Never destroyed, because tensors may outlive static objects.
 Left& left() {
   static auto& left = *new Left;
   return left;
@@ -77,7 +77,7 @@ at::Tensor allocateHostTensor(int64_t elements, const at::TensorOptions& options
   const c10::impl::VirtualGuardImpl guard(options.device().type());
   const c10::Device device = options.device().has_index() ? options.device() : guard.getDevice();
   const auto bytes = static_cast<size_t>(elements) * options.dtype().itemsize();
-  // One byte at least, so that there is memory to name.
+  // At least one byte, so that the pointer is not null.
   auto memory = std::make_shared<c10::DataPtr>(at::globalContext()
                                                    .getPinnedMemoryAllocator(device.type())
                                                    ->allocate(std::max<size_t>(bytes, 1)));

@@ -1,6 +1,5 @@
-// Tensors of a device in page-locked memory of the host, which the device reads and writes over its
-// bus, or where it shares the host's memory, at its full rate. Operations use them in place
-// (in_place.h).
+// Device tensors in page-locked host memory, which the device accesses over its bus at full rate,
+// or directly if it shares the host's memory. Operations use them in place (in_place.h).
 
 #pragma once
 
@@ -10,10 +9,9 @@
 
 namespace topoopt {
 
-// A 1-d tensor on `options.device()`, an accelerator. The memory is that of PyTorch's allocator for
-// page-locked memory. When the tensor goes, it is kept until the streams have come as far as they
-// had been given then: the one that was current when it was made, and the one that is. Throws
-// c10::Error if the device has no such memory.
+// Returns a 1-d tensor on the accelerator `options.device()`, from PyTorch's allocator for
+// page-locked memory. Freed memory is kept until two streams have run their enqueued work: the
+// current ones at allocation and at release. Throws c10::Error if the device has no such memory.
 at::Tensor allocateHostTensor(int64_t elements, const at::TensorOptions& options);
 
 }  // namespace topoopt

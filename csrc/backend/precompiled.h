@@ -1,4 +1,4 @@
-// What the files of this folder and its binding include, compiled once; see precompiled/standard.h.
+// Common includes of this folder and its binding; see precompiled/standard.h.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -15,7 +15,7 @@
 namespace topoopt {
 namespace {
 
-// Divides the reduced elements of `tensor`, if that is left to do, off the reactor thread.
+// Divides the reduced elements of `tensor`, if needed, off the reactor thread.
 void addDivision(const Reduction& reduction, const at::Tensor& tensor,
                  const ProcessGroupTopoopt::HostCall& call) {
   if (reduction.divisor == 1) return;
@@ -24,8 +24,7 @@ void addDivision(const Reduction& reduction, const at::Tensor& tensor,
   });
 }
 
-// A group that fails is a reason to dump the flight recorder, also on a rank that waits for
-// nothing.
+// A failed group triggers a dump of the flight recorder, even on an idle rank.
 GroupConfig reporting(GroupConfig config, const Session& session) {
   if (session.supervisor()) {
     config.failed = [supervisor = session.supervisor()](const std::string& why) {
@@ -98,7 +97,7 @@ void ProcessGroupTopoopt::abort() {
 
 void ProcessGroupTopoopt::shutdown() {
   if (session_->inherited()) {
-    // There is no thread to stop; the copy of its state goes with the process.
+    // A forked process has no thread to stop; leak the copied state.
     if (staging_) new std::shared_ptr<Staging>(staging_);
     return;
   }
@@ -170,7 +169,7 @@ void ProcessGroupTopoopt::checkNotInherited() const {
               "communicate in the rank itself, or start the process with the method 'spawn'");
 }
 
-// Calls with a root are often made in different branches of a script, and so are barriers.
+// Calls with a root, and barriers, often come from different branches of a script.
 void ProcessGroupTopoopt::checkPlaces(const CallKind& kind) {
   if (!place_of_caller_ || kind.order != StagingOperation::Order::kCollective || kind.peer >= 0 ||
       kind.type == c10d::OpType::BARRIER) {
@@ -237,7 +236,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allreduce_coalesced(
       *this,
       {c10d::OpType::ALLREDUCE_COALESCED, "topoopt:all_reduce_coalesced", "all_reduce_coalesced"},
       tensors, tensors, asked(options), tensors.size());
-  if (!call.staged()) {  // which starts the first before it looks at the next
+  if (!call.staged()) {  // a CPU operation starts before the next tensor is checked
     for (const at::Tensor& tensor : tensors) {
       reductionOf(asReal(tensor, options.reduceOp), options.reduceOp, getSize());
     }
@@ -246,7 +245,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allreduce_coalesced(
   return call.submit();
 }
 
-// The root receives in `data`; the others leave it as it is.
+// The root receives in `data`; the other members' `data` is unchanged.
 void ProcessGroupTopoopt::startReduce(const HostCall& call, const at::Tensor& data, int root,
                                       const c10d::ReduceOp& op) {
   const at::Tensor real = asReal(data, op);
@@ -281,7 +280,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce(Tensors& tensors,
   return call.submit();
 }
 
-// `counts` elements of the input are for each member.
+// The input has `counts` elements for each member.
 void ProcessGroupTopoopt::startReduceScatter(const HostCall& call, const at::Tensor& output,
                                              const at::Tensor& input, std::vector<size_t> counts,
                                              const c10d::ReduceOp& op) {
@@ -292,7 +291,7 @@ void ProcessGroupTopoopt::startReduceScatter(const HostCall& call, const at::Ten
   }
   const Reduction reduction = reductionOf(from, op, getSize());
   if (reduction.factor) from = from.mul(*reduction.factor);
-  // The result may lie inside the input (FSDP does that), which other members still need.
+  // The output may lie inside the input (as in FSDP), which other members still read.
   const bool direct = !to.is_alias_of(from);
   const at::Tensor data = direct ? to : at::empty(to.sizes(), to.options());
   if (!direct) call.finish([to, data] { to.copy_(data); });
@@ -374,7 +373,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter_tensor_coalesce
             {c10d::OpType::COALESCED, "topoopt:reduce_scatter_tensor_coalesced",
              "reduce_scatter_tensor_coalesced"},
             inputs, outputs, asked(options), outputs.size());
-  // All before the first is started.
+  // Check all before starting the first.
   for (size_t i = 0; i < outputs.size(); ++i) {
     checkReduceScatter(outputs[i], inputs[i], options.reduceOp);
   }

@@ -1,11 +1,10 @@
-// The c10d backend "topoopt": tensors in, operations of a Group out. Each operation stands here
-// once; process_group_call.h brings its tensors to host memory and back.
+// The c10d backend "topoopt": maps operations on tensors to operations of a Group.
+// process_group_call.h copies the tensors to host memory and back.
 //
-// All tensors of a call are on one device: the CPU, or an accelerator. They are dense except in
-// all_reduce on the CPU. One that is not contiguous is copied and, if it receives data, written
-// back when the operation is over. The ranks of a group call with tensors of the same kind of
-// device, for large collectives on accelerators are cut into pieces. Messages are never cut: sender
-// and receiver may differ in that.
+// All tensors of a call are on one device: the CPU or an accelerator. They are dense except in
+// all_reduce on the CPU. Non-contiguous tensors are copied and, if they receive data, written back.
+// All ranks of a collective must use the same kind of device, because large collectives on
+// accelerators are split. Messages are never split, so their ends may differ.
 
 #pragma once
 
@@ -35,50 +34,50 @@ class ProcessGroupTopoopt final : public c10d::Backend {
     explicit Options(std::chrono::milliseconds timeout) : Backend::Options("topoopt", timeout) {}
   };
 
-  // Makes the group of those members, given by their ranks in this group. Every one of them calls
-  // it.
+  // Makes the group of the given members (ranks of this group), each of which calls it.
   using Splitter = std::function<c10::intrusive_ptr<c10d::Backend>(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& options)>;
 
-  // `store` is the group's own part of torch.distributed's store. `in_place`: device tensors whose
-  // memory the host reaches are not copied.
+  // `store` is the group's part of torch.distributed's store. `in_place`: do not copy device
+  // tensors in memory that the host can access.
   ProcessGroupTopoopt(std::shared_ptr<Session> session, GroupConfig config,
                       c10::intrusive_ptr<Options> options, c10::intrusive_ptr<c10d::Store> store,
                       Splitter splitter, bool in_place);
   ~ProcessGroupTopoopt() override;
 
   const std::string getBackendName() const override { return "topoopt"; }
-  // A copy: the caller that splits a group changes what it got.
+  // Returns a copy, because a caller that splits a group changes it.
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}  // every group starts at 0
   uint64_t getSequenceNumberForGroup() override { return group_->sequenceNumber(); }
   c10d::ErrorType getError() override;
   void enableCollectivesTiming() override {}
-  void eagerConnectSingleDevice(at::Device) override {}  // the links are there already
+  void eagerConnectSingleDevice(at::Device) override {}  // links already exist
   bool supportsSplitting() const override { return true; }
-  // Tensors that operations use in place (host_tensors.h); DDP and FSDP2 ask for them if told to.
+  // Allocation of tensors that operations use in place (host_tensors.h), an option of DDP and
+  // FSDP2.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
-  // nullptr on a rank that is not among `ranks`.
+  // Returns nullptr on a rank outside of `ranks`.
   c10::intrusive_ptr<c10d::Backend> split(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
-  // Fails what is pending on all ranks, and if this is the session's last group, ends the session
-  // without waiting for others: the ranks may then meet anew, in a smaller group perhaps.
+  // Fails pending operations on all ranks. The session's last group then ends it without waiting,
+  // so the ranks may start a new, smaller group.
   void abort() override;
   void shutdown() override;
   const std::string& groupName() const { return group_->name(); }
   std::vector<RingCounters> ringCounters() const { return group_->counters(); }
   bool isShutDown() const { return shut_down_; }
-  // Bytes of device tensors by the kind of their memory, or by why they were copied.
+  // Bytes of device tensors by memory kind, or by the reason for a copy.
   std::map<std::string, InPlace::Use> deviceMemory() const { return in_place_->uses(); }
-  // Where the calling thread is in the user's script, "train.py:12"; "" where it is in none.
+  // Returns the calling thread's position in the user's script, "train.py:12"; "" if there is none.
   using PlaceOfCaller = std::function<std::string()>;
-  // `companion` has the same members, and ends when this group does. With `place_of_caller`,
-  // members compare over it from where they call a collective that has no root: two calls alike in
-  // everything else may be in another order on one of them.
+  // `companion` has the same members and ends with this group. With `place_of_caller`, members use
+  // it to compare the call sites of collectives without a root. That detects equal calls in
+  // different orders.
   void checkWith(c10::intrusive_ptr<ProcessGroupTopoopt> companion, PlaceOfCaller place_of_caller);
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
@@ -113,8 +112,8 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
-  // Rank 0 waits for all others through the store and notifies them, so a rank that is missing is
-  // named and the group stays usable.
+  // Rank 0 waits for all others through the store and notifies them. So the error names missing
+  // ranks, and the group stays usable.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
   // One call of an operation (process_group_call.h).
@@ -127,22 +126,22 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   static CallTerms asked(const Options& options) {
     return {options.timeout, !options.asyncOp};
   }
-  // Of the flight recorder; nullptr if there is none. Known from the first call on: PyTorch gives a
-  // group its description when it has been made.
+  // The group in the flight recorder, or nullptr. Created at the first call, because PyTorch sets
+  // the description after construction.
   RecordedGroup* recordedGroup();
   void checkRank(int64_t rank, const char* what) const;
-  void checkOther(int64_t rank, const char* what) const;  // not this one
+  void checkOther(int64_t rank, const char* what) const;  // raises for this rank
   void checkNotInherited() const;
-  // Raises DistBackendError on all members unless all are at the same place.
+  // Raises DistBackendError on all members unless all call sites are equal.
   void checkPlaces(const CallKind& kind);
   bool isRoot(int64_t root) const { return root == getRank(); }
 
-  // Made when the first tensors on an accelerator come, or nullptr.
+  // Created with the first tensors on an accelerator; else nullptr.
   std::shared_ptr<Staging> staging(bool create);
-  // Before a collective of CPU tensors: those staged earlier come first on all ranks.
+  // Before a collective of CPU tensors: keeps the order with staged ones on all ranks.
   void awaitStaged();
 
-  // What the functions below rely on. Calls of several operations check all before they add any.
+  // Checks for the functions below. A call of several operations checks all before adding any.
   void checkAllGather(const at::Tensor& output, const at::Tensor& input) const;
   void checkAllGather(const Tensors& outputs, const at::Tensor& input) const;
   void checkReduceScatter(const at::Tensor& output, const at::Tensor& input,
@@ -184,10 +183,10 @@ class ProcessGroupTopoopt final : public c10d::Backend {
   const Splitter splitter_;
   std::atomic<bool> shut_down_{false};
   std::atomic<bool> left_session_{false};
-  c10::intrusive_ptr<ProcessGroupTopoopt> companion_;  // set before the group is used
-  PlaceOfCaller place_of_caller_;                      // the same
+  c10::intrusive_ptr<ProcessGroupTopoopt> companion_;  // set before first use
+  PlaceOfCaller place_of_caller_;                      // set before first use
   std::mutex store_mutex_;
-  c10::intrusive_ptr<c10d::Store> store_;  // until shutdown: it may be a server, and hold a port
+  c10::intrusive_ptr<c10d::Store> store_;  // until shutdown, because it may own a server's port
   uint64_t monitored_barriers_ = 0;
   std::once_flag recorded_once_;
   std::shared_ptr<RecordedGroup> recorded_;  // set once, by recordedGroup()

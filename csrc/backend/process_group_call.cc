@@ -14,7 +14,7 @@ namespace {
 
 using Tensors = ProcessGroupTopoopt::Tensors;
 
-// Calls `done` when `count` operations are over, with the first error if there was one.
+// Calls `done` after `count` operations, with the first error if any.
 Done joint(size_t count, Done done) {
   if (count == 1) return done;
   struct State {
@@ -36,7 +36,7 @@ Done joint(size_t count, Done done) {
   };
 }
 
-// The accelerator that all the tensors are on, or nothing if they are all on the CPU.
+// Returns the common accelerator of the tensors; nullopt if all are on the CPU.
 std::optional<c10::Device> deviceOf(const char* what, const Tensors& inputs,
                                     const Tensors& outputs) {
   std::optional<c10::Device> device;
@@ -66,11 +66,11 @@ bool coalesced(c10d::OpType type) {
          type == c10d::OpType::COALESCED;
 }
 
-// As PyTorch's analyzer knows it, from torch 2.11 on.
+// The name in PyTorch's analyzer from torch 2.11 on.
 const char* recordedName(const ProcessGroupTopoopt::CallKind& kind) {
   switch (kind.type) {
     case c10d::OpType::ALLREDUCE:
-      return "all_reduce";  // of sparse tensors, too
+      return "all_reduce";  // also for sparse tensors
     case c10d::OpType::ALLREDUCE_COALESCED:
       return "allreduce_coalesced";
     case c10d::OpType::_ALLGATHER_BASE:
@@ -86,13 +86,14 @@ const char* recordedName(const ProcessGroupTopoopt::CallKind& kind) {
   }
 }
 
-// Returns their bytes. Several are parts of one, unless each is an operation of its own: equal ones
-// are recorded as one tensor with a dimension more, others as one of all elements.
+// Returns their bytes. Without `each`, several tensors are parts of one: equal ones are recorded
+// with an additional dimension, others as one flat tensor.
 size_t recordTensors(const Tensors& tensors, bool each, RecordedTensors& to) {
   size_t bytes = 0;
   to.clear();
   for (const at::Tensor& tensor : tensors) {
-    bytes += static_cast<size_t>(tensor.numel()) * tensor.element_size();  // sparse ones, too
+    // Works for sparse tensors, too.
+    bytes += static_cast<size_t>(tensor.numel()) * tensor.element_size();
     if (each || tensors.size() == 1) {
       to.add(toString(tensor.scalar_type()), tensor.sizes().data(), tensor.sizes().size());
     }
@@ -108,7 +109,7 @@ size_t recordTensors(const Tensors& tensors, bool each, RecordedTensors& to) {
   return bytes;
 }
 
-// A graph would repeat copies from and to host memory that no operation fills any more.
+// A graph would repeat the copies but not the operation between them.
 void checkRecordsNoGraph(const char* name, c10::Device device) {
   const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   TORCH_CHECK(!recordsGraph(stream), "topoopt: ", name, ": the stream of ", device,
@@ -140,13 +141,13 @@ ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind
                                 const Tensors& outputs, const CallTerms& asked, size_t operations)
     : group_(group), kind_(kind), device_(device), terms_(asked) {
   group.checkNotInherited();
-  if (kind.title != nullptr) group.checkPlaces(kind);  // else it is a part of another call
+  if (kind.title != nullptr) group.checkPlaces(kind);  // otherwise part of another call
   if (asked.limit == c10d::kUnsetTimeout) {
     terms_.limit = std::chrono::milliseconds(group.timeout_ms_.load());
   }
   if (device_) {
     checkRecordsNoGraph(kind.name, *device_);
-    terms_.synchronous = false;  // pieces are not started by the caller
+    terms_.synchronous = false;  // pieces start on another thread
     work_ = c10::make_intrusive<StagingWork>(*device_, group.session_->pool(), group.getRank(),
                                              kind.type, kind.title, inputs, outputs,
                                              group.group_->sequenceNumber());
@@ -155,7 +156,7 @@ ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind
     work_ = host_call_.emplace(group, kind, inputs, outputs, terms_, operations).work;
   }
   if (group.recordedGroup() != nullptr) record(inputs, outputs);
-  if (kind.title == nullptr) return;  // a part of another call
+  if (kind.title == nullptr) return;  // part of another call
   const auto shown = [&group] {
     return ProfiledGroup{group.getGroupUid(), group.getGroupDesc(), group.getRank(),
                          group.getSize(), group.options_->global_ranks_in_group};
@@ -164,7 +165,7 @@ ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind
   profiled_ = ProfiledCall::of(shown, kind.type, number, inputs, outputs);
 }
 
-// What was refused before it started does not count: the other members may not have called it.
+// A call refused before its start does not count: other members may not have made it.
 ProcessGroupTopoopt::Call::~Call() {
   if (started_ || group_.recorded_ == nullptr) return;
   group_.session_->supervisor()->recorder()->drop(record_);
@@ -208,7 +209,7 @@ at::Tensor ProcessGroupTopoopt::Call::flat(const at::Tensor& tensor) const {
   return device_ ? tensor.view({tensor.numel()}) : tensor;
 }
 
-// `copy` is what `tensor` will be when the call is over.
+// `copy` will be written to `tensor` at the end of the call.
 at::Tensor ProcessGroupTopoopt::Call::returned(const at::Tensor& tensor, const at::Tensor& copy) {
   if (device_) {
     copies_back_.emplace_back(tensor, copy);
@@ -234,7 +235,7 @@ at::Tensor ProcessGroupTopoopt::Call::update(const at::Tensor& tensor) {
   return returned(tensor, tensor.contiguous());
 }
 
-// Several host tensors become one in hostTensor(), whether they are contiguous or not.
+// hostTensor() joins several host tensors, contiguous or not.
 Tensors ProcessGroupTopoopt::Call::readAll(const Tensors& tensors) {
   Tensors made = tensors;
   if (device_ || made.size() == 1) {
@@ -265,7 +266,7 @@ at::Tensor ProcessGroupTopoopt::Call::premultiplied(const at::Tensor& tensor,
       return tensor.mul(supplement->tensor_factor.to(tensor.options(), /*non_blocking=*/true));
     }
   }
-  // Any tensor of the type will do for the check.
+  // The check needs any tensor of the type.
   const at::Tensor like = at::empty({0}, at::TensorOptions().dtype(tensor.scalar_type()));
   reductionOf(asReal(like, op), op, group_.getSize());
   return tensor;
@@ -286,7 +287,7 @@ at::Tensor ProcessGroupTopoopt::Call::hostTensor(const TensorSide& side) {
   return flat;
 }
 
-// The slice of each block of each tensor, one after the other; without a slice, all of them.
+// Returns the slice of each block of each tensor in order; all elements without a slice.
 ProcessGroupTopoopt::Call::Parts ProcessGroupTopoopt::Call::partsOf(
     at::TensorList flats, int64_t blocks, const std::optional<Slice>& slice) {
   Parts parts;
@@ -324,8 +325,7 @@ StagingBuffer ProcessGroupTopoopt::Call::bufferOf(const TensorSide& side,
   return buffer;
 }
 
-// Equal pieces, such that no host tensor of one takes more than `piece_bytes`; one that is
-// everything has no slice.
+// Returns equal pieces with host tensors of at most `piece_bytes`; a single piece has no slice.
 std::vector<std::optional<ProcessGroupTopoopt::Call::Slice>> ProcessGroupTopoopt::Call::cutInPieces(
     std::initializer_list<TensorSide> sides, size_t piece_bytes) {
   int64_t elements = 0;
@@ -372,7 +372,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::Call::submit(bool awaits_devic
     group_.staging(true)->submit(std::move(operation));
   } else if (terms_.synchronous && kind_.order == StagingOperation::Order::kCollective &&
              work_->succeeded() && !c10d::allow_inflight_collective_as_graph_input()) {
-    return nullptr;  // as PyTorch has it for what is over: it makes no object to wait for
+    return nullptr;  // as PyTorch does for completed calls without an object to wait for
   }
   return work_;
 }

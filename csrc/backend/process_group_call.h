@@ -1,9 +1,9 @@
 // One call of the process group: from its tensors to operations on contiguous host memory.
 //
-// Tensors on the CPU are used where they are, and an operation starts when it is added. Those on an
-// accelerator are staged through host memory (staging.h): an operation that is long is cut into
-// pieces, each of which is copied to the host, runs there and is copied back. What a call does on
-// the device goes to the caller's current stream, before the call is submitted.
+// CPU tensors are used in place, and their operations start when they are added. Tensors on an
+// accelerator are staged through host memory (staging.h): long operations are split into pieces,
+// each copied to the host, run there and copied back. Device work of a call is enqueued on the
+// caller's current stream, before submission.
 
 #pragma once
 
@@ -28,18 +28,17 @@ struct ProcessGroupTopoopt::CallKind {
   c10d::OpType type;
   const char* title;      // for the profiler
   const char* name = "";  // for messages
-  int peer = -1;          // the root, or the other end of a message; -1: none, or any
+  int peer = -1;          // root or peer; -1: none or any
   int tag = 0;
   StagingOperation::Order order = StagingOperation::Order::kCollective;
 };
 
-// Operations on host memory that complete one work when all of them are over, and the callback of
-// each of them.
+// The host operations of one work, which completes after all of them, and their common callback.
 struct ProcessGroupTopoopt::HostCall {
   HostCall(ProcessGroupTopoopt& group, const CallKind& kind, const Tensors& inputs,
            const Tensors& outputs, const CallTerms& terms, size_t operations);
 
-  // Before the operation is started: results are not final before the finisher has run.
+  // Before the start: results are not final until the finisher has run.
   void finish(std::function<void()> finisher) const {
     if (terms.landing) terms.landing->holdResults();
     work->finishWith(std::move(finisher));
@@ -54,31 +53,31 @@ class ProcessGroupTopoopt::Call {
   using Parts = std::vector<StagingBuffer::Part>;
 
  public:
-  // A collective of large tensors is cut into pieces of a size that depends only on what all ranks
-  // know. kLanding: they may begin before their data is all there. kWhole: ranks know only the
-  // sizes of their own blocks, or blocks differ.
+  // How a collective of large tensors is split. Piece sizes depend only on values known to all
+  // ranks. kLanding: a piece may start before all of its data has landed. kWhole: not split,
+  // because ranks know only their own block sizes, or blocks differ.
   enum class Cutting { kLanding, kPieces, kWhole };
-  // Of a reduction: its input may have to be multiplied first.
+  // A reduction that multiplies its input first cannot land piecewise.
   static Cutting cutOf(const c10d::ReduceOp& op) {
     return op.op_ == c10d::ReduceOp::PREMUL_SUM ? Cutting::kPieces : Cutting::kLanding;
   }
 
-  // One tensor in host memory: what is read to it, tensor after tensor, and written back from it.
-  // To be cut, all have equal sizes; or there is one, of `blocks` equal blocks. What is cut is each
-  // of them.
+  // A host tensor: the tensors that are read into it in order, and those that it is written back
+  // to. To be split, all must have equal sizes, or there is one with `blocks` equal blocks; each of
+  // them is split.
   struct TensorSide {
     at::TensorList reads;
     at::TensorList writes;
     int64_t blocks = 1;
-    // Of a staged call: read to the place of this rank's block among those that are written.
+    // Staged calls: read into this rank's block of the output.
     std::optional<at::Tensor> own{};
   };
 
-  // All tensors are on one device. `asked` without a limit means the group's. `operations` will be
-  // added to the call. Raises ValueError naming `kind.name`.
+  // All tensors must be on one device. No limit in `asked` means the group's. `operations` will be
+  // added. Raises ValueError with `kind.name`.
   Call(ProcessGroupTopoopt& group, const CallKind& kind, const Tensors& inputs,
        const Tensors& outputs, const CallTerms& asked, size_t operations = 1);
-  // On the given accelerator, or nothing for the CPU.
+  // On the given accelerator, or the CPU if nullopt.
   Call(ProcessGroupTopoopt& group, const CallKind& kind, std::optional<c10::Device> device,
        const Tensors& inputs, const Tensors& outputs, const CallTerms& asked, size_t operations);
   ~Call();
@@ -86,21 +85,21 @@ class ProcessGroupTopoopt::Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // A contiguous tensor with the elements of `tensor`, ...
+  // Returns a contiguous tensor with the elements of `tensor`.
   at::Tensor read(const at::Tensor& tensor);
-  // ... whose elements will be those of `tensor` when the call is over, ...
+  // Returns a contiguous tensor that is written to `tensor` at the end of the call.
   at::Tensor write(const at::Tensor& tensor);
-  // ... or both.
+  // Does both.
   at::Tensor update(const at::Tensor& tensor);
   Tensors readAll(const Tensors& tensors);
   Tensors writeAll(const Tensors& tensors);
 
-  // Raises TypeError if `op` is not defined for the elements of `tensor`. A factor that lies on the
-  // device is multiplied there, in the order of the caller's stream: then the result is another
-  // tensor, and `op` a plain sum.
+  // Raises TypeError if `op` is undefined for the elements of `tensor`. A factor on the device is
+  // multiplied there, on the caller's stream. Then the result is another tensor, and `op` a plain
+  // sum.
   at::Tensor premultiplied(const at::Tensor& tensor, c10d::ReduceOp& op) const;
 
-  // Adds an operation: start(HostCall, at::TensorList with a host tensor per side).
+  // Adds an operation: start(HostCall, at::TensorList with one host tensor per side).
   template <typename Start>
   void add(Cutting cut, std::initializer_list<TensorSide> sides, Start start) {
     if (device_) {
@@ -122,16 +121,16 @@ class ProcessGroupTopoopt::Call {
   }
 
   bool staged() const { return device_.has_value(); }
-  HostCall& hostCall() { return *host_call_; }  // of a call that is not staged
+  HostCall& hostCall() { return *host_call_; }  // requires an unstaged call
   TopooptWork& work() { return *work_; }
 
-  // With `awaits_device`, a staged operation starts only when the caller's stream has done what it
-  // has been given so far, even if it reads nothing.
+  // With `awaits_device`, a staged operation starts only after the work enqueued on the caller's
+  // stream, even if it reads no tensor.
   WorkPtr submit(bool awaits_device = false);
 
  private:
   void record(const Tensors& inputs, const Tensors& outputs);
-  struct Slice {  // elements of every block
+  struct Slice {  // element range of every block
     int64_t first;
     int64_t count;
   };
@@ -154,11 +153,11 @@ class ProcessGroupTopoopt::Call {
   std::optional<HostCall> host_call_;
   c10::intrusive_ptr<TopooptWork> work_;
   bool started_ = false;
-  // In the flight recorder, if the group is recorded.
+  // Id in the flight recorder, if recorded.
   uint64_t record_ = 0;
   uint64_t number_ = 0;
   std::unique_ptr<ProfiledCall> profiled_;
-  // Staged.
+  // For staged calls.
   std::vector<StagingPiece> pieces_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_back_;
 };

@@ -1,4 +1,4 @@
-// The part of the process group that deals with its members: which have come, and groups of some.
+// Members of the process group: who has joined, and groups of some members.
 
 #include <algorithm>
 #include <utility>
@@ -18,16 +18,16 @@ std::string join(const std::vector<int>& numbers) {
   return text;
 }
 
-// Whether all keys are there before the time is over.
+// Returns whether all keys appear before the time limit.
 bool waitFor(c10d::Store& store, const std::vector<std::string>& keys,
              std::chrono::milliseconds limit) {
-  // A limit of zero would make some stores wait for ever.
+  // Some stores treat a limit of zero as infinite.
   if (limit <= std::chrono::milliseconds::zero()) return store.check(keys);
   try {
     store.wait(keys, limit);
     return true;
   } catch (const std::exception&) {
-    return store.check(keys);  // which raises if it is the store that has failed
+    return store.check(keys);  // raises if the store itself has failed
   }
 }
 

@@ -1,4 +1,4 @@
-// The part of the process group that moves data without reducing it.
+// The operations of the process group that move data without reducing it.
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -20,12 +20,11 @@ MessageBuffer messageOf(const at::Tensor& tensor) {
   return {bytesOf(tensor), tensor.nbytes(), elementTypeOf(tensor)};
 }
 
-// PyTorch does not say whether its caller waits for a message; most do, sooner or later.
+// PyTorch does not report whether its caller waits for a message; most do eventually.
 const CallTerms kWaitedFor{c10d::kUnsetTimeout, /*synchronous=*/true};
 
-// The accelerator of a barrier: PyTorch names it by its number, or not at all; and the kind of
-// device that it was built for has none where there is no driver, so that there is no stream to
-// wait for either.
+// The accelerator of a barrier, which PyTorch names by its index or not at all. Without a driver
+// for the default kind there is no accelerator, and no stream to wait for.
 std::optional<c10::Device> barrierDevice(const c10d::BarrierOptions& options) {
   c10::Device device = options.device.value_or(c10::kCPU);
   const auto accelerator = at::accelerator::getAccelerator();
@@ -61,7 +60,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::broadcast(Tensors& tensors,
   return call.submit();
 }
 
-// Member i contributes bytes[i], this one the input; without one, that is in its place already.
+// Member i contributes bytes[i], this one its input, or the data already in its place.
 void ProcessGroupTopoopt::startAllGather(const HostCall& call, const at::Tensor& output,
                                          const at::Tensor& input, std::vector<size_t> bytes) {
   if (input.defined()) {
@@ -88,7 +87,7 @@ void ProcessGroupTopoopt::checkAllGather(const Tensors& outputs, const at::Tenso
                     input.numel());
 }
 
-// The input goes to its place in the output. Without `sizes` all blocks are equal.
+// The input is staged in its place in the output. Without `sizes` all blocks are equal.
 void ProcessGroupTopoopt::stageAllGather(Call& call, at::TensorList outputs,
                                          const at::Tensor& input, std::vector<size_t> sizes) {
   const int64_t blocks = outputs.size() == 1 ? getSize() : 1;
@@ -112,7 +111,7 @@ void ProcessGroupTopoopt::addAllGather(Call& call, const at::Tensor& output,
            });
 }
 
-// Outputs that differ in size go in one piece, for the ranks could not agree on several.
+// Outputs of different sizes are not split, because ranks could not agree on the pieces.
 void ProcessGroupTopoopt::addAllGather(Call& call, const Tensors& outputs,
                                        const at::Tensor& input) {
   const at::Tensor from = call.read(input);
@@ -189,10 +188,10 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_into_tensor_coalesce
   return call.submit();
 }
 
-// ---- exchanges: in one piece, for ranks know only the sizes of their own blocks ----------------
+// ---- exchanges: not split, because ranks know only their own block sizes -----------------------
 
-// The blocks of `from` and `to`, one after the other, have the given sizes; an empty list stands
-// for no bytes at all. This rank's own block is copied here.
+// The blocks of `from` and `to` have the given sizes, in order; an empty list means no bytes. This
+// rank's own block is copied here.
 void ProcessGroupTopoopt::addExchange(Call& call, ExchangeKind kind, const Tensors& from,
                                       std::vector<size_t> send_bytes, const Tensors& to,
                                       std::vector<size_t> receive_bytes) {
@@ -202,7 +201,7 @@ void ProcessGroupTopoopt::addExchange(Call& call, ExchangeKind kind, const Tenso
                     receive_bytes[self]);
   Tensors sent = from;
   if (sent.size() == 1 && to.size() == 1 && overlap(sent[0], to[0])) {
-    sent[0] = sent[0].clone();  // other blocks may arrive before all of it is sent
+    sent[0] = sent[0].clone();  // received blocks may arrive before all is sent
     call.work().keep(sent[0]);
   }
   call.add(Call::Cutting::kWhole, {{sent, {}}, {{}, to}},
@@ -344,7 +343,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recvAnysource(Tensors& tensors
   return call.submit();
 }
 
-// A barrier on a device begins when the caller's stream has come this far.
+// A barrier on a device begins after the work enqueued on the caller's stream.
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::barrier(const c10d::BarrierOptions& options) {
   Call call(*this, {c10d::OpType::BARRIER, "topoopt:barrier"}, barrierDevice(options), {}, {},
             asked(options), 1);

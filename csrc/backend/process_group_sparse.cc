@@ -1,5 +1,5 @@
-// all_reduce of sparse tensors: every member gets the indices and values of all members and adds
-// them up in the order of the ranks.
+// all_reduce of sparse tensors: every member gets all indices and values and adds them in rank
+// order.
 
 #include <numeric>
 #include <utility>
@@ -12,7 +12,7 @@
 namespace topoopt {
 namespace {
 
-// What must be the same on all members, as one number.
+// A hash of the values that must be equal on all members.
 int64_t shapeOf(const at::Tensor& tensor) {
   uint64_t hash = mixHash(tensor.sparse_dim(), static_cast<uint64_t>(tensor.scalar_type()));
   for (const int64_t size : tensor.sizes()) hash = mixHash(hash, static_cast<uint64_t>(size));
@@ -25,7 +25,7 @@ std::vector<size_t> scaled(const std::vector<int64_t>& counts, size_t factor) {
   return products;
 }
 
-// A buffer for one block per member, `own` already in its place.
+// Returns a buffer with one block per member and `own` in its place.
 at::Tensor gatherBuffer(const at::Tensor& own, const std::vector<size_t>& bytes, int rank) {
   const size_t total = std::accumulate(bytes.begin(), bytes.end(), size_t{0});
   const size_t before = std::accumulate(bytes.begin(), bytes.begin() + rank, size_t{0});
@@ -34,7 +34,7 @@ at::Tensor gatherBuffer(const at::Tensor& own, const std::vector<size_t>& bytes,
   return buffer;
 }
 
-// The sum of what `counts.size()` members have contributed, divided by that number if `average`.
+// Returns the sum of the contributions of `counts.size()` members; their mean if `average`.
 at::Tensor sum(const at::Tensor& like, const at::Tensor& indices, const at::Tensor& values,
                const std::vector<int64_t>& counts, bool average) {
   const int64_t sparse_dim = like.sparse_dim();
@@ -57,8 +57,8 @@ at::Tensor sum(const at::Tensor& like, const at::Tensor& indices, const at::Tens
 
 }  // namespace
 
-// How many entries every member has. Waits for them: what follows depends on it, and must be called
-// in the same order everywhere.
+// Exchanges the members' numbers of entries. It blocks, because later operations depend on them and
+// must be called in the same order everywhere.
 std::vector<int64_t> ProcessGroupTopoopt::shareSparseSizes(const at::Tensor& tensor,
                                                            std::chrono::milliseconds asked) {
   const at::Tensor own = at::tensor({tensor._nnz(), shapeOf(tensor)}, at::kLong);
@@ -102,7 +102,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::sparseAllReduce(
   const at::Tensor values = gatherBuffer(own_values, value_bytes, getRank());
   const HostCall& host = call.hostCall();
   host.finish([tensor, own, indices, values, counts, average] {
-    const at::NoGradGuard no_grad;  // not on tensor.detach(), whose entries are its own
+    const at::NoGradGuard no_grad;  // a detached tensor has its own entries
     tensor.copy_(sum(own, indices, values, counts, average));
   });
   group_->allGather(bytesOf(indices), index_bytes, host.terms.of(elementTypeOf(indices)),

@@ -7,7 +7,7 @@
 namespace topoopt {
 namespace {
 
-// As NCCL's backend calls them; tools that read traces look for these names.
+// Names of NCCL's backend, which trace tools look for.
 const char* nameOf(c10d::OpType type) {
   switch (type) {
     case c10d::OpType::ALLREDUCE:
@@ -66,11 +66,11 @@ at::ScalarType typeOf(const std::vector<at::Tensor>& inputs,
   for (const auto* tensors : {&inputs, &outputs}) {
     if (!tensors->empty()) return tensors->front().scalar_type();
   }
-  return at::kByte;  // of a barrier
+  return at::kByte;  // for a barrier
 }
 
-// The first member and the distance of each from the one before: -1 if those differ, 0 if there is
-// one member. PyTorch lists the ranks of a distance above 0.
+// Returns the first member and the constant distance between members: -1 if it varies, 0 for one
+// member. PyTorch lists the ranks for a positive distance.
 std::pair<int, int> strideOf(const std::vector<uint64_t>& ranks) {
   if (ranks.empty()) return {0, 1};
   const int first = static_cast<int>(ranks[0]);
@@ -85,7 +85,7 @@ std::pair<int, int> strideOf(const std::vector<uint64_t>& ranks) {
 template <typename Information>
 void setSequence(Information& information, int64_t number, bool message) {
   if constexpr (requires { information.setSequenceInfo(number, message); }) {
-    information.setSequenceInfo(number, message);  // since a later torch than the first supported
+    information.setSequenceInfo(number, message);  // later than the first supported torch
   }
 }
 

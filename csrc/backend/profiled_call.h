@@ -1,7 +1,6 @@
-// A call of the process group as torch.profiler and torch's ExecutionTraceObserver see it: the
-// event "record_param_comms" around the call, with name, sizes, type and group, as NCCL's backend
-// has it. (When the operation runs is another event, "topoopt:all_reduce" for example: that of the
-// work.)
+// Reports calls of the process group to torch.profiler and torch's ExecutionTraceObserver. The
+// event "record_param_comms" encloses the call, with name, sizes, type and group, as in NCCL's
+// backend. The running operation is a separate event, such as "topoopt:all_reduce", of the work.
 
 #pragma once
 
@@ -20,14 +19,14 @@ namespace topoopt {
 struct ProfiledGroup {
   std::string name;
   std::string description;
-  int rank;  // this one
+  int rank;  // this rank
   int size;
-  const std::vector<uint64_t>& ranks;  // of its members in torch.distributed; empty: all
+  const std::vector<uint64_t>& ranks;  // members in torch.distributed; empty: all
 };
 
 class ProfiledCall {
  public:
-  // nullptr where nobody looks, which costs a look at a variable of the thread.
+  // nullptr without an observer, at the cost of reading a thread-local variable.
   template <typename MakeGroup>
   static std::unique_ptr<ProfiledCall> of(const MakeGroup& group, c10d::OpType type,
                                           uint64_t number, const std::vector<at::Tensor>& inputs,
@@ -43,7 +42,7 @@ class ProfiledCall {
                const std::vector<at::Tensor>& outputs);
 
  private:
-  // In this order: the event ends first, and reads the others then.
+  // The order matters: the event is destroyed first and then reads the others.
   std::vector<c10::IValue> arguments_;
   std::optional<c10::DebugInfoGuard> information_;
   at::RecordFunction event_;

@@ -10,7 +10,7 @@
 namespace topoopt {
 namespace {
 
-// How many forks lie between this process and the one that loaded the library.
+// Number of forks since the process that loaded the library.
 std::atomic<unsigned> forks{0};
 
 unsigned countForks() {
@@ -36,7 +36,7 @@ Session::Session(EndpointConfig config, std::function<void(const std::string&)> 
 
 Session::~Session() {
   if (inherited()) {
-    // There are no threads to stop; the copies of their state go with the process.
+    // A forked process has no threads to stop; leak the copied state.
     new std::shared_ptr<Endpoint>(endpoint_);
     new std::shared_ptr<CompletionPool>(pool_);
     new std::shared_ptr<Supervisor>(supervisor_);
@@ -63,7 +63,7 @@ bool Session::beginClosing() {
   return !std::exchange(closed_, true);
 }
 
-// Whether it was the last one, and the session is to be closed by the caller.
+// Returns whether it was the last one; the caller then closes the session.
 bool Session::lastGroupGone() {
   {
     std::lock_guard lock(mutex_);
@@ -77,7 +77,7 @@ void Session::close(const std::string& why) {
   std::exception_ptr failed;
   try {
     on_closed_(why);
-  } catch (...) {  // what could not be written down is no reason to keep links and threads
+  } catch (...) {  // an unwritten report must not keep links and threads alive
     failed = std::current_exception();
   }
   endpoint_->stop();
@@ -92,7 +92,7 @@ void Session::groupClosed(std::chrono::milliseconds limit) {
 void Session::groupAborted(const std::string& why) {
   if (!lastGroupGone()) return;
   endpoint_->fail(why);
-  close("");  // this rank has asked for it
+  close("");  // requested by this rank
 }
 
 void Session::fail(const std::string& why) {

@@ -1,4 +1,4 @@
-// What the process groups of this process share: the endpoint, and the threads that complete
+// State shared by the process groups of this process: the endpoint, and the threads that complete
 // futures. The last group to shut down makes the shutdown handshake with the other ranks.
 
 #pragma once
@@ -18,9 +18,9 @@ namespace topoopt {
 
 class Session {
  public:
-  // `closed` is called once, after the links have come to rest and before they close, with why the
-  // session could not end in good order, or "". Without `supervision` nobody watches. `recorder`
-  // may be nullptr, or serve several sessions of this process.
+  // `closed` is called once, when links are idle and before they close, with the failure of the
+  // session or "". `supervision` is optional. `recorder` may be nullptr, or shared with other
+  // sessions.
   Session(EndpointConfig config, std::function<void(const std::string&)> closed,
           std::shared_ptr<FlightRecorder> recorder = nullptr,
           std::optional<SupervisorConfig> supervision = std::nullopt);
@@ -28,30 +28,29 @@ class Session {
 
   const std::shared_ptr<Endpoint>& endpoint() const { return endpoint_; }
   const std::shared_ptr<CompletionPool>& pool() const { return pool_; }
-  // Whether links register memory with what carries them, which not all memory allows.
+  // Returns whether links register memory with their hardware, which some memory does not allow.
   bool registersMemory() const { return registers_memory_; }
-  // nullptr: nobody watches.
+  // nullptr: no supervision.
   const std::shared_ptr<Supervisor>& supervisor() const { return supervisor_; }
 
   void groupOpened();
   // Not on the reactor thread, and without the GIL.
   void groupClosed(std::chrono::milliseconds limit);
 
-  // As groupClosed, but the last one to go waits for no other rank: all are notified of `why`.
+  // Like groupClosed, but the last group does not wait for other ranks: they are notified of `why`.
   void groupAborted(const std::string& why);
 
-  // Until release(), as if one group more were open: for ranks that are in none yet, and where the
-  // default process group, which outlives all others, is another backend's.
+  // Keeps the session open until release(): for ranks without groups, and for a default process
+  // group of another backend, which outlives the others.
   void hold() { groupOpened(); }
   void release(std::chrono::milliseconds limit) { groupClosed(limit); }
 
-  // Notifies all ranks that this one has failed, and closes at once.
+  // Notifies all ranks of a failure, and closes at once.
   void fail(const std::string& why);
 
   bool closed() const;
 
-  // Whether this process was forked from the one that opened the session: it has the memory, but
-  // not the threads.
+  // Returns whether this process was forked from the session's: it has the memory, but no threads.
   bool inherited() const;
 
  private:

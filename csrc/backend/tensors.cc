@@ -7,7 +7,7 @@
 namespace topoopt {
 namespace {
 
-// kBytes for those that have no name.
+// kBytes for unnamed types.
 DataType namedType(at::ScalarType type) {
   switch (type) {
     case at::kByte:

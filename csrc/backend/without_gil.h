@@ -1,4 +1,4 @@
-// Threads that free tensors may need the GIL, so no thread waits for them while holding it.
+// Freeing tensors may need the GIL, so no thread may wait for such threads while holding it.
 
 #pragma once
 

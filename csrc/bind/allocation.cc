@@ -1,4 +1,4 @@
-// Allocation of boards for Python. torch_topoopt.shared_networks.allocation is the front.
+// Bindings of board allocation, for torch_topoopt.shared_networks.allocation.
 
 #include <pybind11/gil_safe_call_once.h>
 #include <pybind11/pybind11.h>
@@ -33,7 +33,7 @@ struct Record<SubMesh> {
 namespace {
 
 using Pairs = std::vector<std::pair<int, int>>;
-using Places = std::vector<std::optional<SubMesh>>;  // of each job
+using Places = std::vector<std::optional<SubMesh>>;  // by job
 
 Fit fitOf(const std::string& name) {
   if (name == "first") return Fit::kFirst;
@@ -58,7 +58,7 @@ JobKinds kindsOf(const std::vector<Pairs>& kinds, std::vector<int> jobs) {
   return made;
 }
 
-// Ascending, each once, and in range.
+// Checks for ascending, distinct places in range.
 void checkPlaces(const char* field, const std::vector<int>& places, int count) {
   int least = 0;
   for (int place : places) {
@@ -110,7 +110,7 @@ std::optional<SubMesh> find(const BoardMesh& mesh, int rows, int columns, const 
 
 }  // namespace
 
-// Without its __init__: what is found here is ascending, and there is a lot of it.
+// Skips __init__ and its checks: many results, which are sorted already.
 py::object Record<SubMesh>::make(const SubMesh& own) {
   struct Names {
     py::object python_class;

@@ -1,4 +1,4 @@
-// Networks of any kind, with switches between the servers, for torch_topoopt.architectures.
+// Bindings of general networks with switches, for torch_topoopt.architectures.
 
 #include "bind/architectures.h"
 

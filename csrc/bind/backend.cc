@@ -1,7 +1,6 @@
 // The extension module torch_topoopt._backend: the process group "topoopt".
 //
-// Python reads the Plan, opens the sockets of this server's links and hands both over; from then on
-// everything happens in C++.
+// Python reads the Plan and opens the sockets of this server's links; C++ does the rest.
 
 #include <c10/util/Logging.h>
 #include <pybind11/chrono.h>
@@ -28,7 +27,7 @@ namespace py = pybind11;
 
 namespace topoopt {
 
-// As torch_topoopt.plan.LinkTraffic says it.
+// As torch_topoopt.plan.LinkTraffic.
 template <>
 struct Record<LinkTraffic> {
   static constexpr auto python = py::detail::const_name("torch_topoopt.plan.LinkTraffic");
@@ -110,7 +109,7 @@ c10::intrusive_ptr<ProcessGroupTopoopt> makeGroup(
                                                   std::move(splitter), in_place);
 }
 
-// Its end waits for the reactor thread, which must not wait for Python.
+// Its destructor waits for the reactor thread, which must not wait for the GIL.
 std::shared_ptr<CircuitClient> makeCircuitClient(Session& session, int fd, int members) {
   const py::gil_scoped_release released;
   return {new CircuitClient(session.endpoint(), fd, members), [](CircuitClient* control) {
@@ -296,7 +295,7 @@ std::vector<DeviceMemoryUse> deviceMemory(const ProcessGroupTopoopt& group) {
   return memory;
 }
 
-// Of the links that this rank sends on.
+// Traffic of the links on which this rank sends.
 std::vector<LinkTraffic> linkTraffic(Session& session) {
   std::vector<LinkTraffic> links = session.endpoint()->traffic();
   std::erase_if(links, [](const LinkTraffic& link) { return !link.sends; });
@@ -311,9 +310,9 @@ std::map<std::string, std::pair<uint64_t, uint64_t>> heldMemory(Session& session
           {"buffer", pair(memory.buffers)}};
 }
 
-constexpr size_t kMostIterations = 1 << 24;  // asked about at once; far more than are remembered
+constexpr size_t kMostIterations = 1 << 24;  // limit per call, far above the kept number
 
-// Of this rank's own messages, and by link, in the order of linkTraffic.
+// Bytes of this rank's own messages, and by link in the order of linkTraffic.
 std::pair<std::vector<uint64_t>, std::vector<std::vector<uint64_t>>> iterationBytes(
     Session& session, uint64_t first, size_t count) {
   if (count > kMostIterations) {

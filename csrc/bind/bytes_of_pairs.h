@@ -1,4 +1,4 @@
-// Bytes by ordered pair of servers as Python hands them around, without a dictionary of thousands.
+// Bytes by ordered pair of servers for Python, without a large dictionary.
 
 #pragma once
 

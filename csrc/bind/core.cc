@@ -1,4 +1,4 @@
-// The extension module torch_topoopt._core: planner and simulators. Needs no torch at run time.
+// The extension module torch_topoopt._core: planner and simulators, independent of torch.
 
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
@@ -47,7 +47,7 @@ std::shared_ptr<RoutedNetwork> makeNetwork(int servers, const std::vector<plan::
                                          RouteRules{std::move(by_offset), std::move(next_hops)});
 }
 
-// `hops` gives those between each two of `servers` (ascending), row by row.
+// `hops` are between each two of `servers` (ascending), row by row.
 std::vector<plan::Ring> ringsOf(std::vector<plan::AllReduceGroup> groups,
                                 const std::vector<int>& servers, bool both_ways,
                                 const std::function<std::vector<int>()>& hops) {
@@ -68,7 +68,7 @@ std::vector<plan::Ring> ringsOf(std::vector<plan::AllReduceGroup> groups,
   });
 }
 
-// MaxMinRates with the arrays that it refers to.
+// MaxMinRates and the arrays that it references.
 class OwnedRates {
  public:
   OwnedRates(std::vector<double> capacity, const std::vector<PyPath>& paths)
@@ -96,7 +96,7 @@ class OwnedRates {
     rates_.change(path, delta);
   }
 
-  // The rate of every path, and the number of links whose level the solve had to find.
+  // Returns the rate of every path, and the number of solved link levels.
   std::pair<std::vector<double>, size_t> solve() {
     rates_.solve();
     const size_t visited = rates_.solvedLinks().size();

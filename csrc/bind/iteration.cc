@@ -1,5 +1,5 @@
-// Bindings of placements, of a job's costs and of one iteration; torch_topoopt.search.lowering,
-// .search.traffic and .sim.iteration are their front.
+// Bindings of placements, job costs and one iteration, for torch_topoopt.search.lowering,
+// .search.traffic and .sim.iteration.
 
 #include "bind/iteration.h"
 
@@ -33,7 +33,7 @@ std::shared_ptr<Job> makeJob(int servers, int micro_batches, std::vector<plan::D
   return job;
 }
 
-// Valid on some number of servers.
+// Throws unless it is valid for some number of servers.
 const plan::Placement& checked(const plan::Placement& placement) {
   validate(placement, RoutedNetwork::kMaxServers);
   return placement;

@@ -1,4 +1,4 @@
-// The common part of the bindings of the iteration and of the search.
+// Shared by the bindings of the iteration and of the search.
 
 #pragma once
 
@@ -50,7 +50,7 @@ struct Record<ShardedOperator> {
                  Field{"operands", &ShardedOperator::operands});
 };
 
-// None: fold where it pays.
+// nullopt: fold where it pays.
 Folding foldingOf(std::optional<bool> fold);
 
 void bindIteration(pybind11::module_& module);

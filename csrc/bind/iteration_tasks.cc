@@ -1,5 +1,4 @@
-// Bindings of an iteration as tasks of a flow program: torch_topoopt.sim.iteration_program is their
-// front.
+// Bindings of an iteration as tasks of a flow program, for torch_topoopt.sim.iteration_program.
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>

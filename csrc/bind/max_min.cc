@@ -1,4 +1,4 @@
-// Max-min fair rates of flows for Python, apart from a simulation of an iteration.
+// Bindings of max-min fair rates of flows, without a simulation.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -37,7 +37,7 @@ void checkLinks(const std::vector<double>& capacity, const std::vector<std::vect
   }
 }
 
-// Flows of the same links are one path with a count.
+// Flows over the same links are one path with a count.
 FlowRates maxMinRates(const std::vector<double>& capacity,
                       const std::vector<std::vector<int>>& paths) {
   checkLinks(capacity, paths);

@@ -1,4 +1,4 @@
-// Bindings of the packet level: torch_topoopt.sim.packet is their front.
+// Bindings of the packet level, for torch_topoopt.sim.packet.
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -30,7 +30,7 @@ using packet::PacketOptions;
 using Path = std::vector<int>;
 using Setter = std::function<void(PacketOptions&, const py::handle&)>;
 
-// Any member of Options, however deep, by a function that refers to it.
+// Binds a possibly nested member of Options through an accessor.
 template <typename Member>
 Setter member(Member refer) {
   return [refer](PacketOptions& options, const py::handle& value) {
@@ -161,8 +161,8 @@ py::dict countsOf(const PacketNetwork& network, size_t links) {
   return counts;
 }
 
-// `paths`: (flow, its paths) per set of paths; `reroutes`: (time_s, flow, path). Both concern all
-// flows that have the path of the flow that is named.
+// `paths`: (flow, its paths); `reroutes`: (time_s, flow, path). Both apply to all flows with the
+// named flow's path.
 py::dict runPacketLevel(const FlowProgram& program, double until_s, const py::object& keep_going,
                         const py::dict& options,
                         const std::vector<std::pair<int, std::vector<Path>>>& paths,
@@ -202,7 +202,7 @@ void checkNode(const AdaptiveRouting& routing, const char* field, int node) {
                               " is not in 0.." + std::to_string(routing.nodes() - 1));
 }
 
-// The links that a packet at `source` may take; `over`: the link over which it came there, if any.
+// The links available to a packet at `source`; `over`: its last link, if any.
 std::vector<uint32_t> candidatesOf(AdaptiveRouting& routing, int source, int target,
                                    std::optional<int> over) {
   checkNode(routing, "source", source);
@@ -227,7 +227,8 @@ std::vector<int> pathOf(AdaptiveRouting& routing, int source, int target) {
   return routing.path(source, target);
 }
 
-// Flow i from source[i] to target[i], over the first path of `routing`; returns the first number.
+// Flow i from source[i] to target[i], over the first path of `routing`; returns the first flow's
+// id.
 int addRoutedFlows(AdaptiveRouting& routing, FlowProgram& program, const py::array_t<int>& source,
                    const py::array_t<int>& target, const py::array_t<double>& size_bytes) {
   const int first = program.graph().size();

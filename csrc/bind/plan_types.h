@@ -1,6 +1,6 @@
-// The types of a Plan at the border, as records: a function of either extension module that takes a
-// plan::Ring takes a torch_topoopt.plan.Ring, and one that returns it returns that. The two modules
-// cannot share a C++ type at run time, but both are compiled with this header.
+// The types of a Plan as records: functions of both extension modules take and return
+// torch_topoopt.plan classes, such as Ring. The modules cannot share a C++ type at run time, but
+// both include this header.
 
 #pragma once
 
@@ -87,7 +87,7 @@ struct Record<plan::Placement> {
   static constexpr auto python = pybind11::detail::const_name("torch_topoopt.plan.Placement");
   static constexpr auto fields = std::tuple(Field{"servers", &plan::Placement::servers},
                                             Field{"degrees", &plan::Placement::degrees});
-  // Of an operator that has no name here.
+  // For an operator without a name.
   static pybind11::object make(const plan::Placement& placement);
 };
 

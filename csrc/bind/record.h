@@ -1,5 +1,5 @@
-// Records: structs of C++ that are objects of Python with the same fields, read and made by the
-// names of these. So Python hands over what it has, and no second form of it is needed.
+// Records: C++ structs that are Python objects with the same fields, converted by field name. So
+// Python needs no second form of its data.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace topoopt {
 
-// A field of T: its name in Python, and the member of C++ that it is.
+// A field of T: its Python name and its C++ member.
 template <typename Pointer>
 struct Field {
   const char* name;
@@ -23,15 +23,15 @@ struct Field {
 template <typename Pointer>
 Field(const char*, Pointer) -> Field<Pointer>;
 
-// What class of Python a type of C++ is: `python`, its name, and `fields`, those that are read from
-// any object that has them, and that an object is made with, unless there is a function `make`.
+// The Python class of a C++ type: its name `python`, and `fields`, which are read from any object
+// and passed to the constructor, unless there is a function `make`.
 template <typename T>
 struct Record;
 
 template <typename T>
 concept IsRecord = requires { Record<T>::fields; };
 
-// The class of Python that a record is.
+// The Python class of a record.
 template <IsRecord T>
 pybind11::object pythonClass() {
   const std::string path = Record<T>::python.text;
@@ -39,7 +39,7 @@ pybind11::object pythonClass() {
   return pybind11::module_::import(path.substr(0, dot).c_str()).attr(path.c_str() + dot + 1);
 }
 
-// As Python's records hold a value: lists are tuples there.
+// Converts a value for Python's records, which hold tuples instead of lists.
 template <typename T>
 pybind11::object inRecord(const T& value) {
   return pybind11::cast(value);

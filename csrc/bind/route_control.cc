@@ -1,4 +1,4 @@
-// Routes through switched networks for Python. torch_topoopt.route_control is the front.
+// Bindings of routes through switched networks, for torch_topoopt.route_control.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -22,7 +22,7 @@ namespace py = pybind11;
 namespace topoopt {
 namespace {
 
-// Per pair: its paths, each a list of links.
+// Per pair: its paths as lists of links.
 using PairPaths = std::vector<std::vector<std::vector<int>>>;
 
 std::shared_ptr<SwitchedPaths> tableOf(std::vector<double> capacity, const PairPaths& pairs) {
@@ -49,7 +49,7 @@ std::vector<RoutedFlow> flowsOf(const SwitchedPaths& table, const std::vector<in
   return flows;
 }
 
-// Numbers of paths among those of the flow's own pair.
+// Converts path ids to indices among the paths of the flow's pair.
 PathChoice relative(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows,
                     PathChoice choice) {
   for (size_t i = 0; i < flows.size(); ++i) choice[i] -= table.first_path[flows[i].pair];

@@ -1,4 +1,4 @@
-// Routing for Python. torch_topoopt.topology is the front.
+// Bindings of routing, for torch_topoopt.topology.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

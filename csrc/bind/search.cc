@@ -1,4 +1,4 @@
-// The search over strategies for Python. torch_topoopt.search is the front.
+// Bindings of the search over strategies, for torch_topoopt.search.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -25,8 +25,8 @@ namespace {
 
 using Placed = std::vector<plan::Placement>;  // per operator
 
-// The coarse simulator for placements and not their numbers: a strategy from the start, others as
-// changes of the one before.
+// The coarse simulator for placements instead of ids: a whole strategy first, then changes of the
+// previous one.
 class PlacedSimulator {
  public:
   PlacedSimulator(std::shared_ptr<Job> job, const std::shared_ptr<RoutedNetwork>& network)
@@ -37,7 +37,7 @@ class PlacedSimulator {
     return simulator_.run(base_);
   }
 
-  // Keeps the proposal as the base where `keep` says so.
+  // With `keep`, the proposal becomes the base.
   double propose(const Placed& strategy, bool keep) {
     const Strategy proposal = intern(strategy);
     if (proposal.size() != base_.size()) {

@@ -1,4 +1,4 @@
-// Bindings of flow programs and of the flow level: torch_topoopt.sim.flows is their front.
+// Bindings of flow programs and the flow level, for torch_topoopt.sim.flows.
 
 #include "bind/sim.h"
 
@@ -41,7 +41,7 @@ py::array_t<T> array(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
-// A tuple of arrays, one per loop.
+// Returns a tuple with an array per loop.
 py::tuple roundEnds(const Outcome& outcome) {
   py::list ends;
   for (const std::vector<double>& of_loop : outcome.round_ends_s) ends.append(array(of_loop));
@@ -52,7 +52,7 @@ std::string item(const char* list, size_t index) {
   return std::string(list) + "[" + std::to_string(index) + "]";
 }
 
-// A flow of a program, as people look at it.
+// A flow of a program for display.
 struct PlacedFlow {
   int64_t id;
   int source, target;
@@ -136,8 +136,8 @@ py::dict runFlowLevel(const FlowProgram& program, double until_s, const py::obje
   return runProgram(program, level.network, std::move(options), keep_going);
 }
 
-// Symmetric parts are simulated once (fold.h): the makespan, and per task, host and link the
-// finish, the busy seconds and the bytes.
+// Simulates symmetric parts once (fold.h). Returns the makespan, and finish times, busy seconds and
+// bytes per task, host and link.
 py::tuple runFolded(const FlowProgram& program, std::optional<bool> fold) {
   failOnCycle(program);
   const ProgramFlowNetwork level(program);
@@ -229,8 +229,7 @@ void bindFlowProgram(py::module_& module) {
            py::arg("task"));
 }
 
-// Asks `asked`, if there is one, and lets Python handle signals: Ctrl-C ends a long run in either
-// case.
+// Calls `asked`, if given, and handles Python signals, so that Ctrl-C ends a long run.
 class KeepGoing {
  public:
   explicit KeepGoing(const py::object& asked) : asked_(asked) {}
@@ -246,7 +245,7 @@ class KeepGoing {
  private:
   static constexpr std::chrono::milliseconds kBetweenLooks{50};
 
-  const py::object& asked_;  // only touched with the interpreter's lock
+  const py::object& asked_;  // requires the GIL
   std::chrono::steady_clock::time_point due_ = std::chrono::steady_clock::now() + kBetweenLooks;
 };
 

@@ -1,4 +1,4 @@
-// The common part of the bindings of both simulation levels.
+// Shared by the bindings of both simulation levels.
 
 #pragma once
 
@@ -14,20 +14,20 @@ namespace topoopt {
 
 void bindSim(pybind11::module_& module);
 
-// Runs `program` on `network` without the GIL and returns a dictionary: completion_s, complete,
-// events, packet_hops, cpu_seconds (of this thread, the run alone), and as arrays start_s and
-// finish_s (per task, infinity for what did not happen) and link_bytes. `keep_going(now_s,
-// finished)` becomes that of `options` unless it is None.
+// Runs `program` on `network` without the GIL. Returns a dictionary: completion_s, complete,
+// events, packet_hops, cpu_seconds (of this thread for the run), and the arrays start_s, finish_s
+// (per task, infinity if it did not happen) and link_bytes. `keep_going(now_s, finished)` is set in
+// `options` unless None.
 pybind11::dict runProgram(const FlowProgram& program, Network& network, RunOptions options,
                           const pybind11::object& keep_going);
 
-// Reconfigurer for Python: `choose(now_s, BytesOfPairs)` gives a Move or None.
+// Reconfigurer for Python: `choose(now_s, BytesOfPairs)` returns a Move or None.
 struct __attribute__((visibility("hidden"))) CircuitControl {
   double window_s, delay_s;
   pybind11::function choose;
 };
 
-// Sets `options.control` to what moves the circuits of `network`; without `control` to nothing.
+// Sets `options.control` to a reconfigurer of `network`, or to nothing without `control`.
 void addControl(RunOptions& options, const FlowProgram& program, ReconfigurableNetwork& network,
                 const std::optional<CircuitControl>& control);
 

@@ -1,5 +1,4 @@
-// Topologies for Python: hop counts and the search over unions of rings. torch_topoopt.topology is
-// the front.
+// Bindings of hop counts and the search over unions of rings, for torch_topoopt.topology.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>

@@ -8,28 +8,28 @@
 namespace topoopt {
 namespace {
 
-// Sizes grow by kGrowth, as long as they take little time; beyond the last size a straight line
-// will do, for then bytes are what all_reduces take their time for.
+// Timed sizes grow by kGrowth while an all_reduce takes little time. Beyond the largest one, time
+// grows linearly with the bytes.
 constexpr size_t kLeastBytes = 1 << 10;
 constexpr size_t kMostBytes = 1 << 20;
 constexpr size_t kGrowth = 4;
 constexpr double kLongest_s = 0.15;  // an all_reduce that is expected to take longer is not timed
-constexpr double kRounds_s = 0.01;   // of one size and algorithm
-// All run the first rounds, and those that may be the fastest run the others: of two rounds one may
-// be disturbed, and of three the median is still one that is not.
+constexpr double kRounds_s = 0.01;   // time budget of one size and algorithm
+// Every candidate runs the first rounds, and those that may be the fastest run the rest. The median
+// of three rounds tolerates one that is disturbed.
 constexpr size_t kFirstRounds = 2;
 constexpr size_t kLeastRounds = 3;
 constexpr size_t kMostRounds = 5;
 constexpr double kMayBeFastest = 1.5;  // times the shortest round of all
-// A candidate is dropped when it takes that many times as long as the fastest, ever more, and has
-// more bytes to send.
+// A candidate that takes this many times as long as the fastest, and whose ratio grows, is dropped
+// if it also sends more bytes.
 constexpr double kHopeless = 2.0;
 constexpr double kMoreBytes = 1.05;
 
 struct TimedAlgorithm {
   Algorithm algorithm;
-  std::vector<double> rounds{};  // at the size that is timed
-  double seconds = 0;            // there, and over the fastest
+  std::vector<double> rounds{};  // at the current size
+  double seconds = 0;            // median of the rounds; ratio: over the fastest
   double ratio = 0;
 
   double shortest() const { return *std::min_element(rounds.begin(), rounds.end()); }
@@ -37,7 +37,7 @@ struct TimedAlgorithm {
 
 Request requestOf(size_t bytes) { return {Collective::kAllReduce, bytes, 0, true}; }
 
-// The lower one of an even number of them, for what disturbs a round makes it longer.
+// Returns the lower median, because disturbances only make a round longer.
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -55,8 +55,7 @@ void runRounds(const std::vector<TimedAlgorithm*>& candidates, size_t bytes, siz
   }
 }
 
-// Returns what the fastest takes; `before_s` is what the fastest took at the size before, 0 at the
-// first one.
+// Returns the time of the fastest; `before_s` is that of the previous size (0 at the first).
 double timeAll(std::vector<TimedAlgorithm>& candidates, size_t bytes, double before_s,
                const RoundTimer& timer) {
   std::vector<TimedAlgorithm*> running;
@@ -86,7 +85,7 @@ double timeAll(std::vector<TimedAlgorithm>& candidates, size_t bytes, double bef
 
 void dropHopeless(std::vector<TimedAlgorithm>& candidates, double fastest_s,
                   const CostEstimate& estimate) {
-  // by the model, of so many bytes that nothing else counts
+  // predicted time when bytes dominate all other costs
   const auto endless = [&](const TimedAlgorithm& candidate) {
     return estimate.seconds(requestOf(size_t{1} << 40), candidate.algorithm);
   };

@@ -10,18 +10,17 @@
 
 namespace topoopt {
 
-// Returns the seconds of all_reduces of `bytes`: for each algorithm, those of its rounds. The
-// algorithms take turns. All members get the same numbers.
+// Returns the seconds of each algorithm's rounds with `bytes`. The algorithms alternate, and all
+// members get the same numbers.
 using RoundTimer = std::function<std::vector<std::vector<double>>(
     const std::vector<Algorithm>& algorithms, size_t bytes, size_t rounds)>;
 
-// Returns the times of the candidates of `estimate`; nothing where there is only one. Sizes grow
-// while an all_reduce takes little time.
+// Returns the times of the candidates of `estimate`; empty if there is only one.
 //
-// Suppose that one round of an algorithm at a size is disturbed, however much, and that all others
-// are within a part y < 0.2 of its true time. Then the fastest by these times takes at most
-// (1 + y) / (1 - y) times as long as the fastest there is. This holds at every size that is timed,
-// unless the fastest was dropped before as hopeless (kHopeless).
+// Suppose that one round of an algorithm at a size is disturbed, and that all others are within a
+// fraction y < 0.2 of its true time. The selected algorithm then takes at most (1 + y) / (1 - y)
+// times as long as the fastest. This holds at every timed size, unless the fastest was dropped
+// earlier (kHopeless).
 std::vector<plan::AllReduceTime> timeAlgorithms(const CostEstimate& estimate,
                                                 const RoundTimer& timer);
 

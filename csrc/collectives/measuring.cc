@@ -20,11 +20,10 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kRepeats = 6;
 constexpr size_t kReducedElements = 32 << 10;
 
-// Before a call is timed, one of its algorithm takes what links let through at once after a pause
-// (the burst of a token bucket); it has at most so many bytes.
+// An untimed call first uses up the burst that links allow after a pause (a token bucket).
 constexpr size_t kMostBurstBytes = 64 << 10;
 
-// A group for measuring, whose all_reduce is by one algorithm. It ends with this object.
+// A measurement group with one all_reduce algorithm. It ends with this object.
 class Probe {
  public:
   Probe(std::shared_ptr<Endpoint> endpoint, GroupConfig config, Algorithm algorithm,
@@ -32,7 +31,7 @@ class Probe {
       : limit_(limit) {
     config.name = "for measuring";
     config.channel = channel;
-    config.segment_fd = -1;  // links are what is measured
+    config.segment_fd = -1;  // measure links, not memory
     config.algorithm = nameOf(algorithm);
     group_ = Group::open(std::move(endpoint), std::move(config));
   }
@@ -41,8 +40,8 @@ class Probe {
   Probe(const Probe&) = delete;
   Probe& operator=(const Probe&) = delete;
 
-  // Sums `data` over all members, `repeats` times in a row; returns the shortest time from the end
-  // of one to the end of the next, between which no thread has to be woken.
+  // Sums `data` over all members `repeats` times. Returns the shortest time between two consecutive
+  // completions, which includes no thread wake-up.
   double sum(std::vector<double>& data, size_t repeats) {
     std::vector<Clock::time_point> ends(repeats);
     std::vector<std::promise<void>> promises(repeats);
@@ -56,7 +55,7 @@ class Probe {
                           promise->set_value();
                         });
     }
-    for (auto& future : futures) future.wait();  // for all, for they use what is on this stack
+    for (auto& future : futures) future.wait();  // wait for all, because they use this stack frame
     for (auto& future : futures) future.get();
     double least_s = std::numeric_limits<double>::infinity();
     for (size_t i = 1; i < repeats; ++i) {
@@ -65,7 +64,7 @@ class Probe {
     return least_s;
   }
 
-  // Seconds of an all_reduce that a caller waits for, after one that is not counted.
+  // Returns the seconds of a blocking all_reduce, after one warm-up call.
   double secondsOfCall(std::vector<double>& data) {
     std::vector<double> burst(std::min(data.size(), kMostBurstBytes / sizeof(double)), 0.0);
     sum(burst, 1);
@@ -91,9 +90,8 @@ double reduceSecondsPerByte() {
   return least_s / static_cast<double>(kReducedElements * sizeof(float));
 }
 
-// A probe for each algorithm that the group can take. What all_reduces take is measured with all
-// members at work at once, and not modelled: members share processors, links pass bursts and phases
-// wait for each other.
+// One probe per candidate algorithm. All members run at once, because members share processors,
+// links pass bursts and phases wait for each other; a model would miss that.
 class CandidateProbes {
  public:
   // `averages` sums over all members.
@@ -105,8 +103,8 @@ class CandidateProbes {
           return std::make_unique<Probe>(endpoint, config, algorithm, channel++, limit);
         }) {}
 
-  // A RoundTimer: algorithms take turns, so that other work on the hosts disturbs them alike. The
-  // times are means over all members.
+  // A RoundTimer: algorithms alternate, so that background load affects them equally. Times are
+  // means over all members.
   std::vector<std::vector<double>> rounds(const std::vector<Algorithm>& algorithms, size_t bytes,
                                           size_t count) {
     for (const Algorithm algorithm : algorithms) {
@@ -137,8 +135,8 @@ class CandidateProbes {
 
 }  // namespace
 
-// Along one ring an all_reduce of a few bytes is 2 (g - 1) messages, one after the other; along R
-// rings every step handles R messages on each member.
+// An all_reduce of a few bytes is 2 (g - 1) sequential messages along one ring. Along R rings,
+// every step handles R messages on each member.
 CostModel measureCost(std::shared_ptr<Endpoint> endpoint, GroupConfig config,
                       std::chrono::milliseconds limit) {
   const GroupLayout layout(static_cast<int>(config.ranks.size()), config.rings, config.servers,

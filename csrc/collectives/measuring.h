@@ -1,5 +1,5 @@
-// The cost model of a group, from what a few tiny collectives take over its links, and what its
-// all_reduces take by each algorithm.
+// Measures the cost model of a group with tiny collectives over its links and one all_reduce per
+// algorithm and size.
 
 #pragma once
 
@@ -10,11 +10,10 @@
 
 namespace topoopt {
 
-// Called by all members of `config` at the same time, not on the reactor thread; all get the same
-// model, the mean of what they have measured. `config.cost.beta_s_per_byte` is taken from there,
-// and so is the rest if the group is on one server. The messages go over channels of their own
-// (kFirstProbeChannel), which links do not count as payload; once per endpoint. Throws what made a
-// collective fail.
+// All members of `config` call this at the same time, not on the reactor thread, and get the same
+// model: the mean of their measurements. `config.cost.beta_s_per_byte` is kept, and on one server
+// the rest is, too. The messages use channels that do not count as payload (kFirstProbeChannel);
+// call it once per endpoint. Throws the failure of a collective.
 CostModel measureCost(std::shared_ptr<Endpoint> endpoint, GroupConfig config,
                       std::chrono::milliseconds limit);
 

@@ -4,7 +4,7 @@
 
 namespace topoopt {
 
-// By its name on Linux, whatever the release of CUDA. The handle is never closed.
+// The name is the same for all CUDA releases. The handle is never closed.
 void* cudaDriverLibrary() { return dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD); }
 
 }  // namespace topoopt

@@ -1,10 +1,10 @@
-// CUDA's driver, where the process has loaded it: nothing here needs its headers.
+// Access to CUDA's driver if the process has loaded it, without its headers.
 
 #pragma once
 
 namespace topoopt {
 
-// For dlsym; nullptr if the process has not loaded the driver.
+// A handle for dlsym; nullptr if the driver is not loaded.
 void* cudaDriverLibrary();
 
 }  // namespace topoopt

@@ -1,4 +1,4 @@
-// The ways in which communication fails. Each reaches the caller through the operation it broke.
+// Errors of communication, which the affected operation reports to its caller.
 
 #pragma once
 
@@ -34,7 +34,7 @@ struct AbortedError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A system call has failed, which `what` names.
+// A failed system call, named by `what`.
 [[noreturn]] inline void throwErrno(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
 }

@@ -39,8 +39,7 @@ bool has(const CudaDriver& driver, int ordinal, int attribute) {
          driver.device_attribute(&value, attribute, device) == 0 && value != 0;
 }
 
-// Managed memory may move between host and device, and with it the time that a processor's access
-// takes.
+// Managed memory may migrate between host and device, which changes the access time.
 HostReach reachOfManaged(const CudaDriver& driver, void* host, int ordinal, bool registers) {
   if (!has(driver, ordinal, kConcurrentManagedAccess)) {
     return {nullptr, "managed memory that the host must not touch while the device works"};
@@ -56,7 +55,7 @@ HostReach reachOfManaged(const CudaDriver& driver, void* host, int ordinal, bool
 
 HostReach reachOfHostMemory(const CudaDriver& driver, void* host) {
   unsigned flags = 0;
-  // Fails for memory of the program that it has registered later, which is as cached as before.
+  // Fails for memory that the program has registered, which stays cached.
   if (driver.host_flags(&flags, host) == 0 && (flags & kWriteCombined) != 0) {
     return {nullptr, "write-combined host memory, which processors read slowly"};
   }
@@ -78,7 +77,7 @@ std::optional<CudaDriver> CudaDriver::loaded() {
 }
 
 HostReach reachByCuda(const CudaDriver& driver, void* memory, int ordinal, bool registers) {
-  // The driver writes 4 bytes or 8 to each, and leaves what it does not know at zero.
+  // The driver writes 4 or 8 bytes to each, and leaves unknown ones at zero.
   std::array<uint64_t, 3> values{};
   std::array<int, 3> wanted{kMemoryType, kHostPointer, kIsManaged};
   std::array<void*, 3> places{&values[0], &values[1], &values[2]};
@@ -93,7 +92,7 @@ HostReach reachByCuda(const CudaDriver& driver, void* memory, int ordinal, bool 
     return reachOfManaged(driver, host != nullptr ? host : memory, ordinal, registers);
   }
   if (type == kUnknown) {
-    // No allocation of the driver. Such a device takes all addresses of the process.
+    // Not allocated by the driver. Such a device can access all addresses of the process.
     if (has(driver, ordinal, kUsesHostPageTables)) return {memory, "memory of the process"};
     return {nullptr, "memory that the driver does not know"};
   }
@@ -107,7 +106,7 @@ HostReach confirmedByKernel(HostReach reach, size_t bytes) {
   iovec into{got.data(), got.size()};
   std::array<iovec, 2> ends{iovec{reach.memory, 1},
                             iovec{static_cast<std::byte*>(reach.memory) + (bytes - 1), 1}};
-  // Refuses what is not mapped, what may not be read, and windows into devices (VM_IO, VM_PFNMAP).
+  // Fails for unmapped or unreadable memory, and for device mappings (VM_IO, VM_PFNMAP).
   const ssize_t count = process_vm_readv(getpid(), &into, 1, ends.data(), ends.size(), 0);
   if (count == 2) return reach;
   if (count >= 0 || errno == EFAULT) return {nullptr, "no memory of this process"};

@@ -1,11 +1,11 @@
-// Whether the host may read and write the memory of a device where it is.
+// Determines whether the host may access a device's memory in place.
 //
-// Two must agree. The driver that gave the memory out says what it is: that it lies in this
-// process's address space is not enough, for so do windows into the memory of a device, which are
-// slow to read, and memory that is not coherent. And the kernel says that this process has the
-// pages: a driver may know memory of another process, or a registration whose memory is gone.
+// Two sources must agree. The driver reports the kind of memory: an address in this process is not
+// enough, because windows into device memory are slow to read, and some memory is not coherent. The
+// kernel reports whether this process has the pages: a driver may know memory of another process,
+// or stale registrations.
 //
-// CUDA's driver is asked if the process has loaded it. Nothing here needs its headers.
+// CUDA's driver is used if the process has loaded it, without its headers.
 
 #pragma once
 
@@ -15,11 +15,11 @@
 namespace topoopt {
 
 struct HostReach {
-  void* memory = nullptr;  // the host's address; nullptr: the host does not reach it
-  const char* what = "";   // the kind of memory, or why it has to be copied; never freed
+  void* memory = nullptr;  // host address; nullptr: not accessible
+  const char* what = "";   // kind of memory, or reason for a copy; static storage
 };
 
-// The functions of CUDA's driver that say what memory is. Each returns 0 if all is well.
+// Functions of CUDA's driver that describe memory. Each returns 0 on success.
 struct CudaDriver {
   int (*pointer_attributes)(unsigned count, int* wanted, void** values,
                             unsigned long long address) = nullptr;
@@ -27,15 +27,15 @@ struct CudaDriver {
   int (*device)(int* device, int ordinal) = nullptr;
   int (*device_attribute)(int* value, int attribute, int device) = nullptr;
 
-  // Of the library that this process has loaded already; nothing if it has none.
+  // From the library loaded in this process; nullopt if there is none.
   static std::optional<CudaDriver> loaded();
 };
 
 // `registers`: RDMA interfaces of this process will register the memory.
 HostReach reachByCuda(const CudaDriver& driver, void* memory, int ordinal, bool registers);
 
-// `reach`, unless the kernel does not know the first or the last of its `bytes` (more than none) as
-// memory of this process. Reads without a signal where there is none.
+// Returns `reach`, unless the kernel reports that the first or last of its `bytes` (at least one)
+// is not memory of this process. Does not raise signals.
 HostReach confirmedByKernel(HostReach reach, size_t bytes);
 
 }  // namespace topoopt

@@ -7,7 +7,7 @@
 namespace topoopt {
 namespace {
 
-// The least level that is shown.
+// The minimum level shown.
 LogLevel shownByEnvironment() {
   const char* value = std::getenv("TOPOOPT_LOG");
   std::string level = value == nullptr ? "" : value;
@@ -32,7 +32,7 @@ bool logs(LogLevel level) {
 void logLine(LogLevel level, const std::string& text) {
   if (!logs(level)) return;
   const std::string line = std::string("torch_topoopt ") + nameOf(level) + ": " + text + "\n";
-  // One write, so that lines of several processes do not mix.
+  // One write, so that lines of several processes do not interleave.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 

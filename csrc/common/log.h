@@ -1,6 +1,5 @@
-// Lines for the user of a run, in the format of the Python logger "torch_topoopt". The environment
-// variable TOPOOPT_LOG (info or debug) chooses the lines that are shown beside warnings, as in
-// Python.
+// Log lines in the format of the Python logger "torch_topoopt". The environment variable
+// TOPOOPT_LOG (info or debug) enables lines below warnings, as in Python.
 
 #pragma once
 
@@ -10,10 +9,10 @@ namespace topoopt {
 
 enum class LogLevel { kDebug, kInfo, kWarning };
 
-// Whether lines of this level are shown; read from the environment once.
+// Returns whether lines of this level are shown; reads the environment once.
 bool logs(LogLevel level);
 
-// One whole line to stderr.
+// Writes one line to stderr.
 void logLine(LogLevel level, const std::string& text);
 
 }  // namespace topoopt

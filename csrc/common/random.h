@@ -1,4 +1,4 @@
-// A small random generator whose numbers are the same on every platform.
+// A small random generator with equal results on all platforms.
 
 #pragma once
 
@@ -31,7 +31,7 @@ class Random {
     return result;
   }
 
-  // Uniform in [0, bound), bound at least 1; draws again where a remainder would favour low values.
+  // Uniform in [0, bound), bound at least 1; redraws to avoid the bias of a remainder.
   int below(int bound) {
     const uint64_t range = static_cast<uint64_t>(bound);
     const uint64_t limit = UINT64_MAX - UINT64_MAX % range;

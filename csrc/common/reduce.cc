@@ -16,7 +16,7 @@
 namespace topoopt {
 namespace {
 
-// Conversions compute all cases and select one: without branches, the compiler can do many at once.
+// Conversions compute all cases and select one: without branches, the compiler can vectorise them.
 
 struct Bfloat16 {
   uint16_t bits;
@@ -28,7 +28,7 @@ struct Bfloat16 {
   static Bfloat16 from(float value) {
     const uint32_t word = std::bit_cast<uint32_t>(value);
     const uint32_t rounded = (word + 0x7fff + ((word >> 16) & 1)) >> 16;
-    const uint32_t quiet = (word >> 16) | 0x40;  // a NaN stays a NaN
+    const uint32_t quiet = (word >> 16) | 0x40;  // keeps NaN
     return {static_cast<uint16_t>((word & 0x7fffffff) > 0x7f800000 ? quiet : rounded)};
   }
 };
@@ -40,7 +40,7 @@ struct Float16 {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
     const uint32_t exponent = (bits >> 10) & 0x1f;
     const uint32_t mantissa = bits & 0x3ff;
-    // Zero or subnormal: a number between 2^-14 and 2^-13, from which 2^-14 is taken away again.
+    // Zero or subnormal: build a number between 2^-14 and 2^-13, then subtract 2^-14.
     const bool small = exponent == 0;
     const uint32_t wide = small ? 113 : exponent == 31 ? 255 : exponent + 112;
     const float excess = std::bit_cast<float>(small ? 0x38800000u : 0u);
@@ -52,7 +52,7 @@ struct Float16 {
   static Float16 from(float value) {
     const uint32_t word = std::bit_cast<uint32_t>(value);
     const uint32_t magnitude = word & 0x7fffffff;
-    // Of a subnormal, adding 0.5 aligns the mantissa and rounds it.
+    // For a subnormal, adding 0.5 aligns and rounds the mantissa.
     const bool small = magnitude < 0x38800000;
     const float addend = std::bit_cast<float>(small ? 0x3f000000u : 0u);
     const uint32_t sum = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + addend);
@@ -67,8 +67,8 @@ struct Float16 {
 template <typename T>
 constexpr bool kIsSmallFloat = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
 
-// Integers are added and multiplied as unsigned words, since signed overflow is undefined (and
-// 16-bit values would be promoted to signed ones).
+// Integers use unsigned arithmetic, because signed overflow is undefined (and 16-bit values would
+// be promoted to signed).
 template <typename T>
 auto wrapping(T value) {
   if constexpr (std::is_integral_v<T>) {
@@ -78,7 +78,7 @@ auto wrapping(T value) {
   }
 }
 
-// NaN wins, as in torch.minimum and torch.maximum.
+// NaN propagates, as in torch.minimum and torch.maximum.
 template <typename T>
 T smaller(T a, T b) {
   return (a != a || a < b) ? a : b;
@@ -89,8 +89,8 @@ T larger(T a, T b) {
   return (a != a || a > b) ? a : b;
 }
 
-// The target may be one of the operands: what is read at i is written at i, so the iterations are
-// independent of each other, which the compiler cannot know.
+// The target may be an operand. Iterations are still independent, because element i only depends on
+// elements i; the compiler cannot know that.
 template <typename T, typename Function>
 inline void apply(void* target, const void* left, const void* right, size_t count,
                   Function function) {
@@ -137,7 +137,7 @@ inline void reduceTyped(ReduceOp op, void* target, const void* a, const void* b,
   }
 }
 
-// Booleans hold 0 or 1: a sum is "or", a product is "and".
+// Booleans are 0 or 1: a sum is "or", a product is "and".
 inline ReduceOp ofBooleans(ReduceOp op) {
   if (op == ReduceOp::kSum) return ReduceOp::kMax;
   return op == ReduceOp::kProduct ? ReduceOp::kMin : op;
@@ -167,13 +167,12 @@ inline void reduceAny(DataType type, ReduceOp op, void* target, const void* a, c
     case DataType::kFloat64:
       return reduceTyped<double>(op, target, a, b, count);
     default:
-      break;  // refused by reduceTo
+      break;  // rejected by reduceTo
   }
 }
 
-// The same source for several instruction sets; what it calls is inlined, and so compiled for each.
-// Chosen when first used, rather than by the loader: sanitizers are not ready when that resolves
-// symbols.
+// One source compiled for several instruction sets, with all callees inlined. Selected at first use
+// instead of by the loader, because sanitizers are not ready when that resolves symbols.
 __attribute__((flatten)) void reduceAnywhere(DataType type, ReduceOp op, void* target,
                                              const void* a, const void* b, size_t count) {
   reduceAny(type, op, target, a, b, count);
@@ -219,7 +218,7 @@ void narrow(const float* from, Float16* to, size_t count) {
 #endif
 
 #if defined(__x86_64__) || defined(__aarch64__)
-// The processor converts 16-bit floats in hardware, which compilers do not make use of here.
+// Converts 16-bit floats in hardware, which compilers do not use here.
 void reduceHalves(decltype(ReduceVariant::reduce) reduce, ReduceOp op, void* target, const void* a,
                   const void* b, size_t count) {
   constexpr size_t kBlock = 512;
@@ -261,8 +260,8 @@ void reduceAvx512(DataType type, ReduceOp op, void* target, const void* a, const
   reduceWideAvx512(type, op, target, a, b, count);
 }
 #elif defined(__aarch64__)
-// Of these processors all have NEON, which compilers use for everything else. Vectors of SVE are no
-// longer on Grace and GB10.
+// All of these processors have NEON, which compilers use for the other types. SVE vectors on Grace
+// and GB10 are no longer.
 void reduceNeon(DataType type, ReduceOp op, void* target, const void* a, const void* b,
                 size_t count) {
   if (type == DataType::kFloat16) return reduceHalves(reduceAnywhere, op, target, a, b, count);

@@ -1,4 +1,4 @@
-// Threads beside those of the interpreter.
+// Threads outside of the interpreter.
 
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace topoopt {
 
-// Runs `function` on a thread that takes no signals: they belong to the interpreter's main thread.
+// Runs `function` on a thread that blocks signals, which belong to the interpreter's main thread.
 // Throws std::system_error.
 template <typename Function>
 std::thread quietThread(Function function) {
-  // A thread inherits its mask, which is the caller's again when this returns or throws.
+  // A thread inherits the signal mask, so block signals while it starts.
   struct Mask {
     sigset_t before;
     Mask() {

@@ -1,4 +1,4 @@
-// A few threads that do the pieces of one task after another.
+// Threads that run the pieces of one task after another.
 
 #pragma once
 
@@ -18,14 +18,13 @@ namespace topoopt {
 class WorkerPool {
  public:
   explicit WorkerPool(size_t threads);  // at least 1; throws std::system_error
-  ~WorkerPool();                        // does what is left before
+  ~WorkerPool();                        // completes queued tasks
 
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Any thread. Calls piece(0) to piece(pieces - 1) on the threads, in any order and several at a
-  // time, and then done() on one of them. Tasks begin in the order of the calls. Neither function
-  // may throw.
+  // Any thread. Runs piece(0) to piece(pieces - 1) on the threads, concurrently and in any order,
+  // then done() on one of them. Tasks begin in call order. Neither function may throw.
   void run(size_t pieces, std::function<void(size_t)> piece, std::function<void()> done);
 
  private:
@@ -36,8 +35,8 @@ class WorkerPool {
     const std::function<void(size_t)> piece;
     const std::function<void()> done;
     const size_t pieces;
-    size_t next = 0;           // that is not begun; guarded by mutex_
-    std::atomic<size_t> left;  // that are not over
+    size_t next = 0;           // next piece to start; guarded by mutex_
+    std::atomic<size_t> left;  // unfinished pieces
   };
 
   void end();
@@ -45,7 +44,7 @@ class WorkerPool {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Task>> tasks_;  // with pieces that are not begun
+  std::deque<std::shared_ptr<Task>> tasks_;  // with pieces to start
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };

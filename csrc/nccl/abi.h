@@ -1,5 +1,5 @@
-// What NCCL's network plugins look like in memory: the order and types of fields, versions 8 to 11.
-// Facts of NCCL's public interface, in our words: a library of ours includes no header of NCCL.
+// The memory layout of NCCL's network plugins: order and types of fields, versions 8 to 11. Written
+// from NCCL's public interface, without NCCL's headers.
 
 #pragma once
 
@@ -28,7 +28,7 @@ inline constexpr unsigned long kNetSubsystem = 0x10;
 using Logger = void (*)(int, unsigned long, const char*, int, const char*, ...);
 using ProfilerCallback = Result (*)(void**, int, void*, int64_t, void*);
 
-struct DeviceHandle;  // offload to a device, which we do not have
+struct DeviceHandle;  // offload to a device, unused
 
 struct VirtualDevice {
   int count;
@@ -54,7 +54,7 @@ struct PropertiesV8 {
   int offload_version;
 };
 
-struct PropertiesV9 {  // and 10
+struct PropertiesV9 {  // and version 10
   char* name;
   char* pci_path;
   uint64_t guid;
@@ -77,7 +77,7 @@ struct PropertiesV11 : PropertiesV9 {
   int most_multi_requests;
 };
 
-// The functions that all versions have with the same types.
+// Functions with the same types in all versions.
 using Devices = Result (*)(int* count);
 using Accept = Result (*)(void* listener, void** comm, DeviceHandle** device);
 using Register = Result (*)(void* comm, void* data, size_t bytes, int type, void** memory);

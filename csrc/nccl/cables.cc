@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kGreetingLimit{2000};
 constexpr std::chrono::milliseconds kBetweenDials{100};
-constexpr int kLocal = INT32_MAX;  // in a greeting, in place of a cable
+constexpr int kLocal = INT32_MAX;  // in a greeting, instead of a cable
 constexpr size_t kNamedDigits = 32;
 
 struct Greeting {
@@ -75,7 +75,7 @@ bool say(int fd, const std::string& token, int cable, int rank) {
   return ::send(fd, &greeting, sizeof greeting, MSG_NOSIGNAL) == sizeof greeting;
 }
 
-// The cable and rank that the other end names, or {-1, -1}.
+// Reads the other end's cable and rank, or {-1, -1}.
 std::pair<int, int> hear(int fd, const std::string& token) {
   Greeting greeting{};
   if (::recv(fd, &greeting, sizeof greeting, MSG_WAITALL) != sizeof greeting) return {-1, -1};
@@ -83,7 +83,7 @@ std::pair<int, int> hear(int fd, const std::string& token) {
   return {static_cast<int>(ntohl(greeting.cable)), static_cast<int>(ntohl(greeting.rank))};
 }
 
-// The same connection, for an owner that takes a number.
+// Duplicates the connection for an owner of raw descriptors.
 int handOver(Descriptor connection) { return fcntl(connection.get(), F_DUPFD_CLOEXEC, 0); }
 
 bool waitFor(int fd, std::chrono::milliseconds limit) {
@@ -91,8 +91,8 @@ bool waitFor(int fd, std::chrono::milliseconds limit) {
   return ::poll(&wanted, 1, static_cast<int>(limit.count())) > 0;
 }
 
-// The abstract name of a rank of this job: it lives in the network namespace, needs no file, and
-// vanishes with its socket.
+// Abstract socket name of a rank of this job. It is local to the network namespace, needs no file,
+// and ends with its socket.
 std::pair<sockaddr_un, socklen_t> localAddress(const Wiring& wiring, int rank) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -146,7 +146,7 @@ Descriptor Cables::listenAt(const Cable& cable) const {
   return listener;
 }
 
-// A verified connection, or none.
+// Returns a verified connection, or none.
 Descriptor Cables::dial(int number) const {
   const Cable& cable = wiring_.cables[static_cast<size_t>(number)];
   Descriptor connection(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -168,7 +168,7 @@ bool Cables::greet(int fd, int number) const {
   return hear(fd, wiring_.said) == std::pair{number, target};
 }
 
-// The cable of a connection that was accepted; -1 if it is none of this rank's.
+// Returns the cable of an accepted connection; -1 if it is not one of this rank's.
 int Cables::welcome(int fd) const {
   setLimit(fd, kGreetingLimit);
   const auto [number, source] = hear(fd, wiring_.asked);
@@ -290,7 +290,7 @@ int Cables::welcomeLocally(int fd) const {
   return numberOf(source);
 }
 
-// ---- what the endpoint gets --------------------------------------------------------------------
+// ---- configuration of the endpoint -------------------------------------------------------------
 
 std::string Cables::keyOf(int cable) const {
   return wiring_.cables[static_cast<size_t>(cable)].tls_key;

@@ -1,5 +1,5 @@
-// The connections of one rank: those of its server's cables, if it has them, dialled and accepted,
-// anew when one is lost; and one with every other rank of its server, in shared memory.
+// The connections of one rank: its server's cables, if it owns them, dialled or accepted and
+// replaced after a loss; and shared memory with each other rank of its server.
 
 #pragma once
 
@@ -18,21 +18,21 @@
 
 namespace topoopt::nccl {
 
-// The ends of a cable say which job and cable they are, in the clear: it keeps crossed cables and
-// other jobs apart, and is no protection from somebody who listens on the cable.
+// The ends of a cable exchange job and cable in the clear. That detects crossed cables and other
+// jobs, but does not protect against eavesdroppers.
 class Cables {
  public:
-  // Listens. Throws std::runtime_error if it cannot.
+  // Listens. Throws std::runtime_error on failure.
   Cables(Wiring wiring, int rank);
   ~Cables();
 
   Cables(const Cables&) = delete;
   Cables& operator=(const Cables&) = delete;
 
-  // Blocks until every cable of this rank has a connection; then the configuration of its endpoint.
-  // Throws std::runtime_error with the first that has none in time, or when stop() was called.
+  // Blocks until every cable of this rank is connected; returns the endpoint's configuration.
+  // Throws std::runtime_error for the first missing one, or after stop().
   EndpointConfig connect(std::chrono::milliseconds limit);
-  // From now on lost cables of `endpoint` get new connections.
+  // Starts replacing lost cables of `endpoint`.
   void keep(std::shared_ptr<Endpoint> endpoint);
   void stop();
 
@@ -45,7 +45,7 @@ class Cables {
   bool greet(int fd, int cable) const;
   int welcome(int fd) const;
   void await(int number, Clock::time_point deadline);
-  // Connections with ranks of this server, numbered after all cables.
+  // Index of the connection with a rank of this server, after all cables.
   int numberOf(int rank) const;
   std::string nameOf(int number) const;
   Descriptor listenLocally() const;
@@ -62,11 +62,11 @@ class Cables {
   const int rank_;
   std::vector<Descriptor> listeners_;
   Descriptor local_listener_;
-  std::vector<int> neighbours_;  // the other ranks of this server
+  std::vector<int> neighbours_;  // other ranks of this server
   Descriptor stop_event_;
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
-  std::map<int, Descriptor> connected_;  // until the endpoint has them
+  std::map<int, Descriptor> connected_;  // until the endpoint owns them
   std::shared_ptr<Endpoint> endpoint_;
   std::thread acceptor_;
   std::thread redialler_;

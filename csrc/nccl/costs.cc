@@ -7,12 +7,12 @@ namespace topoopt::nccl {
 
 namespace {
 
-constexpr double kUnknownGbps = 10;  // of cables whose rate the plan does not know
-// A message from rank to rank over a cable, and what every relay adds to it, through the plugin,
-// TCP and two processes: benchmarks/nccl_net.py measures both.
+constexpr double kUnknownGbps = 10;  // default rate of cables
+// Latency of a message between ranks over a cable, and of each relay, including the plugin, TCP and
+// two processes; measured by benchmarks/nccl_net.py.
 constexpr double kMessageS = 150e-6;
 constexpr double kRelayS = 30e-6;
-// What the plugin's thread of one rank sends, receives and relays, all together.
+// Throughput of one rank's plugin thread: sent, received and relayed.
 constexpr double kThreadGbps = 12;
 
 double partOf(NcclCollective collective, double ranks) {
@@ -23,7 +23,7 @@ double partOf(NcclCollective collective, double ranks) {
     case NcclCollective::kReduceScatter:
       return (ranks - 1) / ranks;
     default:
-      return 1;  // a chain from the root, or to it
+      return 1;  // a chain from or to the root
   }
 }
 
@@ -95,7 +95,7 @@ double FabricCosts::cables(const std::vector<Traffic>& traffic) const {
 }
 
 double FabricCosts::threads(const std::vector<Traffic>& traffic) const {
-  std::map<int, double> loads;  // in and out
+  std::map<int, double> loads;  // both directions
   for (const Traffic& one : traffic) {
     for (const auto& [servers, part] : routesOf(one)) {
       for (const int rank : servers) loads[rank] += 2 * part;
@@ -164,8 +164,8 @@ Cost FabricCosts::trees() const {
   return {deepest, perByte(traffic)};
 }
 
-// The block of the server that is `o` behind comes over one message for each bit of `o`, the lowest
-// last. So those of distance d carry the blocks whose lowest bit is d.
+// For each bit of `o`, lowest last, one message brings the block of the server `o` behind. So
+// messages of distance d carry the blocks whose lowest bit is d.
 Cost FabricCosts::pat() const {
   const int count = servers();
   std::vector<Traffic> traffic;

@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kMagic = 0x746f706f6f70744eULL;
 constexpr uint64_t kFingerprint = 0x6e63636c;
 constexpr uint32_t kControlChannel = 0;
-constexpr int kChannelBits = 20;  // for the connections of one rank; see kMostRanks
+constexpr int kChannelBits = 20;  // connections per rank; see kMostRanks
 constexpr std::chrono::seconds kLeaveLimit{30};
 
 thread_local std::string last_error;
@@ -151,11 +151,11 @@ Result Net::failed(Result result, const std::string& why) {
   return result;
 }
 
-// ---- what ranks tell each other ----------------------------------------------------------------
+// ---- messages between ranks --------------------------------------------------------------------
 
 void Net::say(int peer, const Control& control) {
   FrameHeader header;
-  header.type = FrameType::kRings;  // which is kept for a rank whose channel is not open yet
+  header.type = FrameType::kRings;  // kept for ranks whose channel is not open yet
   header.channel = kControlChannel;
   endpoint_->sendControl(peer, header,
                          std::string(reinterpret_cast<const char*>(&control), sizeof control));
@@ -200,13 +200,13 @@ void Net::onConnect(int peer, const Control& control) {
   open(comm);
 }
 
-// Not while a callback of the channel runs.
+// Not inside a callback of the channel.
 void Net::drop(uint32_t channel) {
   endpoint_->reactor().post(
       [this, channel] { endpoint_->closeChannel(channel, "NCCL has closed the connection"); });
 }
 
-// What the other end has not sent will not come.
+// Fails receives that the other end will never send.
 void Net::checkEnd(Comm& comm) {
   if (comm.most <= comm.messages && comm.posted > comm.messages) {
     comm.fail("rank " + std::to_string(comm.peer) + " has closed the connection");
@@ -219,7 +219,7 @@ std::shared_ptr<Comm> Net::commOf(int peer, uint32_t channel) {
   return found == comms_.end() || found->second->peer != peer ? nullptr : found->second;
 }
 
-// Loop.
+// Reactor thread.
 void Net::open(const std::shared_ptr<Comm>& comm) {
   comm->opened = true;
   endpoint_->openChannel(comm->channel,
@@ -275,7 +275,7 @@ Result Net::connect(Handle& handle, Comm*& comm) {
   return kSuccess;
 }
 
-// With mutex_.
+// Requires mutex_.
 Result Net::makeChannels(uint32_t count, uint32_t& first) {
   if ((next_channel_ + count) >> kChannelBits) {
     return failed(kSystemError, "a rank can make " + std::to_string(1 << kChannelBits) +
@@ -286,7 +286,7 @@ Result Net::makeChannels(uint32_t count, uint32_t& first) {
   return kSuccess;
 }
 
-// As where several of NCCL's ranks are one process.
+// For several NCCL ranks in one process.
 Result Net::connectToItself(Handle& handle, Comm*& comm) {
   const std::lock_guard lock(mutex_);
   const auto listener = listeners_.find(handle.listener);
@@ -325,7 +325,7 @@ Result Net::accept(Listener& listener, Comm*& comm) {
 void Net::close(Comm& closed) {
   if (closed.peer == rank_) return closeOwn(closed);
   std::shared_ptr<Comm> comm = closed.shared_from_this();
-  // After this the memory of all requests is free.
+  // Frees the memory of all requests.
   endpoint_->reactor().run([this, comm] {
     const Kind kind = comm->sends ? Kind::kSenderClosed : Kind::kReceiverClosed;
     say(comm->peer, {kind, comm->channel, comm->messages});
@@ -333,14 +333,14 @@ void Net::close(Comm& closed) {
     const std::lock_guard lock(mutex_);
     comms_.erase(comm->channel);
   });
-  // What is sent goes its way, and the channel ends when the receiver closes it.
+  // Sent messages continue, and the receiver closes the channel.
   if (comm->sends && !comm->failed && comm->idle()) return;
   endpoint_->reactor().run(
       [this, comm] { endpoint_->closeChannel(comm->channel, "NCCL has closed the connection"); });
   comm->forgetRequests();
 }
 
-// The other end fails what it waits for.
+// The other end fails its pending requests.
 void Net::closeOwn(Comm& closed) {
   const std::shared_ptr<Comm> comm = closed.shared_from_this();
   endpoint_->reactor().run([this, comm] {
@@ -382,7 +382,7 @@ void Net::close(Listener& listener) {
 Result Net::send(Comm& comm, const void* data, size_t bytes, int tag, NetRequest*& request) {
   if (comm.failed) return failed(kRemoteError, comm.why());
   request = comm.take(1);
-  if (!request) return kSuccess;  // NCCL asks again
+  if (!request) return kSuccess;  // NCCL retries
   request->bytes[0] = bytes;
   endpoint_->reactor().post([this, request, data, bytes, tag, comm = comm.shared_from_this()] {
     ++comm->messages;

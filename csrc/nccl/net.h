@@ -1,11 +1,10 @@
-// A rank as NCCL's network: connections between any two ranks, over one endpoint.
+// A rank as NCCL's network: connections between any two ranks over one endpoint.
 //
-// Every connection is a channel of the endpoint. Messages of one tag are one flow, from the sender
-// to the receiver; the order of tags is not kept, as NCCL has it. A receive is posted as soon as
-// NCCL asks for it, for a message of that size at most.
+// Every connection is a channel of the endpoint. Messages of one tag form one flow; NCCL does not
+// require an order among tags. A receive is posted as soon as NCCL requests it, with its size as
+// the maximum.
 //
-// NCCL's threads never wait here, except where they close something; a request says by test() that
-// it is done.
+// NCCL's threads wait here only to close something; test() reports completed requests.
 
 #pragma once
 
@@ -31,7 +30,7 @@ namespace topoopt::nccl {
 
 class Comm;
 
-// One isend or irecv; of its connection, which outlives it.
+// One isend or irecv; its connection outlives it.
 struct NetRequest {
   std::shared_ptr<Comm> comm;
   bool used = false;
@@ -47,9 +46,9 @@ class Comm : public std::enable_shared_from_this<Comm> {
   Comm(int peer, uint32_t channel, bool sends) : peer(peer), channel(channel), sends(sends) {}
 
   NetRequest* take(int count);
-  // Whether nothing is on its way.
+  // Returns whether nothing is in flight.
   bool idle() const;
-  // Of a connection of a rank with itself, whose ends have a number each: that of its sending end.
+  // On a connection of a rank with itself, each end has a number; returns the sending end's.
   uint32_t ownChannel() const { return sends ? channel : channel - 1; }
   void forgetRequests();
   void fail(const std::string& why);
@@ -60,13 +59,13 @@ class Comm : public std::enable_shared_from_this<Comm> {
   const bool sends;
   std::atomic<bool> accepted{false};
   std::atomic<bool> failed{false};
-  bool opened = false;         // loop: its channel is open
-  uint64_t messages = 0;       // loop: sent, or received
-  uint64_t posted = 0;         // loop: receives so far
-  uint64_t most = UINT64_MAX;  // loop: that the other end has sent, once it has closed
+  bool opened = false;         // reactor thread
+  uint64_t messages = 0;       // reactor thread: sent or received
+  uint64_t posted = 0;         // reactor thread: receives
+  uint64_t most = UINT64_MAX;  // reactor thread: sent by the other end, once it has closed
 
  private:
-  static constexpr size_t kRequests = 64;  // twice what NCCL keeps in flight
+  static constexpr size_t kRequests = 64;  // twice NCCL's requests in flight
 
   std::array<NetRequest, kRequests> requests_{};
   mutable std::mutex mutex_;
@@ -78,26 +77,26 @@ struct Listener {
   std::deque<std::shared_ptr<Comm>> waiting;  // guarded by the Net's mutex
 };
 
-// What the listening end gives to the other one, by NCCL's own network.
+// The listening end's address, which NCCL's own network passes to the other end.
 struct Handle {
   uint64_t magic;
   uint64_t job;
   int32_t rank;
   uint32_t listener;
-  void* connecting;  // the dialling end's own, between its calls of connect
+  void* connecting;  // dialling end's state between calls of connect
 };
 static_assert(sizeof(Handle) <= kHandleBytes);
 
 struct NetLimits {
-  std::chrono::milliseconds connect;  // of all cables, from the start
-  std::chrono::milliseconds silence;  // of a rank, before all that is open fails
+  std::chrono::milliseconds connect;  // for all cables, from the start
+  std::chrono::milliseconds silence;  // of a rank, before its connections fail
 };
 
 class Net {
  public:
-  // Begins to connect. Throws std::runtime_error if the wiring is wrong.
+  // Starts connecting. Throws std::runtime_error for an invalid wiring.
   Net(Wiring wiring, int rank, const NetLimits& limits);
-  // Ends in good order if all connections are closed, else the other ranks are notified.
+  // Notifies the other ranks if connections are still open.
   ~Net();
 
   Net(const Net&) = delete;
@@ -107,7 +106,7 @@ class Net {
   double rateGbps() const { return rate_gbps_; }
 
   Listener* listen(Handle& handle);
-  // nullptr in `comm`: not yet.
+  // nullptr in `comm`: retry later.
   Result connect(Handle& handle, Comm*& comm);
   Result accept(Listener& listener, Comm*& comm);
   Result send(Comm& comm, const void* data, size_t bytes, int tag, NetRequest*& request);
@@ -117,7 +116,7 @@ class Net {
   void close(Comm& comm);
   void close(Listener& listener);
 
-  // Of the last thing that failed on the calling thread.
+  // The last error of the calling thread.
   static const std::string& lastError();
 
  private:
@@ -125,7 +124,7 @@ class Net {
   struct Control {
     Kind kind;
     uint32_t channel;
-    uint64_t number;  // of the listener, or of messages
+    uint64_t number;  // of the listener or of messages
   };
 
   static Result failed(Result result, const std::string& why);
@@ -157,7 +156,7 @@ class Net {
   uint32_t next_channel_ = 1;
   std::map<uint32_t, std::unique_ptr<Listener>> listeners_;
   std::map<uint32_t, std::shared_ptr<Comm>> comms_;  // by channel
-  OwnMessages own_;                                  // loop
+  OwnMessages own_;                                  // reactor thread
   std::thread beginning_;
 };
 

@@ -1,6 +1,6 @@
-// What a rank sends to itself: messages wait for their receives here, and are copied.
+// Messages of a rank to itself: they wait here for their receives, and are copied.
 //
-// The functions may only be called on the loop, which runs no callback of an end that is closed.
+// Reactor thread only, which runs no callback of a closed end.
 
 #pragma once
 
@@ -16,12 +16,12 @@ namespace topoopt::nccl {
 
 class OwnMessages {
  public:
-  // `data` must stay until `done`, which follows when the message has been received.
+  // `data` must stay valid until `done`, which follows the receive.
   void send(uint32_t channel, int tag, const void* data, size_t bytes, Done done);
-  // Takes the next message of the tag, of `capacity` bytes at most; `bytes` has how many it is
-  // before `done` follows. A larger one fails here, and counts as received.
+  // Receives the next message of the tag, at most `capacity` bytes; sets `bytes` before `done`. A
+  // larger message fails here, and counts as received.
   void receive(uint32_t channel, int tag, void* data, size_t capacity, size_t* bytes, Done done);
-  // Forgets the messages, or the receives, of a channel.
+  // Drops the messages or receives of a channel.
   void forget(uint32_t channel, bool sent);
 
  private:

@@ -1,4 +1,4 @@
-// The tables of functions that NCCL looks up. Environment: TOPOOPT_NCCL_WIRING (see wiring.h),
+// The function tables that NCCL loads. Environment: TOPOOPT_NCCL_WIRING (see wiring.h),
 // TOPOOPT_NCCL_RANK (else RANK), TOPOOPT_NCCL_CONNECT_LIMIT_S, TOPOOPT_SILENCE_LIMIT_S.
 
 #include <cmath>
@@ -24,12 +24,12 @@ constexpr double kConnectLimitS = 60;
 constexpr double kSilenceLimitS = 20;
 constexpr double kLongestLimitS = 86400;
 constexpr double kMbpsPerGbps = 1000;
-constexpr int kUnknownMbps = 10000;  // where the plan's rates are not known
+constexpr int kUnknownMbps = 10000;  // default rate
 
 char plugin_name[] = "topoopt";
 
 std::mutex beginning;
-std::unique_ptr<Net> net;  // of this process, whatever communicators it has
+std::unique_ptr<Net> net;  // one per process, for all communicators
 Logger logger = nullptr;
 
 Result report(Result result, const std::string& what) {
@@ -103,12 +103,12 @@ int speedMbps() {
   return static_cast<int>(std::min(mbps, double{std::numeric_limits<int>::max()}));
 }
 
-// What all versions have.
+// Fields of all versions.
 template <typename Properties>
 void describe(Properties& properties) {
   properties = {};
   properties.name = plugin_name;
-  properties.guid = static_cast<uint64_t>(net->server()) + 1;  // whose ranks share its cables
+  properties.guid = static_cast<uint64_t>(net->server()) + 1;  // ranks of a server share its cables
   properties.memory_kinds = kHostMemory;
   properties.registration_is_global = 1;
   properties.speed_mbps = speedMbps();
@@ -139,7 +139,7 @@ Result propertiesV11(int device, PropertiesV11* properties) {
 
 Result listen(int device, void* handle, void** listener) {
   if (!isDevice(device)) return report(kInvalidArgument, "there is device 0 only");
-  Handle made;  // NCCL's memory need not be aligned
+  Handle made;  // NCCL's memory may be unaligned
   *listener = net->listen(made);
   std::memcpy(handle, &made, sizeof made);
   return kSuccess;
@@ -168,7 +168,7 @@ Result accept(void* listener, void** comm, DeviceHandle** offload) {
 
 Result registerMemory(void*, void* data, size_t, int type, void** memory) {
   if (type != kHostMemory) return report(kInvalidUsage, "only host memory can be registered");
-  *memory = data ? data : plugin_name;  // nothing is kept, but a handle must not be null
+  *memory = data ? data : plugin_name;  // unused, but a handle must not be null
   return kSuccess;
 }
 
@@ -224,7 +224,7 @@ Result receiveV10(void* comm, int count, void** data, size_t* bytes, int* tags, 
   return receiveV9(comm, count, data, bytes, tags, memory, request);
 }
 
-// What has come to host memory is there.
+// Received data is already in host memory.
 Result flush(void*, int, void**, int*, void**, void** request) {
   *request = nullptr;
   return kSuccess;
@@ -266,11 +266,11 @@ Result connectV11(void*, int device, void* handle, void** comm, DeviceHandle** o
 Result beginV10(Logger given, ProfilerCallback) { return begin(given); }
 
 Result beginV11(void** context, uint64_t, CommConfig*, Logger given, ProfilerCallback) {
-  *context = plugin_name;  // all communicators have the same
+  *context = plugin_name;  // shared by all communicators
   return begin(given);
 }
 
-// Other communicators may come: the links stay until the process ends.
+// Later communicators reuse the links, so they stay until the process ends.
 Result finalize(void*) { return kSuccess; }
 
 Result setAttributes(void*, void*) { return kSuccess; }

@@ -1,6 +1,6 @@
-// NCCL's tuner: costs of its algorithms on the cables of the plan, in place of those for a network
-// where all servers are equally near. NCCL looks for it in the library of its network plugin.
-// Environment: TOPOOPT_NCCL_WIRING (see wiring.h); without it, everything stays as NCCL has it.
+// NCCL's tuner: replaces its costs, which assume that all servers are equally near, by costs on the
+// plan's cables. NCCL looks for it in the library of its network plugin. Environment:
+// TOPOOPT_NCCL_WIRING (see wiring.h); without it, NCCL's costs stay.
 
 #include <algorithm>
 #include <array>
@@ -19,18 +19,18 @@ namespace {
 
 constexpr double kUs = 1e6;
 constexpr int kAlgorithms = 7, kProtocols = 3;
-// Bytes on the wire for one of the collective's.
+// Bytes on the wire per byte of the collective.
 constexpr std::array<double, kProtocols> kWireBytes{2.0, 128.0 / 120.0, 1.0};
-// Up to here one channel keeps its cable busy: its buffer of 4 MiB is 3 ms of traffic or more.
+// Below this rate one channel saturates its cable: its buffer of 4 MiB is at least 3 ms of traffic.
 constexpr double kOneChannelGbps = 10;
 
-// Of one communicator.
+// State of one communicator.
 struct Tuner {
   FabricCosts fabric;
   size_t ranks;
   bool one_channel;
 
-  // nullopt: what the algorithm is not for, or what we do not know.
+  // nullopt: unsupported or unknown.
   std::optional<Cost> costOf(NcclCollective collective, int algorithm) const {
     const bool gathers =
         collective == NcclCollective::kAllGather || collective == NcclCollective::kReduceScatter;
@@ -50,7 +50,7 @@ double microseconds(const Cost& cost, size_t bytes, int protocol) {
   return cost.seconds(static_cast<double>(bytes) * wire) * kUs;
 }
 
-// NCCL's order of servers is known where a communicator has all of them.
+// The order of servers is known only for communicators with all of them.
 Result begin(size_t ranks, size_t nodes, Logger logger, void** context) {
   *context = nullptr;
   const char* path = std::getenv("TOPOOPT_NCCL_WIRING");
@@ -80,8 +80,8 @@ Result beginV5(void** context, uint64_t, size_t ranks, size_t nodes, Logger logg
   return begin(ranks, nodes, logger, context);
 }
 
-// There is no table of NCCL's: the faster of ring and trees, with flags in the words (which saves
-// the receiver a wait) while twice the bytes take no longer than the messages wait anyway.
+// Without NCCL's table: the faster of ring and trees. Flags in the words save the receiver a wait,
+// so use them while doubling the bytes costs no more than the latency.
 Result chooseV2(void* context, NcclCollective collective, size_t bytes, int, int, int,
                 int* algorithm, int* protocol, int* channels) {
   const auto* tuner = static_cast<const Tuner*>(context);
@@ -102,7 +102,7 @@ Result chooseV2(void* context, NcclCollective collective, size_t bytes, int, int
   return kSuccess;
 }
 
-// An algorithm takes as long as the cables need, or as NCCL thinks where that is longer.
+// The time of an algorithm is the maximum of the cables' and NCCL's.
 Result chooseV5(void* context, NcclCollective collective, size_t bytes, int, CostTable table,
                 int algorithms, int protocols, int, int* channels) {
   const auto* tuner = static_cast<const Tuner*>(context);

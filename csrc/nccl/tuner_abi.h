@@ -1,5 +1,5 @@
-// What NCCL's tuner plugins look like in memory: the order and types of fields, versions 2 to 6.
-// Facts of NCCL's public interface, in our words: a library of ours includes no header of NCCL.
+// The memory layout of NCCL's tuner plugins: order and types of fields, versions 2 to 6. Written
+// from NCCL's public interface, without NCCL's headers.
 
 #pragma once
 
@@ -22,19 +22,19 @@ enum NcclAlgorithm : int {
   kTree = 0,
   kRing = 1,
   kNvlsTree = 5,  // NVLink inside a server, a tree between them
-  kPat = 6,       // trees for AllGather and ReduceScatter, of one rank on every server
+  kPat = 6,       // trees for AllGather and ReduceScatter with one rank per server
 };
 
-// How bytes pass the wire: with a flag beside every word, beside 120 of 128 bytes, or none.
+// Wire formats: a flag per word, a flag per 120 of 128 bytes, or no flags.
 enum Protocol : int { kLL = 0, kLL128 = 1, kSimple = 2 };
 
-inline constexpr float kImpossible = -1.0F;  // in a table of costs
+inline constexpr float kImpossible = -1.0F;  // in a cost table
 inline constexpr unsigned long kTuningSubsystem = 0x40;
 
-struct NvlinkDomains;    // which we do not look at
-struct TuningConstants;  // nor change
+struct NvlinkDomains;    // unused
+struct TuningConstants;  // unused
 
-// Microseconds of each algorithm with each protocol: `protocols` in a row, for each algorithm.
+// Microseconds: a row of `protocols` values for each algorithm.
 using CostTable = float**;
 
 struct TunerV2 {
@@ -72,7 +72,7 @@ struct TunerV5 {
 
 struct TunerV6 : TunerV5 {
   Result (*chunk_size)(void* context, NcclCollective, size_t bytes, int algorithm, int protocol,
-                       int channels, size_t* chunk_bytes);  // may be missing
+                       int channels, size_t* chunk_bytes);  // may be null
 };
 
 }  // namespace topoopt::nccl

@@ -10,7 +10,7 @@ namespace topoopt::nccl {
 
 namespace {
 
-constexpr int kMostRanks = 1024;  // as many as there are numbers of connections for
+constexpr int kMostRanks = 1024;  // limited by the connection numbers
 constexpr size_t kTokenDigits = 64;
 
 constexpr int kNoRank = -1;

@@ -1,16 +1,13 @@
-// What a rank under NCCL is told of the network: a text that torch_topoopt.links.nccl_wiring
-// writes. One line says one thing, words are separated by blanks:
+// The network of a job for NCCL ranks: a text that torch_topoopt.links.nccl_wiring writes. Each
+// line is one entry, with words separated by blanks:
 //
 //   topoopt-nccl-wiring 3
-//   job ASKED SAID                           64 hexadecimal digits each: what the dialling end of a
-//                                            cable says, and what the other one answers
-//   ranks S0 S1 ...                          the server of each rank; its lowest rank has its
-//   cables cable S SPORT T TPORT duplex|simplex GBPS ADDRESS ADDRESS TCPPORT PACE PACE UNSENT
-//         UNSENT KEY                         server S dials T, which listens; what each end sends
-//                                            at most, in Gb/s (0: no limit); the bytes that its
-//                                            system may hold unsent; 64 hexadecimal digits that
-//                                            TLS 1.3 begins with, or "-": nothing is encrypted
-//   route WEIGHT R0 R1 ...                   over ranks
+//   job REQUEST REPLY      greetings of a cable's dialling and listening end, 64 hexadecimal digits
+//   ranks S0 S1 ...        the server of each rank; its lowest rank has its cables
+//   cable S SPORT T TPORT duplex|simplex GBPS ADDRESS ADDRESS TCPPORT PACE PACE UNSENT UNSENT KEY
+//                          server S dials T; sending limits of both ends in Gb/s (0: none); limits
+//                          of unsent bytes; TLS 1.3 key, 64 hexadecimal digits ("-": no encryption)
+//   route WEIGHT R0 R1 ... over ranks
 
 #pragma once
 
@@ -26,7 +23,7 @@ constexpr double kBytesPerGbps = 1e9 / 8;
 struct Cable {
   plan::LinkPorts link;
   bool duplex = true;
-  double gbps = 0;  // 0: not known
+  double gbps = 0;  // 0: unknown
   std::string source_address{};
   std::string target_address{};
   int tcp_port = 0;
@@ -34,23 +31,23 @@ struct Cable {
   double target_pace_gbps = 0;
   int source_unsent_bytes = 0;
   int target_unsent_bytes = 0;
-  std::string tls_key{};  // 32 bytes, or none
+  std::string tls_key{};  // 32 bytes, or empty
 };
 
 struct Wiring {
   std::string asked{};
   std::string said{};
-  std::vector<int> servers{};  // of each rank
-  std::vector<int> leaders{};  // of each server: the rank that has its cables
+  std::vector<int> servers{};  // by rank
+  std::vector<int> leaders{};  // by server: the rank that has its cables
   std::vector<Cable> cables{};
   std::vector<plan::Route> routes{};
 
-  // Throws std::runtime_error with the line that is wrong, or with why there is none.
+  // Throws std::runtime_error with the invalid line, or if the file is unreadable.
   static Wiring load(const std::string& path);
 
   int ranks() const { return static_cast<int>(servers.size()); }
   int serverOf(int rank) const { return servers[static_cast<size_t>(rank)]; }
-  // The rank with the cables of the server at the dialling, or the listening end.
+  // The rank with the cables of the dialling or listening server.
   int dialler(const Cable& cable) const { return leaderOf(cable.link.source); }
   int listener(const Cable& cable) const { return leaderOf(cable.link.target); }
 

@@ -19,7 +19,7 @@ std::string textOf(const Chunk& chunk) {
          std::to_string(chunk.second);
 }
 
-// Scratch memory of relayed chunks; what a chunk has left is used again from the next topology on.
+// Scratch memory of relayed chunks; sent chunks free theirs for the next topology.
 class Blocks {
  public:
   size_t take(size_t bytes) {
@@ -41,8 +41,8 @@ class Blocks {
   size_t bytes() const { return end_; }
 
  private:
-  std::multimap<size_t, size_t> free_;  // bytes, offset
-  std::vector<Range> left_;             // in this topology
+  std::multimap<size_t, size_t> free_;  // size, offset
+  std::vector<Range> left_;             // freed in this topology
   size_t end_ = 0;
 };
 
@@ -69,7 +69,7 @@ class MemberSchedules {
     return schedule;
   }
 
-  // What is missing; "" if nothing is.
+  // Describes missing chunks; "" if there are none.
   std::string missing() const {
     for (int other = 0; other < size(); ++other) {
       if (other == rank_) continue;
@@ -98,7 +98,7 @@ class MemberSchedules {
     }
   }
 
-  // Each neighbour has a lane, so that none waits for another one's chunks.
+  // One lane per neighbour, so that neighbours do not wait for each other's chunks.
   int laneTo(Schedule& schedule, int peer) {
     const auto [entry, added] = lanes_.try_emplace(peer, 0);
     if (added) entry->second = addLane(schedule, 0, part_);
@@ -151,9 +151,9 @@ class MemberSchedules {
   const std::vector<size_t> input_starts_;
   std::vector<size_t> output_starts_;
   Blocks blocks_;
-  std::map<Chunk, Range> held_;       // relayed ones that are here
-  std::set<Chunk> complete_;          // own ones that were sent, and those that have arrived
-  std::map<int, int> lanes_;          // of this topology: neighbour -> lane
+  std::map<Chunk, Range> held_;       // relayed chunks in memory
+  std::set<Chunk> complete_;          // sent own chunks and received ones
+  std::map<int, int> lanes_;          // of this topology, by neighbour
   std::map<Chunk, StepRef> arrived_;  // on this topology
 };
 

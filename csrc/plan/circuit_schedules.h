@@ -1,5 +1,5 @@
-// An all-to-all over circuits that move: on each topology, every member sends chunks over the
-// circuits that it has there, own ones and those of others.
+// An all-to-all over moving circuits: on each topology, members send own and relayed chunks over
+// the current circuits.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace topoopt {
 
-// The chunk is all that member `source` has for member `target`.
+// The chunk is all data of member `source` for member `target`.
 struct CircuitHop {
   int sender;
   int receiver;
@@ -18,13 +18,13 @@ struct CircuitHop {
   int target;
 };
 
-// Of each topology: its hops, in the order of their slots.
+// Per topology, its hops in slot order.
 using CircuitProgram = std::vector<std::vector<CircuitHop>>;
 
-// What member `rank` does on each topology. bytes[i][j] are what member i has for member j; blocks
-// of kInput and kOutput lie one after the other, and the own block is left to the caller. Chunks
-// that are relayed wait in scratch memory, which is the same for all topologies. Bytes are counted
-// as `part`. Throws std::invalid_argument if the hops do not bring every chunk to its target.
+// The schedule of member `rank` on each topology. bytes[i][j] is the size from member i to member
+// j; blocks of kInput and kOutput are consecutive, and the caller copies the own block. Relayed
+// chunks use scratch memory shared by all topologies. Bytes are counted as `part`. Throws
+// std::invalid_argument unless the hops deliver every chunk.
 std::vector<Schedule> circuitSchedules(const CircuitProgram& program, int rank,
                                        const std::vector<std::vector<size_t>>& bytes, int part = 0);
 

@@ -14,9 +14,10 @@ namespace {
 
 constexpr const char* kNames[] = {"direct", "ring",     "multi_ring", "both_ways",
                                   "tree",   "doubling", "torus"};
-constexpr size_t kStepBytes = 64 << 10;       // what a tree passes on at a time
-constexpr double kBusy = 0.9;                 // of the time in which links could carry all
-constexpr size_t kDoublingBytes = 256 << 10;  // more is no longer small, and scratch is per round
+constexpr size_t kStepBytes = 64 << 10;  // chunk of a tree
+constexpr double kBusy = 0.9;            // fraction of the peak rate of the links
+// Upper limit for small messages; scratch is per round.
+constexpr size_t kDoublingBytes = 256 << 10;
 
 bool everyRingHasAReverse(const GroupLayout& layout) {
   const std::vector<plan::Ring>& rings = layout.rings();
@@ -32,7 +33,7 @@ bool everyRingHasAReverse(const GroupLayout& layout) {
          });
 }
 
-// When a message from the root has reached all members, each sending to its children in turn.
+// Time until a message from the root has reached all members, each sending to its children in turn.
 double arrival(const GroupLayout& layout, const std::vector<std::vector<int>>& children, int member,
                double start_s, double alpha_s, double per_hop_latency_s) {
   double latest_s = start_s;
@@ -129,7 +130,7 @@ std::vector<Algorithm> CostEstimate::candidates(const Request& request) const {
 
 Algorithm CostEstimate::choose(const Request& request, std::optional<Algorithm> forced) const {
   const std::vector<Algorithm> list = candidates(request);
-  // All rings of a group that has one are that ring.
+  // In a group with one ring, multi_ring is ring.
   if (forced == Algorithm::kMultiRing && layout_.rings().size() == 1) forced = Algorithm::kRing;
   if (forced && std::find(list.begin(), list.end(), *forced) != list.end()) return *forced;
   if (list.size() == 1) return list.front();
@@ -139,7 +140,7 @@ Algorithm CostEstimate::choose(const Request& request, std::optional<Algorithm> 
       request.collective == Collective::kAllReduce &&
       std::any_of(list.begin(), list.end(), [&](Algorithm one) { return times_.contains(one); });
   for (const Algorithm algorithm : list) {
-    if (measured && !times_.contains(algorithm)) continue;  // a model is no match for a clock
+    if (measured && !times_.contains(algorithm)) continue;  // prefer measured times to the model
     const double algorithm_s = seconds(request, algorithm);
     if (algorithm_s >= least_s) continue;
     least_s = algorithm_s;
@@ -201,7 +202,7 @@ double CostEstimate::messageSeconds(double hops, size_t bytes) const {
          hops * (model_.per_hop_latency_s + static_cast<double>(bytes) * model_.beta_s_per_byte);
 }
 
-// `bytes` go round each ring in equal steps; with several rings, each step is a message on each.
+// `bytes` go round each ring in equal steps; each step is one message per ring.
 double CostEstimate::ringSteps(size_t steps, size_t bytes, double factor, bool reduces,
                                size_t rings) const {
   if (steps == 0) return 0;
@@ -213,17 +214,17 @@ double CostEstimate::ringSteps(size_t steps, size_t bytes, double factor, bool r
          (reduces ? moved * model_.gamma_s_per_byte : 0.0);
 }
 
-// The parts that take rows first and those that take columns first are in the same phase at the
-// same time, on other links; where rows and columns differ in length, the slower ones decide. In
-// each step a server takes a message of every part.
+// Parts that start with rows and parts that start with columns run the same phase concurrently on
+// different links; the slower direction decides. In each step a server receives a message of every
+// part.
 double CostEstimate::torusSeconds(size_t bytes) const {
   const std::array<double, 2> size = {static_cast<double>(layout_.grid().front().size()),
                                       static_cast<double>(layout_.grid().size())};
   const double others = static_cast<double>(kTorusParts - 1) * model_.alpha_s;
   const double quarter = static_cast<double>(bytes) / static_cast<double>(kTorusParts);
   double latency = 0;
-  double first = 0;   // along the line that scatters and gathers
-  double second = 0;  // along the one that reduces between
+  double first = 0;   // along the scattering and gathering line
+  double second = 0;  // along the reducing line
   for (size_t line = 0; line < 2; ++line) {
     const int hops = grid_hops_[line];
     const double steps = size[line] - 1;
@@ -296,7 +297,7 @@ double CostEstimate::seconds(const Request& request, Algorithm algorithm) const 
   return modelSeconds(request, algorithm);
 }
 
-// Gathering and scattering along rings are the halves of their all_reduce.
+// Ring gather and scatter are halves of the ring all_reduce.
 std::optional<double> CostEstimate::measuredSeconds(const Request& request,
                                                     Algorithm algorithm) const {
   const bool half = request.collective == Collective::kAllGather ||
@@ -313,7 +314,7 @@ std::optional<double> CostEstimate::measuredSeconds(const Request& request,
     const double place = static_cast<double>(request.bytes - low) / static_cast<double>(high - low);
     return part * (low_s + place * (high_s - low_s));
   }
-  // No faster than links are rated: a slope between two short times may be noise.
+  // At most the rated speed of links, because the slope between two short times may be noise.
   const auto modelled = [&](size_t bytes) {
     return modelSeconds({Collective::kAllReduce, bytes, 0, request.commutative}, algorithm);
   };

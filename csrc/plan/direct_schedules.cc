@@ -12,10 +12,10 @@ size_t positionOf(const std::vector<int>& order, int rank) {
   return static_cast<size_t>(std::find(order.begin(), order.end(), rank) - order.begin());
 }
 
-// Of the first 2 * extra positions, the even ones hand over to the odd ones next to them.
+// Each even one of the first 2 * extra positions hands its data to the next odd one.
 struct Doubling {
-  size_t core;   // a power of two: members that take part in the exchanges
-  size_t extra;  // members that hand over
+  size_t core;   // a power of two: members of the exchanges
+  size_t extra;  // members that hand over their data
 
   explicit Doubling(size_t members) : core(std::bit_floor(members)), extra(members - core) {}
   size_t position(size_t number) const { return number < extra ? 2 * number + 1 : number + extra; }

@@ -1,5 +1,5 @@
-// A group as its schedules see it: its members, the servers that hold them, and the rings between
-// servers. Members are numbered as in the group, 0..size-1.
+// The members of a group, their servers, and the rings between servers, as schedules use them.
+// Members are numbered 0..size-1.
 
 #pragma once
 
@@ -14,33 +14,33 @@ namespace topoopt {
 
 class GroupLayout {
  public:
-  // `servers` names the server of each member; empty: member i is on server i. `hops` is of the
-  // whole network; nullptr if all servers are neighbours. Rings list the leaders of all servers,
-  // each once, and so does the grid, if there is one. Without rings, a group on one server gets a
-  // ring of one. Throws std::invalid_argument, naming what is wrong.
+  // `servers` is the server of each member; empty: member i is on server i. `hops` covers the whole
+  // network; nullptr: all servers are neighbours. Rings and the optional grid list the leaders of
+  // all servers, each once. A group on one server without rings gets a ring of one. Throws
+  // std::invalid_argument naming the fault.
   GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<int> servers = {},
               std::shared_ptr<const HopTable> hops = nullptr, plan::Grid grid = {});
 
-  // The same group over other rings, because links are lost or slow: it has no grid, whose links
-  // those are. Throws as the constructor does.
+  // The same group over other rings after a loss or slowdown of links, without the grid. Throws as
+  // the constructor.
   GroupLayout over(std::vector<plan::Ring> rings) const;
 
   int size() const { return size_; }
   const std::vector<plan::Ring>& rings() const { return rings_; }
-  // Those that the group was made with. The orders of what goes over no ring follow these, so that
-  // its sums have the same bits whatever becomes of cables.
+  // The original rings. Algorithms without rings order members by them, so that sums have the same
+  // bits whatever happens to cables.
   const std::vector<plan::Ring>& plannedRings() const { return planned_; }
 
-  // The leaders of all servers by rows and columns of a torus; empty if the group is none.
+  // The leaders of all servers as rows and columns of a torus; empty: no torus.
   const plan::Grid& grid() const { return grid_; }
 
   // The first member of each server, ascending.
   const std::vector<int>& leaders() const { return leaders_; }
   // The first member of this member's server.
   int leaderOf(int member) const { return leader_of_[member]; }
-  // All other members of a leader's server, ascending; empty for a member that is no leader.
+  // All other members of a leader's server, ascending; empty unless `leader` is one.
   const std::vector<int>& othersOf(int leader) const { return others_of_[leader]; }
-  // The most members beside the leader that a server holds.
+  // The maximum number of members per server, without the leader.
   size_t mostOthers() const { return most_others_; }
 
   // Links from one member to another; 0 inside a server.
@@ -66,8 +66,8 @@ class GroupLayout {
   size_t most_others_ = 0;
 };
 
-// What the bytes of a group are counted as: each ring, the two trees, what is sent directly, and,
-// where there is a grid, what begins along its rows and along its columns.
+// Traffic counters of a group: each ring, the two trees, direct messages, and, with a grid, the
+// parts that start along rows and those along columns.
 struct Parts {
   int trees;
   int direct;

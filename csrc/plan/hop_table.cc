@@ -56,7 +56,7 @@ HopTable HopTable::ofRoutes(int servers, const std::vector<plan::LinkPorts>& lin
   return table;
 }
 
-// A walk has one link more than the walk from its second server, so each pair is visited once.
+// A walk is one link longer than that from its second server, so each pair is visited once.
 void HopTable::addWalks(const std::vector<std::vector<int>>& next_hops) {
   if (next_hops.empty()) return;
   const auto side = static_cast<size_t>(servers_);
@@ -69,7 +69,7 @@ void HopTable::addWalks(const std::vector<std::vector<int>>& next_hops) {
     for (const int next : row) check("next_hops", next);
   }
   std::vector<int> walk;
-  std::vector<uint16_t> left(side);  // links to the target; 0: not known yet
+  std::vector<uint16_t> left(side);  // links to the target; 0: unknown
   for (int target = 0; target < servers_; ++target) {
     std::fill(left.begin(), left.end(), 0);
     for (int source = 0; source < servers_; ++source) {
@@ -92,7 +92,7 @@ void HopTable::addWalks(const std::vector<std::vector<int>>& next_hops) {
 }
 
 void HopTable::addStrides(const std::vector<plan::StrideRoute>& by_offset) {
-  std::vector<size_t> least(static_cast<size_t>(servers_), 0);  // of each offset; 0: no rule
+  std::vector<size_t> least(static_cast<size_t>(servers_), 0);  // per offset; 0: no rule
   for (const plan::StrideRoute& route : by_offset) {
     int64_t sum = 0;
     for (const int stride : route.strides) sum += stride;

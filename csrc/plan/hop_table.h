@@ -1,5 +1,4 @@
-// Links on the shortest route between each two servers of a network. One table serves all groups of
-// a job.
+// The length in links of the shortest route between any two servers, shared by all groups of a job.
 
 #pragma once
 
@@ -13,12 +12,12 @@ namespace topoopt {
 
 class HopTable {
  public:
-  // Row by row, from the row's server to the column's.
+  // Row-major, from the row's server to the column's.
   HopTable(int servers, std::vector<uint16_t> hops);
 
-  // From a network's routes, as torch_topoopt.plan.RouteTable has them: `listed`, else `by_offset`,
-  // else the walks along next_hops[source][target]; a pair that none of them serves has its link,
-  // or 0. Throws std::invalid_argument, naming what is wrong.
+  // From routes as in torch_topoopt.plan.RouteTable: `listed`, else `by_offset`, else walks along
+  // next_hops[source][target]; other pairs use their link, or 0. Throws std::invalid_argument
+  // naming the fault.
   static HopTable ofRoutes(int servers, const std::vector<plan::LinkPorts>& links,
                            const std::vector<plan::StrideRoute>& by_offset,
                            const std::vector<std::vector<int>>& next_hops,
@@ -26,7 +25,7 @@ class HopTable {
 
   int servers() const { return servers_; }
   int at(int source, int target) const { return hops_[index(source, target)]; }
-  // Throws std::invalid_argument for a server that there is not.
+  // Throws std::invalid_argument for an unknown server.
   int checkedAt(int source, int target) const;
 
  private:

@@ -1,4 +1,4 @@
-// Onto which servers an operator is split and how, as torch_topoopt.plan.placement has it.
+// The servers and the split of an operator, as in torch_topoopt.plan.placement.
 
 #pragma once
 
@@ -8,13 +8,11 @@
 
 namespace topoopt::plan {
 
-// How the parameters are split. kColumns: each shard makes some of the output features. kRows: each
-// holds some of the rows that the sum runs over, so its output is a partial sum of the whole one.
-// kExperts: each holds some of the experts and works on the tokens that go to them.
+// How parameters are split. kColumns: by output features. kRows: by summed features, so outputs are
+// partial sums. kExperts: by experts, each with the tokens routed to it.
 enum class ParameterKind : uint8_t { kNone, kColumns, kRows, kExperts };
 
-// Into how many parts an operator is split along each dimension. `parameter` is 1 with kNone, and
-// above 1 otherwise.
+// Number of parts per dimension. `parameter` is 1 exactly with kNone.
 struct Degrees {
   int sample = 1;
   ParameterKind kind = ParameterKind::kNone;
@@ -25,8 +23,8 @@ struct Degrees {
   auto operator<=>(const Degrees&) const = default;
 };
 
-// Shard (i, j, k) of sample part i, parameter part j and attribute part k is number
-// (i * parameter + j) * attribute + k, and runs on the server at that place in `servers`.
+// Shard (i, j, k) of sample part i, parameter part j and attribute part k has the index (i *
+// parameter + j) * attribute + k in `servers`.
 struct Placement {
   std::vector<int> servers;
   Degrees degrees;

@@ -13,15 +13,15 @@
 namespace topoopt {
 namespace {
 
-// More rings than were planned cost more messages, so few are added.
+// Additional rings cost more messages, so their number is limited.
 constexpr size_t kMoreRings = 2;
-constexpr size_t kCyclesPerRing = 8;  // that are looked for
-// Of the search for cycles, in servers that are looked at: it runs while the network is waited for.
+constexpr size_t kCyclesPerRing = 8;  // searched candidates
+// Limit of visited servers in the search, because the network waits for it.
 constexpr size_t kSearchBudget = 2'000'000;
-constexpr size_t kStepsPerServer = 50;  // of one attempt
+constexpr size_t kStepsPerServer = 50;  // per attempt
 constexpr size_t kRounds = 300;         // of balancing
 constexpr double kLeastShare = 0.01;
-// How much less busy the busiest link must be to be worth rings that were not planned, or detours.
+// Required improvement of the busiest link for unplanned rings or detours.
 constexpr double kPriceOfNew = 1.05;
 constexpr double kPriceOfDetours = 1.25;
 
@@ -39,7 +39,7 @@ class Graph {
     }
   }
 
-  // The links of a shortest path.
+  // Returns the links of a shortest path.
   std::vector<size_t> path(int source, int target) const {
     std::vector<std::pair<int, size_t>> reached_over(from_.size(), {-1, 0});
     std::vector<int> found{source};
@@ -58,7 +58,7 @@ class Graph {
     return links;
   }
 
-  // -1 if there is no link.
+  // Returns -1 without a link.
   std::ptrdiff_t linkTo(int source, int target) const {
     if (static_cast<size_t>(source) >= from_.size()) return -1;
     for (const Edge& edge : from_[source]) {
@@ -69,7 +69,7 @@ class Graph {
 
   bool slow(size_t link) const { return slow_[link]; }
 
-  std::vector<double> rates;  // of each link
+  std::vector<double> rates;  // by link
 
  private:
   struct Edge {
@@ -80,7 +80,7 @@ class Graph {
   std::vector<bool> slow_;
 };
 
-// A ring, and the links that it passes; one that it passes twice stands there twice.
+// A ring and its links, repeated if passed twice.
 struct Candidate {
   std::vector<int> servers;
   std::vector<size_t> links;
@@ -114,9 +114,9 @@ double largestOf(const std::vector<double>& values) {
   return values.empty() ? 0.0 : *std::max_element(values.begin(), values.end());
 }
 
-// Shares by multiplicative weights: rings over busy links lose, and the best that was met counts.
+// Balances shares by multiplicative weights: rings over busy links lose. Returns the best found.
 Packing balanced(std::vector<Candidate> rings, const std::vector<double>& rates) {
-  constexpr double kSharpness = 30;  // how much only the busiest links count
+  constexpr double kSharpness = 30;  // weight of the busiest links
   Packing best{std::move(rings), {}};
   const size_t count = best.rings.size();
   if (count == 0) return best;
@@ -146,8 +146,8 @@ Packing balanced(std::vector<Candidate> rings, const std::vector<double>& rates)
   return best;
 }
 
-// The choice of some candidates, each as often as it likes, that gets along with equal shares: a
-// greedy one, in which then single ones are exchanged as long as that helps.
+// Selects candidates, with repetition, for equal shares: greedily, then by exchanges while they
+// help.
 class Selection {
  public:
   Selection(const std::vector<Candidate>& pool, const std::vector<double>& rates)
@@ -176,7 +176,7 @@ class Selection {
  private:
   static constexpr size_t kPasses = 5;
 
-  // A large power, so that the busiest links count.
+  // A large power emphasises the busiest links.
   static double cost(double use) {
     const double square = use * use;
     return square * square * square * square;
@@ -219,7 +219,7 @@ Packing withoutTheLeast(Packing packing, const std::vector<double>& rates) {
   return kept.size() == packing.rings.size() ? packing : balanced(std::move(kept), rates);
 }
 
-// With at most `most` rings, none of which carries next to nothing, and no more than is worth it.
+// Limits the rings to `most` and to those worth their cost, without negligible shares.
 Packing packed(const std::vector<Candidate>& pool, const std::vector<double>& rates, size_t most) {
   if (pool.size() <= most) return withoutTheLeast(balanced(pool, rates), rates);
   Packing best;
@@ -230,9 +230,9 @@ Packing packed(const std::vector<Candidate>& pool, const std::vector<double>& ra
   return withoutTheLeast(std::move(best), rates);
 }
 
-// Cycles through all servers of a group, over links that lead both ways, by rotations of a path
-// whose end has no free neighbour (Posa, "Hamiltonian circuits in random graphs", 1976). Links that
-// cycles have passed before are taken last, so that cycles differ.
+// Finds Hamiltonian cycles of a group over bidirectional links by rotating a path whose end has no
+// free neighbour (Posa, "Hamiltonian circuits in random graphs", 1976). Links of earlier cycles are
+// used last, for diversity.
 class CycleSearch {
  public:
   CycleSearch(const std::vector<int>& servers, const Graph& graph) : servers_(servers) {
@@ -246,7 +246,7 @@ class CycleSearch {
     }
   }
 
-  // At most so many, each once; no cycle is there a second time the other way.
+  // Returns at most `most` distinct cycles; a reversed cycle is no new one.
   std::vector<std::vector<int>> find(size_t most) {
     std::vector<std::vector<int>> cycles;
     for (size_t misses = 0; cycles.size() < most && misses < most && spent_ < kSearchBudget;) {
@@ -279,7 +279,7 @@ class CycleSearch {
     return cycle;
   }
 
-  // Of those that are free; the count of all if there is none.
+  // Among free servers; returns their count if there is none.
   size_t freeNeighbour(size_t end, const std::vector<bool>& on_path) {
     const size_t none = neighbours_.size();
     size_t chosen = none;

@@ -8,15 +8,14 @@
 namespace topoopt {
 namespace {
 
-// Chunks of a reduce-scatter go around in batches. A slot is only free when its chunk has been sent
-// on, so if all chunks took a step together, a ring of members with full slots could wait for each
-// other for ever. With batches no larger than half the slots, the send that frees a slot never lies
-// behind the receive that waits for it, and the earliest unfinished receive of the whole ring can
-// always proceed.
+// Chunks of a reduce-scatter go around in batches. A slot is free only when its chunk was sent on,
+// so members with full slots could deadlock around the ring. Batches of at most half the slots
+// prevent that: the send that frees a slot always precedes the receive that needs it. So the
+// earliest unfinished receive of the ring can always proceed.
 constexpr size_t kBatch = kSlots / 2;
 
-// One ring as the server of one member sees it. `segments` are the elements that belong to each
-// position: one piece, or one per member of the server there, the leader's first.
+// A ring from the view of one member's server. `segments` has the elements of each position: one
+// piece, or one per member of its server, the leader's first.
 class RingView {
  public:
   RingView(const GroupLayout& layout, const plan::Ring& ring, int rank, size_t element_bytes,
@@ -46,8 +45,8 @@ class RingView {
   const int position;
   const int next;
   const int previous;
-  const std::vector<int>& others;  // the server's members beside the leader
-  size_t chunks;                   // of every segment; some may be empty
+  const std::vector<int>& others;  // the server's other members
+  size_t chunks;                   // per segment; some may be empty
   size_t largest_chunk_bytes;
 
   int wrap(int segment) const { return ((segment % size) + size) % size; }
@@ -60,7 +59,7 @@ class RingView {
     return {buffer, extent.first * element_bytes_, extent.count * element_bytes_};
   }
 
-  // The member of this server that the chunk of its own segment is for or from.
+  // The member of this server that owns the chunk of its segment.
   int owner(size_t index) const {
     const size_t piece = index / chunks_per_piece_;
     return piece == 0 ? leader : others[piece - 1];
@@ -72,7 +71,7 @@ class RingView {
   size_t chunks_per_piece_;
 };
 
-// The lanes of one ring: around it, from the server's members to their leader, and back.
+// The lanes of a ring: around it, from the server's members to the leader, and back.
 struct RingLanes {
   RingLanes(Schedule& schedule, const RingView& ring, int rank, size_t index, size_t rings) {
     if (rank == ring.leader && ring.size > 1) {
@@ -95,7 +94,7 @@ struct RingBuilder {
   const RingLanes lanes;
   const int rank;
 
-  // Calls visit(segment, chunk) for all chunks, segment after segment down from `first`.
+  // Calls visit(segment, chunk) for all chunks, by segment in descending order from `first`.
   void visit(int first, const std::function<void(int, size_t)>& visit) const {
     for (int k = 0; k < ring.size; ++k) {
       for (size_t c = 0; c < ring.chunks; ++c) visit(ring.wrap(first - k), c);
@@ -110,7 +109,7 @@ struct RingBuilder {
   }
 };
 
-// The receive that completes each chunk at this member, none for one that is there from the start.
+// The receive that completes each chunk here; none if it is there from the start.
 class Ready {
  public:
   explicit Ready(const RingView& ring)
@@ -126,7 +125,7 @@ class Ready {
 
 // ---- all_reduce --------------------------------------------------------------------------------
 
-// The parts of the server's other members, in the order in which the ring needs them.
+// The data of the server's other members, in the order in which the ring needs it.
 void addLocalParts(const RingBuilder& b, Ready& ready) {
   Slots slots(b.schedule, kSlots, b.ring.largest_chunk_bytes);
   b.visit(b.ring.position, [&](int segment, size_t c) {
@@ -192,7 +191,7 @@ void allReduceRing(const RingBuilder& b) {
       if (data.bytes > 0) addSend(b.schedule, b.lanes.inwards, b.ring.leader, data, {});
     });
   }
-  // Results, in the order in which they are complete.
+  // Sends results in order of completion.
   b.visit(b.ring.position + 1, [&](int segment, size_t c) {
     const Range data = b.ring.chunk(Buffer::kInput, segment, c);
     if (data.bytes == 0) return;
@@ -260,10 +259,10 @@ void allGatherRing(const RingBuilder& b) {
 
 // ---- reduce_scatter ----------------------------------------------------------------------------
 
-// Calls visit(step, chunk): in step -1 a leader starts a chunk on its way round, in the last step
-// it completes one of its server's (on a ring of one, that is the same step).
+// Calls visit(step, chunk): in step -1 a leader starts a chunk, in the last step it completes one
+// for its server (the same step on a ring of one).
 void visitReduceScatter(const RingView& ring, const std::function<void(int, size_t)>& visit) {
-  // Of equal sizes: few chunks wait longer for one another on each link than many.
+  // Equal batches: many chunks per link wait less for each other than few.
   const size_t batches = (ring.chunks + kBatch - 1) / kBatch;
   for (size_t batch = 0; batch < batches; ++batch) {
     const size_t first = ring.chunks * batch / batches;
@@ -274,7 +273,7 @@ void visitReduceScatter(const RingView& ring, const std::function<void(int, size
   }
 }
 
-// `output_base` is where this member's block starts in kInput: kOutput holds that block alone.
+// `output_base` is the start of this member's block in kInput; kOutput holds only that block.
 void reduceScatterLeader(const RingBuilder& b, size_t output_base) {
   const RingView& ring = b.ring;
   const size_t bytes = ring.largest_chunk_bytes;
@@ -313,7 +312,7 @@ void reduceScatterRing(const RingBuilder& b, size_t output_base) {
   });
 }
 
-// For ring number `index`: its part of the blocks of every server's members, by ring position.
+// Ring `index`: its part of the blocks of every server's members, by position.
 std::vector<std::vector<Extent>> blockSegments(const GroupLayout& layout,
                                                const std::vector<plan::Ring>& rings, size_t index,
                                                const std::vector<size_t>& counts) {

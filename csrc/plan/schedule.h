@@ -1,9 +1,8 @@
-// The steps of a collective, written down before it runs.
+// The steps of a collective, prepared before it runs.
 //
-// A schedule is a set of lanes that run at the same time. A lane is a list of receives and a list
-// of sends, each taken in order; a step can wait for steps of any lane, which is how data moves
-// along a ring, up a tree, or from a server's members to its leader and on to the next server. A
-// message is one chunk of the data, so that consecutive steps overlap.
+// A schedule is a set of concurrent lanes. A lane has ordered lists of receives and sends. A step
+// can wait for steps of any lane, which moves data along a ring, up a tree, or between members and
+// their leader. A message is one chunk of data, so that consecutive steps overlap.
 //
 // Schedules are pure functions of positions and sizes, so they are tested without sockets.
 
@@ -25,7 +24,7 @@ struct Range {
   size_t bytes = 0;
 };
 
-// A receive or a send: the lane, and the index in that lane's list.
+// A receive or a send: lane and index in its list.
 struct StepRef {
   int lane = -1;
   int index = -1;
@@ -34,11 +33,10 @@ struct StepRef {
   bool operator==(const StepRef&) const = default;
 };
 
-// Receives `into.bytes` bytes, once receive `after` and send `after_send` are complete (they free
-// its scratch slot). The receive is complete when its bytes are here, receive `turn_after` is
-// complete (so that the order of a sum does not depend on the network) and so is send
-// `turn_after_send` (what is on its way must not change); and, if `reduce` is set, after `target`
-// op= `operand`, of which one is `into`.
+// Receives `into.bytes` bytes after receive `after` and send `after_send`, which free its scratch
+// slot. It completes after the bytes have arrived, receive `turn_after` (fixes the order of a sum)
+// and send `turn_after_send` (data being sent must not change). With `reduce`, `target` op=
+// `operand` follows, one of which is `into`.
 struct Receive {
   int peer = -1;
   Range into{};
@@ -49,24 +47,23 @@ struct Receive {
   StepRef after_send{};
   StepRef turn_after{};
   StepRef turn_after_send{};
-  StepRef turn_next{};  // the receive whose turn_after this is
+  StepRef turn_next{};  // the receive whose turn_after is this one
 };
 
-// Sends `from.bytes` bytes once receive `after` is complete. The send is complete when the memory
-// may be used again.
+// Sends `from.bytes` bytes after receive `after`. It completes when the memory is reusable.
 struct Send {
   int peer = -1;
   Range from{};
   StepRef after{};
-  StepRef turn_next{};  // the receive whose turn_after_send this is
+  StepRef turn_next{};  // the receive whose turn_after_send is this one
 };
 
 // The counter of a lane's bytes.
 inline constexpr int kInsideServer = -1;
 
 struct Lane {
-  uint32_t stream = 0;  // the same number on all members; one flow per (pair, stream)
-  int part = 0;         // index of the ring or tree that it belongs to, or kInsideServer
+  uint32_t stream = 0;  // equal on all members; one flow per (pair, stream)
+  int part = 0;         // index of its ring or tree, or kInsideServer
   std::vector<Receive> receives{};
   std::vector<Send> sends{};
 };
@@ -76,22 +73,22 @@ struct Schedule {
   size_t scratch_bytes = 0;
 };
 
-// Scratch memory of one schedule at most, unless a single element is larger than a chunk may be.
+// Limit of scratch memory per schedule, unless a single element exceeds a chunk.
 inline constexpr size_t kScratchLimitBytes = 32 << 20;
 
-// Elements of one ring, segment or chunk.
+// A range of elements: of a ring, segment or chunk.
 struct Extent {
   size_t first = 0;
   size_t count = 0;
 };
 
-// The part of `whole` that belongs to `index` of `parts`; parts differ by at most one element.
+// Part `index` of `parts` of `whole`; sizes differ by at most one element.
 Extent divide(Extent whole, size_t parts, size_t index);
 
-// One extent per ring, in proportion to the shares; they tile `count` elements exactly.
+// One extent per ring by share; they cover `count` elements exactly.
 std::vector<Extent> divideByShare(size_t count, const std::vector<plan::Ring>& rings);
 
-// Blocks of `counts` elements lie one after the other; returns where block i starts.
+// Returns the start of each consecutive block.
 std::vector<size_t> blockStarts(const std::vector<size_t>& counts);
 
 }  // namespace topoopt

@@ -12,8 +12,8 @@ namespace topoopt {
 namespace {
 
 constexpr size_t kMaxEntries = 64;
-// Of all entries; a step takes about a hundred bytes. A ring of many members has many steps, of
-// which a training loop's sizes shall fit.
+// Limit over all entries at about a hundred bytes per step. It must hold a training loop's sizes
+// even for large rings.
 constexpr size_t kLeastMaxSteps = 64 << 10;
 constexpr size_t kMaxStepsPerMember = 256;
 

@@ -1,5 +1,4 @@
-// The schedules of one member of a group: chosen and built when they are first asked for, and kept
-// for the next time.
+// The schedules of one member of a group, built on first use and cached.
 
 #pragma once
 
@@ -14,11 +13,11 @@
 
 namespace topoopt {
 
-// Everything that a schedule depends on. Sizes are in elements of `element_bytes` bytes.
+// All inputs of a schedule. Sizes are in elements of `element_bytes` bytes.
 struct ScheduleKey {
   Collective collective = Collective::kBarrier;
-  std::vector<size_t> counts{};    // one count, or one per member; of kExchange: what is sent
-  std::vector<size_t> received{};  // of kExchange
+  std::vector<size_t> counts{};    // one, or one per member; kExchange: sent
+  std::vector<size_t> received{};  // kExchange only
   size_t element_bytes = 1;
   int root = 0;
   bool commutative = false;
@@ -26,14 +25,14 @@ struct ScheduleKey {
   bool operator==(const ScheduleKey&) const = default;
 };
 
-// A schedule with what running it needs.
+// A schedule with data for running it.
 struct PreparedSchedule {
   Algorithm algorithm = Algorithm::kDirect;
   Schedule schedule;
   size_t steps = 0;                         // receives and sends of all lanes
-  std::vector<size_t> part_steps;           // of each part (ring, tree)
-  std::vector<size_t> part_bytes;           // that each part sends
-  std::vector<std::vector<int>> waiting{};  // per lane: the lanes that wait for steps of it
+  std::vector<size_t> part_steps;           // per part (ring, tree)
+  std::vector<size_t> part_bytes;           // sent bytes per part
+  std::vector<std::vector<int>> waiting{};  // per lane: lanes that wait for its steps
 };
 
 PreparedSchedule prepare(Algorithm algorithm, Schedule schedule);
@@ -46,7 +45,7 @@ class ScheduleCache {
   const GroupLayout& layout() const { return layout_; }
   std::shared_ptr<const PreparedSchedule> get(const ScheduleKey& key);
 
-  // The schedule by a given algorithm; not kept.
+  // The schedule of the given algorithm; not cached.
   std::shared_ptr<const PreparedSchedule> build(const ScheduleKey& key, Algorithm algorithm) const;
 
   // See CostEstimate.
@@ -68,7 +67,7 @@ class ScheduleCache {
   const int rank_;
   const CostEstimate estimate_;
   const std::optional<Algorithm> forced_;
-  std::list<Entry> entries_;  // the one used last is first
+  std::list<Entry> entries_;  // most recently used first
   size_t kept_steps_ = 0;
 };
 

@@ -7,8 +7,8 @@ namespace topoopt {
 namespace {
 
 constexpr size_t kMinChunkBytes = 64 << 10;   // smaller ones cost more in headers than they overlap
-constexpr size_t kMaxChunkBytes = 512 << 10;  // larger ones make no faster
-constexpr size_t kWantedChunks = 8;           // enough for consecutive steps to overlap
+constexpr size_t kMaxChunkBytes = 512 << 10;  // larger ones are not faster
+constexpr size_t kWantedChunks = 8;           // so that consecutive steps overlap
 
 size_t divideUp(size_t a, size_t b) { return (a + b - 1) / b; }
 

@@ -1,4 +1,4 @@
-// The parts of schedules of several kinds. Only for csrc/plan.
+// Helpers to build schedules. Only for csrc/plan.
 
 #pragma once
 
@@ -9,22 +9,22 @@
 
 namespace topoopt {
 
-// Scratch slots per lane; a lane that adds up the parts of many members has more.
+// Scratch slots per lane; a lane that sums data of many members has more.
 inline constexpr size_t kSlots = 8;
 
-// The number of chunks of the largest of several extents, given the scratch slots that hold a
-// chunk each. All members compute the same number, so chunks match on both ends.
+// Number of chunks of the largest extent, given the scratch slots for one chunk each. Equal on all
+// members, so chunks match at both ends.
 size_t chunkCount(size_t largest_bytes, size_t slots);
 
-// Each adds a step to lane number `lane`.
+// Both add a step to lane `lane`.
 StepRef addReceive(Schedule& schedule, int lane, const Receive& receive);
 StepRef addSend(Schedule& schedule, int lane, int peer, Range from, StepRef after);
 
 // Adds an empty lane; returns its number.
 int addLane(Schedule& schedule, size_t stream, int part);
 
-// Scratch chunks of one lane, used in turn. A slot is free again when the receive that filled it is
-// complete and, if it was sent on from there, when that send is complete.
+// Scratch chunks of a lane, used in turn. A slot is free after the receive that filled it, and the
+// send from it, if any.
 class Slots {
  public:
   Slots(Schedule& schedule, size_t count, size_t slot_bytes)
@@ -37,7 +37,7 @@ class Slots {
     Range range;
   };
 
-  // The next slot, for a receive of `bytes` bytes that is about to be added.
+  // Returns the next slot, for a receive of `bytes` bytes that is added next.
   Slot take(Receive& receive, size_t bytes);
   void filledBy(size_t number, StepRef receive) { users_[number] = {receive, {}}; }
   void sentBy(size_t number, StepRef send) { users_[number].send = send; }
@@ -53,8 +53,8 @@ class Slots {
   size_t turn_ = 0;
 };
 
-// Adds up one chunk: parts that arrive from several members, and this member's own. The sum is
-// built in the order of the calls, in `place`, or in the slot of the first part.
+// Sums one chunk from several members and this one, in call order, in `place` or in the first
+// part's slot.
 class ChunkSum {
  public:
   ChunkSum(Schedule& schedule, Range own) : schedule_(schedule), own_(own), total_(own) {}
@@ -65,10 +65,10 @@ class ChunkSum {
 
   void add(int lane, int peer, Slots& slots);
 
-  // Sends the sum on; its slot is free after that.
+  // Sends the sum on, which frees its slot.
   void send(int lane, int peer);
 
-  // The receive that completes the sum; none if nothing arrives.
+  // The receive that completes the sum; none without receives.
   StepRef last() const { return last_; }
 
  private:

@@ -1,5 +1,5 @@
-// The lines along which an AllReduce on a torus moves its parts (HammingMesh paper, section V-A2c):
-// one rule for what runs and what is simulated.
+// The lines of an AllReduce on a torus (HammingMesh paper, section V-A2c), used by the backend and
+// the simulators.
 
 #pragma once
 
@@ -14,15 +14,15 @@ namespace topoopt {
 
 inline constexpr size_t kTorusParts = 4;
 
-// Rows or columns, each with its members in the order in which data moves. Of one part the `first`
-// lines scatter and gather, the `second` ones reduce between.
+// Rows or columns with members in data order. A part scatters and gathers along `first` lines, and
+// reduces along `second` ones.
 struct TorusLines {
   std::vector<std::vector<int>> first;
   std::vector<std::vector<int>> second;
 };
 
-// Of part `number`: odd ones take columns for rows, and those from 2 on run against the order of
-// rows and columns, so that in every step all four links of a server send.
+// The lines of part `number`: odd ones swap columns and rows, and those from 2 on run in reverse.
+// So in every step all four links of a server send.
 inline TorusLines torusLines(const plan::Grid& grid, size_t number) {
   TorusLines lines{grid, {}};
   for (size_t column = 0; column < grid.front().size(); ++column) {
@@ -37,8 +37,8 @@ inline TorusLines torusLines(const plan::Grid& grid, size_t number) {
   return lines;
 }
 
-// What every hop of a line sends in all steps of a phase, of each byte of the AllReduce: along the
-// first lines where they scatter or gather, and along the second ones, which do both.
+// Bytes per hop in a phase, per byte of the AllReduce: along the first lines for scattering or
+// gathering, and along the second ones for both.
 inline std::pair<double, double> torusShares(const TorusLines& lines) {
   const double first = static_cast<double>(lines.first.front().size());
   const double second = static_cast<double>(lines.second.front().size());

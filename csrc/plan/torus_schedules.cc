@@ -11,18 +11,18 @@
 namespace topoopt {
 namespace {
 
-constexpr size_t kMessageBytes = 64 << 10;  // up to which small pieces travel together
+constexpr size_t kMessageBytes = 64 << 10;  // limit for combining small pieces
 
 int wrapped(int index, int size) { return ((index % size) + size) % size; }
 
-// The members of one row or column as one of them sees it, in the order in which data moves.
+// A row or column from one member's view, in data order.
 struct Line {
   int size;
   int position;
   int next;
   int previous;
 
-  // Of those lines the one with `member`.
+  // Selects the line with `member`.
   Line(const std::vector<std::vector<int>>& lines, int member) {
     const std::vector<int>& members = *std::ranges::find_if(
         lines, [&](const auto& line) { return std::ranges::find(line, member) != line.end(); });
@@ -34,21 +34,21 @@ struct Line {
   }
 };
 
-// The first line scatters, then the second one reduces.
+// Scatter along the first line, reduce along the second.
 struct Lines {
   Line first;
   Line second;
 };
 
-// Of the part with that number, for a leader.
+// The lines of part `number` for a leader.
 Lines linesOf(const plan::Grid& grid, int leader, size_t number) {
   const TorusLines lines = torusLines(grid, number);
   return {Line(lines.first, leader), Line(lines.second, leader)};
 }
 
-// How one part's elements are cut: into a segment per place of the first line, that into a piece
-// per place of the second, and that into chunks. What travels along the first line are blocks of a
-// segment: a chunk, or several pieces that are small.
+// The division of a part: a segment per place of the first line, divided into a piece per place of
+// the second, divided into chunks. The first line moves blocks of a segment: a chunk, or several
+// small pieces.
 class TorusCut {
  public:
   struct SegmentBlock {
@@ -78,10 +78,10 @@ class TorusCut {
     }
   }
 
-  size_t chunks;  // of every piece; some may be empty
+  size_t chunks;  // per piece; some may be empty
   size_t largest_chunk_bytes;
   size_t largest_block_bytes;
-  std::vector<SegmentBlock> blocks;  // of every segment
+  std::vector<SegmentBlock> blocks;  // per segment
 
   Range chunk(int segment, int piece, size_t chunk) const {
     return rangeOf(divide(pieceOf(segment, piece), chunks, chunk));
@@ -94,8 +94,8 @@ class TorusCut {
     return rangeOf({first.first, last.first + last.count - first.first});
   }
 
-  // The block of a chunk, and the blocks in the order in which pieces down from `start` come to
-  // them, or are all in them.
+  // The block of a chunk, and the blocks in the order in which descending pieces from `start` reach
+  // or complete them.
   size_t blockOf(int piece, size_t chunk) const {
     const auto together = static_cast<size_t>(blocks[0].pieces);
     return static_cast<size_t>(piece) / together * chunks + chunk;
@@ -129,7 +129,7 @@ class TorusCut {
   const size_t element_bytes_;
 };
 
-// One part as one member sees it.
+// One part from one member's view.
 class TorusPartSchedule {
  public:
   TorusPartSchedule(Schedule& schedule, const GroupLayout& layout, int rank, const Lines& lines,
@@ -166,8 +166,8 @@ class TorusPartSchedule {
   using Steps = std::vector<StepRef>;
   using Visit = std::function<void(int, size_t)>;
 
-  // Calls visit(segment, block) for segments down from `start`, and their blocks as the second line
-  // needs them or completes them.
+  // Calls visit(segment, block) for descending segments from `start`, with blocks in the order in
+  // which the second line needs or completes them.
   void visit(int start, int count, bool complete, const Visit& visit) const {
     const int from = lines_.second.position + (complete ? 1 : 0);
     const std::vector<size_t> order = cut_.inOrder(from, complete);
@@ -177,7 +177,7 @@ class TorusPartSchedule {
     }
   }
 
-  // A receive that adds to `data` what comes, after what `turn` completes.
+  // Receives and adds to `data`, after `turn`.
   StepRef reduce(int lane, int peer, Range data, StepRef turn, Slots& slots) {
     Receive receive;
     receive.peer = peer;
@@ -199,7 +199,7 @@ class TorusPartSchedule {
     return addReceive(schedule_, lane, receive);
   }
 
-  // The server's other members hand their parts to the leader.
+  // The server's other members send their data to the leader.
   void addLocalParts() {
     const bool leads = rank_ == leader_;
     Slots slots(schedule_, leads ? kSlots : 0, cut_.largest_block_bytes);
@@ -215,7 +215,7 @@ class TorusPartSchedule {
     });
   }
 
-  // The first line reduces and scatters: this member has the sum of segment `own_` then.
+  // Scatters along the first line, which leaves the sum of segment `own_` here.
   void scatter() {
     Slots slots(schedule_, kSlots, cut_.largest_block_bytes);
     const Line& line = lines_.first;
@@ -232,8 +232,8 @@ class TorusPartSchedule {
     }
   }
 
-  // The second line reduces that segment. Sums that lie in one block wait for each other, and the
-  // first of them for the block: a step is waited for by one other.
+  // Reduces that segment along the second line. Sums within a block are chained, and the first one
+  // waits for the block, because a step supports only one dependent.
   void reduceSecond() {
     const Line& line = lines_.second;
     for (int piece = 0; piece < line.size; ++piece) {
@@ -260,7 +260,7 @@ class TorusPartSchedule {
         if (reducing) turn = piece_ready_[taken][c];
       }
     }
-    // The pieces of a block are complete one after the other: the last one is waited for.
+    // The pieces of a block complete in order, so wait for the last one.
     for (int k = 0; k < line.size; ++k) {
       const int piece = wrapped(line.position + 1 - k, line.size);
       for (size_t c = 0; c < cut_.chunks; ++c) {
@@ -270,7 +270,7 @@ class TorusPartSchedule {
     }
   }
 
-  // The first line gathers the segments.
+  // Gathers segments along the first line.
   void gather() {
     const Line& line = lines_.first;
     for (int step = 0; step < line.size - 1; ++step) {
@@ -284,7 +284,7 @@ class TorusPartSchedule {
     }
   }
 
-  // Results for the server's other members, in the order in which they are complete.
+  // Sends results to the server's other members in order of completion.
   void addResults() {
     visit(own_, lines_.first.size, true, [&](int segment, size_t block) {
       const Range data = cut_.block(segment, cut_.blocks[block]);
@@ -302,12 +302,12 @@ class TorusPartSchedule {
   Schedule& schedule_;
   const int rank_;
   const int leader_;
-  const std::vector<int>& others_;  // the server's members beside the leader
+  const std::vector<int>& others_;  // the server's other members
   const Lines lines_;
   const TorusCut cut_;
-  const int own_;                   // the segment that this member reduces
-  std::vector<Steps> ready_;        // of each block of each segment: the receive that completes it
-  std::vector<Steps> piece_ready_;  // of each chunk of each piece of `own_`
+  const int own_;                   // segment reduced by this member
+  std::vector<Steps> ready_;        // per segment and block: the completing receive
+  std::vector<Steps> piece_ready_;  // per piece of `own_` and chunk
   int first_ = -1;
   int second_ = -1;
   int inwards_ = -1;

@@ -12,7 +12,8 @@
 namespace topoopt {
 namespace {
 
-// The parent of every member is its leader, that of the root's leader the root. Leaders come later.
+// The leader is the parent of its server's members, the root that of its own leader. Leaders are
+// added later.
 Tree localEdges(const GroupLayout& layout, int root) {
   Tree tree{std::vector<int>(static_cast<size_t>(layout.size()), -1)};
   for (int member = 0; member < layout.size(); ++member) {
@@ -34,7 +35,7 @@ void addBinarySubtree(std::vector<int>& parent, int first, int count, int above)
   addBinarySubtree(parent, top + 1, count - left - 1, top);
 }
 
-// The tree in which position i is held by numbered[i].
+// Returns the tree with numbered[i] at position i.
 Tree placeTree(const GroupLayout& layout, const std::vector<int>& parent,
                const std::vector<int>& numbered) {
   const auto top = std::find(parent.begin(), parent.end(), -1) - parent.begin();
@@ -45,8 +46,8 @@ Tree placeTree(const GroupLayout& layout, const std::vector<int>& parent,
   return tree;
 }
 
-// Links on the longest path of the tree, and on all its edges, there and back. The path of a
-// position is that of the one above it and one edge more, so each edge is visited once.
+// Links on the longest path of the tree, and on all edges in both directions. Paths extend the
+// parent's path, so each edge is visited once.
 std::pair<int, int> linksOf(const GroupLayout& layout, const std::vector<int>& parent,
                             const std::vector<int>& numbered) {
   constexpr int kUnknown = -1;
@@ -74,13 +75,13 @@ std::pair<int, int> linksOf(const GroupLayout& layout, const std::vector<int>& p
   return {longest, all};
 }
 
-// Which server is at each position of one tree, and of the other.
+// The servers by position, for both trees.
 using Numberings = std::array<std::vector<int>, 2>;
 
 Numberings numberings(const std::vector<int>& order, size_t stride) {
   const size_t count = order.size();
   Numberings pair{std::vector<int>(count), std::vector<int>(count)};
-  auto& [numbered, flipped] = pair;  // a rank at an even position there is at an odd one here
+  auto& [numbered, flipped] = pair;  // even positions of one tree are odd in the other
   for (size_t i = 0; i < count; ++i) numbered[i] = order[i * stride % count];
   for (size_t i = 0; i < count; ++i) {
     flipped[i] = numbered[count % 2 == 0 ? count - 1 - i : (i + count - 1) % count];
@@ -88,8 +89,8 @@ Numberings numberings(const std::vector<int>& order, size_t stride) {
   return pair;
 }
 
-// Strides coprime to `count`: all of them, or kMostStrides that are spread evenly, so that a group
-// of many members is made in a time that grows as it does.
+// Strides coprime to `count`: all, or kMostStrides evenly spread ones, so that the time grows
+// linearly with the members.
 std::vector<size_t> triedStrides(size_t count) {
   constexpr size_t kMostStrides = 128;
   std::vector<size_t> all{1};
@@ -130,8 +131,8 @@ Tree chainTree(const GroupLayout& layout, const plan::Ring& ring, int root, Chai
   const int size = static_cast<int>(ring.servers.size());
   const auto start = std::find(ring.servers.begin(), ring.servers.end(), layout.leaderOf(root));
   const int first = static_cast<int>(start - ring.servers.begin());
-  // at(i) is i places from the root's server, in the direction in which the data leaves it, or
-  // against the direction in which the data comes.
+  // at(i) is i places from the root's server, along the data leaving it or against the data
+  // arriving.
   const auto at = [&](int i) {
     return ring.servers[(flow == ChainDirection::kFromRoot ? first + i : first + size - i) % size];
   };
@@ -165,16 +166,15 @@ std::array<Tree, 2> doubleBinaryTree(const GroupLayout& layout) {
 
 namespace {
 
-// A server that has the message, and those that it could send to: the nearest first, of equally
-// near ones the lowest number.
+// A server with the message and its possible targets, by distance and then number.
 struct Sender {
   int member;
-  double ready_s;  // when it can have handed over its next message
+  double ready_s;  // time of its next message
   std::vector<int> targets{};
-  size_t next = 0;  // in `targets`; those before it have the message
+  size_t next = 0;  // index into `targets`; earlier ones have the message
 };
 
-// `leaders` in the order of their distances from `source`, by counting.
+// Sorts `leaders` by distance from `source` (counting sort).
 std::vector<int> byDistance(const GroupLayout& layout, int source,
                             const std::vector<int>& leaders) {
   std::vector<size_t> starts;
@@ -193,16 +193,14 @@ std::vector<int> byDistance(const GroupLayout& layout, int source,
 
 }  // namespace
 
-// Each sender offers its nearest target that is left; the offer that arrives first is taken. Every
-// sender passes over every target once, so all of it takes a time that grows with the square of the
-// servers.
+// Each sender offers its nearest remaining target; the offer that arrives first is accepted. Every
+// sender scans every target once, so the time grows with the square of the servers.
 Tree quickTree(const GroupLayout& layout, int root, double alpha_s, double per_hop_latency_s) {
   Tree tree = localEdges(layout, root);
   const std::vector<int>& leaders = layout.leaders();
   std::vector<bool> reached(static_cast<size_t>(layout.size()), false);
   std::vector<Sender> senders;
-  // Of equally early arrivals the one over the fewest links, then from the earliest sender, then to
-  // the lowest number.
+  // Ties: fewest links, then the earliest sender, then the lowest number.
   using Offer = std::tuple<double, int, size_t, int>;  // arrival, links, sender, target
   std::priority_queue<Offer, std::vector<Offer>, std::greater<>> offers;
   const auto offer = [&](size_t index) {

@@ -1,6 +1,5 @@
-// Trees over the members of a group. Edges between servers connect their leaders; the other members
-// of a server are children of its leader. So a tree sends over the links what it would with one
-// member per server.
+// Trees over the members of a group. Edges between servers join their leaders; other members are
+// children of their leader. So a link's load does not depend on the number of members per server.
 
 #pragma once
 
@@ -16,27 +15,25 @@ struct Tree {
 
   int root() const;
   std::vector<int> childrenOf(int member) const;   // ascending
-  std::vector<std::vector<int>> children() const;  // of every member
+  std::vector<std::vector<int>> children() const;  // by member
 };
 
-// The direction of a chain's data: along the ring away from its root, or along it to the root.
+// The direction of a chain's data: along the ring from its root, or along it to the root.
 enum class ChainDirection { kFromRoot, kToRoot };
 
-// The servers one after the other as the ring visits them; with `both_ways`, half of them in the
-// ring's order and half against it.
+// The servers in ring order; with `both_ways`, half of them in ring order and half in reverse.
 Tree chainTree(const GroupLayout& layout, const plan::Ring& ring, int root, ChainDirection flow,
                bool both_ways);
 
-// Two balanced binary trees over the servers, of which each server is a leaf in one and an inner
-// node in the other (but one server if their number is odd). Servers are numbered by steps of a
-// coprime stride along a ring, whichever (of at most 128 strides) makes the longest path from a
-// leaf to its root shortest in links (TopoOpt, appendix A: any permutation of the servers gives
-// trees of the same speed).
+// Two balanced binary trees; every server is a leaf in one and an inner node in the other (except
+// one if their number is odd). Servers are numbered along a ring by a coprime stride, chosen among
+// at most 128 to minimise the longest root path in links. By TopoOpt, appendix A, any permutation
+// gives trees of the same speed.
 std::array<Tree, 2> doubleBinaryTree(const GroupLayout& layout);
 
-// The tree on which a small message from `root` reaches all members soon: of all servers that have
-// it and those that do not, the two between which it arrives first are connected next. A message
-// takes its sender `alpha_s`, and `per_hop_latency_s` per link.
+// A tree that delivers a small message from `root` early: it repeatedly connects the pair of a
+// server with and one without the message that delivers first. A message takes `alpha_s` at its
+// sender and `per_hop_latency_s` per link.
 Tree quickTree(const GroupLayout& layout, int root, double alpha_s, double per_hop_latency_s);
 
 }  // namespace topoopt

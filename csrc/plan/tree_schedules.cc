@@ -7,7 +7,7 @@
 namespace topoopt {
 namespace {
 
-// One tree as one member sees it, and the chunks that it carries.
+// A tree and its chunks from one member's view.
 struct TreeView {
   int parent;
   std::vector<int> children;
@@ -24,7 +24,7 @@ struct TreeView {
   size_t largestChunkBytes() const { return divide(extent, chunks, 0).count * element_bytes; }
 };
 
-// A sum that is built in a slot keeps it until the last child's part has come.
+// A sum keeps its slot until the last child's data has arrived.
 size_t slotsFor(size_t children) { return std::max(kSlots, 2 * children); }
 
 size_t mostChildren(const Tree& tree) {
@@ -52,7 +52,7 @@ std::vector<TreeView> viewsOf(const std::vector<TreeShare>& trees, int rank, siz
   return views;
 }
 
-// From the root to the leaves; `ready` is the step that completes each chunk at the root.
+// From the root to the leaves; `ready` completes each chunk at the root.
 void sendDown(Schedule& schedule, int lane, const TreeView& tree,
               const std::vector<StepRef>& ready) {
   for (size_t c = 0; c < tree.chunks; ++c) {
@@ -69,7 +69,7 @@ void sendDown(Schedule& schedule, int lane, const TreeView& tree,
   }
 }
 
-// In place, up to the root; returns the step that completes each chunk here.
+// Sums in place towards the root; returns the step that completes each chunk here.
 std::vector<StepRef> addUp(Schedule& schedule, int lane, const TreeView& tree) {
   std::vector<StepRef> ready(tree.chunks);
   Slots slots(schedule, tree.children.empty() ? 0 : kSlots, tree.largestChunkBytes());

@@ -1,5 +1,5 @@
-// Collectives over trees (chains are trees too). Every tree carries its share of the elements, cut
-// into chunks that follow each other. Every schedule is for the member `rank`.
+// Collectives over trees, including chains. Every tree carries its share of the elements in
+// pipelined chunks. Every schedule is for the member `rank`.
 
 #pragma once
 
@@ -14,10 +14,10 @@ namespace topoopt {
 struct TreeShare {
   Tree tree;
   double share = 1.0;
-  int part = 0;  // what its bytes are counted as
+  int part = 0;  // traffic counter
 };
 
-// Reduces `count` elements of kInput in place on all members: up to the root, and down again.
+// Reduces `count` elements of kInput in place on all members: up to the root and down again.
 Schedule treeAllReduceSchedule(const std::vector<TreeShare>& trees, int rank, size_t count,
                                size_t element_bytes);
 
@@ -25,8 +25,8 @@ Schedule treeAllReduceSchedule(const std::vector<TreeShare>& trees, int rank, si
 Schedule treeBroadcastSchedule(const std::vector<TreeShare>& trees, int rank, size_t count,
                                size_t element_bytes);
 
-// Reduces `count` elements of kInput to kOutput of the trees' root. kInput is not changed; kOutput
-// is used at the root only.
+// Reduces `count` elements of kInput to kOutput at the trees' root. kInput is not changed; only the
+// root uses kOutput.
 Schedule treeReduceSchedule(const std::vector<TreeShare>& trees, int rank, size_t count,
                             size_t element_bytes);
 

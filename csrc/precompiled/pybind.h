@@ -1,4 +1,4 @@
-// What the bindings of _core include, compiled once; see standard.h.
+// Common includes of _core's bindings; see standard.h.
 #pragma once
 
 #include <pybind11/functional.h>

@@ -1,5 +1,5 @@
-// What most files of csrc/ include, compiled once. Every file names what it uses all the same: this
-// only saves time, and is left out where a compiler cannot use it.
+// Common includes of csrc/, precompiled only to save time: files still include what they use,
+// because some compilers cannot use it.
 #pragma once
 
 #include <algorithm>

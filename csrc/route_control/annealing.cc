@@ -9,12 +9,12 @@ namespace topoopt {
 
 namespace {
 
-constexpr double kWorst = 0.05;  // a step that is this much worse is accepted at first, 1 in e
+constexpr double kWorst = 0.05;  // initially, a step this much worse has a probability of 1 / e
 
 }  // namespace
 
-// The energy is the sum of squares of congestions, which the most congested links dominate; it
-// changes by a few terms with every step.
+// The energy is the sum of squared congestions, dominated by the most congested links; a step
+// changes a few terms.
 void annealPaths(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows, int64_t steps,
                  uint64_t seed, PathChoice& choice) {
   if (flows.empty()) return;
@@ -48,7 +48,7 @@ void annealPaths(const SwitchedPaths& table, const std::vector<RoutedFlow>& flow
       continue;
     }
     choice[flow] = to;
-    if (step % 64 != 0) continue;  // looking at all links costs more than a step
+    if (step % 64 != 0) continue;  // scanning all links costs more than a step
     if (const double most = loads.most(); most < least) {
       least = most;
       best = choice;

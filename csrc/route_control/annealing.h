@@ -9,9 +9,8 @@
 
 namespace topoopt {
 
-// Begins at `choice`; a step gives a flow another path. The energy is the sum of the squares of the
-// congestions of all links, which the most congested dominate. The best seen is in `choice` at the
-// end.
+// Starts at `choice`; a step gives a flow another path. The energy is the sum of squared
+// congestions of all links. Sets `choice` to the best seen.
 void annealPaths(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows, int64_t steps,
                  uint64_t seed, PathChoice& choice);
 

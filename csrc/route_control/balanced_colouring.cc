@@ -10,8 +10,8 @@ namespace topoopt {
 
 namespace {
 
-// One side of the graph: for every copy of a vertex the edge of each colour, and the free colours
-// as bits.
+// One side of the graph: per copy of a vertex, the edge of each colour and the bit set of free
+// colours.
 class EdgeSide {
  public:
   EdgeSide(int vertices, int colours) : colours_(colours), words_((colours + 63) / 64) {
@@ -27,7 +27,7 @@ class EdgeSide {
     for (size_t vertex = 0; vertex < degree_.size(); ++vertex) {
       first_copy_[vertex] = copies;
       copies += (degree_[vertex] + colours_ - 1) / colours_;
-      degree_[vertex] = 0;  // from now on: edges that have a copy
+      degree_[vertex] = 0;  // from now on: edges assigned to copies
     }
     edge_.assign(static_cast<size_t>(copies) * colours_, -1);
     free_.assign(static_cast<size_t>(copies) * words_, ~uint64_t{0});
@@ -103,9 +103,9 @@ class Colouring {
     set(edge, at_source);
   }
 
-  // Makes colour `from` free at copy `copy` of a target, where `to` is: exchanges the two along the
-  // path of edges of either colour that begins there. It does not end at the source that the new
-  // edge has, which has no edge of colour `from`: a path comes to sources over such edges.
+  // Frees colour `from` at copy `copy` of a target where `to` is free, by swapping the two along
+  // the alternating path. The path cannot end at the new edge's source, which lacks colour `from`:
+  // the path enters sources over such edges.
   void flip(int copy, int from, int to) {
     path_.clear();
     int side = 1;

@@ -1,5 +1,4 @@
-// Flows of equal demand between leaves, spread over spines so that no link carries more than it has
-// to: edge colouring of a bipartite graph.
+// Spreads equal flows between leaves evenly over spines: edge colouring of a bipartite graph.
 
 #pragma once
 
@@ -8,12 +7,11 @@
 
 namespace topoopt {
 
-// Gives each edge (source, target) of a bipartite multigraph one of `colours` colours so that every
-// source, and every target, has at most ceil(most edges at one / colours) of each: the fewest that
-// any colouring has where some vertex is busiest. By Koenig's theorem: a vertex is cut into copies
-// of at most `colours` edges, and the copies' edges are coloured all different, with alternating
-// paths where the two ends of an edge have no free colour in common. Throws std::invalid_argument
-// for numbers out of range.
+// Colours the edges (source, target) of a bipartite multigraph with `colours` colours. Every vertex
+// has at most ceil(maximum degree / colours) edges of each colour, which is optimal for the busiest
+// vertex. By Koenig's theorem: vertices are split into copies of at most `colours` edges, which are
+// coloured distinctly. Alternating paths resolve edges whose ends share no free colour. Throws
+// std::invalid_argument for numbers out of range.
 std::vector<int> balancedColouring(int vertices, const std::vector<std::pair<int, int>>& edges,
                                    int colours);
 

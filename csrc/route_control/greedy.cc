@@ -28,7 +28,7 @@ void assignGreedily(const SwitchedPaths& table, const std::vector<RoutedFlow>& f
 
 namespace {
 
-// Sets of links, joined where a pair may use both.
+// Union-find of links; a pair joins all links of its paths.
 class JoinedLinks {
  public:
   explicit JoinedLinks(size_t links) : parent_(links) {
@@ -93,7 +93,7 @@ PathChoice greedyPaths(const SwitchedPaths& table, const std::vector<RoutedFlow>
   if (threads < 1) {
     throw std::invalid_argument("threads: " + std::to_string(threads) + " is not at least 1");
   }
-  SwitchedPathLoads loads(table);  // components load no link of one another
+  SwitchedPathLoads loads(table);  // components share no links
   PathChoice choice(flows.size(), -1);
   const auto components = flowComponents(table, flows, order);
   std::atomic<size_t> next = 0;

@@ -10,9 +10,9 @@ namespace topoopt {
 
 namespace {
 
-constexpr int kMostTried = 4000;  // flows that a chain of changes tries to move
-constexpr int kDeepest = 40;      // flows that change their path together
-constexpr int kMostOnALink = 32;  // of the flows on a link, those that are tried
+constexpr int kMostTried = 4000;  // flows tried per chain of changes
+constexpr int kDeepest = 40;      // flows in one chain of changes
+constexpr int kMostOnALink = 32;  // flows of a link that are tried
 
 class Improvement {
  public:
@@ -36,7 +36,7 @@ class Improvement {
     return most;
   }
 
-  // Until no most congested link can be relieved, or none is above `bound`.
+  // Until no most congested link improves, or all are within `bound`.
   void descend(double bound) {
     for (double most_now = most(); most_now > bound * (1 + kSame); most_now = most()) {
       limit_ = most_now * (1 - kSame);
@@ -51,7 +51,7 @@ class Improvement {
     }
   }
 
-  // Moves a flow of a most congested link somewhere.
+  // Moves a random flow of a most congested link.
   void disturb() {
     const double most_now = most() * (1 - kSame);
     std::vector<int> busiest;
@@ -105,7 +105,7 @@ class Improvement {
     return std::any_of(on.begin(), on.end(), [&](int flow) { return moveAway(flow, link, 0); });
   }
 
-  // Flows of the link, the largest first, or some of them where there are many.
+  // Flows of the link, largest first; a sample if there are many.
   std::vector<int> sample(int link) {
     std::vector<int> on = flows_of_[link];
     if (static_cast<int>(on.size()) > kMostOnALink) {
@@ -117,8 +117,8 @@ class Improvement {
     return on;
   }
 
-  // Whether `flow` can go over a path without `link`, so that no link is as congested as the limit
-  // in the end: where one link of that path is in the way, a flow of it goes elsewhere, and so on.
+  // Tries to move `flow` to a path without `link` within the limit. If a link of that path is too
+  // congested, one of its flows moves in turn, recursively.
   bool moveAway(int flow, int link, int depth) {
     if (is_moved_[flow] != 0 || ++tried_ > kMostTried) return false;
     const int from = choice_[flow];
@@ -147,7 +147,7 @@ class Improvement {
     return done;
   }
 
-  // After a flow has moved onto `path`: whether what is too congested there can be relieved.
+  // After a flow has moved onto `path`: relieves its congested links, if possible.
   bool settle(int path, int depth) {
     int full = -1;
     int count = 0;
@@ -172,7 +172,7 @@ class Improvement {
   Random random_;
   std::vector<double> load_;
   std::vector<std::vector<int>> flows_of_;  // per link
-  std::vector<char> is_moved_;              // in the chain at hand
+  std::vector<char> is_moved_;              // in the current chain
   double limit_ = 0;
   int tried_ = 0;
 };

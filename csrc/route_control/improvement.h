@@ -1,4 +1,4 @@
-// Better choices of paths, one change at a time.
+// Local improvement of path choices.
 
 #pragma once
 
@@ -9,10 +9,9 @@
 
 namespace topoopt {
 
-// Changes `choice` until its largest congestion is `bound`, or nothing that is tried makes it less:
-// a flow of a most congested link takes another path, or does so while a flow that is in its way
-// there takes another, too. After that, flows of these links are moved at random and what follows
-// is kept where it is better, as long as `moves` last.
+// Changes `choice` until its maximum congestion is `bound` or no tried change reduces it. A flow of
+// a most congested link takes another path, possibly after a conflicting flow has moved. Then up to
+// `moves` random moves of such flows are tried, and improvements are kept.
 void improvePaths(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows, double bound,
                   int64_t moves, uint64_t seed, PathChoice& choice);
 

@@ -19,10 +19,10 @@ namespace topoopt {
 namespace {
 
 constexpr int64_t kStepsPerFlow = 200;  // of annealing
-constexpr int64_t kMoves = 200;         // random ones, after which `ours` is done
+constexpr int64_t kMoves = 200;         // random ones of the scheme `ours`
 constexpr uint64_t kSeed = 0;
 
-// CRC-32 (IEEE 802.3), bit by bit: headers are short.
+// CRC-32 (IEEE 802.3), bitwise, because headers are short.
 uint32_t crc32(const std::string& text) {
   uint32_t sum = ~0U;
   for (const char byte : text) {
@@ -163,7 +163,7 @@ void PathAssignment::end(int flow) {
   ++holes_;
 }
 
-// The flow keeps its path where that is one of the new kind, too.
+// The flow keeps its path if the new kind has it, too.
 void PathAssignment::setKind(int flow, int kind) {
   const SwitchedPaths& table = kinds_->table;
   const int old = path_[flow];
@@ -317,8 +317,7 @@ double PathAssignment::most() const {
   return most;
 }
 
-// No assignment has a most congested link with less: what leaves or reaches a ToR goes over its
-// live links, in whole flows.
+// Lower bound of the maximum congestion: traffic of a ToR uses its live links, in whole flows.
 double PathAssignment::bound() {
   struct End {
     int flows = 0, links = 0;
@@ -374,7 +373,7 @@ double PathAssignment::mostOf(const std::vector<int>& paths) const {
 void PathAssignment::findBetter(int threads) {
   const double least = bound();
   const double now = most();
-  if (now <= least * (1 + kSame)) return;  // no assignment is better
+  if (now <= least * (1 + kSame)) return;  // already optimal
   std::vector<int> numbers;
   std::vector<RoutedFlow> flows;
   const LivePaths& paths = live();
@@ -406,7 +405,7 @@ void PathAssignment::findBetter(int threads) {
   loads_ = before.loads_;
 }
 
-// The scheme's paths; -1 where it has none that the flow may take.
+// The scheme's paths; -1 if it has none that the flow may use.
 PathChoice PathAssignment::anew(const std::vector<RoutedFlow>& flows, const std::vector<int>&,
                                 double bound, int threads) {
   const LivePaths& paths = live();
@@ -436,7 +435,7 @@ PathChoice PathAssignment::anew(const std::vector<RoutedFlow>& flows, const std:
   return full(choice);
 }
 
-// Those that every ToR reaches, if it reaches all that any reaches, and capacities are alike.
+// Spines reached by every ToR, if capacities are equal and no spine is reached by only some ToRs.
 std::vector<int> PathAssignment::liveSpines() const {
   if (graph_.spines == 0 || !alike_) return {};
   std::set<int> found;
@@ -465,7 +464,7 @@ PathChoice PathAssignment::coloured(const std::vector<RoutedFlow>& flows,
       return path < last && kinds_->spine[paths.to_full[path]] == spines[choice[i]];
     };
     int path = first + choice[i];
-    if (!leadsOver(path)) {  // a kind that may not take all paths
+    if (!leadsOver(path)) {  // the kind lacks this path
       for (path = first; path < last && !leadsOver(path);) ++path;
     }
     choice[i] = path < last ? paths.to_full[path] : -1;
@@ -473,7 +472,7 @@ PathChoice PathAssignment::coloured(const std::vector<RoutedFlow>& flows,
   return choice;
 }
 
-// As switches hash headers: CRC-32 of a flow's ends and its place among all.
+// Hashes like switches: CRC-32 of a flow's ends and index.
 PathChoice PathAssignment::hashed(const std::vector<RoutedFlow>& flows) {
   const SwitchedPaths& table = live().table;
   PathChoice choice;

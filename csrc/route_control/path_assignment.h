@@ -1,5 +1,5 @@
-// The flows of a network that come and go, and the path of each: what a controller decides after
-// every change. Every flow demands 1.
+// The path of every flow in a network with arriving and departing flows: a controller's decisions
+// after every change. Every flow demands 1.
 
 #pragma once
 
@@ -15,11 +15,11 @@ namespace topoopt {
 
 enum class PathScheme { kGreedy, kEcmp, kAnnealing, kOurs };
 
-// Throws std::invalid_argument for a name that is none.
+// Throws std::invalid_argument for an unknown name.
 PathScheme pathScheme(const std::string& name);
 
-// Directed links between switches; 0 .. tors - 1 are those with hosts. `spines` is 0 where not all
-// links are between these and others.
+// Directed links between switches; 0 .. tors - 1 have hosts. `spines` is 0 unless all links are
+// between ToRs and spines.
 struct SwitchGraph {
   int tors = 0;
   int spines = 0;
@@ -27,64 +27,64 @@ struct SwitchGraph {
   std::vector<double> capacity;
 };
 
-// What a change does: flows end and start, may take other paths, and links die and are back.
+// A change: flows end, start or change kind, and links fail or recover.
 struct AssignmentChange {
   std::vector<int> ended;
-  std::vector<int> started;                // the kind of each
-  std::vector<std::pair<int, int>> kinds;  // flow, its kind from now on
-  std::optional<std::vector<int>> dead;    // all links that are dead from now on
+  std::vector<int> started;                // kind of each
+  std::vector<std::pair<int, int>> kinds;  // flow, its new kind
+  std::optional<std::vector<int>> dead;    // the complete new set of dead links
 };
 
-// What becomes of it. Paths are numbers over all kinds, -1 is none; rates are published ones.
+// The result of a change. Paths are numbered over all kinds, -1: none; rates are published ones.
 struct AssignmentResult {
-  std::vector<int> started;                // numbers of the new flows
-  std::vector<std::pair<int, int>> moved;  // flow, its path from now on
+  std::vector<int> started;                // ids of the new flows
+  std::vector<std::pair<int, int>> moved;  // flow, its new path
   std::vector<std::pair<int, double>> rates;
 };
 
-// Flows have numbers, which are used again, and an order: the one in which they started. The same
-// changes lead to the same paths, whatever the numbers of flows and kinds are.
+// Flows have ids, which are reused, and an order of their starts. Equal changes lead to equal
+// paths, independent of the ids of flows and kinds.
 class PathAssignment {
  public:
-  // With `limits_rates`, results have the max-min fair shares of flows: of new ones, and where they
-  // are more than `kRateStep` off the one that was published last.
+  // With `limits_rates`, results contain max-min fair shares: of new flows, and those that differ
+  // from the last published share by more than `kRateStep`.
   PathAssignment(SwitchGraph graph, PathScheme scheme, bool limits_rates);
 
   static constexpr double kRateStep = 0.05;
 
-  // A kind of flows: between two ToRs, over one of `paths`, which are lists of links. Its number.
+  // Adds a kind of flows: between two ToRs, over one of `paths` (lists of links). Returns its id.
   int addKind(int source, int target, const std::vector<std::vector<int>>& paths);
   int firstPath(int kind) const { return kinds_->table.first_path.at(kind); }
 
-  // Kinds that would have no live path with exactly `dead` links dead.
+  // Kinds without a live path if exactly `dead` links are dead.
   std::vector<int> cutOff(const std::vector<int>& dead) const;
 
-  // Flows as they were: their kinds, paths (-1: none) and published rates (-1: none), in order.
-  // Takes no decision. Returns their numbers.
+  // Restores flows with kinds, paths (-1: none) and published rates (-1: none), in order, without
+  // decisions. Returns their ids.
   std::vector<int> restore(const std::vector<int>& kinds, const std::vector<int>& paths,
                            const std::vector<double>& rates, std::vector<int> dead);
 
-  // New flows, and those whose path is dead or not one of their kind any more, take the least
-  // congested one, in order. If some link is more congested than it has to be then, the scheme
-  // assigns all flows anew, which is taken where its most congested link has less; `ours` first
-  // looks for chains of changes, which move few flows. `threads` changes nothing.
+  // New flows, and those whose path is dead or not of their kind, take the least congested path, in
+  // order. If a link is then more congested than necessary, the scheme reassigns all flows, and the
+  // result is used if its maximum is lower. `ours` first tries chains of changes, which move few
+  // flows. `threads` does not affect the result.
   AssignmentResult change(const AssignmentChange& change, int threads);
 
-  // The same, with the result of an equal assignment's equal change.
+  // Applies the result of an equal assignment's equal change.
   void adopt(const AssignmentChange& change, const AssignmentResult& result);
 
   // Flows on each link.
   const std::vector<int>& loads() const { return loads_; }
-  // Of each flow by its number its max-min fair share; 0 where it has no path.
+  // Max-min fair share of each flow by id; 0 without a path.
   std::vector<double> shares() const;
 
  private:
   struct Kinds {
     std::vector<int> source, target;
     SwitchedPaths table;
-    std::vector<int> spine;  // of a path of two links
+    std::vector<int> spine;  // of a two-link path
   };
-  // Live paths by other numbers.
+  // Live paths, renumbered.
   struct LivePaths {
     SwitchedPaths table;
     std::vector<int> from_full, to_full;
@@ -115,17 +115,17 @@ class PathAssignment {
   SwitchGraph graph_;
   PathScheme scheme_;
   bool limits_rates_;
-  bool alike_;                             // all capacities
-  std::shared_ptr<Kinds> kinds_;           // shared with copies, which do not change it
-  std::shared_ptr<const LivePaths> live_;  // null: to be found
+  bool alike_;                             // all capacities are equal
+  std::shared_ptr<Kinds> kinds_;           // shared with copies, read-only
+  std::shared_ptr<const LivePaths> live_;  // null: not computed
   std::vector<char> dead_;                 // per link
   std::vector<int> loads_;                 // per link
-  std::vector<int> count_;                 // flows of each kind
+  std::vector<int> count_;                 // flows per kind
 
-  // Per flow; kind -1: the number is free.
+  // Per flow; kind -1: free id.
   std::vector<int> kind_, path_, place_;
   std::vector<double> rate_;
-  std::vector<int> free_, order_;  // order_ has -1 where a flow has ended
+  std::vector<int> free_, order_;  // order_ has -1 for ended flows
   int holes_ = 0;
 };
 

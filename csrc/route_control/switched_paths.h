@@ -1,4 +1,4 @@
-// The paths that flows may take through a network of switches, and what a choice of them loads.
+// The possible paths of flows in a switched network, and the loads of a choice.
 
 #pragma once
 
@@ -7,15 +7,15 @@
 
 namespace topoopt {
 
-inline constexpr double kSame = 1e-9;  // relative: congestions that differ by less are equal
+inline constexpr double kSame = 1e-9;  // relative difference of congestions considered equal
 
-// Paths of every pair of ends, all equally short. Those of pair p are `first_path[p]` up to
-// `first_path[p + 1]`, the links of path i `links[first_link[i]]` up to `links[first_link[i + 1]]`.
+// Equally short paths of every pair of ends. Pair p has the paths from `first_path[p]` up to
+// `first_path[p + 1]`; path i has `links[first_link[i]]` up to `links[first_link[i + 1]]`.
 struct SwitchedPaths {
   std::vector<double> capacity;  // of each link
   std::vector<int> first_path, first_link, links;
 
-  // Throws std::invalid_argument for a capacity that is not above 0, or numbers out of range.
+  // Throws std::invalid_argument for a capacity that is not positive, or numbers out of range.
   void check() const;
 
   int pairs() const { return static_cast<int>(first_path.size()) - 1; }
@@ -27,11 +27,11 @@ struct RoutedFlow {
   double demand;
 };
 
-// Throws std::invalid_argument for a pair that the table does not have or that has no path, or a
-// demand that is not above 0 and finite.
+// Throws std::invalid_argument for an unknown pair, one without a path, or a demand that is not
+// positive and finite.
 void checkFlows(const SwitchedPaths& table, const std::vector<RoutedFlow>& flows);
 
-// Per flow: the number of its path.
+// Path index per flow.
 using PathChoice = std::vector<int>;
 
 // Loads of all links. Congestion is load over capacity.
@@ -46,7 +46,7 @@ class SwitchedPathLoads {
     }
   }
 
-  // The largest congestion of a link of `path` if `demand` more went over it.
+  // The maximum congestion on `path` with `demand` added.
   double after(int path, double demand) const {
     double most = 0;
     for (int i = table_.first_link[path]; i < table_.first_link[path + 1]; ++i) {

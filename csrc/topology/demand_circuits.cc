@@ -8,7 +8,7 @@
 namespace topoopt {
 namespace {
 
-constexpr int kMost = 1 << 20;  // servers, and ports of each: more is a mistake
+constexpr int kMost = 1 << 20;  // servers, and ports per server; a larger number is an error
 
 void checkCount(const char* name, int count) {
   if (count >= 0 && count <= kMost) return;
@@ -24,7 +24,7 @@ void checkServers(int servers, Circuit pair) {
   }
 }
 
-// Those that have both ends free; each takes one transmitter and one receiver.
+// Ports with a free transmitter and receiver; a circuit uses one of each.
 class FreePorts {
  public:
   FreePorts(int servers, int degree)
@@ -43,7 +43,7 @@ class FreePorts {
   int64_t left_;
 };
 
-// Servers that circuits join, as sets with the least of them as their root.
+// Union-find of servers joined by circuits; the root is the smallest server.
 class JoinedServers {
  public:
   explicit JoinedServers(int servers) : parent_(servers) {
@@ -73,7 +73,8 @@ double bytesOf(const PairDemand& demand, Circuit pair) {
   return at != demand.end() && at->first == pair ? at->second : 0.0;
 }
 
-// The circuit with the least bytes of each of two parts; the same one twice if there is only one.
+// Returns the circuits with the least bytes in two different parts; the same one twice if there is
+// only one part.
 std::pair<size_t, size_t> leastOfTwoParts(int servers, const std::vector<Circuit>& circuits,
                                           const std::vector<double>& bytes) {
   JoinedServers parts(servers);
@@ -102,7 +103,7 @@ std::vector<Circuit> circuitsFor(int servers, int degree, const PairDemand& dema
   struct Waiting {
     double bytes;
     Circuit pair;
-    // The last of a heap: the least bytes, of equal ones the last pair.
+    // Heap order: most bytes first, ties by the smaller pair.
     bool operator<(const Waiting& other) const {
       return bytes != other.bytes ? bytes < other.bytes : pair > other.pair;
     }
@@ -138,7 +139,7 @@ std::vector<Circuit> circuitsFor(int servers, int degree, const PairDemand& dema
     checkServers(servers, circuit);
     while (!chosen.empty() && chosen.back() < circuit) chosen.pop_back();
     if (!chosen.empty() && chosen.back() == circuit) {
-      chosen.pop_back();  // that one is chosen already
+      chosen.pop_back();  // already chosen
     } else if (ports.join(circuit)) {
       ports.take(circuit);
       circuits.push_back(circuit);
@@ -154,7 +155,7 @@ void connectParts(int servers, std::vector<Circuit>& circuits, const PairDemand&
     checkServers(servers, circuit);
     bytes.push_back(bytesOf(demand, circuit));
   }
-  // Each exchange joins two parts, unless some server sends on more circuits than it receives on.
+  // Each exchange joins two parts, unless a server has unequal numbers of senders and receivers.
   for (int exchanges = 0; exchanges < servers && !circuits.empty(); ++exchanges) {
     const auto [first, second] = leastOfTwoParts(servers, circuits, bytes);
     if (first == second) return;

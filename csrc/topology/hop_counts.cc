@@ -10,7 +10,7 @@ namespace topoopt {
 namespace {
 
 // next[v] = reached[v] | the sets of v's in-neighbours; returns the number of bits in all of them.
-// `kWords` is the words of a set where the compiler may know it, else 0.
+// `kWords` is the words per set if known at compile time, else 0.
 template <int kWords>
 [[gnu::always_inline]] inline int64_t advanceSets(const InLinks& links, int words,
                                                   const uint64_t* __restrict reached,
@@ -46,8 +46,8 @@ template <int kWords>
   }
 }
 
-// The same code twice on x86: nearly all time goes to OR and popcount, for which the oldest
-// processors of the architecture have no wide instructions.
+// Compiled twice on x86, because nearly all time is OR and popcount, for which the baseline has no
+// wide instructions.
 #if defined(__x86_64__)
 [[gnu::target("avx2,popcnt")]] int64_t advanceWide(const InLinks& links, int words,
                                                    const uint64_t* reached, uint64_t* next) {
@@ -112,7 +112,7 @@ HopSummary HopCounter::summary(const InLinks& links, const std::vector<int>& sou
   const int64_t all = static_cast<int64_t>(sources.size()) * links.servers();
   int64_t bits = static_cast<int64_t>(sources.size());
   HopSummary result;
-  int64_t missing_rounds = 0;  // sum over rounds of the pairs not yet reached
+  int64_t missing_rounds = 0;  // sum over rounds of unreached pairs
   while (bits < all) {
     const int64_t now = advance(links);
     if (now == bits) break;

@@ -9,15 +9,15 @@
 
 namespace topoopt {
 
-// Over the ordered pairs of a source and any other server.
+// Over ordered pairs of a source and another server.
 struct HopSummary {
-  int64_t sum = 0;          // of the least hops, pairs without a path left out
-  int diameter = 0;         // the largest of the least hops
-  int64_t unreachable = 0;  // pairs without a path
+  int64_t sum = 0;          // of the shortest distances of connected pairs
+  int diameter = 0;         // largest of them
+  int64_t unreachable = 0;  // number of unconnected pairs
 };
 
-// The links into every server, as rows of equal length: a server with fewer links than the busiest
-// one is listed in its own row, which changes no distance.
+// The in-links of all servers as rows of equal length. Shorter rows are padded with the server
+// itself, which changes no distance.
 class InLinks {
  public:
   InLinks(int servers, int degree);
@@ -37,18 +37,17 @@ class InLinks {
   std::vector<int> sources_;
 };
 
-// Every server holds the set of sources that reach it within k hops, one bit each; a round ORs the
-// sets of its in-neighbours into it, so that one pass over the links moves 64 searches by a hop
-// (the multi-source search of Then et al., VLDB 2014, with sets that only grow). Holds its buffers
-// between calls.
+// Every server has the bit set of sources within k hops. A round ORs the sets of its in-neighbours
+// into it, so one pass over the links advances 64 searches by a hop. This is the multi-source
+// search of Then et al., VLDB 2014, with growing sets. Buffers are kept between calls.
 class HopCounter {
  public:
   // From the servers in `sources` (distinct) to all.
   HopSummary summary(const InLinks& links, const std::vector<int>& sources);
 
-  // The same, with a cost for every pair: sum of weights[i * servers + t] times the hops from
-  // sources[i] to t. A pair without a path costs as much as a hop of all pairs together, so that a
-  // network that reaches all servers always costs less than one that does not.
+  // With a cost per pair: the sum of weights[i * servers + t] times the hops from sources[i] to t.
+  // An unconnected pair costs as much as one hop of all pairs, so a connected network is always
+  // cheaper.
   int64_t weightedSum(const InLinks& links, const std::vector<int>& sources,
                       const std::vector<int64_t>& weights);
 
@@ -56,7 +55,7 @@ class HopCounter {
   // `servers` is at most 32767.
   std::vector<int16_t> matrix(const InLinks& links);
 
-  // Operations on words in all calls so far, counted by rounds and links: no clock is read.
+  // Word operations in all calls, counted by rounds and links for a result independent of time.
   int64_t operations() const { return operations_; }
 
  private:

@@ -16,13 +16,13 @@ namespace {
 
 constexpr double kFirstAlpha = 10;
 constexpr double kAlphaGrowth = 1.1;
-// Alpha grows once the bound of a sweep is within this many times ln(edges) / alpha of the maximum:
-// sooner, and the sweeps get stuck on the edges of the maximum; later, and they are wasted.
+// Alpha grows once the bound of a sweep is within this many times ln(edges) / alpha of the maximum.
+// Growing earlier makes sweeps stall on the edges of the maximum; growing later wastes sweeps.
 constexpr double kSettled = 0.5;
-constexpr double kEqual = 0.01;  // paths whose lengths differ by less are equally long
+constexpr double kEqual = 0.01;  // relative difference of lengths considered equal
 constexpr int kHalvings = 20;
-constexpr double kLeastFraction = 1e-3;  // of a commodity; a path with less is given up
-constexpr double kFloor = 1e-7;  // of a length: what idle edges cost, so that paths stay short
+constexpr double kLeastFraction = 1e-3;  // of a commodity; a path with less is removed
+constexpr double kFloor = 1e-7;          // relative length of idle edges, to keep paths short
 
 void checkPositive(const char* where, size_t index, const char* what, double value) {
   if (value > 0 && std::isfinite(value)) return;
@@ -112,7 +112,7 @@ std::vector<int> Rerouting::pathOf(const Tree& tree, int target) const {
   return path;
 }
 
-// Everything on a path of least 1 / capacity.
+// Routes all bytes over the path with the least sum of 1 / capacity.
 void Rerouting::start() {
   for (size_t e = 0; e < edges_.size(); ++e) length_[e] = 1 / edges_[e].capacity;
   Tree tree;
@@ -151,7 +151,7 @@ void Rerouting::sweep() {
     length_[e] = length(static_cast<int>(e));
     capacity_length += edges_[e].capacity * length_[e];
   }
-  // All trees are of the same lengths, as the bound asks; the shifts use lengths of the moment.
+  // The bound requires all trees to use equal lengths; shifts use current ones.
   const std::vector<double> at_start = length_;
   std::vector<double> now = length_;
   double bytes_distance = 0;
@@ -164,7 +164,7 @@ void Rerouting::sweep() {
     for (size_t c : commodities_of_[source]) {
       bytes_distance += commodities_[c].bytes * tree.distance[commodities_[c].target];
     }
-    // A second tree, of the lengths as they are now: many sources ago is too long ago.
+    // A second tree with current lengths, because the first one is outdated by now.
     shortestPaths(source, tree);
     for (size_t c : commodities_of_[source]) spread(c, tree);
     now = length_;
@@ -179,7 +179,7 @@ double Rerouting::pathLength(const PathFlow& path) const {
   return sum;
 }
 
-// Moves bytes of a commodity to its path that is shortest now; `tree` may know a further one.
+// Moves bytes of a commodity to its current shortest path; `tree` may have a new one.
 void Rerouting::spread(size_t commodity, const Tree& tree) {
   auto& own = flows_[commodity];
   const int target = commodities_[commodity].target;
@@ -202,7 +202,7 @@ void Rerouting::spread(size_t commodity, const Tree& tree) {
   std::erase_if(own, [](const PathFlow& path) { return path.bytes == 0; });
 }
 
-// The lengths of both paths, without common edges, after `moved` bytes changed to the second.
+// Lengths of both paths, without common edges, after moving `moved` bytes to the second.
 std::pair<double, double> Rerouting::lengthsAfter(double moved) const {
   const auto term = [&](int e, double bytes) {
     const double u = (load_[e] + bytes) / edges_[e].capacity;
@@ -214,7 +214,7 @@ std::pair<double, double> Rerouting::lengthsAfter(double moved) const {
   return {from, to};
 }
 
-// The bytes, up to `most`, after which the two paths are about equally long.
+// Returns the bytes, up to `most`, that make both paths about equally long.
 double Rerouting::bytesToMove(double most) const {
   auto [from, to] = lengthsAfter(0);
   if (from <= (1 + kEqual) * to) return 0;
@@ -274,8 +274,8 @@ void Rerouting::shorten() {
   }
 }
 
-// Moves bytes of `from` to a path of the fewest edges among those with room; false if that is not
-// shorter. Breadth-first search; the room of the path's own edges includes its own bytes.
+// Moves bytes of `from` to a path of the fewest edges with room; returns false if it is not
+// shorter. Breadth-first search; edges of the old path count its bytes as room.
 bool Rerouting::shortenOnce(PathFlow& from, int source, int target, double most,
                             std::vector<PathFlow>& own) {
   const double least = std::max(kLeastFraction * from.bytes, 1e-9 * most);

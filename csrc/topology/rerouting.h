@@ -1,4 +1,4 @@
-// Routes that nearly minimise the maximum link utilisation, found by moving bytes between paths.
+// Routes that nearly minimise the maximum link utilisation, by moving bytes between paths.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace topoopt {
 
-// A directed link between two servers, or several parallel ones taken together.
+// A directed link, or parallel links combined.
 struct Edge {
   int source;
   int target;
@@ -23,7 +23,7 @@ struct Commodity {
   double bytes;
 };
 
-// A loop-free path (indices of edges, in order) and the bytes it carries.
+// A loop-free path (edge indices in order) and its bytes.
 struct PathFlow {
   std::vector<int> edges;
   double bytes;
@@ -32,23 +32,23 @@ struct PathFlow {
 // Multi-commodity flow of least maximum utilisation, u = max over edges of bytes / capacity.
 //
 // Every edge has the length exp(alpha (u_e / u - 1)) / capacity, the gradient of a smooth
-// approximation of the maximum. A sweep goes through all commodities and moves bytes from their
-// longer paths to the one that is shortest now, until both are equally long; alpha grows, so the
-// approximation tightens.
+// approximation of the maximum. A sweep moves bytes of each commodity from longer paths to the
+// current shortest one until both are equally long. Alpha grows, so the approximation tightens.
 //
-// Each sweep also proves a bound: for any lengths no routing has a utilisation below (sum of bytes
-// times shortest distance) / (sum of capacity times length). This is the dual of the linear program
-// (the same bound that ends the algorithm of Garg and Koenemann, SIAM J. Comput. 37(2), section 2).
+// Each sweep also proves a bound: for any lengths, no routing has a utilisation below (sum of bytes
+// times shortest distance) / (sum of capacity times length). This is the dual of the linear
+// program, and the bound that ends the algorithm of Garg and Koenemann (SIAM J. Comput. 37(2),
+// section 2).
 class Rerouting {
  public:
   // Throws std::invalid_argument for a server outside 0..servers-1, a capacity or size that is not
-  // above 0 and finite, or a commodity without a path.
+  // positive and finite, or a commodity without a path.
   Rerouting(int servers, std::vector<Edge> edges, std::vector<Commodity> commodities);
 
   // Sweeps until u <= (1 + gap) times the bound, at most `sweeps` times.
   void run(double gap, int sweeps);
 
-  // Moves bytes to paths of fewer edges as long as no edge goes above the maximum utilisation.
+  // Moves bytes to paths of fewer edges while no edge exceeds the maximum utilisation.
   void shorten();
 
   double utilisation() const;
@@ -82,7 +82,7 @@ class Rerouting {
   std::vector<double> load_;
   std::vector<double> length_;  // at the current loads
   double alpha_ = 0;
-  double scale_ = 1;  // the utilisation that lengths refer to
+  double scale_ = 1;  // the utilisation in the lengths
   double bound_ = 0;
   double sweep_bound_ = 0;  // of the last sweep
   int64_t sweeps_ = 0;

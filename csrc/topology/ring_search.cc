@@ -107,7 +107,7 @@ int RingSearch::moved(int server, int by) const {
   return sum >= servers_ ? sum - servers_ : sum;
 }
 
-// Position 0 .. size of a base; at its end the next repetition begins.
+// Position 0 .. size of a base; after its end the next repetition begins.
 int RingSearch::at(const Cycle& cycle, int position) const {
   return position < static_cast<int>(cycle.base.size()) ? cycle.base[position]
                                                         : moved(cycle.base[0], cycle.shift);
@@ -163,7 +163,7 @@ bool RingSearch::changeCycle(size_t index) {
     std::swap(base[i], base[j]);
     return true;
   }
-  // A window that crosses the end of the base: begin elsewhere on the cycle.
+  // If a window crosses the end of the base, rotate the base.
   const int turn = random_.below(size);
   for (int p = 0; p < turn; ++p) base[p] = moved(base[p], cycle.shift);
   std::rotate(base.begin(), base.begin() + turn, base.end());
@@ -176,7 +176,7 @@ bool RingSearch::changeCycle(size_t index) {
     }
     return true;
   }
-  // Two neighbouring windows change places.
+  // Swap two neighbouring windows.
   if (size < 3) return false;
   const int first = 1 + random_.below(size - 2);
   const int both = first + 1 + random_.below(size - first - 1);

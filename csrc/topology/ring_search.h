@@ -1,4 +1,4 @@
-// Simulated annealing over unions of rings: the links of a network whose rings are given in number.
+// Simulated annealing over unions of a fixed number of rings.
 
 #pragma once
 
@@ -12,40 +12,40 @@
 
 namespace topoopt {
 
-// The search space. Every ring is a cycle over its members; on duplex its cables join neighbours in
-// both directions. `links` belong to no ring and may join any two servers; -1 is an end that no
-// cable is plugged into. Ports are not numbered here: a server has one per ring end and link end.
+// The search space. Every ring is a cycle over its members; duplex rings have cables in both
+// directions. `links` belong to no ring and may join any two servers; -1 is an unplugged end. Ports
+// are not numbered: a server has one per ring end and link end.
 //
-// With a `symmetry` s > 1 (a divisor of n), the network stays the same when every server moves on
-// by n / s: each ring is then n / s servers, one of each residue modulo n / s, which repeat moved
-// on by g n / s, with g coprime to s. s = n gives circulant networks, s = 1 any. Fewer networks,
-// but good ones are as good, a step costs less, and all servers see the same load.
+// With a `symmetry` s > 1 (a divisor of n), the network is invariant under a rotation of all
+// servers by n / s. Each ring consists of n / s servers, one of each residue modulo n / s. They
+// repeat with rotations by g n / s, with g coprime to s. s = n gives circulant networks, s = 1 any.
+// Symmetric networks are fewer but as good, cheaper to search, and load all servers equally.
 struct RingUnion {
   int servers = 0;
   int symmetry = 1;
   bool duplex = true;
   std::vector<std::vector<int>> rings;
-  std::vector<std::pair<int, int>> links;  // none if symmetry > 1
+  std::vector<std::pair<int, int>> links;  // empty if symmetry > 1
 };
 
-// Minimises the hops between servers: their sum, or with `weights` (per ordered pair, row by row;
-// symmetry 1) their weighted sum. A pair without a path counts n hops; with weights, one hop of all
-// pairs together. Moves keep every ring a ring:
-//   - a part of a ring is reversed (duplex), moved elsewhere on it, or turned by the symmetry;
-//   - two members of a ring change places;
-//   - two links exchange their ends; one that would join a server to itself is unplugged.
-// The same arguments and calls give the same result.
+// Minimises the sum of hops between servers, or with `weights` (per ordered pair, row by row;
+// symmetry 1) the weighted sum. An unconnected pair counts n hops; with weights, one hop of all
+// pairs together. Moves preserve rings:
+//   - reverse (duplex), move or rotate (symmetry) a part of a ring;
+//   - swap two members of a ring;
+//   - swap ends of two links; one that would join a server to itself is unplugged.
+// Equal arguments and calls give equal results.
 class RingSearch {
  public:
-  static constexpr int kMaxServers = 46340;  // pairs of servers are numbered by an int
+  static constexpr int kMaxServers = 46340;  // pairs of servers must fit an int
 
-  // Throws std::invalid_argument naming what of `start` or `weights` is wrong.
+  // Throws std::invalid_argument naming the invalid part of `start` or `weights`.
   RingSearch(RingUnion start, std::vector<int64_t> weights, uint64_t seed);
 
-  // Judges moves by Metropolis' rule until `work` operations on words are done; the temperature
-  // falls geometrically from `hot` to `cold` meanwhile, both in the unit of `cost`. Ends as soon as
-  // the best cost is `enough` or less. Operations are counted and not timed, so that the same call
-  // does the same everywhere; where servers are many hops apart a move costs more of them.
+  // Runs Metropolis steps for `work` word operations; the temperature falls geometrically from
+  // `hot` to `cold`, in the unit of `cost`. Stops once the best cost is at most `enough`.
+  // Operations are counted instead of timed, so equal calls give equal results. Moves cost more of
+  // them if distances are long.
   void anneal(int64_t work, double hot, double cold, int64_t enough = 0);
 
   int64_t cost() const { return cost_; }
@@ -53,11 +53,11 @@ class RingSearch {
   int64_t accepted() const { return accepted_; }
   int64_t operations() const { return counter_.operations() + moves_ * kMoveWork * servers_; }
 
-  // The best union seen, in the form of the start.
+  // The best union, in the form of the start.
   RingUnion best() const;
 
  private:
-  // `base` repeats `symmetry` times, each time moved on by `shift` servers.
+  // `base` repeats `symmetry` times, each time rotated by `shift` servers.
   struct Cycle {
     std::vector<int> base;
     int shift;
@@ -74,7 +74,7 @@ class RingSearch {
     std::vector<FreeLink> links;
   };
 
-  static constexpr int64_t kMoveWork = 16;  // operations per server, beside those of counting hops
+  static constexpr int64_t kMoveWork = 16;  // operations per server, besides counting hops
 
   void check(const RingUnion& start) const;
   void checkRing(const std::vector<int>& ring, const std::string& where) const;

@@ -21,7 +21,7 @@ std::invalid_argument noPath(int source, int target) {
                                std::to_string(target));
 }
 
-// Edges grouped by one of their ends: those of node v are list[begin[v]]..list[begin[v + 1]].
+// Groups edges by one end: those of node v are list[begin[v]]..list[begin[v + 1]].
 void group(int nodes, const std::vector<RatedEdge>& edges, int RatedEdge::* end,
            std::vector<int>* begin, std::vector<int>* list) {
   begin->assign(nodes + 1, 0);
@@ -34,7 +34,7 @@ void group(int nodes, const std::vector<RatedEdge>& edges, int RatedEdge::* end,
 
 }  // namespace
 
-// One search from a target, and what runs down its levels.
+// One search from a target, and the flows down its levels.
 class ShortestPathLoads::Search {
  public:
   Search(const ShortestPathLoads& graph, const std::vector<double>& sent,
@@ -60,7 +60,7 @@ class ShortestPathLoads::Search {
     spread(weight, result);
   }
 
-  // Of one pair; returns its hops, -1 without a path. `sent` is not used.
+  // Adds one pair; returns its hops, -1 without a path. `sent` is not used.
   int addPair(const PairBytes& pair, PathLoads* result) {
     findHops(pair.target, pair.source);
     if (hops_[pair.source] <= 0) return hops_[pair.source];
@@ -72,13 +72,13 @@ class ShortestPathLoads::Search {
 
   void aim(int target) { findHops(target, -1); }
 
-  // Of a byte from `source` to where the search aims; false without a path.
+  // Routes a byte from `source` to the search's target; returns false without a path.
   bool share(int source, const std::vector<double>& latency_s, PairShares* result) {
     if (hops_[source] < 0) return false;
     shares_.clear();
     reached_.assign(1, source);
     carried_[source] = 1;
-    length_[source] = 0;  // of the path with the greatest latency that leads to the node
+    length_[source] = 0;  // of the longest-latency path to the node
     for (size_t next = 0; next < reached_.size() && hops_[reached_[next]] > 0; ++next) {
       const int v = reached_[next];
       forward(v, [&](int e, double part) {
@@ -104,7 +104,7 @@ class ShortestPathLoads::Search {
   }
 
  private:
-  // Hops from all nodes, or from those that are not farther than `last`.
+  // Finds hops from all nodes, or from those up to the distance of `last`.
   void findHops(int target, int last) {
     for (const int v : order_) hops_[v] = -1;
     order_.clear();
@@ -123,7 +123,7 @@ class ShortestPathLoads::Search {
     }
   }
 
-  // The least length of a path of the fewest hops from every node that was found.
+  // Finds the shortest length among fewest-hop paths from every node found.
   void findLengths() {
     length_[order_.front()] = 0;
     for (size_t next = 1; next < order_.size(); ++next) {
@@ -139,14 +139,14 @@ class ShortestPathLoads::Search {
 
   void spread(double weight, PathLoads* result) {
     for (const int v : order_) carried_[v] = sent_[v] * weight;
-    for (size_t next = order_.size() - 1; next > 0; --next) {  // the target keeps what arrives
+    for (size_t next = order_.size() - 1; next > 0; --next) {  // the target keeps its arrivals
       const int v = order_[next];
       result->length += sent_[v] * weight * length_[v];
       pass(v, result);
     }
   }
 
-  // What node v carries goes on, and into the sum of all pairs.
+  // Passes node v's flow to its next nodes, and adds it to the sums.
   void pass(int v, PathLoads* result) {
     if (carried_[v] == 0) return;
     forward(v, [&](int e, double part) {
@@ -155,7 +155,7 @@ class ShortestPathLoads::Search {
     });
   }
 
-  // Calls onPart(edge, part) for the parts of what node v carries.
+  // Calls onPart(edge, part) for each part of node v's flow.
   template <typename OnPart>
   void forward(int v, OnPart onPart) {
     const double most = length_[v] * (1 + kAlike);
@@ -175,7 +175,7 @@ class ShortestPathLoads::Search {
     return hops_[graph_.edges_[e].to] == hops_[graph_.edges_[e].from] - 1;
   }
 
-  // The least length of a path that begins with the edge.
+  // The shortest length of a path that begins with the edge.
   double over(int e) const {
     return (lengths_.empty() ? 1.0 : lengths_[e]) + length_[graph_.edges_[e].to];
   }

@@ -1,4 +1,4 @@
-// What every edge of a network carries if servers send to each other over shortest paths.
+// Link loads of traffic over shortest paths.
 
 #pragma once
 
@@ -11,7 +11,7 @@ namespace topoopt {
 struct RatedEdge {
   int from;
   int to;
-  double rate;  // what parallel paths are weighed by
+  double rate;  // weight among parallel paths
 };
 
 struct PairBytes {
@@ -22,12 +22,12 @@ struct PairBytes {
 
 struct PathLoads {
   std::vector<double> load;  // by edge
-  double length = 0;         // of all that was sent, under the lengths given; hops without any
-  int farthest = 0;          // hops from a node that sends to a target
+  double length = 0;         // total of all traffic, by the given lengths, else hops
+  int farthest = 0;          // hops from any sender to its target
 };
 
 // Row i: a byte of pair i puts load[u] bytes on edge[u], ascending, for u in begin[i]..begin[i +
-// 1], and takes at most latency_s[i].
+// 1], with a latency of at most latency_s[i].
 struct PairShares {
   std::vector<int64_t> begin{0};
   std::vector<int64_t> edge;
@@ -35,29 +35,29 @@ struct PairShares {
   std::vector<double> latency_s;
 };
 
-// Sends over all paths of the fewest hops, target by target: the search runs from the target, and
-// what is sent runs down its levels (the accumulation of Brandes' betweenness).
+// Sends over all fewest-hop paths, target by target: the search starts at the target, and the
+// traffic flows down its levels (the accumulation of Brandes' betweenness).
 class ShortestPathLoads {
  public:
-  // Throws std::invalid_argument for an edge that leaves 0..nodes-1, joins a node to itself, or has
-  // a rate that is not above 0.
+  // Throws std::invalid_argument for an edge outside 0..nodes-1, a self-loop, or a rate that is not
+  // positive.
   ShortestPathLoads(int nodes, std::vector<RatedEdge> edges);
 
-  // Every node u sends sent[u] * weights[i] to targets[i] (but not to itself). Without `lengths`
-  // a node splits it in proportion to the rates of the edges that lead on along paths of the fewest
-  // hops; with them, among those only on edges of the least total length (equal up to 1e-12 of it).
-  // Throws std::invalid_argument for arrays of other sizes, or a node that sends and has no path.
+  // Every node u sends sent[u] * weights[i] to targets[i] (but not to itself). A node splits
+  // traffic by the rates of its edges on fewest-hop paths. With `lengths`, only edges of the least
+  // total length (within 1e-12) count. Throws std::invalid_argument for arrays of wrong size, or a
+  // sender without a path.
   PathLoads loads(const std::vector<int>& targets, const std::vector<double>& weights,
                   const std::vector<double>& sent, const std::vector<double>& lengths) const;
 
-  // What single pairs send, split as above; and the hops of each pair. Throws std::invalid_argument
-  // for a node that does not exist, bytes that are not finite or below 0, or a pair without a path.
+  // Loads of single pairs, split as above, and the hops of each pair. Throws std::invalid_argument
+  // for an unknown node, bytes that are negative or not finite, or a pair without a path.
   std::pair<std::vector<double>, std::vector<int>> ofPairs(
       const std::vector<PairBytes>& pairs) const;
 
-  // What a byte of each pair loads, split as in ofPairs, where edge e takes latency_s[e]. Pairs
-  // with the same target cost least in a row. Throws as ofPairs, and for latencies that are not as
-  // many as the edges, or no finite numbers from 0 on.
+  // Loads of a byte of each pair, split as in ofPairs, where edge e takes latency_s[e]. Group pairs
+  // by target for speed. Throws as ofPairs, and unless there is a finite latency from 0 on per
+  // edge.
   PairShares ofEachPair(const std::vector<std::pair<int, int>>& pairs,
                         const std::vector<double>& latency_s) const;
 
@@ -70,7 +70,7 @@ class ShortestPathLoads {
 
   int nodes_;
   std::vector<RatedEdge> edges_;
-  std::vector<int> out_begin_, out_, in_begin_, in_;  // edges by their ends
+  std::vector<int> out_begin_, out_, in_begin_, in_;  // edges by source and target
 };
 
 }  // namespace topoopt

@@ -15,7 +15,7 @@
 namespace topoopt {
 namespace {
 
-constexpr size_t kMessageBytes = 32 << 10;  // what the kernel sends at once, at most
+constexpr size_t kMessageBytes = 32 << 10;  // largest message of the kernel
 
 }  // namespace
 
@@ -42,7 +42,7 @@ CarrierWatch::~CarrierWatch() {
 void CarrierWatch::onReady(uint32_t) {
   alignas(nlmsghdr) char buffer[kMessageBytes];
   for (;;) {
-    // Reports that did not fit are made up for by silence.
+    // If reports overflow, silence detection still finds the loss.
     ssize_t bytes = recv(socket_.get(), buffer, sizeof buffer, 0);
     if (bytes <= 0) return;
     for (auto* message = reinterpret_cast<nlmsghdr*>(buffer); NLMSG_OK(message, bytes);
@@ -60,7 +60,7 @@ int interfaceOf(int socket) {
   sockaddr_storage near{};
   socklen_t size = sizeof near;
   if (getsockname(socket, reinterpret_cast<sockaddr*>(&near), &size) != 0) return 0;
-  if (near.ss_family == AF_INET6) {  // a link-local address says it, others have 0
+  if (near.ss_family == AF_INET6) {  // only link-local addresses have a scope
     return static_cast<int>(reinterpret_cast<const sockaddr_in6&>(near).sin6_scope_id);
   }
   if (near.ss_family != AF_INET) return 0;

@@ -1,4 +1,4 @@
-// Notices at once that a network interface goes down or loses its carrier: the kernel reports it.
+// Reports at once when a network interface goes down or loses its carrier.
 
 #pragma once
 
@@ -11,8 +11,8 @@ namespace topoopt {
 
 class CarrierWatch final : public Reactor::Handler {
  public:
-  // On the reactor thread, as is `lost`, which is called with the index of an interface, perhaps
-  // repeatedly. Where the kernel reports nothing, it is never called.
+  // Reactor thread, also for `lost`, which gets the index of an interface, possibly repeatedly.
+  // Without support by the kernel it is never called.
   CarrierWatch(Reactor& reactor, std::function<void(int)> lost);
   ~CarrierWatch() override;
 
@@ -24,8 +24,8 @@ class CarrierWatch final : public Reactor::Handler {
   Descriptor socket_;
 };
 
-// The index of the interface that has the local address of a connected socket; 0 if that is not
-// known, or is the loopback interface.
+// Returns the index of the interface with the local address of a connected socket; 0 if unknown or
+// loopback.
 int interfaceOf(int socket);
 
 }  // namespace topoopt

@@ -14,7 +14,7 @@ struct OpenDescriptors {
   std::set<int> open;
 };
 
-// Never destroyed, for threads may end after main.
+// Never destroyed, because threads may outlive main.
 OpenDescriptors& descriptors() {
   static auto* const all = new OpenDescriptors;
   return *all;
@@ -31,7 +31,7 @@ void closeInChild() {
 
 void Descriptor::remember(int fd) {
   if (fd < 0) return;
-  // No fork falls between a change of the list and the change of the descriptor.
+  // Forks cannot happen between a change of the list and of the descriptor.
   [[maybe_unused]] static const int registered = pthread_atfork(
       [] { descriptors().mutex.lock(); }, [] { descriptors().mutex.unlock(); }, closeInChild);
   std::lock_guard lock(descriptors().mutex);
@@ -41,7 +41,7 @@ void Descriptor::remember(int fd) {
 void Descriptor::closeNow() {
   if (fd_ < 0) return;
   std::lock_guard lock(descriptors().mutex);
-  // In a forked process it is closed already, and the number may be another file's.
+  // A forked process has closed it already, and the number may belong to another file.
   if (descriptors().open.erase(fd_) > 0) ::close(fd_);
   fd_ = -1;
 }

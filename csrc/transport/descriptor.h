@@ -1,5 +1,5 @@
-// A file descriptor that closes itself, and of which no forked process keeps a copy: a rank that
-// dies must be seen to be gone although its data loading workers live on.
+// A file descriptor that closes itself, also in forked processes: otherwise data loading workers
+// would keep the connections of a dead rank open.
 
 #pragma once
 

@@ -12,7 +12,7 @@
 namespace topoopt {
 namespace {
 
-constexpr size_t kAnswerBytes = 16 << 10;  // far more than a kernel says of one interface
+constexpr size_t kAnswerBytes = 16 << 10;  // far more than the kernel reports for an interface
 
 struct LinkRequest {
   nlmsghdr header;
@@ -26,7 +26,7 @@ std::optional<InterfaceTraffic> trafficIn(nlmsghdr* message) {
   for (rtattr* one = IFLA_RTA(link); RTA_OK(one, left); one = RTA_NEXT(one, left)) {
     if (one->rta_type != IFLA_STATS64) continue;
     rtnl_link_stats64 stats{};
-    // Later kernels count more.
+    // Later kernels have more counters.
     std::memcpy(&stats, RTA_DATA(one), std::min<size_t>(sizeof stats, RTA_PAYLOAD(one)));
     return InterfaceTraffic{.sent_bytes = stats.tx_bytes, .received_bytes = stats.rx_bytes};
   }
@@ -45,7 +45,7 @@ std::optional<InterfaceTraffic> InterfaceReader::read(int index) {
   request.header.nlmsg_flags = NLM_F_REQUEST;
   request.link.ifi_family = AF_UNSPEC;
   request.link.ifi_index = index;
-  // The kernel answers while it is asked.
+  // The kernel replies synchronously.
   if (send(socket_.get(), &request, sizeof request, 0) != sizeof request) return std::nullopt;
   alignas(nlmsghdr) char answer[kAnswerBytes];
   const ssize_t bytes = recv(socket_.get(), answer, sizeof answer, 0);

@@ -1,4 +1,4 @@
-// What a network interface has sent and received, of whoever uses it.
+// The traffic counters of a network interface, over all of its users.
 
 #pragma once
 
@@ -16,8 +16,8 @@ struct InterfaceTraffic {
 
 class InterfaceReader {
  public:
-  // Of the network namespace of the thread that reads first. nullopt for index 0, for an interface
-  // that does not exist, and where the kernel does not say.
+  // Reads the network namespace of the first calling thread. nullopt for index 0, a missing
+  // interface, or without support by the kernel.
   std::optional<InterfaceTraffic> read(int index);
 
  private:

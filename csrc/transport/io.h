@@ -2,12 +2,12 @@
 
 namespace topoopt {
 
-// What came of moving bytes.
+// The result of moving bytes.
 enum class Io {
-  kMore,     // some bytes moved, and more may at once
-  kBlocked,  // no more for now: Link::becameReadable() or becameWritable() will follow
-  kEnded,    // reading: the other end has ended its side. Writing: it is gone
-  kBroken,   // there is an error, which has a text
+  kMore,     // some bytes moved, and more may move at once
+  kBlocked,  // until Link::becameReadable() or becameWritable()
+  kEnded,    // reading: the other end has ended its side; writing: it is gone
+  kBroken,   // an error, which has a text
 };
 
 }  // namespace topoopt

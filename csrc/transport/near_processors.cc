@@ -43,7 +43,7 @@ std::optional<cpu_set_t> processorsNear(int interface, const std::filesystem::pa
     return std::nullopt;
   }
   const std::filesystem::path device = system / "class" / "net" / name / "device";
-  // A virtual machine that does not know says -1, and lists all processors or none.
+  // A virtual machine without this information reports -1 and all or no processors.
   const std::string node = firstLine(device / "numa_node");
   if (node.empty() || node[0] == '-') return std::nullopt;
   return processorsOf(firstLine(device / "local_cpulist"));

@@ -1,4 +1,4 @@
-// The processors next to a network interface: those of its memory node.
+// The processors of a network interface's memory node.
 
 #pragma once
 
@@ -10,15 +10,15 @@
 
 namespace topoopt {
 
-// The processors of a list as the kernel writes it ("0-3,8"); nullopt if it is none, or empty.
+// Parses the kernel's list of processors ("0-3,8"); nullopt if invalid or empty.
 std::optional<cpu_set_t> processorsOf(const std::string& list);
 
-// Those that the kernel names for the device of the interface with this number; nullopt where there
-// is no such device, as of loopback and veth, or its place is not known. `system`: where sysfs is.
+// Returns the processors near the interface with this index. nullopt for an interface without a
+// device (loopback, veth), or at an unknown place. `system`: the path of sysfs.
 std::optional<cpu_set_t> processorsNear(int interface,
                                         const std::filesystem::path& system = "/sys");
 
-// Keeps the calling thread on those of `processors` that it may use, if there are any.
+// Restricts the calling thread to those of `processors` that it may use, if any.
 void stayOn(const cpu_set_t& processors);
 
 }  // namespace topoopt

@@ -10,26 +10,25 @@
 namespace topoopt {
 namespace {
 
-// A quarter is no fluctuation any more, and worth other rings.
+// A quarter exceeds fluctuations and justifies other rings.
 constexpr double kSlow = 0.25;
 constexpr double kLeastSpeed = 0.001;
 constexpr int kSlowLooks = 4;
-// Of the time between two looks: the connection must have been busy for so long to be measured, and
-// all the time to be called slow.
+// Fraction of time between checks: required busy time to measure a connection. To be slow, it must
+// be busy all the time.
 constexpr double kMeasurable = 0.5;
 constexpr double kAllTheTime = 0.9;
 constexpr double kUnblocked = 0.05;
-// Packets are lost where a network is congested, too, but few. By what is lost, a connection is
-// judged over the last looks, of which it must have been busy for a part.
-// A neighbour's system acknowledges what arrives, whether or not the neighbour reads it.
+// Congestion also loses a few packets, so losses are judged over several checks with a minimum of
+// busy time. The neighbour's system acknowledges data even if the neighbour does not read it.
 constexpr uint32_t kLongQueueUs = 20'000;
-constexpr uint32_t kManyTimes = 10;  // the time on an empty network
+constexpr uint32_t kManyTimes = 10;  // multiple of the idle round trip
 constexpr double kLossyPart = 0.03;
 constexpr double kFewestLost = 3;
 constexpr double kLossyBusy = 0.3;
 constexpr int kLossyLooks = 2;
 constexpr size_t kMostReadings = 6;
-constexpr std::chrono::duration<double> kBurstsBusy{0.1};  // together
+constexpr std::chrono::duration<double> kBurstsBusy{0.1};  // in total
 constexpr std::chrono::seconds kFirstPause{10};
 constexpr std::chrono::seconds kLongestPause{300};
 
@@ -40,7 +39,7 @@ std::optional<SendProgressCounters> sendProgressOf(int fd) {
   socklen_t size = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
   if (size < offsetof(tcp_info, tcpi_sndbuf_limited)) return std::nullopt;     // before Linux 4.10
-  const bool counts_duplicates = size >= offsetof(tcp_info, tcpi_reord_seen);  // from Linux 4.19 on
+  const bool counts_duplicates = size >= offsetof(tcp_info, tcpi_reord_seen);  // since Linux 4.19
   const uint32_t twice = counts_duplicates ? info.tcpi_dsack_dups : 0;
   const bool waits = info.tcpi_rtt > std::max(kLongQueueUs, kManyTimes * info.tcpi_min_rtt);
   return SendProgressCounters{
@@ -71,9 +70,9 @@ std::optional<SendProgressCounters> JointProgress::add(
     any = true;
     sum_.acknowledged_bytes += now.acknowledged_bytes - before.acknowledged_bytes;
     sum_.segments += now.segments - before.segments;
-    sum_.lost += now.lost - std::min(before.lost, now.lost);  // some are found not to be
+    sum_.lost += now.lost - std::min(before.lost, now.lost);  // some were spurious
     busy = std::max(busy, now.busy - before.busy);
-    // The neighbour reads all of them, or nothing: what waits for it alone is the least of them.
+    // The neighbour reads all connections or none, so the minimum counts as blocked by it.
     unblocked = std::max(unblocked, (now.busy - before.busy) - (now.blocked - before.blocked));
     sum_.idle_lately = sum_.idle_lately && now.idle_lately;
     sum_.waits_in_network = sum_.waits_in_network || now.waits_in_network;
@@ -100,7 +99,7 @@ RateWatch::Progress::Progress(const Reading& from, const Reading& to)
       lost(static_cast<double>(to.counters.lost) - static_cast<double>(from.counters.lost)),
       bytes_of_others(bytesOfOthers(from.counters, to.counters)) {}
 
-// What a connection sends again counts as others': it is little where a connection carries little.
+// Retransmissions count as others' traffic: they are few where a connection carries little.
 double RateWatch::bytesOfOthers(const SendProgressCounters& from, const SendProgressCounters& to) {
   if (!from.interface || !to.interface) return 0.0;
   const auto more = [](uint64_t before, uint64_t now) {
@@ -136,7 +135,7 @@ std::optional<RateWatch::Change> RateWatch::look(
   return judge(last, counters->idle_lately, std::max(best_, usual_elsewhere), now);
 }
 
-// What waits in a shaper leaves it in a burst now and then, faster than the network is for long.
+// A shaper occasionally releases a burst above the sustained rate.
 void RateWatch::measure(const Progress& last) {
   if (last.blocked_s > kUnblocked * last.elapsed_s) return;
   burst_bytes_ += last.bytes;
@@ -167,7 +166,7 @@ std::optional<RateWatch::Change> RateWatch::judge(const Progress& last, bool idl
   return slow(last.rate(), usual, 0.0, now);
 }
 
-// So many that it carries less than `limit` while it waits for the network.
+// Returns whether losses limit it to less than `limit` while it waits for the network.
 bool RateWatch::losesPackets(const Progress& window, double limit) {
   return window.lost >= std::max(kFewestLost, kLossyPart * window.segments) &&
          window.blocked_s <= kUnblocked * window.elapsed_s && window.busyPart() >= kLossyBusy &&

@@ -1,11 +1,9 @@
-// Notices that a connection has become slow: that it carries a small part of what it carried
-// before, or of what others like it carry, while it has something to carry all the time or loses
-// packets.
+// Detects slow connections: busy or lossy ones that carry a small fraction of their earlier rate,
+// or of the rate of similar ones.
 //
-// What a system counts of a connection (TCP_INFO) tells time in which the network was waited for
-// from time in which the application sent nothing, or the neighbour read nothing. So small
-// messages, pauses and slow neighbours are no evidence. Nor is a cable that others use, whose
-// packets this host or the neighbour forwards: the cable carries those.
+// The system's counters (TCP_INFO) separate time spent on the network from time when the
+// application or the neighbour was idle. So small messages, pauses and slow neighbours do not count
+// as slow. Neither does a cable with forwarded traffic of others.
 
 #pragma once
 
@@ -19,32 +17,32 @@
 
 namespace topoopt {
 
-// Of one connection, since it was opened.
+// Counters of one connection since it was opened.
 struct SendProgressCounters {
   uint64_t acknowledged_bytes = 0;
-  std::chrono::microseconds busy{};     // something was on its way
-  std::chrono::microseconds blocked{};  // of that time: the neighbour had no room
-  uint32_t segments = 0;                // with data, those sent again among them
-  uint32_t lost = 0;                    // of them, sent again and not found to have come twice
+  std::chrono::microseconds busy{};     // with data in flight
+  std::chrono::microseconds blocked{};  // part of busy: the neighbour had no room
+  uint32_t segments = 0;                // data segments, including retransmissions
+  uint32_t lost = 0;                    // retransmitted segments that did not arrive twice
   bool idle_lately = false;             // the application had nothing more to send
-  // Packets wait in the network now, and acknowledgements with them. A window of the neighbour that
-  // is full for that reason does not say that the neighbour reads nothing.
+  // Packets and acknowledgements queue in the network. A full window of the neighbour then does not
+  // mean that it stopped reading.
   bool waits_in_network = false;
   uint64_t received_bytes = 0;                  // from the neighbour
-  std::optional<InterfaceTraffic> interface{};  // over which the connection goes, if it is known
+  std::optional<InterfaceTraffic> interface{};  // of the connection, if known
 };
 
-// Of a connected TCP socket; nullopt if the system does not count.
+// Reads the counters of a connected TCP socket; nullopt without support by the system.
 std::optional<SendProgressCounters> sendProgressOf(int fd);
 
-// What the connections of one link have done together: what all have carried, in the time in which
-// any was busy. One that a new connection takes the place of begins anew.
+// Joint counters of a link's connections: the sum of their bytes over the time when any was busy. A
+// replacement connection starts from zero.
 class JointProgress {
  public:
   explicit JointProgress(size_t connections = 0) : last_(connections) {}
 
-  // Of each connection, in the same order every time; nullopt where nothing is counted now. Returns
-  // the sum since the beginning; nullopt if nothing is counted of any.
+  // Takes the counters of all connections in constant order; nullopt: currently not counted.
+  // Returns the sum since the beginning; nullopt if none is counted.
   std::optional<SendProgressCounters> add(
       const std::vector<std::optional<SendProgressCounters>>& counters);
 
@@ -58,34 +56,33 @@ class RateWatch {
   using Clock = std::chrono::steady_clock;
 
   struct Change {
-    double speed = 1.0;      // the part of the usual rate that the connection carries, 1 for all
-    double usual = 0.0;      // bytes a second
-    double lost_part = 0.0;  // of the packets, if that is why it is slow
+    double speed = 1.0;      // fraction of the usual rate
+    double usual = 0.0;      // bytes per second
+    double lost_part = 0.0;  // fraction of packets, if that made it slow
   };
 
-  // Now and then, a few times a second. Returns the speed when it has changed. `usual_elsewhere` is
-  // what the connection should carry, by what others do (bytes a second; 0: not known). A slow
-  // connection is tried anew after a while, longer each time, as it carries too little then to be
-  // measured.
+  // Call it a few times a second; returns changes of speed. `usual_elsewhere` is the expected rate
+  // from other connections (bytes per second; 0: unknown). A slow connection is retried after
+  // increasing delays, because it carries too little data to be measured.
   std::optional<Change> look(const std::optional<SendProgressCounters>& counters,
                              Clock::time_point now, double usual_elsewhere = 0.0);
 
-  // It carries nothing large. Its speed until it is tried anew.
+  // Marks the connection as slow until its next retry, and returns its speed.
   double distrust(Clock::time_point now);
 
-  // It has another path: whether it was slow, which it is no longer.
+  // The connection has a new path: resets it, and returns whether it was slow.
   bool trust();
   bool isSlow() const { return speed_ < 1; }
-  // Others held so much of the cable when it was looked at last, in one of its directions, that
-  // what this connection carries, or waits for, says nothing of the cable.
+  // Returns whether others used so much of the cable at the last check that this connection's rate
+  // is no evidence.
   bool isCrowded() const { return crowded_; }
 
-  // Another connection takes its place: the same counters begin anew.
+  // The connection was replaced: its counters start from zero.
   void restart();
 
-  // The largest rate that it had twice while it was busy half of the time; 0 if there is none.
+  // The highest rate reached twice while busy half of the time; 0 if there is none.
   double bestBytesPerSecond() const { return best_; }
-  // Likewise of short messages, which may be faster than the network is for long.
+  // The same for short messages, which may exceed the sustained rate of the network.
   double bestBurstBytesPerSecond() const { return best_burst_; }
 
  private:
@@ -93,7 +90,7 @@ class RateWatch {
     SendProgressCounters counters;
     Clock::time_point time;
   };
-  // From one reading to a later one.
+  // Difference of two readings.
   struct Progress {
     Progress(const Reading& from, const Reading& to);
     double busyPart() const { return busy_s / elapsed_s; }
@@ -101,7 +98,7 @@ class RateWatch {
     double rateOfOthers() const { return bytes_of_others / elapsed_s; }
 
     double elapsed_s, busy_s, blocked_s, bytes, segments, lost;
-    double bytes_of_others;  // in the direction in which there are more
+    double bytes_of_others;  // in the direction with more
   };
 
   void measure(const Progress& last);
@@ -120,8 +117,8 @@ class RateWatch {
   double best_burst_ = 0;
   double speed_ = 1;
   bool crowded_ = false;
-  int slow_looks_ = 0;   // one after the other
-  int lossy_looks_ = 0;  // likewise
+  int slow_looks_ = 0;   // consecutive
+  int lossy_looks_ = 0;  // consecutive
   Clock::time_point retry_{};
   std::chrono::seconds pause_{0};
 };

@@ -21,11 +21,11 @@
 namespace topoopt {
 namespace {
 
-// A thread that has just had something to do will soon have more. Polling for so long, before
-// sleeping, saves both this thread's wake-up and the other side's effort to wake it...
+// A busy thread soon has more work. Polling this long before sleeping saves its wake-up and the
+// other side's effort...
 constexpr std::chrono::microseconds kPollTime{50};
-// ...but only cores that are idle otherwise are spent on it: when a yield takes longer than this,
-// another thread wants one, and there is no polling for a while that doubles each time.
+// ...but only on idle cores: if a yield takes longer than this, another thread needs the core.
+// Polling then pauses, each time twice as long.
 constexpr std::chrono::microseconds kYieldTime{20};
 constexpr std::chrono::milliseconds kShortScarceTime{10};
 constexpr std::chrono::milliseconds kLongScarceTime{1000};
@@ -41,7 +41,7 @@ Reactor::Reactor()
     closeDescriptors();
     throw std::system_error(error, std::generic_category(), "epoll, eventfd or timerfd");
   }
-  // Never read: every write, and every time the timer expires, is a change.
+  // Edge-triggered, so the counter is never read.
   watch(wake_fd_, EPOLLIN | EPOLLET, nullptr);
   watch(timer_fd_, EPOLLIN | EPOLLET, nullptr);
   thread_ = quietThread([this] { loop(); });
@@ -142,7 +142,7 @@ Reactor::TimerId Reactor::at(Clock::time_point when, std::function<void()> funct
 }
 
 Reactor::TimerId Reactor::after(std::chrono::milliseconds delay, std::function<void()> function) {
-  // The clock counts nanoseconds: "for ever" in milliseconds would overflow it.
+  // The clock counts nanoseconds, so "for ever" in milliseconds would overflow.
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 100);
   return at(Clock::now() + std::min(delay, kLongest), std::move(function));
 }
@@ -170,13 +170,14 @@ void Reactor::runTimers() {
   }
 }
 
-// Timers that are cancelled leave it as it is: it then wakes the thread once for nothing.
+// Cancelled timers stay armed, at the cost of one needless wake-up.
 void Reactor::armTimer(Clock::time_point now) {
   if (timers_.empty()) return;
   const Clock::time_point first = timers_.begin()->first.first;
   if (armed_ > now && armed_ <= first) return;
   armed_ = first;
-  const auto since_epoch = std::max(first.time_since_epoch(), Clock::duration(1));  // 0 disarms
+  // 0 would disarm.
+  const auto since_epoch = std::max(first.time_since_epoch(), Clock::duration(1));
   const auto seconds = std::chrono::floor<std::chrono::seconds>(since_epoch);
   itimerspec when{};
   when.it_value.tv_sec = seconds.count();
@@ -208,8 +209,7 @@ bool Reactor::worthPolling(Clock::time_point now) {
   return true;
 }
 
-// How many milliseconds to wait for descriptors: 0 while there is something to do, else -1, for
-// ever.
+// Returns the timeout for descriptors in milliseconds: 0 with pending work, else -1.
 int Reactor::prepareToWait() {
   if (!turns_.empty()) return 0;
   const auto now = Clock::now();
@@ -230,7 +230,7 @@ void Reactor::wait() {
       epoll_wait(epoll_fd_, events.data(), static_cast<int>(events.size()), prepareToWait());
   if (count > 0) busy_ = true;
   for (int i = 0; i < count; ++i) {
-    // A handler may have been forgotten by one that ran before it in this round.
+    // An earlier handler of this round may have unregistered it.
     const auto handler = handlers_.find(events[i].data.fd);
     if (handler != handlers_.end() && handler->second != nullptr) {
       handler->second->onReady(events[i].events);

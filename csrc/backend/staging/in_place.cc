@@ -18,7 +18,7 @@ bool covers(const std::vector<Part>& parts, int64_t elements) {
   return parts.size() == 1 && parts[0].offset == 0 && parts[0].tensor.numel() == elements;
 }
 
-// The tensor that a buffer stands for: the one that is written, or the only one that is read.
+// The tensor behind a buffer: the written one, or the only one that is read.
 at::Tensor placeOf(const StagingBuffer& buffer) {
   if (covers(buffer.writes, buffer.elements)) return buffer.writes[0].tensor;
   if (buffer.writes.empty() && covers(buffer.reads, buffer.elements)) return buffer.reads[0].tensor;
@@ -31,7 +31,7 @@ bool sharesMemory(const at::Tensor& place, const StagingBuffer& other) {
          std::any_of(other.writes.begin(), other.writes.end(), shares);
 }
 
-// All of a tensor's memory, as bytes: tensors that share memory do so on the host, too.
+// The whole storage as bytes, so that tensors that share memory also do so on the host.
 at::Tensor wholeMemory(const at::Tensor& tensor, const HostReach& reach) {
   const c10::Storage& storage = tensor.storage();
   auto* const begin = static_cast<std::byte*>(reach.memory) -
@@ -53,7 +53,7 @@ void use(StagingBuffer& buffer, const at::Tensor& place, const at::Tensor& memor
   buffer.writes.clear();
 }
 
-// Once per process, kind of device and answer.
+// Logged once per process, kind of device and answer.
 void say(c10::DeviceType device, const HostReach& reach) {
   if (!logs(LogLevel::kInfo)) return;
   static std::mutex mutex;

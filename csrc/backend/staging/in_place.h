@@ -1,9 +1,9 @@
-// Device tensors whose memory the host reaches (common/host_reach.h): operations use them where
-// they are, as tensors on the CPU.
+// Uses device tensors in place, like CPU tensors, if the host can access their memory
+// (common/host_reach.h).
 //
-// A buffer of a piece is used in place if it stands for one tensor, or a range of one: several, and
-// blocks of one that are cut, lie apart. What shares memory with a buffer that is copied is copied,
-// too: one of them is written, and copies and the operation keep no order between them.
+// A buffer of a piece is used in place if it is one tensor, or a range of one. Several tensors, or
+// split blocks, are not contiguous. Memory shared with a copied buffer is copied, too, because the
+// copies and the operation are unordered.
 
 #pragma once
 
@@ -28,14 +28,14 @@ class InPlace {
     uint64_t bytes = 0;
   };
 
-  // Unless it is `allowed`, all is copied. `registers`: see reachByCuda.
+  // Unless `allowed`, everything is copied. `registers`: see reachByCuda.
   InPlace(bool allowed, bool registers) : allowed_(allowed), registers_(registers) {}
 
-  // Sets `place` and `host` of the buffers that are used in place, and leaves in their parts what
-  // still has to be copied, to `place`, before the operation. One thread at a time.
+  // Sets `place` and `host` of buffers that are used in place. Their remaining parts must be copied
+  // to `place` before the operation. One thread at a time.
   void find(std::vector<StagingBuffer>& buffers);
 
-  // Bytes by kind of memory, or by why they were copied. Any thread.
+  // Bytes by memory kind, or by the reason for a copy. Any thread.
   std::map<std::string, Use> uses() const;
 
  private:

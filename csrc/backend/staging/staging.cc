@@ -13,8 +13,7 @@
 namespace topoopt {
 namespace {
 
-// Devices notify no thread when an event has passed, so the thread looks again after such a time,
-// doubled as long as nothing happens.
+// Polling interval for device events, which notify no thread; doubled while nothing happens.
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{200};
 
@@ -28,7 +27,7 @@ std::string withoutBacktrace(const std::exception_ptr& error) {
   }
 }
 
-// Of host memory that it needs.
+// Required host memory.
 size_t bytesOf(const StagingPiece& piece) {
   size_t bytes = 0;
   for (const StagingBuffer& buffer : piece.buffers) {
@@ -109,7 +108,7 @@ void Staging::stop() {
 // ---- the thread --------------------------------------------------------------------------------
 
 void Staging::loop() {
-  // Copies to parameters are neither differentiated nor changes that backward would complain about.
+  // Copies to parameters are neither differentiated nor seen by autograd's version checks.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::chrono::microseconds interval = kShortestPause;
   while (takeSubmitted()) {
@@ -166,7 +165,7 @@ bool Staging::awaitsDevice() const {
   return false;
 }
 
-// Ends pieces first: the others may need their memory.
+// Ends pieces first, because the others may need their memory.
 void Staging::progress(Lane& lane) {
   endPieces(lane);
   beginPieces(lane);
@@ -205,7 +204,7 @@ void Staging::startPieces(Lane& lane) {
     if (piece->stage != Stage::kCopyingIn) continue;
     if (failure_) failOperation(*piece->operation, failure_);
     if (piece->operation->failed) {
-      piece->stage = Stage::kCopyingBack;  // nothing, but its memory may still be written to
+      piece->stage = Stage::kCopyingBack;  // no copies, but its memory may still be written
       if (piece->slices) awaitCopies(*piece);
       continue;
     }
@@ -302,7 +301,7 @@ void Staging::start(const PiecePtr& piece) {
   });
 }
 
-// To the host, and back what is final while the collective runs.
+// Copies slices to the host, and final ones back while the collective runs.
 void Staging::copySlices(Piece& piece) {
   try {
     const Streams& streams = streamsOf(piece.operation->device);
@@ -321,8 +320,7 @@ void Staging::copySlices(Piece& piece) {
   }
 }
 
-// Before this, the caller's stream may still use what the operation finds in place. Or it has
-// failed.
+// Returns whether the caller's stream no longer uses the tensors in place, or has failed.
 bool Staging::streamReached(Piece& piece) {
   StagingOperation& operation = *piece.operation;
   try {
@@ -334,7 +332,7 @@ bool Staging::streamReached(Piece& piece) {
   }
 }
 
-// Or it has failed.
+// Returns true also after a failure.
 bool Staging::readyToStart(Piece& piece) {
   if (piece.in_place && !streamReached(piece)) return false;
   if (!piece.operation->failed && !copied(piece)) return false;
@@ -347,7 +345,7 @@ void Staging::copyBack(Piece& piece) {
   StagingOperation& operation = *piece.operation;
   const c10::Stream& stream = streamsOf(operation.device).back;
   const c10::StreamGuard guard(stream);
-  // Before this, the caller's stream may still use what is written here.
+  // The caller's stream may use the written tensors until this event.
   operation.submitted.block(stream);
   if (piece.slices) piece.slices->copyRest();
   for (size_t i = 0; !piece.slices && i < piece.host.size(); ++i) {
@@ -382,12 +380,12 @@ bool Staging::copied(Piece& piece) {
     return !piece.copied || piece.copied->query();
   } catch (const std::exception&) {
     failHere(piece);
-    piece.memory.clear();  // not to be reused: nobody knows whether copies are under way
+    piece.memory.clear();  // not reused, because copies may be running
     return true;
   }
 }
 
-// Whether the network, too, leaves its memory alone.
+// Returns whether the network no longer uses the memory either.
 bool Staging::finished(Piece& piece) { return !piece.work || over(piece); }
 
 bool Staging::over(Piece& piece) {
@@ -397,7 +395,7 @@ bool Staging::over(Piece& piece) {
 
 // ---- failures ----------------------------------------------------------------------------------
 
-// Other ranks wait for this piece: they must learn that it will not come.
+// Other ranks wait for this piece, so notify them of its failure.
 void Staging::failHere(Piece& piece) {
   const std::exception_ptr error = std::current_exception();
   awaitCopies(piece);
@@ -405,13 +403,13 @@ void Staging::failHere(Piece& piece) {
   abort_(withoutBacktrace(error));
 }
 
-// Copies that are under way may use the memory of a piece that has failed.
+// Running copies may use the memory of a failed piece.
 void Staging::awaitCopies(Piece& piece) {
   piece.copied = copiesSoFar(piece.operation->device);
-  if (!piece.copied) piece.memory.clear();  // not to be reused
+  if (!piece.copied) piece.memory.clear();  // not reused
 }
 
-// Nothing for a device that refuses even this: it copies no more.
+// Returns nullopt for a failed device, which runs no copies.
 std::optional<c10::Event> Staging::copiesSoFar(c10::Device device) {
   try {
     const Streams& streams = streamsOf(device);

@@ -1,23 +1,20 @@
-// Operations on device tensors, by way of host memory.
+// Operations on device tensors through host memory.
 //
-// Where collectives go over links, one is a single operation of the group, or few if it is long:
-// each begins when its first slice has been copied to the host, takes the others as they land and
-// gives results back as they are final (collectives/group/landing.h). The pieces of a long one are
-// so large that they keep the links busy (Group::landingBytes), and the next one lands while one is
-// on the network. Where collectives go through shared memory, which wants all data at the start,
-// they are cut into small pieces, each of which is copied to the host, handed to the group and
-// copied back beside the others.
+// Over links, an operation is a single one of the group, or a few if it is long. Each piece starts
+// when its first slice is on the host, uses the others as they land, and returns results as they
+// become final (collectives/group/landing.h). Pieces are large enough to keep the links busy
+// (Group::landingBytes), and the next one lands while one is on the network. Shared memory needs
+// all data at the start, so collectives over it are split into small pieces. They are copied to the
+// host, run and copied back in parallel.
 //
-// A tensor whose memory the host reaches is not copied (in_place.h): its operation begins when the
-// caller's stream has come as far as it had been given when the operation was submitted.
+// Tensors in memory that the host can access are not copied (in_place.h). Their operation starts
+// after the work enqueued on the caller's stream at submission.
 //
-// Copies run on two side streams of the device, one per direction, which wait for what the
-// caller's stream had been given when the operation was submitted; nothing waits for a whole
-// device. One thread per process group watches the events of the device.
+// Copies use two side streams of the device, one per direction, which wait for the same work; no
+// thread waits for a whole device. One thread per process group polls the device's events.
 //
-// Collectives start in the order in which they were submitted, few pieces at a time. Messages start
-// in their own order, beside the collectives and all at once, because two ranks may each send what
-// the other one receives only later.
+// Collectives start in the order of submission, a few pieces at a time. Messages start in their own
+// order, independently and without limit, because two ranks may each send before they receive.
 
 #pragma once
 
@@ -49,62 +46,61 @@
 
 namespace topoopt {
 
-// No buffer of a piece is larger, where the operation can be cut and the engine takes no landing.
+// Maximum of a piece's buffers, if the operation can be split and the engine has no landing.
 constexpr size_t kStagingPieceBytes = 4 << 20;
-// Host memory for the collectives of one process group, beside two pieces that land while they run.
-// Enough for small pieces of two buffers: one is copied in, one is on the network, one waits there
-// and one is copied back.
+// Host memory for a process group's collectives, without two landing pieces. Enough for small
+// pieces of two buffers: one copied in, one on the network, one queued and one copied back.
 constexpr size_t kStagingBytes = 8 * kStagingPieceBytes;
 
 struct StagingPiece {
-  // Starts the operation on the host tensors, one per buffer; without a landing all data is there.
+  // Starts the operation on one host tensor per buffer; without a landing all data is there.
   using Start = std::function<c10::intrusive_ptr<c10d::Work>(std::vector<at::Tensor>&,
                                                              const std::shared_ptr<Landing>&)>;
 
   std::vector<StagingBuffer> buffers;
   Start start;
-  bool lands = false;   // it may begin before all data is there
-  bool placed = false;  // it is known which buffers are used in place
+  bool lands = false;   // it may start before all data has landed
+  bool placed = false;  // buffers in place are known
 };
 
 struct StagingOperation {
   enum class Order { kCollective, kMessage };
 
   StagingOperation(c10::Device device,
-                   Order order);  // notes what the current stream has been given
+                   Order order);  // records the current stream
 
   const c10::Device device;
   const Order order;
   c10::Event submitted;
-  bool reached = false;        // by the stream: `submitted` has passed
-  bool awaits_device = false;  // before it starts, even if it reads nothing
+  bool reached = false;        // `submitted` has passed
+  bool awaits_device = false;  // even if it reads nothing
   std::vector<StagingPiece> pieces;
-  // From a contiguous device tensor (second) to the caller's, after all pieces.
+  // From a contiguous device tensor (second) to the caller's tensor, after all pieces.
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_back;
   c10::intrusive_ptr<StagingWork> work;
   size_t pieces_started = 0;
   size_t pieces_copied_back = 0;
-  bool settled = false;  // all pieces have been started, or the operation has failed
+  bool settled = false;  // all pieces were started, or it has failed
   bool failed = false;
 };
 
 class Staging {
  public:
-  // `abort` ends the process group on all ranks, when a piece fails on this rank alone. `error` is
-  // why the process group is unusable, or nullptr. `landing_bytes`: of a piece that lands while it
-  // runs; 0: there are none. `in_place` finds the tensors that are not copied.
+  // `abort` ends the process group on all ranks if a piece fails only here. `error` returns the
+  // process group's failure, or nullptr. `landing_bytes`: size of a landing piece; 0: no landing.
+  // `in_place` finds the tensors that are not copied.
   Staging(std::function<void(const std::string&)> abort, std::function<std::exception_ptr()> error,
           size_t landing_bytes, std::shared_ptr<InPlace> in_place);
-  ~Staging();  // stops
+  ~Staging();
 
   void submit(std::shared_ptr<StagingOperation> operation);
 
-  // Returns when the collectives submitted so far have been started or have failed, for what is
-  // started next must come after them on all ranks.
+  // Waits until the submitted collectives have started or failed, because later ones must follow
+  // them on all ranks.
   void awaitStarted();
 
-  // Fails what has not been started. Not while holding the GIL, and after the process group has
-  // ended, for it waits for what has been started.
+  // Fails operations that have not started, and waits for the others. Call it without the GIL,
+  // after the process group has ended.
   void stop();
 
  private:
@@ -117,9 +113,9 @@ class Staging {
     size_t bytes;  // of host memory
     Stage stage = Stage::kCopyingIn;
     std::vector<at::Tensor> memory = {};
-    std::vector<at::Tensor> host = {};           // views of it, or tensors in place
+    std::vector<at::Tensor> host = {};           // views of it, or in place
     bool in_place = false;                       // some are
-    std::unique_ptr<StagingSlices> slices = {};  // if it lands while it runs
+    std::unique_ptr<StagingSlices> slices = {};  // if it lands
     std::optional<c10::Event> copied = {};
     c10::intrusive_ptr<c10d::Work> work = {};
     bool over = false;  // guarded by Wake::mutex
@@ -127,7 +123,7 @@ class Staging {
   };
   using PiecePtr = std::shared_ptr<Piece>;
 
-  // Outlives this object: what runs elsewhere may still raise it.
+  // Outlives this object, because other threads may still notify it.
   struct Wake {
     std::mutex mutex;
     std::condition_variable changed;
@@ -138,7 +134,7 @@ class Staging {
     size_t limit_bytes;
     size_t bytes = 0;  // of `pieces`
     std::deque<OperationPtr> operations = {};
-    size_t next_piece = 0;  // of the first operation
+    size_t next_piece = 0;  // in the first operation
     std::list<PiecePtr> pieces = {};
   };
 
@@ -148,7 +144,7 @@ class Staging {
   };
 
   void loop();
-  bool takeSubmitted();  // false when there is nothing left to do and never will be
+  bool takeSubmitted();  // false: no more work will come
   bool busy() const;
   void pause(std::chrono::microseconds& interval);
   void progress(Lane& lane);
@@ -186,8 +182,8 @@ class Staging {
   std::condition_variable started_;
   bool stopping_ = false;
 
-  // The thread's own.
-  std::exception_ptr failure_;  // why nothing can be started any more
+  // Used only by the thread.
+  std::exception_ptr failure_;  // later operations cannot start
   Lane collectives_;
   Lane messages_{SIZE_MAX};
   std::unordered_map<c10::Device, Streams> streams_;

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kSmallestBytes = 4 << 10;
 constexpr size_t kGranuleBytes = 1 << 20;
 
-// Few different sizes, so that memory fits again: powers of two, from 1 MiB on whole MiB.
+// A few different sizes, for reuse: powers of two, and whole MiB from 1 MiB on.
 size_t roundUp(size_t bytes) {
   if (bytes <= kGranuleBytes) return std::bit_ceil(std::max(bytes, kSmallestBytes));
   return (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;

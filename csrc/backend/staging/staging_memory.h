@@ -1,5 +1,5 @@
-// Host memory for tensors that live on a device: pinned, so that copies run beside the host, and
-// reused, for pinning is slow.
+// Host memory for device tensors: pinned, so that copies are asynchronous, and reused, because
+// pinning is slow.
 
 #pragma once
 
@@ -15,14 +15,14 @@ namespace topoopt {
 // One thread only.
 class StagingMemory {
  public:
-  // Keeps what is given back as long as that and what is in use are no more than `limit_bytes`.
+  // Keeps returned memory as long as the total, with memory in use, is within `limit_bytes`.
   explicit StagingMemory(size_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // A 1-d tensor of at least `bytes` bytes, on the host. Pinned for `device`, or plain where that
-  // has no pinned memory, which is said once.
+  // Returns a 1-d host tensor of at least `bytes`. It is pinned for `device`, or plain (logged
+  // once) if that has no pinned memory.
   at::Tensor take(c10::DeviceType device, size_t bytes);
 
-  // No copy from or to the memory may be under way any more.
+  // Requires that no copy from or to the memory is running.
   void giveBack(c10::DeviceType device, at::Tensor memory);
 
  private:

@@ -5,8 +5,7 @@
 namespace topoopt {
 namespace {
 
-// Copies to the host that are enqueued at most: enough to keep a device busy from one look at its
-// events to the next.
+// Limit of enqueued copies to the host: enough to keep a device busy between two polls.
 constexpr size_t kAhead = 8;
 
 int64_t elementsOfSlice(const StagingBuffer& buffer) {
@@ -29,7 +28,7 @@ StagingSlices::StagingSlices(std::vector<StagingBuffer> buffers, std::vector<at:
     const int64_t each = elementsOfSlice(buffer);
     std::vector<bool> pending(slicesOf(buffer), false);
     copied_back_.push_back(pending);
-    if (buffer.inPlace()) buffer.reads.clear();  // which are copied as a whole
+    if (buffer.inPlace()) buffer.reads.clear();  // copied as a whole
     for (const StagingBuffer::Part& part : buffer.reads) {
       const int64_t end = part.offset + part.tensor.numel();
       for (int64_t s = part.offset / each; s * each < end; ++s) {
@@ -64,7 +63,7 @@ void StagingSlices::copyIn(const c10::Stream& stream) {
   }
 }
 
-// What the collective does not use comes last.
+// Slices unused by the collective come last.
 void StagingSlices::order() {
   const std::vector<Slice> wanted = landing_->takeOrder();
   if (wanted.empty()) return;

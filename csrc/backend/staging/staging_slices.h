@@ -1,5 +1,5 @@
-// The copies of one piece of an operation on device tensors, slice by slice: to host memory while
-// its collective runs, in the order in which that needs them, and back as results become final.
+// The sliced copies of one piece: to host memory in the order in which its collective needs them,
+// and back as results become final.
 
 #pragma once
 
@@ -18,18 +18,17 @@
 
 namespace topoopt {
 
-// A multiple of every element's size: large enough that starting a copy costs little.
+// A multiple of all element sizes, and large enough to amortise starting a copy.
 constexpr size_t kStagingSliceBytes = 1 << 20;
 
-// A contiguous 1-d host tensor, and the parts of device tensors that it stands for.
+// A contiguous 1-d host tensor, and the device tensor parts that it holds.
 //
-// Where the host reaches the memory of the one device tensor that it stands for (in_place.h), that
-// is the host tensor: nothing is written back, and what is still read is copied to it on the
-// device.
+// In place (in_place.h), it is the device tensor's own memory: nothing is written back, and the
+// remaining reads are copied to it on the device.
 struct StagingBuffer {
   struct Part {
     at::Tensor tensor;  // on the device, contiguous, 1-d
-    int64_t offset;     // in the buffer, in elements
+    int64_t offset;     // elements into the buffer
   };
 
   at::ScalarType type = at::kByte;
@@ -43,27 +42,28 @@ struct StagingBuffer {
   bool inPlace() const { return host.defined(); }
 };
 
-// One thread only, and the streams must be current when it copies.
+// One thread only, with the streams current during copies.
 class StagingSlices {
  public:
-  // `host`: the memory of each buffer. `changed`: see Landing.
+  // `host`: memory of each buffer. `changed`: see Landing.
   StagingSlices(std::vector<StagingBuffer> buffers, std::vector<at::Tensor> host,
                 std::function<void()> changed);
 
   const std::shared_ptr<Landing>& landing() const { return landing_; }
 
-  // Notes which copies to the host are complete, and enqueues few more: the collective may still
-  // say which it needs first.
+  // Records completed copies to the host and enqueues only a few more, because the collective may
+  // still announce the order that it needs.
   void copyIn(const c10::Stream& stream);
-  // Whether copies to the host are left, complete or not.
+  // Returns whether copies to the host are incomplete.
   bool copyingIn() const { return !to_land_.empty() || !under_way_.empty(); }
-  // Whether the caller's stream has come to this operation: something has landed, or nothing will.
+  // Returns whether the caller's stream has reached this operation: a slice has landed, or none
+  // will.
   bool begun() const { return begun_; }
 
-  // What has become final; it is to be copied back.
+  // Returns slices that have become final, to be copied back.
   std::vector<Landing::Slice> takeFinal() { return landing_->takeFinal(); }
   void copyBack(const std::vector<Landing::Slice>& slices);
-  // All that has not been copied back, when the collective is over.
+  // Copies back the rest when the collective has ended.
   void copyRest();
 
  private:
@@ -76,8 +76,8 @@ class StagingSlices {
   const std::vector<at::Tensor> host_;
   std::shared_ptr<Landing> landing_;
   std::deque<Slice> to_land_;
-  std::deque<std::pair<Slice, c10::Event>> under_way_;  // in the stream's order
-  std::vector<std::vector<bool>> copied_back_;          // per buffer and slice
+  std::deque<std::pair<Slice, c10::Event>> under_way_;  // in stream order
+  std::vector<std::vector<bool>> copied_back_;          // by buffer and slice
   bool begun_ = false;
 };
 

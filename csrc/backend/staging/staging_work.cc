@@ -36,8 +36,8 @@ c10::intrusive_ptr<c10::ivalue::Future> StagingWork::makeFuture() const {
                                                   std::vector<c10::Device>{device_});
 }
 
-// The future notes the current streams, for which its callbacks and its waiting threads let their
-// own streams wait.
+// The future records the current streams, and its callbacks and waiting threads synchronise their
+// own streams with them.
 void StagingWork::completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
   if (!stream_) return TopooptWork::completeFuture(future);
   const c10::StreamGuard guard(*stream_);

@@ -1,7 +1,7 @@
 // The work of an operation on device tensors.
 //
-// It completes for the host when the copies back to the device have been enqueued. wait() blocks
-// the host until then and from there on only the caller's current stream.
+// It completes on the host when the copies back to the device are enqueued. wait() blocks the host
+// until then, and afterwards only the caller's current stream.
 
 #pragma once
 
@@ -22,14 +22,14 @@ class StagingWork final : public TopooptWork {
               const char* title, const std::vector<at::Tensor>& inputs,
               const std::vector<at::Tensor>& outputs, uint64_t number);
 
-  // Before complete(): the results are there when what `stream` has been given so far is done.
+  // Before complete(): results are ready after the work enqueued on `stream`.
   void copyingBack(const c10::Stream& stream);
 
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override { wait(kNoTimeout); }
-  // Also on the device.
+  // Also checks the device.
   bool isCompleted() override;
-  // The copies back cannot be waited for before they are enqueued, so this is wait().
+  // Streams cannot wait for copies that are not enqueued yet, so this blocks like wait().
   void blockCurrentStream() override { wait(kNoTimeout); }
 
  private:
@@ -37,7 +37,7 @@ class StagingWork final : public TopooptWork {
   void completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& future) const override;
 
   const c10::Device device_;
-  // Set before the work completes, constant afterwards.
+  // Set before completion, constant afterwards.
   std::optional<c10::Stream> stream_;
   std::optional<c10::Event> copied_back_;
 };

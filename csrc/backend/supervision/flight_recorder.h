@@ -1,9 +1,8 @@
-// The last operations of this process, for those who ask why a job hangs or has failed.
+// The last operations of this process, for diagnosing a hang or a failure.
 //
-// A ring of entries of a fixed number. Every entry has a lock of its own, which only its writers
-// and a reader of the whole ring ever take, so that callers and the reactor thread do not wait for
-// each other. Every operation pays for its entry, so that is small, and mostly plain memory: what
-// an operation with one tensor touches of it fits in four cache lines.
+// A ring with a fixed number of entries. Every entry has its own lock, used only by its writers and
+// a reader of the whole ring, so callers and the reactor thread do not contend. Entries are small,
+// because every operation pays for one: with one tensor it uses four cache lines.
 
 #pragma once
 
@@ -22,7 +21,7 @@
 
 namespace topoopt {
 
-// A process group as its operations know it.
+// A process group in the recorder.
 class RecordedGroup {
  public:
   RecordedGroup(int number, std::string name, std::string description, std::vector<uint64_t> ranks)
@@ -34,18 +33,18 @@ class RecordedGroup {
   const int number;  // in this process
   const std::string name;
   const std::string description;
-  const std::vector<uint64_t> ranks;  // of its members in torch.distributed
+  const std::vector<uint64_t> ranks;  // members in torch.distributed
 
-  // Each call's place among those of this group, from 1. Collectives have the same on all members.
+  // Number of each call in this group, from 1. Those of collectives are the same on all members.
   uint64_t nextCollective() { return ++collectives_; }
   uint64_t nextMessage() { return ++messages_; }
   uint64_t collectives() const { return collectives_; }
-  // The last call of its kind, which had this number, was not started after all.
+  // The last call of its kind, with this number, was not started.
   void giveBack(bool message, uint64_t number) {
     (message ? messages_ : collectives_).compare_exchange_strong(number, number - 1);
   }
-  // A message's place among those in one direction between this rank and `peer` with one tag, from
-  // 1; 0 for new tags when there have been kMostFlows of them: then they are not counted any more.
+  // Number of a message in its flow (direction, `peer`, tag), from 1; 0 for new flows beyond
+  // kMostFlows.
   uint64_t nextInFlow(bool sends, int peer, int tag);
   static constexpr size_t kMostFlows = 4096;
 
@@ -60,7 +59,7 @@ class RecordedGroup {
 class RecordedTensors {
  public:
   void clear();
-  // `type` must stay valid for ever.
+  // `type` must have static storage.
   void add(const char* type, const int64_t* sizes, size_t dimensions);
 
   // The sizes of each tensor.
@@ -70,13 +69,13 @@ class RecordedTensors {
  private:
   static constexpr size_t kFewDimensions = 4;
 
-  // The first tensor, mostly the only one.
+  // The first tensor, usually the only one.
   const char* first_type_ = nullptr;
   std::array<int64_t, kFewDimensions> first_sizes_{};
   uint32_t first_dimensions_ = 0;
   uint32_t count_ = 0;
-  // The others, or all if the first has more dimensions than that, one after the other: the address
-  // of the type, the number of dimensions, the sizes.
+  // The other tensors (all if the first has too many dimensions): address of the type, number of
+  // dimensions, sizes.
   std::vector<int64_t> words_;
 };
 
@@ -86,44 +85,44 @@ struct RecordedOperation {
 
   uint64_t id = 0;  // in this process, from 0
   std::shared_ptr<RecordedGroup> group;
-  const char* name = "";    // as PyTorch's flight recorder calls it; valid for ever
+  const char* name = "";    // in PyTorch's flight recorder; static storage
   bool message = false;     // between two members
-  uint64_t collective = 0;  // calls of collectives up to this one
-  uint64_t number = 0;      // of a message: calls of messages up to this one
-  int sender = -1;          // of a message; -1: any
+  uint64_t collective = 0;  // number of collectives called, with this one
+  uint64_t number = 0;      // message: number of messages called, with this one
+  int sender = -1;          // message; -1: any
   int receiver = -1;
   int tag = 0;
-  uint64_t in_flow = 0;  // of a message: its place as nextInFlow() says
-  int root = -1;         // -1: it has none
-  uint64_t bytes = 0;    // of its tensors, the larger of inputs and outputs
+  uint64_t in_flow = 0;  // message: see nextInFlow()
+  int root = -1;         // -1: none
+  uint64_t bytes = 0;    // maximum of inputs and outputs
   int64_t limit_ms = 0;
-  int64_t called_ns = 0;  // of the steady clock
-  int64_t ended_ns = 0;   // 0: it has not
+  int64_t called_ns = 0;  // steady clock
+  int64_t ended_ns = 0;   // 0: running
   State state = State::kCalled;
-  bool in_place = false;  // in the ring, `outputs` is not set then: they are the inputs
+  bool in_place = false;  // in the ring, `outputs` is then unset and equals the inputs
   RecordedTensors inputs;
   RecordedTensors outputs;
 };
 
 class FlightRecorder {
  public:
-  // Throws std::invalid_argument if `capacity` is not in 1..kMost.
+  // Throws std::invalid_argument unless 1 <= `capacity` <= kMost.
   explicit FlightRecorder(size_t capacity);
 
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
   static constexpr size_t kMost = 1 << 20;
-  static int64_t now();  // of the steady clock, ns
+  static int64_t now();  // steady clock, ns
 
-  // All functions: any thread.
+  // All functions may be called from any thread.
 
   std::shared_ptr<RecordedGroup> addGroup(std::string name, std::string description,
                                           std::vector<uint64_t> ranks);
-  // Those that are open, or have entries in the ring.
+  // Groups that are open or have entries in the ring.
   std::vector<std::shared_ptr<RecordedGroup>> groups() const;
 
-  // Records a call: `fill(operation)` sets what is known of it, its id and time are set here.
+  // Records a call: `fill(operation)` sets all fields except id and time.
   template <typename Fill>
   uint64_t record(Fill fill) {
     const uint64_t id = next_.fetch_add(1, std::memory_order_relaxed);
@@ -139,22 +138,22 @@ class FlightRecorder {
     return id;
   }
 
-  // Forgets a call that was not started after all.
+  // Removes a call that was not started.
   void drop(uint64_t id);
-  // The operation with this id is over; nothing if it is not in the ring any more.
+  // Ends the operation; no effect if it has left the ring.
   void end(uint64_t id, bool failed);
-  // The sender of a message, once it is known.
+  // Sets the sender of a message once it is known.
   void setSender(uint64_t id, int sender);
 
-  // Operations called so far.
+  // Number of recorded operations.
   uint64_t recorded() const { return next_.load(std::memory_order_relaxed); }
-  // What is in the ring, in the order of the calls.
+  // The operations in the ring, in call order.
   std::vector<RecordedOperation> operations() const;
-  // Those that are not over.
+  // The unfinished ones.
   std::vector<RecordedOperation> unfinished() const;
 
  private:
-  // Held for as long as an entry is written or copied, so it is next to never taken already.
+  // Spin lock of an entry, almost never contended.
   class EntryLock {
    public:
     void lock() {
@@ -178,7 +177,7 @@ class FlightRecorder {
   std::vector<Entry> entries_;
   mutable std::mutex groups_mutex_;
   int groups_made_ = 0;
-  size_t groups_checked_at_ = 64;  // ended ones are forgotten when there are so many
+  size_t groups_checked_at_ = 64;  // ended groups are removed at this number
   std::vector<std::weak_ptr<RecordedGroup>> groups_;
 };
 

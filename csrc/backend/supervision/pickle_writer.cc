@@ -5,7 +5,7 @@
 
 namespace topoopt {
 
-// Least significant byte first.
+// Little-endian.
 void PickleWriter::number(uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) bytes_ += static_cast<char>(value >> (8 * i));
 }
@@ -33,7 +33,7 @@ void PickleWriter::integer(int64_t value) {
   number(static_cast<uint64_t>(value), 8);
 }
 
-// Most significant byte first.
+// Big-endian.
 void PickleWriter::real(double value) {
   bytes_ += 'G';
   const auto bits = std::bit_cast<uint64_t>(value);

@@ -1,5 +1,5 @@
-// Writes plain values in Python's pickle format, protocol 2: dicts, lists, tuples of two texts,
-// texts, numbers, truth values and None.
+// Writes plain values in Python's pickle format, protocol 2: dicts, lists, pairs of strings,
+// strings, numbers, booleans and None.
 //
 // Source: the opcodes that Python's module pickletools describes.
 
@@ -15,7 +15,7 @@ class PickleWriter {
  public:
   PickleWriter() : bytes_("\x80\x02", 2) {}
 
-  // Keys and values follow in turn, until the end.
+  // Keys and values alternate until the end.
   void beginDict() { bytes_ += "}("; }
   void endDict() { bytes_ += 'u'; }
   void beginList() { bytes_ += "]("; }
@@ -39,7 +39,7 @@ class PickleWriter {
   void field(std::string_view key, double value) { text(key), real(value); }
   void field(std::string_view key, bool value) { text(key), truth(value); }
 
-  // The document; nothing can be written after it.
+  // Returns the document; no writes may follow.
   std::string finish() { return (bytes_ += '.', std::move(bytes_)); }
 
  private:

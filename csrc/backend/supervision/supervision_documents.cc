@@ -14,15 +14,15 @@ namespace {
 
 using State = RecordedOperation::State;
 
-// Of PyTorch's flight recorder from torch 2.11 to 2.15; see its FlightRecorder.hpp.
+// Version of PyTorch's flight recorder in torch 2.11 to 2.15; see its FlightRecorder.hpp.
 constexpr char kDumpVersion[] = "2.10";
 constexpr int64_t kStatusVersion = 1;
-// PyTorch's analyzer takes neighbours of one number for parts of one call, be they messages or
-// collectives. So messages have numbers that no collective has.
+// PyTorch's analyzer merges neighbours with equal numbers into one call, also messages with
+// collectives. So messages get numbers that no collective has.
 constexpr int64_t kFirstMessage = int64_t{1} << 32;
 constexpr size_t kMostShown = 16;  // unfinished operations in a status
 
-// What another rank has sent may have been cut inside a character.
+// Text of another rank may be truncated inside a character.
 std::string plainText(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) >= 0x80) c = '?';
@@ -50,16 +50,16 @@ std::string listText(const std::vector<uint64_t>& numbers) {
   return text + "]";
 }
 
-// The phase of a recorded operation. Collectives of a group run one after the other, so one has
-// been started when those before it are over.
+// The phase of a recorded operation. Collectives of a group are sequential, so one has started when
+// all before it have ended.
 struct Phase {
   const char* name;
-  int64_t started_ns;  // 0: not yet
+  int64_t started_ns;  // 0: not started
 };
 
 class Phases {
  public:
-  // To be asked in the order of the calls.
+  // Must be called in the order of the calls.
   Phase of(const RecordedOperation& operation) {
     if (operation.message) return phase(operation, operation.called_ns);
     Last& last = last_[operation.group.get()];
@@ -119,7 +119,7 @@ std::string nameOf(const RecordedOperation& operation, const SupervisedRank& of)
   return name + " " + (sends ? sender + "->" + receiver : receiver + "<-" + sender);
 }
 
-// `since_epoch_ns`: the wall clock, less the steady one.
+// `since_epoch_ns`: wall clock minus steady clock.
 void writeEntry(PickleWriter& out, const RecordedOperation& operation, const Phase& phase,
                 const SupervisedRank& of, int64_t since_epoch_ns) {
   out.beginDict();
@@ -163,7 +163,7 @@ void writeEntry(PickleWriter& out, const RecordedOperation& operation, const Pha
 
 void writeGroups(PickleWriter& out, const FlightRecorder& recorder) {
   const auto groups = recorder.groups();
-  std::map<std::string, const RecordedGroup*> by_name;  // the last of each name
+  std::map<std::string, const RecordedGroup*> by_name;  // the last group of each name
   for (const auto& group : groups) by_name[group->name] = group.get();
   out.text("pg_config");
   out.beginDict();
@@ -178,7 +178,7 @@ void writeGroups(PickleWriter& out, const FlightRecorder& recorder) {
   out.endDict();
 }
 
-// The last collective of each group that was called, started and completed; 0: none that is known.
+// Numbers of each group's last called, started and completed collective; 0: none known.
 void writeProgress(PickleWriter& out, const FlightRecorder& recorder,
                    const std::vector<RecordedOperation>& operations) {
   struct Progress {
@@ -217,7 +217,7 @@ void writePlace(PickleWriter& out, const SupervisedRank& of) {
   out.field("time_ns", wallClock());
 }
 
-// With what each has done since the reading before.
+// With the traffic since the previous reading.
 void writeLinks(PickleWriter& out, const LinkReadings& readings) {
   const std::vector<LinkTraffic>& links = readings.now;
   const std::vector<LinkTraffic>& before = readings.before;

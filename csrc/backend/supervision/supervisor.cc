@@ -22,10 +22,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long the reactor thread may take to say what the links have carried.
+// Limit for the reactor thread to report link counters.
 constexpr std::chrono::milliseconds kReadingLimit{200};
 
-// How long Python may take to write its stacks: something else may hold the GIL.
+// Limit for Python to write its stacks, because another thread may hold the GIL.
 constexpr std::chrono::milliseconds kStacksLimit{1000};
 
 constexpr size_t kLongestRequest = 1024;
@@ -48,7 +48,7 @@ void onSignal(int) {
   errno = before;
 }
 
-// A process that was forked has no supervisor: there the signal does what it does by default.
+// A forked process has no supervisor, so the signal has its default effect there.
 void letGoInChild() {
   if (signal_fd.exchange(-1) >= 0) ::signal(SIGUSR1, SIG_DFL);
 }
@@ -77,7 +77,7 @@ void letGoOfSignal() {
 
 // ---- files -------------------------------------------------------------------------------------
 
-// Replaces the file as a whole, in a folder that is made if need be. Throws std::system_error.
+// Replaces the file atomically and creates its folder. Throws std::system_error.
 void replaceFile(const std::string& path, const std::string& text) {
   const size_t slash = path.rfind('/');
   const std::string partial = path.substr(0, slash == std::string::npos ? 0 : slash + 1) + "." +
@@ -111,14 +111,14 @@ void replaceFile(const std::string& path, const std::string& text) {
   check(::rename(partial.c_str(), path.c_str()) == 0);
 }
 
-// When the file was changed, in ns since the epoch; 0 if there is none.
+// Modification time in ns since the epoch; 0: no file.
 int64_t changedAt(const std::string& path) {
   struct stat found{};
   if (path.empty() || ::stat(path.c_str(), &found) != 0) return 0;
   return int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec;
 }
 
-// The first line of a short file; "" if it cannot be read.
+// The first line of a short file; "" if it is unreadable.
 std::string firstLineOf(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return "";
@@ -193,7 +193,7 @@ void Supervisor::stop() {
   if (!config_.status_path.empty()) ::unlink(config_.status_path.c_str());
 }
 
-// False when the thread is to end.
+// Returns false when the thread must end.
 bool Supervisor::waitUntil(Clock::time_point when) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(when - Clock::now());
   pollfd wake{wake_fd_, POLLIN, 0};
@@ -215,7 +215,7 @@ bool Supervisor::waitUntil(Clock::time_point when) {
       failure_dumped_ = true;
       dumped_.notify_all();
     }
-    writeStatus();  // at once: the launcher ends this rank when it has dumped
+    writeStatus();  // at once, because the launcher ends this rank after its dump
   }
   if (takes_signal_ && signal_came.exchange(false)) writeDump("SIGUSR1");
   std::lock_guard lock(mutex_);
@@ -244,7 +244,7 @@ void Supervisor::writeDump(const std::string& why) {
   try {
     readLinks();
     const std::string document = dumpDocument(config_.of, *recorder_, links_, why);
-    awaitStacks();  // first: where there is a dump, readers look for the stacks
+    awaitStacks();  // first, because readers of a dump look for the stacks
     replaceFile(config_.dump_path, document);
   } catch (const std::system_error& error) {
     logLine(LogLevel::kWarning,
@@ -252,8 +252,7 @@ void Supervisor::writeDump(const std::string& why) {
   }
 }
 
-// The thread that raises the error of a failure waits for the dump, so that its stack still is that
-// of the failed call.
+// The thread that raises the error waits for the dump, so its stack still shows the failed call.
 void Supervisor::awaitStacks() {
   if (config_.stacks_fd < 0) return;
   uint64_t raised = 0;
@@ -281,11 +280,11 @@ void Supervisor::writeStatus() {
   }
 }
 
-// Not for long: a dump is written even if the reactor thread hangs.
+// Limited, because a dump must be written even if the reactor thread hangs.
 void Supervisor::readLinks() {
   if (!reading_) {
     reading_ = std::make_shared<Reading>();
-    // What was posted runs before the endpoint ends, which outlives this object.
+    // Posted functions run before the endpoint ends, which outlives this object.
     endpoint_->reactor().post([reading = reading_, endpoint = endpoint_.get()] {
       std::lock_guard lock(reading->mutex);
       reading->links = endpoint->trafficOnLoop();

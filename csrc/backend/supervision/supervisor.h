@@ -1,11 +1,11 @@
-// What others can see of a job while it runs, and after it has failed: a thread that writes two
-// small files of this rank. The status, once a second; the dump of the flight recorder, when an
-// operation or a group fails, at SIGUSR1, and when the file of requests changes.
+// Makes a running or failed job observable: a thread writes two small files of this rank. It writes
+// the status once a second. It writes the flight recorder's dump when an operation or a group
+// fails, at SIGUSR1, and when the request file changes.
 //
-// Both (supervision_documents.h) are replaced as a whole, and have mode 0600.
+// Both files (supervision_documents.h) are replaced atomically, with mode 0600.
 //
-// SIGUSR1 is only taken where nobody else has: its disposition is the default one when the first
-// supervisor of a process starts, and a handler that the script installs later replaces ours.
+// SIGUSR1 is handled only if its disposition was the default when the process's first supervisor
+// started. A handler that the script installs later replaces this one.
 
 #pragma once
 
@@ -26,47 +26,46 @@ namespace topoopt {
 
 struct SupervisorConfig {
   SupervisedRank of;
-  std::string dump_path;        // "": none is written
-  bool dumps_failures = true;   // and not only when it is asked for
-  std::string status_path;      // "": none is written
-  bool warns_of_status = true;  // where it cannot be written
-  // A dump is written when this file appears or changes; its text says what for.
+  std::string dump_path;        // "": none
+  bool dumps_failures = true;   // false: only on request
+  std::string status_path;      // "": none
+  bool warns_of_status = true;  // if it cannot be written
+  // A dump is written when this file appears or changes; its text is the reason.
   std::string request_path;
-  // Eventfds: the first is raised before every dump, for the thread that writes Python's stacks; it
-  // raises the second when they are written.
+  // Eventfds: the first one requests Python's stacks before every dump; the second one reports that
+  // they are written.
   int stacks_fd = -1;
   int stacks_done_fd = -1;
-  std::chrono::milliseconds interval{1000};     // between two states
+  std::chrono::milliseconds interval{1000};     // between two status reports
   std::chrono::milliseconds dump_limit{15000};  // how long an error waits for its dump
 };
 
 class Supervisor {
  public:
-  // `recorder` may be nullptr: then there are no dumps. Throws std::system_error.
+  // Without `recorder` (nullptr) there are no dumps. Throws std::system_error.
   Supervisor(SupervisorConfig config, std::shared_ptr<FlightRecorder> recorder,
              std::shared_ptr<Endpoint> endpoint);
-  ~Supervisor();  // stops
+  ~Supervisor();
 
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
   const std::shared_ptr<FlightRecorder>& recorder() const { return recorder_; }
 
-  // Any thread: something has failed. The first time, a dump is written.
+  // Any thread: reports a failure. The first one triggers a dump.
   void failed(const std::string& why);
 
-  // Not on the reactor thread: waits, but not for ever, until the dump that failed() has asked for
-  // is written.
+  // Not on the reactor thread: waits, with a limit, for the dump requested by failed().
   void awaitDump();
 
-  // Where the dumps of a failure are, for its message; "" if there are none.
+  // Path of a failure's dumps, for error messages; "" if there are none.
   std::string whereDumpsAre() const;
 
-  // Any thread: what a dump would be now, without the links; "" if nothing is recorded.
+  // Any thread: returns the content of a dump, without links; "" without a recorder.
   std::string recorded() const;
 
-  // Writes what was asked for, removes the status and ends the thread. Not on that thread, and
-  // neither on the reactor's.
+  // Writes requested dumps, removes the status and ends the thread. Not on that thread or the
+  // reactor's.
   void stop();
 
  private:
@@ -97,14 +96,14 @@ class Supervisor {
 
   std::mutex mutex_;
   std::condition_variable dumped_;
-  std::string failure_;        // why; guarded by mutex_
+  std::string failure_;        // reason; guarded by mutex_
   bool failure_seen_ = false;  // guarded by mutex_
   bool failure_dumped_ = false;
   bool stopping_ = false;
 
-  // The thread's own.
+  // Used only by the thread.
   int64_t request_changed_ns_ = 0;
-  std::shared_ptr<Reading> reading_;  // that was asked for
+  std::shared_ptr<Reading> reading_;  // the requested one
   LinkReadings links_;
   Clock::time_point links_at_{};
   bool status_failed_ = false;

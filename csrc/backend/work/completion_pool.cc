@@ -17,7 +17,7 @@ void CompletionPool::stop() {
   }
   changed_.notify_all();
   for (std::thread& thread : threads) {
-    // A callback may be what ends the job.
+    // A callback may end the job.
     if (thread.get_id() == std::this_thread::get_id()) {
       thread.detach();
     } else {
@@ -51,7 +51,7 @@ void CompletionPool::loop() {
       waiting_.pop_front();
       lock.unlock();
       function();
-      // What it holds is freed here, without the lock: that may need the GIL.
+      // Frees the function here, without the lock, because that may need the GIL.
     }
     lock.lock();
   }

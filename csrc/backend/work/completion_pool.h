@@ -1,6 +1,6 @@
-// Threads that complete futures. A future's callbacks may issue collectives and wait for them (some
-// DDP communication hooks do), so they run neither on the reactor thread nor behind one another: a
-// thread is added whenever all are busy.
+// Threads that complete futures. Callbacks may issue collectives and wait for them, as some DDP
+// communication hooks do. So they run neither on the reactor thread nor in sequence: a thread is
+// added whenever all are busy.
 
 #pragma once
 
@@ -16,15 +16,15 @@ namespace topoopt {
 class CompletionPool {
  public:
   CompletionPool() = default;
-  ~CompletionPool();  // stops
+  ~CompletionPool();
 
   CompletionPool(const CompletionPool&) = delete;
   CompletionPool& operator=(const CompletionPool&) = delete;
 
   void run(std::function<void()> function);
 
-  // Finishes what was given and ends the threads; later functions run on their caller's thread. Not
-  // while holding the GIL, and before the interpreter ends: what a function holds may need it.
+  // Runs the queued functions and ends the threads; later functions run on their caller's thread.
+  // Call it without the GIL and before the interpreter ends, because functions may need it.
   void stop();
 
  private:

@@ -12,8 +12,7 @@
 namespace topoopt {
 namespace {
 
-// What Work makes a record of: nothing where nobody looks, for a record that nobody gets takes as
-// long to make.
+// The title of Work's profiler record; nullptr without observers, because creating one costs time.
 const char* shownAs(const char* title) { return at::hasCallbacks() ? title : nullptr; }
 
 std::string whereDumpsAre(const Supervisor* supervisor) {
@@ -22,8 +21,8 @@ std::string whereDumpsAre(const Supervisor* supervisor) {
                         : " (the last operations of each rank: topoopt inspect " + folder + ")";
 }
 
-// What Python sees is torch.distributed.DistBackendError, a RuntimeError. It names the operation;
-// an error that is about this operation alone, such as its timeout, begins with its name already.
+// Python gets torch.distributed.DistBackendError, a RuntimeError. It names the operation, unless
+// the error already does.
 std::exception_ptr asTorchError(const std::exception_ptr& error, const std::string& operation,
                                 const Supervisor* supervisor) {
   try {
@@ -39,7 +38,7 @@ std::exception_ptr asTorchError(const std::exception_ptr& error, const std::stri
   }
 }
 
-// Titles are those of the profiler: "topoopt:all_reduce", "topoopt:_all_gather_base".
+// Profiler titles are "topoopt:all_reduce", "topoopt:_all_gather_base".
 std::string operationOf(std::string_view title) {
   title.remove_prefix(title.find(':') + 1);
   title.remove_prefix(std::min(title.find_first_not_of('_'), title.size()));
@@ -69,8 +68,7 @@ void TopooptWork::complete(std::exception_ptr error) {
 void TopooptWork::runFinishers() {
   std::exception_ptr error;
   try {
-    // As if the network had written the memory: no autograd, and no matter in which mode a tensor
-    // was made.
+    // Like a write by the network: no autograd, and in any mode of the tensor's creation.
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     for (; !finishers_.empty(); finishers_.pop_back()) finishers_.back()();
   } catch (const std::exception&) {
@@ -92,8 +90,8 @@ void TopooptWork::setSource(int rank) {
 void TopooptWork::completeAndRelease(c10::intrusive_ptr<TopooptWork> work,
                                      std::exception_ptr error) {
   work->complete(std::move(error));
-  // Another reference may go between this look and the end of this function; that is rare, and only
-  // delays this thread.
+  // Another reference may be released during this function; that is rare, and only delays this
+  // thread.
   if (std::this_thread::get_id() == work->caller_ || work.use_count() > 1) return;
   const std::shared_ptr<CompletionPool> pool = work->pool_;
   pool->run([work = std::move(work)] {});
@@ -101,8 +99,8 @@ void TopooptWork::completeAndRelease(c10::intrusive_ptr<TopooptWork> work,
 
 void TopooptWork::finishWork(std::exception_ptr error) {
   if (supervisor_) supervisor_->recorder()->end(record_, error != nullptr);
-  // The future is taken before a caller can see the work completed, so that exactly one of this
-  // function and getFuture() completes it.
+  // Read the future before completion is visible, so that exactly one of this function and
+  // getFuture() completes it.
   c10::intrusive_ptr<c10::ivalue::Future> future;
   bool awaited = false;
   {
@@ -169,7 +167,7 @@ bool TopooptWork::wait(std::chrono::milliseconds timeout) {
   }
   if (exception_) {
     lock.unlock();
-    if (supervisor_) supervisor_->awaitDump();  // for this error may end the process
+    if (supervisor_) supervisor_->awaitDump();  // first, because this error may end the process
     std::rethrow_exception(exception_);
   }
   return true;

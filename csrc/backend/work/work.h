@@ -1,4 +1,4 @@
-// One operation in flight, as PyTorch sees it.
+// A pending operation as a c10d work.
 
 #pragma once
 
@@ -17,34 +17,33 @@ namespace topoopt {
 
 class TopooptWork : public c10d::Work {
  public:
-  // `inputs` and `outputs` stay alive as long as the work; `title` names the profiler record.
+  // The work keeps `inputs` and `outputs` alive; `title` names the profiler record.
   TopooptWork(std::shared_ptr<CompletionPool> pool, int rank, c10d::OpType type, const char* title,
               const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
               uint64_t number);
 
-  // As below, on the reactor thread for instance, and gives the reference away: what the caller has
-  // let go is freed on a thread of the pool, for that may have to wait for the GIL.
+  // Like complete(), and releases the reference. If it is the last one, a pool thread frees the
+  // work, because that may wait for the GIL.
   static void completeAndRelease(c10::intrusive_ptr<TopooptWork> work, std::exception_ptr error);
 
-  // Completes the work. If all went well, its finishers run first: here if this is the thread that
-  // made the work, for then no other thread waits for it; else on a thread of the pool.
+  // Completes the work. On success its finishers run first: here on the thread that made the work
+  // (no other thread waits for it), else on a pool thread.
   void complete(std::exception_ptr error);
 
-  // Before the operation is started: it is entry `id` of the supervisor's recorder.
+  // Before the start: sets the entry `id` in the supervisor's recorder.
   void recorded(std::shared_ptr<Supervisor> supervisor, uint64_t id);
 
-  // Before the operation is started: copies results to where the caller wants them, say. What was
-  // added last runs first.
+  // Before the start: adds a step after success, such as copying results. The last one runs first.
   void finishWith(std::function<void()> finisher) { finishers_.push_back(std::move(finisher)); }
 
-  // Before the operation is started: a thread that waits for it may do its work.
+  // Before the start: lets a thread that waits for it make progress.
   void awaitWith(const std::shared_ptr<Group>& group) { group_ = group; }
 
-  // Memory that must live until the operation is over.
+  // Keeps memory alive until the operation ends.
   void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
   void setSource(int rank);
 
-  // It is over, and nothing has failed.
+  // Returns whether it has ended without an error.
   bool succeeded() const;
 
   bool wait(std::chrono::milliseconds timeout) override;
@@ -56,7 +55,7 @@ class TopooptWork : public c10d::Work {
 
  protected:
   virtual c10::intrusive_ptr<c10::ivalue::Future> makeFuture() const;
-  // The work is complete. Runs the callbacks.
+  // Completes the future and runs its callbacks.
   virtual void completeFuture(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
 
  private:
@@ -66,18 +65,18 @@ class TopooptWork : public c10d::Work {
 
   const char* const title_;
   const std::shared_ptr<CompletionPool> pool_;
-  const std::vector<at::Tensor> inputs_;  // none if they are the outputs
+  const std::vector<at::Tensor> inputs_;  // empty if they are the outputs
   const std::vector<at::Tensor> outputs_;
   std::vector<at::Tensor> kept_;
   std::vector<std::function<void()>> finishers_;
   const uint64_t number_;
   const std::thread::id caller_ = std::this_thread::get_id();
-  std::shared_ptr<Supervisor> supervisor_;  // nullptr: it is not recorded
+  std::shared_ptr<Supervisor> supervisor_;  // nullptr: not recorded
   uint64_t record_ = 0;
   int source_ = -1;
   std::weak_ptr<Group> group_;                      // of awaitWith()
-  bool awaited_ = false;                            // in it, by some thread; guarded by mutex_
-  c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_; made when asked for
+  bool awaited_ = false;                            // by a thread; guarded by mutex_
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_; made on request
 };
 
 }  // namespace topoopt

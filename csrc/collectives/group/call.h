@@ -1,5 +1,4 @@
-// One call of a collective: what is asked for, what all members must agree on, and how long it may
-// take.
+// One call of a collective: its arguments, its fingerprint and its time limit.
 
 #pragma once
 
@@ -18,18 +17,18 @@
 
 namespace topoopt {
 
-// What the caller asks for beside the data.
+// Parameters of a call other than its data.
 struct CallTerms {
   std::chrono::milliseconds limit;
   // The caller waits for the result, so its own thread may do the work.
   bool synchronous = false;
-  // What the caller's elements and its reduction are called, if not as the engine sees them.
+  // The caller's element type and reduction, if the engine's differ.
   std::optional<DataType> type{};
   CalledOp op = CalledOp::kNone;
   // The data lands while the collective runs. Only for engines whose landingBytes() is not 0.
   std::shared_ptr<Landing> landing{};
 
-  // NOLINTNEXTLINE: a time limit is all that most callers have to say.
+  // NOLINTNEXTLINE: most callers set only a time limit.
   CallTerms(std::chrono::milliseconds limit, bool synchronous = false)
       : limit(limit), synchronous(synchronous) {}
 
@@ -48,10 +47,10 @@ struct Buffers {
   void* output = nullptr;
 };
 
-// A collective and its data, the same for every engine. One that works in place has one buffer: the
+// A collective and its data, the same for every engine. In-place collectives have one buffer: the
 // output of an all_gather, the input of the others.
 struct CollectiveRequest {
-  Called called;      // what messages say, and other members compare
+  Called called;      // for messages and the comparison among members
   ScheduleKey shape;  // the collective, its sizes and its root
   Buffers buffers{};
   DataType type = DataType::kUint8;
@@ -61,11 +60,11 @@ struct CollectiveRequest {
 // A request at its place in the order of the group's collectives.
 struct CollectiveCall {
   Called called;
-  uint64_t number = 0;  // in that order, from 0
+  uint64_t number = 0;  // position in the group's order, from 0
   std::chrono::milliseconds limit{0};
 };
 
-// Why a call ended at its limit; `waiting` are ranks that it was waiting for.
+// Error text of a call that timed out; it waited for the ranks `waiting`.
 inline std::string timedOutText(CallName name, uint64_t number, const std::string& group,
                                 std::chrono::milliseconds limit, const std::set<int>& waiting) {
   std::string why = std::string(nameOf(name)) + " (operation " + std::to_string(number) +
@@ -78,10 +77,10 @@ inline std::string timedOutText(CallName name, uint64_t number, const std::strin
   return why;
 }
 
-// What one part of a group (a ring, a tree) has done so far.
+// Statistics of one part of a group (a ring, a tree).
 struct PartCounters {
   uint64_t sent_bytes = 0;
-  double seconds = 0;  // from the start of an operation until the part had nothing left to do
+  double seconds = 0;  // from the start of an operation until the part is idle
 };
 
 }  // namespace topoopt

@@ -6,7 +6,7 @@
 namespace topoopt {
 namespace {
 
-constexpr size_t kKept = 1024;  // calls of a history: 24 KiB
+constexpr size_t kKept = 1024;  // calls in a history: 24 KiB
 
 constexpr std::array<const char*, 10> kNames = {
     "all_reduce", "broadcast", "reduce",     "all_gather",        "reduce_scatter",
@@ -16,7 +16,7 @@ constexpr std::array<const char*, 9> kOps = {"",           "sum",         "produ
                                              "minimum",    "maximum",     "bitwise and",
                                              "bitwise or", "bitwise xor", "average"};
 
-// The finalizer of splitmix64: every bit of the value changes half of the result's.
+// The finalizer of splitmix64: every input bit flips half of the output bits.
 uint64_t scramble(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;

@@ -1,4 +1,4 @@
-// What a member has called, in a form that others can compare with their own call and name.
+// The description of a call that members compare.
 
 #pragma once
 
@@ -26,7 +26,7 @@ enum class CallName : uint8_t {
 };
 const char* nameOf(CallName name);
 
-// Reductions as callers ask for them; engines know sums only where this says average.
+// Reductions as callers request them; the engines run an average as a sum.
 enum class CalledOp : uint8_t {
   kNone,
   kSum,
@@ -40,12 +40,11 @@ enum class CalledOp : uint8_t {
 };
 CalledOp calledOp(ReduceOp op);
 
-// Goes over links and through shared memory as it lies in memory.
+// Sent over links and stored in shared memory as raw bytes.
 struct Called {
-  uint64_t bytes = 0;  // of all blocks; of an exchange: of those that this member sends, or, of a
-                       // scatter, receives
-  int32_t root = -1;   // rank of the group; -1: there is none
-  uint32_t hash = 0;   // of what all members must give alike
+  uint64_t bytes = 0;  // of all blocks; exchange: sent bytes; scatter: received bytes
+  int32_t root = -1;   // rank of the group; -1: none
+  uint32_t hash = 0;   // of the arguments that all members must share
   CallName name = CallName::kBarrier;
   DataType type = DataType::kUint8;
   CalledOp op = CalledOp::kNone;
@@ -53,22 +52,22 @@ struct Called {
 };
 static_assert(sizeof(Called) == 24, "three words");
 
-// Sets the hash: of name, type, reduction and root, and of `arguments`.
+// Sets the hash over name, type, reduction, root and `arguments`.
 Called hashed(Called called, uint64_t arguments);
 
 // The same on every machine.
 uint64_t hashSizes(const std::vector<size_t>& sizes);
 uint64_t mixBits(uint64_t seed, uint64_t value);
 
-// "10 float32"; "3 bytes" where they are no whole elements.
+// "10 float32", or "3 bytes" if the size is not a multiple of the element.
 std::string textOf(size_t bytes, DataType type);
 
-// "broadcast of 10 float32 from rank 3"; `ranks` are the members as messages call them.
+// "broadcast of 10 float32 from rank 3"; `ranks` maps members to ranks in messages.
 std::string textOf(const Called& called, const std::vector<int>& ranks);
 
 // One side of a disagreement.
 struct Caller {
-  int rank;  // as messages call it
+  int rank;  // as in messages
   Called called;
 };
 
@@ -76,8 +75,8 @@ struct Caller {
 std::string disagreement(Caller a, Caller b, const std::vector<int>& ranks, uint64_t number,
                          const std::string& group);
 
-// Of an exchange that both are in: "rank 1 and rank 2 disagree in all_to_all (operation 7 of group
-// g): rank 1 sends 8 float32, rank 2 receives 9 float32".
+// Disagreement of two members of one exchange: "rank 1 and rank 2 disagree in all_to_all (operation
+// 7 of group g): rank 1 sends 8 float32, rank 2 receives 9 float32".
 struct PairExchange {
   int sender;
   size_t sent_bytes;
@@ -87,17 +86,17 @@ struct PairExchange {
 std::string disagreement(const PairExchange& transfer, const Called& called, uint64_t number,
                          const std::string& group);
 
-// Whether another member may have said this: its numbers are those of names.
+// Returns whether a received call has valid enum values.
 bool isValid(const Called& called);
 
-// What a member has called lately.
+// The recent calls of a member.
 class CallHistory {
  public:
-  void add(uint64_t number, const Called& called);  // one after the other
+  void add(uint64_t number, const Called& called);  // in ascending order
   std::optional<Called> at(uint64_t number) const;
 
  private:
-  std::vector<Called> calls_;  // by number, modulo its size once that is kKept
+  std::vector<Called> calls_;  // ring buffer by number once it holds kKept
   uint64_t next_ = 0;
 };
 

@@ -69,7 +69,7 @@ void CircuitClient::lost(uint32_t channel, uint64_t number, const std::string& w
   send("lost " + std::to_string(channel) + " " + std::to_string(number) + " " + onOneLine(why));
 }
 
-// Lines are short, and the other end reads all the time: one that does not is as good as gone.
+// Lines are short and the service always reads, so a blocked send means that it is gone.
 void CircuitClient::send(const std::string& line) {
   const std::string text = line + "\n";
   if (!lost_.empty()) return stopAll();
@@ -123,9 +123,9 @@ void CircuitClient::onAnswer(const std::string& what, std::istream& words) {
   uint64_t number = 0;
   words >> channel >> number;
   const auto found = calls_.find(channel);
-  // One that has left meanwhile.
+  // The group has left in the meantime.
   if (!words || found == calls_.end() || found->second.number != number) return;
-  const CircuitAnswers call = found->second.call;  // which may end in it
+  const CircuitAnswers call = found->second.call;  // a copy: the callback may erase the call
   if (what == "stay") {
     calls_.erase(found);
     return call.stay();
@@ -158,7 +158,7 @@ void CircuitClient::onMove(const CircuitAnswers& call, std::istream& words) {
   call.move(move);
 }
 
-// Nobody knows what becomes of circuits from here on.
+// Without the service, the state of the circuits is unknown.
 void CircuitClient::lose(const std::string& why) {
   lost_ = why;
   endpoint_->reactor().unwatch(socket_.get());
@@ -166,7 +166,7 @@ void CircuitClient::lose(const std::string& why) {
   stopAll();
 }
 
-// Not at once: the caller may have only begun.
+// Deferred, because the caller may still be setting up its call.
 void CircuitClient::stopAll() {
   endpoint_->reactor().post([weak = weak_from_this()] {
     const auto self = weak.lock();

@@ -1,22 +1,21 @@
-// This rank's connection to the service that moves the circuits of its job: one line per message,
-// words and numbers.
+// This rank's connection to the service that moves the circuits of its job. Each message is a line
+// of words and numbers. Requests and their answers:
 //
-//   ask CHANNEL NUMBER BYTES...    an all-to-all: bytes for each member; the answer is one of
-//     stay CHANNEL NUMBER            it goes over the circuits that are there; `done` follows
-//     schedule ID N... and           once per schedule: of each topology the number of its hops,
-//     and
-//                                    each one's sender, receiver, source and target
-//     move CHANNEL NUMBER ID         by a schedule, on a channel (from kFirstCircuitChannel on)
-//     that
-//       DATA BYTES...                  is a new one after each stop; what all members send, by rows
-//   ready CHANNEL NUMBER TOPOLOGY  all that comes before this topology is done here; one beyond the
-//                                  last means the plan's own circuits. The answer is one of
-//     moved CHANNEL NUMBER TOPOLOGY  its circuits carry light
-//     stop CHANNEL NUMBER REASON     they do not, and those of the plan are there again; also while
-//                                    chunks travel, if circuits were lost
-//   done CHANNEL NUMBER            it is over here
-//   lost CHANNEL NUMBER REASON     while chunks travel: circuits seem to be lost; all get `stop`
-//   leave CHANNEL NUMBER REASON    the group has failed here; others get `stop`
+//   ask CHANNEL NUMBER BYTES...    an all-to-all with the bytes for each member; answers:
+//     stay CHANNEL NUMBER            use the current circuits, then send `done`
+//     schedule ID N...               a schedule, sent once: per topology the number of hops, and
+//                                    sender, receiver, source and target of each hop
+//     move CHANNEL NUMBER ID DATA BYTES...
+//                                    use that schedule on channel DATA (from kFirstCircuitChannel;
+//                                    new after each stop); BYTES are all members' sizes, by rows
+//   ready CHANNEL NUMBER TOPOLOGY  earlier topologies are done here; the one beyond the last is the
+//                                  plan's own circuits; answers:
+//     moved CHANNEL NUMBER TOPOLOGY  its circuits are up
+//     stop CHANNEL NUMBER REASON     they failed, and the plan's circuits are restored; also sent
+//                                    while chunks travel, if circuits were lost
+//   done CHANNEL NUMBER            the all-to-all has ended here
+//   lost CHANNEL NUMBER REASON     chunks are not acknowledged; all members get `stop`
+//   leave CHANNEL NUMBER REASON    the group has failed here; the others get `stop`
 
 #pragma once
 
@@ -37,7 +36,7 @@ namespace topoopt {
 class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
                             private Reactor::Handler {
  public:
-  using Bytes = std::vector<std::vector<size_t>>;  // of each member for each
+  using Bytes = std::vector<std::vector<size_t>>;  // by sender and receiver
 
   // The content of `move`.
   struct MoveAnswer {
@@ -46,8 +45,8 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
     Bytes bytes;
   };
 
-  // Callbacks for the answers about one collective, until it was answered `stay`, was stopped, or
-  // left. They run on the loop.
+  // Callbacks for the answers about one collective, until `stay`, `stop` or `leave`. They run on
+  // the reactor thread.
   struct CircuitAnswers {
     std::function<void()> stay;
     std::function<void(const MoveAnswer&)> move;
@@ -55,7 +54,7 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
     std::function<void(const std::string& why)> stopped;
   };
 
-  // Owns the descriptor of a connected stream socket. `members` of each all-to-all.
+  // Owns the descriptor of a connected stream socket. Every all-to-all has `members`.
   CircuitClient(std::shared_ptr<Endpoint> endpoint, int fd, int members);
   ~CircuitClient() override;
 
@@ -64,14 +63,13 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
 
   int members() const { return members_; }
 
-  // Loop, all of them. One collective of a channel at a time.
+  // Reactor thread only. At most one collective of a channel at a time.
   void ask(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
            CircuitAnswers call);
   void ready(uint32_t channel, uint64_t number, size_t topology);
   void done(uint32_t channel, uint64_t number);
   void lost(uint32_t channel, uint64_t number, const std::string& why);
   void leave(uint32_t channel, uint64_t number, const std::string& why);
-  // The collective has ended here.
   void finished(uint32_t channel) { calls_.erase(channel); }
 
  private:
@@ -92,8 +90,8 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   const std::shared_ptr<Endpoint> endpoint_;
   const int members_;
   Descriptor socket_;
-  std::string received_;  // the beginning of a line
-  std::string lost_;      // why
+  std::string received_;  // an incomplete line
+  std::string lost_;      // reason; empty: connected
   std::map<uint64_t, std::shared_ptr<const CircuitProgram>> programs_;
   std::map<uint32_t, Open> calls_;  // by channel
 };

@@ -11,8 +11,8 @@
 namespace topoopt {
 namespace {
 
-// Whether two values give the same bits in either order: zeros with a sign and what is not a number
-// make floating-point minima and maxima depend on it.
+// Returns whether the operands may be swapped bit for bit. Signed zeros and NaN make floating-point
+// minima and maxima depend on their order.
 bool commutes(DataType type, ReduceOp op) {
   if (op == ReduceOp::kSum || op == ReduceOp::kProduct) return true;
   return type != DataType::kFloat16 && type != DataType::kBfloat16 && type != DataType::kFloat32 &&
@@ -35,7 +35,7 @@ Called calledAs(CallName name, size_t bytes, const CallTerms& terms, DataType ty
           .op = terms.op == CalledOp::kNone ? calledOp(op) : terms.op};
 }
 
-// What the rest relies on; rings, servers and hops are checked by the layout.
+// Checks what no other class checks; the layout checks rings, servers and hops.
 GroupConfig checked(GroupConfig config, const Endpoint& endpoint) {
   const auto fail = [](const std::string& what) { throw std::invalid_argument(what); };
   const int size = static_cast<int>(config.ranks.size());
@@ -75,7 +75,7 @@ GroupConfig checked(GroupConfig config, const Endpoint& endpoint) {
     fail("circuits: they are those of " + std::to_string(config.circuits->members()) +
          " members, not of " + std::to_string(size));
   }
-  algorithmNamed(config.algorithm);  // an engine that has no use for it does not excuse a wrong one
+  algorithmNamed(config.algorithm);  // throws for an unknown name, even if the engine ignores it
   return config;
 }
 
@@ -116,7 +116,7 @@ int Group::memberOf(int rank) const {
   return found == config_.ranks.end() ? -1 : static_cast<int>(found - config_.ranks.begin());
 }
 
-// ---- what members say to each other ------------------------------------------------------------
+// ---- messages between members -----------------------------------------------------------------
 
 void Group::onControl(const FrameHeader& header, const std::string& payload) {
   if (header.type == FrameType::kState) {
@@ -179,7 +179,7 @@ void Group::closeChannel(const std::string& why, Notify notify) {
 void Group::abort(const std::string& why) {
   const auto error = std::make_exception_ptr(AbortedError(why));
   {
-    // Calls that come after this one must not get ahead of it: not all of them pass the reactor.
+    // Holds the lock, because later calls that bypass the reactor must not overtake this one.
     std::lock_guard lock(mutex_);
     if (!aborted_) aborted_ = error;
   }
@@ -264,8 +264,7 @@ void Group::reduceScatter(const void* input, void* output, std::vector<size_t> c
          terms, std::move(done));
 }
 
-// A member knows only its own sizes, so they are no arguments that all give alike: each pair
-// compares its own.
+// The hash cannot cover sizes, because a member knows only its own. Each pair compares them.
 void Group::exchange(ExchangeKind kind, const void* input, std::vector<size_t> send_bytes,
                      void* output, std::vector<size_t> receive_bytes, const CallTerms& terms,
                      Done done) {

@@ -11,7 +11,7 @@ namespace {
 
 uint64_t tagStream(int tag) { return kFirstMessageStream + static_cast<uint32_t>(tag); }
 
-// Both ends must agree on the element type; on the size they must anyway.
+// The element type; sizes are compared anyway.
 uint64_t fingerprintOf(const MessageBuffer& message) { return static_cast<uint64_t>(message.type); }
 
 std::string textOf(const MessageMismatch::Side& side) {
@@ -37,7 +37,7 @@ void Group::pointToPoint(PendingMessages::Message message, std::function<void(Do
   });
 }
 
-// The group asks the other end what it is in; where any rank may send, there is no other end.
+// Requests the peer's state; a receive from any rank has no peer.
 void Group::onMessageLate(uint64_t number) {
   const PendingMessages::Message& message = *messages_.find(number);
   failLate(message.peers.size() == 1 ? message.peers : std::vector<int>(), message.text,

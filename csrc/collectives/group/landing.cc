@@ -27,14 +27,14 @@ void Landing::visit(const void* data, size_t bytes, const Visit& visit) const {
   }
 }
 
-// ---- who copies --------------------------------------------------------------------------------
+// ---- copying thread ----------------------------------------------------------------------------
 
 void Landing::landed(Slice slice) {
   std::function<void()> wake;
   {
     std::lock_guard lock(mutex_);
     regions_[slice.region].slices[slice.index].landed = true;
-    finish(slice);  // this thread looks at what is final by itself
+    finish(slice);  // so that this thread finds final slices itself
     wake = wake_;
   }
   if (wake) wake();
@@ -55,7 +55,7 @@ void Landing::holdResults() {
   held_ = true;
 }
 
-// ---- who runs the collective -------------------------------------------------------------------
+// ---- thread of the collective ------------------------------------------------------------------
 
 void Landing::willUse(const void* data, size_t bytes) {
   std::lock_guard lock(mutex_);

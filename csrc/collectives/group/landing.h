@@ -1,10 +1,9 @@
-// The host memory of a collective on device tensors, which is filled and emptied while the
-// collective runs: in slices of equal size, some of which are copied from the device, and each of
-// which may be copied back as soon as its results are final.
+// The host memory of a collective on device tensors. It is copied in slices of equal size while the
+// collective runs: inputs from the device, results back as soon as they are final.
 //
-// One thread copies; the collective runs on another, which never waits for the first: what needs a
-// slice that has not landed is tried again when one has. Landing never waits for the network, so
-// that waiting for it cannot form a cycle.
+// One thread copies, and another runs the collective without waiting for it: a step that needs a
+// missing slice is retried when one lands. Landing never waits for the network, so the two cannot
+// deadlock.
 
 #pragma once
 
@@ -18,8 +17,7 @@ namespace topoopt {
 
 class Landing {
  public:
-  // Slices of a buffer from `begin` on; the last one may be smaller. `pending`: which of them are
-  // not there yet.
+  // Slices of a buffer from `begin` on; the last may be smaller. `pending`: not yet landed.
   struct Region {
     const std::byte* begin;
     size_t bytes;
@@ -31,37 +29,35 @@ class Landing {
     bool operator==(const Slice&) const = default;
   };
 
-  // `changed` is called on the thread of the collective when takeOrder() or takeFinal() have
-  // something new.
+  // `changed` is called on the thread of the collective when takeOrder() or takeFinal() have new
+  // entries.
   Landing(std::vector<Region> regions, size_t slice_bytes, std::function<void()> changed);
 
-  // ---- who copies ----
+  // ---- copying thread ----
 
   // The bytes of a slice are there.
   void landed(Slice slice);
-  // Slices whose results are final and have not been returned yet.
+  // Returns final slices, each once.
   std::vector<Slice> takeFinal();
-  // All that the collective uses, in the order in which it first does. Empty before it has begun,
-  // and when it has been taken.
+  // Returns all slices in the order of their first use, once; empty before begin().
   std::vector<Slice> takeOrder();
 
-  // ---- who starts the collective, before it does ----
+  // ---- caller, before the collective starts ----
 
-  // Results are not final before the collective is over and its caller has been called.
+  // Keeps results from becoming final until the collective is done and its caller was notified.
   void holdResults();
 
-  // ---- who runs the collective: all on one thread ----
+  // ---- thread of the collective ----
 
-  // Steps of the collective, in an order in which they may be run: some use memory (they read it or
-  // write to it), some write results or what will become results. Memory of no region may be named.
+  // Announces the steps of the collective, in a valid order: memory that they use, and writes that
+  // lead to results. Memory outside of the regions is allowed.
   void willUse(const void* data, size_t bytes);
   void willWrite(const void* data, size_t bytes);
-  // All has been said. `wake` is called on the copying thread whenever a slice has landed.
+  // Ends the announcements. `wake` is called on the copying thread whenever a slice has landed.
   void begin(std::function<void()> wake);
   bool has(const void* data, size_t bytes) const;
-  // One of the writes is done.
   void wrote(const void* data, size_t bytes);
-  // The collective is over, or will not go on.
+  // The collective is done or cancelled.
   void end();
 
  private:
@@ -80,7 +76,7 @@ class Landing {
   // Calls visit(Slice) for the slices that the bytes touch.
   template <typename Visit>
   void visit(const void* data, size_t bytes, const Visit& visit) const;
-  bool finish(Slice slice);  // true if it has become final
+  bool finish(Slice slice);  // true if it became final
 
   const size_t slice_bytes_;
   const std::function<void()> changed_;

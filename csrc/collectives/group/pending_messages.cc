@@ -23,7 +23,7 @@ void PendingMessages::finish(uint64_t number) {
   end(std::move(entries_.extract(number).mapped()), nullptr);
 }
 
-// What a callback adds is not among those that fail.
+// Moved out first: messages that a callback adds must not fail.
 void PendingMessages::failAll(std::exception_ptr error) {
   for (auto& [number, entry] : std::exchange(entries_, {})) end(std::move(entry), error);
 }

@@ -1,9 +1,8 @@
 // The point-to-point messages of a group that are pending, each with its time limit.
 //
-// A message is pending from add() until finish() or failAll(), whichever comes first. Its `done` is
-// called at that moment, once, and its timer is stopped. So a message that find() knows has not
-// been done, and one that it does not know never calls back again. Everything runs on the reactor
-// thread.
+// A message is pending from add() until finish() or failAll(), which call its `done` once and stop
+// its timer. So a message that find() returns is not done, and one that it does not know never
+// calls back again. Reactor thread only.
 
 #pragma once
 
@@ -33,13 +32,12 @@ class PendingMessages {
 
   explicit PendingMessages(Reactor& reactor) : reactor_(reactor) {}
 
-  // Returns the number of the message, which counts those of the group. Calls `late` with it when
-  // the message is still pending after its limit.
+  // Returns the number of the message in the group. Calls `late` with it if the limit expires.
   uint64_t add(Message message, std::function<void(uint64_t number)> late);
-  const Message* find(uint64_t number) const;  // nullptr: it is not pending any more
-  void finish(uint64_t number);                // which is pending
+  const Message* find(uint64_t number) const;  // nullptr: no longer pending
+  void finish(uint64_t number);                // it must be pending
   void failAll(std::exception_ptr error);
-  // Of those that were added first, at most so many.
+  // Texts of the oldest messages, at most `most`.
   std::vector<std::string> texts(size_t most) const;
 
  private:

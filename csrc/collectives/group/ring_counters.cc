@@ -9,7 +9,7 @@ namespace topoopt {
 void addCounters(std::vector<RingCounters>& list, const GroupLayout& layout,
                  const std::vector<PartCounters>& parts, const std::vector<int>& ranks) {
   const Parts numbers = partsOf(layout);
-  // Entries of this layout: two of its rings may be alike.
+  // Matched entries: a layout may contain equal rings.
   std::set<size_t> taken;
   int rings = static_cast<int>(std::count_if(
       list.begin(), list.end(), [](const RingCounters& other) { return other.kind == "ring"; }));

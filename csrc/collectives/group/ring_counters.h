@@ -1,4 +1,4 @@
-// Statistics of a group: what its rings and trees have carried.
+// Traffic statistics of a group's rings and trees.
 
 #pragma once
 
@@ -10,15 +10,15 @@
 
 namespace topoopt {
 
-// What a ring or a tree of a group has done.
+// Statistics of one ring or tree.
 struct RingCounters : PartCounters {
   std::string kind;        // "ring", "tree", "direct" or "torus"
-  int index = 0;           // among those of its kind
-  std::vector<int> ranks;  // of a ring: those of the endpoint that it visits, in its order
+  int index = 0;           // among its kind
+  std::vector<int> ranks;  // of a ring: ranks of the endpoint in ring order
 };
 
-// Adds to `list` what the parts of a layout have carried; `ranks` are the members, as ranks of the
-// endpoint. A ring that is listed already stays one entry.
+// Adds the counters of a layout's parts to `list`; `ranks` are the members' ranks of the endpoint.
+// Equal rings share one entry.
 void addCounters(std::vector<RingCounters>& list, const GroupLayout& layout,
                  const std::vector<PartCounters>& parts, const std::vector<int>& ranks);
 

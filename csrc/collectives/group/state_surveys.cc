@@ -5,7 +5,7 @@
 namespace topoopt {
 namespace {
 
-// The reactor of a rank answers whatever the rank's own threads do.
+// The reactor answers even if the rank's own threads are blocked.
 constexpr std::chrono::milliseconds kSurveyLimit{500};
 
 }  // namespace

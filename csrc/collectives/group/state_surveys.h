@@ -1,5 +1,4 @@
-// Asks members of a group what they are in, so that the error of an operation that takes too long
-// can say who is missing, and why.
+// Requests the state of other members, so that a timeout error can name the missing ranks.
 
 #pragma once
 
@@ -15,20 +14,20 @@
 
 namespace topoopt {
 
-// All functions are for the loop; call cancel() before this object goes.
+// Reactor thread only; call cancel() before destruction.
 class StateSurveys {
  public:
   struct Answer {
     uint64_t called = 0;  // collectives of the group so far
     std::string state;    // "is in barrier (operation 3)", "has not created the group", ...
   };
-  // By rank of the endpoint; nothing for one that has not answered in time.
+  // By rank of the endpoint; nullopt: no answer in time.
   using Answers = std::map<int, std::optional<Answer>>;
   using Done = std::function<void(const Answers&)>;
 
   StateSurveys(Endpoint& endpoint, uint32_t channel) : endpoint_(endpoint), channel_(channel) {}
 
-  // `done` is called later, when all have answered or kSurveyLimit is over.
+  // `done` is called later, when all have answered or kSurveyLimit expires.
   void ask(const std::vector<int>& ranks, Done done);
   void onAnswer(int rank, Answer answer);
   void cancel();

@@ -13,8 +13,8 @@ namespace {
 
 // How long a member waits for the others' state before it fails the group.
 constexpr std::chrono::seconds kSurveyLimit{1};
-constexpr size_t kMostNamed = 8;  // ranks in the text of a timeout
-// Of collectives whose data lands while they run.
+constexpr size_t kMostNamed = 8;  // ranks in a timeout message
+// For collectives whose data lands while they run.
 constexpr size_t kLeastLandingBytes = 16 << 20;
 constexpr size_t kMostLandingBytes = 256 << 20;
 
@@ -60,12 +60,12 @@ size_t LinkGroup::landingBytes() {
 }
 
 void LinkGroup::submit(CollectiveRequest request, const CallTerms& terms, Done done) {
-  // No member has the maximum of all bytes before every member has sent one.
+  // Until every member has sent a one, the maximum of all bytes is 0.
   if (request.shape.collective == Collective::kBarrier) request.buffers.input = &barrier_byte_;
   std::unique_lock lock(mutex_);
   const uint64_t number = called_++;
   if (error_) {
-    // The reactor may have stopped, and then runs at once what is posted: not under the lock.
+    // A stopped reactor runs posted functions at once, so do not post under the lock.
     const std::exception_ptr error = error_;
     lock.unlock();
     return endpoint_->reactor().post([done = std::move(done), error] { done(error); });
@@ -82,13 +82,13 @@ void LinkGroup::submit(CollectiveRequest request, const CallTerms& terms, Done d
   const bool first = submitted_.empty();
   submitted_.push_back(std::move(pending));
   lock.unlock();
-  // The caller that finds the list empty wakes the reactor, for all that come before it looks. It
-  // has run what was posted before the group can go (shutdown).
+  // The caller that finds the list empty wakes the reactor for all later ones. The posted function
+  // runs before the group can be destroyed (shutdown).
   if (first) endpoint_->reactor().post([this] { takeSubmitted(); });
 }
 
-// Under the lock. Frames carry a hash of all that their senders must share, the algorithm and the
-// rings among it; members compare calls by what was called alone.
+// Under the lock. The hash in frames also covers algorithm and rings; members compare calls without
+// those.
 void LinkGroup::prepare(Pending& pending) {
   pending.version = versionOf(pending.number);
   ScheduleCache& schedules = *versions_.at(pending.version).schedules;
@@ -114,7 +114,7 @@ void LinkGroup::takeSubmitted() {
   startNext();
 }
 
-// An operation may be over when start() returns; one loop serves them all, however many wait.
+// An operation may end inside start(), so a loop starts the next one rather than recursion.
 void LinkGroup::startNext() {
   if (std::exchange(starting_, true)) return;
   while (!running_ && !queue_.empty() && !agreement_.holds()) {
@@ -137,7 +137,7 @@ void LinkGroup::startNext() {
   starting_ = false;
 }
 
-// Called by who copies, who may outlive the operation and the group.
+// Called on the copying thread, which may outlive the operation and the group.
 std::function<void()> LinkGroup::landingWake(uint64_t number) {
   return [weak = weak_from_this(), number] {
     const auto group = std::static_pointer_cast<LinkGroup>(weak.lock());
@@ -149,7 +149,7 @@ std::function<void()> LinkGroup::landingWake(uint64_t number) {
 }
 
 void LinkGroup::onOperationDone(std::exception_ptr error) {
-  // Not at once: this may be deep inside the endpoint.
+  // Deferred, because the endpoint may be on the call stack.
   if (error) {
     return endpoint_->reactor().post([self = shared_from_this(), this, error] {
       try {
@@ -165,7 +165,7 @@ void LinkGroup::onOperationDone(std::exception_ptr error) {
   endFirst(nullptr);
 }
 
-// The first one of the queue is over, and the group goes on, whatever became of it.
+// Removes the first operation of the queue; the group continues even after its failure.
 void LinkGroup::endFirst(std::exception_ptr error) {
   const uint64_t number = queue_.front().number;
   endpoint_->finishCall(config_.channel, number);
@@ -175,11 +175,11 @@ void LinkGroup::endFirst(std::exception_ptr error) {
   over_.emplace_back(std::move(queue_.front().done), error);
   queue_.pop_front();
   running_ = false;
-  startNext();  // first, so that the network does not wait for the callback
+  startNext();  // before the callbacks, so that the network does not wait for them
   callDone();
 }
 
-// In the order of the operations, also if one is over while the callback of another runs.
+// Callbacks run in the order of the operations, even if an operation ends inside a callback.
 void LinkGroup::callDone() {
   if (std::exchange(calling_done_, true)) return;
   while (!over_.empty()) {
@@ -190,7 +190,7 @@ void LinkGroup::callDone() {
   calling_done_ = false;
 }
 
-// One timer serves many operations: it looks whether the one that runs when it fires is late.
+// One timer serves many operations: when it fires, it checks whether the running one is late.
 void LinkGroup::watchDeadline() {
   if (!deadline_ || (timer_ && timer_->first <= *deadline_)) return;
   if (timer_) endpoint_->reactor().cancel(*timer_);
@@ -201,8 +201,7 @@ void LinkGroup::watchDeadline() {
   });
 }
 
-// All members are asked what they are in. Another member whose time is over, too, leaves that to
-// the one that has asked first.
+// Requests the state of all members. Other members that time out leave that to the first one.
 void LinkGroup::onTimeout() {
   const auto now = Reactor::Clock::now();
   if (asked_ && now - *asked_ < kSurveyLimit) {
@@ -215,13 +214,13 @@ void LinkGroup::onTimeout() {
   std::erase(others, config_.ranks[config_.rank]);
   const uint64_t number = queue_.front().number;
   surveys_.ask(others, [this, number](const StateSurveys::Answers& answers) {
-    if (!running_ || queue_.front().number != number) return;  // it was over in the meantime
+    if (!running_ || queue_.front().number != number) return;  // it has ended in the meantime
     const std::string why = timeoutText(queue_.front(), answers);
     fail(std::make_exception_ptr(TimeoutError(why)), Notify::kAllRanks);
   });
 }
 
-// Who has not called it is missing; if all have, those that this member waits for are.
+// Names the members without the call; if all have called, those that this member waits for.
 std::string LinkGroup::timeoutText(const Pending& late,
                                    const StateSurveys::Answers& answers) const {
   std::vector<std::string> missing;
@@ -244,7 +243,7 @@ std::string LinkGroup::timeoutText(const Pending& late,
   return why;
 }
 
-// The channel is closed first: from then on nothing touches the memory of pending operations.
+// Closes the channel first: afterwards the endpoint does not use the memory of operations.
 void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
   for (auto* timer : {&timer_, &progress_timer_, &dispute_timer_}) {
     if (*timer) endpoint_->reactor().cancel(*std::exchange(*timer, std::nullopt));
@@ -260,9 +259,9 @@ void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
   for (Pending& pending : std::exchange(queue_, {})) pending.done(error);
 }
 
-// ---- what is logged and counted ----------------------------------------------------------------
+// ---- logging and counters ----------------------------------------------------------------------
 
-// What was asked for is not swapped for something else without a word.
+// Warns when the requested algorithm is replaced by another.
 void LinkGroup::warnOfAlgorithm() const {
   const auto forced = algorithmNamed(config_.algorithm);
   if (!forced || config_.rank != 0 || size() == 1) return;
@@ -272,7 +271,7 @@ void LinkGroup::warnOfAlgorithm() const {
                                   " takes what costs least, for " + why);
 }
 
-// At level info, the first of each size class on the group's first member; at debug, every call.
+// Level info: once per size class, on the group's first member. Level debug: every call.
 void LinkGroup::logChoice(const Pending& pending, const ScheduleCache& schedules) {
   const Request request = ScheduleCache::requestOf(pending.shape);
   const Algorithm algorithm = pending.setup.prepared->algorithm;

@@ -1,15 +1,14 @@
 // The collectives of a group over the links of an endpoint: one schedule after the other, on the
 // reactor thread.
 //
-// Members that have called different collectives may wait for frames that nobody sends, or leave
-// frames behind that nobody receives. So a member whose collective does not move for a short time
-// sends what it has called to those that it waits for; and one that gets a frame of another
-// collective than its own, to the frame's sender. A member that has called something else at the
-// same place in the order fails the group with an error that names both calls; one that has not
-// come so far is late, and says nothing.
+// Members with different calls may wait for frames that no member sends, or leave frames
+// unreceived. So a stalled member sends its call to the members that it waits for. A member that
+// gets a frame of another collective sends its call to the frame's sender. If the calls at one
+// position differ, the group fails with an error that names both. A member that has not reached
+// that position is late and does not answer.
 //
-// When links are lost, slow or back, the members agree on other rings for the collectives that have
-// not begun (ring_agreement.h, link_group_rings.cc).
+// When links are lost, degraded or recovered, the members agree on other rings for the collectives
+// that have not begun (ring_agreement.h, link_group_rings.cc).
 
 #pragma once
 
@@ -34,14 +33,13 @@ namespace topoopt {
 
 class LinkGroup final : public Group {
  public:
-  // For Group::open.
   LinkGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
 
   uint64_t sequenceNumber() const override;
   std::vector<RingCounters> counters() override;
   size_t landingBytes() override;
 
-  // Of scratch memory that is held at this moment. Not on the reactor thread.
+  // Scratch memory in use. Not on the reactor thread.
   size_t scratchBytes();
 
  private:
@@ -52,23 +50,22 @@ class LinkGroup final : public Group {
     Operation::Setup setup;
     Done done;
     ScheduleKey shape;
-    uint64_t version = 0;  // of the rings that the setup is for
+    uint64_t version = 0;  // of the rings in the setup
   };
-  // Rings that the members have agreed on.
   struct Version {
-    uint64_t first = 0;  // number of a collective
+    uint64_t first = 0;  // first collective that uses them
     std::shared_ptr<ScheduleCache> schedules{};
   };
-  // The all-to-all that runs, from when it asks whether circuits shall move for it.
+  // The running all-to-all, from its request to reconfigure circuits.
   struct Moving {
     uint64_t number;
     std::vector<std::shared_ptr<const PreparedSchedule>> parts{};  // one per topology
-    size_t topology = 0;                                           // that comes next, or is there
-    bool chosen = false;                                           // it was answered that they move
-    bool runs = false;            // chunks travel; else all members wait for circuits
-    std::map<int, int> silent{};  // rank that chunks are sent to now -> looks without an answer
+    size_t topology = 0;          // index of the current or next one
+    bool chosen = false;          // the service chose to reconfigure
+    bool runs = false;            // chunks travel; false: waiting for circuits
+    std::map<int, int> silent{};  // rank with unacknowledged chunks -> checks without progress
   };
-  // What this member has sent to each in an exchange.
+  // Bytes that this member sent to each in an exchange.
   struct Exchanged {
     uint64_t number;
     std::vector<size_t> bytes;
@@ -94,13 +91,13 @@ class LinkGroup final : public Group {
   void onTimeout();
   std::string timeoutText(const Pending& late, const StateSurveys::Answers& answers) const;
 
-  // Rings (link_group_rings.cc).
+  // Rings after link changes (link_group_rings.cc).
   uint64_t versionOf(uint64_t number) const;
   void beginOver(Pending& next);
   std::vector<plan::Ring> ringsLeft() const;
   void useRings(uint64_t version, uint64_t first, std::vector<plan::Ring> rings);
 
-  // Circuits that move (link_group_circuits.cc).
+  // Circuit reconfiguration (link_group_circuits.cc).
   bool asksForCircuits(const Pending& pending) const;
   void askForCircuits();
   void onCircuitsStay();
@@ -126,35 +123,35 @@ class LinkGroup final : public Group {
 
   // Guarded by mutex_.
   uint64_t called_ = 0;
-  std::optional<size_t> landing_bytes_;  // found when it is first asked for
+  std::optional<size_t> landing_bytes_;  // computed on first use
   CallHistory history_;
-  std::deque<Exchanged> exchanged_;       // lately
-  std::deque<Pending> submitted_;         // that the reactor thread has not taken yet
-  std::map<uint64_t, Version> versions_;  // 0 are the planned rings; others while they are used
+  std::deque<Exchanged> exchanged_;       // recent ones
+  std::deque<Pending> submitted_;         // not yet seen by the reactor thread
+  std::map<uint64_t, Version> versions_;  // 0: the planned rings; others while in use
   std::set<std::tuple<CallName, Algorithm, int>> logged_;  // with the size class
 
   // Reactor thread only.
-  std::deque<Pending> queue_;          // the first one runs, if running_
-  uint64_t next_ = 0;                  // number of the first collective that has not begun
-  std::vector<RingCounters> carried_;  // over rings that were used before
-  uint64_t over_version_ = 0;          // of the rings that operation_ counts for
-  std::vector<plan::Ring> proposed_;   // by the first member, the last ones
+  std::deque<Pending> queue_;          // the first one runs if running_
+  uint64_t next_ = 0;                  // first collective that has not begun
+  std::vector<RingCounters> carried_;  // over former rings
+  uint64_t over_version_ = 0;          // rings that operation_ counts for
+  std::vector<plan::Ring> proposed_;   // by the first member, last
   RingAgreement agreement_;
   Operation operation_;
   Scratch scratch_;
-  uint8_t barrier_byte_ = 0;  // what barriers reduce
+  uint8_t barrier_byte_ = 0;  // input of barriers
   bool running_ = false;
   bool starting_ = false;
-  std::optional<uint32_t> circuit_channel_;  // on which chunks travel while circuits move
-  bool stayed_ = false;                      // for what runs circuits could have moved
+  std::optional<uint32_t> circuit_channel_;  // for chunks during reconfiguration
+  bool stayed_ = false;                      // the running all-to-all was answered `stay`
   std::optional<Moving> moving_;
-  std::deque<std::pair<Done, std::exception_ptr>> over_;  // callbacks of operations that are over
+  std::deque<std::pair<Done, std::exception_ptr>> over_;  // callbacks of ended operations
   bool calling_done_ = false;
-  std::optional<Reactor::Clock::time_point> deadline_;  // of the one that runs
-  std::optional<Reactor::TimerId> timer_;               // not later than the deadline
-  std::optional<Reactor::Clock::time_point> asked_;     // for this member's state, by another
+  std::optional<Reactor::Clock::time_point> deadline_;  // of the running operation
+  std::optional<Reactor::TimerId> timer_;               // fires no later than the deadline
+  std::optional<Reactor::Clock::time_point> asked_;     // last request for this member's state
   std::optional<Reactor::TimerId> progress_timer_;
-  std::pair<uint64_t, std::pair<uint64_t, size_t>> progress_seen_{};  // operation, how far it was
+  std::pair<uint64_t, std::pair<uint64_t, size_t>> progress_seen_{};  // operation and its progress
   std::optional<Reactor::TimerId> dispute_timer_;
 };
 

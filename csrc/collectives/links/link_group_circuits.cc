@@ -1,14 +1,13 @@
 // All-to-alls of a group over circuits that move.
 //
-// Every member says what it sends, and is notified whether circuits move (circuit_client.h). If
-// so, each topology has a schedule of its own, and between two of them all members have all that
-// the first one brings: nothing is on its way while circuits are dark. So an all-to-all whose
-// circuits do not come up ends with an error at the same place on all members, and the group goes
-// on with what comes next.
+// Every member reports its sizes and is notified whether circuits move (circuit_client.h). If so,
+// each topology has its own schedule, and all members finish it before the next one: no data is in
+// flight while circuits are dark. So if circuits do not come up, the all-to-all fails at the same
+// place on all members, and the group continues with the next call.
 //
-// Circuits may as well be lost while chunks travel. Chunks have a channel of their own, which is
-// closed then: what is left of them on the way belongs to nobody, and comes to nothing that begins
-// after it. Who moves circuits sees most losses; a member whose chunks nobody acknowledges says so.
+// Circuits may also be lost while chunks travel. Chunks have their own channel, which is then
+// closed, so late chunks cannot reach a later operation. The service detects most losses; a member
+// whose chunks are not acknowledged reports the others.
 
 #include <stdexcept>
 #include <utility>
@@ -19,10 +18,11 @@
 namespace topoopt {
 namespace {
 
-// Of watchProgress(): 5 s, longer than acknowledgements wait in the queues on their way back.
+// Checks of watchProgress(): 5 s, longer than acknowledgements wait in queues.
 constexpr int kMostSilentLooks = 25;
 constexpr std::chrono::milliseconds kQuietLook{2};
-constexpr int kMostQuietLooks = 250;  // other groups may have something on the way all the time
+// Limited, because other groups may always have data in flight.
+constexpr int kMostQuietLooks = 250;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ void LinkGroup::askForCircuits() {
   const Pending& pending = queue_.front();
   const uint64_t number = pending.number;
   moving_ = Moving{.number = number};
-  // A group that fails leaves, and is called no more.
+  // A failed group leaves the service and gets no more callbacks.
   config_.circuits->ask(
       config_.channel, number, pending.shape.counts,
       {.stay = [this] { onCircuitsStay(); },
@@ -52,8 +52,8 @@ void LinkGroup::onCircuitsStay() {
   operation_.start(std::move(setup));
 }
 
-// What others say that they send must be what this member receives: it is found here, for relays
-// know only what is said.
+// Checks the others' send sizes against this member's receive sizes here, because relays know only
+// the former.
 void LinkGroup::onCircuitsMove(const CircuitClient::MoveAnswer& move) {
   Pending& pending = queue_.front();
   const CircuitClient::Bytes& bytes = move.bytes;
@@ -87,8 +87,8 @@ void LinkGroup::onCircuitsMove(const CircuitClient::MoveAnswer& move) {
   readyWhenQuiet(kMostQuietLooks);
 }
 
-// Circuits move when neither chunks nor acknowledgements are on the way: TCP would send again what
-// was lost, and go on slowly, long after it is light.
+// Circuits move only when neither chunks nor acknowledgements are in flight. Otherwise TCP would
+// retransmit lost data and stay slow long after the circuits are up.
 void LinkGroup::readyWhenQuiet(int looks) {
   const uint64_t number = moving_->number;
   const size_t topology = moving_->topology;
@@ -120,14 +120,14 @@ void LinkGroup::onCircuitsMoved(size_t topology) {
   operation_.start(std::move(setup));
 }
 
-// Perhaps from inside of start().
+// May run inside start().
 void LinkGroup::endTopology() {
   moving_->runs = false;
   ++moving_->topology;
   readyWhenQuiet(kMostQuietLooks);
 }
 
-// Now and then, while something runs.
+// Runs periodically while a collective runs.
 void LinkGroup::watchCircuits() {
   if (!moving_ || !moving_->runs) return;
   for (auto& [rank, looks] : moving_->silent) {

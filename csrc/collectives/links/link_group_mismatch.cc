@@ -1,4 +1,4 @@
-// How members of a group over links find out that they have called different collectives.
+// Detects members of a group over links that have called different collectives.
 
 #include <algorithm>
 #include <cstring>
@@ -10,9 +10,9 @@
 namespace topoopt {
 namespace {
 
-// A collective that does not move for one to two of these is compared with the others'.
+// A collective that stalls for one to two of these periods is compared with the others'.
 constexpr std::chrono::milliseconds kStandstill{200};
-// A member that is asked about a call that it has made answers at once, by failing the group.
+// A member with a call of that number answers at once, by failing the group.
 constexpr std::chrono::seconds kAnswerLimit{1};
 constexpr size_t kExchangesKept = 8;
 
@@ -32,8 +32,7 @@ void LinkGroup::remember(uint64_t number, const CollectiveRequest& request) {
   if (exchanged_.size() > kExchangesKept) exchanged_.pop_front();
 }
 
-// One timer serves many operations: it looks whether the one that runs when it fires is the one
-// that ran when it fired before, and as far.
+// One timer serves many operations: when it fires, it checks whether the running one has advanced.
 void LinkGroup::watchProgress() {
   progress_timer_ = endpoint_->reactor().after(kStandstill, [this] {
     progress_timer_.reset();
@@ -48,7 +47,7 @@ void LinkGroup::watchProgress() {
 void LinkGroup::onStandstill() {
   const Pending& pending = queue_.front();
   std::set<int> waiting = operation_.waitingFor();
-  if (moving_ && !moving_->chosen) {  // what is answered waits for all
+  if (moving_ && !moving_->chosen) {  // the service answers only when all members have requested
     waiting = {config_.ranks.begin(), config_.ranks.end()};
     waiting.erase(config_.ranks[config_.rank]);
   }
@@ -57,7 +56,7 @@ void LinkGroup::onStandstill() {
   }
 }
 
-// In the operation that runs, if it is this one, and an exchange.
+// Returns the bytes expected in exchange `number`, if that is the running operation.
 uint64_t LinkGroup::expectedFrom(int rank, uint64_t number) const {
   if (!running_) return kNotSaid;
   const Pending& pending = queue_.front();
@@ -86,7 +85,7 @@ void LinkGroup::onControl(const FrameHeader& header, const std::string& payload)
   if (isValid(theirs) && memberOf(header.source) >= 0) onCall(header, theirs);
 }
 
-// What another member has called; it waits for this one, or has got a frame that it did not expect.
+// Handles another member's call: that member waits for this one, or got an unexpected frame.
 void LinkGroup::onCall(const FrameHeader& header, const Called& theirs) {
   const int own = config_.ranks[config_.rank];
   const int peer = header.source;
@@ -99,7 +98,7 @@ void LinkGroup::onCall(const FrameHeader& header, const Called& theirs) {
       if (exchange.number == header.message) sent = exchange.bytes[memberOf(peer)];
     }
   }
-  if (!mine) return;  // not yet, or too long ago
+  if (!mine) return;  // not called yet, or too long ago
   std::string why;
   if (mine->hash != theirs.hash) {
     why = disagreement({own, *mine}, {peer, theirs}, config_.ranks, header.message, config_.name);
@@ -113,7 +112,7 @@ void LinkGroup::onCall(const FrameHeader& header, const Called& theirs) {
 }
 
 void LinkGroup::onMismatch(const MessageMismatch& mismatch) {
-  if (queue_.empty()) return;  // the group has failed in the meantime
+  if (queue_.empty()) return;  // the group has failed
   const uint32_t sent = callNumberOf(mismatch.sent.fingerprint);
   const uint32_t expected = callNumberOf(mismatch.expected.fingerprint);
   if (mismatch.sent.fingerprint == mismatch.expected.fingerprint) {
@@ -124,13 +123,13 @@ void LinkGroup::onMismatch(const MessageMismatch& mismatch) {
                      pending.called, pending.number, config_.name);
     return fail(std::make_exception_ptr(MismatchError(why)), Notify::kAllRanks);
   }
-  // The earlier of the two calls is one that both have made, or its message would have been taken.
+  // Uses the earlier of the two calls, because both members have made it.
   dispute(mismatch.sender, static_cast<int32_t>(sent - expected) < 0 ? sent : expected);
 }
 
 void LinkGroup::onUnmatched(int peer, uint32_t number) { dispute(peer, number); }
 
-// Of a number the low 32 bits are known; it is one of the calls that were made.
+// Frames carry the low 32 bits of a number; find the full one among the calls.
 void LinkGroup::dispute(int peer, uint32_t low_number) {
   if (dispute_timer_) return;
   uint64_t number;

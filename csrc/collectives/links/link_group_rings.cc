@@ -1,4 +1,4 @@
-// Which rings a group's collectives use: those of the plan, or what is left of them.
+// Selects the rings of a group's collectives: the planned ones, or the remaining ones.
 
 #include <cmath>
 #include <cstddef>
@@ -15,18 +15,18 @@
 namespace topoopt {
 namespace {
 
-constexpr std::ptrdiff_t kMostFormerRings = 64;  // of which is counted what they have carried
+constexpr std::ptrdiff_t kMostFormerRings = 64;  // whose counters are kept
 
 }  // namespace
 
-// Of the collective's rings; under the lock.
+// Returns the version of the collective's rings; under the lock.
 uint64_t LinkGroup::versionOf(uint64_t number) const {
   auto version = versions_.rbegin();
   while (version->second.first > number) ++version;
   return version->first;
 }
 
-// A collective that was called before its rings were agreed on is prepared again.
+// Prepares a collective again that was called before its rings were agreed on.
 void LinkGroup::beginOver(Pending& next) {
   std::lock_guard lock(mutex_);
   const uint64_t version = versionOf(next.number);
@@ -34,7 +34,7 @@ void LinkGroup::beginOver(Pending& next) {
   if (version == over_version_) return;
   addCounters(carried_, versions_.at(over_version_).schedules->layout(), operation_.takeCounters(),
               config_.ranks);
-  // Former rings are many after many failures; the oldest of those that the plan does not have go.
+  // Repeated failures leave many former rings; evict the oldest that are not in the plan.
   const auto planned =
       static_cast<std::ptrdiff_t>(partsOf(versions_.at(0).schedules->layout()).count);
   if (const auto known = std::ssize(carried_); known > planned + kMostFormerRings) {
@@ -55,12 +55,12 @@ std::vector<RingCounters> LinkGroup::counters() {
   return list;
 }
 
-// Of the members that lead their servers.
+// Rings over the first member of each server.
 std::vector<plan::Ring> LinkGroup::ringsLeft() const {
   const CableGraph& graph = *endpoint_->cables();
   if (graph.intact()) return config_.rings;
   const GroupLayout& layout = versions_.at(0).schedules->layout();
-  std::map<int, int> leader_of;  // of a server
+  std::map<int, int> leader_of;  // by server
   const auto server = [&](int member) { return graph.serverOf(config_.ranks[member]); };
   std::vector<plan::Ring> planned = layout.rings();
   for (plan::Ring& ring : planned) {
@@ -77,7 +77,7 @@ std::vector<plan::Ring> LinkGroup::ringsLeft() const {
   return left;
 }
 
-// The first member proposes; while ranks cannot be reached, nothing is to be gained.
+// The first member proposes rings, but not while ranks are unreachable: that cannot help.
 void LinkGroup::onLinksChanged() {
   const CableGraph* const graph = endpoint_->cables();
   if (config_.rank != 0 || graph == nullptr || !graph->unreachable().empty()) return;
@@ -106,7 +106,7 @@ void LinkGroup::useRings(uint64_t version, uint64_t first, std::vector<plan::Rin
   } else {
     try {
       CostModel cost = config_.cost;
-      cost.all_reduce.clear();  // over the planned rings
+      cost.all_reduce.clear();  // it was measured over the planned rings
       schedules =
           std::make_shared<ScheduleCache>(planned->layout().over(std::move(rings)), config_.rank,
                                           cost, algorithmNamed(config_.algorithm));

@@ -46,8 +46,8 @@ void Operation::start(Setup setup, std::function<void()> wake) {
   leave();
 }
 
-// Memory may be written several times: first partial sums, then the result. It is final when all
-// writes that the schedule has for it are done.
+// Memory may be written several times: first partial sums, then the result. It is final after the
+// schedule's last write.
 void Operation::describeSteps(Landing& landing) const {
   const std::vector<Lane>& lanes = setup_.prepared->schedule.lanes;
   size_t longest = 0;
@@ -57,7 +57,7 @@ void Operation::describeSteps(Landing& landing) const {
   const auto use = [&](const Range& range) {
     if (range.buffer != Buffer::kScratch) landing.willUse(at(range), range.bytes);
   };
-  for (size_t i = 0; i < longest; ++i) {  // as lanes run: side by side
+  for (size_t i = 0; i < longest; ++i) {  // in parallel, as lanes run
     for (const Lane& lane : lanes) {
       if (i < lane.sends.size()) use(lane.sends[i].from);
       if (i >= lane.receives.size()) continue;
@@ -71,7 +71,7 @@ void Operation::describeSteps(Landing& landing) const {
   }
 }
 
-// Receives first: sends may be waiting for them.
+// Receives first, because sends may depend on them.
 void Operation::onLanded() {
   if (!running_ || !setup_.landing) return;
   ++depth_;
@@ -145,7 +145,7 @@ std::byte* Operation::at(const Range& range) const {
   return setup_.scratch + range.offset;
 }
 
-// Callbacks may come at once and call advance() again; one loop serves them all.
+// Callbacks may run at once and call advance() again; one loop serves all of them.
 void Operation::advance(int index) {
   LaneState& state = lanes_[index];
   state.again = true;
@@ -164,15 +164,14 @@ void Operation::advanceAfter(int index) {
   for (const int waiting : setup_.prepared->waiting[index]) advance(waiting);
 }
 
-// The callbacks below hold a pointer and two small numbers, so that no memory is allocated for
-// them.
+// The callbacks below capture a pointer and two small numbers, to avoid allocations.
 bool Operation::postReceive(int index) {
   LaneState& state = lanes_[index];
   const auto& receives = lane(index).receives;
   if (state.next_receive == receives.size()) return false;
   const Receive& receive = receives[state.next_receive];
   if (!received(receive.after) || !freed(receive.after_send)) return false;
-  if (!landed(receive.into)) return false;  // the copy would overwrite what arrives
+  if (!landed(receive.into)) return false;  // the copy from the device would overwrite it
   const StepRef step{index, static_cast<int>(state.next_receive++)};
   endpoint_.receive({ranks_[receive.peer], channel(), lane(index).stream}, at(receive.into),
                     receive.into.bytes, setup_.fingerprint,
@@ -223,7 +222,7 @@ void Operation::onSent(const StepRef& step, std::exception_ptr error) {
   leave();
 }
 
-// Completes a receive whose bytes are here, if it is its turn, and those that waited for it.
+// Completes an arrived receive if it is its turn, and the later ones that waited for it.
 void Operation::completeInTurn(StepRef step) {
   while (running_ && !step.none() && arrival(step) == Arrival::kArrived) {
     const Receive& receive = lane(step.lane).receives[step.index];
@@ -237,8 +236,8 @@ void Operation::completeInTurn(StepRef step) {
   }
 }
 
-// False if a worker adds it, after which onReduced() goes on: until then it is not complete, and
-// nothing that waits for it uses its memory.
+// Returns false if a worker adds it. Then it is incomplete until onReduced(), and no dependent step
+// uses its memory.
 bool Operation::reduced(const StepRef& step) {
   const Receive& receive = lane(step.lane).receives[step.index];
   const size_t bytes = receive.target.bytes;
@@ -280,8 +279,8 @@ void Operation::stepOver(int index) {
   if (--left_ == 0) running_ = false;
 }
 
-// Whether the memory of a send may be written to. If not, it is asked for: the step that needs it
-// is tried again when it is free.
+// Returns whether the memory of a send may be overwritten. If not, requests it: the dependent step
+// is retried once it is free.
 bool Operation::freed(const StepRef& send) {
   if (sent(send)) return true;
   if (departure(send) == Departure::kPending) {
@@ -291,13 +290,13 @@ bool Operation::freed(const StepRef& send) {
   return false;
 }
 
-// When only sends are left, their memory is what the caller waits for.
+// When only sends are left, the caller waits for their memory.
 void Operation::hurrySends() {
   if (!running_ || receives_left_ > 0 || std::exchange(hurried_, true)) return;
   endpoint_.hurry(channel());
 }
 
-// What is over is reported when no call is left on the stack that would look at it again.
+// Reports completion only when no call on the stack uses this operation any more.
 void Operation::leave() {
   if (depth_ == 1) hurrySends();
   if (--depth_ > 0 || running_ || !std::exchange(reporting_, false)) return;

@@ -1,5 +1,4 @@
-// Runs schedules, one at a time: keeps every lane's receives posted and sends what has become
-// ready.
+// Runs schedules, one at a time: posts every lane's receives, and sends each step once it is ready.
 
 #pragma once
 
@@ -22,8 +21,7 @@
 
 namespace topoopt {
 
-// All functions are for the loop. What is pending must be over, or the channel closed, before this
-// object goes.
+// Reactor thread only. Before destruction, pending steps must be complete or the channel closed.
 class Operation {
  public:
   struct Setup {
@@ -33,33 +31,33 @@ class Operation {
     DataType type = DataType::kUint8;
     ReduceOp op = ReduceOp::kSum;
     uint64_t fingerprint = 0;
-    std::optional<uint32_t> channel{};   // if it is not the group's
-    std::shared_ptr<Landing> landing{};  // nullptr: all data is there
+    std::optional<uint32_t> channel{};   // nullopt: the group's
+    std::shared_ptr<Landing> landing{};  // nullptr: all data has landed
   };
 
-  // `ranks` are the group's members as ranks of the endpoint. `done` is called at the end of every
-  // operation, perhaps before start() returns; the next one may be started from it.
+  // `ranks` are the members' ranks of the endpoint. `done` is called at the end of every operation,
+  // perhaps inside start(), and may start the next one.
   Operation(Endpoint& endpoint, uint32_t channel, std::vector<int> ranks,
             std::function<void(std::exception_ptr)> done);
 
-  // `wake` is called, on any thread, when more of the data has landed: onLanded() is due.
+  // `wake` is called, on any thread, when data has landed; then call onLanded().
   void start(Setup setup, std::function<void()> wake = {});
 
-  // Goes on with what waited for data that may have landed by now.
+  // Retries steps that waited for data to land.
   void onLanded();
 
-  // Forgets what is pending; the channel is closed.
+  // Drops all pending steps; the channel must be closed.
   void cancel();
 
   // Members (ranks of the endpoint) that this rank is waiting for.
   std::set<int> waitingFor() const;
 
-  // The bytes that have come for this operation's pending receives, and its steps that are left: a
-  // pair that stays the same while nothing moves.
+  // Returns the bytes received for pending receives and the number of incomplete steps. The pair is
+  // constant while the operation stalls.
   std::pair<uint64_t, size_t> progress() const;
 
   const std::vector<PartCounters>& counters() const { return counters_; }
-  // The same, which then begin anew: for operations over another layout.
+  // Returns the counters and resets them, for operations over another layout.
   std::vector<PartCounters> takeCounters() { return std::exchange(counters_, {}); }
 
  private:
@@ -68,7 +66,7 @@ class Operation {
   struct LaneState {
     size_t next_receive = 0;
     size_t next_send = 0;
-    size_t receives_at = 0;  // where its steps begin in received_ and sent_
+    size_t receives_at = 0;  // offset of its steps in received_ and sent_
     size_t sends_at = 0;
     bool advancing = false;
     bool again = false;
@@ -117,17 +115,17 @@ class Operation {
   std::vector<LaneState> lanes_;
   std::vector<Arrival> received_;
   std::vector<Departure> sent_;
-  std::vector<StepRef> unlanded_;  // receives that are here and wait for data of this member
+  std::vector<StepRef> unlanded_;  // arrived receives that wait for this member's data to land
   std::vector<size_t> part_left_;
   Clock::time_point started_{};
-  size_t left_ = 0;           // sends and receives that are not complete
-  size_t receives_left_ = 0;  // of them
-  bool hurried_ = false;      // nothing but sends is left, and their memory is asked for
+  size_t left_ = 0;           // incomplete sends and receives
+  size_t receives_left_ = 0;  // incomplete receives
+  bool hurried_ = false;      // only sends are left, and their memory was requested
   std::exception_ptr error_;
   bool running_ = false;
-  bool reporting_ = false;  // done_ has not been called for this operation
-  Reductions reductions_;   // that workers make
-  int depth_ = 0;           // of calls into this object that are on the stack
+  bool reporting_ = false;  // done_ is due for this operation
+  Reductions reductions_;   // by workers
+  int depth_ = 0;           // calls into this object on the stack
   std::vector<PartCounters> counters_;
 };
 

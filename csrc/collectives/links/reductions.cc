@@ -6,7 +6,7 @@
 namespace topoopt {
 namespace {
 
-// Of a chunk, that one worker adds at a time: two of them stay in a core's cache.
+// A worker adds one piece at a time: two operands fit a core's cache.
 constexpr size_t kPieceBytes = 64 << 10;
 
 }  // namespace
@@ -27,7 +27,8 @@ void Reductions::begin(DataType type, ReduceOp op, std::byte* target, const std:
     reduceInto(type, op, target + first * size, operand + first * size,
                std::min(each, count - first));
   };
-  // The reactor has what is over before settle() can return, so that it outlives what it calls.
+  // The posted function owns the state, because settle() may return and this object may be
+  // destroyed first.
   const auto over = [state = state_, generation = state_->generation, &reactor = reactor_,
                      done = std::move(done)] {
     reactor.post([state, generation, done] {

@@ -1,4 +1,4 @@
-// The long chunks of an operation that worker threads add up, while the reactor thread goes on.
+// Adds the long chunks of an operation on worker threads while the reactor thread continues.
 
 #pragma once
 
@@ -17,23 +17,23 @@ namespace topoopt {
 
 class Reductions {
  public:
-  // Shorter chunks are added in less time than handing them over takes.
+  // Adding shorter chunks takes less time than handing them over.
   static constexpr size_t kLeastBytes = 128 << 10;
 
-  // `workers` may be nullptr; what is given outlives this object.
+  // `workers` may be nullptr; both must outlive this object.
   Reductions(Reactor& reactor, WorkerPool* workers);
   ~Reductions() { settle(); }
 
   Reductions(const Reductions&) = delete;
   Reductions& operator=(const Reductions&) = delete;
 
-  // Reactor thread, as the rest. Whether workers shall add so many bytes.
+  // Reactor thread only. Returns whether workers should add this many bytes.
   bool take(size_t bytes) const { return workers_ != nullptr && bytes >= kLeastBytes; }
-  // reduceInto() in pieces, which give the same bits. `done` is called on the reactor thread later,
-  // unless settle() comes first.
+  // Runs reduceInto() in pieces, with the same bits. `done` is called later on the reactor thread,
+  // unless settle() is called first.
   void begin(DataType type, ReduceOp op, std::byte* target, const std::byte* operand, size_t count,
              std::function<void()> done);
-  // Nothing of what was begun uses its memory any more on return, nor is its `done` called.
+  // Waits until the workers no longer use any memory, and drops their `done` callbacks.
   void settle();
 
  private:
@@ -41,7 +41,7 @@ class Reductions {
     std::mutex mutex;
     std::condition_variable changed;
     size_t running = 0;       // guarded by mutex
-    uint64_t generation = 0;  // of what is not settled; the reactor thread's
+    uint64_t generation = 0;  // of unsettled work; reactor thread only
   };
 
   Reactor& reactor_;

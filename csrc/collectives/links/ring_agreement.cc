@@ -9,19 +9,19 @@
 namespace topoopt {
 namespace {
 
-// In which all members answer that have created the group; and how long the first member waits,
-// after one has not, before it proposes again: longer every time.
+// Answer limit of all members that have created the group, and the first member's initial delay
+// before it proposes again.
 constexpr std::chrono::milliseconds kAgreementLimit{2000};
 constexpr std::chrono::milliseconds kFirstPause{2000};
 constexpr std::chrono::milliseconds kLongestPause{60'000};
 
-// A member that has held for this long has missed the end of an offer.
+// A member that has held for longer has missed the end of an offer.
 constexpr std::chrono::milliseconds kLongestHold{3000};
 constexpr size_t kEndsKept = 256;
 
 constexpr uint64_t kTakenBack = UINT64_MAX;
 
-// Rings as they travel: for each its share, then its members.
+// Wire format of rings: for each its share, then its members.
 std::string encoded(const std::vector<plan::Ring>& rings) {
   std::string text;
   const auto add = [&text](const auto& value) {
@@ -90,7 +90,7 @@ void RingAgreement::start(std::vector<plan::Ring> rings) {
   asking_ = true;
   missing_ = {ranks_.begin(), ranks_.end()};
   missing_.erase(ranks_[rank_]);
-  // The number of rings is needed to read them, where one has as few members as none.
+  // The message carries the ring count, because rings may have no members.
   broadcast(FrameType::kRings, rings.size(), encoded(rings));
   first_ = member_.next();
   offered_.offer(version_, std::move(rings));
@@ -125,7 +125,7 @@ void RingAgreement::end(uint64_t first) {
   onStart(version_, first);
 }
 
-// A member that answers after the end may have missed it, or has answered late.
+// Sent again to late members and to those that may have missed the end.
 void RingAgreement::sendEnd(int member, const std::pair<const uint64_t, uint64_t>& end) {
   FrameHeader header;
   header.type = FrameType::kRingsStart;

@@ -7,7 +7,7 @@ namespace topoopt {
 std::byte* Scratch::reserve(size_t bytes) {
   in_use_ = true;
   if (bytes <= bytes_) return memory_.get();
-  memory_.reset();  // first, so that old and new never take memory together
+  memory_.reset();  // first, so that the old and new memory never coexist
   memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
   bytes_ = bytes;
   if (!timer_) watch();
@@ -26,7 +26,7 @@ void Scratch::release() {
   bytes_ = 0;
 }
 
-// One timer per period, not one per operation. An operation may last longer than a period.
+// One timer per period rather than per operation; an operation may span periods.
 void Scratch::watch() {
   used_ = false;
   timer_ = reactor_.after(idle_limit_, [this] {

@@ -1,6 +1,5 @@
-// Scratch memory that the operations of a group use one after the other. It grows to what the
-// largest of them needs (at most kScratchLimitBytes, see plan/schedule.h) and goes when it has not
-// been used for a while.
+// Scratch memory shared by the operations of a group in turn. It grows to the largest need (at most
+// kScratchLimitBytes, see plan/schedule.h) and is freed when idle.
 
 #pragma once
 
@@ -19,13 +18,11 @@ class Scratch {
   Scratch(Reactor& reactor, std::chrono::milliseconds idle_limit)
       : reactor_(reactor), idle_limit_(idle_limit) {}
 
-  // Memory for the next operation, until finished(); what the one before left there is gone.
+  // Returns memory for the next operation, until finished(); its content is undefined.
   std::byte* reserve(size_t bytes);
 
-  // The operation is over.
   void finished();
 
-  // No operation needs it any more.
   void release();
 
   size_t bytes() const { return bytes_; }

@@ -12,7 +12,7 @@
 namespace topoopt {
 namespace {
 
-constexpr int kMostTurns = 4;  // of the reactor before it sees to the links again
+constexpr int kMostTurns = 4;  // of the reactor per visit, then links get their turn
 constexpr int kPauses = 16;
 
 }  // namespace
@@ -27,7 +27,7 @@ LocalMessages::LocalMessages(const MessageRings& rings, int member, std::vector<
       out_(ranks_.size()),
       in_(ranks_.size()) {}
 
-// Runs `function` with the mutex, and what has come of it without.
+// Runs `function` with the mutex, then its callbacks without it.
 template <typename Function>
 void LocalMessages::step(Function function) {
   std::vector<Over> over;
@@ -85,7 +85,7 @@ void LocalMessages::receiveAny(const MessageBuffer& message, int tag, const Call
 }
 
 void LocalMessages::add(Operation operation, const CallTerms& terms) {
-  // The clock counts nanoseconds: "for ever" in milliseconds would overflow it.
+  // The clock counts nanoseconds, so "for ever" in milliseconds would overflow.
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 100);
   operation.limit = terms.limit;
   if (terms.limit.count() > 0) {
@@ -118,8 +118,7 @@ void LocalMessages::add(Operation operation, const CallTerms& terms) {
   });
 }
 
-// The thread that calls this moves what can be moved, until `over` is true or the time has come, or
-// until there is nothing more to move.
+// Makes progress until `over` is true, the time limit, or no operation is left.
 void LocalMessages::await(const std::function<bool()>& over,
                           std::optional<Clock::time_point> until) {
   {
@@ -166,7 +165,7 @@ void LocalMessages::await(const std::function<bool()>& over,
   });
 }
 
-// A member that needs this core has no news while it is watched from here.
+// Yields: a waited-for member on the same core cannot run while this thread polls.
 void LocalMessages::giveWay() {
   const auto here = static_cast<uint32_t>(sched_getcpu());
   rings_.setCore(member_, here);
@@ -194,7 +193,7 @@ void LocalMessages::wakeDriver() {
   rings_.wake(member_);
 }
 
-// ---- what the reactor does ---------------------------------------------------------------------
+// ---- the reactor's part ------------------------------------------------------------------------
 
 void LocalMessages::goOn() {
   using Attention = MessageRings::Attention;
@@ -204,7 +203,7 @@ void LocalMessages::goOn() {
   }
   for (int turn = 0; progress(true); ++turn) {
     if (turn < kMostTurns) continue;
-    notified_.push_back(member_);  // the rest a little later
+    notified_.push_back(member_);  // the rest follows soon
     break;
   }
   pressOn();
@@ -289,8 +288,7 @@ void LocalMessages::left(int member) {
   });
 }
 
-// What waits for a rank that has left the job never ends. Its messages that are in a ring have been
-// taken.
+// An operation that waits for a departed rank never ends, once that rank's ring is read.
 void LocalMessages::checkLeft() {
   if (!any_left_) return;
   const auto gone = [this](int member) { return in_[member].left; };
@@ -322,9 +320,9 @@ void LocalMessages::end(std::exception_ptr error, bool in_order) {
   });
 }
 
-// ---- how members wake each other ---------------------------------------------------------------
+// ---- notifications -----------------------------------------------------------------------------
 
-// There is news for it: a frame, or room.
+// Notifies `member` of a frame or of room.
 void LocalMessages::notify(int member) {
   using Attention = MessageRings::Attention;
   const Attention attention = rings_.attention(member);
@@ -335,7 +333,8 @@ void LocalMessages::notify(int member) {
   }
 }
 
-// Before this member stops looking: those who have no room for it keep aside what is in their way.
+// Before this member stops polling: notifies receivers without room, which then keep messages
+// aside.
 void LocalMessages::pressOn() {
   using Attention = MessageRings::Attention;
   if (ended_ || failing_) return;
@@ -352,12 +351,12 @@ void LocalMessages::pressOn() {
   }
 }
 
-// At the end of a call. The caller may be going to wait, and then drives.
+// At the end of a call. A synchronous caller is about to wait, and then drives.
 void LocalMessages::settle(bool synchronous) {
   using Attention = MessageRings::Attention;
   if (ended_) return;
   if (!operations_.empty() && !std::exchange(ticking_, true)) {
-    posts_at_tick_ = posts_;  // the first tick takes over what is here
+    posts_at_tick_ = posts_;  // the first tick covers all of them
     tick_ = kShortestTick;
     wants_tick_ = true;
   }

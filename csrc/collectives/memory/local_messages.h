@@ -1,37 +1,33 @@
-// Messages between the members of a group on one server, in memory that they share: the threads
-// that call and wait copy them, and the reactor does what they leave undone.
+// Messages between the members of a group on one server, over shared memory. Calling and waiting
+// threads copy them; the reactor moves the rest.
 //
-// A member sends each other member frames through a ring (message_rings.h), its messages in the
-// order of their calls. A frame of data goes to the receive that has the sender and the tag of its
-// message, and else to the oldest receive from any member with that tag. Of both the first one
-// takes the first message, whether it or the message was there first. If there is none, the frame
-// stays in the ring, and all that comes behind it, until one is posted. Only where something would
-// wait for what is behind it, or the sender has no room and nothing else to do, is the message kept
-// aside ("early").
+// A member sends frames to each other member through a ring (message_rings.h), in the order of its
+// calls. A data frame goes to the oldest receive posted for its sender and tag, else to the oldest
+// one posted for any sender with that tag. Without one, the frame and all later ones stay in the
+// ring. A message is kept aside ("early") only if an operation waits for a frame behind it, or the
+// sender is idle and has no room.
 //
-// A long message, and any while the receiver keeps much aside, is announced by a frame without
-// data, and sent when the receiver grants it: so no more is kept aside of a sender than
-// `early_bytes` and half of it, and every ring can be emptied at any time without a receive, hence
-// no two members wait for each other's rings.
+// A long message, or any while the receiver keeps much aside, is announced without data and sent
+// when the receiver grants it. So at most 1.5 times `early_bytes` of a sender are kept aside. Every
+// ring can be drained at any time without a receive, so members cannot deadlock on rings.
 //
 // The holder of the mutex makes progress on all pending messages (progress()), in bounded steps:
 //   - a call: at once, as far as there is room or data;
-//   - a thread that waits (await()): until its message is over. One such thread at a time is the
-//     driver: it polls for a short time, yields its core, and sleeps until another member has news.
-//     Before it sleeps, it keeps messages aside whose senders have no room;
-//   - the reactor: when another member has notified it (look()), and a short time after a call that
-//     is not over by then (tick()). A tick takes over, or helps the driver, whose processor the
-//     kernel may have taken. It leaves news since the last tick to others. Ticks become rarer while
-//     nothing happens: each costs a switch on a processor that a member may need. The reactor also
-//     watches time limits.
+//   - a waiting thread (await()): until its message is complete. One such thread is the driver: it
+//     polls for a short time, yields its core, and sleeps until another member has news. Before it
+//     sleeps, it keeps messages aside whose senders have no room;
+//   - the reactor: on a notification (look()), and a short time after a call that is still pending
+//     (tick()). A tick takes over, or helps a driver that was preempted, but leaves newer messages
+//     to others. Ticks become rarer while idle, because each costs a context switch. The reactor
+//     also enforces time limits.
 // Each member publishes its reaction to news (MessageRings::Attention), so the others wake or
 // notify it only if needed. Invariants, each with the mutex held:
-//   - operations_ holds the operations that are not over; the thread that removes one calls its
-//     callback, without the mutex;
+//   - operations_ holds the pending operations; the thread that removes one calls its callback,
+//     without the mutex;
 //   - memory of a caller is touched only while its operation is in operations_;
 //   - for every member and tag, receives are posted or messages are early, never both;
-//   - an operation that nobody drives has a tick to come, or the attention is kReactor;
-//   - a ring whose writer has something left has writer_waits set.
+//   - an operation without a driver has a tick to come, or the attention is kReactor;
+//   - a ring whose writer has pending frames has writer_waits set.
 
 #pragma once
 
@@ -60,23 +56,23 @@ class LocalMessages {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Between calls of tick().
+  // Initial interval of tick().
   static constexpr std::chrono::microseconds kShortestTick{500};
   static constexpr std::chrono::microseconds kLongestTick{4000};
 
   // Called without the mutex, on any thread.
   struct Hooks {
-    std::function<void(int member)> notify;  // so that its reactor calls look()
-    std::function<void()> tick_soon;         // tick() shall be called, on the reactor thread, later
-    // The group fails on all members; `tag` is that of the message.
+    std::function<void(int member)> notify;  // makes the member's reactor call look()
+    std::function<void()> tick_soon;         // schedules tick() on the reactor thread
+    // Fails the group on all members because of a message with `tag`.
     std::function<void(std::exception_ptr, int tag)> fail;
   };
 
-  // `rings` outlive this; `ranks` are the members as they are called in messages.
+  // `rings` must outlive this object; `ranks` maps members to ranks in messages.
   LocalMessages(const MessageRings& rings, int member, std::vector<int> ranks, size_t early_bytes,
                 Hooks hooks);
 
-  // Any thread. As Group's functions of the same names.
+  // Any thread. See the functions of Group with the same names.
   void send(const MessageBuffer& message, int target, int tag, const CallTerms& terms, Done done);
   void receive(const MessageBuffer& message, int source, int tag, const CallTerms& terms,
                Done done);
@@ -93,14 +89,14 @@ class LocalMessages {
   };
   // Reactor thread.
   void look();
-  std::optional<std::chrono::microseconds> tick();    // after which it shall be called again
-  std::optional<Clock::time_point> deadline() const;  // when late() has the next one
+  std::optional<std::chrono::microseconds> tick();    // returns the delay until its next call
+  std::optional<Clock::time_point> deadline() const;  // of the next late()
   std::vector<Late> late(Clock::time_point now);
   bool pending(uint64_t number) const;
-  std::vector<std::string> texts(size_t most) const;  // of what is pending
-  void left(int member);                              // it has left the job: nothing more comes
-  // The memory of all operations is free when this returns; they end with `error`. `in_order`:
-  // nothing has failed, and what others still send to this member counts as received.
+  std::vector<std::string> texts(size_t most) const;  // of pending messages
+  void left(int member);                              // the member has left the job
+  // Ends all operations with `error` and frees their memory before returning. `in_order`: without a
+  // failure, so later messages to this member count as received.
   void end(std::exception_ptr error, bool in_order);
 
  private:
@@ -126,28 +122,28 @@ class LocalMessages {
   };
   using Entry = std::list<Operation>::iterator;
 
-  // A message that nothing has received yet: its bytes, or none if it is announced.
+  // An unreceived message: its bytes, or none if it is announced.
   struct Early {
     RingFrame frame;
     std::unique_ptr<std::byte[]> data{};
     size_t moved = 0;
   };
-  // What goes to a member, ...
+  // Outgoing state of a member pair.
   struct Out {
-    std::deque<Entry> ready;  // the first one may be written in part
+    std::deque<Entry> ready;  // the first may be partly written
     std::map<uint64_t, Entry> announced;
     std::deque<uint64_t> grants;  // of its messages
     uint64_t messages = 0;
-    bool notified = false;  // it knows that this one has no room
+    bool notified = false;  // the member knows that this one has no room
 
     bool idle() const { return ready.empty() && announced.empty() && grants.empty(); }
   };
-  // ... and what comes from it.
+  // Incoming state of a member pair.
   struct In {
     std::map<int, std::deque<Entry>> posted;                  // by tag
     std::map<int, std::deque<std::shared_ptr<Early>>> early;  // by tag
     std::map<uint64_t, Entry> granted;
-    // Of the message that is in the middle, if one is.
+    // The partly received message.
     std::optional<Entry> landing;
     std::shared_ptr<Early> keeping;
     size_t early_bytes = 0;
@@ -155,7 +151,7 @@ class LocalMessages {
 
     bool idle() const { return posted.empty() && granted.empty() && !landing && !keeping; }
   };
-  // Ends a step, and the group.
+  // Ends a step and fails the group.
   struct Failure {
     std::exception_ptr error;
     int tag = 0;
@@ -198,7 +194,7 @@ class LocalMessages {
 
   mutable std::mutex mutex_;
   std::exception_ptr ended_;
-  bool failing_ = false;  // the group is going to end this
+  bool failing_ = false;  // Hooks::fail was called
   std::list<Operation> operations_;
   std::vector<Out> out_;
   std::vector<In> in_;
@@ -207,10 +203,10 @@ class LocalMessages {
   uint64_t posts_ = 0;
   uint64_t posts_at_tick_ = 0;
   bool ticking_ = false;
-  std::chrono::microseconds tick_ = kShortestTick;  // until the next one
+  std::chrono::microseconds tick_ = kShortestTick;  // interval
   bool driving_ = false;
   std::thread::id driver_;
-  // For the end of a step.
+  // Completions to report at the end of a step.
   std::vector<Over> over_;
   std::vector<int> notified_;
   bool wants_tick_ = false;

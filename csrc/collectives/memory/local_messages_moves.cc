@@ -1,4 +1,4 @@
-// What local_messages.h moves, frame by frame: to the ring of another member, and from it.
+// Moves frames of local_messages.h to and from the rings.
 
 #include <algorithm>
 #include <cstring>
@@ -10,18 +10,18 @@
 namespace topoopt {
 namespace {
 
-// A frame's payload: both copies of a message go on at the same time.
+// Largest payload of a frame: smaller than a message, so that both copies overlap.
 constexpr size_t kPieceBytes = 32 << 10;
-// Not worth a frame while more is to come.
+// A smaller piece is not worth a frame, unless it is the last.
 constexpr size_t kLeastPieceBytes = 8 << 10;
-// That are moved to or from one member before others get their turn, and the mutex.
+// Limit per member and turn, so that others get their turn, and the mutex.
 constexpr size_t kTurnBytes = 1 << 20;
 
 [[noreturn]] void throwDamaged() { throw PeerLostError("the memory that ranks share is damaged"); }
 
 }  // namespace
 
-// Whether anything was moved, and more might be.
+// Returns whether anything moved, and more may.
 bool LocalMessages::progress(bool keep) {
   if (ended_ || failing_) return false;
   bool moved = false;
@@ -37,7 +37,7 @@ bool LocalMessages::progress(bool keep) {
 
 bool LocalMessages::write(int member) {
   Out& out = out_[member];
-  if (rings_.closed(member) && !in_[member].left) {  // as if it had taken all
+  if (rings_.closed(member) && !in_[member].left) {  // complete them as if they were received
     if (out.idle()) return false;
     for (const Entry entry : std::exchange(out.ready, {})) finish(entry);
     for (const auto& [message, entry] : std::exchange(out.announced, {})) finish(entry);
@@ -59,13 +59,13 @@ bool LocalMessages::write(int member) {
       continue;
     }
     if (ring.writerWaits()) return moved;
-    ring.setWriterWaits(true);  // before the last look
+    ring.setWriterWaits(true);  // before the final check
   }
   ring.setWriterWaits(true);
   return true;
 }
 
-// Bytes that were written.
+// Returns the written bytes.
 size_t LocalMessages::writeGrants(int member, MessageRing& ring) {
   Out& out = out_[member];
   size_t written = 0;
@@ -78,7 +78,7 @@ size_t LocalMessages::writeGrants(int member, MessageRing& ring) {
   return written;
 }
 
-// The same, of one frame of the first message.
+// Writes one frame of the first message; returns its bytes.
 size_t LocalMessages::writeNext(int member, MessageRing& ring) {
   Out& out = out_[member];
   const auto room = ring.room();
@@ -133,7 +133,7 @@ bool LocalMessages::read(int member, bool keep) {
   return taken > 0;
 }
 
-// Whether it was taken.
+// Returns whether the frame was consumed.
 bool LocalMessages::readFrame(int member, MessageRing& ring, const RingFrame& frame, bool keep) {
   In& in = in_[member];
   switch (frame.kind) {
@@ -166,7 +166,7 @@ bool LocalMessages::readFrame(int member, MessageRing& ring, const RingFrame& fr
 bool LocalMessages::beginMessage(int member, MessageRing& ring, const RingFrame& frame, bool keep) {
   In& in = in_[member];
   const bool announced = frame.kind == FrameKind::kAnnounce;
-  if (in.landing || in.keeping) throwDamaged();  // the one before has not ended
+  if (in.landing || in.keeping) throwDamaged();  // the previous message is incomplete
   if (const auto entry = match(member, frame.tag)) {
     check(member, frame, *entry);
     (*entry)->member = member;
@@ -196,7 +196,7 @@ bool LocalMessages::beginMessage(int member, MessageRing& ring, const RingFrame&
   return true;
 }
 
-// The receive that takes the next message with this tag.
+// Returns the receive for the next message with this tag.
 std::optional<LocalMessages::Entry> LocalMessages::match(int member, int tag) {
   auto& posted = in_[member].posted;
   if (const auto found = posted.find(tag); found != posted.end()) {
@@ -214,14 +214,14 @@ std::optional<LocalMessages::Entry> LocalMessages::match(int member, int tag) {
   return std::nullopt;
 }
 
-// Something would wait for what comes behind a message that has no receive.
+// An operation waits for a frame behind a message without a receive.
 bool LocalMessages::waitsBehind(int member) const {
   const In& in = in_[member];
   return !in.posted.empty() || !in.granted.empty() || !any_.empty() ||
          !out_[member].announced.empty();
 }
 
-// Whether the next message of the member with the receive's tag is early, and it has taken it.
+// Completes the receive from an early message; returns false if there is none.
 bool LocalMessages::takeEarly(int member, Entry entry) {
   In& in = in_[member];
   const auto found = in.early.find(entry->tag);
@@ -261,7 +261,7 @@ void LocalMessages::check(int member, const RingFrame& frame, Entry entry) const
                 entry->tag};
 }
 
-// The payload of a frame goes to the message that is in the middle.
+// Copies a frame's payload to the partly received message.
 void LocalMessages::land(int member, MessageRing& ring, const RingFrame& frame) {
   In& in = in_[member];
   if (in.landing) {

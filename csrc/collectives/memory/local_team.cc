@@ -12,18 +12,17 @@
 namespace topoopt {
 namespace {
 
-// Up to here every member reduces everything itself: one phase less to wait for.
+// Up to this size every member reduces all elements, which saves a phase.
 constexpr size_t kFlatBytes = 32 << 10;
 // A block is reduced and copied while it is in the first-level cache.
 constexpr size_t kBlockBytes = 8 << 10;
 constexpr size_t kLineBytes = 64;
-// What all members write in a phase of a message that does not fit a slot: it stays in a
-// second-level cache then, even where members share a processor. Less of each would be too little
-// beside the wait at the end of the phase.
+// Bytes that all members write per phase, if the message exceeds a slot. They fit a second-level
+// cache even if members share a processor; fewer would not outweigh the wait per phase.
 constexpr size_t kWrittenBytes = 512 << 10;
 constexpr size_t kLeastChunkBytes = 128 << 10;
 
-// Each after so many times as many phases as the one before.
+// Each trial waits a constant factor more phases than the one before.
 constexpr uint32_t kMostTrials = 5;
 constexpr uint32_t kPhasesBetweenTrials = 4;
 
@@ -37,7 +36,7 @@ uint32_t fingerprintOf(const CollectiveCall& call) {
   return call.called.hash ^ static_cast<uint32_t>(call.number) * 0x9e3779b1u;
 }
 
-// Of the parts of one member, without the one that it keeps.
+// The largest part that `sender` sends to another member.
 size_t largestSent(const uint64_t* sizes, int members, int sender) {
   uint64_t largest = 0;
   for (int to = 0; to < members; ++to) {
@@ -63,8 +62,7 @@ LocalTeam::LocalTeam(std::shared_ptr<TeamSegment> segment, int member, std::vect
       trial_(segment_->trialArea(), member, segment_->size()) {}
 
 void LocalTeam::begin(const CollectiveCall& call) {
-  // The member that failed may have arrived in this phase, so that waiting for all would not
-  // notice.
+  // Check for failure first: the failed member may have arrived in this phase.
   if (segment_->failed()) throw PeerLostError(segment_->failure());
   call_ = &call;
   agreed_ = false;
@@ -82,7 +80,7 @@ void LocalTeam::endPhase() {
   if (trials_ < kMostTrials) learnStores();
 }
 
-// What a member does after a phase, all others see after the next.
+// Members may differ until the next phase, which makes a member's stores visible.
 void LocalTeam::learnStores() {
   if (phase_ == next_trial_) trial_.run(trials_);
   trial_.adopt();
@@ -151,7 +149,7 @@ size_t LocalTeam::chunkBytes(size_t message) const {
   return std::min(slot, std::max(kWrittenBytes / static_cast<size_t>(size()), kLeastChunkBytes));
 }
 
-// Pieces begin at multiples of a cache line, so that no two members write to the same one.
+// Pieces begin at cache line boundaries, so no two members write to the same line.
 size_t LocalTeam::pieceBytes(size_t part) const {
   const auto members = static_cast<size_t>(size());
   return chunkBytes(part * members) / members / kLineBytes * kLineBytes;
@@ -228,8 +226,8 @@ void LocalTeam::collectPieces(const Pieces& pieces, size_t chunk, std::byte* out
 
 // ---- reductions --------------------------------------------------------------------------------
 
-// Three things happen between two ends of a phase: results of the chunk before last are collected,
-// the own piece of the last chunk is reduced, and the next chunk is contributed.
+// Each phase does three things: it collects results of the chunk before last, reduces the own piece
+// of the last chunk, and contributes the next chunk.
 void LocalTeam::allReduce(const CollectiveCall& call, void* data, size_t count, DataType type,
                           ReduceOp op) {
   begin(call);
@@ -361,8 +359,8 @@ void LocalTeam::allGather(const CollectiveCall& call, void* output,
   }
 }
 
-// Every member publishes how much it sends to and expects of each: it only knows its own sizes, so
-// no fingerprint covers them. Both ends of a disagreement notice it.
+// Every member publishes its sizes to and from each member, because no fingerprint covers them.
+// Both ends detect a disagreement.
 void LocalTeam::learnSizes(const std::vector<size_t>& send_bytes,
                            const std::vector<size_t>& receive_bytes) {
   const auto check = [this](const PairExchange& transfer) {

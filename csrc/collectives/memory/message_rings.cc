@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMostRingBytes = 512 << 10;  // both copies of a message stay in the cache
 constexpr size_t kLeastRingBytes = 4 << 10;
-constexpr size_t kMostRingsBytes = 64 << 20;  // of all pairs, if all of them are used
+constexpr size_t kMostRingsBytes = 64 << 20;  // of all pairs, if all are used
 
 size_t pairsOf(int size) {
   return static_cast<size_t>(size) * static_cast<size_t>(std::max(size - 1, 1));

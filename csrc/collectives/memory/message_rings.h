@@ -1,12 +1,12 @@
-// The memory through which the members of a group on one server send messages to each other.
+// Shared memory for messages between the members of a group on one server.
 //
-// Every ordered pair of members has a ring of frames with one writer and one reader, and every
-// member has a listener: what it does about news at the moment, and the word that it sleeps on.
-// Pages that nobody has used yet take no memory.
+// Every ordered pair of members has a ring of frames with one writer and one reader. Every member
+// has a listener: its current reaction to news, and the futex word that it sleeps on. Unused pages
+// take no memory.
 //
-// Who has news for a member (a frame for it, or room that it waits for) stores that first and reads
-// its listener afterwards; a member that stops looking stores that first and looks once more
-// afterwards. Both are sequentially consistent, so one of the two sees the other.
+// A member with news for another (a frame, or room) stores it first and then reads the other's
+// listener. A member that stops polling stores its listener first and then polls once more. Both
+// are sequentially consistent, so one of the two sees the other.
 
 #pragma once
 
@@ -18,13 +18,13 @@
 
 namespace topoopt {
 
-// What a frame is: `number` counts the messages of a pair.
+// Frame types; `number` counts the messages of a pair.
 enum class FrameKind : uint32_t {
-  kData = 1,  // the first bytes of a message that its receiver has not asked for
-  kMore,      // the bytes that follow those of the frame of data before it
-  kAnnounce,  // no bytes: the sender waits until the receiver grants message `number`
-  kGrant,     // no bytes: the message `number` of the other direction has its receive
-  kGranted,   // the first bytes of a message that was granted
+  kData = 1,  // first bytes of a message that was not granted
+  kMore,      // bytes that follow the previous data frame
+  kAnnounce,  // no bytes: the sender waits for a grant of message `number`
+  kGrant,     // no bytes: message `number` of the other direction has a receive
+  kGranted,   // first bytes of a granted message
 };
 
 struct RingFrame {
@@ -38,8 +38,8 @@ struct RingFrame {
 };
 static_assert(sizeof(RingFrame) == 64, "frames begin at multiples of it, so that none is cut");
 
-// One direction between two members. The writer's functions and the reader's are called by one
-// thread at a time.
+// One direction between two members. One thread at a time calls the writer's functions, and one the
+// reader's.
 class MessageRing {
  public:
   struct State;
@@ -49,21 +49,21 @@ class MessageRing {
 
   static constexpr size_t kHeaderBytes = sizeof(RingFrame);
 
-  // Writer: payload of the largest frame that fits; nothing if no header does.
+  // Writer: the largest payload that fits; nullopt if no header fits.
   std::optional<size_t> room() const;
-  // Writer: a frame of at most room() bytes of payload.
+  // Writer: appends a frame of at most room() payload bytes.
   void write(const RingFrame& frame, const void* payload);
-  // Writer: whether it waits for room. Reader: the same.
+  // Writer: sets whether it waits for room. Reader: reads it.
   void setWriterWaits(bool waits);
   bool writerWaits() const;
 
-  // Reader: the next frame, if there is one. Throws PeerLostError if it cannot be one.
+  // Reader: the next frame, if any. Throws PeerLostError if it is invalid.
   std::optional<RingFrame> next() const;
-  // Reader: takes the next frame, whose payload goes to `to`, or nowhere.
+  // Reader: consumes the next frame and copies its payload to `to`, unless nullptr.
   void take(const RingFrame& frame, void* to);
   // Reader: at least half of the ring is free.
   bool halfFree() const;
-  // Reader: keeps more than it wants to for receives to come. Writer: whether it does.
+  // Reader: sets whether it keeps too much for later receives. Writer: reads it.
   void setReaderFull(bool full);
   bool readerFull() const;
 
@@ -79,37 +79,37 @@ class MessageRings {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // How a member learns of news.
+  // How a member learns of news (frames or room).
   enum class Attention : uint32_t {
-    kNone,     // nothing: it waits for none
-    kSoon,     // it is going to look without a notification
-    kAsleep,   // a thread of it sleeps until it is woken
+    kNone,     // it waits for none
+    kSoon,     // it polls without a notification
+    kAsleep,   // its thread sleeps until it is woken
     kReactor,  // its reactor must be notified
   };
 
   static size_t bytesFor(int size);
 
-  // `base` is full of zeros at first, and outlives this.
+  // `base` must be zeroed at first and outlive this object.
   MessageRings(std::byte* base, int size);
 
   int size() const { return size_; }
   size_t ringBytes() const { return ring_bytes_; }
   MessageRing ring(int from, int to) const;
 
-  // Member `member` itself. `core` is where it is at the moment.
+  // Called by `member` itself. `core` is its current one.
   void setAttention(int member, Attention attention) const;
   void setCore(int member, uint32_t core) const;
-  // Sleeps until somebody wakes it, unless that has happened since `seen` was read.
+  // Sleeps until it is woken, unless that has happened since `seen` was read.
   uint32_t wakes(int member) const;
   void sleep(int member, uint32_t seen, std::optional<Clock::time_point> until) const;
-  // It takes nothing any more; what is sent to it is lost.
+  // Stops receiving; later messages to it are lost.
   void close(int member) const;
 
-  // Others.
+  // Called by other members.
   Attention attention(int member) const;
   uint32_t core(int member) const;
   bool closed(int member) const;
-  // Changes `from` to kSoon; whether it did.
+  // Changes `from` to kSoon; returns whether it did.
   bool claim(int member, Attention from) const;
   void wake(int member) const;
 

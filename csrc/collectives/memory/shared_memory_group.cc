@@ -23,10 +23,10 @@ void SharedMemoryGroup::submit(CollectiveRequest request, const CallTerms& terms
           running_.store(false, std::memory_order_relaxed);
         } catch (const std::exception& exception) {
           const std::exception_ptr here = std::current_exception();
-          const std::exception_ptr before = this->error();  // what made the team stop, if known
+          const std::exception_ptr before = this->error();  // why the team stopped, if known
           if (before) return done(before);
-          // At once: the caller that gets this error finds the team failed. The first member that
-          // fails notifies the others.
+          // Fail the team at once, because the caller that gets this error may check it. Only the
+          // first failing member notifies the others.
           const bool first = team_.fail(ownFailure(exception.what()));
           failSoon(here, first ? Notify::kAllRanks : Notify::kNoRank);
           return done(here);
@@ -63,7 +63,7 @@ std::optional<std::pair<Called, uint64_t>> SharedMemoryGroup::current() {
   return std::pair(last->called, last->number);
 }
 
-// Operations complete on their own threads, which the end of the team stops.
+// Operations complete on their own threads, which stop with the team.
 void SharedMemoryGroup::endCollectives(std::exception_ptr error, Notify notify) {
   const std::string why = whatFailed(error);
   if (notify == Notify::kShutdown) {
@@ -144,7 +144,7 @@ void SharedMemoryGroup::onTick() {
   watchDeadline();
 }
 
-// One timer serves many messages: it looks which of them are late when it fires.
+// One timer serves many messages: when it fires, it finds the late ones.
 void SharedMemoryGroup::watchDeadline() {
   const auto deadline = messages_.deadline();
   if (!deadline || (late_timer_ && late_timer_->first <= *deadline)) return;
@@ -157,7 +157,7 @@ void SharedMemoryGroup::watchDeadline() {
   });
 }
 
-// The other end is asked what it is in; where any rank may send, there is no other end.
+// Requests the peer's state; a receive from any rank has no peer.
 void SharedMemoryGroup::onLate() {
   for (const LocalMessages::Late& late : messages_.late(Reactor::Clock::now())) {
     std::vector<int> asked;
@@ -178,7 +178,7 @@ void SharedMemoryGroup::onLeft(int rank) {
   if (member >= 0 && member != this->rank()) messages_.left(member);
 }
 
-// What goes through memory is not counted.
+// Traffic through memory is not counted.
 std::vector<RingCounters> SharedMemoryGroup::counters() {
   std::vector<RingCounters> list;
   addCounters(list, layout_, {}, config_.ranks);

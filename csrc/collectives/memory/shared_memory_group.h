@@ -1,6 +1,6 @@
 // A group whose members share memory. A synchronous collective (local_team.h) runs on its caller's
-// thread, if no other is pending, else on a thread of the group. Messages (local_messages.h) are
-// moved by the threads that call and wait, else by the reactor.
+// thread if no other is pending, else on a thread of the group. Calling and waiting threads move
+// messages (local_messages.h), else the reactor does.
 
 #pragma once
 
@@ -22,7 +22,6 @@ namespace topoopt {
 
 class SharedMemoryGroup final : public Group {
  public:
-  // For Group::open.
   SharedMemoryGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config);
 
   uint64_t sequenceNumber() const override { return turns_.count(); }
@@ -43,7 +42,7 @@ class SharedMemoryGroup final : public Group {
   void submit(CollectiveRequest request, const CallTerms& terms, Done done) override;
   void endCollectives(std::exception_ptr error, Notify notify) override;
   std::optional<std::pair<Called, uint64_t>> current() override;
-  void onUnmatched(int, uint32_t) override {}  // collectives send nothing
+  void onUnmatched(int, uint32_t) override {}  // collectives send no frames
   void onControl(const FrameHeader& header, const std::string& payload) override;
   void onOpened() override { messages_.look(); }
   void onLeft(int rank) override;
@@ -59,7 +58,7 @@ class SharedMemoryGroup final : public Group {
   void onLate();
 
   void run(const CollectiveRequest& request, const CollectiveCall& call);
-  std::string ownFailure(const std::string& why) const;  // as the other members see it
+  std::string ownFailure(const std::string& why) const;  // text for the other members
 
   const GroupLayout layout_;
   const std::shared_ptr<TeamSegment> segment_;

@@ -1,5 +1,4 @@
-// Memory that processes share: its units, how their threads copy to it, and how they wait for a
-// word in it.
+// Memory shared between processes: alignment, copying, and waiting for a word.
 
 #pragma once
 
@@ -24,15 +23,15 @@ namespace topoopt {
 
 inline constexpr size_t kSharedPage = 4096;
 inline constexpr size_t kSharedLine = 128;  // two cache lines: processors fetch them in pairs
-// For which a thread looks before it sleeps: longer than two members on cores of their own are
-// usually apart, and nothing in an idle job.
+// Polling time before a thread sleeps: longer than the usual skew of two members on separate cores,
+// and negligible in an idle job.
 inline constexpr std::chrono::microseconds kSharedLook{50};
 
 inline size_t wholePages(size_t bytes) {
   return (bytes + kSharedPage - 1) / kSharedPage * kSharedPage;
 }
 
-// Looking at a word must not keep another core from writing it.
+// Reduces contention with the core that writes the word.
 inline void pauseCore() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -41,12 +40,12 @@ inline void pauseCore() {
 #endif
 }
 
-// How a thread writes what another process reads next: streaming stores go past the caches. A line
-// that the reader still has from the last time goes from cache to cache twice otherwise, which on
-// some processors takes longer than memory does (store_trial.h).
+// How a thread writes data that another process reads next. Streaming stores bypass the caches.
+// Otherwise a line still cached by the reader moves between caches twice, which is slower than
+// memory on some processors (store_trial.h).
 enum class Stores : uint32_t { kUnknown, kStreaming, kPlain };
 
-// Of this process. Streaming ones are taken as long as it is not known.
+// The stores of this process: streaming until a trial has found the faster ones.
 inline std::atomic<Stores>& knownStores() {
   static std::atomic<Stores> known{Stores::kUnknown};
   return known;
@@ -59,7 +58,7 @@ inline constexpr bool kHasStreamingStores = true;
 inline constexpr bool kHasStreamingStores = false;
 #endif
 
-// Copies to memory that one other process reads next; streaming needs `to` aligned to 16 bytes.
+// Copies to memory that another process reads next; streaming needs `to` aligned to 16 bytes.
 inline void copyToOthers(void* to, const void* from, size_t bytes, Stores stores) {
 #if defined(__SSE2__)
   const bool aligned = reinterpret_cast<uintptr_t>(to) % alignof(__m128i) == 0;
@@ -77,7 +76,7 @@ inline void copyToOthers(void* to, const void* from, size_t bytes, Stores stores
       _mm_stream_si128(out + 2, c);
       _mm_stream_si128(out + 3, d);
     }
-    _mm_sfence();  // before the word that says that they are there
+    _mm_sfence();  // before the word that publishes the data
     to = out;
     from = in;
     bytes %= kStep;
@@ -95,8 +94,8 @@ inline void wakeAll(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Sleeps until wakeAll(), unless `word` is not `seen` any more; may return earlier. False, at once,
-// if the time has come.
+// Sleeps until wakeAll(), unless `word` differs from `seen`; may return earlier. Returns false, at
+// once, after the deadline.
 inline bool sleepOn(std::atomic<uint32_t>& word, uint32_t seen,
                     std::optional<std::chrono::steady_clock::time_point> until) {
   timespec left{};

@@ -13,21 +13,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// As messages are copied: frames through a ring whose lines are used again and again.
+// As for messages: frames through a ring whose lines are reused.
 constexpr size_t kFrameBytes = 32 << 10;
 constexpr uint32_t kFrames = 8;
 constexpr size_t kBytes = kFrames * kFrameBytes;
-constexpr uint32_t kRounds = 5;  // with each kind of store; the first one finds cold memory
+constexpr uint32_t kRounds = 5;  // with each kind of store; the first one warms the memory
 constexpr uint32_t kAllFrames = 2 * kRounds * kFrames;
 constexpr int kLooksPerClock = 64;
 
-// Until `word` is at least `value`; whether that was before `end`.
+// Waits until `word` is at least `value`; returns false at `end`.
 bool reaches(const std::atomic<uint32_t>& word, uint32_t value, Clock::time_point end) {
   for (int looks = 1; word.load(std::memory_order_acquire) < value; ++looks) {
     pauseCore();
     if (looks % kLooksPerClock != 0) continue;
     if (Clock::now() >= end) return false;
-    sched_yield();  // the other one may need this core
+    sched_yield();  // the peer may need this core
   }
   return true;
 }
@@ -35,13 +35,13 @@ bool reaches(const std::atomic<uint32_t>& word, uint32_t value, Clock::time_poin
 }  // namespace
 
 struct StoreTrial::Area {
-  // Steps that each of the two has done, in all trials: frames, and one for the result. A trial
-  // begins at a number that those before it cannot have reached.
+  // Steps of each peer in all trials: one per frame and one for the result. A trial starts at a
+  // number beyond all earlier trials.
   alignas(kSharedLine) std::atomic<uint32_t> written;
   alignas(kSharedLine) std::atomic<uint32_t> read;
   alignas(kSharedLine) std::atomic<Stores> result;
   alignas(kSharedPage) std::array<std::byte, kBytes> ring;
-  std::array<std::atomic<Stores>, kMaxMembers> known;  // to each member at first
+  std::array<std::atomic<Stores>, kMaxMembers> known;  // initially, by member
 
   std::byte* frame(uint32_t number) { return ring.data() + number % kFrames * kFrameBytes; }
 };
@@ -88,7 +88,7 @@ void StoreTrial::write(uint32_t first, TimePoint end) const {
   uint32_t written = first;
   for (uint32_t round = 0; round < 2 * kRounds; ++round) {
     const Stores stores = round % 2 == 0 ? Stores::kStreaming : Stores::kPlain;
-    std::memset(source.data(), static_cast<int>(round), kBytes);  // what is sent is mostly new
+    std::memset(source.data(), static_cast<int>(round), kBytes);  // new data, as in a usual send
     const TimePoint begin = Clock::now();
     for (uint32_t i = 0; i < kFrames; ++i) {
       const bool fills = written < first + kFrames;

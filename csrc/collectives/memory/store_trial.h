@@ -1,9 +1,8 @@
-// Which stores are faster for what another member reads next, on the machine on which they run. On
-// some processors it is best written past the caches, on others that takes half as long again. So
-// the first two members of a group measure it, in less than a millisecond, unless a member knows it
-// from an earlier group.
+// Measures which stores are faster for data that another member reads next. Streaming stores are
+// best on some processors, and take half as long again on others. The first two members of a group
+// measure it in less than a millisecond, unless a member knows it from an earlier group.
 //
-// Pages of the memory are zeros at first.
+// The memory must be zeroed at first.
 
 #pragma once
 
@@ -17,21 +16,21 @@ namespace topoopt {
 
 class StoreTrial {
  public:
-  static constexpr std::chrono::milliseconds kLimit{20};  // where the two share a processor
+  static constexpr std::chrono::milliseconds kLimit{20};  // the two may share a processor
 
   static constexpr int kMaxMembers = 256;
   static size_t bytes();
 
-  // `memory` outlives this. Publishes what this process knows.
+  // `memory` must outlive this object. Publishes this process's knowledge.
   StoreTrial(std::byte* memory, int member, int size);
 
-  // When all members have been made. Members 0 and 1 call it at about the same time, again with the
-  // next number where that found nothing: they may have had to wait for a processor. Both know the
-  // result afterwards; others see it when they are synchronised with member 0 after that.
+  // Call it when all members exist. Members 0 and 1 call it at about the same time, and again with
+  // the next number if it found nothing: they may have waited for a processor. Both know the result
+  // afterwards; others see it after synchronising with member 0.
   void run(uint32_t attempt) const;
-  // What a member knew at first, or a trial has found.
+  // The initial knowledge of a member, or a trial's result.
   Stores result() const;
-  // This process knows it from now on, if there is one.
+  // Stores the result, if any, for this process.
   void adopt() const;
 
  private:

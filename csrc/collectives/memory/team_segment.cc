@@ -20,8 +20,7 @@ namespace topoopt {
 namespace {
 
 constexpr size_t kSlots = 4;  // per member: contributions and results, for two parities
-// A member's share of a chunk: small enough for what is in use to stay in the second-level cache,
-// large enough for the wait at its end not to matter.
+// A member's share of a chunk: fits the second-level cache, but outweighs the wait at its end.
 constexpr size_t kShareBytes = 128 << 10;
 constexpr size_t kMaxSlotsBytes = 16 << 20;  // of all members
 constexpr size_t kMaxFailureBytes = 1500;
@@ -43,19 +42,19 @@ size_t tablesBytesFor(int size) {
 }  // namespace
 
 struct TeamSegment::Header {
-  alignas(kSharedLine) std::atomic<uint32_t> wakes;     // rises when sleepers have to look
-  alignas(kSharedLine) std::atomic<uint32_t> sleepers;  // members that sleep, or are about to
-  alignas(kSharedLine) std::atomic<uint32_t> failed;    // 1: a member writes why, 2: it is written
+  alignas(kSharedLine) std::atomic<uint32_t> wakes;     // rises when sleepers must check
+  alignas(kSharedLine) std::atomic<uint32_t> sleepers;  // members that sleep or are about to
+  // 1: a member writes the reason, 2: it is written.
+  alignas(kSharedLine) std::atomic<uint32_t> failed;
   char why[kMaxFailureBytes];
 };
 
 struct alignas(kSharedLine) TeamSegment::Cell {
-  std::atomic<uint32_t> phase;  // the last one at whose end this member has arrived
+  std::atomic<uint32_t> phase;  // last phase that this member has completed
   std::atomic<uint32_t> left;
-  std::atomic<uint32_t> core;  // on which it was when it arrived
+  std::atomic<uint32_t> core;  // at its arrival
   uint32_t fingerprint[2];
-  // By parity, on a line that others read only when something is wrong: what was called, and its
-  // number from 1 on.
+  // By parity, on a line read only after an error: the call, and its number from 1 on.
   alignas(kCallBytes) std::atomic<uint64_t> calls[2][kCallWords];
 };
 
@@ -161,10 +160,10 @@ std::byte* TeamSegment::trialArea() const { return base_ + trialAt(size_); }
 
 // ---- waiting -----------------------------------------------------------------------------------
 
-// Sequentially consistent, as are sleepers and wakes: either the last to arrive sees that a member
-// is about to sleep, or that member sees that all have arrived.
+// Sequentially consistent, as are sleepers and wakes. So the last to arrive sees a member that is
+// about to sleep, or that member sees that all have arrived.
 bool TeamSegment::arrived(int member, uint32_t phase) const {
-  // Phases may wrap around; no member is half of all numbers ahead.
+  // Phases may wrap around; no member is ahead by half of the range.
   const uint32_t reached = cell(member).phase.load(std::memory_order_seq_cst);
   return static_cast<int32_t>(reached - phase) >= 0;
 }
@@ -179,7 +178,7 @@ bool TeamSegment::allArrived(uint32_t phase) const {
 void TeamSegment::arrive(int member, uint32_t phase) {
   cell(member).core.store(static_cast<uint32_t>(sched_getcpu()), std::memory_order_relaxed);
   cell(member).phase.store(phase, std::memory_order_seq_cst);
-  // Only the last one has news for sleeping members.
+  // Only the last arrival concerns sleeping members.
   if (header().sleepers.load(std::memory_order_seq_cst) != 0 && allArrived(phase)) wakeSleepers();
 }
 
@@ -205,8 +204,8 @@ bool TeamSegment::onCoreOfMissing(uint32_t phase) const {
   return false;
 }
 
-// For a short time, without sleeping. A member that needs this core cannot arrive while it is
-// watched from here, so it is let through first.
+// Polls for a short time. Yields first if a member needs this core, because it cannot arrive while
+// this thread polls.
 void TeamSegment::look(uint32_t phase) const {
   const Clock::time_point end = Clock::now() + kSharedLook;
   do {
@@ -265,7 +264,7 @@ bool TeamSegment::fail(const std::string& why) {
 bool TeamSegment::failed() const { return header().failed.load(std::memory_order_seq_cst) != 0; }
 
 std::string TeamSegment::failure() const {
-  // The member that failed may have died before it could say why.
+  // The failed member may have died before it wrote the reason.
   for (int i = 0; i < 1000; ++i) {
     if (header().failed.load(std::memory_order_seq_cst) == 2) return header().why;
     std::this_thread::yield();

@@ -1,16 +1,14 @@
-// The memory that the members of a local team share, and how they wait for each other in it.
+// The shared memory of a local team, and its barriers.
 //
-// Work goes in phases. A member does what it has to do before the end of a phase, calls arrive(),
-// and goes on when all have arrived. A member that waits polls for a short time, then sleeps in the
-// kernel.
+// Work is divided into phases. A member does its work of a phase, calls arrive(), and continues
+// when all have arrived. A waiting member polls for a short time, then sleeps in the kernel.
 //
-// Two sets of slots alternate: what is written before the end of phase p goes to set p % 2 and is
-// read by others between the ends of p and p + 1. So no slot is written while a member reads it,
-// across operations too, with one wait per phase.
+// Two sets of slots alternate: slots written before the end of phase p are in set p % 2, and others
+// read them between the ends of p and p + 1. So no slot is written while a member reads it, also
+// across operations, with one wait per phase.
 //
-// The segment is an anonymous file (memfd) full of zeros at first: nothing has to be set up, and
-// nothing can be left behind. Behind the slots are the rings of messages (message_rings.h), and
-// room for a trial of ways to copy (store_trial.h).
+// The segment is an anonymous file (memfd), zeroed at first, so it needs no set-up and leaves
+// nothing behind. The rings of messages (message_rings.h) and room for StoreTrial follow the slots.
 
 #pragma once
 
@@ -33,7 +31,6 @@ class TeamSegment {
 
   static constexpr int kMaxMembers = StoreTrial::kMaxMembers;
 
-  // Bytes of the segment of a team of `size`.
   static size_t bytesFor(int size);
 
   // Maps the memfd and closes it. Throws std::system_error or std::invalid_argument.
@@ -45,8 +42,8 @@ class TeamSegment {
 
   int size() const { return size_; }
 
-  // Of member `member`, for phases of the parity of `phase`. Contributions hold slotBytes(),
-  // results hold slotBytes() together with those of all other members.
+  // Slots of `member` for phases with the parity of `phase`. A contribution holds slotBytes(), the
+  // results of all members together as many.
   std::byte* contribution(int member, uint32_t phase) const;
   std::byte* result(int member, uint32_t phase) const;
   size_t slotBytes() const { return slot_bytes_; }
@@ -54,11 +51,11 @@ class TeamSegment {
   uint64_t* table(int member, uint32_t phase) const;
   uint32_t& fingerprint(int member, uint32_t phase) const;
 
-  // Valid as long as this.
+  // Valid as long as this object.
   MessageRings messages() const;
   std::byte* trialArea() const;  // for StoreTrial
 
-  // What members have called, for the text of an error: read when they may be writing it.
+  // A member's last call, for error texts: it may be read while it is written.
   struct MemberCall {
     Called called;
     uint64_t number = 0;
@@ -71,8 +68,8 @@ class TeamSegment {
   void arrive(int member, uint32_t phase);
   bool arrived(int member, uint32_t phase) const;
 
-  // How long an operation may take. It is counted from when its member first has to sleep, so that
-  // one that never does reads no clock.
+  // The time limit of an operation, from its member's first sleep: a member that never sleeps reads
+  // no clock.
   class TimeLimit {
    public:
     TimeLimit() = default;
@@ -89,16 +86,14 @@ class TeamSegment {
   };
 
   enum class Waited { kAllArrived, kDeadline, kFailed, kMemberLeft };
-  // Member `member` waits until all have arrived at the end of `phase`, or cannot (itself
-  // included).
+  // Waits until all members have arrived at the end of `phase`, or one cannot (including `member`).
   Waited waitAll(int member, uint32_t phase, TimeLimit& limit);
 
-  // This member will arrive no more. Others that wait for it stop waiting.
+  // `member` will arrive no more; the others stop waiting for it.
   void leave(int member);
   bool left(int member) const;
 
-  // No member waits in this segment from now on. Only the first call counts; whether it is this
-  // one.
+  // Ends all waiting in this segment. Only the first call counts; returns whether it is this one.
   bool fail(const std::string& why);
   bool failed() const;
   std::string failure() const;

@@ -30,7 +30,7 @@ void TurnQueue::loop() {
     busy_ = true;
     lock.unlock();
     next->second(next->first);
-    next.reset();  // what it holds may take long to let go
+    next.reset();  // its destructor may take long
     lock.lock();
     busy_ = false;
     if (stopping_) changed_.notify_all();
@@ -43,7 +43,7 @@ uint64_t TurnQueue::count() const {
 }
 
 void TurnQueue::stop() {
-  if (getpid() != process_) {  // forked: the thread is not here
+  if (getpid() != process_) {  // forked: the thread does not exist here
     if (thread_.joinable()) thread_.detach();
     return;
   }

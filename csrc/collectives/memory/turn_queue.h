@@ -1,5 +1,5 @@
-// Functions that run one after the other, in the order in which they were given: on the caller's
-// thread if the caller waits and it is its turn at once, else on a thread of the queue.
+// Runs functions in the order of submission: on the caller's thread if it waits and the queue is
+// empty, else on a thread of the queue.
 
 #pragma once
 
@@ -17,17 +17,17 @@ namespace topoopt {
 
 class TurnQueue {
  public:
-  // Called with its place in the order, from 0. It must not throw.
+  // Called with its position, from 0. It must not throw.
   using Turn = std::function<void(uint64_t)>;
 
   TurnQueue();
-  ~TurnQueue();  // stops
+  ~TurnQueue();
 
   TurnQueue(const TurnQueue&) = delete;
   TurnQueue& operator=(const TurnQueue&) = delete;
 
-  // Takes a Turn. `synchronous`: the caller is going to wait for it. What runs at once needs no
-  // memory of its own.
+  // Submits a Turn. `synchronous`: the caller will wait for it. A function that runs at once is not
+  // allocated.
   template <typename Function>
   void submit(Function turn, bool synchronous) {
     std::unique_lock lock(mutex_);
@@ -45,15 +45,14 @@ class TurnQueue {
     if (!waiting_.empty() || stopping_) changed_.notify_all();
   }
 
-  // Functions submitted so far.
   uint64_t count() const;
 
-  // Returns when all that was submitted has run, and ends the thread; later functions run at once,
-  // on their caller's thread. Not from within a turn.
+  // Runs all submitted functions and ends the thread; later functions run at once on their caller's
+  // thread. Not from within a turn.
   void stop();
 
  private:
-  void queue(uint64_t number, Turn turn);  // with the mutex
+  void queue(uint64_t number, Turn turn);  // requires the mutex
   void loop();
 
   const pid_t process_;

@@ -8,7 +8,7 @@
 namespace topoopt {
 namespace {
 
-constexpr double kGain = 1e-4;  // a change that gains less does not help
+constexpr double kGain = 1e-4;  // least relative gain of an accepted change
 
 }  // namespace
 
@@ -32,7 +32,7 @@ std::vector<Placement> Descent::best() const {
   return found;
 }
 
-// Changes of the strategy at hand, from those of operator `first` on.
+// Lists changes of the current strategy, from those of operator `first` on.
 void Descent::begin(int first) {
   changes_ = neighbourhood_.changes(strategy_);
   const auto at = std::find_if(
@@ -42,7 +42,7 @@ void Descent::begin(int first) {
   tried_ = 0;
 }
 
-// Whether the proposal, which differs in `changed_`, is faster.
+// Returns whether the proposal, which differs in `changed_`, is faster.
 bool Descent::helps() {
   if (changed_.empty() || !limits_.fits(proposal_, changed_)) return false;
   const double infinity = std::numeric_limits<double>::infinity();
@@ -81,7 +81,7 @@ void Descent::step(int evaluations, double slack) {
   }
 }
 
-// Nothing, where an operator may not have what it would get.
+// No effect if an operator does not allow its new placement.
 void Descent::apply(const Block& block) {
   changed_.clear();
   for (int i = 0; i < block.length; ++i) {

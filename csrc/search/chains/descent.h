@@ -14,25 +14,25 @@
 
 namespace topoopt {
 
-// Tries the changes of a Neighbourhood in turn and keeps each that helps. Chains end in the valley
-// that the coarse simulator likes most; the flow level may see a way out, and then another one,
-// that chance does not find among a thousand others.
+// Tries the changes of a Neighbourhood in turn and keeps each improvement. Chains end in a local
+// optimum of the coarse simulator. The flow level may find improvements there that random proposals
+// miss.
 class Descent {
  public:
-  // `pricing` may screen changes. `memory_limit_bytes` is that of one accelerator; `max_transfers`
-  // as in Limits. Throws std::invalid_argument if `start` or the space does not match the job, or
-  // if the start does not fit into memory.
+  // `pricing` may screen changes. `memory_limit_bytes` is per accelerator; `max_transfers` as in
+  // Limits. Throws std::invalid_argument if `start` or the space does not match the job, or if the
+  // start exceeds the memory.
   Descent(std::unique_ptr<FlowPricing> pricing, const SearchSpace& space,
           const std::vector<Placement>& start, int64_t memory_limit_bytes, int64_t max_transfers);
 
-  // Tries `evaluations` changes, or as many as there are. What the screen finds slower by more than
-  // the fraction `slack` is refused.
+  // Tries up to `evaluations` changes. Rejects those that the screen predicts to be slower by more
+  // than the fraction `slack`.
   void step(int evaluations, double slack);
 
-  // No change helps, as far as is known since the last one that did.
+  // Returns whether all changes were tried since the last improvement.
   bool done() const { return tried_ >= changes_.size(); }
 
-  // The same with blocks: some operators in a row get the placements of others.
+  // The same with blocks: consecutive operators get the placements of others.
   void stepBlocks(int evaluations, double slack);
   bool blocksDone() const { return blocks_tried_ >= blocks_.size(); }
 
@@ -56,10 +56,10 @@ class Descent {
   std::vector<int> changed_;
   double seconds_ = 0;
   std::vector<PlacementChange> changes_;
-  size_t next_ = 0;          // of changes_, which are a cycle
-  size_t tried_ = 0;         // of changes_, since one helped
-  size_t next_block_ = 0;    // of blocks_, which are a cycle
-  size_t blocks_tried_ = 0;  // since one helped
+  size_t next_ = 0;          // cyclic index into changes_
+  size_t tried_ = 0;         // since the last improvement
+  size_t next_block_ = 0;    // cyclic index into blocks_
+  size_t blocks_tried_ = 0;  // since the last improvement
   int64_t evaluations_ = 0;
 };
 

@@ -8,7 +8,7 @@
 namespace topoopt {
 namespace {
 
-constexpr size_t kRemembered = 1 << 15;  // strategies whose price is kept
+constexpr size_t kRemembered = 1 << 15;  // cached prices
 
 }  // namespace
 
@@ -61,7 +61,7 @@ double FlowPricing::price(const Strategy& strategy) {
   return known_[strategy] = price->seconds;
 }
 
-// Both number placements in the order in which they come.
+// Both intern placements in order of their first use.
 const Strategy& FlowPricing::coarse(const Strategy& strategy) {
   const Placements& placements = model_.placements();
   while (static_cast<int>(coarse_id_.size()) < placements.size()) {

@@ -1,8 +1,8 @@
-// Prices strategies at flow level, for a chain; it keeps the prices of some.
+// Prices strategies at flow level for a chain, with a cache.
 //
-// A strategy costs milliseconds here, where the coarse simulator takes microseconds and ranks well.
-// So proposals may be screened by it first (delayed acceptance, Christen and Fox 2005): what it
-// finds much slower than the base is not priced at all.
+// Pricing takes milliseconds here but microseconds in the coarse simulator, which ranks well. So it
+// may screen proposals first (delayed acceptance, Christen and Fox 2005): much slower ones are not
+// priced.
 
 #pragma once
 
@@ -25,25 +25,25 @@ class FlowPricing {
   static constexpr ChainRules kChain{
       .draws_limit = false, .return_after = 500, .returns_from_equal = true};
 
-  // Proposals that are slower than the base by more than the fraction `slack`, by the coarse
-  // simulator, are not priced: they take forever. Infinite: all are priced. What is in `prices`, of
-  // this job and network, is not simulated, and what is simulated is added.
+  // Proposals that the coarse simulator predicts to be slower than the base by more than the
+  // fraction `slack` are rejected; infinite: none. `prices` belongs to this job and network: known
+  // strategies are not simulated, new ones are added.
   FlowPricing(std::shared_ptr<const Job> job, std::shared_ptr<RoutedNetwork> network,
               std::shared_ptr<IterationPrices> prices,
               double slack = std::numeric_limits<double>::infinity());
 
   PlacementCosts& costs() { return model_.costs(); }
 
-  // Of proposals from now on; throws std::invalid_argument below 0.
+  // For later proposals; throws std::invalid_argument below 0.
   void setSlack(double slack);
 
   double run(const Strategy& strategy);
   double propose(const Strategy& strategy, const std::vector<int>& changed, double);
   void accept();
 
-  int64_t simulations() const { return simulations_; }  // the others were known
-  // Of all that was priced, also where `prices` knew it: budgets are in tasks, and what is found
-  // must not depend on what others have priced.
+  int64_t simulations() const { return simulations_; }  // cache misses
+  // Over all priced strategies, even those found in `prices`: budgets are in tasks, and results
+  // must not depend on other searches.
   int64_t tasks() const { return tasks_; }
 
  private:
@@ -53,14 +53,14 @@ class FlowPricing {
   IterationModel model_;
   std::shared_ptr<IterationPrices> prices_;
   std::vector<int> number_in_prices_;        // per placement of the model
-  std::unique_ptr<CoarseSimulator> screen_;  // null: nothing is screened
+  std::unique_ptr<CoarseSimulator> screen_;  // null: no screening
   double slack_;
   double base_s_ = 0, proposed_s_ = 0;  // by the screen
-  std::vector<int> coarse_id_;          // per placement of the model: its number in the screen
+  std::vector<int> coarse_id_;          // per placement of the model: id in the screen
   Strategy coarse_;
   int64_t simulations_ = 0;
   int64_t tasks_ = 0;
-  std::map<Strategy, double> known_;  // by the model's numbers
+  std::map<Strategy, double> known_;  // keyed by the model's placement ids
 };
 
 }  // namespace topoopt

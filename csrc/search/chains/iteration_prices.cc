@@ -3,7 +3,7 @@
 namespace topoopt {
 namespace {
 
-constexpr size_t kMostPrices = 1 << 15;  // strategies whose price is kept
+constexpr size_t kMostPrices = 1 << 15;  // cached prices
 
 }  // namespace
 

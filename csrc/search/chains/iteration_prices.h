@@ -1,4 +1,4 @@
-// Prices of strategies at flow level that several searches share: each strategy is simulated once.
+// A cache of flow-level prices shared by several searches.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace topoopt {
 
-// Of one job, with one number of micro-batches, on one network. Threads may share it.
+// For one job, number of micro-batches and network. Thread-safe.
 class IterationPrices {
  public:
   struct Price {
@@ -25,8 +25,8 @@ class IterationPrices {
 
   int servers() const { return servers_; }
 
-  // The strategy is numbered by `placements`, of one owner who only adds to them; `numbers` are
-  // kept by that owner, empty at first: per placement its number here.
+  // `placements` belongs to one caller and may only grow; `numbers`, initially empty, is that
+  // caller's map from its placement ids to ids here.
   std::optional<Price> find(const Strategy& strategy, const Placements& placements,
                             std::vector<int>& numbers);
   void add(const Strategy& strategy, const Placements& placements, std::vector<int>& numbers,

@@ -6,7 +6,7 @@
 namespace topoopt {
 namespace {
 
-constexpr double kMilestone = 1e-3;  // how much better than the last one
+constexpr double kMilestone = 1e-3;  // relative improvement between milestones
 constexpr size_t kMilestones = 256;
 
 }  // namespace
@@ -43,7 +43,7 @@ std::vector<std::pair<double, std::vector<Placement>>> MetropolisChain<Pricing>:
   return found;
 }
 
-// The last milestone is the best; it gives way to one that is hardly better.
+// The last milestone is the best; a slightly better one replaces it.
 template <typename Pricing>
 void MetropolisChain<Pricing>::remember() {
   const size_t last = milestones_.size() - 1;

@@ -1,9 +1,8 @@
-// A Markov chain over strategies at one fixed network: Metropolis' rule as in metropolis.h. A
-// strategy that does not fit into memory is never accepted.
+// A Markov chain over strategies on a fixed network, with Metropolis' rule (metropolis.h). A
+// strategy that exceeds the memory is never accepted.
 //
-// One loop for both ways to price a strategy: the coarse simulator, thousands of proposals a
-// second, and the flow level, some ten a second for a large model, which refines what the coarse
-// chain has found.
+// Both pricings share the loop: the coarse simulator makes thousands of proposals a second; the
+// flow level, about ten for a large model, refines its results.
 
 #pragma once
 
@@ -19,22 +18,22 @@
 
 namespace topoopt {
 
-// `Pricing` has, beside costs() and `kChain`:
-//   run(strategy): its seconds; the base of proposals from now on.
-//   propose(strategy, changed, limit_s): its seconds, or any number above `limit_s` if it takes
-//     longer; it differs from the base in the operators `changed`.
-//   accept(): the strategy last proposed is the base from now on.
+// Requirements of `Pricing`, besides costs() and `kChain`:
+//   run(strategy): returns its seconds and makes it the base of proposals;
+//   propose(strategy, changed, limit_s): returns its seconds, or any number above `limit_s` if it
+//     exceeds that; it differs from the base in the operators `changed`;
+//   accept(): makes the last proposal the base.
 template <typename Pricing>
 class MetropolisChain {
  public:
-  // Starts at the cheapest of `starts` that fits (each a placement per operator).
-  // `memory_limit_bytes` is that of one accelerator; `max_transfers` as in Limits. Throws
+  // Starts at the cheapest of `starts` (a placement per operator each) that fits the memory.
+  // `memory_limit_bytes` is per accelerator; `max_transfers` as in Limits. Throws
   // std::invalid_argument if a start or the space does not match the job, or if no start fits.
   MetropolisChain(std::unique_ptr<Pricing> pricing, const SearchSpace& space,
                   const std::vector<std::vector<Placement>>& starts, int64_t memory_limit_bytes,
                   int64_t max_transfers, uint64_t seed, double beta);
 
-  // Over the next `evaluations`, beta grows to `times` what it is: the chain cools down.
+  // Multiplies beta by `times` over the next `evaluations`: the chain cools down.
   void cool(int64_t evaluations, double times) { cooling_.begin(evaluations, times); }
 
   // Proposes and judges `evaluations` strategies.
@@ -47,8 +46,8 @@ class MetropolisChain {
   Pricing& pricing() { return *pricing_; }
   const Pricing& pricing() const { return *pricing_; }
 
-  // The best strategies seen and their seconds, the best first: at most `count`, each at least 0.1
-  // % better than the next. What another simulator ranks otherwise is likely to be among them.
+  // The best strategies and their seconds, best first: at most `count`, each at least 0.1 % better
+  // than the next. They likely include the best one of another simulator.
   std::vector<std::pair<double, std::vector<Placement>>> best(int count) const;
 
  private:
@@ -67,10 +66,10 @@ class MetropolisChain {
   double current_s_ = 0;
   double proposed_s_ = 0;
   double best_s_ = 0;
-  std::vector<std::pair<double, Strategy>> milestones_;  // bests, each well below the one before
+  std::vector<std::pair<double, Strategy>> milestones_;  // decreasing sequence of best strategies
   int64_t evaluations_ = 0;
   int64_t accepted_ = 0;
-  int64_t best_at_ = 0;  // evaluation at which the best was found or returned to
+  int64_t best_at_ = 0;  // evaluation of the last best or return to it
 };
 
 using CoarseChain = MetropolisChain<CoarseSimulator>;

@@ -6,7 +6,7 @@ namespace topoopt {
 
 namespace {
 
-constexpr double kMargin = 1e-9;  // relative; a sum of some ten thousand terms is off by 1e-12
+constexpr double kMargin = 1e-9;  // relative; rounding of some ten thousand terms is 1e-12
 
 }  // namespace
 
@@ -50,7 +50,7 @@ void BusyTimes::compute(int op, int id, double times) {
 void BusyTimes::reduce(int op, int id, double times) {
   const double bytes = costs_.reducedBytes(op, id);
   if (bytes == 0) return;
-  // In which bucket they travel, and so on which links, is not known here.
+  // The bucket, and so its links, are unknown here.
   if (!costs_.job().buckets.perOperator() && loads_.reductionsVary(id)) return;
   add(loads_.reductions(id, bytes), bytes * times);
 }

@@ -1,5 +1,4 @@
-// A bound on the time of an iteration that takes no simulation: how long it keeps each server and
-// each link busy, whenever it does.
+// A lower bound of the iteration time without a simulation: the busy time of each server and link.
 
 #pragma once
 
@@ -13,30 +12,28 @@
 
 namespace topoopt {
 
-// Sums over all that a strategy computes and sends. A proposal takes away what it changes and adds
-// what comes instead; as soon as one sum is above what the proposal may take, the rest need not be
-// known. Sums that went through many changes are a little off, so a bound is only taken to hold
-// with a margin that is far above that.
+// Sums over all computations and transfers of a strategy. A proposal subtracts its old terms and
+// adds the new ones. It is rejected as soon as one sum exceeds its limit. Many updates accumulate
+// rounding errors, so the bound has a much larger margin.
 class BusyTimes {
  public:
   BusyTimes(PlacementCosts& costs, LinkLoadTable& loads);
 
-  // Nothing is busy.
   void clear();
 
-  // The next calls change what was last accepted.
+  // Later calls modify the accepted sums.
   void propose();
   void accept() { std::swap(base_, sums_); }
 
-  // Operator `op` computes as on placement `id`, `times` times; reduces its gradients.
+  // Adds operator `op` on placement `id`, `times` times: computation, or its gradients' reduction.
   void compute(int op, int id, double times);
   void reduce(int op, int id, double times);
 
-  // A tensor of these bytes in each micro-batch, forward and backward. Null loads nothing.
+  // Adds a tensor of these bytes per micro-batch, forward and backward. Null has no load.
   void send(const EdgeLoads* loads, double size_bytes, double gradient_bytes, double times);
 
-  // No iteration is shorter than this: the largest of all sums that `compute`, `reduce` and `send`
-  // have changed since `propose`, where they added. What they take away has to come first.
+  // A lower bound of the iteration: the largest sum that grew since `propose`. Subtractions must
+  // come first.
   double bound() const;
 
  private:
@@ -50,7 +47,7 @@ class BusyTimes {
   LinkLoadTable& loads_;
   const LaneLoops& loops_;
   double batches_;
-  double stretch_;  // of what servers compute
+  double stretch_;  // of computations
   Sums base_, sums_;
   double most_s_ = 0;
 };

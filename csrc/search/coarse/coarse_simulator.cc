@@ -9,9 +9,9 @@ namespace topoopt {
 
 namespace {
 
-constexpr int kSpacing = 8;           // steps between two saved states
-constexpr int kFewServers = 32;       // where it is known how rings and transfers share links
-constexpr int64_t kSumUpAgain = 512;  // accepted proposals between two sums from nothing
+constexpr int kSpacing = 8;           // steps between saved states
+constexpr int kFewServers = 32;       // limit for modelling shared links of rings and transfers
+constexpr int64_t kSumUpAgain = 512;  // accepted proposals before sums are recomputed
 
 }  // namespace
 
@@ -73,8 +73,8 @@ void CoarseSimulator::addEdges() {
   }
 }
 
-// Operators as they are issued, and the readers of each tensor: first those through whom a gradient
-// flows, the last to have it before the others.
+// Sorts operators in issue order, and the readers of each tensor: first those with a gradient, the
+// last to have it before the others.
 void CoarseSimulator::sortByDepth() {
   const std::vector<int> depth = depths(*job_);
   by_depth_ = byDepth(depth);
@@ -88,7 +88,7 @@ void CoarseSimulator::sortByDepth() {
   }
 }
 
-// Among the readers of whom a gradient comes back, the carrier is the last to have it.
+// Among the readers with a gradient, the carrier is the last to have it.
 void CoarseSimulator::shareReads(int tensor) {
   const std::vector<int>& edges = readers_[tensor];
   const auto opOf = [&](int reader) { return edges_[edges[reader]].consumer; };
@@ -151,8 +151,8 @@ double CoarseSimulator::propose(const std::vector<int>& strategy, const std::vec
   return proposed_s_ = simulate(same_steps ? firstStep(changed) : 0, limit_s);
 }
 
-// Makes `strategy` the one that is simulated, undoes the last proposal, and finds which edges share
-// what `changed` read. The edges around them are still to be priced.
+// Makes `strategy` the current one, undoes the last proposal, and finds which edges share the reads
+// of `changed`. The surrounding edges are priced later.
 void CoarseSimulator::choose(const std::vector<int>& strategy, const std::vector<int>& changed) {
   for (int op : changed_) strategy_[op] = base_[op];
   for (int edge : changed_edges_) {
@@ -194,15 +194,15 @@ void CoarseSimulator::priceEdge(int edge) {
       loads_.edge(ends.consumer, strategy_[ends.producer], strategy_[ends.consumer]);
 }
 
-// What the carrier of a tensor sends, with these loads and carriers.
+// Adds the transfers of a tensor's carrier with these loads.
 void CoarseSimulator::addBusy(int edge, const std::vector<std::shared_ptr<const EdgeLoads>>& loads,
                               const std::vector<int>& carrier, double times) {
   if (carrier[edge] != edge) return;
   busy_.send(loads[edge].get(), edges_[edge].size_bytes, edges_[edge].gradient_bytes, times);
 }
 
-// Whether a server or a link is busy for longer than `limit_s`; what is quickly known comes first.
-// Prices the edges that change, or as many as it takes to know.
+// Returns whether a server or link is busy for longer than `limit_s`, in order of increasing
+// effort. Prices changed edges until it is known.
 bool CoarseSimulator::tooBusy(double limit_s) {
   busy_.propose();
   for (int op : changed_) busy_.compute(op, base_[op], -1);
@@ -219,7 +219,7 @@ bool CoarseSimulator::tooBusy(double limit_s) {
   return busy_.bound() > limit_s;
 }
 
-// How busy the base keeps everything. Sums that proposals change drift by their rounding errors.
+// Recomputes the base's busy times, because proposals accumulate rounding errors.
 void CoarseSimulator::sumUp() {
   busy_.clear();
   for (int op = 0; op < operators_; ++op) {
@@ -250,7 +250,7 @@ void CoarseSimulator::accept() {
   changed_edges_.clear();
 }
 
-// The first step that is another one: that of a changed operator, or of one that sends to it.
+// Returns the first changed step: of a changed operator, or of one that sends to it.
 int CoarseSimulator::firstStep(const std::vector<int>& changed) const {
   int first = stepCount();
   for (int op : changed) {
@@ -312,21 +312,20 @@ void CoarseSimulator::run(const OperatorStep& step) {
   }
   compute(done, id, cost.backward_s);
   const bool reduces = batch == job_->micro_batches - 1;
-  if (reduces && sharing_) allReduce(op);  // what is sent with it has to know of it
+  if (reduces && sharing_) allReduce(op);  // before it is sent, so that transfers see it
   for (int edge : in_edges_[op]) {
     if (edges_[edge].gradient_bytes > 0 && carrier_[edge] == edge) send(edge, batch, false);
   }
   if (reduces && !sharing_) allReduce(op);
 }
 
-// A shard on every server of placement `id`, after what its server did before and `ready_s_`.
+// Runs a shard on every server of placement `id`, after the server's earlier work and `ready_s_`.
 void CoarseSimulator::compute(double* done, int id, double seconds) {
   loops_.compute(done, state_.server_s.data(), ready_s_.data(), loads_.members(id).data(),
                  seconds * stretch_, server_lanes_);
 }
 
-// What arrives over an edge. What a server has itself needs no look: it works in the order of the
-// steps, so it is done with that.
+// Merges arrivals over an edge. Local data needs no check, because a server works in step order.
 void CoarseSimulator::takeReady(int edge, int batch, bool forward) {
   const EdgeLoads* loads = edge_loads_[edge].get();
   if (loads == nullptr) return;
@@ -348,7 +347,7 @@ void CoarseSimulator::send(int edge, int batch, bool forward) {
       size_bytes > 0 ? transfer(ways, size_bytes, ready_s) + ways.latency_s : ready_s;
 }
 
-// When the last link is done with it.
+// Returns when the last link has finished.
 double CoarseSimulator::transfer(const LinkLoads& loads, double size_bytes, double ready_s) {
   double* transfers = state_.transfer_s.data();
   double* all = state_.link_s.data();
@@ -371,7 +370,7 @@ double CoarseSimulator::transfer(const LinkLoads& loads, double size_bytes, doub
   return done_s;
 }
 
-// Behind all AllReduces before it, and giving way to transfers.
+// Starts after all earlier AllReduces, with lower priority than transfers.
 void CoarseSimulator::reduce(const LinkLoads& loads, double size_bytes, double ready_s) {
   double* all = state_.link_s.data();
   if (sharing_) {
@@ -390,7 +389,7 @@ void CoarseSimulator::reduce(const LinkLoads& loads, double size_bytes, double r
   state_.end_s = std::max(state_.end_s, done_s + loads.latency_s);
 }
 
-// All parameter groups at once, when the last shard has its gradients.
+// Reduces all parameter groups together, when the last shard has its gradients.
 void CoarseSimulator::allReduce(int op) {
   const int id = strategy_[op];
   const double bytes = costs_.reducedBytes(op, id);
@@ -405,7 +404,7 @@ void CoarseSimulator::allReduce(int op) {
   }
 }
 
-// Adds gradients to the bucket of placement `id`, which starts when it is full.
+// Adds gradients to the bucket of placement `id`, which starts when full.
 void CoarseSimulator::fill(int id, double size_bytes, double ready_s) {
   std::vector<Bucket>& buckets = state_.buckets;
   auto bucket = std::find_if(buckets.begin(), buckets.end(),
@@ -432,7 +431,7 @@ void CoarseSimulator::start(int id, double size_bytes, double gradients_s, doubl
   }
 }
 
-// What is over by now; nothing takes time back.
+// A lower bound from the steps so far, which only grow.
 double CoarseSimulator::lowerBound() const {
   const double computed_s = loops_.largest(state_.server_s.data(), state_.end_s, server_lanes_);
   return loops_.largest(state_.link_s.data(), computed_s, link_lanes_);

@@ -1,22 +1,21 @@
-// One training iteration under a strategy, coarser than at flow level, for searches that price
+// A simulator of one training iteration, coarser than the flow level, for searches that price
 // thousands of strategies a second.
 //
-// A task per operator and pass, one per edge whose ends are on different servers, one per
-// AllReduce. Tasks are issued in one order: operators forward, those of equal depth in the graph
-// side by side, then backward in reverse, each with the transfers of its results and its AllReduce
-// behind it. A server computes in this order. A
-// transfer starts when all senders have their part, and keeps every link of its routes busy for
-// the bytes it carries there, one transfer after the other; it arrives everywhere when its last
-// link is done. AllReduces take what transfers leave of a link; on up to 32 servers, they hold each
-// other up where they share links (link_sharing.h). The flow level
-// (sim/iteration/iteration.h) shares links between all flows at hand instead, lets every pair of
-// servers start by itself, and has a shard compute as soon as it can. Buckets of gradients are
-// those of a placement, and not of each of its groups. Readers that need the same of a tensor share
-// a transfer, and the last of them to come back returns the gradient.
+// There is a task per operator and pass, per edge between servers, and per AllReduce, in one order.
+// Operators go forward, those of equal depth together, then backward in reverse, each followed by
+// its transfers and AllReduce. A server computes in this order. A transfer starts when all senders
+// are ready. It occupies every link of its routes for its bytes, one transfer after another, and
+// arrives when its last link has finished. AllReduces use the links' remaining time; on up to 32
+// servers, shared links slow them down (link_sharing.h).
 //
-// With micro-batches, every server works in the order of 1F1B (one forward, one backward), as
-// PlacementCosts::inFlight says. Where servers share processors (Job::servers_at_once), everything
-// takes as long as if all of them computed at once.
+// The flow level (sim/iteration/iteration.h) instead shares links among all active flows, starts
+// every pair of servers independently, and runs a shard as soon as possible. Buckets here belong to
+// a placement, not to each of its groups. Readers with equal needs share a transfer, and the last
+// one returns the gradient.
+//
+// With micro-batches, every server follows 1F1B (one forward, one backward;
+// PlacementCosts::inFlight). Where servers share processors (Job::servers_at_once), all
+// computations are slowed down as if all servers were computing.
 
 #pragma once
 
@@ -35,9 +34,9 @@
 
 namespace topoopt {
 
-// Prices strategies of one job on one network. A strategy that differs from the one before in few
-// operators is simulated from the first task on that changes, and no further than the first state
-// that is the same again; the result is the same number, bit for bit.
+// Prices strategies of one job on one network. A strategy that differs from the last one in a few
+// operators is simulated from its first changed task to the first equal state. The result is the
+// same bit for bit.
 class CoarseSimulator {
  public:
   static constexpr ChainRules kChain{
@@ -48,24 +47,23 @@ class CoarseSimulator {
 
   PlacementCosts& costs() { return costs_; }
 
-  // Seconds of one iteration with operator i on placement `strategy[i]`, all of it simulated. This
-  // strategy is the base of proposals from now on.
+  // Simulates one whole iteration with operator i on placement `strategy[i]`; returns seconds. The
+  // strategy becomes the base of proposals.
   double run(const std::vector<int>& strategy);
 
-  // The same for a strategy that differs from the base in the operators `changed`; only what that
-  // changes is simulated. Ends early, with some time above `limit_s`, once it is above that;
-  // nothing is simulated where a server or a link is busy for longer.
+  // The same for a strategy that differs from the base in the operators `changed`; simulates only
+  // the changes. Returns some time above `limit_s` once that is exceeded, without simulation if a
+  // server or link is busy for longer.
   double propose(const std::vector<int>& strategy, const std::vector<int>& changed, double limit_s);
 
-  // From now on, proposals are simulated from start to end: what is saved otherwise can be
-  // measured.
+  // Simulates later proposals completely, to measure the savings.
   void simulateFully() { fully_ = true; }
 
-  // The strategy last proposed, at most its `limit_s` slow, is the base from now on.
+  // Makes the last proposal, which must be within its `limit_s`, the base.
   void accept();
 
-  // Proposals that were simulated. Of all runs and proposals: tasks simulated, and those that a
-  // full simulation of every one would have had.
+  // Number of simulated proposals. Over all runs and proposals: simulated tasks, and those of full
+  // simulations.
   int64_t simulations() const { return simulations_; }
   int64_t stepsSimulated() const { return steps_simulated_; }
   int64_t stepsAsked() const { return steps_asked_; }
@@ -77,8 +75,8 @@ class CoarseSimulator {
     int out_slot, in_slot;  // among the producer's and the consumer's edges
     int tensor;
   };
-  // Gradients of a placement that wait for the others of their bucket; `ready_s` is when those that
-  // came so far were there, and no bucket starts before the one that started at `before_s`.
+  // Gradients of a placement in an unfinished bucket; `ready_s` is the arrival of the last one.
+  // Buckets start in order, after the one at `before_s`.
   struct Bucket {
     int placement;
     double size_bytes = 0;
@@ -86,19 +84,19 @@ class CoarseSimulator {
     double before_s = 0;
     bool is_first = true;
   };
-  // What has to be known between two steps. `end_s` is when the last AllReduce so far is over.
+  // The state between two steps. `end_s` is the end of the last AllReduce.
   struct State {
-    std::vector<double> server_s;    // the accelerators of a server are free
-    std::vector<double> transfer_s;  // a link is free of transfers
-    std::vector<double> link_s;      // a link is free of everything
-    ReducingLinks reducing;          // where sharing_ is
-    std::vector<Bucket> buckets;     // by the order in which they came first
+    std::vector<double> server_s;    // when a server's accelerators are free
+    std::vector<double> transfer_s;  // when a link has no transfers
+    std::vector<double> link_s;      // when a link is idle
+    ReducingLinks reducing;          // with sharing_ only
+    std::vector<Bucket> buckets;     // in order of their first use
     double end_s = 0;
   };
-  // What proposals may change comes twice: `which_` says for every step which is the base's.
+  // Two copies of state that proposals change: `which_` has the base's side of every step.
   struct Side {
     std::vector<double> finish_s;  // step x servers
-    std::vector<double> arrive_s;  // step x slots: what it sends is with its receivers
+    std::vector<double> arrive_s;  // step x slots: arrival at the receivers
     std::vector<State> saved;      // before every kSpacing-th step
   };
   int stepCount() const { return static_cast<int>(which_.size()); }
@@ -142,18 +140,18 @@ class CoarseSimulator {
   const LaneLoops& loops_;
   int operators_;
   size_t server_lanes_, link_lanes_;  // padded numbers
-  double stretch_;                    // of what servers compute
-  size_t slots_ = 1;                  // most edges into or out of an operator
+  double stretch_;                    // of computations
+  size_t slots_ = 1;                  // maximum edges into or out of an operator
   std::vector<Edge> edges_;
   std::vector<std::vector<int>> in_edges_, out_edges_;  // per operator
   std::vector<int> by_depth_;                           // operators
-  std::vector<std::vector<int>> readers_;  // per tensor: edges, the last to send back first
+  std::vector<std::vector<int>> readers_;               // per tensor: edges, the carrier first
   std::vector<int> base_, strategy_;
   std::vector<std::shared_ptr<const EdgeLoads>> base_loads_, edge_loads_;
-  std::vector<int> base_carrier_, carrier_;  // per edge: the one that moves the tensor for it
+  std::vector<int> base_carrier_, carrier_;  // per edge: the edge that transfers its tensor
   std::shared_ptr<const StepOrder> base_order_, order_;
   std::vector<int> changed_, changed_edges_;
-  std::vector<int64_t> edge_proposal_;  // per edge: the last proposal that changed it
+  std::vector<int64_t> edge_proposal_;  // per edge: last proposal with a change
   int64_t proposals_ = 0;
   int64_t accepted_ = 0;
   std::vector<char> which_;  // per step

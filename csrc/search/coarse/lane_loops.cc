@@ -6,12 +6,12 @@ namespace topoopt {
 
 namespace {
 
-// Vectors of the compiler (GCC and Clang): two entries are what every processor has. Not 512 bits
-// wide, and no FMA beside AVX2: a fused product and sum would be rounded differently.
+// Compiler vectors (GCC and Clang); all processors support two entries. Not 512 bits wide, and no
+// FMA with AVX2, because fused operations round differently.
 typedef double Two __attribute__((vector_size(16)));
 typedef double Four __attribute__((vector_size(32)));
 
-// Lanes are handed over by reference only: how they are passed by value depends on the processor.
+// Lanes are passed by reference only, because passing them by value depends on the processor.
 template <typename Lanes>
 struct Loops {
   static constexpr size_t kLanes = sizeof(Lanes) / sizeof(double);
@@ -94,8 +94,7 @@ struct Loops {
     return largestOf(a, b);
   }
 
-  // Links that it does not load keep their times: there the ready time is taken as 0, and 0 is
-  // added.
+  // Unloaded links keep their times: for them the ready time is 0, and 0 is added.
   [[gnu::always_inline]] static inline double transfer(double* transfers, double* all,
                                                        const double* s_per_byte, double bytes,
                                                        double ready, size_t n) {
@@ -160,7 +159,7 @@ struct Loops {
   }
 };
 
-// The loops, compiled for one kind of processor.
+// The loops for one kind of processor.
 #define TOPOOPT_LOOPS(name, Lanes, target)                                                         \
   struct name {                                                                                    \
     target static void compute(double* done, double* free, const double* ready,                    \

@@ -6,8 +6,8 @@ namespace topoopt {
 
 namespace {
 
-constexpr size_t kRememberedBytes = 16 << 20;  // of edges looked up lately, and again of older ones
-constexpr size_t kListedShare = 8;             // a list where fewer than 1 in 8 links is loaded
+constexpr size_t kRememberedBytes = 16 << 20;  // of recent edges, and the same for older ones
+constexpr size_t kListedShare = 8;             // use a list if fewer than 1 in 8 links are loaded
 
 }  // namespace
 
@@ -27,13 +27,13 @@ void LinkLoadTable::add(int path, double bytes) {
   }
 }
 
-// Links of several rings count to the last.
+// A link of several rings counts for the last one.
 void LinkLoadTable::addRing(int path, double bytes, int ring) {
   add(path, bytes);
   for (const LinkUse& use : network_.paths().uses(path)) ring_[use.link] = ring;
 }
 
-// Takes what `add` has added up.
+// Moves the sums of `add` into a result.
 LinkLoads LinkLoadTable::collect(double latency_s) {
   LinkLoads loads;
   loads.latency_s = latency_s;
@@ -67,7 +67,7 @@ std::shared_ptr<const EdgeLoads> LinkLoadTable::edge(int op, int producer, int c
   return edge;
 }
 
-// What was not looked up since `recent_edges_` was empty last is forgotten when it is full.
+// When full, evicts edges that were not used since the previous eviction.
 void LinkLoadTable::remember(uint64_t key, const std::shared_ptr<const EdgeLoads>& edge) {
   if (recent_bytes_ > kRememberedBytes) {
     older_edges_ = std::move(recent_edges_);
@@ -166,7 +166,7 @@ void LinkLoadTable::nameRings(LinkLoads& loads) {
   std::unordered_map<int, double> busiest;
   for (size_t i = 0; i < loads.s_per_byte.size(); ++i) {
     const size_t link = loads.link.empty() ? i : loads.link[i];
-    loads.ring.push_back(link < ring_.size() ? ring_[link] : 0);  // the rest is padding
+    loads.ring.push_back(link < ring_.size() ? ring_[link] : 0);  // 0 for padding
     double& most = busiest[loads.ring[i]];
     most = std::max(most, loads.s_per_byte[i]);
   }

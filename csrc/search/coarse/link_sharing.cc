@@ -6,7 +6,7 @@ namespace topoopt {
 
 namespace {
 
-constexpr double kRoundsUp = 1 - 1e-9;  // a number of AllReduces, with what is rounding already
+constexpr double kRoundsUp = 1 - 1e-9;  // tolerates rounding in a number of AllReduces
 
 }  // namespace
 
@@ -44,7 +44,7 @@ double LinkSharing::transfer(const LinkLoads& loads, double size_bytes, double r
   return done_s;
 }
 
-// On all links of the rings that a transfer holds.
+// On all links of the rings that a transfer delays.
 void LinkSharing::hold(const LinkLoads& loads, double size_bytes, double ready_s,
                        const double* transfers, double* all, ReducingLinks& reducing) {
   const double* s_per_byte = loads.s_per_byte.data();

@@ -1,4 +1,4 @@
-// How transfers and AllReduces slow each other down where they share links, on few servers.
+// Models the mutual slowdown of transfers and AllReduces on shared links, on a few servers.
 
 #pragma once
 
@@ -9,45 +9,44 @@
 
 namespace topoopt {
 
-// What reduces on a link since it was free of AllReduces last.
+// AllReduces on a link since it was last free of them.
 struct Reducing {
   int count = 0;
-  double busy_s = 0;  // for all of them
-  double per_s = 0;   // how many of them take a second
-  // Of the longest: its ring, how long it takes here, and as much of that as of the ring's busiest
-  // link.
+  double busy_s = 0;  // total
+  double per_s = 0;   // their number per second
+  // The longest one: its ring, its time here, and the ratio of that to the ring's busiest link.
   int ring = 0;
   float longest_s = 0;
   float part = 0;
 };
 
-// AllReduces under way; from `until_s` on none is.
+// Active AllReduces; all have ended by `until_s`.
 struct ReducingLinks {
-  std::vector<Reducing> links;  // empty before the first AllReduce
+  std::vector<Reducing> links;  // empty before the first
   double until_s = 0;
 };
 
-// A ring moves in step: where one of its links is busy with a transfer, the others wait for that
-// one. At flow level a link gives as much to each AllReduce under way as to a flow of the transfer,
-// as far as max-min fairness is about that link. So while a transfer whose largest flow takes f
-// seconds on a link keeps it busy for b, of n AllReduces with the part p there each gets on by f:
+// A ring moves in step: if a transfer occupies one of its links, the others wait for that one. At
+// flow level, a link's max-min fair share is equal for each active AllReduce and each flow of the
+// transfer. Let the transfer's largest flow take f seconds on a link and keep it busy for b, with n
+// AllReduces whose fraction there is p. Each of them advances by f, so
 //
 //     the transfer takes  n p f  longer on that link,
 //     all links of the ring have  b - n (1 - p) f  less for AllReduces.
 //
-// Where that is left out, strategies in which the links of transfers and those of rings are others,
-// but not all of them, seem as much as a tenth faster than at flow level.
+// Without this, strategies whose transfers and rings use partly disjoint links seem up to a tenth
+// faster than at flow level.
 class LinkSharing {
  public:
   // `loads` must outlive this object.
   explicit LinkSharing(const LinkLoadTable& loads);
 
-  // A transfer that is ready at `ready_s`, before `reducing.until_s`. Per link, `transfers` is when
-  // transfers are over, and `all` when AllReduces are, too. Returns when its last link is done.
+  // A transfer ready at `ready_s`, before `reducing.until_s`. Per link, `transfers` is the end of
+  // transfers, `all` also of AllReduces. Returns the end of its last link.
   double transfer(const LinkLoads& loads, double size_bytes, double ready_s, double* transfers,
                   double* all, ReducingLinks& reducing);
 
-  // An AllReduce, before its time is added to `all`.
+  // Records an AllReduce before its time is added to `all`.
   void reduce(const LinkLoads& loads, double size_bytes, double ready_s, const double* transfers,
               const double* all, ReducingLinks& reducing) const;
 

@@ -8,7 +8,7 @@ namespace topoopt {
 
 std::vector<int> depths(const Job& job) {
   std::vector<int> depth(job.operators.size(), 0);
-  for (size_t op = 0; op < job.operators.size(); ++op) {  // producers come before it
+  for (size_t op = 0; op < job.operators.size(); ++op) {  // producers precede consumers
     for (const Operand& operand : job.operators[op].operands) {
       depth[op] = std::max(depth[op], depth[operand.producer] + 1);
     }
@@ -23,14 +23,13 @@ std::vector<int> byDepth(const std::vector<int>& depth) {
   return order;
 }
 
-// In the time slots of a pipeline of equal stages: the one that is d stages from the end, itself
-// counted, of D in all does its first d forward passes one after the other from slot D - d on, and
-// then one in every second slot, between the backward passes.
+// Time slots of a pipeline with equal stages. Stage d from the end (counted from 1) of D runs its
+// first d forward passes from slot D - d on. After that it alternates forward and backward passes.
 std::shared_ptr<const StepOrder> stepOrder(std::vector<int> in_flight,
                                            const std::vector<int>& by_depth, int micro_batches) {
   const int operators = static_cast<int>(by_depth.size());
   const int stages = *std::max_element(in_flight.begin(), in_flight.end());
-  std::vector<std::tuple<int, int, OperatorStep>> slots;  // slot, place in it
+  std::vector<std::tuple<int, int, OperatorStep>> slots;  // slot, order within it
   for (int batch = 0; batch < micro_batches; ++batch) {
     for (int i = 0; i < operators; ++i) {
       const int op = by_depth[i];

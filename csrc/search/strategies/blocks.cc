@@ -5,7 +5,7 @@
 namespace topoopt {
 namespace {
 
-constexpr int kEveryLength = 8;  // up to here; above, each is half as long again
+constexpr int kEveryLength = 8;  // all lengths up to here; above, each is 1.5 times the last
 
 std::vector<int> lengthsUpTo(int longest) {
   std::vector<int> found;
@@ -45,7 +45,7 @@ std::vector<Block> blocksOf(const Job& job, const std::vector<int>& kind_of_oper
              kind_of_operator[from + longest] == kind_of_operator[to + longest]) {
         ++longest;
       }
-      if (longest < 2) continue;  // single operators, tables among them, are left to others
+      if (longest < 2) continue;  // other moves handle single operators, such as tables
       for (int length : lengthsUpTo(longest)) found.push_back({from, to, length});
     }
   }

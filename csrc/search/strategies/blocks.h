@@ -1,4 +1,4 @@
-// Which operators in a row may get the placements of which others.
+// Selects pairs of operator ranges, one of which may copy the placements of the other.
 
 #pragma once
 
@@ -8,20 +8,19 @@
 
 namespace topoopt {
 
-// Rows are operators of which each reads the one before: for each operator, one more than the last
-// of its row. Layers are in rows; each of many tables is a row of its own.
+// A row is a chain of operators that each read the previous one. Returns for each operator the end
+// of its row. Layers form rows; each table is its own row.
 std::vector<int> endsOfRows(const Job& job);
 
-// The operators to, to + 1, ... get what from, from + 1, ... have: `length` of them.
+// Operators to, to + 1, ... copy the placements of from, from + 1, ...: `length` in total.
 struct Block {
   int from, to, length;
 };
 
-// Layers repeat, and the best strategy of many in a row is a pattern of a few placements, with a
-// break here and there. A pattern that begins a layer earlier, or whose break is elsewhere, differs
-// in so many operators that no change of a few leads there. Each part of a block is in one row;
-// both are of the same kinds (`kind_of_operator`), one by one. The longest come first; there are
-// not all lengths above 8.
+// Layers repeat, and the best strategy for a row is often a pattern of a few placements with
+// occasional breaks. A shifted pattern or break differs in too many operators for small moves. Each
+// side of a block is in one row, with equal kinds (`kind_of_operator`) pairwise. The longest come
+// first; lengths above 8 are sampled.
 std::vector<Block> blocksOf(const Job& job, const std::vector<int>& kind_of_operator);
 
 }  // namespace topoopt

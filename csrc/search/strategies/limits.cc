@@ -17,7 +17,7 @@ Limits::Limits(PlacementCosts& costs, int64_t memory_bytes, int64_t transfers)
   counted_.assign(tensors.size(), 0);
 }
 
-// Readers that need the same of the tensor count once.
+// Readers with equal needs of the tensor count once.
 int64_t Limits::transfersOf(const ReadTensor& tensor, const Strategy& strategy) {
   int64_t transfers = 0;
   for (size_t i = 0; i < tensor.readers.size(); ++i) {
@@ -43,7 +43,7 @@ bool Limits::memoryFits() const {
   return *std::max_element(held_bytes_.begin(), held_bytes_.end()) <= memory_limit_bytes_;
 }
 
-// With micro-batches, what an operator holds depends on the stages of all others.
+// With micro-batches, an operator's memory depends on the stages of all others.
 bool Limits::wholeFits(const Strategy& strategy) {
   try {
     held_bytes_ = costs_.memoryBytes(strategy);
@@ -83,7 +83,7 @@ int64_t Limits::transfersAfter(const Strategy& strategy, const std::vector<int>&
 
 bool Limits::fits(const Strategy& strategy, const std::vector<int>& changed) {
   const bool incremental = costs_.job().micro_batches == 1;
-  for (const auto& [op, id] : proposed_) {  // take the last proposal back
+  for (const auto& [op, id] : proposed_) {  // undo the last proposal
     if (!incremental) break;
     addMemory(op, id, -1);
     addMemory(op, strategy_[op], 1);

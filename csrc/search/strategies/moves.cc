@@ -10,19 +10,19 @@ namespace topoopt {
 
 namespace {
 
-// The chance of each kind of proposal; what is left is a run of operators.
+// Probabilities of the proposals; the rest is a run of operators.
 constexpr double kChange = 0.3;   // one operator gets another placement
-constexpr double kCopy = 0.15;    // one spreads along edges of the graph
-constexpr double kSwap = 0.1;     // two operators swap theirs
-constexpr double kPair = 0.1;     // two neighbours get others
-constexpr double kRepeat = 0.05;  // a few get those of a few others
-constexpr double kShift = 0.05;   // a pattern moves by some layers; not in a row: one changes
-constexpr double kStart = 0.02;   // all of a kind get what they have in a start
-constexpr double kSpread = 0.02;  // all of a kind that are on the same servers are spread
-constexpr double kExtend = 0.7;   // of runs: they go on with the placements before them
+constexpr double kCopy = 0.15;    // a placement spreads along edges of the graph
+constexpr double kSwap = 0.1;     // two operators swap placements
+constexpr double kPair = 0.1;     // two neighbours get other placements
+constexpr double kRepeat = 0.05;  // a few operators get the placements of others
+constexpr double kShift = 0.05;   // a pattern moves by some layers; without a row: one changes
+constexpr double kStart = 0.02;   // all operators of a kind copy a start
+constexpr double kSpread = 0.02;  // equally placed operators of a kind are spread
+constexpr double kExtend = 0.7;   // of runs: continue the preceding placements
 constexpr int kLongestPattern = 8;
-constexpr int kTries = 100;             // to find servers that are free
-constexpr double kContinueCopy = 0.75;  // as in FlexFlow: the walk goes on with this probability
+constexpr int kTries = 100;             // attempts to find free servers
+constexpr double kContinueCopy = 0.75;  // probability of continuing the walk, as in FlexFlow
 
 }  // namespace
 
@@ -97,8 +97,8 @@ void Moves::set(Strategy& strategy, int op, int to) {
   strategy[op] = to;
 }
 
-// Transfers cost nothing between operators on the same servers, so good strategies have long runs
-// of equal placements; a walk along edges makes such runs in one proposal.
+// Operators on the same servers need no transfers, so good strategies have long runs of equal
+// placements. A walk along edges makes such runs in one proposal.
 void Moves::proposeCopies(Strategy& strategy, Random& random) {
   int op = random.below(static_cast<int>(strategy.size()));
   const int copied = strategy[op];
@@ -119,7 +119,7 @@ void Moves::proposeSwap(Strategy& strategy, Random& random) {
   set(strategy, b, of_a);
 }
 
-// Either a new placement, or those of the operators before the run, again and again.
+// A new placement, or the repeated pattern of the operators before the run.
 void Moves::proposeRun(Strategy& strategy, Random& random) {
   const int operators = static_cast<int>(strategy.size());
   const int first = random.below(operators);
@@ -133,7 +133,7 @@ void Moves::proposeRun(Strategy& strategy, Random& random) {
   }
 }
 
-// Two ways of splitting may cost less behind one another, where each alone costs more.
+// Two splits may be cheaper in combination than each of them alone.
 void Moves::proposePair(Strategy& strategy, Random& random) {
   const int op = random.below(static_cast<int>(strategy.size()));
   set(strategy, op, draw(op, random));
@@ -150,7 +150,7 @@ void Moves::repeat(Strategy& strategy, int from, int to, int length) {
   }
 }
 
-// Layers repeat: what is good for a few operators may be good for others.
+// Layers repeat, so good placements of a few operators may suit others.
 void Moves::proposeRepeat(Strategy& strategy, Random& random) {
   const int operators = static_cast<int>(strategy.size());
   const int from = random.below(operators), to = random.below(operators);
@@ -159,8 +159,8 @@ void Moves::proposeRepeat(Strategy& strategy, Random& random) {
   repeat(strategy, from, to, std::min(length, operators - std::max(from, to)));
 }
 
-// A pattern of several placements may begin some layers earlier or later. Operators that are in no
-// row, such as tables, have no pattern: of these, one gets another placement.
+// A pattern of placements may begin some layers earlier or later. Operators outside of rows, such
+// as tables, have no pattern: one of them gets another placement.
 void Moves::proposeShift(Strategy& strategy, Random& random) {
   const int operators = static_cast<int>(strategy.size());
   const int to = random.below(operators);
@@ -176,8 +176,8 @@ void Moves::proposeShift(Strategy& strategy, Random& random) {
   repeat(strategy, from, to, std::min(length, ends_of_rows_[first] - second));
 }
 
-// Of many operators that are alike, as embedding tables are, each alone may lose by what all
-// together gain. Starts have them spread well. Layers that may be split in the same ways stay.
+// For many similar operators, such as embedding tables, changing each alone may lose where changing
+// all gains. Starts have them well spread. Layers with common splits are excluded.
 void Moves::proposeAsInStart(Strategy& strategy, Random& random) {
   const int kind = kind_of_operator_[random.below(static_cast<int>(strategy.size()))];
   const Strategy& start = starts_[random.below(static_cast<int>(starts_.size()))];
@@ -186,8 +186,8 @@ void Moves::proposeAsInStart(Strategy& strategy, Random& random) {
   }
 }
 
-// Those that are also placed alike are split in another way, by turns on servers that together are
-// as many as possible, each of them once.
+// Equally placed operators of a kind get another split, in turn on disjoint sets that together
+// cover as many servers as possible.
 void Moves::proposeSpread(Strategy& strategy, Random& random) {
   const int chosen = random.below(static_cast<int>(strategy.size()));
   const int space = space_of_operator_[chosen], from = strategy[chosen];
@@ -234,7 +234,7 @@ void Moves::propose(Strategy& strategy, Random& random, std::vector<int>& change
   } else {
     proposeRun(strategy, random);
   }
-  // An operator may have been set twice: what it had first counts.
+  // If an operator was set twice, restore its first value.
   std::stable_sort(before_.begin(), before_.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (size_t i = 0; i < before_.size(); ++i) {

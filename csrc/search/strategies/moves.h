@@ -1,4 +1,4 @@
-// How a search changes a strategy.
+// Random changes of a strategy.
 
 #pragma once
 
@@ -12,25 +12,23 @@
 
 namespace topoopt {
 
-// The placements that an operator may have, in groups, such as those of the same degrees. A
-// proposal draws a group first and then a placement, so that the many placements on few servers do
-// not crowd out the few on many.
+// The allowed placements of an operator in groups, such as by degrees. A proposal draws a group
+// first, so that the many placements on few servers do not crowd out the few on many.
 using PlacementGroups = std::vector<std::vector<Placement>>;
 
 struct SearchSpace {
   std::vector<PlacementGroups> spaces;
   std::vector<int> space_of_operator;  // index into `spaces`
-  std::vector<int> kind_of_operator;  // tables, linear layers, ...: proposals may change all of one
+  // Tables, linear layers, ...: some proposals change all of a kind.
+  std::vector<int> kind_of_operator;
 };
 
-// Proposals as in FlexFlow's search (Jia et al. 2019): one operator gets another placement, one
-// spreads along edges, two operators swap theirs. Beyond it: two neighbours get others at once; a
-// run of operators gets one placement, which is what moves the cut between two stages of a
-// pipeline, or goes on with the pattern of those before it; a few operators get what others have
-// that begin at the same kind; a pattern moves by a few layers in a row of them; all of a kind get
-// what they have in a start; and all of a kind that are placed alike are split in another way and
-// spread. Layers repeat, and the best strategy of several in a row is often a pattern of two to
-// four placements that are only good together.
+// Three proposals are from FlexFlow's search (Jia et al. 2019): changing one placement, spreading
+// one along edges, and swapping two. Others change two neighbours together, and give a run of
+// operators one placement or the preceding pattern, which moves pipeline cuts. They also copy
+// placements between ranges of the same kind, and shift a pattern within a row. For all operators
+// of a kind, they copy a start, or split and spread equally placed ones. Layers repeat, and their
+// best strategy is often a pattern of two to four placements that are only good together.
 class Moves {
  public:
   // Interns the placements of `space` and `starts`. Throws std::invalid_argument if one does not
@@ -38,7 +36,7 @@ class Moves {
   Moves(PlacementCosts& costs, const SearchSpace& space,
         const std::vector<std::vector<Placement>>& starts);
 
-  // Changes `strategy`; lists the operators that have another one now in `changed`, ascending.
+  // Changes `strategy`; sets `changed` to the operators with a new placement, ascending.
   void propose(Strategy& strategy, Random& random, std::vector<int>& changed);
 
  private:
@@ -64,7 +62,7 @@ class Moves {
   std::vector<int> ends_of_rows_;             // per operator: see blocks.h
   std::vector<Strategy> starts_;
   Strategy copied_;
-  std::vector<std::pair<int, int>> before_;  // operators touched by the proposal, what they had
+  std::vector<std::pair<int, int>> before_;  // changed operators and their old placements
 };
 
 }  // namespace topoopt

@@ -38,7 +38,7 @@ int Neighbourhood::kindOf(int op) {
   return kinds_.emplace(std::move(cost), static_cast<int>(kinds_.size())).first->second;
 }
 
-// Which servers a few operators are on matters less than that they are few.
+// For a few operators, the number of servers matters more than their identity.
 int Neighbourhood::shapeOf(int id) {
   Placement shape = costs_.placements()[id];
   if (static_cast<int>(shape.servers.size()) < costs_.job().servers) shape.servers.clear();

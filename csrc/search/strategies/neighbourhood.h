@@ -1,4 +1,4 @@
-// The changes of a strategy that a descent tries one after the other.
+// The changes of a strategy that a descent tries in turn.
 
 #pragma once
 
@@ -12,28 +12,27 @@
 
 namespace topoopt {
 
-// All of `operators` get placement `to`, those that it is allowed for.
+// Moves all of `operators` that allow it to placement `to`.
 struct PlacementChange {
   std::vector<int> operators;  // ascending
   int to;
 };
 
-// Models repeat their layers, so most changes of one operator are like those of another: of
-// operators that cost the same, are split the same way, and so are those that they read and that
-// read them, only the first and the last are changed, and all of them together. A change is that of
-// one operator, or of one and those without parameters that follow it. Placements are those on
-// servers that the operator or a neighbour is on, and the first of each way of splitting.
+// Models repeat layers, so most single changes are equivalent. Operators with equal costs, splits
+// and neighbours' splits form a class: only its first, its last and all of it are changed. A change
+// moves one operator, alone or with the parameterless ones that follow. Candidate placements are
+// those on the servers of the operator or a neighbour, and the first of each split.
 class Neighbourhood {
  public:
   // Interns the placements of `space`. Throws std::invalid_argument if one does not match the job.
   Neighbourhood(PlacementCosts& costs, const SearchSpace& space);
 
-  // In ascending order of their first operators; each changes something.
+  // In ascending order of the first operator; each has an effect.
   std::vector<PlacementChange> changes(const Strategy& strategy);
 
   bool allows(int op, int id) const { return allowed_[space_of_operator_[op]].contains(id); }
 
-  // `strategy` with `change`; lists the operators that have another placement then in `changed`.
+  // Applies `change` to `strategy`; sets `changed` to the operators with a new placement.
   void apply(const PlacementChange& change, Strategy& strategy, std::vector<int>& changed) const;
 
  private:
@@ -45,10 +44,10 @@ class Neighbourhood {
 
   PlacementCosts& costs_;
   std::vector<std::vector<int>> spaces_;  // space -> numbers of placements
-  std::vector<std::set<int>> allowed_;    // the same
+  std::vector<std::set<int>> allowed_;    // the same as sets
   std::vector<int> space_of_operator_;
   std::vector<std::vector<int>> neighbours_;  // per operator: producers and consumers
-  std::vector<int> kind_;                     // per operator: the same where costs are
+  std::vector<int> kind_;                     // per operator: equal for equal costs
   std::map<std::vector<double>, int> kinds_;
   std::map<Placement, int> shapes_;
 };

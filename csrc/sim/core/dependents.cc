@@ -8,7 +8,7 @@ namespace topoopt {
 namespace {
 
 constexpr size_t kFewestSlots = 64;
-constexpr int kHashed = 16;  // of a list; the rest is compared
+constexpr int kHashed = 16;  // hashed entries of a list; the rest is compared
 
 }  // namespace
 
@@ -38,7 +38,7 @@ void Dependents::prepare(const TaskGraph& graph, bool repeated) {
   if (repeated) first_waiting_ = waiting_;
 }
 
-// The number of the list of the tasks before in these pairs, in this order.
+// Returns the id of the list of predecessors in these pairs, in this order.
 int Dependents::listOf(const Pair* first, int size) {
   uint64_t hash = static_cast<uint64_t>(size);
   const int stride = (size + kHashed - 1) / kHashed;

@@ -1,4 +1,4 @@
-// The dependents of each task in a task graph; lists that several tasks share are stored once.
+// The dependents of each task in a task graph; shared lists are stored once.
 
 #pragma once
 
@@ -11,20 +11,20 @@
 
 namespace topoopt {
 
-// In an all-to-all behind an all-to-all, every flow of a host waits for the same flows: n^3
-// dependencies. Tasks that wait for the same list share one node that counts the list down, so n^2
-// steps are left. A list is what was added for one task without another in between.
+// In consecutive all-to-alls, every flow of a host depends on the same flows: n^3 dependencies.
+// Tasks with equal lists share a node that counts the list down, which leaves n^2 steps. A list is
+// the consecutive additions for one task.
 class Dependents {
  public:
-  // With `repeated`, what has been started may be waited for again, once more by each.
+  // With `repeated`, tasks may start again, once more for each completion of their dependencies.
   void prepare(const TaskGraph& graph, bool repeated = false);
 
-  // Whether the task waits for nothing.
+  // Returns whether the task has no open dependencies.
   bool isFree(int task) const { return waiting_[task] == 0; }
-  // Whether the task waits for something that has not been done yet.
+  // Returns whether the task has open dependencies.
   bool isWaiting(int task) const { return waiting_[task] > 0; }
 
-  // `task` is done: calls start(t) for every task t that has waited for nothing else.
+  // `task` is done: calls start(t) for every task t without further open dependencies.
   template <typename Start>
   void release(int task, const Start& start) {
     for (int i = begin_[task]; i < begin_[task + 1]; ++i) {
@@ -49,8 +49,8 @@ class Dependents {
     uint64_t hash;
   };
 
-  // One dependency less; whether it was the last. Where tasks are repeated, the node then waits for
-  // all of them again: none can be done twice before the node's own task has been.
+  // Removes a dependency; returns whether it was the last. Repeated nodes then reset their count,
+  // which is safe because no dependency completes twice before the node's own task.
   bool countDown(int node) {
     if (--waiting_[node] > 0) return false;
     if (!first_waiting_.empty()) waiting_[node] = first_waiting_[node];
@@ -60,13 +60,13 @@ class Dependents {
   void addEdges();
 
   int tasks_ = 0;
-  std::vector<int> waiting_;        // per node (tasks, then lists): its open dependencies
-  std::vector<int> first_waiting_;  // the same before anything is done; only where repeated
-  std::vector<int> begin_, nodes_;  // per task: nodes that wait for it
+  std::vector<int> waiting_;        // open dependencies per node (tasks, then lists)
+  std::vector<int> first_waiting_;  // initial values; only if repeated
+  std::vector<int> begin_, nodes_;  // per task: dependent nodes
   std::vector<List> lists_;
-  std::vector<int> member_begin_, members_;  // per list: tasks that wait for all of it
+  std::vector<int> member_begin_, members_;  // per list: dependent tasks
   std::vector<Pair> of_list_;                // (list, member)
-  std::vector<Pair> single_;                 // (before, after) of lists of one
+  std::vector<Pair> single_;                 // (before, after) of single dependencies
   std::vector<int> table_;                   // of lists by hash, open addressing
   std::vector<int> next_;
 };

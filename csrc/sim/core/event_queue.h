@@ -11,9 +11,8 @@
 
 namespace topoopt {
 
-// Events that arrive in order cost nothing to sort: they wait in a plain line. There are some
-// lines, since events of one of a few delays arrive in order for each of them; only an event that
-// overtakes in all lines goes through a heap.
+// Events that arrive in order need no sorting: they wait in lines. Several lines hold events with a
+// few distinct delays, each in order; only an event out of order in all lines uses a heap.
 class EventQueue {
  public:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -27,7 +26,7 @@ class EventQueue {
     bool operator<(const Event& other) const { return other > *this; }
   };
 
-  // Of the first event; kNever without any.
+  // Time of the first event; kNever if empty.
   double least() const { return least_; }
   bool empty() const { return least_ == kNever; }
 
@@ -37,7 +36,7 @@ class EventQueue {
     least_ = kNever;
   }
 
-  // `time` is finite.
+  // `time` must be finite.
   void push(double time, int item) {
     least_ = std::min(least_, time);
     for (Line& line : lines_) {
@@ -49,7 +48,7 @@ class EventQueue {
     std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
   }
 
-  // Removes the events up to `limit` and appends them to `taken` in any order.
+  // Moves the events up to `limit` to `taken`, in any order.
   void take(double limit, std::vector<Event>& taken) {
     if (least_ > limit) return;
     least_ = kNever;
@@ -70,7 +69,7 @@ class EventQueue {
   static constexpr size_t kSlack = 1024;
 
   struct Line {
-    std::vector<Event> waiting;  // by ascending time from head on
+    std::vector<Event> waiting;  // ascending from head on
     size_t head = 0;
 
     void take(double limit, std::vector<Event>& taken) {

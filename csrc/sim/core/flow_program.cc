@@ -143,8 +143,8 @@ int FlowProgram::routeOf(std::span<const int> links) {
   return routeCount() - 1;
 }
 
-// Takes away tasks that wait for nothing until none is left; then walks back over what is left
-// until a task repeats.
+// Removes tasks without open dependencies until none is left, then walks back over the rest until a
+// task repeats.
 std::vector<int> findCycle(const TaskGraph& graph) {
   const int count = graph.size();
   std::vector<int> waiting(count, 0), begin(count + 1, 0), next, after(graph.dependencies().size());

@@ -14,13 +14,13 @@
 namespace topoopt {
 
 struct ProgramLink {
-  int64_t id;  // in the user's numbering
+  int64_t id;  // the user's id
   int source, target;
   double bits_per_s;
   double latency_ns;
 };
 
-// From `time_s` on the link (an index) has this rate; 0: it has failed.
+// Sets the rate of link (index) from `time_s` on; 0: failed.
 struct LinkChange {
   double time_s;
   int link;
@@ -33,9 +33,9 @@ struct ProgramFlow {
   double size_bytes;
 };
 
-// Nodes are 0..nodes-1, of which the first `hosts` send and receive; all of them forward. Both
-// levels read the same program: `graph()` has its tasks, a flow's `resource` is a route, and its
-// `latency_s` is the sum over the links of the route. Routes over the same links are one.
+// Nodes are 0..nodes-1; the first `hosts` send and receive, and all forward. Both levels read the
+// same program: in `graph()`, a flow's `resource` is a route, and its `latency_s` the sum over the
+// route's links. Routes over the same links are shared.
 //
 // Additions are checked at once; a fault is a std::invalid_argument that begins with the result of
 // `where()`: "line 12: flow 7", "flows[7]".
@@ -56,7 +56,7 @@ class FlowProgram {
   // As RunOptions::first_come.
   void setFirstCome(bool first_come) { first_come_ = first_come; }
 
-  // As TaskGraph::addLoop; they go on until each has been through `rounds` rounds, at least 1.
+  // As TaskGraph::addLoop; loops repeat until each has finished `rounds` rounds, at least 1.
   void addLoop(const Loop& loop) { graph_.addLoop(loop); }
   void setRounds(int rounds);
   int rounds() const { return rounds_; }
@@ -68,13 +68,13 @@ class FlowProgram {
   int hosts() const { return hosts_; }
   const std::vector<ProgramLink>& links() const { return links_; }
   const TaskGraph& graph() const { return graph_; }
-  const std::vector<LinkChange>& changes() const { return changes_; }  // in the order of addition
-  int64_t taskId(int task) const { return task_ids_[task]; }           // -1 for what is not a flow
+  const std::vector<LinkChange>& changes() const { return changes_; }  // in order of addition
+  int64_t taskId(int task) const { return task_ids_[task]; }           // -1 unless it is a flow
   bool firstCome() const { return first_come_; }
   int flowCount() const { return flows_; }
 
   int routeCount() const { return static_cast<int>(route_begin_.size()) - 1; }
-  // Links in the order in which they are crossed.
+  // The links in the order of traversal.
   std::span<const int> route(int route) const {
     return {route_links_.data() + route_begin_[route],
             static_cast<size_t>(route_begin_[route + 1] - route_begin_[route])};
@@ -96,10 +96,10 @@ class FlowProgram {
   std::vector<LinkChange> changes_;
 };
 
-// Tasks that wait for each other, each before the one that waits for it; empty if there are none.
+// Returns a dependency cycle in order; empty if there is none.
 std::vector<int> findCycle(const TaskGraph& graph);
 
-// "2 after 1 after 2"; of a long cycle the beginning. `id` gives the number to show for a task.
+// "2 after 1 after 2"; a long cycle is cut. `id` maps tasks to displayed ids.
 std::string cycleText(const std::vector<int>& cycle, const std::function<int64_t(int)>& id);
 
 }  // namespace topoopt

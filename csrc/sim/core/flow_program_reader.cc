@@ -16,7 +16,7 @@ namespace {
 
 std::string atLine(int64_t line) { return "line " + std::to_string(line); }
 
-// As one can print it: a word may have any bytes, and be as long as the file.
+// Escapes and shortens a word, which may have any bytes and any length.
 std::string printable(const std::string& text) {
   constexpr size_t kMost = 400;
   std::string shown;
@@ -33,7 +33,7 @@ std::string printable(const std::string& text) {
   return shown;
 }
 
-// The words of one line, taken from left to right.
+// Splits a line into words.
 class Words {
  public:
   Words(std::string_view line, int64_t number) : rest_(line), number_(number) {
@@ -94,10 +94,10 @@ class Words {
   int64_t number_;
 };
 
-// From the numbers that the user gave to where they are: usually they are the same.
+// Maps the user's ids to indices; usually they are equal.
 class Ids {
  public:
-  // False if `id` is there already.
+  // Returns false for a duplicate.
   bool add(int64_t id) {
     const int64_t index = count_++;
     if (dense_ && id == index) return true;
@@ -128,10 +128,10 @@ struct LinkRecord {
 struct FlowRecord {
   int64_t line;
   ProgramFlow flow;
-  size_t path_end, deps_end;  // in the reader's lists
+  size_t path_end, deps_end;  // into the reader's lists
 };
 
-// Records may come in any order after the header, so they are put together at the end.
+// Records may be in any order after the header, so they are resolved at the end.
 class ProgramReader {
  public:
   FlowProgram read(std::string_view text) {
@@ -263,7 +263,7 @@ class ProgramReader {
   Ids link_ids_, flow_ids_;
   std::vector<LinkRecord> links_;
   std::vector<FlowRecord> flows_;
-  std::vector<int64_t> path_, deps_;  // of all flows, as the user numbers them
+  std::vector<int64_t> path_, deps_;  // of all flows, in the user's ids
 };
 
 std::string contents(const std::string& path) {

@@ -9,7 +9,7 @@
 
 namespace topoopt {
 
-// Reads a program from its text. Throws std::invalid_argument that begins with "line N: ".
+// Parses a program. Throws std::invalid_argument that begins with "line N: ".
 FlowProgram parseFlowProgram(std::string_view text);
 
 // Reads a file. Throws std::invalid_argument that begins with "PATH: " or "PATH: line N: ".

@@ -1,4 +1,4 @@
-// The least key of many numbered items whose keys change in bulk between looks at it.
+// The minimum of many keyed items with bulk updates between reads.
 
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace topoopt {
 
-// Setting a key costs one store and marks the blocks that hold it; looking at the least one brings
-// the marked blocks up to date. So where an event moves a thousand keys, as a change of rates does,
-// each costs a few nanoseconds rather than a walk through a heap. Items without a key are absent.
+// Setting a key is a store and marks its blocks; reading the minimum updates marked blocks. So an
+// event that changes a thousand keys, such as new rates, costs a few nanoseconds for each instead
+// of a heap operation. Items without a key are absent.
 class MinTree {
  public:
   static constexpr double kAbsent = std::numeric_limits<double>::infinity();
@@ -40,14 +40,14 @@ class MinTree {
     if (levels_[0].keys[item] != kAbsent) set(item, kAbsent);
   }
 
-  // kAbsent if all are.
+  // kAbsent if there are no items.
   double least() {
     Level& root = levels_.back();
     if (root.stale[0]) least_ = refresh(levels_.size() - 1, 0);
     return least_;
   }
 
-  // Removes the items with keys up to `limit` and appends them to `taken` in ascending order.
+  // Moves the items with keys up to `limit` to `taken` in ascending order.
   void take(double limit, std::vector<int>& taken) {
     const size_t first = taken.size();
     if (least() <= limit) gather(levels_.size() - 1, 0, limit, taken);
@@ -58,8 +58,8 @@ class MinTree {
   static constexpr size_t kArity = 16;
 
   struct Level {
-    std::vector<double> keys;  // of items; further up the least of each block below
-    std::vector<char> stale;   // per block of kArity keys: its least is out of date further up
+    std::vector<double> keys;  // of items, then the minimum of each block
+    std::vector<char> stale;   // per block of kArity keys: its minimum is outdated
   };
 
   double refresh(size_t level, size_t block) {
@@ -73,7 +73,8 @@ class MinTree {
       }
     }
     here.stale[block] = 0;
-    double least[4] = {keys[0], keys[1], keys[2], keys[3]};  // four chains, for the pipeline
+    // Four chains for instruction-level parallelism.
+    double least[4] = {keys[0], keys[1], keys[2], keys[3]};
     for (size_t i = 4; i < kArity; i += 4) {
       for (size_t j = 0; j < 4; ++j) least[j] = std::min(least[j], keys[i + j]);
     }

@@ -1,4 +1,4 @@
-// The contract of a simulated network: both levels implement it, a TaskRunner drives it.
+// The interface of a simulated network, implemented by both levels and driven by a TaskRunner.
 
 #pragma once
 
@@ -11,48 +11,48 @@
 
 namespace topoopt {
 
-// Events closer together than this part of the time count as simultaneous.
+// Relative time difference of simultaneous events.
 constexpr double kSimultaneous = 1e-12;
 
-// An instance is one network with a clock of its own that starts at 0 and only moves forward.
+// A network with its own clock, which starts at 0 and only advances.
 class Network {
  public:
   virtual ~Network() = default;
 
-  // Forgets all flows and changes of links; back to time 0.
+  // Removes all flows and link changes; returns to time 0.
   virtual void reset() = 0;
 
-  // Flow `flow` (any number that is not under way) begins at `now_s`, which is not before the time
-  // that advance() has returned last. `task` says which route it takes and how many bytes it has.
+  // Starts flow `flow` (any inactive id) at `now_s`, which must not precede the last result of
+  // advance(). `task` has its route and bytes.
   virtual void start(int flow, const Task& task, double now_s) = 0;
 
-  // Moves on until `until_s` (may be infinity), or to the first time before it at which flows are
-  // delivered; these are appended to `delivered` in ascending order. Returns the time reached,
-  // infinity if `until_s` is and nothing under way will ever end. A level that works long between
-  // deliveries may return earlier, with nothing delivered, so that its caller can show progress.
+  // Advances to `until_s` (may be infinite), or to the first earlier delivery; appends delivered
+  // flows to `delivered` in ascending order. Returns the reached time, infinity if `until_s` is
+  // infinite and no flow will end. May return earlier without deliveries, so that the caller can
+  // show progress.
   virtual double advance(double until_s, std::vector<int>& delivered) = 0;
 
-  // From `now_s` on `link` has this rate; 0: it has failed, and what is on it waits.
+  // Sets the rate of `link` from `now_s` on; 0: it has failed and its flows wait.
   virtual void changeLink(int link, double bits_per_s, double now_s) = 0;
 
-  // So far: bytes of flows that have begun to cross each link; what the level counts as an event;
-  // packets times links (0 at flow level).
+  // Statistics: bytes of started flows per link; the level's events; packets times links (0 at flow
+  // level).
   virtual std::vector<double> linkBytes() const = 0;
   virtual int64_t events() const = 0;
   virtual int64_t packetHops() const { return 0; }
 };
 
-// A network whose circuits move while flows wait for them (Reconfigurer).
+// A network whose circuits can move while flows wait (Reconfigurer).
 class ReconfigurableNetwork : public Network {
  public:
-  // While it is held, flows send nothing new, and what is in the network goes on.
+  // While held, flows send no new data; data in flight continues.
   virtual void hold(bool held) = 0;
-  // Whether nothing is in the network that a link could lose.
+  // Returns whether no data in flight depends on links.
   virtual bool drained() const = 0;
-  // Per route, the bytes that its flows still have to send; above 0 as long as there are flows.
+  // Unsent bytes of flows per route; positive while there are flows.
   virtual std::vector<double> waitingBytes() const = 0;
-  // At once: flows on these routes take these paths. Throws std::invalid_argument for a path that
-  // is unknown to the level, or does not lead from source to target.
+  // Sets the paths of flows on these routes at once. Throws std::invalid_argument for an unknown
+  // path, or one with wrong ends.
   virtual void reroute(const std::vector<std::pair<int, const PairPath*>>& paths) = 0;
 };
 

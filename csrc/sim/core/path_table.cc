@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kFewUses = 32;
 
-// Stable. Most paths are short, and std::stable_sort allocates.
+// Stable insertion sort: most paths are short, and std::stable_sort allocates.
 void sortByLink(std::vector<LinkUse>& uses) {
   const auto before = [](const LinkUse& a, const LinkUse& b) { return a.link < b.link; };
   if (uses.size() > kFewUses) {

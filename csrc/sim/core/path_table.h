@@ -1,4 +1,4 @@
-// Paths: how the bytes of one flow load the links.
+// Paths: the load of a flow on the links.
 
 #pragma once
 
@@ -7,14 +7,14 @@
 
 namespace topoopt {
 
-// `load` bytes cross `link` for every byte of the flow: 1 on a plain path, a fraction where a
-// transfer is spread over several routes, more than 1 where a ring crosses a link several times.
+// `load` bytes cross `link` per byte of the flow: 1 on a plain path, a fraction over several
+// routes, more than 1 if a ring crosses a link several times.
 struct LinkUse {
   int link;
   double load;
 };
 
-// The transfers of one pair: what each of their bytes loads, and how long a byte travels.
+// The transfers of a pair: load per byte, and latency.
 struct PairPath {
   int source;
   int target;
@@ -27,8 +27,8 @@ class PathTable {
  public:
   PathTable() : begin_{0} {}
 
-  // Registers a path and returns its index; repeated links are added up. Throws
-  // std::invalid_argument for an empty path or a load that is not positive and finite.
+  // Adds a path and returns its index; repeated links are merged. Throws std::invalid_argument for
+  // an empty path or a load that is not positive and finite.
   int add(std::vector<LinkUse> uses);
 
   int size() const { return static_cast<int>(begin_.size()) - 1; }

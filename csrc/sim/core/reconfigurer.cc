@@ -10,7 +10,7 @@ namespace topoopt {
 
 namespace {
 
-constexpr double kPollInterval = 1e-6;  // between two looks at whether the network is empty
+constexpr double kPollInterval = 1e-6;  // between checks for an empty network
 
 }  // namespace
 
@@ -49,7 +49,7 @@ double Reconfigurer::operator()(double now_s) {
   return resume(now_s);
 }
 
-// Whether circuits move.
+// Returns whether circuits must move.
 bool Reconfigurer::choose(double now_s, const Demand& demand) {
   std::optional<CircuitMove> move = choose_(now_s, demand);
   if (!move) return false;

@@ -1,4 +1,4 @@
-// Circuits that move while flows wait for them, at both levels.
+// Moves circuits while flows wait, at both levels.
 
 #pragma once
 
@@ -12,26 +12,26 @@
 
 namespace topoopt {
 
-// Every window the bytes that wait are measured and new circuits chosen. If they differ, senders
-// are held, what is in the network drains, then the circuits that go are taken away, and after the
-// delay the new ones are there and all goes on. So nothing is lost to a move.
+// Every window, it measures waiting bytes and chooses circuits. If they differ, it holds the
+// senders until the network has drained, removes the old circuits, and resumes with the new ones
+// after the delay. So no data is lost.
 class Reconfigurer {
  public:
   using Pair = std::pair<int, int>;                     // source, target
   using Demand = std::vector<std::pair<Pair, double>>;  // bytes, in ascending order of pairs
   struct CircuitMove {
-    std::vector<std::pair<int, double>> rates;  // link, bits per second; 0: no circuit any more
-    std::vector<PairPath> paths;                // of the pairs whose flows take others from now on
+    std::vector<std::pair<int, double>> rates;  // link, bits per second; 0: no circuit
+    std::vector<PairPath> paths;                // new paths of pairs
   };
   using Choose = std::function<std::optional<CircuitMove>(double now_s, const Demand&)>;
 
-  // The pairs are those of the routes of `program`, which may be gone afterwards.
+  // The pairs are those of the routes of `program`, which need not outlive this object.
   Reconfigurer(ReconfigurableNetwork& network, const FlowProgram& program, double window_s,
                double delay_s, Choose choose);
 
   // The function for RunOptions::control, first called at time 0. The first choice, without demand,
-  // is of the circuits that are there to begin with. Throws std::invalid_argument for a link that
-  // is unknown, a rate that makes no sense, and as reroute().
+  // sets the initial circuits. Throws std::invalid_argument for an unknown link or invalid rate,
+  // and as reroute().
   double operator()(double now_s);
 
  private:

@@ -13,10 +13,10 @@ namespace topoopt {
 
 enum class TaskKind : uint8_t { kCompute, kFlow, kDelay };
 
-// kCompute: `amount` seconds on device `resource`, one task at a time per device, the ready task of
-//   lowest `priority` (then lowest index) first.
+// kCompute: `amount` seconds on device `resource`, one task at a time per device, by lowest
+//   `priority`, then index.
 // kFlow: `amount` bytes on path `resource`, delivered `latency_s` after the last byte was sent.
-// kDelay: `amount` seconds that occupy nothing.
+// kDelay: `amount` seconds without a resource.
 struct Task {
   TaskKind kind;
   int resource;
@@ -25,8 +25,8 @@ struct Task {
   double latency_s;
 };
 
-// Tasks `first` to `end` again and again, from `start_s` on: a round begins when `end`, which waits
-// for all others, has finished. No dependency joins them with other tasks.
+// Repeats tasks `first` to `end` from `start_s` on: a round begins when `end`, which depends on all
+// others, has finished. No dependencies with other tasks are allowed.
 struct Loop {
   int first;
   int end;
@@ -53,11 +53,11 @@ class TaskGraph {
     return size() - 1;
   }
 
-  // `after` starts when `before` and all its other dependencies are done.
+  // `after` starts when all of its dependencies, `before` among them, are done.
   void addDependency(int before, int after) { dependencies_.emplace_back(before, after); }
 
-  // Throws std::invalid_argument unless 0 <= first <= end < size(), behind every loop before it,
-  // and start_s is finite and not negative.
+  // Throws std::invalid_argument unless 0 <= first <= end < size(), after all earlier loops, and
+  // start_s is finite and not negative.
   void addLoop(const Loop& loop) {
     const std::string name = "loops[" + std::to_string(loops_.size()) + "]";
     const int behind = loops_.empty() ? 0 : loops_.back().end + 1;
@@ -74,9 +74,8 @@ class TaskGraph {
   }
   const std::vector<Loop>& loops() const { return loops_; }
 
-  // So many devices compute at full speed at once (infinity: all of them). While more of them
-  // compute, they share that evenly, as processes share the processors of one machine. Throws
-  // std::invalid_argument for a number that is not above 0.
+  // Number of devices at full speed (infinity: all). When more compute, they share it evenly, like
+  // processes on the processors of a machine. Throws std::invalid_argument unless positive.
   void setDevicesAtOnce(double count) {
     if (!(count > 0)) {
       throw std::invalid_argument("devices_at_once: " + std::to_string(count) + " is not above 0");

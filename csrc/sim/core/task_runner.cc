@@ -105,7 +105,7 @@ const Outcome& TaskRunner::run(const TaskGraph& graph, Network& network,
   network_ = &network;
   first_come_ = options.first_come;
   network.reset();
-  takeChanges();  // those at time 0 come before any flow
+  takeChanges();  // changes at time 0 precede all flows
   double control_at_s = options.control ? options.control_at_s : kNever;
   if (control_at_s <= 0) control_at_s = options.control(0);
   for (int i = 0; i < graph.size(); ++i) {
@@ -198,7 +198,7 @@ void TaskRunner::free(int device) {
   idle_devices_.push_back(device);
 }
 
-// Of one device that is busy, per second.
+// Speed of a busy device.
 double TaskRunner::pace() const { return busy_ <= at_once_ ? 1.0 : at_once_ / busy_; }
 
 double TaskRunner::nextWorkedOff() const {

@@ -1,4 +1,4 @@
-// Runs a task graph on a network of either level: dependencies, devices, delays, changes of links.
+// Runs a task graph on a network of either level: dependencies, devices, delays and link changes.
 
 #pragma once
 
@@ -18,13 +18,13 @@
 namespace topoopt {
 
 struct Outcome {
-  double makespan_s = 0;         // end of the last task; of a run cut short: the time reached
-  std::vector<double> start_s;   // per task: when it was free to start; infinity if it never was
-  std::vector<double> finish_s;  // per task; infinity if it has not finished
+  double makespan_s = 0;              // end of the last task; if stopped: the reached time
+  std::vector<double> start_s;        // per task; infinity if it never became ready
+  std::vector<double> finish_s;       // per task; infinity if it has not finished
   std::vector<double> device_busy_s;  // per device
   std::vector<double> link_bytes;     // per link
   int64_t events = 0;
-  int finished = 0;  // tasks; what is repeated counts each time, and has the times of the last
+  int finished = 0;  // tasks; each repetition counts, and times are of the last one
   bool complete = false;
   std::vector<std::vector<double>> round_ends_s;  // per loop of the graph
 };
@@ -32,33 +32,33 @@ struct Outcome {
 struct RunOptions {
   double until_s = std::numeric_limits<double>::infinity();
   std::span<const LinkChange> changes = {};
-  // Whether devices take, of ready tasks with equal priority, the one that was ready first.
+  // Devices run ready tasks of equal priority in the order of becoming ready.
   bool first_come = false;
-  // Loops go on until each of them has been through so many rounds.
+  // Number of rounds that each loop must finish.
   int rounds = 1;
-  // Called at `control_at_s` (0: before anything starts), and then at every time that it returns
-  // (infinity: no more); it may change the network.
+  // Called at `control_at_s` (0: before all tasks), then at every returned time (infinity: never);
+  // it may change the network.
   double control_at_s = std::numeric_limits<double>::infinity();
   std::function<double(double now_s)> control = nullptr;
-  // Called now and then with the time reached and the tasks finished; false ends the run.
+  // Called periodically with the time and the finished tasks; false stops the run.
   std::function<bool(double now_s, int finished)> keep_going = nullptr;
 };
 
-// An instance runs one graph after another and keeps its buffers.
+// Runs one graph after another and reuses its buffers.
 class TaskRunner {
  public:
   explicit TaskRunner(int devices) : devices_(devices) {}
 
   // Simulates `graph` from time 0 on `network`, which is reset first. The graph must be valid
-  // (FlowSimulator::validate). Throws std::invalid_argument for a cycle in the dependencies, for
-  // flows that wait for ever on a link that has failed, and for a loop that depends on other tasks,
-  // whose last task does not wait for all of it, or that takes no time. Valid until the next call.
+  // (FlowSimulator::validate). Throws std::invalid_argument for a dependency cycle, or flows that
+  // wait forever on a failed link. Also for a loop with outside dependencies, with tasks not before
+  // its last, or without duration. The result is valid until the next call.
   const Outcome& run(const TaskGraph& graph, Network& network, const RunOptions& options = {});
 
  private:
   struct Ready {
     int priority;
-    double since;  // 0 unless first come is first served
+    double since;  // 0 unless first_come
     int task;
     bool operator>(const Ready& other) const {
       return std::tie(priority, since, task) > std::tie(other.priority, other.since, other.task);
@@ -66,11 +66,11 @@ class TaskRunner {
   };
   struct Device {
     bool busy = false;
-    double since_s = 0;  // when it became busy
+    double since_s = 0;  // start of being busy
     std::vector<Ready> ready;
   };
 
-  // Where a loop stands: its rounds so far, when this one began, its tasks that have finished.
+  // State of a loop: rounds, start of this round, finished tasks.
   struct Turning {
     Loop loop;
     double begin_s = 0;
@@ -102,15 +102,15 @@ class TaskRunner {
   std::vector<Turning> loops_;
   std::vector<int> loop_of_;  // per task, -1: none; empty without loops
   int rounds_ = 1;
-  int64_t left_ = 0;  // tasks outside of loops, and rounds, that are still to be finished
+  int64_t left_ = 0;  // unfinished tasks outside of loops, and rounds
   std::vector<Device> devices_;
-  std::vector<int> idle_devices_;  // with new ready tasks or newly idle, to be dispatched
+  std::vector<int> idle_devices_;  // to be dispatched
   std::vector<int> delivered_;
   std::vector<LinkChange> changes_;  // by time
   size_t next_change_ = 0;
   EventQueue timers_;
-  // Where devices share what computes: all that are busy have come equally far, `worked_s_` at time
-  // `worked_at_s_`, and a task ends when that reaches what it stands in `shared_` with.
+  // Shared computing: all busy devices advance equally, to `worked_s_` at `worked_at_s_`. A task
+  // ends when that reaches its value in `shared_`.
   double at_once_ = 0;
   int busy_ = 0;
   double worked_s_ = 0;

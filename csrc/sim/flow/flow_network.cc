@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kBitsPerByte = 8;
-constexpr size_t kFewTurns = 32;  // that are out of date
+constexpr size_t kFewTurns = 32;  // outdated entries
 
 }  // namespace
 
@@ -114,7 +114,7 @@ double FlowNetwork::advance(double until_s, std::vector<int>& delivered) {
   }
 }
 
-// The first flow of the group of `link` has sent all, and with it those that do so before
+// The first flow of the group of `link` has sent all its data: completes it and all others before
 // `horizon`.
 void FlowNetwork::completeGroup(int link, double horizon, std::vector<int>& delivered) {
   Group& group = groups_[link];
@@ -129,8 +129,8 @@ void FlowNetwork::completeGroup(int link, double horizon, std::vector<int>& deli
   if (!group.next.empty()) touchGroup(link);
 }
 
-// The first flow of `path` has sent all, and with it those that do so before its group has served
-// `reach` bytes.
+// The first flow of `path` has sent all its data: completes it and all others before its group has
+// served `reach` bytes.
 void FlowNetwork::completeFlows(int path, double reach, std::vector<int>& delivered) {
   PathState& state = path_state_[path];
   const double path_reach = state.served + (reach - state.joined);
@@ -186,7 +186,7 @@ double FlowNetwork::waitingOf(int path) const {
   return std::max(0.0, flows.targets() - flows.size() * servedNow(path_state_[path]));
 }
 
-// A flow that has less than a byte left, by rounding or not, still needs its circuit.
+// A flow with less than a byte left, possibly by rounding, still needs its circuit.
 std::vector<double> FlowNetwork::waitingBytes() const {
   std::vector<double> bytes(path_state_.size(), 0.0);
   for (int path : used_paths_) {
@@ -195,7 +195,7 @@ std::vector<double> FlowNetwork::waitingBytes() const {
   return bytes;
 }
 
-// All flows count from here on what they send, and the solver begins anew.
+// Rebases all flows' sent bytes and resets the solver.
 void FlowNetwork::reroute(const std::vector<std::pair<int, const PairPath*>>& paths) {
   for (int path : used_paths_) {
     PathState& state = path_state_[path];
@@ -265,7 +265,7 @@ void FlowNetwork::updateRates() {
   touched_groups_.clear();
 }
 
-// Takes a path from the clock of one link to that of another.
+// Moves a path to another link's clock.
 void FlowNetwork::regroup(int path) {
   touchPath(path);
   PathState& state = path_state_[path];
@@ -338,7 +338,7 @@ std::vector<double> FlowNetwork::linkBytes() const {
   std::vector<double> bytes = link_bytes_;
   bytes.resize(capacity_.size(), 0.0);
   std::vector<int> used(used_paths_);
-  std::ranges::sort(used);  // so that sums do not depend on the order of events
+  std::ranges::sort(used);  // so that sums do not depend on the event order
   for (int path : used) {
     for (const LinkUse& use : paths_->uses(path)) bytes[use.link] += use.load * path_bytes_[path];
   }

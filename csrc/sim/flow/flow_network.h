@@ -1,4 +1,4 @@
-// The network at flow level: flows as fluid, links shared max-min fairly.
+// The network at flow level: fluid flows with max-min fair shares of links.
 
 #pragma once
 
@@ -14,13 +14,13 @@
 
 namespace topoopt {
 
-// A flow is delivered its path's latency after its last byte was sent. Flows that the same link
-// holds back have the same rate, so they share a clock that counts the bytes that each of them has
-// sent; a change of their rate is a change of that clock, not a visit to every flow.
+// A flow is delivered its path's latency after its last byte was sent. Flows with the same
+// bottleneck link have equal rates, so they share a clock of bytes sent per flow. A change of rate
+// updates this clock instead of every flow.
 class FlowNetwork : public ReconfigurableNetwork {
  public:
-  // `capacity` (bytes per second per link) and `paths` must outlive the network; paths may be
-  // added before reset(). A flow's `resource` is a path.
+  // `capacity` (bytes per second per link) and `paths` must outlive the network; paths may be added
+  // before reset(). A flow's `resource` is a path.
   FlowNetwork(const std::vector<double>& capacity, const PathTable& paths);
   FlowNetwork(const FlowNetwork&) = delete;
   FlowNetwork& operator=(const FlowNetwork&) = delete;
@@ -33,12 +33,12 @@ class FlowNetwork : public ReconfigurableNetwork {
   int64_t events() const override { return events_; }
 
   void hold(bool held) override;
-  bool drained() const override { return true; }  // what is sent is on no link
+  bool drained() const override { return true; }  // no sent bytes are on links
   std::vector<double> waitingBytes() const override;
   void reroute(const std::vector<std::pair<int, const PairPath*>>& paths) override;
 
  private:
-  struct Pending {  // a flow in progress: sent when its path has served `target` bytes
+  struct Pending {  // an active flow: sent when its path has served `target` bytes
     double target;
     double latency_s;
     int flow;
@@ -46,8 +46,7 @@ class FlowNetwork : public ReconfigurableNetwork {
       return target != other.target ? target > other.target : flow > other.flow;
     }
   };
-  // The flows of one path, the first one first. Mostly there is only that one, which is kept here
-  // rather than in memory of its own.
+  // The flows of one path, first to finish first. Usually there is only one, stored inline.
   class PathFlows {
    public:
     bool empty() const { return !any_; }
@@ -68,10 +67,10 @@ class FlowNetwork : public ReconfigurableNetwork {
     std::vector<Pending> later_;  // a heap
   };
   struct PathState {
-    double served = 0;  // bytes that each flow present since `served` was 0 has sent, until..
+    double served = 0;  // bytes sent per flow since it was 0, until..
     double joined = 0;  // ..its group had served this much
-    int group = -1;     // the link that holds it back
-    unsigned turn = 0;  // of the entry in its group's `next` that counts
+    int group = -1;     // its bottleneck link
+    unsigned turn = 0;  // of the valid entry in its group's `next`
     bool touched = false;
     PathFlows flows;
   };
@@ -83,12 +82,12 @@ class FlowNetwork : public ReconfigurableNetwork {
       return target != other.target ? target > other.target : path > other.path;
     }
   };
-  struct Group {  // the paths that one link holds back
+  struct Group {  // the paths with this bottleneck link
     double served = 0;
     double updated_at = 0;
     double rate = 0;
     bool touched = false;
-    std::vector<Turn> next;  // a heap, with entries that are out of date
+    std::vector<Turn> next;  // a heap with outdated entries
   };
 
   void completeGroup(int link, double horizon, std::vector<int>& delivered);
@@ -116,30 +115,30 @@ class FlowNetwork : public ReconfigurableNetwork {
   const PathTable* paths_;              // now: those, or..
   PathTable moved_paths_;               // ..after reroute() these, with their latencies
   std::vector<double> path_latency_s_;  // (below 0: that of the flow)
-  std::vector<double> capacity_;        // now; 0 while it is held
-  std::vector<double> held_capacity_;   // what it will be when it is held no more
+  std::vector<double> capacity_;        // current; 0 while held
+  std::vector<double> held_capacity_;   // after the hold
   bool held_ = false;
   MaxMinRates rates_;
   double now_ = 0;
   int64_t events_ = 0;
   std::vector<PathState> path_state_;
   std::vector<Group> groups_;       // per link
-  std::vector<double> path_bytes_;  // of flows that have started, on the paths of now
-  std::vector<double> link_bytes_;  // that flows sent over paths which others have replaced
+  std::vector<double> path_bytes_;  // of started flows, on current paths
+  std::vector<double> link_bytes_;  // over replaced paths
   std::vector<int> touched_paths_, touched_groups_, used_paths_, ended_groups_;
   std::vector<EventQueue::Event> arrived_;
-  EventQueue deliveries_;  // per flow that is sent and on its way
-  MinTree group_ends_;     // per link with a group: when the first of its flows has sent all
+  EventQueue deliveries_;  // of flows in flight
+  MinTree group_ends_;     // per link with a group: first completion
 };
 
-// The links and routes of a program as the flow level takes them.
+// The links and routes of a program for the flow level.
 struct ProgramFlowNetwork {
   explicit ProgramFlowNetwork(const FlowProgram& program);
   ProgramFlowNetwork(const ProgramFlowNetwork&) = delete;
   ProgramFlowNetwork& operator=(const ProgramFlowNetwork&) = delete;
 
   std::vector<double> capacity;  // bytes per second per link
-  PathTable paths;               // in the order of the program's routes
+  PathTable paths;               // in order of the program's routes
   FlowNetwork network{capacity, paths};
 };
 

@@ -62,7 +62,7 @@ void FlowSimulator::validate(const TaskGraph& graph) const {
 
 const Outcome& FlowSimulator::run(const TaskGraph& graph) {
   validate(graph);
-  // Devices that share what computes are not alike: how many they are decides. Nor are loops.
+  // Devices that share computing are not equivalent, because their number matters. Nor are loops.
   const bool alike = std::isinf(graph.devicesAtOnce()) && graph.loops().empty();
   const Folding folding = alike ? folding_ : Folding::kNever;
   const std::optional<FoldedGraph> folded = fold(graph, paths_, capacity_, devices_, folding);

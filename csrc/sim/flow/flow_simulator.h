@@ -12,8 +12,8 @@
 
 namespace topoopt {
 
-// A TaskRunner on a FlowNetwork. An instance simulates one graph after another and keeps its
-// buffers. Parts of a graph that behave alike are simulated once (fold.h).
+// A TaskRunner on a FlowNetwork, with reused buffers. Equivalent parts of a graph are simulated
+// once (fold.h).
 class FlowSimulator {
  public:
   // `capacity` (bytes per second per link) and `paths` must outlive the simulator. Throws
@@ -21,10 +21,9 @@ class FlowSimulator {
   FlowSimulator(const std::vector<double>& capacity, const PathTable& paths, int devices,
                 Folding folding = Folding::kWhereItPays);
 
-  // Simulates `graph` from time 0. Throws std::invalid_argument for a cycle in the dependencies,
-  // an unknown device, path or task, or an amount that is negative, NaN or infinite (flows: also
-  // zero). The result is valid until the next call; its `events` are those of what
-  // was simulated.
+  // Simulates `graph` from time 0. Throws std::invalid_argument for a dependency cycle, an unknown
+  // device, path or task, or an amount that is negative, NaN or infinite (flows: also zero). The
+  // result is valid until the next call; its `events` are of the folded graph.
   const Outcome& run(const TaskGraph& graph);
 
  private:

@@ -12,9 +12,9 @@ namespace {
 
 using Colour = uint64_t;
 
-constexpr int kFewFlows = 512;  // of which a run costs less than the search for classes
+constexpr int kFewFlows = 512;  // below this a run is cheaper than finding classes
 
-Colour mixed(Colour a, Colour b) {  // of both arguments in this order; the finaliser of SplitMix64
+Colour mixed(Colour a, Colour b) {  // ordered pair; finaliser of SplitMix64
   uint64_t x = (a ^ (b * 0x9e3779b97f4a7c15)) + 0x9e3779b97f4a7c15 + (a << 6);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
@@ -23,10 +23,10 @@ Colour mixed(Colour a, Colour b) {  // of both arguments in this order; the fina
 
 Colour mixed(Colour a, double b) { return mixed(a, std::bit_cast<uint64_t>(b)); }
 
-// Classes by number, in the order of their first members.
+// Classes in the order of their first members.
 struct Classes {
   std::vector<int> of;     // per item
-  std::vector<int> first;  // per class: item
+  std::vector<int> first;  // per class: first item
   int size() const { return static_cast<int>(first.size()); }
 };
 
@@ -53,9 +53,9 @@ class Folder {
          int devices)
       : graph_(graph), paths_(paths), capacity_(capacity), devices_(devices) {}
 
-  // Sorts tasks so that each comes after what it waits for; false if there is a cycle.
+  // Sorts tasks topologically; returns false for a cycle.
   bool order();
-  // Whether the classes have become stable with at most `most` classes of tasks.
+  // Returns whether classes are stable with at most `most` classes of tasks.
   bool refine(int most);
   FoldedGraph folded() const;
 
@@ -70,7 +70,7 @@ class Folder {
   const std::vector<double>& capacity_;
   const int devices_;
   std::vector<int> order_, dependents_begin_, dependents_;
-  std::vector<int> place_;  // per task: its device, or its path among used_paths_, -1 for delays
+  std::vector<int> place_;  // per task: device, or path in used_paths_; -1 for delays
   std::vector<int> used_paths_, used_links_, local_link_;
   std::vector<Colour> task_, device_, path_, link_;  // paths and links: used ones
   std::vector<Colour> awaited_, on_device_, on_path_, on_link_;
@@ -102,8 +102,8 @@ bool Folder::order() {
   return static_cast<int>(order_.size()) == count;
 }
 
-// A device takes its ready tasks by priority and index, so a task's rank among those of its device
-// is part of what it is.
+// A device runs tasks by priority and index, so the initial colour includes a task's rank on its
+// device.
 void Folder::setFirstColours() {
   const auto& tasks = graph_.tasks();
   std::vector<std::tuple<int, int, int>> computes;  // device, priority, task
@@ -146,7 +146,7 @@ void Folder::setFirstColours() {
 }
 
 void Folder::colourTasks() {
-  awaited_.assign(task_.size(), 0);  // sums of hashes, which do not depend on the order
+  awaited_.assign(task_.size(), 0);  // sums of hashes, independent of order
   on_device_.assign(device_.size(), 0);
   on_path_.assign(path_.size(), 0);
   for (int task : order_) {
@@ -196,8 +196,7 @@ size_t Folder::findClasses() {
          link_classes_.first.size();
 }
 
-// Every new colour contains the old one, so classes only split, and an equal number of them means
-// that none has.
+// New colours include old ones, so classes only split; an equal number means stability.
 bool Folder::refine(int most) {
   setFirstColours();
   size_t before = 0;
@@ -216,7 +215,7 @@ FoldedGraph Folder::folded() const {
   const auto& tasks = graph_.tasks();
   std::vector<int> kept(tasks.size(), -1);
   std::vector<int> of_class(task_classes_.size(), -1);
-  for (size_t i = 0; i < tasks.size(); ++i) {  // in this order, for ties of priority
+  for (size_t i = 0; i < tasks.size(); ++i) {  // keeps the order of equal priorities
     Task task = tasks[i];
     int stands_in = task_classes_.first[task_classes_.of[i]];
     int self = static_cast<int>(i);
@@ -253,8 +252,8 @@ FoldedGraph Folder::folded() const {
   return result;
 }
 
-// Whether at most half of the links differ in the flows that cross them; all of those end up in
-// classes of their own, so this is the cheap way to see that folding would save little.
+// Cheaply checks that folding may pay: at most half of the links differ in their flows, since
+// differing links are never folded.
 bool linksLookAlike(const TaskGraph& graph, const PathTable& paths,
                     const std::vector<double>& capacity) {
   std::vector<Colour> crossed(capacity.size(), 0), used;

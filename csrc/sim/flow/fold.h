@@ -1,4 +1,4 @@
-// Folds a task graph whose parts behave alike: one of each class is simulated for all of it.
+// Folds a task graph: one member of each equivalence class is simulated for all.
 
 #pragma once
 
@@ -12,26 +12,26 @@ namespace topoopt {
 
 enum class Folding { kNever, kWhereItPays, kAlways };
 
-// A smaller graph on a smaller network that takes the same time. In it are all tasks of one device,
-// path or group of delays per class, so what happens to them is what happens to the others too.
+// A smaller graph and network with the same timing. It contains all tasks of one device, path or
+// group of delays per class.
 struct FoldedGraph {
   TaskGraph graph;
   std::vector<double> capacity;  // bytes per second, per class of links
-  PathTable paths;               // per class of paths: what all of it loads one link of a class
-  std::vector<int> task;         // per task: the task of `graph` that starts and ends with it
-  std::vector<int> device;       // per device: the one that is simulated for it
-  std::vector<int> link;         // per link: its class, -1 if no flow crosses it
+  PathTable paths;               // per class of paths: total load on one link of a class
+  std::vector<int> task;         // per task: its representative
+  std::vector<int> device;       // per device: its representative
+  std::vector<int> link;         // per link: its class, -1 without flows
 };
 
-// Classes come from colour refinement: tasks are coloured by what they are, what they wait for and
-// the device or path they use, devices and paths by their tasks, paths by their links and links by
-// their paths, until no class splits any more. Then at any time all tasks of a class are in the
-// same state, all paths of a class have as many flows and all links of a class are filled alike, so
-// the max-min rates of the folded network are those of the whole one, up to rounding.
+// Classes result from colour refinement until they are stable. Tasks are coloured by properties,
+// dependencies and their device or path; devices and paths by their tasks; paths and links by each
+// other. At any time, all tasks of a class are then in the same state, paths have equally many
+// flows, and links equal loads. So the max-min rates of the folded network are those of the
+// original, up to rounding.
 //
-// Nothing is returned if the dependencies form a cycle, and with kWhereItPays also for a graph of
-// few flows or one of which more than half of the links or tasks would remain. The graph must be
-// valid (FlowSimulator::validate). Colours are hashes of 64 bits.
+// Returns nullopt for cyclic dependencies. With kWhereItPays also for a graph with few flows, or if
+// more than half of the links or tasks would remain. The graph must be valid
+// (FlowSimulator::validate). Colours are 64-bit hashes.
 std::optional<FoldedGraph> fold(const TaskGraph& graph, const PathTable& paths,
                                 const std::vector<double>& capacity, int devices, Folding folding);
 

@@ -63,7 +63,7 @@ void LinkPairs::drop(size_t slot, int holder, int crossed) {
   column.pop_back();
 }
 
-// Moves back what had to go further for want of this slot.
+// Shifts back entries that were displaced by this slot.
 void LinkPairs::erase(size_t slot) {
   const size_t mask = slots_.size() - 1;
   --used_;

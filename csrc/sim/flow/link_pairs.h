@@ -1,4 +1,4 @@
-// The part of the flows held back by one link that crosses each other link: a sparse matrix.
+// A sparse matrix: the paths with a bottleneck link (holder) that cross another link.
 
 #pragma once
 
@@ -8,14 +8,13 @@
 
 namespace topoopt {
 
-// Entry (holder, crossed) is a sum of weights, one for each path that the holder holds back and
-// that crosses the other link. Rows and columns can be walked; entries without paths are not
-// stored, so memory is in proportion to what is there.
+// Entry (holder, crossed) is the sum of the weights of paths with that bottleneck that cross the
+// other link. Rows and columns can be iterated; empty entries are not stored.
 class LinkPairs {
  public:
   struct Cell {
-    int link;  // in a row the crossed one, in a column the holder
-    int twin;  // position of the same entry in the column of `link`, or in its row
+    int link;  // row: the crossed one; column: the holder
+    int twin;  // position of the entry in the other list
     double weight;
   };
 
@@ -25,7 +24,7 @@ class LinkPairs {
   const std::vector<Cell>& row(int holder) const { return rows_[holder]; }
   const std::vector<Cell>& column(int crossed) const { return columns_[crossed]; }
 
-  // Adds a path to the entry; whether it is the first.
+  // Adds a path to the entry; returns whether it is the first.
   bool add(int holder, int crossed, double weight) {
     const uint64_t key = keyOf(holder, crossed);
     const size_t at = find(key);
@@ -38,7 +37,7 @@ class LinkPairs {
     return false;
   }
 
-  // Takes a path out of the entry, which has it; whether it was the last.
+  // Removes a path from the entry; returns whether it was the last.
   bool remove(int holder, int crossed, double weight) {
     const size_t at = find(keyOf(holder, crossed));
     if (--slots_[at].paths == 0) {
@@ -66,7 +65,7 @@ class LinkPairs {
     return static_cast<uint64_t>(holder) << 32 | static_cast<uint32_t>(crossed);
   }
   size_t home(uint64_t key) const { return (key * 0x9e3779b97f4a7c15) >> shift_; }
-  // Its slot, or the empty one where it belongs.
+  // Returns its slot, or the empty one to insert at.
   size_t find(uint64_t key) const {
     const size_t mask = slots_.size() - 1;
     size_t slot = home(key);

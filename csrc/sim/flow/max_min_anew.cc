@@ -1,5 +1,4 @@
-// All rates from nothing, by progressive filling: slower than following a change, but it always
-// ends.
+// Computes all rates by progressive filling: slower than an update, but it always terminates.
 
 #include <algorithm>
 #include <functional>
@@ -13,7 +12,7 @@ void MaxMinRates::solveAnew() {
   fillAnew();
 }
 
-// Forgets all levels and groups: every path is fresh.
+// Clears all levels and groups: every path is fresh.
 void MaxMinRates::forgetGroups() {
   heap_.clear();
   pairs_.reset(link_.size());
@@ -39,7 +38,7 @@ void MaxMinRates::forgetGroups() {
   }
 }
 
-// Makes all fresh paths on `link` its group, closed at `level`.
+// Moves all fresh paths on `link` to its group, closed at `level`.
 void MaxMinRates::holdFresh(int link, double level) {
   for (const Member& member : members_[link]) {
     PathState& state = path_[member.path];
@@ -65,8 +64,8 @@ void MaxMinRates::holdFresh(int link, double level) {
   list(link);
 }
 
-// The link that is full first holds what crosses it; the others' levels can only rise by that, so
-// one whose level has risen since it was queued is queued again.
+// The link that fills first becomes the bottleneck of its paths. That only raises other links'
+// levels, so a link whose level has risen is queued again.
 void MaxMinRates::fillAnew() {
   std::vector<int> before;
   before.reserve(used_paths_.size());

@@ -1,5 +1,5 @@
-// Progressive filling of what has changed: links are opened, evaluated and closed in ascending
-// order of levels.
+// Progressive filling of changes: links are opened, evaluated and closed in ascending order of
+// levels.
 
 #include <algorithm>
 #include <cmath>
@@ -11,24 +11,24 @@ namespace topoopt {
 
 namespace {
 
-// Levels this close are equal: no path moves between their links.
+// Relative difference of equal levels: no path moves between their links.
 constexpr double kTie = 1e-12;
-// A level that is found again this close is kept, so that rounding does not accumulate.
+// A recomputed level this close is kept, so that rounding does not accumulate.
 constexpr double kSame = 1e-14;
 constexpr unsigned kSolvesPerSum = 16;
-// Turns of a solve before what may be rounding is taken to be ten times as much, and how often.
+// Turns per solve before the rounding tolerance grows tenfold, and the limit of growths.
 constexpr size_t kTurnsPerLink = 50;
 constexpr int kMostWidenings = 3;
 
 }  // namespace
 
-// Whether its group, if it has one, fills it, and it is not overfull.
+// Returns whether the link is filled by its group, if any, and not overfull.
 bool MaxMinRates::settled(const LinkState& link) const {
   return link.group > 0 ? std::abs(link.room - link.used) <= link.slack : link.room >= -link.slack;
 }
 
-// Opens or queues a link if what crosses it has changed. While open groups cross it, this can wait:
-// it is looked at again when they are closed.
+// Opens or queues a link with changed traffic. While open groups cross it, this waits for their
+// closing.
 void MaxMinRates::review(int link) {
   LinkState& state = link_[link];
   if (state.is_open) return;
@@ -68,7 +68,7 @@ void MaxMinRates::queue(int link, double key) {
   std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
 }
 
-// Queues a link at the least level at which it can be full, given what is closed now.
+// Queues a link at its lowest possible level, given the closed groups.
 void MaxMinRates::requeue(int link) {
   const LinkState& state = link_[link];
   const double key = state.load > 0 ? std::max(0.0, state.room) / state.load : 0.0;
@@ -85,8 +85,8 @@ bool MaxMinRates::firstIsAbove(double level) {
   return true;
 }
 
-// The level at which a link is full if all that is open rises: what it has room for is summed up
-// anew, and groups that are closed at a higher level are opened, since it will hold their paths.
+// Returns the level at which the link is full if all open groups rise. Sums up its room again, and
+// opens groups closed at a higher level, because this link will be their bottleneck.
 double MaxMinRates::evaluate(int link) {
   LinkState& state = link_[link];
   summed_at_[link] = solves_;
@@ -143,19 +143,17 @@ void MaxMinRates::take(Level top) {
   }
 }
 
-// Whether some group may be closed above `level`, or the room of `link` was added to and taken from
-// for so long that rounding may show. No group that crosses a link with a group was above its
-// level.
+// Returns whether a group may be closed above `level`, or many updates of the room of `link` may
+// have accumulated rounding. No group crossing a link with a group was above its level.
 bool MaxMinRates::needsEvaluation(int link, double level) const {
   const LinkState& state = link_[link];
   return level == kNever || level < state.level || level < highest_closed_ ||
          solves_ - summed_at_[link] > kSolvesPerSum;
 }
 
-// Makes all fresh paths on `link` its group, and those of open groups that can rise above `level`.
-// Those that can not, for all that is known now, stay where they are: if they do later, `link` is
-// overfull, and takes them all. So paths with several bottlenecks of equal levels do not go to and
-// fro between them.
+// Moves all fresh paths on `link` to its group, and paths of open groups that may rise above
+// `level`. Other paths stay; if their group rises later, `link` becomes overfull and takes them. So
+// paths with equal bottlenecks do not oscillate.
 void MaxMinRates::gather(int link, double level) {
   const double tied = level * (1 + kTie);
   const bool overfull = link_[link].overfull;
@@ -199,8 +197,8 @@ void MaxMinRates::move(int path, int to) {
   moved(state, path);
 }
 
-// Closes the group of `link` at `level`, unless that overfills another link that would then be full
-// before; in this case it stays open, and the other one comes first.
+// Closes the group of `link` at `level`, unless another link would overfill and so fill first; that
+// one is then handled first.
 void MaxMinRates::close(int link, double level) {
   LinkState& state = link_[link];
   if (!state.is_open) {
@@ -235,7 +233,7 @@ void MaxMinRates::close(int link, double level) {
     crossed.load = load;
     crossed.open_pairs = open_pairs;
     if (room - least * load < -slack) overfull_.push_back(cell.link);
-    *unsettled = cell.link;  // without a branch, which would be wrong half of the time
+    *unsettled = cell.link;  // branchless, because mispredictions are frequent
     unsettled += (open_pairs == 0) & (std::abs(room - crossed.used) > slack);
   }
   if (overfull_.empty()) {
@@ -260,10 +258,9 @@ void MaxMinRates::close(int link, double level) {
   }
 }
 
-// Two links whose levels differ by about kTie can open one another for ever: each is closed at its
-// own level, and what that is off by is more than rounding on the other. So what may be rounding
-// grows with the turns, for this solve; levels are off by as much of themselves. Where that does
-// not end it either, what is known is given up.
+// Two links whose levels differ by about kTie can open each other forever, because the error of one
+// level exceeds rounding on the other. So the rounding tolerance, and with it the error of levels,
+// grows with the turns of this solve. If that fails, all rates are recomputed.
 void MaxMinRates::fill() {
   highest_closed_ = 0;
   const size_t turns_before = kTurnsPerLink * (link_.size() + 1);

@@ -1,5 +1,4 @@
-// The start of a solve: counts of paths and capacities are brought up to date. The filling of
-// levels is in max_min_filling.cc.
+// The start of a solve: updates path counts and capacities. Filling is in max_min_filling.cc.
 
 #include "sim/flow/max_min_rates.h"
 
@@ -55,7 +54,7 @@ void MaxMinRates::change(int path, int delta) {
   }
 }
 
-// Whether it has its links for itself.
+// Returns whether it shares no link.
 bool MaxMinRates::attach(int path) {
   int use = paths_->firstUse(path);
   bool alone = true;
@@ -86,9 +85,8 @@ void MaxMinRates::list(int link) {
   solved_links_.push_back(link);
 }
 
-// Takes over the count of a changed path while all groups are closed. One without flows that has
-// its links for itself keeps its place until another path wants it: often its next flow comes
-// first.
+// Applies a changed path's count while all groups are closed. An idle path alone on its links stays
+// until another path needs them, because its next flow often comes first.
 void MaxMinRates::apply(int path) {
   PathState& state = path_[path];
   state.changed = false;
@@ -152,7 +150,7 @@ void MaxMinRates::moved(PathState& state, int path) {
   moved_paths_.push_back(path);
 }
 
-// Takes paths without flows off the links of `path`.
+// Removes idle paths from the links of `path`.
 void MaxMinRates::makeRoom(int path) {
   for (const LinkUse& u : paths_->uses(path)) {
     if (members_[u.link].size() != 1) continue;
@@ -161,7 +159,7 @@ void MaxMinRates::makeRoom(int path) {
   }
 }
 
-// The narrowest link of a path with no other on its links is its bottleneck.
+// The bottleneck of a path alone on its links is the narrowest one.
 void MaxMinRates::holdAlone(int path) {
   PathState& state = path_[path];
   double level = kNever;

@@ -26,40 +26,39 @@ namespace topoopt {
 // first, G_1 = {B, C} at level 6 / 2 = 3; then G_0 = {A} at (10 - 3) / 1 = 7. When C ends, B is
 // held back by link 0: G_0 = {A, B} at level 5, and link 1 has no group.
 //
-// The unknowns are the levels of links, not the rates of flows: one weight for each pair of a group
-// and a link that it crosses gives what a group uses there. A change is followed from link to link
-// in ascending order of levels, only where levels change; paths are visited one by one only when
-// their bottleneck becomes another link. When a flow ends, hundreds of rates change, but few
-// bottlenecks.
+// The unknowns are the levels of links, not the rates of flows: one weight per pair of a group and
+// a crossed link gives the group's use there. A change propagates from link to link in ascending
+// order of levels, only where levels change. Single paths are visited only when their bottleneck
+// changes: the end of a flow changes hundreds of rates, but few bottlenecks.
 class MaxMinRates {
  public:
-  // `capacity[l]` is in bytes per second. Both arguments must outlive this object; after a
-  // change of capacity comes changeCapacity().
+  // `capacity[l]` is in bytes per second. Both arguments must outlive this object; call
+  // changeCapacity() after changing a capacity.
   MaxMinRates(const std::vector<double>& capacity, const PathTable& paths);
 
-  // Forgets all flows; these are the paths from now on, which must outlive this object.
+  // Removes all flows and sets the paths, which must outlive this object.
   void reset(const PathTable& paths);
 
-  // Adds (+1) or removes (-1) flows on `path`; takes effect at the next solve().
+  // Adds (+1) or removes (-1) flows on `path` at the next solve().
   void change(int path, int delta);
 
-  // `capacity[link]` has changed; takes effect at the next solve(). 0 stops its paths.
+  // Applies a changed `capacity[link]` at the next solve(). 0 stops its paths.
   void changeCapacity(int link);
 
-  // Brings rates up to date.
+  // Updates the rates.
   void solve();
 
-  // The same from nothing, which takes longer.
+  // Recomputes all rates, which takes longer.
   void solveAnew();
 
-  // Of the last solve: links whose level may be another or whose group has become empty, and paths
-  // whose bottleneck is another. Both without repetitions, valid until the next call.
+  // Result of the last solve: links with a possibly changed level or an emptied group, and paths
+  // with a new bottleneck. Distinct, valid until the next call.
   const std::vector<int>& solvedLinks() const { return solved_links_; }
   const std::vector<int>& movedPaths() const { return moved_paths_; }
 
-  // The link that holds `path` back; -1 without flows.
+  // The bottleneck of `path`; -1 without flows.
   int bottleneck(int path) const { return path_[path].bottleneck; }
-  // Paths that `link` holds back, and the bytes per second of each of their flows if there are any.
+  // Number of paths with bottleneck `link`, and the bytes per second of each of their flows.
   int groupSize(int link) const { return link_[link].group; }
   double level(int link) const { return link_[link].level; }
   // Bytes per second of each flow on `path`; 0 without flows.
@@ -70,7 +69,7 @@ class MaxMinRates {
 
  private:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
-  static constexpr double kRounding = 1e-14;  // part of a capacity that may be rounding of sums
+  static constexpr double kRounding = 1e-14;  // fraction of a capacity attributed to rounding
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
   struct Member {
@@ -79,29 +78,28 @@ class MaxMinRates {
   };
   struct PathState {
     int bottleneck = -1;
-    int count = 0;         // flows now
-    int held_count = 0;    // flows that links reckon with
+    int count = 0;         // current flows
+    int held_count = 0;    // flows counted by the links
     bool changed = false;  // in changed_paths_
     bool moved = false;    // in moved_paths_
     bool used = false;     // in used_paths_
   };
-  // During a solve a group is closed (its level is known) or open (it will be at least as high as
-  // all levels that were found so far). Fresh paths have no bottleneck yet. Loads are sums of
-  // count x load over paths.
+  // During a solve a group is closed (its level is known) or open (at least at the highest level
+  // found so far). Fresh paths have no bottleneck. Loads are sums of count x load over paths.
   struct alignas(64) LinkState {
-    double room = 0;        // capacity without what closed groups of other links use
-    double load = 0;        // of all that is not closed: own, fresh, and open groups of other links
+    double room = 0;        // capacity minus use of closed groups of other links
+    double load = 0;        // of unclosed paths: own, fresh, and open groups of other links
     double own = 0;         // load of its own group
-    double level = kNever;  // of its group; while that is open, what it was
-    double used = kNone;    // by its group if that is closed
-    double slack = 0;       // bytes per second that may be rounding
+    double level = kNever;  // of its group; if open, its previous one
+    double used = kNone;    // by its closed group
+    double slack = 0;       // tolerated rounding in bytes per second
     int group = 0;          // paths
-    int open_pairs = 0;     // open groups that cross it
-    int fresh_paths = 0;    // that cross it
+    int open_pairs = 0;     // open groups crossing it
+    int fresh_paths = 0;    // crossing it
     bool is_open = false;
     bool queued = false;    // with key_[link]
     bool listed = false;    // in solved_links_
-    bool overfull = false;  // when another group was to be closed
+    bool overfull = false;  // when another group was about to close
   };
   static_assert(sizeof(LinkState) == 64, "one cache line, of which solves touch hundreds");
   struct Level {
@@ -153,17 +151,17 @@ class MaxMinRates {
   std::vector<double> known_capacity_;  // per link, in `room`
   std::vector<double> closed_level_;    // per link: level of its closed group, -1: open
   std::vector<double> fresh_;           // per link: load of fresh paths
-  std::vector<double> key_;             // per queued link: where it is in heap_
+  std::vector<double> key_;             // per queued link: its key in heap_
   std::vector<char> touched_;           // per link: in touched_links_
-  std::vector<unsigned> summed_at_;     // per link: the solve that summed up its room last
+  std::vector<unsigned> summed_at_;     // per link: last solve that summed up its room
   unsigned solves_ = 0;
-  double highest_closed_ = 0;  // level in this solve
+  double highest_closed_ = 0;  // in this solve
   LinkPairs pairs_;
   std::vector<int> used_paths_, changed_paths_, changed_links_, touched_links_;
   std::vector<int> solved_links_, moved_paths_, overfull_;
   std::vector<double> rooms_;   // in close()
   std::vector<int> unsettled_;  // in close()
-  std::vector<Level> heap_;     // with entries that are out of date
+  std::vector<Level> heap_;     // with outdated entries
 };
 
 }  // namespace topoopt

@@ -10,7 +10,7 @@ namespace topoopt {
 
 namespace {
 
-constexpr double kSent = 1e-9;  // of a flow's bytes: what may be left of one that has ended
+constexpr double kSent = 1e-9;  // fraction of a flow's bytes tolerated as rounding at its end
 
 }  // namespace
 
@@ -66,7 +66,7 @@ std::vector<int> RingTransfers::advance(double until_s) {
   while (ended.empty() && now_ < until_s) {
     const double next_s = nextEnd();
     const bool is_last = now_ + next_s >= until_s;
-    if (is_last && !std::isfinite(until_s)) break;  // nothing sends, for ever
+    if (is_last && !std::isfinite(until_s)) break;  // no flow will send again
     send(is_last ? until_s - now_ : next_s);
     now_ = is_last ? until_s : now_ + next_s;
     bool changed = false;
@@ -109,7 +109,7 @@ const RingTransfers::Ring& RingTransfers::ringOf(int ring) const {
 
 void RingTransfers::rebuild() {
   auto table = std::make_unique<PathTable>();
-  std::map<LinkPath, int> known;  // flows of the same links are one path with a count
+  std::map<LinkPath, int> known;  // flows over the same links are one path with a count
   for (int number : active_) {
     for (Hop& hop : rings_[number].hops) {
       const auto [place, is_new] = known.try_emplace(hop.links, table->size());

@@ -1,4 +1,4 @@
-// AllReduce rings whose flows share links max-min fairly, and whose paths change as they run.
+// AllReduce rings with max-min fair sharing of links, and paths that change at run time.
 
 #pragma once
 
@@ -12,10 +12,10 @@
 
 namespace topoopt {
 
-// Links in their order, one after the other.
+// Links in order.
 using LinkPath = std::vector<int>;
 
-// Of the flows of a ring that have ended: a flow is what one hop sends in one round.
+// Statistics of a ring's ended flows: a flow is one hop in one round.
 struct EndedFlows {
   int64_t count = 0;
   double seconds = 0;      // sum of completion times
@@ -23,22 +23,22 @@ struct EndedFlows {
   double bytes = 0;
 };
 
-// Flows as fluid. A ring has `rounds` rounds; in each of them every hop sends `size_bytes`, and the
-// next round begins when all have.
+// Fluid flows. A ring has `rounds` rounds; in each, every hop sends `size_bytes`, and the next
+// round begins when all have finished.
 class RingTransfers {
  public:
-  // `capacity` is in bytes per second. Throws std::invalid_argument unless all are above 0.
+  // `capacity` is in bytes per second. Throws std::invalid_argument unless all are positive.
   explicit RingTransfers(std::vector<double> capacity);
 
-  // A ring that begins now: its number. Throws std::invalid_argument for a path without links or
-  // with one that there is not, a size that is not above 0, or fewer than one round.
+  // Starts a ring and returns its id. Throws std::invalid_argument for an empty path or unknown
+  // link, a size that is not positive, or fewer than one round.
   int start(std::vector<LinkPath> hops, double size_bytes, int rounds);
 
-  // Every hop of `ring` goes on over another path; what it has sent it has sent. Throws
-  // std::invalid_argument for a ring that has ended, or paths that are not one for each hop.
+  // Moves the hops of `ring` to other paths; sent bytes stay sent. Throws std::invalid_argument for
+  // an ended ring, or unless there is one path per hop.
   void reroute(int ring, std::vector<LinkPath> hops);
 
-  // Until rings end, or until `until_s`: the rings that ended then, in ascending order.
+  // Advances until rings end or `until_s`; returns the ended rings in ascending order.
   std::vector<int> advance(double until_s);
 
   double now() const { return now_; }
@@ -73,7 +73,7 @@ class RingTransfers {
   std::vector<int> active_;
   std::unique_ptr<PathTable> table_;
   std::unique_ptr<MaxMinRates> rates_;
-  bool is_outdated_ = true;  // the table, since paths are others
+  bool is_outdated_ = true;  // paths have changed
   double now_ = 0;
 };
 

@@ -7,7 +7,7 @@ namespace topoopt {
 
 namespace {
 
-// The cyclic order that starts at the smallest server, so that equal rings compare equal.
+// Rotates the ring to start at the smallest server, so that equal rings compare equal.
 std::vector<int> canonical(std::vector<int> ring) {
   std::rotate(ring.begin(), std::min_element(ring.begin(), ring.end()), ring.end());
   return ring;

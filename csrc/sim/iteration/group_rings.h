@@ -1,5 +1,4 @@
-// Which rings, or which grid, a group of servers uses: one rule for what runs and what is
-// simulated.
+// Selects the rings or the grid of a group of servers, for the backend and the simulators.
 
 #pragma once
 
@@ -10,16 +9,14 @@
 
 namespace topoopt {
 
-// The rings of `servers` (ascending): those planned for exactly this set in `groups` (of
-// ascending servers); else the
-// rings of the smallest planned group that contains it, restricted to its members in the same
-// cyclic order; else a short cycle that goes from each server to the nearest one left, counted by
-// `hops` (ties to the lower server), and its reverse too with `both_ways`.
+// The rings of `servers` (ascending): those planned for exactly this set in `groups` (sorted). Else
+// those of the smallest planned superset, restricted to these members. Else a short cycle by
+// nearest neighbours in `hops` (ties to the lower server), with its reverse if `both_ways`.
 std::vector<plan::Ring> ringsOfGroup(const std::vector<plan::AllReduceGroup>& groups,
                                      const std::vector<int>& servers, bool both_ways,
                                      const std::function<int(int, int)>& hops);
 
-// The rows that were planned for exactly `servers` (ascending); empty: none.
+// The planned rows of exactly `servers` (ascending); empty: none.
 plan::Grid gridOfGroup(const std::vector<plan::AllReduceGroup>& groups,
                        const std::vector<int>& servers);
 

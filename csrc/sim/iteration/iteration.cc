@@ -13,7 +13,7 @@ namespace topoopt {
 
 namespace {
 
-// Puts the steps of an iteration onto the links of a network.
+// Maps the steps of an iteration to the links of a network.
 class NetworkSink {
  public:
   NetworkSink(RoutedNetwork& network, TaskGraph& graph) : network_(network), graph_(graph) {}
@@ -68,7 +68,7 @@ IterationModel::IterationModel(std::shared_ptr<const Job> job,
   }
 }
 
-// Whether bytes of an operand of `op` may leave a server.
+// Returns whether an operand of `op` may cross servers.
 bool IterationModel::exchanges(const std::vector<int>& strategy, int op, int producer) {
   if (strategy[producer] != strategy[op]) return true;
   const Degrees& degrees = placements()[strategy[op]].degrees;
@@ -78,9 +78,8 @@ bool IterationModel::exchanges(const std::vector<int>& strategy, int op, int pro
                      [](const Transfer& transfer) { return transfer.source != transfer.target; });
 }
 
-// Servers that exchange data represent themselves. The others are split into classes by the
-// placements that they are in, and the first of each class represents all of it. Where servers
-// share processors, every one of them counts.
+// Servers that exchange data represent themselves. The others are grouped by their placements, with
+// the first of each class as representative. Where servers share processors, all of them count.
 void IterationModel::chooseRepresentatives(const std::vector<int>& strategy) {
   const int servers = job_->servers;
   if (std::isfinite(job_->servers_at_once)) {

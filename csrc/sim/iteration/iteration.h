@@ -11,9 +11,8 @@
 
 namespace topoopt {
 
-// Prices strategies of one job on one network; keeps what it has learnt about placements.
-// Servers that take part in the same operators and in no transfer behave alike, so one of them is
-// simulated for all.
+// Prices strategies of one job on one network, with cached placement costs. Servers with the same
+// operators and no transfers are equivalent, so one of them is simulated for all.
 class IterationModel {
  public:
   // Throws std::invalid_argument if job and network disagree on the number of servers.
@@ -25,11 +24,11 @@ class IterationModel {
   const Placements& placements() const { return costs_.placements(); }
 
   // Simulates one iteration with operator i on placement `strategy[i]`; returns seconds. Throws
-  // std::invalid_argument for a placement that the job has no costs for.
+  // std::invalid_argument for a placement without costs.
   double run(const std::vector<int>& strategy);
 
-  // Of the last run: bytes per link, in the order of the network's links; the busy seconds of the
-  // busiest server's accelerators.
+  // Results of the last run: bytes per link, in the network's order; busy seconds of the busiest
+  // server's accelerators.
   std::vector<double> linkBytes() const;
   double computeSeconds() const;
 
@@ -45,7 +44,7 @@ class IterationModel {
   FlowSimulator simulator_;
   TaskGraph graph_;
   const Outcome* outcome_ = nullptr;  // of the last run
-  std::vector<int> representative_;   // per server: the server simulated for it
+  std::vector<int> representative_;   // per server: simulated server
 };
 
 }  // namespace topoopt

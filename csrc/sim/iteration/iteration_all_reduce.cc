@@ -1,4 +1,4 @@
-// The AllReduces of IterationTasks: on rings, or along the rows and columns of a grid.
+// AllReduces of IterationTasks: on rings, or along rows and columns of a grid.
 
 #include <set>
 #include <utility>
@@ -33,7 +33,7 @@ void IterationTasks::allReduce(const std::vector<int>& servers, double size_byte
   }
 }
 
-// Waits for all of them.
+// Returns a step that depends on all of them.
 int IterationTasks::barrier(const Arrived& arrived) {
   const int end = delay(0.0);
   std::set<int> steps;
@@ -42,7 +42,7 @@ int IterationTasks::barrier(const Arrived& arrived) {
   return end;
 }
 
-// Returns the step that ends it.
+// Returns the final step.
 int IterationTasks::atOnce(const Round& round, int after) {
   const int hops = static_cast<int>(round.order.size());
   const int first_hop = static_cast<int>(flows_.size());
@@ -56,12 +56,12 @@ int IterationTasks::atOnce(const Round& round, int after) {
   return end;
 }
 
-// Every server of the order waits for what is `before`; what reaches it last goes to `after`.
+// Every server of the order depends on `before`; its last arrivals are written to `after`.
 void IterationTasks::inSteps(const Round& round, const Arrived& before, Arrived& after) {
   const int k = static_cast<int>(round.order.size());
   const int count = round.steps();
-  std::vector<int> last;  // the flow of each hop in the step before
-  int all = -1;           // the end of that step, where all wait for each other
+  std::vector<int> last;  // each hop's flow in the previous step
+  int all = -1;           // barrier after the previous step, if any
   for (int number = 0; number < count; ++number) {
     std::vector<int> now(k);
     for (int i = 0; i < k; ++i) {
@@ -87,8 +87,8 @@ void IterationTasks::inSteps(const Round& round, const Arrived& before, Arrived&
   }
 }
 
-// Scatters along the first lines, reduces along the second ones, gathers along the first. In steps
-// a server goes on with the next phase when it has what the one before sent it.
+// Scatters along the first lines, reduces along the second, gathers along the first. With steps, a
+// server starts the next phase when its data has arrived.
 void IterationTasks::torusPart(const plan::Grid& grid, size_t number, double size_bytes, int after,
                                const Cargo& cargo) {
   const TorusLines lines = torusLines(grid, number);

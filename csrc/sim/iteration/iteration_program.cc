@@ -46,7 +46,7 @@ int IterationTasks::transfer(int source, int target, double size_bytes, const Ca
   return addFlow(source, target, size_bytes, addCargo({cargo, {}}));
 }
 
-// Adds one iteration after another; a step may be several tasks, one for each path of a flow.
+// Adds consecutive iterations; a step may become several tasks, one per path of a flow.
 class IterationTasks::Emitter {
  public:
   Emitter(const IterationTasks& tasks, FlowProgram& program,
@@ -64,7 +64,7 @@ class IterationTasks::Emitter {
     }
   }
 
-  // After the one that `before` ends (-1: there is none); returns the task that ends it.
+  // Adds an iteration after task `before` (-1: none); returns its last task.
   int iteration(std::span<const int> path_of_flow, int before) {
     path_of_flow_ = path_of_flow;
     const int steps = static_cast<int>(tasks_.steps_.size());
@@ -136,7 +136,7 @@ class IterationTasks::Emitter {
     }
   }
 
-  // The rest of a ring's latency when all of its hops, each with its own, have arrived.
+  // The remaining latency of a ring after all its hops, each with its own latency, have arrived.
   double ringDelay(const Step& step) const {
     std::vector<double> hop_s(step.hops, 0.0);
     for (int hop = 0; hop < step.hops; ++hop) {
@@ -155,7 +155,7 @@ class IterationTasks::Emitter {
   const std::vector<std::vector<WeightedPath>>& paths_;
   std::span<const int> hosts_;
   std::span<const int> path_of_flow_;
-  std::vector<int> first_task_;           // per step and at the end, of the iteration that is added
+  std::vector<int> first_task_;           // per step and at the end, of the current iteration
   std::vector<char> waits_, waited_for_;  // per step
   std::vector<int> cargo_;
 };

@@ -1,4 +1,4 @@
-// Iterations of a job as a flow program, which every level runs: each flow has explicit paths.
+// Iterations of a job as a flow program for both levels: each flow has explicit paths.
 
 #pragma once
 
@@ -15,32 +15,32 @@
 
 namespace topoopt {
 
-// Links (indices of a program) from a source to a target, and the fraction of the bytes on them.
+// Links (program indices) from a source to a target, and their fraction of the bytes.
 struct WeightedPath {
   std::vector<int> links;
   double weight = 1.0;
 };
 
-// Iterations that were added to a program: the task that ends each, and per task of the program
-// what it carries (an index into IterationTasks::cargoes(); -1: it is no flow of an iteration).
+// Iterations added to a program: the last task of each, and each task's cargo (index into
+// IterationTasks::cargoes(); -1: no flow of an iteration).
 struct AddedIterations {
   std::vector<int> ends;
   std::vector<int> cargo_of_task;
 };
 
-// How the 2 (k - 1) steps of a ring AllReduce among k servers follow each other.
+// The order of a ring AllReduce's 2 (k - 1) steps among k servers.
 enum class RingSteps {
-  kTogether,  // one flow per hop, with the bytes of all steps
-  kChained,   // a server sends in a step what it has received in the one before
-  kBarrier,   // no server begins a step before all have ended the one before
+  kTogether,  // one flow per hop with the bytes of all steps
+  kChained,   // a server forwards in a step the data of its previous one
+  kBarrier,   // a step begins when all servers have ended the previous one
 };
 
-// The tasks of one iteration with no server folded, whose flows have no paths yet.
+// The tasks of one iteration without folding; flows have no paths yet.
 //
-// With its steps together, a ring AllReduce has ended when the slowest hop has, and when the
-// latencies of the 2 (k - 1) consecutive hops are over (ringLatency), of which each flow has paid
-// its own; likewise each phase of an AllReduce along rows and columns, before which all lines of
-// its part have ended the one before.
+// With kTogether, a ring AllReduce ends after its slowest hop and the latencies of 2 (k - 1)
+// consecutive hops (ringLatency). Each flow includes its own latency. The same holds for each phase
+// of an AllReduce along rows and columns, which starts when all lines of its part have ended the
+// previous phase.
 class IterationTasks {
  public:
   struct TaskFlow {
@@ -48,8 +48,8 @@ class IterationTasks {
     double size_bytes;
     int cargo;
   };
-  // Of an AllReduce with the servers of its ring in order, or of its row or column, else without.
-  // Each flow carries `steps` steps.
+  // Cargo of an AllReduce, with the servers of its ring, row or column in order; else empty. Each
+  // flow carries `steps` steps.
   struct RingCargo {
     Cargo cargo;
     std::vector<int> ring;
@@ -59,24 +59,23 @@ class IterationTasks {
     bool operator==(const RingCargo&) const = default;
   };
 
-  // Groups use the rings or the grid of `network`, which has paths for those with a grid. Throws
-  // std::invalid_argument as IterationSteps, and as RoutedNetwork::group.
+  // Groups use the rings or the grid of `network`, which must have paths for grid groups. Throws
+  // std::invalid_argument as IterationSteps and RoutedNetwork::group.
   IterationTasks(std::shared_ptr<const Job> job, RoutedNetwork& network,
                  const std::vector<Placement>& strategy,
                  RingSteps ring_steps = RingSteps::kTogether);
 
   const std::vector<TaskFlow>& flows() const { return flows_; }
   const std::vector<RingCargo>& cargoes() const { return cargoes_; }
-  // Of a compute task of the program, by its priority.
+  // The computation of a program's task, by its priority.
   Computed computed(int priority) const {
     return computedAt(priority, operators_, job_->micro_batches);
   }
 
-  // Adds `iterations` of them to `program`, one after another, the job's server s as the program's
-  // host `hosts[s]` (without any: s). Flow f of iteration i takes all of
-  // `paths[path_of_flow[i * flows + f]]`, which hold fractions of its bytes. Throws
-  // std::invalid_argument for no iterations, another number of `path_of_flow` or `hosts`, or a path
-  // that does not lead from source to target.
+  // Adds `iterations` to `program` in sequence, with the job's server s on host `hosts[s]` (empty:
+  // s). Flow f of iteration i uses all of `paths[path_of_flow[i * flows + f]]` with their
+  // fractions. Throws std::invalid_argument without iterations, for wrong numbers of `path_of_flow`
+  // or `hosts`, or a path with wrong ends.
   AddedIterations addTo(FlowProgram& program, const std::vector<std::vector<WeightedPath>>& paths,
                         std::span<const int> path_of_flow, int iterations,
                         std::span<const int> hosts = {}) const;
@@ -90,9 +89,8 @@ class IterationTasks {
   void allReduce(const std::vector<int>& servers, double size_bytes, int after, const Cargo& cargo);
   void dependency(int before, int after) { dependencies_.emplace_back(before, after); }
 
-  // A compute task or a delay as Task has it; a flow, by its index in flows_; or the end of all
-  // steps of a ring, a delay behind the hops flows_[first_hop, first_hop + hops). `both`: it
-  // scatters and gathers.
+  // A compute task or delay as in Task; a flow, by its index in flows_; or the end of a ring's
+  // steps, a delay after the hops flows_[first_hop, first_hop + hops). `both`: scatter and gather.
   struct Step {
     TaskKind kind;
     int resource;
@@ -102,7 +100,7 @@ class IterationTasks {
     int hops = 0;
     bool both = false;
   };
-  // Data that goes around once (`both`: twice) on servers in a cyclic order.
+  // Data that goes around servers in cyclic order once (`both`: twice).
   struct Round {
     const std::vector<int>& order;
     bool both;
@@ -110,7 +108,7 @@ class IterationTasks {
     int cargo;
     int steps() const { return (both ? 2 : 1) * (static_cast<int>(order.size()) - 1); }
   };
-  using Arrived = std::map<int, int>;  // per server: the step that it waits for
+  using Arrived = std::map<int, int>;  // per server: the step that it depends on
 
   int add(Step step);
   int atOnce(const Round& round, int after);
@@ -125,7 +123,7 @@ class IterationTasks {
   std::shared_ptr<const Job> job_;
   RingSteps ring_steps_;
   int operators_;
-  RoutedNetwork* network_ = nullptr;  // while the steps are made
+  RoutedNetwork* network_ = nullptr;  // while steps are created
   std::vector<Step> steps_;
   std::vector<TaskFlow> flows_;
   std::vector<RingCargo> cargoes_;

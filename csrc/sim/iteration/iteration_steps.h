@@ -1,5 +1,5 @@
-// One training iteration as steps that wait for each other, handed to a sink. Every simulator of an
-// iteration takes its steps from here, so that all of them price the same thing.
+// One training iteration as dependent steps, passed to a sink. All simulators of an iteration use
+// these steps, so that they price the same work.
 
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace topoopt {
 
-// The payload of a message, and the operators that made it: activations forward, gradients back to
-// the producer of the activations, or the gradients of a bucket.
+// The payload of a message and its operators: activations forward, gradients back to the producer,
+// or the gradients of a bucket.
 enum class CargoKind : uint8_t { kActivations, kGradients, kAllReduce };
 struct Cargo {
   CargoKind kind;
@@ -24,14 +24,14 @@ struct Cargo {
   bool operator==(const Cargo&) const = default;
 };
 
-// What a server computes in a task; `op` is -1 for what belongs to no operator.
+// A server's computation in a task; `op` is -1 outside of operators.
 struct Computed {
   int op;
   int batch;
   bool is_backward;
 };
 
-// By the priority of its task, among `count` operators.
+// Decodes a task's priority, among `count` operators.
 inline Computed computedAt(int priority, int count, int micro_batches) {
   if (priority < 0 || count == 0) return {-1, 0, false};
   if (micro_batches == 1) {
@@ -45,26 +45,25 @@ inline Computed computedAt(int priority, int count, int micro_batches) {
   return {priority % count, priority / count - micro_batches - 1, false};
 }
 
-// A sink makes tasks and returns their numbers:
-//   int compute(int server, double seconds, int priority)   one at a time per server, of those that
-//                                                           are ready the one of least priority
-//   int delay(double seconds)                               occupies nothing
+// Requirements of a sink; tasks are identified by numbers:
+//
+//   int compute(int server, double seconds, int priority)   one at a time per server, the
+//                                                           ready one of least priority
+//   int delay(double seconds)                               uses no resource
 //   int transfer(int source, int target, double size_bytes, const Cargo& cargo)
 //   void allReduce(const std::vector<int>& servers, double size_bytes, int after,
 //                  const Cargo& cargo)
 //   void dependency(int before, int after)
 //
-// Forward and backward pass of every operator on the servers of its placement, activations and
-// gradients between placements, and an AllReduce per bucket of gradients (GradientBuckets), or per
-// operator and parameter part, when all of its gradients are there. The work of every server
-// besides comes first. Readers that need the same of a tensor wait for the same transfers, and the
-// gradient that goes back waits for all of them. With micro-batches, backward work goes before
-// forward work and older micro-batches before younger ones, and an operator begins a further
-// micro-batch only while it holds fewer than PlacementCosts::inFlight says: 1F1B. Transfers
-// between two shards go in the order of the micro-batches, as messages do, and not all at once.
+// The steps are: every server's overhead; the passes of every operator on its servers; activations
+// and gradients between placements; and an AllReduce per bucket of gradients (GradientBuckets), or
+// per operator and parameter part. Readers with equal needs of a tensor share transfers, and its
+// gradient waits for all of them. With micro-batches, the order is 1F1B: backward before forward,
+// older before younger, and an operator starts a micro-batch only while it holds fewer than
+// PlacementCosts::inFlight. Transfers between two shards follow the order of micro-batches.
 //
-// `representative[s]` is the server that is simulated for server s, itself unless another one does
-// the same work at the same times and neither of them is an end of a transfer.
+// `representative[s]` is the server simulated for server s: itself, unless another one does the
+// same work at the same times and neither is an end of a transfer.
 template <class Sink>
 class IterationSteps {
  public:
@@ -103,18 +102,18 @@ class IterationSteps {
   }
 
  private:
-  // Readers of a tensor that need the same of it.
+  // Readers with equal needs of a tensor.
   struct SharedRead {
     const ReadTensor* tensor;
     std::vector<Reader> readers;
   };
 
-  // Gradients of a group that wait for the others of their bucket.
+  // Gradients of a group in an unfinished bucket.
   struct Bucket {
     double size_bytes = 0;
     std::vector<int> gradients;  // tasks
     std::vector<int> operators;  // descending
-    int before = -1;             // when the last one started; -1: this is the first
+    int before = -1;             // start of the last one; -1: this is the first
   };
 
   void addOverhead() {
@@ -142,14 +141,14 @@ class IterationSteps {
     return costs_.placements()[strategy_[op]].servers;
   }
 
-  // computedAt() is its inverse.
+  // Inverse of computedAt().
   int priority(int op, int batch, bool is_backward) const {
     const int count = static_cast<int>(strategy_.size());
     if (job_.micro_batches == 1) return is_backward ? 2 * count - op : op;
     return is_backward ? (batch + 1) * count - op : (job_.micro_batches + batch + 1) * count + op;
   }
 
-  // One task per shard whose server is simulated; the others share that of their representative.
+  // One task per shard of a simulated server; other shards use their representative's.
   void addShards(int op, double seconds, int priority, std::vector<int>& tasks) {
     const std::vector<int>& on = servers(op);
     int* const of_shard = tasks.data() + first_shard_[op];
@@ -206,7 +205,7 @@ class IterationSteps {
     }
   }
 
-  // Between the producer of a tensor and those of its `readers` that need the same of it.
+  // Between a tensor's producer and those of its `readers` with equal needs.
   void addTransfers(const SharedRead& read, const std::vector<Reader>& readers, int batch,
                     bool is_backward) {
     const int producer = read.tensor->producer;
@@ -251,8 +250,8 @@ class IterationSteps {
     }
   }
 
-  // They start when every shard of the group has its gradients; nothing waits for them but the end
-  // of the iteration.
+  // Starts them when every shard of the group has its gradients; only the end of the iteration
+  // depends on them.
   void addAllReduces(int op) {
     const double size_bytes = costs_.reducedBytes(op, strategy_[op]);
     if (size_bytes == 0) return;
@@ -290,7 +289,7 @@ class IterationSteps {
       if (shard / degrees.attribute % degrees.parameter != part) continue;
       for (const auto& tasks : backward_) found.push_back(tasks[first_shard_[op] + shard]);
     }
-    std::sort(found.begin(), found.end());  // several shards may have the same representative
+    std::sort(found.begin(), found.end());  // shards may share a representative
     found.erase(std::unique(found.begin(), found.end()), found.end());
     return found;
   }
@@ -300,7 +299,7 @@ class IterationSteps {
   const std::vector<int>& strategy_;
   const std::vector<int>& representative_;
   Sink& sink_;
-  std::vector<char> gradient_reaches_;  // per operator: some consumer sends a gradient back
+  std::vector<char> gradient_reaches_;  // per operator: a consumer returns a gradient
   std::vector<int> in_flight_;          // per operator
   std::vector<int> first_shard_;        // per operator, into forward_ and each of backward_
   std::vector<int> task_of_server_;
@@ -308,7 +307,7 @@ class IterationSteps {
   std::vector<std::vector<int>> backward_;  // per micro-batch and shard
   std::vector<SharedRead> reads_;
   std::map<std::vector<int>, Bucket> buckets_;  // by group
-  // Of the first reader's operand, a transfer and a direction: what the last micro-batch had.
+  // By first reader, operand, transfer and direction: the last micro-batch's task.
   std::map<std::array<int, 4>, int> last_transfer_;
 };
 

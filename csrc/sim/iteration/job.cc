@@ -21,7 +21,7 @@ void checkAmount(const std::string& field, double value) {
 }
 
 void checkShard(const std::string& where, const ShardCost& shard) {
-  if (shard.forward_s < 0 && shard.backward_s < 0) return;  // not split that way
+  if (shard.forward_s < 0 && shard.backward_s < 0) return;  // unsupported split
   checkAmount(where + "forward_s", shard.forward_s);
   checkAmount(where + "backward_s", shard.backward_s);
   checkAmount(where + "state_bytes", static_cast<double>(shard.state_bytes));
@@ -43,7 +43,7 @@ void Job::validate() const {
   }
   for (const Degrees& split : degrees) {
     const bool positive = split.sample >= 1 && split.parameter >= 1 && split.attribute >= 1;
-    // one factor after the other: their product may be more than any integer holds
+    // Divide factor by factor, because the product may overflow.
     if (!positive || split.parameter > servers / split.sample ||
         split.attribute > servers / split.sample / split.parameter) {
       throw std::invalid_argument("degrees: " + std::to_string(split.sample) + " x " +
@@ -75,7 +75,7 @@ void Job::validate() const {
 PlacementCosts::PlacementCosts(std::shared_ptr<const Job> job)
     : job_(std::move(job)), placements_(job_->servers) {
   job_->validate();
-  std::map<std::pair<int, int>, size_t> known;  // tensors that have a number
+  std::map<std::pair<int, int>, size_t> known;  // numbered tensors
   for (int op = 0; op < static_cast<int>(job_->operators.size()); ++op) {
     auto& producers = producers_.emplace_back();
     const auto& operands = job_->operators[op].operands;

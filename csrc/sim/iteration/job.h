@@ -1,4 +1,4 @@
-// The computation and memory of a job, for every split that a search may try.
+// The costs of a job for every split that a search may try.
 
 #pragma once
 
@@ -15,47 +15,46 @@ namespace topoopt {
 
 struct Operand {
   int producer;
-  double size_bytes;      // forward, producer to this operator, for the whole batch
-  double gradient_bytes;  // backward, the other way
-  int tensor = 0;         // which of the producer's; 0: no other operator reads it
+  double size_bytes;      // forward, for the whole batch
+  double gradient_bytes;  // backward
+  int tensor = 0;         // producer's tensor number; 0: no other reader
 };
 
 struct Reader {
   int op;
-  int operand;  // index into its Operand
+  int operand;  // index into the operator's operands
 };
 
-// A tensor and all operators that read it, ascending: the operands with the same producer and
-// `tensor`, or one without a number. Readers that need the same of it (PlacementCosts::need) get it
-// once, together; their gradients are added up where they are, and go back once.
+// A tensor and all operators that read it, ascending: operands with equal producer and `tensor`, or
+// a single unnumbered one. Readers with equal needs (PlacementCosts::need) get it once; their
+// gradients are summed locally and returned once.
 struct ReadTensor {
   int producer;
   double size_bytes;
-  double gradient_bytes;  // of all readers through whom a gradient flows
+  double gradient_bytes;  // of all readers with a gradient
   std::vector<Reader> readers;
 };
 
-// Of one shard. Times are those of one micro-batch; times below 0 mean that the operator cannot be
-// split that way.
+// Costs of one shard, with times per micro-batch; negative times: unsupported split.
 struct ShardCost {
   double forward_s;
   double backward_s;
-  int64_t state_bytes;  // parameters, their gradients and what the optimizer keeps
-  int64_t saved_bytes;  // activations kept from the forward to the backward of one micro-batch
+  int64_t state_bytes;  // parameters, gradients and optimizer state
+  int64_t saved_bytes;  // activations saved for the backward pass of a micro-batch
 };
 
 struct ShardedOperator {
-  std::vector<ShardCost> shards;  // one per Job::degrees
-  double all_reduce_bytes;        // gradients of all parameters; a part of them has its share
-  std::vector<ParameterKind> whole_operands;  // kinds of splits: as WholeOperands::parameter
-  bool whole_positions;                       // as WholeOperands::attribute
+  std::vector<ShardCost> shards;              // one per Job::degrees
+  double all_reduce_bytes;                    // all parameters; a part of them costs its share
+  std::vector<ParameterKind> whole_operands;  // splits; see WholeOperands::parameter
+  bool whole_positions;                       // see WholeOperands::attribute
   std::vector<Operand> operands;
 };
 
-// Gradients that are reduced together: those of one group of servers, in the order of the backward
-// pass. A bucket is full as soon as it holds `cap_bytes` (a group's first one: `first_bytes`) or
-// more, and starts when all of its gradients are there and the bucket before it has started.
-// `cap_bytes` 0: every operator's by themselves, as soon as they are there.
+// Gradients of a group of servers that are reduced together, in backward order. A bucket is full at
+// `cap_bytes` (a group's first one: `first_bytes`). It starts when all of its gradients are ready
+// and the previous bucket has started. `cap_bytes` 0: each operator's gradients separately, when
+// they are ready.
 struct GradientBuckets {
   double first_bytes = 0;
   double cap_bytes = 0;
@@ -63,10 +62,9 @@ struct GradientBuckets {
   bool perOperator() const { return cap_bytes == 0; }
 };
 
-// The operators of one iteration, in topological order. `local_reduce_s_per_byte` is what an
-// AllReduce costs among the accelerators of one server before its bytes go on the network. The
-// batch is split into `micro_batches` equal parts (1: as a whole). Every server is busy for
-// `overhead_s` in each iteration with what is no operator, before its first one.
+// The operators of one iteration in topological order. `local_reduce_s_per_byte` is the AllReduce
+// cost among a server's accelerators before the network. The batch is split into `micro_batches`
+// equal parts. Every server first computes `overhead_s` per iteration outside of operators.
 struct Job {
   int servers;
   int micro_batches;
@@ -75,16 +73,16 @@ struct Job {
   std::vector<ShardedOperator> operators;
   GradientBuckets buckets;
   double overhead_s = 0;
-  // As TaskGraph::devicesAtOnce, of servers.
+  // As TaskGraph::devicesAtOnce, for servers.
   double servers_at_once = std::numeric_limits<double>::infinity();
 
-  // How much longer everything takes where all servers compute at once.
+  // The slowdown if all servers compute at once.
   double stretch() const { return std::max(1.0, servers / servers_at_once); }
-  // Throws std::invalid_argument naming the field that is wrong.
+  // Throws std::invalid_argument naming the invalid field.
   void validate() const;
 };
 
-// The job's costs by placement number. Holds caches: one of these for each thread.
+// The job's costs by placement id, cached. One object per thread.
 class PlacementCosts {
  public:
   explicit PlacementCosts(std::shared_ptr<const Job> job);
@@ -92,24 +90,24 @@ class PlacementCosts {
   const Job& job() const { return *job_; }
   Placements& placements() { return placements_; }
   const Placements& placements() const { return placements_; }
-  // The numbers of a strategy's placements. Throws std::invalid_argument unless it is one for each
-  // operator, and as Placements::intern.
+  // Returns the ids of a strategy's placements. Throws std::invalid_argument unless there is one
+  // per operator, and as Placements::intern.
   std::vector<int> intern(const std::vector<Placement>& strategy);
 
-  // Whether operator `op` has costs for placement `id`.
+  // Returns whether operator `op` has costs for placement `id`.
   bool allowed(int op, int id);
-  // Throws std::invalid_argument where not allowed.
+  // Throws std::invalid_argument unless allowed.
   const ShardCost& shard(int op, int id);
   // Bytes of gradients in one parameter group of `placements().groups(id)`.
   double reducedBytes(int op, int id) const;
-  // All tensors, by the first operand that reads each.
+  // All tensors, by their first reading operand.
   const std::vector<ReadTensor>& tensors() const { return tensors_; }
   // How `op` on placement `id` needs its operands.
   WholeOperands wholeOperands(int op, int id) const;
-  // What it needs of them, as a number that is the same for all who need the same.
+  // The id of this need, equal for equal needs.
   int need(int op, int id) { return placements_.need(id, wholeOperands(op, id)); }
-  // The carrier of a shared read: of the operators opOf(0), opOf(1), ... that read one tensor, the
-  // first that needs the same of it as number `reader`. What is sent for that one serves them all.
+  // The carrier of a shared read: the first among opOf(0), opOf(1), ..., readers of one tensor,
+  // with the need of `reader`. Its transfers serve all of them.
   template <class OpOf>
   int carrier(int reader, const std::vector<int>& strategy, const OpOf& opOf) {
     const int wanted = need(opOf(reader), strategy[opOf(reader)]);
@@ -118,12 +116,12 @@ class PlacementCosts {
     }
     return reader;
   }
-  // What moves for an operand of `op` on placement `consumer` from `producer`: fractions of its
+  // The transfers for an operand of `op` on placement `consumer` from `producer`, as fractions of
   // size_bytes and gradient_bytes. Valid until the next call.
   const std::vector<Transfer>& transfers(int op, int producer, int consumer);
   // Per operator, as microBatchesInFlight.
   std::vector<int> inFlight(const std::vector<int>& strategy) const;
-  // Bytes in the memory of each accelerator of every server.
+  // Memory use per accelerator of every server, in bytes.
   std::vector<int64_t> memoryBytes(const std::vector<int>& strategy);
 
  private:

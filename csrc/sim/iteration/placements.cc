@@ -11,17 +11,17 @@ namespace topoopt {
 
 namespace {
 
-constexpr size_t kRememberedPairs = 1 << 14;  // of placements, of which a long search sees many
+constexpr size_t kRememberedPairs = 1 << 14;  // pairs of placements; a long search sees many
 constexpr size_t kRememberedCounts = 1 << 18;
 
-// A part of a producer and a part of a consumer along one axis, and how much of the axis moves.
+// Overlapping parts of producer and consumer along an axis, and the fraction that moves.
 struct AxisPair {
   int producer;
   int consumer;
   double fraction;
 };
 
-// Both hold equal intervals of [0, 1), a and b of them; the pairs that overlap.
+// Overlapping pairs of a and b equal intervals of [0, 1).
 std::vector<AxisPair> overlaps(int64_t a, int64_t b) {
   std::vector<AxisPair> found;
   int64_t i = 0;
@@ -42,7 +42,7 @@ std::vector<AxisPair> overlaps(int64_t a, int64_t b) {
   return found;
 }
 
-// Every part of one with every part of the other.
+// All pairs of parts.
 std::vector<AxisPair> allPairs(int a, int b, double fraction) {
   std::vector<AxisPair> found;
   for (int i = 0; i < a; ++i) {
@@ -51,12 +51,12 @@ std::vector<AxisPair> allPairs(int a, int b, double fraction) {
   return found;
 }
 
-// Whether part i of a and part j of b, both equal parts of [0, 1), overlap.
+// Returns whether part i of a and part j of b equal parts of [0, 1) overlap.
 bool overlap(int64_t i, int64_t a, int64_t j, int64_t b) {
   return i * b < (j + 1) * a && j * a < (i + 1) * b;
 }
 
-// The number of pairs that `overlaps` finds.
+// The number of pairs in `overlaps`.
 int64_t overlapCount(int64_t a, int64_t b) { return a + b - std::gcd(a, b); }
 
 bool splitsAlike(const Degrees& producer, const Need& need) {
@@ -64,8 +64,8 @@ bool splitsAlike(const Degrees& producer, const Need& need) {
          !need.by_expert;
 }
 
-// Columns of the producer and a consumer that takes parts of features meet on one axis; in all
-// other cases the two splits are of different axes, or the parts are partial sums of everything.
+// Producer columns and consumer feature parts share an axis; other splits are of different axes, or
+// partial sums.
 std::vector<AxisPair> parameterPairs(const Degrees& producer, const Need& need) {
   const int p = producer.parameter;
   const int q = need.parameter;
@@ -85,7 +85,7 @@ std::string text(const std::vector<int>& servers) {
 
 Need needOf(const Placement& consumer, WholeOperands whole) {
   const Degrees& degrees = consumer.degrees;
-  whole.parameter &= degrees.parameter > 1;  // one part is the whole
+  whole.parameter &= degrees.parameter > 1;  // a single part is the whole
   whole.attribute &= degrees.attribute > 1;
   const bool takes_part = degrees.parameter > 1 && !whole.parameter;
   return {consumer.servers,  degrees.sample, degrees.parameter,
@@ -228,7 +228,7 @@ int64_t Placements::sent(int producer, int need) {
 
 namespace {
 
-// The stage of every server: servers that share an operator are of one.
+// The stage of every server: servers that share an operator share a stage.
 std::vector<int> stageOfServer(const std::vector<const Placement*>& strategy, int servers) {
   std::vector<int> parent(servers);
   std::iota(parent.begin(), parent.end(), 0);
@@ -244,7 +244,7 @@ std::vector<int> stageOfServer(const std::vector<const Placement*>& strategy, in
   return stage;
 }
 
-// Throws std::invalid_argument where something is not one of `servers` or of the operators.
+// Throws std::invalid_argument for an unknown server or operator.
 void checkPipeline(const std::vector<const Placement*>& strategy,
                    const std::vector<std::vector<int>>& producers, int servers, int micro_batches) {
   const auto check = [](const char* field, int value, int64_t least, int64_t most) {

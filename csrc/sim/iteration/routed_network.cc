@@ -209,7 +209,7 @@ FlowPath RoutedNetwork::makePair(int source, int target) {
   return {paths_.add(std::move(uses)), 1.0, static_cast<double>(hops) * latency_s_};
 }
 
-// Appends what its own routes load, else those that the rules stand for, else its link. Returns the
+// Appends the loads of the pair's own routes, else of the rules, else of its link. Returns the
 // links of the longest.
 size_t RoutedNetwork::addRoutes(int source, int target, std::vector<LinkUse>& uses) const {
   size_t longest = 0;
@@ -339,7 +339,7 @@ std::vector<TorusPart> RoutedNetwork::makeParts(const plan::Grid& grid) {
   return parts;
 }
 
-// Seconds for which the busiest link is busy; of each path so many bytes are sent.
+// The busy time of the busiest link if these bytes are sent on each path.
 double RoutedNetwork::busiest(const std::vector<std::pair<int, double>>& paths) const {
   std::unordered_map<int, double> busy_s;
   double most_s = 0;
@@ -385,7 +385,7 @@ std::vector<plan::Ring> RoutedNetwork::rings(const std::vector<int>& servers) co
                       [this](int source, int target) { return hops(source, target); });
 }
 
-// Of the shortest route; 0 where routes are no lists of servers.
+// Links of the shortest route; 0 unless routes are lists of servers.
 int RoutedNetwork::hops(int source, int target) const {
   if (edge_of_link_.empty() || is_switch_ || edge_of_pair_.empty()) return 0;
   if (const auto found = routes_.find(source * servers_ + target); found != routes_.end()) {

@@ -1,4 +1,4 @@
-// A planned network as the flow level sees it: edges, routes between servers, rings of groups.
+// A planned network at flow level: edges, routes between servers, rings of groups.
 
 #pragma once
 
@@ -14,52 +14,50 @@
 
 namespace topoopt {
 
-// What stands for the routes of the pairs that have none of their own: strides that sum to the
-// target's distance from the source, else the walk to `next_hops[source * servers + target]` and on
-// from there. An empty member is no rule.
+// Rules for pairs without routes: strides that sum to the target's distance, else the walk by
+// `next_hops[source * servers + target]`. An empty member is no rule.
 struct RouteRules {
   std::vector<plan::StrideRoute> by_offset;
   std::vector<int> next_hops;
 };
 
-// One flow that stands for all transfers of a ring or of a routed pair.
+// One flow for all transfers of a ring or a routed pair.
 struct FlowPath {
   int path;
   double share;
   double latency_s;
 };
 
-// Of a ring AllReduce whose hops take `hop_s`: data travels 2 (k - 1) consecutive hops of a ring of
-// k, each of which adds its latency; the slowest start leaves out the two cheapest neighbouring
-// hops of two rounds.
+// Latency of a ring AllReduce with hop latencies `hop_s`: data travels 2 (k - 1) consecutive hops
+// of a ring of k. The slowest start avoids the two cheapest neighbouring hops of two rounds.
 double ringLatency(std::span<const double> hop_s);
 
-// Of gathering or scattering along such a ring: k - 1 hops, all but the cheapest.
+// The same for gathering or scattering: k - 1 hops, all but the cheapest.
 double lineLatency(std::span<const double> hop_s);
 
-// One of the parts of an AllReduce on a torus (plan/torus_lines.h): it scatters along the first
-// lines, reduces along the second ones, and gathers along the first. `share` is what every hop
-// sends in such a phase of each byte of the AllReduce; all lines of a kind move in step.
+// A part of an AllReduce on a torus (plan/torus_lines.h): scatter along the first lines, reduce
+// along the second, gather along the first. `share` is a hop's bytes per phase, per byte of the
+// AllReduce; all lines of a kind move in step.
 struct TorusPart {
   FlowPath first;
   FlowPath second;
 };
 
-// The ways of an AllReduce among the servers of a group: on rings, or along rows and columns.
+// The alternatives of a group's AllReduce: on rings, or along rows and columns.
 class GroupPaths {
  public:
   std::vector<FlowPath> rings;
-  std::vector<TorusPart> parts;  // empty: there is no grid
+  std::vector<TorusPart> parts;  // empty: no grid
 
-  // Whether an AllReduce of `size_bytes` with the network for itself ends earlier along rows and
-  // columns than on rings: the backend takes what was faster.
+  // Returns whether an undisturbed AllReduce of `size_bytes` is faster along rows and columns than
+  // on rings, as the backend selects.
   bool takesGrid(double size_bytes) const;
-  // The size on whose two sides that differs; infinity: there is none.
+  // The size at which that changes; infinity: never.
   double crossingBytes() const;
 
  private:
   friend class RoutedNetwork;
-  // A phase or a ring AllReduce that nothing else disturbs.
+  // An undisturbed phase or ring AllReduce.
   struct Alone {
     double latency_s = 0;
     double s_per_byte = 0;
@@ -68,30 +66,27 @@ class GroupPaths {
   Alone on_grid_;
 };
 
-// Parallel links between the same two servers are one edge with their summed capacity. The
-// transfer of a pair is one flow that loads every link of its routes by the routes' weights. All
-// hops of a ring AllReduce move in step, so the whole ring is one flow as well.
+// Parallel links are one edge with their total capacity. A pair's transfer is one flow that loads
+// its routes by weight. A ring AllReduce moves in step, so it is also one flow.
 class RoutedNetwork {
  public:
-  // Pairs of servers are numbered by an int.
+  // Pairs of servers must fit an int.
   static constexpr int kMaxServers = 46340;
 
-  // `links` have `bytes_per_s` and `latency_s` each, whatever their ports. A pair with links, no
-  // route and no rule uses its links. Throws std::invalid_argument for a server outside
-  // 0..servers-1, a route over a missing link, next hops that are not one of each pair, or a
-  // bandwidth or latency that makes no sense. What a rule leads to is checked for the pairs that
-  // are asked for.
+  // Each of `links` has `bytes_per_s` and `latency_s`. A pair without routes or rules uses its
+  // links. Throws std::invalid_argument for a server outside 0..servers-1, a route over a missing
+  // link, missing next hops, or an invalid bandwidth or latency. Rules are checked on use.
   RoutedNetwork(int servers, const std::vector<plan::LinkPorts>& links, double bytes_per_s,
                 double latency_s, std::vector<plan::Route> routes,
                 std::vector<plan::AllReduceGroup> groups, RouteRules rules = {});
 
-  // Each server has one link of `bytes_per_s` into and one out of a switch that never blocks;
-  // `latency_s` is that of a whole path through it.
+  // Each server has one link of `bytes_per_s` into and one out of a non-blocking switch;
+  // `latency_s` is for the whole path.
   static RoutedNetwork idealSwitch(int servers, double bytes_per_s, double latency_s);
 
-  // Any network, switches included: `capacity[i]` bytes per second of link i, and what each pair of
-  // servers that may exchange bytes loads. Rings are as above. Throws std::invalid_argument for an
-  // unknown server or link, a pair that is listed twice, a load or a latency that makes no sense.
+  // Any network with switches: link i has `capacity[i]` bytes per second, and each pair that may
+  // exchange bytes has a load. Rings are as above. Throws std::invalid_argument for an unknown
+  // server or link, a duplicate pair, or an invalid load or latency.
   static RoutedNetwork ofPaths(int servers, std::vector<double> capacity,
                                std::vector<PairPath> pairs,
                                std::vector<plan::AllReduceGroup> groups);
@@ -100,21 +95,21 @@ class RoutedNetwork {
   const std::vector<double>& capacity() const { return capacity_; }
   const PathTable& paths() const { return paths_; }
 
-  // The flow path from `source` to another server; share is 1. Throws std::invalid_argument if
-  // there is no route, or a rule leads over a missing link or in a loop.
+  // The flow path between two servers, with share 1. Throws std::invalid_argument without a route,
+  // or if a rule uses a missing link or loops.
   const FlowPath& pair(int source, int target);
 
-  // The group `servers` (ascending, at least two). A ring is one flow path, and its `share` that of
-  // the ring. Throws as `pair`.
+  // The group `servers` (ascending, at least two). Each ring is one flow path with its `share`.
+  // Throws as `pair`.
   const GroupPaths& group(const std::vector<int>& servers);
 
-  // As ringsOfGroup: hops are those of a planned network's routes, elsewhere all alike, and rings
-  // go both ways where every link has one in the other direction.
+  // As ringsOfGroup: hops are of planned routes, else all equal; rings go both ways if every link
+  // has a reverse.
   std::vector<plan::Ring> rings(const std::vector<int>& servers) const;
   // As gridOfGroup.
   plan::Grid grid(const std::vector<int>& servers) const { return gridOfGroup(groups_, servers); }
 
-  // Bytes per link, in the order of `links`, from bytes per edge: parallel links share evenly.
+  // Bytes per link, in the order of `links`: parallel links share an edge evenly.
   std::vector<double> linkBytes(const std::vector<double>& edge_bytes) const;
 
  private:
@@ -137,7 +132,7 @@ class RoutedNetwork {
 
   int servers_;
   bool is_switch_ = false;
-  bool both_ways_ = true;  // as ringsOfGroup
+  bool both_ways_ = true;  // for ringsOfGroup
   double latency_s_ = 0;
   std::vector<double> capacity_;  // per edge
   std::vector<int> parallel_;     // per edge: links
@@ -149,7 +144,7 @@ class RoutedNetwork {
   std::vector<int> next_hops_;
   std::vector<plan::AllReduceGroup> groups_;
   PathTable paths_;
-  std::vector<FlowPath> pair_path_;  // source * servers + target, path -1 until asked for
+  std::vector<FlowPath> pair_path_;  // source * servers + target, path -1: not computed
   std::map<std::vector<int>, GroupPaths> group_paths_;
 };
 

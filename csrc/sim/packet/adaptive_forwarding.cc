@@ -1,4 +1,4 @@
-// Packets that choose their links themselves, at every node the one with the shortest queue.
+// Adaptive forwarding: at every node, packets select the link with the shortest queue.
 
 #include <algorithm>
 #include <array>
@@ -44,7 +44,7 @@ int64_t PacketNetwork::waitingAt(uint32_t link) const {
   return ports_[link].queued_bytes + (ports_[link].busy ? 1 : 0);
 }
 
-// Of equally short queues the one that the seed draws.
+// Selects a shortest queue, ties at random.
 uint32_t PacketNetwork::shortest(std::span<const uint32_t> links) {
   uint32_t best = links.front();
   if (links.size() < 2) return best;
@@ -61,9 +61,9 @@ uint32_t PacketNetwork::shortest(std::span<const uint32_t> links) {
   return best;
 }
 
-// UGAL-L (Kim et al., ISCA 2008, section 4.2): the first node behind a host compares the queue of
-// the shortest way with that of a way over a group that is drawn, both times the links that are
-// left, and takes the way over the group where that is less. It knows its own queues only.
+// UGAL-L (Kim et al., ISCA 2008, section 4.2): the first node after a host compares the
+// shortest path with a detour over a random group, by queue length times remaining links. It knows
+// only its own queues.
 void PacketNetwork::chooseDetour(Packet& packet) {
   const auto [source, node] = routing_->links()[packet.link];
   const auto target = static_cast<int>(packet.hop);
@@ -118,7 +118,7 @@ void PacketNetwork::wakeAdaptive(uint32_t slot) {
   offer(slot);
 }
 
-// To every port over which the flow may leave; those that are free take a packet.
+// Offers packets to all possible ports; idle ones take one.
 void PacketNetwork::offer(uint32_t slot) {
   const Flow& flow = flows_[slot];
   const auto host = static_cast<uint32_t>(sourceOf(static_cast<int>(flow.route)));
@@ -140,8 +140,8 @@ void PacketNetwork::offerNext() {
   }
 }
 
-// A packet of the next flow of the port's node that may leave over it. A flow that has sent all
-// makes room for one that waits; what has to be sent again waits anew.
+// Returns the next packet of a flow at the port's node that may use it. A finished flow makes room
+// for a waiting one; retransmissions queue again.
 bool PacketNetwork::takeOwn(uint32_t number) {
   const auto host = static_cast<uint32_t>(links_[number].source);
   RingBuffer<uint32_t>& flows = sending_flows_[host];

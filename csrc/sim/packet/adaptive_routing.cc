@@ -102,7 +102,7 @@ void AdaptiveRouting::addGroups() {
   }
 }
 
-// Per state, by breadth first search from the targets against the links; -1 without a path.
+// Hops per state by reverse breadth-first search from the targets; -1 without a path.
 std::vector<int> AdaptiveRouting::distances(std::span<const int> targets) const {
   std::vector<int> distance(node_of_.size(), -1);
   std::vector<uint32_t> queue;
@@ -222,13 +222,13 @@ std::vector<int> AdaptiveRouting::path(int source, int target) {
 
 std::vector<std::pair<uint32_t, uint32_t>> AdaptiveRouting::dependencies(
     std::span<const int> hosts) {
-  if (!detours_.empty()) return {};  // from one channel to the next only, so without a cycle
+  if (!detours_.empty()) return {};  // channels only increase, so no cycle is possible
   const auto channels = static_cast<uint32_t>(channels_);
-  std::vector<uint32_t> place(links_.size());  // of a link among those that leave its source
+  std::vector<uint32_t> place(links_.size());  // index of a link among those from its source
   for (const auto& out : out_) {
     for (uint32_t i = 0; i < out.size(); ++i) place[out[i]] = i;
   }
-  std::vector<size_t> begin{0};  // of the bits of a channel: one for each link that may follow
+  std::vector<size_t> begin{0};  // first bit of each channel: one per possible next link
   for (const LinkEnds& link : links_) {
     for (uint32_t c = 0; c < channels; ++c)
       begin.push_back(begin.back() + out_[link.target].size());

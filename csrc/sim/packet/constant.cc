@@ -1,4 +1,4 @@
-// Senders at the rate of their first link, without any control: what the links themselves do.
+// Senders at their first link's rate without congestion control, to study the links alone.
 
 #include <vector>
 
@@ -9,7 +9,7 @@ namespace topoopt::packet {
 
 namespace {
 
-// A lost packet is sent again: the sender is notified at once, without a packet on any link.
+// A lost packet is sent again: the sender is notified at once, without a packet.
 class Constant final : public Transport {
  public:
   explicit Constant(PacketNetwork& network) : network_(network) {}

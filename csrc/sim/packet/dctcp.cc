@@ -1,5 +1,4 @@
-// DCTCP (RFC 8257) on a NewReno sender: a window of packets, cut by the part of them that was
-// marked.
+// DCTCP (RFC 8257) on a NewReno sender: the marked fraction of packets cuts the window.
 
 #include <algorithm>
 #include <vector>
@@ -12,7 +11,7 @@ namespace topoopt::packet {
 
 namespace {
 
-constexpr int kDuplicates = 3;  // acknowledgements that say that a packet is lost
+constexpr int kDuplicates = 3;  // duplicate acknowledgements that indicate a loss
 constexpr double kLeastWindow = 1;
 
 class Dctcp final : public Transport {
@@ -38,7 +37,7 @@ class Dctcp final : public Transport {
   bool ready(uint32_t slot, Picoseconds& from) override {
     State& state = flows_[slot];
     const Flow& flow = network_.flow(slot);
-    if (!state.open && !state.asked) {  // asks when it could send: not while its path has failed
+    if (!state.open && !state.asked) {  // open the connection when it could send
       state.asked = true;
       network_.sendForward(slot, PacketKind::kOpen);
     }
@@ -83,7 +82,7 @@ class Dctcp final : public Transport {
     network_.wake(packet.flow);
   }
 
-  // Nothing acknowledged for so long: begin again behind what is, with a window of one packet.
+  // A retransmission timeout: restart after the acknowledged packets with a window of one.
   void checkTimeout(uint32_t slot) override {
     State& state = flows_[slot];
     Flow& flow = network_.flow(slot);
@@ -111,13 +110,13 @@ class Dctcp final : public Transport {
   struct State {
     double window = 0;  // packets
     double slow_start_below = 1e18;
-    double alpha = 1;             // estimate of the part that is marked
-    uint32_t acked = 0;           // all before it are
-    uint32_t recover = 0;         // recovery ends when all before it are acknowledged
-    uint32_t cut_until = 0;       // one cut per window: none before this is acknowledged
-    uint32_t observed_until = 0;  // end of the window that `seen` and `marked` count
+    double alpha = 1;             // estimate of the marked fraction
+    uint32_t acked = 0;           // all earlier packets are acknowledged
+    uint32_t recover = 0;         // recovery ends when all earlier packets are acknowledged
+    uint32_t cut_until = 0;       // no further cut before this is acknowledged
+    uint32_t observed_until = 0;  // end of the window of `seen` and `marked`
     uint32_t seen = 0, marked = 0;
-    double window_acks = 2;  // with cut_every_window: of the window that `seen` and `marked` count
+    double window_acks = 2;  // with cut_every_window: size of that window
     int duplicates = 0;
     int backoff = 0;
     bool open = false, asked = false, recovering = false, resend = false;
@@ -134,7 +133,7 @@ class Dctcp final : public Transport {
     } else if (flow.next_new > state.acked) {
       ++state.duplicates;
       if (state.recovering) {
-        state.window += 1;  // something has left the network
+        state.window += 1;  // a packet has left the network
       } else if (state.duplicates == kDuplicates && state.acked >= state.recover) {
         state.recovering = state.resend = true;
         state.recover = flow.next_new;
@@ -153,7 +152,7 @@ class Dctcp final : public Transport {
     }
   }
 
-  // The check of the paper's simulator before an acknowledgement counts.
+  // The check of the paper's simulator, before it counts an acknowledgement.
   void endWindow(State& state, bool marked) const {
     if (marked) state.slow_start_below = std::min(state.slow_start_below, state.window);
     if (state.seen < state.window_acks) return;
@@ -173,8 +172,8 @@ class Dctcp final : public Transport {
     state.slow_start_below = state.window;
   }
 
-  // Packets that count for growth: in the paper's simulator at most what the window has room for,
-  // so none until what was sent before a cut fits it.
+  // Packets that grow the window. The paper's simulator limits them to the window's room, so there
+  // are none until earlier packets fit it after a cut.
   double growth(const State& state, const Flow& flow, uint32_t more) const {
     if (!options_.cut_every_window) return more;
     return std::clamp(state.acked + state.window - flow.next_new, 0.0, 1.0);
@@ -183,7 +182,7 @@ class Dctcp final : public Transport {
   void advance(State& state, Flow& flow, uint32_t acked) {
     const uint32_t more = acked - state.acked;
     state.acked = acked;
-    flow.next_new = std::max(flow.next_new, acked);  // what arrived before a timeout counts
+    flow.next_new = std::max(flow.next_new, acked);  // packets may have arrived before a timeout
     state.progress_at = network_.now();
     state.backoff = 0;
     state.duplicates = 0;

@@ -1,4 +1,4 @@
-// Items under way for a fixed time: light in a fibre, acknowledgements without a path.
+// Items with a fixed delay: propagation in fibres, acknowledgements without a path.
 
 #pragma once
 
@@ -11,9 +11,8 @@
 
 namespace topoopt::packet {
 
-// All packets with the same delay share one line: they leave it in the order in which they entered,
-// so entering and leaving cost no search, and only the lines (one per distinct delay) are in a
-// heap.
+// Packets with equal delays share a line, which they leave in order, without any search. Only the
+// lines (one per distinct delay) are in a heap.
 class DelayLines {
  public:
   uint32_t lineOf(Picoseconds delay) {
@@ -42,7 +41,7 @@ class DelayLines {
     return packet;
   }
 
-  // Forgets the lines too.
+  // Also removes the lines.
   void clear() {
     heads_.clear();
     lines_.clear();

@@ -11,12 +11,12 @@
 
 namespace topoopt::packet {
 
-// Events come out by time, then by the number of their source, so that the order does not depend
-// on how they went in. Four children per node: less deep than two, and they share a cache line.
+// Events are ordered by time, then source number, so the order of insertion does not matter. Four
+// children per node make the heap flatter and share a cache line.
 class EventHeap {
  public:
   bool empty() const { return keys_.empty(); }
-  // The time of the first event; kNever when there is none.
+  // The time of the first event; kNever if empty.
   Picoseconds topTime() const {
     return keys_.empty() ? kNever : static_cast<Picoseconds>(keys_.front() >> 32);
   }
@@ -43,7 +43,7 @@ class EventHeap {
     if (!keys_.empty()) sink(last);
   }
 
-  // The source of the first event has its next one at `time`.
+  // Sets the next time of the first event's source.
   void replaceTop(Picoseconds time) { sink(makeKey(time, topSource())); }
 
  private:

@@ -17,7 +17,7 @@ uint64_t joined(uint64_t hash, uint64_t value) {
   return mixed(hash * 0x9e3779b97f4a7c15 + value + 1);
 }
 
-// Of a task without what it waits for.
+// Key of a task without dependencies.
 std::vector<uint64_t> ownKeys(const FlowProgram& program, uint64_t seed) {
   std::vector<uint64_t> of_route(program.routeCount());
   for (int route = 0; route < program.routeCount(); ++route) {
@@ -37,11 +37,11 @@ std::vector<uint64_t> ownKeys(const FlowProgram& program, uint64_t seed) {
   return keys;
 }
 
-// A list per task, one after the other.
+// A list per task.
 struct Lists {
   std::vector<int> begin, items;
 
-  // Of the second of every pair, by the first.
+  // Groups the second of every pair by the first.
   template <typename Pairs, typename First, typename Second>
   Lists(int count, const Pairs& pairs, First first, Second second)
       : begin(count + 1, 0), items(pairs.size()) {
@@ -54,8 +54,8 @@ struct Lists {
 
 }  // namespace
 
-// Two sweeps: forward each task takes in what it waits for, backward what waits for it. Sums do
-// not depend on the order of their terms.
+// Two sweeps: forward over dependencies, backward over dependents. Sums do not depend on the order
+// of terms.
 std::vector<uint64_t> flowKeys(const FlowProgram& program, uint64_t seed) {
   const TaskGraph& graph = program.graph();
   const int count = graph.size();

@@ -1,4 +1,4 @@
-// Keys that distinguish flows that begin in the same instant, independent of their order.
+// Order-independent keys of flows that begin at the same time.
 
 #pragma once
 
@@ -9,10 +9,9 @@
 
 namespace topoopt::packet {
 
-// A number per task, drawn from `seed` by the task's links, its size, the same of all
-// that it waits for (directly or not), and of all that waits for it. Tasks with equal numbers can
-// be exchanged without changing the program, but for collisions of 64 bits and for graphs that
-// this much of colour refinement does not distinguish.
+// A key per task, derived from `seed`, its links and size, and the keys of all direct and indirect
+// dependencies and dependents. Tasks with equal keys are interchangeable, except for 64-bit
+// collisions and graphs that this much colour refinement cannot distinguish.
 std::vector<uint64_t> flowKeys(const FlowProgram& program, uint64_t seed);
 
 }  // namespace topoopt::packet

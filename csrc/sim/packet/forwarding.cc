@@ -1,4 +1,4 @@
-// The way of a packet: into a port's queue, onto the link, to the next node or the end.
+// The path of a packet: into a port's queue, over the link, to the next node or the end.
 
 #include <algorithm>
 
@@ -101,7 +101,7 @@ void PacketNetwork::enqueueControl(uint32_t number, const Packet& packet) {
   if (!port.busy) serve(number, false);
 }
 
-// Random early detection between two sizes of the queue; a threshold if they are the same.
+// Random early detection between two queue sizes; a threshold if they are equal.
 void PacketNetwork::mark(Port& port, Packet& packet) {
   if (port.queued_bytes <= port.mark_all_from_bytes) {
     const double place = static_cast<double>(port.queued_bytes - port.mark_from_bytes) /
@@ -112,8 +112,8 @@ void PacketNetwork::mark(Port& port, Packet& packet) {
   ++port.counts.marked;
 }
 
-// The newcomer or the last in the queue loses its payload, by chance, so that senders in step do
-// not always hit the same one. The header goes ahead of all data.
+// Trims the new packet or the last queued one at random, so that synchronised senders are treated
+// alike. The header precedes all data.
 void PacketNetwork::trim(uint32_t number, Packet packet) {
   Port& port = ports_[number];
   ++port.counts.trimmed;
@@ -161,11 +161,11 @@ void PacketNetwork::depart(uint32_t number) {
   serve(number, true);
 }
 
-// Begins the next service of a port that has none; `is_top`: its last one has just ended, and that
-// event is still the first in the heap.
+// Starts the next service of an idle port; `is_top`: its last service has just ended and is still
+// the first event in the heap.
 void PacketNetwork::serve(uint32_t number, bool is_top) {
   Port& port = ports_[number];
-  uint32_t again = kTransit;  // the flow that has had its turn
+  uint32_t again = kTransit;  // the flow that was served
   if (!choose(number, again)) {
     port.busy = false;
     if (is_top) departures_.pop();
@@ -183,7 +183,7 @@ void PacketNetwork::serve(uint32_t number, bool is_top) {
   offerNext();
 }
 
-// Puts the next packet into service; false if there is none.
+// Starts serving the next packet; returns false if there is none.
 bool PacketNetwork::choose(uint32_t number, uint32_t& again) {
   Port& port = ports_[number];
   if (!port.up) return false;
@@ -201,7 +201,7 @@ bool PacketNetwork::choose(uint32_t number, uint32_t& again) {
     port.control_turns = 0;
     return true;
   }
-  // No flow had data after all.
+  // No flow had data.
   if (port.control.empty()) return false;
   port.in_service = port.control.pop();
   return true;
@@ -215,7 +215,7 @@ bool PacketNetwork::dataWaits(uint32_t number) const {
   return false;
 }
 
-// The next packet of a channel that may send.
+// Selects the next packet of an unpaused channel.
 bool PacketNetwork::chooseFrom(uint32_t number, Channel& channel, uint32_t& again) {
   Port& port = ports_[number];
   if (held_) return chooseHeld(port, channel);
@@ -240,7 +240,7 @@ bool PacketNetwork::chooseFrom(uint32_t number, Channel& channel, uint32_t& agai
   return false;
 }
 
-// Only what other nodes have sent goes on; flows keep their turns.
+// Forwards only other nodes' packets; flows keep their turns.
 bool PacketNetwork::chooseHeld(Port& port, Channel& channel) {
   if (channel.data.empty()) return false;
   port.in_service = channel.data.pop();
@@ -252,8 +252,8 @@ bool PacketNetwork::chooseHeld(Port& port, Channel& channel) {
   return true;
 }
 
-// Takes the next packet from a flow whose turn it is. It may have lost its reason since it was
-// listed: the route has changed, what it wanted to send has been acknowledged.
+// Takes the next packet of a flow. It may have none: its route has changed, or its data was
+// acknowledged.
 bool PacketNetwork::takeFrom(uint32_t slot, uint32_t number) {
   Flow& flow = flows_[slot];
   flow.listed = false;
@@ -263,14 +263,14 @@ bool PacketNetwork::takeFrom(uint32_t slot, uint32_t number) {
   }
   Picoseconds from = now_;
   if (firstPort(flow) != number || !transport_->ready(slot, from) || from > now_) {
-    wake(slot);  // elsewhere or later, if at all
+    wake(slot);  // now on another port or later
     return false;
   }
   fill(slot, ports_[number].in_service);
   return true;
 }
 
-// Makes the next packet of a flow.
+// Creates the next packet of a flow.
 void PacketNetwork::fill(uint32_t slot, Packet& packet) {
   Flow& flow = flows_[slot];
   packet.flow = slot;

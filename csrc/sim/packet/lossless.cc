@@ -1,5 +1,4 @@
-// Links that are stopped: paused by a full buffer, or failed; and the deadlock that pauses can end
-// in.
+// Paused (full buffer) and failed links, and deadlocks caused by pauses.
 
 #include <algorithm>
 #include <map>
@@ -16,8 +15,8 @@ constexpr Picoseconds kWatchInterval = 1'000'000'000;  // 1 ms
 
 }  // namespace
 
-// PFC: the packet takes room in the buffer at the end of the link over which it came; false if that
-// is full in spite of the pause.
+// PFC: stores the packet in the buffer at the end of its link; returns false if that is full
+// despite the pause.
 bool PacketNetwork::buffer(const Packet& packet) {
   Port& from = ports_[packet.link];
   Channel& channel = channelOf(packet.link, packet.channel);
@@ -40,7 +39,7 @@ void PacketNetwork::unbuffer(const Packet& packet) {
   }
 }
 
-// Pause frames take the link's latency and none of its bandwidth.
+// Pause frames have the link's latency but use no bandwidth.
 void PacketNetwork::signalPause(uint32_t number, uint32_t channel, PacketKind kind) {
   Packet packet{};
   packet.link = number;
@@ -65,12 +64,13 @@ void PacketNetwork::watch() {
   timers_.push(now_ + kWatchInterval, kDeadlock);
 }
 
-// A paused channel resumes when enough of what came over it has left the node at its end. Starting
-// from all paused channels, those are taken away that would resume even if the others never did;
-// what is left waits for itself.
+// A paused channel resumes when enough of its packets have left the next node. Removes from all
+// paused channels those that would resume even if the rest never did; the remaining ones are
+// deadlocked.
 std::vector<uint32_t> PacketNetwork::findDeadlock() const {
   std::vector<char> stuck(channels_.size(), 0);
-  std::map<std::pair<uint32_t, uint32_t>, int64_t> held;  // bytes from a channel waiting at another
+  // Bytes of one channel that wait for another.
+  std::map<std::pair<uint32_t, uint32_t>, int64_t> held;
   for (uint32_t number = 0; number < channels_.size(); ++number) {
     const Channel& channel = channels_[number];
     stuck[number] = channel.paused && channel.pausing;
@@ -129,7 +129,7 @@ void PacketNetwork::failIfDeadlocked() const {
                               "; routes whose links form no such cycle, or lossy queues, avoid it");
 }
 
-// Packets that wait at the port, are being sent or are in the fibre are lost when a link fails.
+// A failing link loses its queued, current and propagating packets.
 void PacketNetwork::changeLink(int number, double bits_per_s, double now_s) {
   now_ = std::max(now_, toPicoseconds(now_s));
   Port& port = ports_[number];
@@ -170,7 +170,7 @@ void PacketNetwork::changeLink(int number, double bits_per_s, double now_s) {
   }
   unlist(static_cast<uint32_t>(number));
   channel.turns.clear();  // that of the queue, which is empty now
-  restartAll();           // flows with several routes go on over the others
+  restartAll();           // flows with several routes use the others
 }
 
 void PacketNetwork::release(Port& port, const Packet& packet) {

@@ -1,5 +1,4 @@
-// NDP (Handley et al., SIGCOMM 2017): full queues trim packets to their headers, and receivers
-// pull.
+// NDP (Handley et al., SIGCOMM 2017): full queues trim packets to headers, and receivers pull.
 
 #include <algorithm>
 #include <vector>
@@ -12,9 +11,8 @@ namespace topoopt::packet {
 
 namespace {
 
-// A sender starts with a window at full rate; every further packet, new or again, needs a pull. The
-// receiver sends pulls at the rate at which its link delivers full packets, one flow after the
-// other.
+// A sender starts with a window at full rate; every further packet needs a pull. The receiver sends
+// pulls at its link's rate for full packets, round robin over flows.
 class Ndp final : public Transport {
  public:
   Ndp(PacketNetwork& network, const PacketOptions& options)
@@ -105,7 +103,7 @@ class Ndp final : public Transport {
     schedule(port);
   }
 
-  // All packets of the flow are lost, and so are the headers that should have reported it.
+  // All packets of the flow, and their trimmed headers, are lost.
   void checkTimeout(uint32_t slot) override {
     State& state = flows_[slot];
     Flow& flow = network_.flow(slot);
@@ -128,11 +126,11 @@ class Ndp final : public Transport {
  private:
   struct State {
     uint32_t credits = 0;   // packets that the sender may send
-    uint32_t to_grant = 0;  // transmissions that are needed and have no credit or pull yet
-    uint32_t owed = 0;      // pulls that wait for their turn
-    bool queued = false;    // at the pacer
+    uint32_t to_grant = 0;  // needed transmissions without credit or pull
+    uint32_t owed = 0;      // waiting pulls
+    bool queued = false;    // in the pacer
     Picoseconds progress_at = 0;
-    std::vector<uint32_t> again;  // packets that were trimmed
+    std::vector<uint32_t> again;  // trimmed packets
     Received received;
   };
   struct Pacer {
@@ -159,7 +157,7 @@ class Ndp final : public Transport {
   uint32_t window_;
   Picoseconds timeout_;
   std::vector<State> flows_;
-  std::vector<Pacer> pacers_;  // per port that delivers
+  std::vector<Pacer> pacers_;  // per delivering port
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The packets of a packet-level network, and its unit of time.
+// Packets and the unit of time of the packet level.
 
 #pragma once
 
@@ -13,7 +13,7 @@ using Picoseconds = int64_t;
 constexpr Picoseconds kNever = std::numeric_limits<int64_t>::max();
 constexpr double kPicosecondsPerSecond = 1e12;
 
-// Exact there and back for times below 2^53 ps (2.5 hours).
+// Exact for times below 2^53 ps (2.5 hours).
 inline Picoseconds toPicoseconds(double seconds) {
   return std::llround(seconds * kPicosecondsPerSecond);
 }
@@ -21,35 +21,35 @@ inline double toSeconds(Picoseconds time) {
   return static_cast<double>(time) / kPicosecondsPerSecond;
 }
 
-// Data waits in the data class of a port, everything else in its control class.
+// Data uses a port's data class, all other kinds its control class.
 enum class PacketKind : uint8_t {
   kData,
-  kTrimmed,  // data that has lost its payload in a full queue
-  kOpen,     // asks for a connection; kOpened is the answer
+  kTrimmed,  // data without its payload
+  kOpen,     // requests a connection; kOpened is the answer
   kOpened,
   kAck,
   kNack,
   kCongestion,  // DCQCN's notification packet
   kPull,
-  kPause,  // of a link, by the node at its end
+  kPause,  // of a link, by its end node
   kResume,
 };
 
 constexpr uint32_t kNoLink = std::numeric_limits<uint32_t>::max();
-constexpr uint32_t kOwnHost = kNoLink - 1;  // waits in a queue of the host where it was made
+constexpr uint32_t kOwnHost = kNoLink - 1;  // in a queue of its source host
 
 struct Packet {
   uint32_t flow;   // slot of the flow
-  uint32_t seq;    // number of the packet in its flow
-  uint32_t value;  // what an acknowledgement has to say
-  uint32_t hop;    // index of the next link in the table of hops; with adaptive routing the target
+  uint32_t seq;    // index in its flow
+  uint32_t value;  // content of an acknowledgement
+  uint32_t hop;    // index of the next link in the table of hops; adaptive routing: target
   uint32_t size_bytes;
-  uint32_t link;  // that it crosses or has crossed last, or kOwnHost, or kNoLink: none at all
+  uint32_t link;  // current or last link; kOwnHost; or kNoLink: none
   PacketKind kind;
   bool marked;               // by a congested queue (ECN)
   uint8_t channel = 0;       // of `link`
-  uint8_t next_channel = 0;  // of the link for which it waits
-  int32_t detour = -1;       // the group that it is on the way to first; -1: none
+  uint8_t next_channel = 0;  // of the next link
+  int32_t detour = -1;       // next group to visit; -1: none
 };
 
 }  // namespace topoopt::packet

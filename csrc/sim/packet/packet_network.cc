@@ -14,14 +14,14 @@ namespace topoopt::packet {
 
 namespace {
 
-constexpr int kEventsPerTurn = 1 << 16;  // between two chances to show progress or to stop
+constexpr int kEventsPerTurn = 1 << 16;  // between progress checks
 constexpr int kScansPerTimeout = 8;
-constexpr double kMostPackets = 4e9;  // of one flow: its packets are counted in 32 bits
+constexpr double kMostPackets = 4e9;  // per flow; packets have 32-bit numbers
 
 int64_t orUnlimited(int64_t bytes) { return bytes > 0 ? bytes : kUnlimited; }
 
-// Whether packets of others pass through a host. Then NDP's windows wait where those wait: taking
-// turns with each of many flows they would lose nearly all of their payloads.
+// Returns whether hosts relay packets. NDP's windows then share those queues; alternating with many
+// flows would trim nearly all of their payloads.
 bool hostsRelay(const FlowProgram& program) {
   for (int route = 0; route < program.routeCount(); ++route) {
     for (int link : program.route(route).subspan(1)) {
@@ -93,8 +93,7 @@ void PacketNetwork::reset() {
   transport_ = makeTransport(*this, options_);
 }
 
-// All delays that there will be, in ascending order, so that ties do not depend on which route was
-// named first.
+// Collects all delays in ascending order, so that ties do not depend on the order of routes.
 void PacketNetwork::prepareLines() {
   std::set<Picoseconds> delays;
   const auto latency = [&](int link) { return std::llround(links_[link].latency_ns * 1000); };
@@ -144,8 +143,8 @@ void PacketNetwork::addPorts() {
                                   static_cast<int64_t>(options_.ndp.queue_packets) * full_bytes_);
     }
     if (options_.lossless) {
-      // Bytes that still come after the pause was sent: a round trip at full rate and a packet in
-      // service at either end.
+      // Bytes that arrive after a pause was sent: a round trip at full rate and a packet in service
+      // at either end.
       const double round_trip_bytes =
           2 * link.bits_per_s / 8 * toSeconds(port.latency) + 4.0 * full_bytes_;
       port.limit_bytes = kUnlimited;
@@ -228,7 +227,7 @@ double PacketNetwork::advance(double until_s, std::vector<int>& delivered) {
     if (next > until || next == kNever) {
       if (next == kNever) failIfDeadlocked();
       if (until != kNever) now_ = std::max(now_, until);
-      return until_s;  // exactly, whatever its fraction of a picosecond
+      return until_s;  // exact, without rounding to picoseconds
     }
     now_ = next;
     ++events_;
@@ -276,7 +275,7 @@ void PacketNetwork::startScanning() {
   timers_.push(now_ + scan_interval_, kScan);
 }
 
-// Flows whose route has failed are left alone: nothing that they could send would arrive.
+// Skips flows with a failed route, because no packet would arrive.
 void PacketNetwork::scan() {
   bool any = held_;
   for (uint32_t slot = 0; slot < flows_.size(); ++slot) {
@@ -296,7 +295,7 @@ void PacketNetwork::wake(uint32_t slot) {
   }
   if (held_ || flow.done || flow.listed || flow.timed) return;
   if (queue_at_sender_) {
-    if (!routeIsUp(flow)) return;  // a window would be lost in a queue without a link
+    if (!routeIsUp(flow)) return;  // otherwise a window would be lost
     Picoseconds from = now_;
     while (transport_->ready(slot, from)) {
       const uint32_t number = firstPort(flow);

@@ -21,42 +21,40 @@
 
 namespace topoopt::packet {
 
-// Every packet crosses every link of its route: it waits in the output queue, is sent at the rate
-// of the link, flies for the latency, and is whole at the next node before it goes on there.
+// Every packet waits in each link's output queue, is sent at the link's rate, propagates for its
+// latency, and is complete at the next node before it continues.
 //
-// There are three sources of events, and ties go in this order: delay lines (arrivals), ports (a
-// packet has left), timers. All that has equal times goes by the delay of the line, the number of
-// the port or timer; flows that start in the same instant begin in the order of their keys
-// (flow_keys.h). So a run depends on nothing but its input and its seed, and not on the order in
-// which flows are given.
+// Ties of events go by source: delay lines (arrivals), ports (departures), timers. Within a source
+// they go by the delay, or the number of the port or timer. Simultaneous flows start in the order
+// of their keys (flow_keys.h). So results depend only on the input and the seed, not on the order
+// of flows.
 class PacketNetwork final : public ReconfigurableNetwork {
  public:
-  // Takes links, routes and keys of `program`, which may be gone afterwards. With an adaptive
-  // choice of paths, `routing` says which links packets may take; without one, those of all
-  // shortest paths, on one channel. Throws std::invalid_argument for options that are wrong, for
-  // acks over links where a route has no way back, and for a routing of another network or without
-  // a path.
+  // Copies links, routes and keys of `program`. With an adaptive choice of paths, `routing` has the
+  // allowed links; nullptr: all shortest paths on one channel. Throws std::invalid_argument for
+  // invalid options, for acks over links without a return path, and for a routing of another
+  // network or without a path.
   PacketNetwork(const FlowProgram& program, const PacketOptions& options,
                 std::shared_ptr<AdaptiveRouting> routing = nullptr);
   ~PacketNetwork() override;
 
-  // Flows on `route` of the program use all of `paths` (links) instead, as PacketOptions::spread
-  // says; or, for what they send from `time_s` on, `path`. Paths begin and end where the route
-  // does. From the next reset() on; both throw std::invalid_argument.
+  // From the next reset() on, flows on `route` use all of `paths` as PacketOptions::spread says, or
+  // `path` for data sent from `time_s` on. Paths must have the route's ends. Both throw
+  // std::invalid_argument.
   void spread(int route, const std::vector<std::vector<int>>& paths);
   void planReroute(double time_s, int route, std::vector<int> path);
 
   void hold(bool held) override;
   bool drained() const override { return data_inside_ == 0; }
   std::vector<double> waitingBytes() const override;
-  // The links of a path stand in the order in which they are crossed, each with load 1.
+  // The links of a path must be in order, each with load 1.
   void reroute(const std::vector<std::pair<int, const PairPath*>>& paths) override;
   int sourceOf(int route) const { return links_[planned_routes_[route].front()].source; }
   int targetOf(int route) const { return links_[planned_routes_[route].back()].target; }
 
   void reset() override;
   void start(int flow, const Task& task, double now_s) override;
-  // Throws std::invalid_argument for a deadlock of paused links, and names them.
+  // Throws std::invalid_argument naming the paused links of a deadlock.
   double advance(double until_s, std::vector<int>& delivered) override;
   void changeLink(int link, double bits_per_s, double now_s) override;
   std::vector<double> linkBytes() const override;
@@ -65,7 +63,7 @@ class PacketNetwork final : public ReconfigurableNetwork {
 
   const LinkCounts& counts(int link) const { return ports_[link].counts; }
   int64_t dropped() const { return dropped_; }
-  // The most flows that were under way at once.
+  // The peak number of concurrent flows.
   size_t slots() const { return flows_.size(); }
 
   // For transports:
@@ -77,13 +75,13 @@ class PacketNetwork final : public ReconfigurableNetwork {
   bool routeIsUp(const Flow& flow) const;
   // The flow may have become ready.
   void wake(uint32_t slot);
-  // Sends a control packet forward along the route, or back from the receiver to the sender.
+  // Sends a control packet along the route, or back from receiver to sender.
   void sendForward(uint32_t slot, PacketKind kind);
   void sendBack(uint32_t slot, PacketKind kind, uint32_t seq, uint32_t value, bool marked);
   void unref(uint32_t slot);
   // All of the flow is delivered.
   void complete(uint32_t slot);
-  // pace(port) is called at `time`; at most one such call may be outstanding per port.
+  // Calls pace(port) at `time`; at most one pending call per port.
   void schedulePacer(uint32_t port, Picoseconds time) { timers_.push(time, kPacer | port); }
 
  private:
@@ -114,7 +112,7 @@ class PacketNetwork final : public ReconfigurableNetwork {
   void prepareRouting(const FlowProgram& program);
   bool adaptive() const { return routing_ != nullptr; }
   void failIfAdaptive(const char* field) const;
-  // Adaptive: the link over which a packet goes on, or kNoLink at its target.
+  // Adaptive: the next link of a packet, or kNoLink at its target.
   uint32_t steer(Packet& packet);
   void chooseDetour(Packet& packet);
   uint32_t shortest(std::span<const uint32_t> links);
@@ -144,13 +142,13 @@ class PacketNetwork final : public ReconfigurableNetwork {
   void restartAll();
   void startScanning();
   void scan();
-  // PFC: the packet takes or leaves the buffer at the end of the link over which it came.
+  // PFC: adds or removes the packet in the buffer at the end of its last link.
   bool buffer(const Packet& packet);
   void unbuffer(const Packet& packet);
   void release(Port& port, const Packet& packet);
   void signalPause(uint32_t number, uint32_t channel, PacketKind kind);
   void takePause(uint32_t number, uint32_t channel, bool paused);
-  // Channels that wait for each other for ever, in a cycle; empty if there are none.
+  // A cycle of channels that wait for each other; empty: no deadlock.
   std::vector<uint32_t> findDeadlock() const;
   void failIfDeadlocked() const;
   void watch();
@@ -158,24 +156,24 @@ class PacketNetwork final : public ReconfigurableNetwork {
 
   PacketOptions options_;
   std::vector<ProgramLink> links_;
-  std::vector<std::vector<int>> planned_routes_;                   // as reset() restores them
+  std::vector<std::vector<int>> planned_routes_;                   // restored by reset()
   std::map<std::pair<int, int>, std::vector<int>> links_between_;  // per pair of nodes
   std::vector<Port> ports_;
   uint32_t channel_count_ = 1;                // of each port
   std::vector<Channel> channels_;             // of all ports
-  std::shared_ptr<AdaptiveRouting> routing_;  // or null: packets take planned routes
-  // Adaptive: per host, flows that send in turn, and those that wait until they may; and flows that
-  // may send since the choice under way began.
+  std::shared_ptr<AdaptiveRouting> routing_;  // nullptr: planned routes
+  // Adaptive: per host, active and waiting flows; and flows that became ready during the current
+  // choice.
   std::vector<RingBuffer<uint32_t>> sending_flows_, waiting_flows_;
   std::vector<uint32_t> next_senders_;
-  std::vector<uint32_t> hops_;  // routes one after the other, each ended by kNoLink
+  std::vector<uint32_t> hops_;  // routes, each terminated by kNoLink
   std::vector<uint32_t> route_begin_, back_begin_, last_port_, back_line_;
   struct Fan {
     std::vector<int> routes;
     uint32_t next = 0;
   };
   std::vector<Reroute> reroutes_;
-  struct Pending {  // started, but not begun: others may start in the same instant
+  struct Pending {  // started, but waiting for others of the same instant
     uint64_t place, key;
     int64_t id;
     int number, route;
@@ -183,7 +181,7 @@ class PacketNetwork final : public ReconfigurableNetwork {
   };
   std::vector<Pending> pending_;
   std::vector<uint64_t> keys_;  // per task of the program
-  std::vector<int64_t> ids_;    // decide between equal keys
+  std::vector<int64_t> ids_;    // tie-breakers of equal keys
   std::vector<Fan> fans_;
   std::vector<uint32_t> fan_of_route_;
   std::vector<Flow> flows_;
@@ -196,14 +194,14 @@ class PacketNetwork final : public ReconfigurableNetwork {
   Picoseconds scan_interval_ = 0;
   bool scanning_ = false, watching_ = false, held_ = false;
   bool trims_ = false;
-  bool hosts_relay_ = false;  // on the routes of the program
+  bool hosts_relay_ = false;  // on the program's routes
   bool queue_at_sender_ = false;
   bool marks_on_departure_ = false;
   int hosts_ = 0;
   uint32_t down_links_ = 0;
   uint32_t full_bytes_ = 0;
   uint64_t random_ = 0;
-  // Packets of data inside have been made and neither arrived nor got lost.
+  // data_inside_: data packets created but neither delivered nor lost.
   int64_t events_ = 0, packet_hops_ = 0, dropped_ = 0, data_inside_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The packets of a flow that have arrived, in any order.
+// The received packets of a flow, in any order.
 
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace topoopt::packet {
 
-// The first packet that is missing, and a bit for each behind it up to the last that has arrived:
-// no memory as long as packets come in order.
+// The first missing packet, and a bit for each later one up to the last received: no memory while
+// packets arrive in order.
 class Received {
  public:
-  // False if it was there already.
+  // Returns false for a duplicate.
   bool add(uint32_t seq) {
     if (seq < expected_) return false;
     const uint32_t place = seq - base_;
@@ -27,7 +27,7 @@ class Received {
     bits_[place / 64] |= bit;
     ++count_;
     while (has(expected_)) ++expected_;
-    // All of it in order again, or a good part: begin the bits anew.
+    // All packets are in order, or many of them: restart the bits.
     if (count_ == expected_) {
       bits_.clear();
       base_ = expected_;
@@ -49,9 +49,9 @@ class Received {
  private:
   static constexpr uint32_t kSlack = 16;
 
-  uint32_t expected_ = 0;  // all before it have arrived
+  uint32_t expected_ = 0;  // all earlier packets have arrived
   uint32_t count_ = 0;
-  uint32_t base_ = 0;  // of the first bit; not above expected_
+  uint32_t base_ = 0;  // packet of the first bit; not above expected_
   std::vector<uint64_t> bits_;
 };
 

@@ -1,4 +1,4 @@
-// A queue in one block of memory.
+// A queue in a contiguous block of memory.
 
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace topoopt::packet {
 
-// First in, first out. The block doubles when it is full, and a large one is given back when the
-// queue runs empty, so that memory follows what waits now.
+// First in, first out. A full block doubles, and a large one is freed when the queue is empty, so
+// memory follows the current length.
 template <typename T>
 class RingBuffer {
  public:
@@ -23,7 +23,7 @@ class RingBuffer {
   }
   T& front() { return items_[head_ & (capacity_ - 1)]; }
   T& back() { return items_[(tail_ - 1) & (capacity_ - 1)]; }
-  // The item that is `index` places behind the front.
+  // The item `index` places behind the front.
   const T& operator[](uint32_t index) const { return items_[(head_ + index) & (capacity_ - 1)]; }
 
   T pop() {
@@ -53,7 +53,7 @@ class RingBuffer {
 
   std::unique_ptr<T[]> items_;
   uint32_t capacity_ = 0;         // a power of two
-  uint32_t head_ = 0, tail_ = 0;  // counted from the start on, modulo 2^32
+  uint32_t head_ = 0, tail_ = 0;  // total counts, modulo 2^32
 };
 
 }  // namespace topoopt::packet

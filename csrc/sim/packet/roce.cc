@@ -1,4 +1,4 @@
-// RoCE v2: senders at a rate, go-back-N, and DCQCN (Zhu et al., SIGCOMM 2015) to choose the rate.
+// RoCE v2: rate-based senders, go-back-N, and DCQCN (Zhu et al., SIGCOMM 2015) for the rate.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace topoopt::packet {
 
 namespace {
 
-constexpr double kFullRate = 0.999;  // of the link: from here on the rate is the link's again
+constexpr double kFullRate = 0.999;  // fraction of the link's rate considered unlimited
 
 class Roce final : public Transport {
  public:
@@ -105,7 +105,7 @@ class Roce final : public Transport {
   struct State {
     uint32_t acked = 0;
     uint32_t expected = 0;    // at the receiver
-    bool complained = false;  // about a gap that is still there
+    bool complained = false;  // a NACK was sent for the current gap
     bool limited = false;     // below the rate of the link
     int backoff = 0;
     int time_steps = 0, byte_steps = 0;
@@ -122,7 +122,7 @@ class Roce final : public Transport {
     network_.wake(slot);
   }
 
-  // A notification of congestion has come.
+  // Handles a congestion notification.
   void slowDown(State& state, double line) {
     if (!state.limited) {
       state.limited = true;
@@ -141,8 +141,8 @@ class Roce final : public Transport {
     state.limited = true;
   }
 
-  // Brings alpha and rate up to now, `sent_bytes` more having been sent. The rate matters only when
-  // a packet leaves, so its timers need no events.
+  // Advances alpha and the rate to now, after `sent_bytes` more. The rate matters only when a
+  // packet leaves, so its timers need no events.
   void raise(State& state, double line, uint32_t sent_bytes) {
     const Picoseconds now = network_.now();
     if (state.alpha_at <= now) {

@@ -1,4 +1,4 @@
-// Routes: where they lead, several for one flow, and their changes while it is under way.
+// Routes: paths, several per flow, and changes at run time.
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 
 namespace topoopt::packet {
 
-// Appends the links to the table of hops, and their way back if answers take it. What is under way
-// goes on along the old entries.
+// Appends the links to the table of hops, with the return path if acknowledgements use it. Packets
+// in flight keep the old entries.
 void PacketNetwork::setRoute(int route, std::span<const int> links) {
   route_begin_[route] = static_cast<uint32_t>(hops_.size());
   Picoseconds latency = 0;
@@ -32,7 +32,7 @@ void PacketNetwork::setRoute(int route, std::span<const int> links) {
                                   std::to_string(link.target) +
                                   " has no link back; choose latency or instant");
     }
-    // The i-th of parallel links answers over the i-th in the other direction.
+    // The i-th of parallel links is answered over the i-th reverse one.
     const std::vector<int>& there = links_between_[{link.source, link.target}];
     const size_t place = std::ranges::find(there, *it) - there.begin();
     hops_.push_back(static_cast<uint32_t>(back->second[place % back->second.size()]));
@@ -88,7 +88,7 @@ void PacketNetwork::checkEnds(int route, std::span<const int> path, const char* 
   }
 }
 
-// The next route of a sprayed flow; one that has failed is passed over if there is another.
+// Selects the next route of a sprayed flow; skips failed ones if possible.
 void PacketNetwork::chooseRoute(Flow& flow) {
   if (flow.fan == kNoLink) return;
   Fan& fan = fans_[flow.fan];
@@ -107,7 +107,7 @@ bool PacketNetwork::routeIsUp(const Flow& flow) const {
   return true;
 }
 
-// Flows from now on; what is in the network goes on along the old path.
+// Applies to new packets; those in flight keep the old path.
 void PacketNetwork::takeReroute(const Reroute& change) {
   const uint32_t before = hops_[route_begin_[change.route]];
   setRoute(change.route, change.path);
@@ -134,7 +134,7 @@ void PacketNetwork::reroute(const std::vector<std::pair<int, const PairPath*>>& 
   restartAll();
 }
 
-// Takes the turns of all flows at a port away.
+// Removes all flows' turns at a port.
 void PacketNetwork::unlist(uint32_t number) {
   RingBuffer<uint32_t>& turns = channelOf(number, 0).turns;
   for (uint32_t i = turns.size(); i > 0; --i) {
@@ -167,14 +167,14 @@ std::vector<double> PacketNetwork::waitingBytes() const {
   for (const Pending& flow : pending_) bytes[flow.route] += flow.size_bytes;
   for (const Flow& flow : flows_) {
     if (!flow.live || flow.done) continue;
-    // Packets on their way still need their circuit: a packet at least.
+    // Packets in flight still need their circuit, so at least one packet is left.
     const uint32_t left = std::max<uint32_t>(1, flow.packets - flow.next_new);
     bytes[flow.route] += static_cast<double>(left) * options_.payload_bytes;
   }
   return bytes;
 }
 
-// Links or routes have changed: every flow that can send lists itself again.
+// After changes of links or routes, every ready flow lists itself again.
 void PacketNetwork::restartAll() {
   for (uint32_t slot = 0; slot < flows_.size(); ++slot) {
     Flow& flow = flows_[slot];

@@ -1,4 +1,4 @@
-// The contract of a transport: what a sender and a receiver do about one flow.
+// The interface of a transport: sender and receiver of each flow.
 
 #pragma once
 
@@ -18,56 +18,55 @@ namespace topoopt::packet {
 
 class PacketNetwork;
 
-constexpr int kMostBackoff = 6;  // doublings of the time after which packets are sent again
+constexpr int kMostBackoff = 6;  // doublings of the retransmission timeout
 
-// A flow under way, in a slot that is used again after its end.
+// An active flow, in a reusable slot.
 struct Flow {
-  int number;           // the caller's
+  int number;           // the caller's id
   uint32_t route;       // of its next packet
   uint32_t target;      // node
-  uint32_t packets;     // in all
+  uint32_t packets;     // in total
   uint32_t last_bytes;  // of the last packet, on the wire
-  uint32_t next_new;  // the first packet that has never been sent, or is to be sent again with all
-                      // that follow it
-  uint32_t refs;      // packets and timers that name the slot
-  uint32_t fan;       // the set of routes it is sprayed over, or kNoLink
+  uint32_t next_new;    // first packet never sent, or to be resent with all later ones
+  uint32_t refs;        // packets and timers that refer to the slot
+  uint32_t fan;         // set of routes for spraying, or kNoLink
   bool live;
-  bool listed;  // among the turns of its first port
+  bool listed;  // in the turns of its first port
   bool timed;   // has a timer for its next packet
   bool done;    // all delivered
 };
 
-// One instance serves all flows of a network; state per flow is in arrays by slot.
+// One instance serves all flows of a network; per-flow state is in arrays by slot.
 class Transport {
  public:
   virtual ~Transport() = default;
 
   // A flow begins in `slot`.
   virtual void begin(uint32_t slot) = 0;
-  // Whether the flow has a packet that its sender may send; if that is a matter of time only, the
-  // time from which on goes to `from` (at first the time at which the port is free).
+  // Returns whether the sender may send a packet. If it only has to wait, sets `from` (initially
+  // when the port is free) to the time.
   virtual bool ready(uint32_t slot, Picoseconds& from) = 0;
-  // The number of the packet to send now. Called only if ready.
+  // Returns the packet to send now. Requires ready().
   virtual uint32_t take(uint32_t slot) = 0;
-  // A packet of kind kData, kTrimmed or kOpen has reached the receiver.
+  // The receiver got a packet of kind kData, kTrimmed or kOpen.
   virtual void receive(const Packet& packet) = 0;
-  // Something that the receiver said has reached the sender.
+  // The sender got an answer of the receiver.
   virtual void answer(const Packet& packet) = 0;
-  // A packet of data was lost. Facts that no sender could know may not be used.
+  // A data packet was lost. Transports must not use information that a real sender lacks.
   virtual void lost(const Packet& packet) {}
-  // Called for every flow under way a few times per timeout, while its route is whole.
+  // Called for every active flow a few times per timeout, while its route is intact.
   virtual void checkTimeout(uint32_t slot) {}
-  // All senders were held until now: that time counts for no timeout.
+  // All senders were held until now, which must not count towards timeouts.
   virtual void resume(uint32_t slot) {}
   virtual bool hasTimeouts() const { return true; }
-  // The slot is free again.
+  // The slot is free.
   virtual void end(uint32_t slot) {}
   // The pacer of `port` (see PacketNetwork::schedulePacer) is due.
   virtual void pace(uint32_t port) {}
 };
 
-// Every transport: its name, and the function in its own file that makes it. "dcqcn" is "roce" with
-// DCQCN's control of the rate.
+// All transports: name and factory function, in its own file. "dcqcn" is "roce" with DCQCN's rate
+// control.
 // clang-format off: a line each
 #define TOPOOPT_TRANSPORTS(entry) \
   entry("constant", makeConstant) \
@@ -82,10 +81,9 @@ class Transport {
 TOPOOPT_TRANSPORTS(TOPOOPT_DECLARE)
 #undef TOPOOPT_DECLARE
 
-// The names.
 std::vector<std::string> transports();
 
-// The one that `options` name. Throws std::invalid_argument for a name that is not known.
+// Creates the transport in `options`. Throws std::invalid_argument for an unknown name.
 std::unique_ptr<Transport> makeTransport(PacketNetwork& network, const PacketOptions& options);
 
 }  // namespace topoopt::packet

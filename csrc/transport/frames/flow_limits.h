@@ -1,13 +1,10 @@
-// What one rank may have in the network and in the memory of other ranks: a fixed amount of memory
-// per rank, shared out among all sources, so that neither a relay nor a late receiver is ever asked
-// for more of it, however many flows there are.
+// Limits of one rank's data in the network and in other ranks' memory. The memory of a rank is
+// fixed and shared among all sources, so the number of flows does not affect it.
 //
-// Bytes of a message whose receive is known to be posted need no application to go on: relays pass
-// them on and the receiver takes them, always. So a source may wait for the room that they leave
-// (`relayed`) without any danger that ranks wait for each other. Bytes that no receive is known for
-// may stay until the application asks for them, so nothing waits for the room that they take
-// (`early`): a message that finds none left asks the receiver, and leaves when its receive is
-// posted.
+// Messages with a posted receive need no application to progress: relays forward them and the
+// receiver accepts them. So a source may wait for their room (`relayed`) without deadlock. Messages
+// without a known receive may stay until the application posts one, so nothing waits for their room
+// (`early`). If it is exhausted, the sender requests a receive and waits for it.
 
 #pragma once
 
@@ -19,15 +16,15 @@
 namespace topoopt {
 
 struct FlowLimits {
-  // All of one source, in costOf() bytes.
-  size_t early;       // that no receive is known for, on their way to all ranks or there
-  size_t early_peer;  // the part of it to one rank
-  size_t relayed;     // with a receive, on their way to ranks that it has no link to
-  size_t quantum;     // of `relayed`, for one flow while others wait
-  size_t ack;         // consumed by one receiver, of which the source is not yet notified
+  // Limits per source, in costOf() bytes.
+  size_t early;       // without a known receive, in flight or stored at any rank
+  size_t early_peer;  // the part of it at one rank
+  size_t relayed;     // with a receive, in flight to ranks without a direct link
+  size_t quantum;     // of `relayed`, per flow while others wait
+  size_t ack;         // consumed by one receiver, but not acknowledged to the source
 
-  // Of `size` ranks, each of which keeps about `memory_bytes` for others: a third of it early. In
-  // large jobs a source has at least what keeps its links busy.
+  // Limits for `size` ranks, each of which stores about `memory_bytes` for others, a third of it
+  // early. In large jobs a source gets at least enough to keep its links busy.
   static FlowLimits of(int size, size_t window_bytes, size_t memory_bytes) {
     const size_t frame = costOf(kRelayedPayloadBytes);
     const auto sources = static_cast<size_t>(std::max(size, 1));
@@ -37,15 +34,15 @@ struct FlowLimits {
     limits.early_peer = limits.early / 2;
     limits.relayed = std::max(memory_bytes / 3 * 2 / sources, 4 * frame);
     limits.quantum = std::max(limits.relayed / 8, frame);
-    // What all receivers together keep back is a part of either budget only, so both free
-    // themselves without being asked.
+    // Unacknowledged bytes of all receivers are only a part of either budget, so both recover
+    // without requests.
     limits.ack = std::max<size_t>(1, std::min({window_bytes / 4, limits.early / (4 * others),
                                                limits.relayed / (2 * others)}));
     return limits;
   }
 };
 
-// Bytes that are held, and the most that ever were.
+// Current and peak stored bytes.
 struct HeldBytes {
   uint64_t now = 0;
   uint64_t peak = 0;

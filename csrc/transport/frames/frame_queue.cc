@@ -12,10 +12,10 @@ namespace {
 
 constexpr size_t kBatchFrames = FrameQueue::kMaxParts / 2;
 constexpr size_t kTurnBytes = 64 << 10;
-// Queues of flows that have nothing to send are kept for their next frame, up to so many.
+// Idle flows that keep their queue for the next frame.
 constexpr size_t kIdleFlows = 64;
 
-// Payloads up to this are copied when they are kept: cheaper than a message that waits.
+// Kept payloads up to this size are copied: cheaper than delaying the message.
 constexpr size_t kCopiedBytes = 8 << 10;
 
 size_t sizeOf(const FrameHeader& header) { return sizeof header + header.payload_bytes; }
@@ -31,7 +31,7 @@ void IterationBytes::add(uint16_t iteration, uint64_t bytes) {
     bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<ptrdiff_t>(over));
     first_ += over;
   } else if (static_cast<size_t>(-ahead) >= bytes_.size()) {
-    return;  // forgotten
+    return;  // too old
   }
   bytes_[bytes_.size() - 1 - static_cast<size_t>(ahead > 0 ? 0 : -ahead)] += bytes;
 }
@@ -85,13 +85,13 @@ void FrameQueue::pushControl(OutFrame frame) {
   control_.push_back(std::move(frame));
 }
 
-// A flow that sent nothing for a whole round leaves the list.
+// Removes a flow that sent nothing for a whole round.
 void FrameQueue::retire(Flows::value_type* entry) {
   entry->second.listed = false;
   if (flows_.size() > kIdleFlows) flows_.erase(flows_.find(entry->first));
 }
 
-// The flow whose turn it is, with credit for its first frame; nullptr if none has a frame.
+// Returns the next flow, with credit for its first frame; nullptr if all are empty.
 FrameQueue::Flows::value_type* FrameQueue::nextFlow() {
   while (waiting_ > 0) {
     Turns& list = fresh_.empty() ? turns_ : fresh_;
@@ -185,7 +185,7 @@ void FrameQueue::wrote(size_t bytes) {
   }
 }
 
-// ---- what is kept until it is acknowledged -----------------------------------------------------
+// ---- kept frames -------------------------------------------------------------------------------
 
 void FrameQueue::own(OutFrame& frame) {
   if (!frame.owned.empty() || frame.header.payload_bytes == 0) return;
@@ -200,7 +200,7 @@ void FrameQueue::finishFrame(OutFrame frame) {
   const std::shared_ptr<SendProgress> message = std::move(frame.message);
   if (keeps_ && header.type != FrameType::kLinkHello) {
     if (isFlooded(header.type) || isForOneLink(header.type)) {
-      frame.owned = {};  // is not sent again: it takes other ways, or is about the link only
+      frame.owned = {};  // never resent: it is about the link, or travels otherwise
     } else if (message && header.payload_bytes > kCopiedBytes) {
       frame.message = message;
       ++message->kept_frames;
@@ -225,14 +225,14 @@ void FrameQueue::finishFrame(OutFrame frame) {
   written_channels_.push_back(header.channel);
 }
 
-// Whether its memory is free, and the sender has been notified of that.
+// Returns whether its memory is free and the sender was notified.
 bool FrameQueue::complete(SendProgress& message) {
   if (message.unsent_bytes > 0 || message.kept_frames > 0) return false;
   if (message.done) std::exchange(message.done, nullptr)(nullptr);
   return true;
 }
 
-// The message that no longer depends on this kept frame.
+// Returns the message that no longer depends on this kept frame, if any.
 std::shared_ptr<SendProgress> FrameQueue::freed(OutFrame& frame) {
   auto message = std::move(frame.message);
   if (message) {
@@ -251,7 +251,7 @@ void FrameQueue::lend(uint64_t from) {
   lent_from_ = from;
 }
 
-// Prompt messages that hurry() could not free: the kernel has copied them all the same.
+// Checks prompt messages that hurry() could not free, because the kernel may have copied them.
 void FrameQueue::lookAtPrompt() {
   for (const KeptFrame& kept : kept_) {
     const auto& message = kept.frame.message;
@@ -301,7 +301,7 @@ void FrameQueue::hurry(uint32_t channel) {
   for (const auto& message : free) complete(*message);
 }
 
-// Of those that are ready, the first ones, of which the other end may have something.
+// Counts the first ready frames that the other end may have in part.
 size_t FrameQueue::begunFrames(size_t begun) const {
   size_t frames = 0;
   for (size_t end = 0; frames < ready_.size() && end < written_ + begun; ++frames) {
@@ -345,7 +345,7 @@ std::vector<OutFrame> FrameQueue::takeUnwritten() {
   return taken;
 }
 
-// ---- what is dropped ---------------------------------------------------------------------------
+// ---- dropped frames ----------------------------------------------------------------------------
 
 bool FrameQueue::ownData(const OutFrame& frame, uint32_t channel) const {
   return frame.header.type == FrameType::kData && frame.header.channel == channel &&

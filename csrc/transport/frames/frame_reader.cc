@@ -39,7 +39,7 @@ std::byte* FrameReader::placeAhead(const FrameHeader& header, std::byte* place) 
   return at;
 }
 
-// Whether the place of this frame was decided before its turn.
+// Returns whether placeAhead() has placed this frame.
 bool FrameReader::takePlaceAhead() {
   if (placed_ahead_.empty() ||
       std::memcmp(&placed_ahead_.front().header, &header_, sizeof header_) != 0) {

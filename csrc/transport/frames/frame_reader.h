@@ -1,8 +1,8 @@
-// Cuts what arrives on a link into frames. Payload goes straight to its place; only headers, and
-// payload that came with them, pass through a small buffer.
+// Splits the incoming bytes of a link into frames. Payload goes directly to its place; only
+// headers, and payload that arrives with them, pass through a small buffer.
 //
-// A link that has payloads written into their places by the other end, several at a time, decides
-// those places before the frames' turns: placeAhead().
+// If the other end writes several payloads directly into memory, their places are decided before
+// the frames' turns: placeAhead().
 
 #pragma once
 
@@ -19,36 +19,35 @@ namespace topoopt {
 
 class FrameReader {
  public:
-  // What to do next.
+  // The next step of the caller.
   enum class Step {
-    kRead,    // more bytes: into room(), then call filled()
-    kPlace,   // say where the payload of header() goes: payloadTo()
-    kFrame,   // header() is complete, and its payload is in its place, or in takePayload()
-    kBroken,  // these bytes are no frame
+    kRead,    // read more bytes into room(), then call filled()
+    kPlace,   // call payloadTo() for the payload of header()
+    kFrame,   // header() is complete, and its payload in place or in takePayload()
+    kBroken,  // invalid bytes
   };
 
   explicit FrameReader(BufferPool& buffers) : buffers_(buffers) {}
 
   Step next();
   const FrameHeader& header() const { return header_; }
-  // `place` stays valid until the frame is complete, or redirect(); nullptr for an own buffer.
+  // `place` must stay valid until the frame is complete, or redirect(); nullptr: a private buffer.
   void payloadTo(std::byte* place);
   bool placed() const { return placed_; }
-  // The same for a frame that next() will come to after others, in their order; returns where its
-  // payload goes. There is no kPlace for it then.
+  // Places the payload of a later frame, in order, and returns its place. next() then returns no
+  // kPlace for it.
   std::byte* placeAhead(const FrameHeader& header, std::byte* place);
-  size_t left() const { return in_frame_ ? left_ : 0; }  // of the payload that is being read
+  size_t left() const { return in_frame_ ? left_ : 0; }  // of the current payload
   PayloadBuffer takePayload() { return std::move(own_); }
 
-  // Parts to read into; returns how many.
+  // Buffers to read into; returns their number.
   int room(iovec (&parts)[2]);
   void filled(size_t bytes);
 
-  // What comes next is the beginning of a frame of another connection.
+  // A new connection begins.
   void reset();
 
-  // If a payload is being read into [begin, end), the rest of it goes to an own buffer instead; so
-  // do those that were placed there ahead.
+  // Redirects payloads that are being read, or placed ahead, into [begin, end) to private buffers.
   void redirect(const std::byte* begin, const std::byte* end);
 
  private:
@@ -57,7 +56,7 @@ class FrameReader {
   bool takePlaceAhead();
 
   BufferPool& buffers_;
-  std::array<std::byte, kAheadBytes> ahead_;  // bytes read ahead of what has been cut
+  std::array<std::byte, kAheadBytes> ahead_;  // bytes after the current frame
   size_t ahead_begin_ = 0;
   size_t ahead_end_ = 0;
   FrameHeader header_;
@@ -70,7 +69,7 @@ class FrameReader {
     FrameHeader header;
     bool placed;
     std::byte* at;
-    PayloadBuffer own;  // where it is not placed, or no more
+    PayloadBuffer own;  // if the payload has no place
   };
   std::deque<Ahead> placed_ahead_;
 };

@@ -1,6 +1,5 @@
-// Memory for payloads that have to wait here: relayed ones, and those that came before their
-// receive. Blocks that are free again are kept in a pool, for asking the system for fresh pages
-// costs more than copying into pages that are there. One thread only.
+// Memory for queued payloads: relayed ones, and those without a receive. A pool keeps free blocks,
+// because fresh pages from the system cost more than copying. One thread only.
 
 #pragma once
 
@@ -47,14 +46,14 @@ class PayloadBuffer {
 
   std::unique_ptr<std::byte[]> block_;
   size_t size_ = 0;
-  size_t held_ = 0;             // of the block
-  BufferPool* pool_ = nullptr;  // where the block goes back to
+  size_t held_ = 0;             // size of the block
+  BufferPool* pool_ = nullptr;  // owner of the block
 };
 
-// Outlives its buffers.
+// Must outlive its buffers.
 class BufferPool {
  public:
-  // Not initialised.
+  // Returns uninitialised memory.
   PayloadBuffer take(size_t bytes) {
     PayloadBuffer buffer;
     buffer.size_ = bytes;
@@ -73,7 +72,7 @@ class BufferPool {
     return buffer;
   }
 
-  // The payload of other ranks that waits for links: see FrameQueue.
+  // Counts the queued payload of other ranks: see FrameQueue.
   void addRelayed(const FrameHeader& header) {
     relayed_.add(header.payload_bytes);
     if (header.detour != 0) return;
@@ -85,20 +84,20 @@ class BufferPool {
     if (header.detour == 0) relayed_of_[header.source] -= header.payload_bytes;
   }
   const HeldBytes& relayed() const { return relayed_; }
-  // The part of a source, on routes of the plan: those are what its limits are about.
+  // The source's part on routes of the plan, to which its limits apply.
   uint64_t relayedOf(uint16_t source) const {
     return source < relayed_of_.size() ? relayed_of_[source] : 0;
   }
 
-  HeldBytes held;  // by all buffers
+  HeldBytes held;  // of all buffers
 
  private:
   friend class PayloadBuffer;
-  // Blocks have a power of two of bytes, so none is more than twice as large as what it holds.
-  static constexpr size_t kSmallBytes = 4 << 10;  // up to here malloc is as good
+  // Block sizes are powers of two, so no block is more than twice its content.
+  static constexpr size_t kSmallBytes = 4 << 10;  // malloc is as good up to here
   static constexpr size_t kLargestBlock = kRelayedPayloadBytes;
   static constexpr size_t kKinds = std::bit_width(kLargestBlock / kSmallBytes) - 1;
-  static constexpr size_t kMostFree = 64;  // of a kind
+  static constexpr size_t kMostFree = 64;  // free blocks per size
 
   static size_t kindOf(size_t bytes) { return std::bit_width((bytes - 1) / kSmallBytes) - 1; }
   static constexpr size_t blockBytes(size_t kind) { return 2 * kSmallBytes << kind; }

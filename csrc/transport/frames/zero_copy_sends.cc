@@ -15,9 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// So many sends in a row that were copied all the same: then all are.
+// Consecutive sends that the kernel copied, after which zero copy is disabled.
 constexpr int kMostCopied = 8;
-// Memory that is wanted back is waited for as long as some is given back so often, up to a limit.
+// Wait for lent memory while some returns this often, up to a limit.
 constexpr std::chrono::milliseconds kMostIdle{100};
 constexpr std::chrono::milliseconds kMostWait{1000};
 
@@ -49,7 +49,7 @@ void ZeroCopySends::sent(uint64_t offset, size_t bytes) { lent_.push_back({offse
 
 void ZeroCopySends::over(uint32_t first, uint32_t last, bool copied) {
   for (uint32_t number = first; number != last + 1; ++number) {
-    const uint32_t index = number - first_;  // numbers begin again after the last one
+    const uint32_t index = number - first_;  // numbers wrap around
     if (index >= lent_.size() || lent_[index].over) continue;
     lent_[index].over = true;
     (copied ? copied_bytes_ : uncopied_bytes_) += lent_[index].bytes;
@@ -84,7 +84,7 @@ bool ZeroCopySends::awaitAll(int fd) {
     if (lent_.empty()) return true;
     if (now >= until) return false;
     pollfd errors{fd, 0, 0};
-    // An ended connection is always ready, whatever is there.
+    // A closed connection is always ready, which would make this loop spin.
     if (poll(&errors, 1, 1) > 0 && (errors.revents & POLLHUP)) poll(nullptr, 0, 1);
   }
 }

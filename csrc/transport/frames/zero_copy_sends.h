@@ -1,10 +1,10 @@
-// The sends of one TCP connection whose bytes the kernel reads where they lie (MSG_ZEROCOPY), until
-// it says on the socket's error queue that it has given their memory back: when the other end's
-// kernel has acknowledged them and no interface holds them any more. As long they must neither be
-// changed nor freed.
+// The zero-copy sends (MSG_ZEROCOPY) of one TCP connection. The kernel reads the bytes in place
+// until the socket's error queue reports their memory as returned. That is when the other end's
+// kernel has acknowledged them and no interface holds them. Until then they must be neither changed
+// nor freed.
 //
-// Where the packets go to a process of the same machine, over loopback or veth, the kernel copies
-// all the same, which costs more than a plain send, and says so.
+// For packets to a process on the same machine (loopback, veth), the kernel copies anyway, reports
+// it, and costs more than a plain send.
 
 #pragma once
 
@@ -16,37 +16,37 @@ namespace topoopt {
 
 enum class ZeroCopy : uint8_t {
   kOff,
-  kOn,      // until the kernel copies all the same
-  kAlways,  // also then: to measure what it costs, and to test
+  kOn,      // until the kernel copies anyway
+  kAlways,  // even if the kernel copies: for measurements and tests
 };
 
 class ZeroCopySends {
  public:
-  // Pinning the pages of fewer bytes, and the kernel's notice, cost more than copying them.
+  // For fewer bytes, pinning pages and the kernel's notice cost more than a copy.
   static constexpr size_t kLeastBytes = 64 << 10;
 
-  // Of a new connection. Sends ask for nothing where the socket cannot do it.
+  // Starts a new connection. Zero copy stays off if the socket does not support it.
   void begin(int fd, ZeroCopy asked);
 
-  // Whether the next send of so many bytes shall be one.
+  // Returns whether the next send of this size should be zero-copy.
   bool takes(size_t bytes) const { return on_ && bytes >= kLeastBytes; }
-  // A send has taken `bytes`, which begin at that offset in the connection.
+  // A send of `bytes` started at this connection offset.
   void sent(uint64_t offset, size_t bytes);
-  // The kernel would not take a send of so many bytes, which is therefore a plain one.
+  // The kernel refused a zero-copy send of this size, so a plain one follows.
   void refused(size_t bytes) { copied_bytes_ += bytes; }
 
-  // Whether the kernel may say something of this connection.
+  // Returns whether the kernel may report notices for this connection.
   bool noticesCome() const { return asked_; }
-  // Takes what the kernel has said so far. False if that was nothing.
+  // Reads the pending notices. Returns false if there are none.
   bool takeNotices(int fd);
-  // Waits until no memory is lent, while some is given back again and again.
+  // Waits until no memory is lent, as long as some keeps returning. Returns false otherwise.
   bool awaitAll(int fd);
 
-  // Bytes of the connection from this offset on may still be read where they lie.
+  // The kernel may still read bytes from this connection offset on in place.
   uint64_t lentFrom() const { return lent_.empty() ? UINT64_MAX : lent_.front().offset; }
   bool lends() const { return !lent_.empty(); }
 
-  // Of all connections: of the bytes that were given back, those that were not copied and others.
+  // Over all connections: returned bytes, without copies and with them.
   uint64_t uncopiedBytes() const { return uncopied_bytes_; }
   uint64_t copiedBytes() const { return copied_bytes_; }
 
@@ -58,12 +58,12 @@ class ZeroCopySends {
   };
   void over(uint32_t first, uint32_t last, bool copied);
 
-  bool asked_ = false;  // in this connection
-  bool on_ = false;     // still
+  bool asked_ = false;  // supported by this connection
+  bool on_ = false;     // still used
   bool always_ = false;
   std::deque<Send> lent_;
   uint32_t first_ = 0;    // the kernel's number of the first in lent_
-  int copied_sends_ = 0;  // in a row
+  int copied_sends_ = 0;  // consecutive
   uint64_t uncopied_bytes_ = 0;
   uint64_t copied_bytes_ = 0;
 };

@@ -20,13 +20,12 @@ namespace topoopt {
 namespace {
 
 constexpr size_t kSlotBytes = 8 << 10;
-// `shm` copies messages of up to a page into the other end's memory; of longer ones it copies from
-// this process, which then must not end first.
+// `shm` copies messages of up to a page into the other end's memory. It reads longer ones from this
+// process, which must then not end first.
 constexpr size_t kShmSlotBytes = 4 << 10;
-// How long the end of one side is waited for.
+// Limit of the wait for the end of one side.
 constexpr std::chrono::milliseconds kSettleTime{1000};
-// Memory that is wanted back is waited for as long as payloads take, within these limits: nothing
-// else happens here meanwhile. Then the link is lost.
+// Limits of the wait for requested memory, which blocks the reactor; then the link is lost.
 constexpr std::chrono::milliseconds kShortestWait{50};
 constexpr std::chrono::milliseconds kLongestWait{500};
 constexpr int kPayloadTimes = 4;
@@ -35,7 +34,7 @@ constexpr std::chrono::milliseconds kCloseTime{200};
 constexpr char kAsleep = 'z';
 constexpr char kWake = 'w';
 constexpr char kPing = 'p';
-constexpr char kGoodbye = 'g';  // a number follows
+constexpr char kGoodbye = 'g';  // followed by a number
 
 struct Hello {
   char magic[8];
@@ -46,7 +45,7 @@ struct Hello {
 constexpr char kMagic[8] = {'t', 'o', 'p', 'o', 'f', 'a', 'b', '2'};
 constexpr size_t kMostNameBytes = 1024;
 
-// Of the interface that a socket uses; one that has none is of this host.
+// Address of the socket's interface; empty if it has none.
 std::vector<std::byte> sourceOf(int fd, const std::string& provider) {
   if (provider == "shm") return {};
   sockaddr_storage near{};
@@ -67,16 +66,15 @@ std::vector<std::byte> sourceOf(int fd, const std::string& provider) {
   return {bytes, bytes + size};
 }
 
-// Ports of links that are closed here, and whose other ends may still use their shared memory: in
-// one process `shm` maps it once for both. They are closed when the other end has closed its
-// socket.
+// Ports of closed links whose other ends may still use their shared memory: within one process,
+// `shm` maps it once for both. They close when the other end has closed its socket.
 struct Lingering {
   std::mutex mutex;
   std::vector<std::pair<std::unique_ptr<FabricPort>, Descriptor>> ports;
 };
 
 void linger(std::unique_ptr<FabricPort> port, Descriptor socket) {
-  static auto& lingering = *new Lingering;  // libfabric may end before static objects would
+  static auto& lingering = *new Lingering;  // libfabric may end before static objects
   const std::lock_guard lock(lingering.mutex);
   lingering.ports.emplace_back(std::move(port), std::move(socket));
   std::erase_if(lingering.ports, [](const auto& entry) {
@@ -134,14 +132,14 @@ void FabricLink::reopenBytes(const LinkSpec& spec) {
 
 void FabricLink::start() {
   reactor().watch(socket_.get(), EPOLLIN | EPOLLRDHUP | EPOLLET, this);
-  if (!port_) return;  // a link that is reopened is broken then
+  if (!port_) return;  // then a reopened link is broken
   waits_on_ = port_->descriptor();
   if (waits_on_ >= 0) reactor().watch(waits_on_, EPOLLIN, this);
   reactor().addPoller(this);
   sendHello();
 }
 
-// The socket is new, and has room for it.
+// The socket is new, so it has room.
 void FabricLink::sendHello() {
   const std::vector<std::byte>& name = port_->name();
   Hello hello{};
@@ -203,7 +201,7 @@ void FabricLink::takeControl() {
   control_.erase(control_.begin(), control_.begin() + static_cast<ptrdiff_t>(taken));
 }
 
-// False if it is not there yet, or wrong.
+// Returns false if it is incomplete or invalid.
 bool FabricLink::takeHello() {
   Hello hello{};
   if (control_.size() < sizeof hello) return false;
@@ -232,7 +230,7 @@ bool FabricLink::takeHello() {
   return true;
 }
 
-// When the socket has no room, the other end has enough to read.
+// If the socket is full, the other end has enough to read.
 void FabricLink::say(char what) {
   [[maybe_unused]] const ssize_t sent =
       ::send(socket_.get(), &what, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -245,8 +243,8 @@ void FabricLink::socketEnded() {
   becameWritable();
 }
 
-// Whether all has arrived that the other end sent before it went: what it has said that it sent,
-// or, if it could say nothing, what is there.
+// Returns whether all data from the departed end has arrived: up to its announced count, or,
+// without one, the data that is there.
 bool FabricLink::drained() {
   if (!attached_ || !port_ || broken_) return true;
   if (last_words_ && received_messages_ < *last_words_) {
@@ -280,7 +278,7 @@ void FabricLink::active() {
   }
 }
 
-// Whether anything has happened.
+// Returns whether anything has happened.
 bool FabricLink::progress() {
   if (!port_) return false;
   done_.clear();
@@ -324,7 +322,7 @@ void FabricLink::received(size_t slot, size_t bytes) {
   if (bytes < sizeof header) return broken("received something that is no message");
   const std::byte* const message = port_->receiveSlot(slot);
   std::memcpy(&header, message, sizeof header);
-  // What is being written may have been consumed before this end knows that it is written.
+  // A running write may be consumed before its completion arrives here.
   const bool right = header.bytes == bytes - sizeof header && header.consumed <= begun_ &&
                      header.posted <= sent_messages_;
   if (!right) return broken("received something that is no message");
@@ -367,7 +365,7 @@ void FabricLink::postReceive(size_t slot) {
 
 // ---- ends --------------------------------------------------------------------------------------
 
-// The system at the other end answers on the socket, also for a process that is stopped.
+// The other system acknowledges on the socket, even for a stopped process.
 Acknowledged FabricLink::acknowledged() {
   const bool advances = std::exchange(looked_, acknowledged_) != acknowledged_;
   if (dead() || advances || acknowledged_ >= written_) return Acknowledged::kAdvances;
@@ -385,12 +383,12 @@ bool FabricLink::waitUntil(Condition met) {
                                                               kShortestWait, kLongestWait);
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
   while (!met() && !broken_ && port_ && Clock::now() < until) {
-    if (!progress()) std::this_thread::yield();  // the other end may need the processor
+    if (!progress()) std::this_thread::yield();  // the other end may need the core
   }
   return met();
 }
 
-// The memory of payloads that are being written into is wanted back.
+// Waits for the memory of incoming payloads.
 void FabricLink::settleReading(const std::byte* begin, const std::byte* end) {
   const bool settled = waitUntil([&] {
     return std::none_of(awaited_.begin(), awaited_.end(), [&](const Awaited& awaited) {
@@ -402,7 +400,7 @@ void FabricLink::settleReading(const std::byte* begin, const std::byte* end) {
   closePort();
 }
 
-// So is that of those that are being written.
+// Waits for the memory of outgoing payloads.
 void FabricLink::settleWriting() {
   const bool settled = waitUntil([&] {
     return std::none_of(writing_.begin(), writing_.end(), [](const Writing& writing) {
@@ -414,8 +412,8 @@ void FabricLink::settleWriting() {
   closePort();
 }
 
-// From now on nothing is written here, or read from here. `shm` does both only while it is called;
-// its memory stays until the other end has closed, see linger().
+// Stops all reads and writes of this memory. `shm` moves data only while it is called; its memory
+// stays until the other end has closed, see linger().
 void FabricLink::closePort() {
   if (!port_) return;
   if (waits_on_ >= 0) {
@@ -460,10 +458,10 @@ void FabricLink::poll() {
 bool FabricLink::prepareToSleep() {
   if (dead() || !port_) return true;
   sendCounts(true);
-  if (!attached_) return true;  // the socket brings the name
+  if (!attached_) return true;  // the name arrives over the socket
   if (!unposted_.empty() || refused_ || socket_ended_) return false;
   if (waits_on_ >= 0) return port_->mayWait();
-  // Such a provider may move a payload in pieces, of which it reports but the last.
+  // Such a provider may move a payload in pieces and report only the last.
   if (!awaited_.empty() || !writing_.empty() || in_flight_ > 0) return false;
   if (!std::exchange(noted_, true)) say(kAsleep);
   return !progress();

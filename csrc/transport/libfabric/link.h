@@ -1,23 +1,22 @@
 // A link over libfabric: RDMA where the interface can (provider `verbs`), or its `tcp` and `shm`.
 //
-// It starts from a connected socket, over which the ends exchange their libfabric names and which
-// then only says who sleeps and who is gone: a system closes the sockets of a process that dies,
-// and acknowledges what a process that is stopped does not.
+// It starts on a connected socket, over which the ends exchange their libfabric names. Later the
+// socket carries only wake-ups and liveness: the system closes it when the process dies, and
+// acknowledges for a stopped process.
 //
-// The bytes of frames are one stream, each way. Short pieces are copied into messages, which fill
-// receives that the other end has posted; the sender counts them. A long payload waits until its
-// header has arrived: then the receiver advertises the memory where it belongs, and the sender's
-// interface writes it there, with a number that notifies the receiver. Every message carries how
-// far the stream has been consumed, which is what a link of a cable keeps its frames for.
+// The bytes of frames form one stream per direction. Short pieces are copied into messages, which
+// fill posted receives of the other end; the sender counts them. For a long payload, the receiver
+// reads the header and advertises the destination. The sender's interface writes the payload there
+// with a number that notifies the receiver. Every message acknowledges the consumed part of the
+// stream, so that a cable's link can release kept frames.
 //
-// Several payloads are under way at a time, so that the round trip of one passes behind others: the
-// sender goes on with the headers of the next frames (they are begun, and cannot be dropped), and
-// the receiver looks at headers before their turn, to say where their payloads go. Frames are still
-// handed over in their order.
+// Several payloads are in flight at a time to hide the round trips. The sender continues with later
+// headers, whose frames can then no longer be dropped. The receiver reads headers early to
+// advertise the places, but delivers frames in order.
 //
-// Memory is registered while it is advertised or written from, so no registration outlives what it
-// is of. Where registering is expensive, `verbs` keeps a cache of its own, which watches the
-// process's memory; a second one here could not know what was unmapped.
+// Memory is registered only while it is advertised or written from, so no registration outlives its
+// memory. Where registering is expensive, `verbs` has a cache that watches the process's memory; a
+// second one here would miss unmapped memory.
 
 #pragma once
 
@@ -39,8 +38,8 @@ class FabricLink final : public Link,
                          private Replaceable,
                          private Reactor::Poller {
  public:
-  static constexpr size_t kSlots = 56;    // for messages, each way
-  static constexpr size_t kPayloads = 8;  // under way at a time, each way
+  static constexpr size_t kSlots = 56;    // for messages, per direction
+  static constexpr size_t kPayloads = 8;  // in flight, per direction
 
   // Throws FabricError or std::invalid_argument.
   FabricLink(const LinkSpec& spec, const Context& context);
@@ -53,12 +52,12 @@ class FabricLink final : public Link,
   enum class Kind : uint32_t { kBytes = 1, kAdvert = 2, kEnd = 3, kCounts = 4 };
   struct MessageHeader {
     Kind kind;
-    uint32_t bytes;     // of the payload that follows
-    uint64_t position;  // of the first of them in the stream
-    uint64_t consumed;  // of the stream that comes the other way
-    uint64_t posted;    // receives that were posted again, since the beginning
+    uint32_t bytes;     // of the following payload
+    uint64_t position;  // its offset in the stream
+    uint64_t consumed;  // bytes of the reverse stream
+    uint64_t posted;    // receives posted again, in total
   };
-  // A message that has arrived and is not yet read to its end.
+  // A received message that is not fully read.
   struct Arrived {
     size_t slot;
     size_t begin;
@@ -70,7 +69,7 @@ class FabricLink final : public Link,
     size_t bytes;
   };
   using Clock = Reactor::Clock;
-  // A long payload that the other end has been notified of.
+  // A long payload that was announced to the other end.
   struct Writing {
     enum class State : uint8_t { kAnnounced, kInFlight, kDone };
     uint64_t position;
@@ -80,7 +79,7 @@ class FabricLink final : public Link,
     std::optional<FabricPort::Advert> target{};
     Clock::time_point begun{};  // when the interface got it
   };
-  // One whose place is advertised.
+  // A payload whose place was advertised.
   struct Awaited {
     uint64_t position;
     size_t bytes;
@@ -106,7 +105,7 @@ class FabricLink final : public Link,
 
   void take(const LinkSpec& spec);
   void sendHello();
-  // Control bytes that came over the socket.
+  // Reads control bytes from the socket.
   void readSocket();
   void takeControl();
   bool takeHello();
@@ -155,10 +154,10 @@ class FabricLink final : public Link,
   const std::string provider_;
   const size_t slot_bytes_;
   Descriptor socket_;
-  std::vector<std::byte> control_;  // came over the socket and is not yet understood
+  std::vector<std::byte> control_;  // received over the socket, not yet parsed
   std::unique_ptr<FabricPort> port_;
-  std::unique_ptr<FabricPort> given_up_;      // one without a descriptor, until the link is closed
-  std::vector<FabricPort::Completion> done_;  // of one progress
+  std::unique_ptr<FabricPort> given_up_;      // without a descriptor; until the link is closed
+  std::vector<FabricPort::Completion> done_;  // by the last progress()
   int waits_on_ = -1;
   bool attached_ = false;
   bool broken_ = false;
@@ -167,25 +166,25 @@ class FabricLink final : public Link,
 
   // Sending.
   std::vector<size_t> free_slots_;
-  std::deque<Posted> unposted_;  // for which the provider has had no room yet
-  size_t filling_ = 0;           // the slot
-  std::byte* into_ = nullptr;    // it, where it takes bytes of frames
-  size_t filled_ = 0;            // so many
+  std::deque<Posted> unposted_;  // waiting for room in the provider
+  size_t filling_ = 0;           // current slot
+  std::byte* into_ = nullptr;    // its memory, if it holds bytes of frames
+  size_t filled_ = 0;            // its used bytes
   uint64_t sent_messages_ = 0;
-  uint64_t taken_messages_ = 0;  // by the other end, whose receives are posted again
+  uint64_t taken_messages_ = 0;  // messages whose receives the other end has posted again
   size_t in_flight_ = 0;
-  uint64_t written_ = 0;       // of the stream
-  uint64_t begun_ = 0;         // of it: in messages, or announced
-  uint64_t acknowledged_ = 0;  // of it
-  uint64_t looked_ = 0;        // acknowledged_ when acknowledged() was called
+  uint64_t written_ = 0;       // offset in the stream
+  uint64_t begun_ = 0;         // offset: in messages or announced
+  uint64_t acknowledged_ = 0;  // offset
+  uint64_t looked_ = 0;        // acknowledged_ at the last acknowledged()
   std::deque<Writing> writing_;
   size_t begun_payloads_ = 0;
   bool refused_ = false;                          // the provider had no room for a payload
-  std::chrono::duration<double> payload_time_{};  // that one takes, about
+  std::chrono::duration<double> payload_time_{};  // estimate per payload
 
   // Receiving.
   std::deque<Arrived> arrived_;
-  std::deque<size_t> unreceived_;  // slots that the provider had no room to post
+  std::deque<size_t> unreceived_;  // slots to post once the provider has room
   uint64_t received_messages_ = 0;
   uint64_t posted_again_ = 0;
   uint64_t said_posted_ = 0;
@@ -193,18 +192,18 @@ class FabricLink final : public Link,
   uint64_t said_consumed_ = 0;
   std::deque<Awaited> awaited_;
   size_t advertised_payloads_ = 0;
-  uint64_t looked_ahead_ = 0;  // the headers of frames up to here are known
-  uint64_t pause_at_ = 0;      // what comes later depends on the frame that ends here
+  uint64_t looked_ahead_ = 0;  // headers up to this offset are known
+  uint64_t pause_at_ = 0;      // later frames depend on the one that ends here
   bool room_wanted_ = false;   // for an advertisement
   bool end_seen_ = false;
   bool socket_ended_ = false;
-  std::optional<uint64_t> last_words_;  // messages that the other end had sent when it closed
+  std::optional<uint64_t> last_words_;  // number of messages that the other end sent before closing
   Reactor::Clock::time_point ended_at_{};
 
-  // Where the provider has no descriptor to sleep on.
+  // If the provider has no descriptor to sleep on.
   bool noted_ = false;  // the other end knows that this one sleeps
   bool peer_asleep_ = false;
-  bool active_ = false;  // something was done since the other end said that it sleeps
+  bool active_ = false;  // since the other end began to sleep
 };
 
 }  // namespace topoopt

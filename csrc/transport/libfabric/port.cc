@@ -32,7 +32,7 @@ constexpr uint32_t kApi = FI_VERSION(1, 14);
 constexpr char kLibrary[] = "libfabric.so.1";
 constexpr size_t kNameBytes = 512;
 
-// The few functions that libfabric exports; all others are inline in its headers.
+// The functions that libfabric exports; all others are inline in its headers.
 struct Library {
   decltype(&::fi_getinfo) getinfo = nullptr;
   decltype(&::fi_freeinfo) freeinfo = nullptr;
@@ -43,7 +43,7 @@ struct Library {
   std::string missing;
 
   Library() {
-    // For as long as the process lives: providers may have threads and handlers of their own.
+    // Never unloaded, because providers may have threads and handlers.
     void* const handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == nullptr) {
       missing = std::string(kLibrary) + " is not installed: apt-get install libfabric1";
@@ -73,7 +73,7 @@ const Library& library() {
   return loaded;
 }
 
-// libfabric's objects are closed in the opposite order of their opening.
+// Closes libfabric's objects in reverse order of opening.
 template <typename Object>
 struct Close {
   void operator()(Object* object) const { fi_close(&object->fid); }
@@ -95,7 +95,7 @@ void check(const std::string& provider, const char* what, ssize_t result) {
   if (result < 0) fail(provider, what, result);
 }
 
-// Asks all of libfabric's providers, which takes milliseconds.
+// Queries all of libfabric's providers, which takes milliseconds.
 Info ask(const std::string& provider, const std::vector<std::byte>& source) {
   if (!library().missing.empty()) throw FabricError(library().missing);
   const Info hints(library().dupinfo(nullptr));
@@ -144,7 +144,7 @@ bool isOf(const fi_info& info, const std::vector<std::byte>& source) {
   return false;
 }
 
-// What a provider offers at all addresses of this host: asked once, for all links of the process.
+// A provider's offers at all addresses of this host, queried once per process.
 const Info& allOf(const std::string& provider) {
   static auto& known = *new std::map<std::string, Info>;  // libfabric may end before static objects
   static std::mutex mutex;
@@ -155,15 +155,15 @@ const Info& allOf(const std::string& provider) {
   return known.emplace(provider, ask(provider, {})).first->second;
 }
 
-// The first that it offers at `source`, or at all; null if there is none.
+// Returns the first offer at `source`, or any; null if there is none.
 Info find(const std::string& provider, const std::vector<std::byte>& source) {
   for (const fi_info* info = allOf(provider).get(); info != nullptr; info = info->next) {
     if (source.empty() || isOf(*info, source)) return Info(library().dupinfo(info));
   }
-  return ask(provider, source);  // an address that came later, or that is not listed
+  return ask(provider, source);  // a new or unlisted address
 }
 
-// What says that there is nobody any more, rather than that something is wrong here.
+// Returns whether the error means that the other end is gone, not a local failure.
 bool meansGone(int error) {
   switch (error) {
     case FI_ECONNRESET:
@@ -182,7 +182,7 @@ bool meansGone(int error) {
   }
 }
 
-// The index of the interface of a link-local address; 0 for others.
+// Returns the interface index of a link-local address; 0 for others.
 uint32_t interfaceOf(const std::vector<std::byte>& source) {
   sockaddr_in6 near{};
   if (source.size() < sizeof near) return 0;
@@ -226,7 +226,7 @@ struct FabricPort::State {
   Info info;
   size_t slots = 0;
   size_t slot_bytes = 0;
-  // Outlives what is registered of it.
+  // Must outlive its registrations.
   std::vector<std::byte> sends, receives;
   std::vector<fi_context2> send_contexts, receive_contexts;
   std::vector<fi_context2> write_contexts;
@@ -237,7 +237,7 @@ struct FabricPort::State {
   Owned<fid_cq> completions;
   Owned<fid_mr> send_memory, receive_memory;
   std::vector<Owned<fid_mr>> advertised, written;
-  Owned<fid_ep> endpoint;  // is closed first: then nothing is written any more
+  Owned<fid_ep> endpoint;  // closed first, to end all writes
   fi_addr_t peer = FI_ADDR_UNSPEC;
   int descriptor = -1;
   uint64_t next_key = 1;
@@ -296,8 +296,8 @@ void FabricPort::State::openEndpoint() {
   name.resize(bytes);
 }
 
-// A link-local address (RFC 4007) is reached through an interface of this host: the number of it
-// that the other end has sent is its own.
+// A link-local address (RFC 4007) needs the index of this host's interface; the received one is the
+// other end's.
 void FabricPort::State::throughOwnInterface(std::vector<std::byte>& theirs) const {
   sockaddr_in6 far{};
   if (interface == 0 || info->addr_format != FI_SOCKADDR_IN6 || theirs.size() < sizeof far) return;

@@ -1,9 +1,8 @@
-// One endpoint of libfabric: what a link over it (fabric_link.h) needs of the library, and nothing
-// of its headers, without which this builds too. The library itself is opened when the first
-// endpoint is.
+// One endpoint of libfabric for a link (link.h). It hides libfabric's headers, so the build does
+// not require them. The library is opened with the first endpoint.
 //
-// An endpoint is reliable and connectionless (FI_EP_RDM), the one kind that every provider has:
-// over `verbs` and `tcp` libfabric's own ofi_rxm connects it, `shm` has no other. One thread only.
+// An endpoint is reliable and connectionless (FI_EP_RDM), the one type that all providers have:
+// `verbs` and `tcp` through libfabric's ofi_rxm, and `shm` natively. One thread only.
 
 #pragma once
 
@@ -17,20 +16,20 @@
 
 namespace topoopt {
 
-// "1.17" of the library that is installed; "" if there is none that this build can use.
+// Version of the installed library, such as "1.17"; "" if none is usable.
 std::string fabricVersion();
-// Why there is none, and what to install; "" if there is one.
+// Reason of a missing library and the package to install; "" if it is present.
 std::string fabricMissing();
 
 struct FabricError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What a provider offers through an interface.
+// A provider's offer on an interface.
 struct FabricOffer {
-  std::string provider;  // as libfabric names it, such as "verbs;ofi_rxm"
+  std::string provider;  // libfabric's name, such as "verbs;ofi_rxm"
   std::string domain;    // an interface or an RDMA device
-  std::string address;   // of an IP interface; else ""
+  std::string address;   // of an IP interface, or ""
 };
 // Throws FabricError if libfabric is missing.
 std::vector<FabricOffer> fabricOffers(const std::string& provider);
@@ -38,10 +37,10 @@ std::vector<FabricOffer> fabricOffers(const std::string& provider);
 class FabricPort {
  public:
   enum class Done {
-    kSent,      // the slot `index` may be filled again
-    kReceived,  // `bytes` are in the slot `index`
+    kSent,      // the slot `index` is free again
+    kReceived,  // the slot `index` holds `bytes`
     kWritten,   // the memory of the write `index` is free again
-    kPlaced,    // the other end has written, and says `data`
+    kPlaced,    // the other end has written, with the number `data`
     kFailed,    // see `why`
   };
   struct Completion {
@@ -49,10 +48,10 @@ class FabricPort {
     size_t index = 0;
     size_t bytes = 0;
     uint64_t data = 0;
-    bool gone = false;  // of kFailed: the other end is, or the cable is down
+    bool gone = false;  // for kFailed: the other end or the cable is down
     std::string why{};
   };
-  // Memory that the other end may write to.
+  // Memory that the other end may write.
   struct Advert {
     uint64_t address = 0;
     uint64_t key = 0;
@@ -60,41 +59,41 @@ class FabricPort {
   };
   struct PortSetup {
     std::string provider;           // "tcp", "shm" or "verbs"
-    std::vector<std::byte> source;  // a sockaddr of the interface; empty where there is none
-    size_t slots = 0;               // to receive into, all of them posted; and as many to send from
+    std::vector<std::byte> source;  // sockaddr of the interface; empty: none
+    size_t slots = 0;               // posted receives, and as many send slots
     size_t slot_bytes = 0;
-    size_t payloads = 1;  // that are written at a time, and advertised
+    size_t payloads = 1;  // concurrent writes and advertisements
   };
 
-  // Throws FabricError: libfabric is missing, or its provider has nothing there.
+  // Throws FabricError if libfabric is missing, or its provider has no offer there.
   explicit FabricPort(const PortSetup& setup);
   ~FabricPort();
   FabricPort(const FabricPort&) = delete;
   FabricPort& operator=(const FabricPort&) = delete;
 
-  const std::string& provider() const;  // as libfabric names it
-  // What the other end needs to reach this one.
+  const std::string& provider() const;  // libfabric's name
+  // The address of this endpoint for the other end.
   const std::vector<std::byte>& name() const;
   void connect(std::span<const std::byte> name);  // throws FabricError
 
   std::byte* sendSlot(size_t index);
   const std::byte* receiveSlot(size_t index) const;
-  // These return false while the provider has no room, and throw FabricError.
+  // These return false if the provider has no room, and throw FabricError.
   bool send(size_t index, size_t bytes);
   bool receive(size_t index);
-  // Into what the other end has advertised, which is notified with `data`. `index` is that of none
-  // that is not yet kWritten.
+  // Writes to advertised memory of the other end and notifies it with `data`. `index` must not
+  // belong to a running write.
   bool write(size_t index, const std::byte* from, const Advert& to, uint32_t data);
 
-  // Until withdraw(index). Throws FabricError.
+  // Valid until withdraw(index). Throws FabricError.
   Advert advertise(size_t index, std::byte* place, size_t bytes);
   void withdraw(size_t index);
 
-  // Lets the provider work; appends what is done.
+  // Runs the provider and appends completions.
   void progress(std::vector<Completion>& done);
   // A descriptor to sleep on, level-triggered; -1 if the provider has none.
   int descriptor() const;
-  // Whether it may be slept on now.
+  // Returns whether sleeping on the descriptor is safe now.
   bool mayWait();
 
  private:

@@ -1,4 +1,4 @@
-// The stream of bytes of a link over libfabric: messages, and payloads that are written into place.
+// The byte stream of a libfabric link: messages, and payloads written into place.
 
 #include <algorithm>
 #include <cstring>
@@ -9,10 +9,10 @@
 namespace topoopt {
 namespace {
 
-// A payload from here on is written into its place.
+// Payloads of at least this size are written into place.
 constexpr size_t kLongBytes = 16 << 10;
-// Messages that carry bytes of frames may fill so many receives, advertisements some more, then
-// acknowledgements, what gives room back, and what waits for nothing the rest.
+// Quotas of receives: frames may fill this many, advertisements some more, then acknowledgements.
+// Messages that wait for nothing use the rest.
 constexpr size_t kDataSlots = 32;
 constexpr size_t kAdvertSlots = kDataSlots + FabricLink::kPayloads;
 constexpr size_t kCountSlots = kAdvertSlots + 4;
@@ -20,13 +20,13 @@ constexpr size_t kRoomSlots = kCountSlots + 6;
 static_assert(kRoomSlots < FabricLink::kSlots);
 constexpr size_t kManyTaken = kDataSlots / 2;
 constexpr size_t kSomeTaken = FabricLink::kPayloads / 2;  // worth a message before sleeping
-// What is begun in one go, so that an urgent frame waits behind no more, where payloads take less
-// than this: then round trips between them would count.
+// Limit of begun bytes, so that an urgent frame waits for no more. It applies if payloads are so
+// fast that round trips between them would matter.
 constexpr size_t kManyBytes = 1 << 20;
 constexpr std::chrono::duration<double> kShortTime{0.008};
 constexpr double kSmoothing = 0.125;
 
-// What places of later frames do not depend on.
+// Frames whose handling cannot change the places of later payloads.
 bool leavesPlaces(FrameType type) {
   return type == FrameType::kData || type == FrameType::kAck || type == FrameType::kAckRequest ||
          type == FrameType::kHeartbeat;
@@ -40,7 +40,7 @@ bool FabricLink::mayFill(size_t most_outstanding) const {
   return !free_slots_.empty() && sent_messages_ - taken_messages_ < most_outstanding;
 }
 
-// Where the payload of a message goes; there must be a slot.
+// Returns the place of a message's content; requires a free slot.
 std::byte* FabricLink::begin(Kind kind, uint64_t position) {
   filling_ = free_slots_.back();
   free_slots_.pop_back();
@@ -71,7 +71,7 @@ void FabricLink::post() {
   });
 }
 
-// Says what was consumed, and which receives are posted again, if the other end should know.
+// Reports consumed bytes and reposted receives, if the other end needs them.
 void FabricLink::sendCounts(bool at_once) {
   const bool room = posted_again_ - said_posted_ >= (at_once ? kSomeTaken : kManyTaken);
   if (!room && (!at_once || consumed_ == said_consumed_)) return;
@@ -83,7 +83,7 @@ void FabricLink::sendCounts(bool at_once) {
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// The header at `position`, if all of it has arrived.
+// Reads the header at `position`; returns false if it is incomplete.
 bool FabricLink::peek(uint64_t position, FrameHeader& header) const {
   auto* const into = reinterpret_cast<std::byte*>(&header);
   size_t have = 0;
@@ -101,14 +101,14 @@ bool FabricLink::peek(uint64_t position, FrameHeader& header) const {
   return false;
 }
 
-// Advertises the places of long payloads, before the turns of their frames. Of what comes after
-// `looked_ahead_` nothing is handed over.
+// Advertises the places of long payloads before their frames' turns. Frames after `looked_ahead_`
+// are not delivered.
 void FabricLink::lookAhead() {
   const bool may = attached_ && !broken_ && !socket_ended_ && !reading_ended_;
   FrameHeader header;
   while (!broken_ && pause_at_ <= consumed_ && peek(looked_ahead_, header)) {
     if (header.magic != kFrameMagic || header.payload_bytes > kMaxPayloadBytes) {
-      looked_ahead_ = UINT64_MAX;  // is read, and refused
+      looked_ahead_ = UINT64_MAX;  // then reading refuses it
       return;
     }
     const uint64_t payload_at = looked_ahead_ + sizeof header;
@@ -133,7 +133,7 @@ void FabricLink::advertise(const FrameHeader& header, uint64_t position) {
   });
 }
 
-// The other end says so with the low half of the position.
+// The other end has written the payload; it sends the low half of the position.
 void FabricLink::placed(uint32_t position) {
   for (Awaited& awaited : awaited_) {
     if (static_cast<uint32_t>(awaited.position) != position || awaited.placed) continue;
@@ -154,10 +154,10 @@ void FabricLink::takeSlot(const Arrived& front) {
 size_t FabricLink::copyOut(const iovec* parts, int part_count) {
   size_t copied = 0;
   int part = 0;
-  size_t filled = 0;  // of this part
+  size_t filled = 0;  // bytes of this part
   while (part < part_count && !arrived_.empty() && !broken_) {
     Arrived& front = arrived_.front();
-    // A payload comes first that is being written, or a header whose place is not known.
+    // A running payload or a header without a known place comes first.
     if (front.position != consumed_ || consumed_ >= looked_ahead_) break;
     const size_t known =
         static_cast<size_t>(std::min<uint64_t>(front.end - front.begin, looked_ahead_ - consumed_));
@@ -194,7 +194,7 @@ Io FabricLink::readBytes(const iovec* parts, int part_count, size_t& count) {
   if (broken_) return Io::kBroken;
   if (end_seen_ && arrived_.empty() && awaited_.empty()) return Io::kEnded;
   if (!socket_ended_) return Io::kBlocked;
-  if (!drained()) return Io::kBlocked;  // poll() asks again
+  if (!drained()) return Io::kBlocked;  // poll() retries
   const bool placed = !awaited_.empty() && awaited_.front().placed;
   return arrived_.empty() && !placed ? Io::kEnded : Io::kMore;
 }
@@ -206,12 +206,12 @@ void FabricLink::takeAdvert(uint64_t position, const FabricPort::Advert& advert)
     if (writing.position != position) continue;
     if (writing.bytes != advert.bytes || writing.target) break;
     writing.target = advert;
-    return becameWritable();  // the memory of it is known when it is gathered
+    return becameWritable();  // its memory is known once it is gathered
   }
   broken("the other end waits for another payload");
 }
 
-// Of a part, what comes after the first `skip` bytes, into messages. False if there is no room.
+// Copies a part without its first `skip` bytes into messages. Returns false without room.
 bool FabricLink::beginShort(const iovec& part, size_t skip) {
   const size_t room = slot_bytes_ - sizeof(MessageHeader);
   while (skip < part.iov_len) {
@@ -234,14 +234,14 @@ void FabricLink::flush() {
   into_ = nullptr;
 }
 
-// A part that will be written into its place.
+// Announces a part that will be written into place.
 void FabricLink::beginLong(const iovec& part) {
   flush();
   writing_.push_back({begun_, part.iov_len, begun_payloads_++ % kPayloads});
   begun_ += part.iov_len;
 }
 
-// The memory of it is in use until the provider says otherwise. False if that has no room.
+// The memory is in use until the provider reports completion. Returns false without room.
 bool FabricLink::write(Writing& writing, const std::byte* from) {
   active();
   guarded([&] {
@@ -265,14 +265,14 @@ void FabricLink::payloadWritten(size_t index) {
   becameWritable();
 }
 
-// What is begun up to the first payload that is not written yet.
+// Counts the begun bytes up to the first unwritten payload.
 size_t FabricLink::countWritten() {
   while (!writing_.empty() && writing_.front().state == Writing::State::kDone) writing_.pop_front();
   const uint64_t until = writing_.empty() ? begun_ : writing_.front().position;
   return static_cast<size_t>(until - std::exchange(written_, until));
 }
 
-// The parts begin where countWritten() has come to; some of them may be begun.
+// The parts begin at the end of countWritten(); some may be begun.
 Io FabricLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
   if (broken_) return Io::kBroken;
   if (socket_ended_) return Io::kEnded;
@@ -285,7 +285,7 @@ Io FabricLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
     const auto begun =
         static_cast<size_t>(std::min<uint64_t>(begun_ - std::min(begun_, at), part.iov_len));
     if (part.iov_len < kLongBytes) {
-      // A header says that its payload follows, which the other end then waits for.
+      // The header of a long payload announces it, and the other end then waits for it.
       const bool announces = i + 1 < part_count && parts[i + 1].iov_len >= kLongBytes;
       if (announces && begun == 0 && writing_.size() == kPayloads) break;
       if (!beginShort(part, begun)) break;

@@ -7,10 +7,10 @@
 namespace topoopt {
 namespace {
 
-// Per turn, so that one busy link cannot keep the others waiting.
+// Read limit per turn, so that a busy link cannot starve the others.
 constexpr size_t kReadTurnBytes = 512 << 10;
 constexpr size_t kWriteTurnBytes = 512 << 10;
-// A running host acknowledges within this time. A silent cable is dropped only after a longer time.
+// Acknowledgement time of a running host. A silent cable is dropped only after a longer time.
 constexpr std::chrono::milliseconds kAnswerTime{250};
 
 }  // namespace
@@ -80,8 +80,8 @@ void Link::close() {
   queue_.clear();
 }
 
-// Nothing in flight has been acknowledged for some time. If the other end closes such a link, it
-// has found the cable silent: the host of a process that ends acknowledges until the end.
+// Returns whether acknowledgements have stalled. If the other end closes such a link, it has found
+// the cable silent, because the host of an ending process still acknowledges.
 bool Link::isUnanswered() {
   const uint64_t written = queue_.writtenBytes();
   const size_t in_flight = can_.acknowledgements->unacknowledgedBytes();
@@ -108,7 +108,7 @@ void Link::lose(Loss loss, const std::string& why) {
   context_.observer.onLost(*this, loss, why);
 }
 
-// After a write error. Bytes that a cable's transport has acknowledged must be read first.
+// After a write error. First reads the bytes that a cable's transport has acknowledged.
 void Link::giveUp() {
   const Loss loss = loss_;
   const std::string why = error_;
@@ -151,7 +151,7 @@ void Link::reopen(const LinkSpec& spec) {
   start();
 }
 
-// The other end's first frame has come, so it no longer uses the old connection.
+// The other end's first frame proves that it no longer uses the old connection.
 void Link::establish() {
   established_ = true;
   can_.replaceable->closeParked();
@@ -225,7 +225,7 @@ void Link::gaveBack() {
 
 void Link::onTurn() {
   turn_asked_ = false;
-  if (dead_) return;  // a frame was sent: it is kept for another link
+  if (dead_) return;  // a sent frame is kept for another link
   if (std::exchange(gave_back_, false)) {
     queue_.lend(can_.lent_memory->lentFrom());
     lookForAcknowledgements();
@@ -236,7 +236,7 @@ void Link::onTurn() {
 
 // ---- reading -----------------------------------------------------------------------------------
 
-// False if the link is lost, or closed by a callback.
+// Returns false if the link is lost, or a callback has closed it.
 bool Link::takeFrames() {
   for (;;) {
     switch (reader_.next()) {
@@ -326,8 +326,7 @@ void Link::writeFrames() {
     if (dead_) return;
     if (io == Io::kBroken) return giveUp();
     if (io == Io::kEnded) {
-      // What the other end sent before it went, such as the reason, can still be read; the link is
-      // lost when that ends.
+      // The other end's last frames, such as the reason, can still be read; then the link is lost.
       write_ended_ = true;
       if (cable_ == kNoCable) queue_.clear();
     }

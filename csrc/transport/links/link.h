@@ -1,8 +1,8 @@
-// A link to a neighbour: frames in, frames out, whatever carries the bytes.
+// A link to a neighbour: sends and receives frames over any transport.
 //
-// A transport implements five functions (start, read, write, end, close) and has the capabilities
-// that it can have (capabilities.h). Frames, fairness, counters and the way a link ends are the
-// same for all. Everything runs on the reactor thread.
+// A transport implements five functions (start, read, write, end, close) and optional capabilities
+// (capabilities.h). All transports share framing, fairness, counters and shutdown. Reactor thread
+// only.
 
 #pragma once
 
@@ -31,7 +31,7 @@ namespace topoopt {
 
 enum class LinkKind {
   kSocket,        // a connected stream socket
-  kSharedMemory,  // between ranks of one server
+  kSharedMemory,  // between ranks on one server
   kFabric,        // over libfabric, see FabricLink
 };
 
@@ -46,37 +46,37 @@ std::string textOf(const plan::LinkPorts& link);  // for messages
 inline constexpr int kNoCable = -1;
 
 struct LinkSpec {
-  plan::LinkPorts link;  // as seen from this rank: source is this end unless `sends` is false
-  int fd = -1;           // connected; owned by what the specification is given to
+  plan::LinkPorts link;  // from this rank's view: source is this end unless `sends` is false
+  int fd = -1;           // connected; owned by the receiver of this specification
   bool sends = true;     // false for the receiving end of a simplex link
   LinkKind kind = LinkKind::kSocket;
-  int peer = -1;  // the rank at the other end; -1: every server has one rank, the link says it
-  int cable = kNoCable;   // of the endpoint's cables, where the link may be lost and replaced
-  std::string tls_key{};  // of a socket whose bytes are encrypted, see TlsSession; "": they are not
-  std::string provider{};  // of libfabric, where the kind is kFabric
-  // Threads of its own move the long batches of a socket that is not encrypted; others have none.
+  int peer = -1;           // rank at the other end; -1: one rank per server, see `link`
+  int cable = kNoCable;    // index among the endpoint's cables, if the link is replaceable
+  std::string tls_key{};   // key of an encrypted socket, see TlsSession; "": not encrypted
+  std::string provider{};  // of libfabric, if the kind is kFabric
+  // Own threads move the long batches of an unencrypted socket; ignored otherwise.
   bool threads = false;
-  // Long payloads of a fast socket that is not encrypted are sent from where they lie.
+  // For long payloads of a fast, unencrypted socket.
   ZeroCopy zero_copy = ZeroCopy::kOff;
 
   int peerRank() const { return peer >= 0 ? peer : sends ? link.target : link.source; }
 };
 
-// Counters of a link, seen from this end: sent from its source, unless `sends` is false.
+// Counters of a link from this end's view: the source is this end unless `sends` is false.
 struct LinkTraffic : plan::LinkPorts, LinkCounters {
   LinkKind kind = LinkKind::kSocket;
   bool sends = true;
   int cable = kNoCable;
-  bool up = true;  // and not lost, for the moment or for good
+  bool up = true;  // not lost
 };
 
-// How a link was lost.
+// The cause of a lost link.
 enum class Loss : uint8_t {
-  kClosed = 1,   // the host at the other end has closed it, as when a process ends
-  kSilent = 2,   // nothing is acknowledged any more, even if the other end then closes it
-  kCarrier = 3,  // the interface has lost its carrier, or is down
-  kBroken = 4,   // an error here, or bytes that are no frame
-  kGivenUp = 5,  // the other end has given it up, and still runs
+  kClosed = 1,   // closed by the other host, as when a process ends
+  kSilent = 2,   // no acknowledgements, even if the other end then closes it
+  kCarrier = 3,  // the interface is down or has no carrier
+  kBroken = 4,   // a local error, or invalid frames
+  kGivenUp = 5,  // the other end gave it up, and still runs
 };
 
 class Link : public Reactor::Handler {
@@ -84,19 +84,20 @@ class Link : public Reactor::Handler {
   class Observer {
    public:
     virtual ~Observer() = default;
-    // Where the payload of this frame goes, valid until onFrame or redirect(); nullptr if it shall
-    // be handed over with onFrame.
+    // Returns the place of this frame's payload, valid until onFrame or redirect(); nullptr: pass
+    // it to onFrame.
     virtual std::byte* onHeader(Link& link, const FrameHeader& header) = 0;
-    // `placed`: the payload is where onHeader said; else it is `payload`.
+    // `placed`: the payload is at onHeader's place; else it is in `payload`.
     virtual void onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload,
                          bool placed) = 0;
-    // The link is closed or broken, and dead from now on; one of a cable, until it is reopened.
+    // The link is closed or broken, and dead; a cable's link may be reopened.
     virtual void onLost(Link& link, Loss loss, const std::string& why) = 0;
-    // A message on the channel is written whose sender waits for its memory, which is still kept.
+    // Called when a message on the channel is written but kept, and its sender waits for its
+    // memory.
     virtual void onWritten(uint32_t channel) {}
   };
 
-  // The surroundings of a link; all of it outlives the link.
+  // The owners that a link uses; they must outlive it.
   struct Context {
     int rank;  // of this process
     Reactor& reactor;
@@ -108,44 +109,42 @@ class Link : public Reactor::Handler {
   Link& operator=(const Link&) = delete;
 
   virtual void start() = 0;
-  void close();   // no further callbacks
-  void finish();  // ends this side once all is written; the link is lost when the other one ends
+  void close();   // no callbacks afterwards
+  void finish();  // ends this side after all writes; the link is lost when the other side ends
 
-  // Frames for a link that is finishing, or dead for good, are dropped.
+  // Frames for a finishing or permanently dead link are dropped.
   void send(OutFrame frame);                   // fair among flows
   void sendControl(OutFrame frame);            // before all data
   void sendHeader(const FrameHeader& header);  // the same without payload
 
-  // Drops the queued frames of this rank's own flows on `channel` and calls `dropped` for each; the
-  // caller's memory is free afterwards.
+  // Drops the queued frames of this rank's own flows on `channel` and calls `dropped` for each. The
+  // caller's memory is free on return.
   void dropOwn(uint32_t channel, const std::function<void(const FrameHeader&)>& dropped);
-  // Drops all data that waits: only control frames are still of use.
+  // Drops all queued data, but no control frames.
   void dropData();
 
-  // If a payload is being read into [begin, end), the rest of it goes to a private buffer instead.
+  // Redirects the rest of a payload that is being read into [begin, end) to a private buffer.
   void redirect(const std::byte* begin, const std::byte* end);
 
-  // Copies what is kept of this rank's messages on `channel`, so that their memory is free.
+  // Copies the kept messages of this rank on `channel` to free their memory.
   void hurry(uint32_t channel);
-  // Of a cable: loses the link; what has arrived is read to its end before.
+  // Loses a cable's link, after reading the bytes that have arrived.
   void drop(Loss loss, const std::string& why);
-  // The link is lost, and finishReading() has not been called yet.
+  // The link is lost, but finishReading() was not called yet.
   bool holds() const { return held_; }
-  // Reads bytes that the transport acknowledged after drop() had read all: a processor may have
-  // been handling a packet at that time. Must be called before the frames of a lost cable are
-  // counted.
+  // Reads bytes that the transport acknowledged after drop() had read everything, from a packet
+  // that a processor was still handling. Call it before counting the frames of a lost cable.
   void finishReading();
-  // Whether the connection, once it is lost, leaves nothing behind in the system, which would be in
-  // the way of another one from the same port. What it has not delivered is kept here. drop() does
-  // so in any case.
+  // Sets whether a lost connection leaves no state in the system, which would block a new one from
+  // the same port. Undelivered frames are kept here. drop() always does so.
   void leaveNothing(bool nothing) { leaves_nothing_ = nothing; }
-  // The frames that a lost link leaves behind, once: see FrameQueue.
+  // Returns the unsent and unacknowledged frames of a lost link, once: see FrameQueue.
   FrameQueue::Kept takeKept() { return queue_.takeKept(can_.lent_memory->begunBytes()); }
   std::vector<OutFrame> takeUnwritten() { return queue_.takeUnwritten(); }
-  // Frames that arrived in this connection.
+  // Frames that arrived over this connection.
   uint64_t receivedFrames() const { return received_frames_; }
-  // A lost link goes on over the connection that `spec` names. Until established(), it takes
-  // control frames only.
+  // Continues a lost link over the connection in `spec`. Until established(), only control frames
+  // are sent.
   void reopen(const LinkSpec& spec);
   void establish();
   bool usable() const { return !dead_ && established_; }
@@ -157,18 +156,18 @@ class Link : public Reactor::Handler {
   std::optional<SendProgressCounters> sendProgress() { return can_.send_rates->sendProgress(); }
   // Something has arrived since the last call.
   bool takeReceived() { return std::exchange(received_, false); }
-  // Something has been written since the last call, or waits to be.
+  // Something was written since the last call, or is queued.
   bool takeWrote() { return std::exchange(wrote_, false) || !queue_.empty(); }
   int cable() const { return cable_; }
 
   bool idle() const { return queue_.empty(); }
   bool dead() const { return dead_; }
-  // Whether the neighbour, or its system, has all that was written.
+  // Returns whether the neighbour, or its system, has all written bytes.
   bool delivered() const { return dead_ || (idle() && can_.acknowledgements->allDelivered()); }
   void acknowledgeAtOnce() {
     if (!dead_) can_.acknowledgements->acknowledgeAtOnce();
   }
-  // Of a frame to the neighbour, at most.
+  // The payload limit of frames to the neighbour.
   uint32_t mostPayload() const { return most_payload_; }
   const plan::LinkPorts& name() const { return name_; }
   LinkCounters counters() const;
@@ -181,13 +180,14 @@ class Link : public Reactor::Handler {
 
   Link(const LinkSpec& spec, const Context& context, const Capabilities& capabilities = {});
 
-  // Each moves as many bytes as it can and adds them to `count`.
+  // Both move as many bytes as possible and add them to `count`.
   virtual Io readBytes(const iovec* parts, int part_count, size_t& count) = 0;
   virtual Io writeBytes(const iovec* parts, int part_count, size_t& count) = 0;
   virtual void endWriting() = 0;
   virtual void closeBytes() = 0;
 
-  // Where the payload of a frame goes that is read after others: asks the observer before its turn.
+  // Returns the place of a payload that arrives before its turn: requests it from the observer
+  // early.
   std::byte* placeAhead(const FrameHeader& header) {
     return reader_.placeAhead(header, context_.observer.onHeader(*this, header));
   }
@@ -204,8 +204,8 @@ class Link : public Reactor::Handler {
   void giveUp();
   Reactor& reactor() const { return context_.reactor; }
 
-  // Bytes that leave in one go: enough to make small frames cheap, little enough that an urgent
-  // frame does not wait long behind it.
+  // Bytes per write: enough to make small frames cheap, few enough that an urgent frame does not
+  // wait long.
   size_t batch_bytes_ = kBatchBytes;
   uint32_t most_payload_ = kNeighbourPayloadBytes;
   bool leaves_nothing_ = false;
@@ -219,7 +219,7 @@ class Link : public Reactor::Handler {
   void writeFrames();
   void endIfFinished();
   void report();
-  // Frames of a cable that is lost are for other links.
+  // Frames of a lost cable move to other links instead.
   bool drops() const { return finishing_ || (cable_ == kNoCable && (dead_ || write_ended_)); }
 
   const plan::LinkPorts name_;
@@ -230,8 +230,8 @@ class Link : public Reactor::Handler {
   FrameQueue queue_;
   FrameReader reader_;
   uint64_t received_bytes_ = 0;
-  uint64_t received_frames_ = 0;  // in this connection
-  // Bytes acknowledged at the last look; and when these last advanced, or nothing was in flight.
+  uint64_t received_frames_ = 0;  // over this connection
+  // Acknowledged bytes at the last check, and the time of their last advance (or when idle).
   uint64_t last_acknowledged_ = 0;
   Reactor::Clock::time_point answered_at_{};
   bool received_ = false;
@@ -242,13 +242,12 @@ class Link : public Reactor::Handler {
   bool turn_asked_ = false;
   bool gave_back_ = false;
   bool finishing_ = false;
-  bool write_ended_ = false;  // by finish(), or because the other end is gone
+  bool write_ended_ = false;  // by finish(), or because the other end has ended
   bool dead_ = false;
   bool held_ = false;   // between lose() and finishReading()
-  bool parks_ = false;  // finishReading() parks the connection and does not close it
+  bool parks_ = false;  // finishReading() parks the connection instead of closing it
 };
 
-// The text of an errno.
 std::string errorText(int error);
 
 }  // namespace topoopt

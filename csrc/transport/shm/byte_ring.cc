@@ -6,7 +6,7 @@
 namespace topoopt {
 
 size_t ByteRing::used() const {
-  // The tail first: it can then only be too low, never ahead of the head.
+  // Load the tail first: it may then lag, but never exceeds the head.
   const uint64_t tail = state_->tail.load(std::memory_order_acquire);
   return static_cast<size_t>(state_->head.load(std::memory_order_acquire) - tail);
 }
@@ -17,7 +17,7 @@ bool ByteRing::readable() const { return used() > 0; }
 
 bool ByteRing::full() const { return used() >= capacity_bytes_; }
 
-// A quarter, so that the two ends do not wake each other for every few bytes.
+// A quarter, so that the two ends do not wake each other for a few bytes.
 bool ByteRing::writable() const { return used() <= capacity_bytes_ - capacity_bytes_ / 4; }
 
 size_t ByteRing::write(const iovec* parts, int part_count, size_t limit_bytes, bool& wake) {
@@ -37,7 +37,7 @@ size_t ByteRing::write(const iovec* parts, int part_count, size_t limit_bytes, b
     room -= bytes;
   }
   if (moved == 0) return 0;
-  // Sequentially consistent, like the reader's own flag: one of the two sees the other.
+  // Sequentially consistent, as is the reader's flag: one of the two sees the other.
   state_->head.store(head + moved, std::memory_order_seq_cst);
   wake = state_->reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
          state_->reader_sleeps.exchange(0, std::memory_order_seq_cst) != 0;

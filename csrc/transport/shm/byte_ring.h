@@ -1,7 +1,7 @@
-// A ring of bytes with one writer and one reader, in memory that both can see.
+// A ring of bytes with one writer and one reader in shared memory.
 //
-// Either end may sleep: it says so, looks once more, and is then woken by the other, which finds
-// out from write() or read() that it must.
+// An end that is about to sleep sets a flag and checks once more. write() or read() then makes the
+// other end wake it.
 
 #pragma once
 
@@ -13,11 +13,10 @@
 
 namespace topoopt {
 
-// What the two ends share; each line is written by one of them most of the time. All zero is an
-// empty ring.
+// The shared state; each cache line has one main writer. All zero is an empty ring.
 struct RingState {
   alignas(64) std::atomic<uint64_t> head;  // bytes written so far
-  std::atomic<uint32_t> ended;             // the writer will write no more
+  std::atomic<uint32_t> ended;             // by the writer
   alignas(64) std::atomic<uint64_t> tail;  // bytes read so far
   alignas(64) std::atomic<uint32_t> reader_sleeps;
   alignas(64) std::atomic<uint32_t> writer_sleeps;
@@ -31,19 +30,19 @@ class ByteRing {
   ByteRing(RingState* state, std::byte* data, size_t capacity_bytes)
       : state_(state), data_(data), capacity_bytes_(capacity_bytes) {}
 
-  // Moves as much as it can, at most `limit_bytes`; `wake` is set if the other end sleeps.
+  // Moves as much as possible, at most `limit_bytes`; sets `wake` if the other end sleeps.
   size_t write(const iovec* parts, int part_count, size_t limit_bytes, bool& wake);
   size_t read(const iovec* parts, int part_count, size_t limit_bytes, bool& wake);
 
   bool readable() const;
-  bool writable() const;  // worth going on after it was full
+  bool writable() const;  // enough room to resume writing
   bool full() const;
-  void end();          // the writer's last word
-  bool ended() const;  // and all that was written has been read
-  // What the other end did to the state cannot be true.
+  void end();          // called by the writer
+  bool ended() const;  // and everything was read
+  // Returns whether the other end has written an impossible state.
   bool damaged() const;
 
-  // Before sleeping. False if there is no need to.
+  // Before sleeping. Returns false if sleep is unnecessary.
   bool readerSleeps();
   bool writerSleeps();
   void readerAwake();

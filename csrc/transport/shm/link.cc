@@ -47,7 +47,7 @@ void ShmLink::createSegment() {
   const Descriptor memory(memfd_create("topoopt-link", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) throwErrno("memfd_create");
   if (ftruncate(memory.get(), kSegmentBytes) != 0) throwErrno("ftruncate");
-  // So that neither end can make the other's memory vanish under it.
+  // Neither end can then truncate the other's memory.
   if (fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0) throwErrno("F_ADD_SEALS");
   map(memory.get());
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -63,7 +63,7 @@ void ShmLink::createSegment() {
   header->cmsg_len = CMSG_LEN(sizeof(int));
   const int fd = memory.get();
   std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  // If the other end is gone already, reading finds out.
+  // If the other end has ended, reading reports it.
   if (sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0 && errno != EPIPE && errno != ECONNRESET) {
     throwErrno("passing shared memory");
   }
@@ -84,7 +84,7 @@ void ShmLink::start() {
   if (creates_) attachSegment();
 }
 
-// False if it is not there yet, or never will be.
+// Returns false if it has not arrived, or never will.
 bool ShmLink::receiveSegment() {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   char byte = 0;
@@ -134,7 +134,7 @@ void ShmLink::onReady(uint32_t) {
   }
 }
 
-// When the socket has no room, the other end has notifications enough to read.
+// If the socket is full, the other end has enough notifications.
 void ShmLink::ringBell() {
   [[maybe_unused]] const ssize_t sent =
       ::send(socket_.get(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);

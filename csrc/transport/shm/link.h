@@ -1,8 +1,8 @@
 // A link between two ranks of one server, in shared memory.
 //
-// It starts from a connected AF_UNIX stream socket. The lower rank makes the memory and passes it
-// over the socket once; from then on the socket only carries bells, and its end says that the other
-// rank is gone. Nothing has a name in the file system, so nothing can be left behind.
+// It starts on a connected AF_UNIX stream socket. The lower rank creates the memory and passes it
+// once. Afterwards the socket carries only wake-ups, and its end means that the other rank is gone.
+// Nothing has a name in the file system, so nothing is left behind.
 
 #pragma once
 
@@ -13,8 +13,7 @@ namespace topoopt {
 
 class ShmLink final : public RingLink {
  public:
-  // Throws std::system_error if there is no memory to share, std::invalid_argument for a simplex
-  // link.
+  // Throws std::system_error without shared memory, std::invalid_argument for a simplex link.
   ShmLink(const LinkSpec& spec, const Context& context);
   ~ShmLink() override;
 

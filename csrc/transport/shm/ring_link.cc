@@ -5,7 +5,7 @@
 namespace topoopt {
 namespace {
 
-// The other end may go on with so much while this one copies the rest.
+// Step size: the other end can process a step while this one copies the next.
 constexpr size_t kStepBytes = 64 << 10;
 
 }  // namespace

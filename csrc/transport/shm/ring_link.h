@@ -1,5 +1,5 @@
-// A link over two byte rings, one each way, in memory that both ends see. While both are awake
-// nothing but memory moves; a bell wakes an end that sleeps.
+// A link over two byte rings in shared memory, one per direction. While both ends are awake, only
+// memory moves; a notification wakes a sleeping end.
 
 #pragma once
 
@@ -12,9 +12,9 @@ class RingLink : public Link, private Reactor::Poller {
  protected:
   using Link::Link;
 
-  // Once the rings are there; until then nothing moves.
+  // Sets the rings; nothing moves before.
   void attach(const ByteRing& out, const ByteRing& in);
-  // The other end is gone; what it wrote before can still be read.
+  // The other end is gone; its earlier data can still be read.
   void peerGone();
   bool attached() const { return attached_; }
 
@@ -34,7 +34,7 @@ class RingLink : public Link, private Reactor::Poller {
   bool attached_ = false;
   bool peer_gone_ = false;
   bool end_when_attached_ = false;
-  bool asleep_ = false;  // has notified the other end
+  bool asleep_ = false;  // and has notified the other end
 };
 
 }  // namespace topoopt

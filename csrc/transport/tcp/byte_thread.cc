@@ -18,8 +18,8 @@
 namespace topoopt {
 namespace {
 
-// A batch that takes longer is over, with what has moved: who watches the link sees it alive, and a
-// link on which nothing comes waits on the reactor, as others do.
+// Longer batches end early with the bytes that have moved. The link's watcher then sees progress,
+// and an idle link waits on the reactor instead.
 constexpr std::chrono::milliseconds kMostTime{100};
 
 Descriptor event() {
@@ -54,8 +54,8 @@ ByteThread::~ByteThread() {
 
 void ByteThread::start(Reactor& reactor, std::function<void()> over) {
   over_ = std::move(over);
-  taken_ = true;  // what is left of an earlier connection
-  // Never read: every write is a change.
+  taken_ = true;  // the rest of an earlier connection
+  // Edge-triggered, so the counter is never read.
   reactor.watch(over_event_.get(), EPOLLIN | EPOLLET, this);
 }
 
@@ -173,7 +173,7 @@ void ByteThread::advance(size_t bytes) {
   }
 }
 
-// Until the socket is ready. False if it is not in time, or if the memory is wanted back.
+// Waits for the socket. Returns false on a timeout, or if the memory is requested back.
 bool ByteThread::wait(Reactor::Clock::time_point until) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Reactor::Clock::now());
   if (left.count() <= 0) return false;

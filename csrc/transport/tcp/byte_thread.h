@@ -1,10 +1,9 @@
-// A thread that moves the bytes of a socket in one direction, a batch at a time, for a link whose
-// state lives on the reactor thread.
+// A thread that moves a socket's bytes in one direction, a batch at a time. The link's state stays
+// on the reactor thread.
 //
-// The reactor hands over memory, and uses it again only when the batch is over: all of it has
-// moved, or the connection has ended, or nothing more came for a while, or settle() wanted the
-// memory back. The thread never waits for anything but the socket, and only in a way that settle()
-// can end.
+// The reactor lends the memory until the batch ends: it has moved, the connection has ended, the
+// socket was idle for a while, or settle() requested the memory. The thread waits only for the
+// socket, and settle() can end that wait.
 
 #pragma once
 
@@ -34,37 +33,35 @@ class ByteThread final : private Reactor::Handler {
     int fd = -1;
     std::array<iovec, FrameQueue::kMaxParts> parts{};
     int part_count = 0;
-    size_t wanted = 0;         // it is over when so many bytes have moved, perhaps a few more
-    size_t most_per_call = 0;  // to the system
+    size_t wanted = 0;         // the batch ends after this many bytes or a few more
+    size_t most_per_call = 0;  // limit per system call
   };
-  // What became of one: as Link::readBytes and writeBytes say it, with the system's error.
+  // The result of a batch, as of Link::readBytes and writeBytes, with errno.
   struct Moved {
     size_t bytes = 0;
     Io io = Io::kMore;
     int error = 0;
   };
 
-  // `processors`: where the thread stays, if it is known. Throws std::system_error.
+  // `processors`: the thread's affinity, if known. Throws std::system_error.
   ByteThread(Way way, const std::optional<cpu_set_t>& processors);
-  ~ByteThread() override;  // none is under way
+  ~ByteThread() override;  // requires that no batch is running
 
-  // The rest is for the reactor thread. From start() to stop(), which settles, `over` is called
-  // when a batch is over by itself.
+  // Reactor thread only from here on. Between start() and stop(), which settles, `over` is called
+  // when a batch ends by itself.
   void start(Reactor& reactor, std::function<void()> over);
   void stop(Reactor& reactor);
 
-  void begin(const Batch& batch);  // none is under way
+  void begin(const Batch& batch);  // requires that no batch is running
   bool running() const { return running_.load(std::memory_order_acquire); }
-  // Of the batch that is over; once.
+  // Returns the result of the ended batch, once.
   std::optional<Moved> take();
-  // No batch uses its memory any more on return; one that did is over, with what it has moved.
+  // Ends a running batch with the bytes moved so far; its memory is free on return.
   void settle();
 
-  // Of the batch, while it is under way or not yet taken: all its bytes, and those that have moved,
-  // at least.
+  // A running or untaken batch: all bytes, and a lower bound of the moved ones.
   size_t bytes() const { return taken_ ? 0 : bytes_; }
   size_t moved() const { return taken_ ? 0 : moved_.load(std::memory_order_acquire); }
-  // Where it began.
   const std::byte* place() const { return place_; }
 
  private:
@@ -80,7 +77,7 @@ class ByteThread final : private Reactor::Handler {
   Descriptor over_event_;
   Descriptor interrupt_event_;
 
-  // The reactor's alone.
+  // Reactor thread only.
   std::function<void()> over_;
   bool taken_ = true;
   size_t bytes_ = 0;
@@ -93,9 +90,9 @@ class ByteThread final : private Reactor::Handler {
   std::atomic<bool> interrupted_{false};
   std::atomic<size_t> moved_{0};
 
-  // The thread's while a batch is under way, the reactor's else.
+  // Owned by the thread while a batch is running, else by the reactor thread.
   Batch batch_;
-  int first_ = 0;  // of the parts, with bytes left
+  int first_ = 0;  // first part with bytes left
   WakeBytes wake_bytes_;
   Moved result_;
 

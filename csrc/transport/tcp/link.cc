@@ -18,8 +18,8 @@ namespace {
 
 constexpr uint32_t kReading = EPOLLIN;
 constexpr uint32_t kWriting = EPOLLOUT | EPOLLRDHUP | EPOLLET;
-constexpr size_t kUnknownBytes = SIZE_MAX;  // the system does not count them
-// Unanswered ones that mean that the other end is gone.
+constexpr size_t kUnknownBytes = SIZE_MAX;  // the system has no count
+// Unanswered probes after which the other end is lost.
 constexpr unsigned kMostProbes = 5;
 
 size_t sizeOf(const iovec* parts, int part_count) {
@@ -54,16 +54,15 @@ void TcpLink::take(const LinkSpec& spec) {
   batch_bytes_ = kBatchBytes;
   most_payload_ = kNeighbourPayloadBytes;
   fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
-  // The code that opened the socket has chosen how much may wait in the kernel, by the rate of the
-  // link. The kernel looks at that mark before a write and not during it, so writes are no longer
-  // than it.
+  // The kernel's limit of unsent bytes, which the opener of the socket has derived from the link's
+  // rate. The kernel checks it only before a write, so writes must not be longer.
   int unsent_bytes = 0;
   socklen_t size = sizeof unsent_bytes;
   if (getsockopt(socket_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent_bytes, &size) == 0 &&
       unsent_bytes > 0) {
     const auto unsent = static_cast<size_t>(unsent_bytes);
     batch_bytes_ = unsent >= kFastBatchBytes ? kFastBatchBytes : std::min(kBatchBytes, unsent);
-    // What passes while a frame does waits for it: half of what may wait anyway.
+    // Frames delay each other by at most half of the kernel's limit.
     most_payload_ = static_cast<uint32_t>(
         std::clamp<size_t>(unsent / 2, kNeighbourPayloadBytes, kMaxPayloadBytes));
   }
@@ -71,13 +70,13 @@ void TcpLink::take(const LinkSpec& spec) {
   zero_copy_.begin(socket_.get(), fast() ? spec.zero_copy : ZeroCopy::kOff);
 }
 
-// Edge-triggered: registered once, and then notified of changes only.
+// Edge-triggered: registered once, notified on changes.
 void TcpLink::start() {
   watches_reading_ = true;
   reactor().watch(socket_.get(), kReading | kWriting, this);
 }
 
-// What is there already counts as a change.
+// Data that is already there counts as a change.
 void TcpLink::watchReading(bool watch) {
   if (std::exchange(watches_reading_, watch) == watch) return;
   reactor().rewatch(socket_.get(), watch ? kReading | kWriting : kWriting);
@@ -87,7 +86,7 @@ void TcpLink::expect(size_t bytes) {
   wake_bytes_.expect(socket_.get(), bytes, fast() ? WakeBytes::kMostFast : WakeBytes::kMost);
 }
 
-// The other end shall see it, even if another process has a copy of the descriptor.
+// Ends the connection even if another process has a copy of the descriptor.
 void TcpLink::closeBytes() {
   reactor().unwatch(socket_.get());
   if (zero_copy_.lends() && (leaves_nothing_ || !zero_copy_.awaitAll(socket_.get()))) {
@@ -98,7 +97,7 @@ void TcpLink::closeBytes() {
   socket_.reset();
 }
 
-// Lent memory comes back only when the kernel forgets the connection.
+// The kernel returns lent memory only after it has dropped the connection.
 bool TcpLink::holdBytes() {
   if (zero_copy_.lends()) return false;
   reactor().unwatch(socket_.get());
@@ -114,7 +113,7 @@ size_t TcpLink::queuedBytes() const {
   return ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 ? static_cast<size_t>(bytes) : kUnknownBytes;
 }
 
-// A filter that passes nothing keeps TCP from acknowledging what nobody would read any more.
+// A filter that drops all packets stops TCP from acknowledging unread data.
 void TcpLink::endReading() {
   sock_filter nothing{BPF_RET | BPF_K, 0, 0, 0};
   const sock_fprog program{1, &nothing};
@@ -133,7 +132,7 @@ Acknowledged TcpLink::acknowledged() {
   }
   const uint64_t before = std::exchange(acknowledged_bytes_, info.tcpi_bytes_acked);
   if (info.tcpi_unacked == 0) {
-    // The neighbour has no room; the system asks ever more rarely then.
+    // The neighbour has no room, so the system probes ever less often.
     return info.tcpi_probes < kMostProbes ? Acknowledged::kAdvances : Acknowledged::kNothing;
   }
   if (std::chrono::milliseconds(info.tcpi_last_ack_recv) >= since) return Acknowledged::kNothing;
@@ -148,7 +147,7 @@ void TcpLink::limitRate(std::optional<uint64_t> bytes_per_s) {
 
 std::optional<SendProgressCounters> TcpLink::sendProgress() {
   auto progress = sendProgressOf(socket_.get());
-  // The system has sent what it was given; it is given little at a time, and more waits here.
+  // The system has little unsent data by design; more is queued here.
   if (progress && wantsToWrite()) progress->idle_lately = false;
   return progress;
 }
@@ -159,8 +158,8 @@ void TcpLink::settleWriting() {
   gaveBack();
 }
 
-// The kernel forgets what it has still to send, and gives its memory back, but for packets that an
-// interface is sending at this moment. The link is lost.
+// Drops the kernel's unsent data and its lent memory, except packets that an interface is sending.
+// The link is lost.
 void TcpLink::disconnect() {
   const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
   connect(socket_.get(), &nobody, sizeof nobody);
@@ -186,8 +185,8 @@ void TcpLink::acknowledgeAtOnce() {
 }
 
 void TcpLink::onReady(uint32_t events) {
-  // What the kernel says of sends without copy comes as an error. A real one ends the connection,
-  // which is reported besides.
+  // Zero-copy notices arrive as errors. A real error also ends the connection, which is reported
+  // separately.
   if ((events & EPOLLERR) && zero_copy_.noticesCome()) {
     if (zero_copy_.takeNotices(socket_.get())) gaveBack();
     if (!(events & (EPOLLRDHUP | EPOLLHUP))) events &= ~static_cast<uint32_t>(EPOLLERR);
@@ -207,7 +206,7 @@ Io TcpLink::readBytes(const iovec* parts, int part_count, size_t& count) {
     const ssize_t got = readv(socket_.get(), parts, part_count);
     if (got > 0) {
       count += static_cast<size_t>(got);
-      // Then the socket is empty, and what comes now is reported as a change.
+      // The socket is then empty, and new data is reported as a change.
       const bool all = count < sizeOf(parts, part_count) && !end_seen_;
       return all ? Io::kBlocked : Io::kMore;
     }
@@ -220,7 +219,7 @@ Io TcpLink::readBytes(const iovec* parts, int part_count, size_t& count) {
   }
 }
 
-// One call: parts that are copied, or a long payload that is not.
+// One system call: copied parts, or one zero-copy payload.
 ssize_t TcpLink::sendOnce(iovec* parts, size_t part_count, uint64_t offset, int flags) {
   msghdr message{};
   message.msg_iov = parts;
@@ -228,14 +227,14 @@ ssize_t TcpLink::sendOnce(iovec* parts, size_t part_count, uint64_t offset, int 
   if (part_count == 1 && zero_copy_.takes(parts[0].iov_len)) {
     const ssize_t put = sendmsg(socket_.get(), &message, flags | MSG_ZEROCOPY);
     if (put > 0) zero_copy_.sent(offset, static_cast<size_t>(put));
-    // More than the system notes at a time, or memory that it cannot hold, such as a device's.
+    // The kernel's notice limit is reached, or it cannot pin the memory, such as a device's.
     if (put >= 0 || (errno != ENOBUFS && errno != EFAULT)) return put;
     zero_copy_.refused(parts[0].iov_len);
   }
   return sendmsg(socket_.get(), &message, flags);
 }
 
-// Headers are always copied, for the memory of theirs goes on with the frame.
+// Headers are always copied, because their memory moves with the frame.
 Io TcpLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
   for (int next = 0; next < part_count && count < batch_bytes_;) {
     iovec taken[FrameQueue::kMaxParts];
@@ -257,7 +256,7 @@ Io TcpLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
     } while (put < 0 && errno == EINTR);
     if (put < 0) return afterError();
     count += static_cast<size_t>(put);
-    // A part of a payload may be one that the system cannot hold: the rest is tried by itself.
+    // The kernel may be unable to pin part of a payload: retry the rest alone.
     if (static_cast<size_t>(put) < bytes) return alone ? Io::kMore : Io::kBlocked;
   }
   return Io::kMore;

@@ -26,15 +26,15 @@ class TcpLink : public Link,
 
  protected:
   int descriptor() const { return socket_.get(); }
-  // The kernel may hold as much as only a fast link sends in a few milliseconds.
+  // Only on fast links, the kernel may buffer as much as they send in a few milliseconds.
   bool fast() const { return batch_bytes_ >= kFastBatchBytes; }
-  // Whether the reactor is notified of what there is to read; it is from start() on.
+  // Sets whether the reactor reports readable data; enabled by start().
   void watchReading(bool watch);
-  // expect() was called for this socket elsewhere.
+  // expect() was called for this socket by another object.
   void forgetWakeBytes() { wake_bytes_.reset(); }
-  // Whether long payloads are sent from where they lie, which leaves nothing to do for a thread.
+  // Returns whether long payloads are sent without copies, which leaves no work for a thread.
   bool sendsWithoutCopy() const { return zero_copy_.takes(ZeroCopySends::kLeastBytes); }
-  // Bytes that the socket has taken and the neighbour's transport does not have yet.
+  // Bytes in the socket that the neighbour's transport does not have yet.
   size_t queuedBytes() const;
 
   Io readBytes(const iovec* parts, int part_count, size_t& count) override;
@@ -67,14 +67,14 @@ class TcpLink : public Link,
   static constexpr size_t kFastBatchBytes = 512 << 10;
 
   Descriptor socket_;
-  Descriptor parked_;  // the connection before, see parkBytes()
+  Descriptor parked_;  // the previous connection, see parkBytes()
   WakeBytes wake_bytes_;
   bool watches_reading_ = false;
   ZeroCopySends zero_copy_;
-  bool disconnected_ = false;            // memory was wanted back that the kernel did not give back
-  bool end_seen_ = false;                // the end, or an error, is behind what is still to read
-  Reactor::Clock::time_point looked_{};  // when acknowledged() was called
-  uint64_t acknowledged_bytes_ = 0;      // then
+  bool disconnected_ = false;  // because the kernel did not return lent memory
+  bool end_seen_ = false;      // the unread data ends with the connection's end or an error
+  Reactor::Clock::time_point looked_{};  // last call of acknowledged()
+  uint64_t acknowledged_bytes_ = 0;      // at that time
 };
 
 }  // namespace topoopt

@@ -24,7 +24,7 @@ void ThreadedLink::start() {
 }
 
 void ThreadedLink::onReady(uint32_t events) {
-  // A batch that is being written looks for room by itself.
+  // The thread of a running batch waits for room itself.
   if (writer_.running()) events &= ~static_cast<uint32_t>(EPOLLOUT);
   TcpLink::onReady(events);
 }
@@ -51,7 +51,7 @@ Io ThreadedLink::readBytes(const iovec* parts, int part_count, size_t& count) {
     if (io == Io::kBlocked) watchReading(true);
     return io;
   }
-  watchReading(false);  // it would wake the reactor for nothing
+  watchReading(false);  // to avoid needless wake-ups of the reactor
   forgetWakeBytes();
   ByteThread::Batch batch{.fd = descriptor(),
                           .part_count = part_count,
@@ -77,18 +77,18 @@ Io ThreadedLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
   return Io::kBlocked;
 }
 
-// The reader says itself what is worth a wake-up of it.
+// The reading thread sets its own wake-up threshold.
 void ThreadedLink::expect(size_t bytes) {
   if (reader_.running()) return;
   TcpLink::expect(bytes);
 }
 
-// Of a batch that is under way, anything may have been written.
+// Any part of a running batch may have been written.
 size_t ThreadedLink::begunBytes() const {
   return writer_.running() ? writer_.bytes() : writer_.moved();
 }
 
-// What is not counted as written yet is the end of what the socket holds.
+// Bytes not counted as written yet are the last ones in the socket.
 size_t ThreadedLink::unacknowledgedBytes() {
   const size_t uncounted = writer_.moved();
   const size_t queued = queuedBytes();

@@ -1,6 +1,5 @@
-// A link over a connected stream socket whose large batches threads of its own move, one for each
-// direction: several links, or both directions of one, then use several cores. All else, frames and
-// whatever is short, stays on the reactor thread.
+// A link over a connected stream socket that moves large batches on two threads, one per direction,
+// to use several cores. Frames and short batches stay on the reactor thread.
 
 #pragma once
 
@@ -11,7 +10,7 @@ namespace topoopt {
 
 class ThreadedLink final : public TcpLink {
  public:
-  // Fewer are moved in less time than handing them over takes.
+  // Moving a smaller batch takes less time than handing it over.
   static constexpr size_t kLeastBytes = 96 << 10;
 
   ThreadedLink(const LinkSpec& spec, const Context& context);
@@ -37,7 +36,7 @@ class ThreadedLink final : public TcpLink {
 
   ByteThread reader_;
   ByteThread writer_;
-  bool reads_here_ = false;  // on the reactor, whatever comes
+  bool reads_here_ = false;  // on the reactor thread
 };
 
 }  // namespace topoopt

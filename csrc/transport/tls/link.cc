@@ -21,7 +21,7 @@ void TlsLink::reopenBytes(const LinkSpec& spec) {
   session_.emplace(descriptor(), spec.tls_key, client_, remembers_);
 }
 
-// What fails here is found again when there is something to read or write.
+// An error here recurs at the next read or write.
 void TlsLink::start() {
   TcpLink::start();
   session_->establish();
@@ -38,7 +38,7 @@ void TlsLink::onReady(uint32_t events) {
   TcpLink::onReady(events);
 }
 
-// With what the base class reports of a loss.
+// Adds the details of a loss, as the base class reports them.
 Io TlsLink::checked(Io io) {
   if (io == Io::kBroken) {
     error_ = session_->error();
@@ -69,7 +69,7 @@ Io TlsLink::writeBytes(const iovec* parts, int part_count, size_t& count) {
   return checked(session_->write(parts, part_count, batch_bytes_, count));
 }
 
-// A record that has arrived in part may hold so much of it.
+// A partly received record may contain up to this part of the frame.
 void TlsLink::expect(size_t bytes) {
   TcpLink::expect(bytes - std::min(bytes, TlsSession::kRecordBytes));
 }

@@ -1,4 +1,4 @@
-// A link over a connected stream socket, encrypted. The end of the lower rank is TLS's client.
+// An encrypted link over a connected stream socket. The lower rank is TLS's client.
 
 #pragma once
 
@@ -31,9 +31,9 @@ class TlsLink final : public TcpLink {
   Io checked(Io io);
 
   const bool client_;
-  const bool remembers_;  // what is not acknowledged
+  const bool remembers_;  // keeps unacknowledged records
   std::optional<TlsSession> session_;
-  bool ending_ = false;  // once nothing is pending
+  bool ending_ = false;  // after the pending records
 };
 
 }  // namespace topoopt

@@ -19,7 +19,7 @@ namespace topoopt {
 
 namespace {
 
-// TLS_AES_128_GCM_SHA256: its hash is that of the keys, and 128 bits are what X25519 gives.
+// TLS_AES_128_GCM_SHA256: the keys use its hash, and X25519 provides 128 bits, too.
 constexpr char kCipher[] = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kCipherId[] = {0x13, 0x01};
 constexpr char kIdentity[] = "topoopt link";
@@ -37,11 +37,11 @@ std::string lastError() {
 
 }  // namespace
 
-// What OpenSSL calls.
+// Callbacks of OpenSSL.
 struct TlsCallbacks {
   static TlsSession& of(SSL* ssl) { return *static_cast<TlsSession*>(SSL_get_app_data(ssl)); }
 
-  // nullptr: no memory.
+  // nullptr: out of memory.
   static SSL_SESSION* session(SSL* ssl) {
     const std::string& key = of(ssl).key_;
     SSL_SESSION* const session = SSL_SESSION_new();
@@ -84,7 +84,7 @@ struct TlsCallbacks {
       const ssize_t count = recv(session.fd_, place, bytes, MSG_DONTWAIT);
       if (count > 0) {
         *got = static_cast<size_t>(count);
-        // Then the socket is empty, and what comes now is reported as a change.
+        // The socket is then empty, and new data is reported as a change.
         session.empty_ = *got < bytes && !session.end_seen_;
         return 1;
       }
@@ -136,11 +136,11 @@ SSL_CTX* makeContext() {
       SSL_CTX_set_num_tickets(context, 0) != 1) {
     throwLast();
   }
-  // What could verify certificates must have one.
+  // Required, because the context can verify certificates.
   SSL_CTX_set_session_id_context(context, kContext, sizeof kContext);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
-  // No certificate is trusted, so an end that has one instead of the key is refused.
+  // No certificate is trusted, so an end with a certificate instead of the key is refused.
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_read_ahead(context, 1);
@@ -150,7 +150,7 @@ SSL_CTX* makeContext() {
   return context;
 }
 
-// Both are for all sessions of the process, and are never freed.
+// Both are shared by all sessions of the process and never freed.
 BIO_METHOD* method() {
   static BIO_METHOD* const only = makeMethod();
   return only;
@@ -193,7 +193,7 @@ TlsSession::TlsSession(int fd, std::string key, bool client, bool remembers,
 
 TlsSession::~TlsSession() { OPENSSL_cleanse(const_cast<char*>(key_.data()), key_.size()); }
 
-// Why OpenSSL has not done what it should.
+// The reason of a failed OpenSSL call.
 Io TlsSession::failed(int result) {
   const int error = SSL_get_error(ssl_.get(), result);
   if (error == SSL_ERROR_WANT_READ) return Io::kBlocked;
@@ -201,7 +201,7 @@ Io TlsSession::failed(int result) {
   broken_ = true;
   if (ended_) return whenBroken();
   error_ = system_error_ != 0 ? std::generic_category().message(system_error_) : lastError();
-  flush();  // of the alert that explains it
+  flush();  // sends the alert with the reason
   return Io::kBroken;
 }
 
@@ -239,7 +239,7 @@ void TlsSession::becameReadable(bool end_seen) {
   end_seen_ = end_seen_ || end_seen;
 }
 
-// One record; OpenSSL's callback takes all of it.
+// Seals one record; OpenSSL's callback accepts all of it.
 bool TlsSession::seal(std::span<const std::byte> record) {
   size_t put = 0;
   const int result = SSL_write_ex(ssl_.get(), record.data(), record.size(), &put);
@@ -250,12 +250,12 @@ bool TlsSession::seal(std::span<const std::byte> record) {
   written_ += put;
   if (remembers_) records_.push_back({written_, sealed_sent_ + out_.size() - sent_});
   if (++sealed_records_ % records_per_key_ == 0) {
-    SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // goes with the next record
+    SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // sent with the next record
   }
   return true;
 }
 
-// What the next record holds, at most `most_bytes`. Small parts are copied together.
+// Returns the content of the next record, at most `most_bytes`. Small parts are merged by a copy.
 std::span<const std::byte> TlsSession::nextOf(Parts& parts, size_t most_bytes) {
   gathered_.clear();
   while (parts.count > 0) {
@@ -319,7 +319,7 @@ Io TlsSession::flush() {
     if (put >= 0) {
       sent_ += static_cast<size_t>(put);
       sealed_sent_ += static_cast<size_t>(put);
-      // Less than all is as much as the socket takes now.
+      // A partial write means that the socket is full.
       if (pending()) return Io::kBlocked;
       break;
     }
