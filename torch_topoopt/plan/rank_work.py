@@ -35,7 +35,7 @@ class OperationTimes:
 
 @dataclass(frozen=True)
 class RankWork:
-    """The mean of `iterations` iterations of a rank for which it recorded every operation.
+    """The interquartile mean of `iterations` fully recorded iterations of a rank.
 
     Operations ran for `under_way_s` of its `seconds`; the training thread slept for `waiting_s` of
     these. None: not known, for example because an accelerator works while that thread sleeps.
