@@ -43,7 +43,7 @@ _OPERATIONS = ("all_reduce of 8 MiB", "all_reduce of 16 bytes", "all_to_all of 8
 _ALPHA_S, _HOP_S = 25e-6, 15e-6
 _AS_GOOD = 1.05  # cost ratio below which the simpler choice wins
 _DEAD_GBPS = 1e-6  # assumed for an interface whose floods fail
-_MOST_KINDS = 5  # limit: the cost of all subsets of networks is computed
+_MOST_KINDS = 5  # of networks; the search prices all of their subsets
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def _request(own: bytes, target: bytes) -> bytes:
 
 
 def _until(line: socket.socket, deadline: float) -> Iterator[None]:
-    """Yields when packets have arrived, last at the deadline."""
+    """Yields when packets have arrived; those waiting at the deadline still count."""
     while True:
         left = deadline - time.monotonic()
         if left < -_TOO_LATE_S or not select.select([line], [], [], max(0.0, left))[0]:
