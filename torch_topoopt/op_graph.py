@@ -3,8 +3,8 @@
 One `Operator` is the unit that a strategy places: a leaf module of the model, or a function called
 between modules. It stands for its forward and its backward pass. All figures are for the whole
 batch of `batch_size` samples on one accelerator; a strategy that splits the batch over k servers
-divides FLOPs and activation bytes by k, and leaves parameter bytes alone. What else may be split,
-and what a shard then needs and makes, an operator says in its `splits`.
+divides FLOPs and activation bytes by k, and leaves parameter bytes alone. An operator's `splits`
+list its other dimensions that may be split.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Operand:
 
     `size_bytes` is its activation size; the backward pass returns `gradient_bytes` to the producer
     (0 where no gradient flows, e.g. integer indices). Operands of one producer with the same
-    `tensor` above 0 are one tensor, which a server gets once for all of them that run there alike;
-    0: no other operator reads it.
+    `tensor` above 0 are one tensor: a server receives it once for all its operators with the same
+    split. 0: no other operator reads it.
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"tensor"})
@@ -43,19 +43,18 @@ SplitDimension = Literal["columns", "rows", "experts", "attribute"]
 class Split:
     """A dimension other than the samples along which an operator may be split.
 
-    - "columns": features of the output. Every shard holds its part of the parameters and makes its
-      part of the output.
+    - "columns": features of the output. Every shard holds its part of the parameters and computes
+      its part of the output.
     - "rows": the dimension of a sum, such as the input features of a linear layer or the rows of an
-      embedding table. Every shard holds its part of the parameters and makes a partial sum of the
-      whole output; the operators that read the output add the sums.
-    - "experts": of a mixture of experts. Every shard holds its part of the experts and works on the
-      tokens that go to them, taken to be as many for each expert.
+      embedding table. Every shard holds its part of the parameters and computes a partial sum of
+      the whole output; the operators that read the output add the sums.
+    - "experts": experts of a mixture. Every shard holds its part of the experts and processes their
+      tokens, assumed to be equally many for each expert.
     - "attribute": positions of a sample, in a sequence or an image. Every shard holds all
-      parameters and makes its part of the output.
+      parameters and computes its part of the output.
 
-    FLOPs are divided in all of them. A shard needs its operands "whole", or of each the "part" of
-    its own place: of the features ("columns", "rows"), tokens or positions. There are at most
-    `max_degree` parts.
+    Each divides the FLOPs. A shard needs the "whole" of each operand, or its own "part" of the
+    features ("columns", "rows"), tokens or positions. There are at most `max_degree` parts.
     """
 
     dimension: SplitDimension
@@ -65,7 +64,7 @@ class Split:
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """Measured times of the passes on an accelerator with one of `shards` parts of the samples."""
+    """Measured times of both passes on an accelerator with 1 / `shards` of the samples."""
 
     shards: float
     forward_s: float
@@ -76,14 +75,13 @@ class MeasuredCost:
 class Operator:
     """One placeable unit of the model.
 
-    `splittable` says that the first dimension of its output is the batch, so servers can share it.
-    `memory_bytes` is what passes through an accelerator's memory in the forward pass (inputs,
-    outputs and parameters), for a roofline estimate; `saved_bytes` is kept for the backward pass.
-    `parameter_gradient_bytes` is what an AllReduce of this operator carries (trainable parameters
-    only; 0 if the parameters are shared with, and counted at, an earlier operator). `splits` are
-    the further dimensions that may be split, each once. The output has `output_dimensions`
-    dimensions (0: not known, or several tensors). `measured` are costs that replace estimates, in
-    ascending order of `shards`.
+    `splittable`: the first dimension of its output is the batch, so servers can share it.
+    `memory_bytes` is the memory traffic of the forward pass (inputs, outputs and parameters), for a
+    roofline estimate; `saved_bytes` is kept for the backward pass.
+    `parameter_gradient_bytes` is the size of this operator's AllReduce (trainable parameters only;
+    0 if an earlier operator has the same parameters). `splits` are the further dimensions that may
+    be split, each once. The output has `output_dimensions` dimensions (0: not known, or several
+    tensors). `measured` costs replace estimates, in ascending order of `shards`.
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"splits", "output_dimensions", "measured"})
@@ -112,9 +110,8 @@ class Operator:
 class RepeatedLayer:
     """A layer that the model has several times: `length` operators from each of `starts` on.
 
-    Its occurrences are equal in everything but names, measured costs, what they read from outside
-    the layer, and splits (what is known of those may depend on that).
-    `kind` is the class of the module.
+    Its occurrences differ only in names, measured costs, operands from outside the layer, and
+    splits, which may depend on those operands. `kind` is the class of the module.
     """
 
     kind: str
@@ -126,10 +123,10 @@ class RepeatedLayer:
 class GradientBuckets:
     """The gradients of one AllReduce, as DistributedDataParallel chooses them.
 
-    Those of one group of servers fill buckets in the order of the backward pass. A bucket is full
-    as soon as it holds `cap_bytes` or more, a group's first one `first_bytes`. Its AllReduce starts
-    when all of its gradients are there and the bucket before it has started. Operators are not
-    taken apart, where DistributedDataParallel may put weight and bias into two buckets.
+    Gradients of one group of servers fill buckets in the order of the backward pass. A bucket is
+    full when it holds `cap_bytes`, a group's first one `first_bytes`. Its AllReduce starts when all
+    its gradients are ready and the previous bucket's has started. Unlike DistributedDataParallel,
+    this model never splits an operator's weight and bias over two buckets.
     """
 
     first_bytes: int
@@ -140,11 +137,10 @@ class GradientBuckets:
 class MeasuredStep:
     """The measured time of a step of the script that trains the model, without its messages.
 
-    `overhead_s` is what an iteration takes on every server beside its operators: data loading,
-    loss, optimizer, Python. Forward and backward passes of operators take `forward_scale` and
-    `backward_scale` times what they cost otherwise. That is what a server takes by itself; emulated
-    servers share the processors of one machine, so that only `servers_at_once` compute at full
-    speed at once, and more of them share that evenly. None: every server has its own.
+    `overhead_s` is the time of an iteration outside its operators: data loading, loss, optimizer,
+    Python. `forward_scale` and `backward_scale` multiply the operators' costs. All are for a server
+    alone. Emulated servers share the processors of one machine: `servers_at_once` compute at full
+    speed, and more share that evenly. None: every server has its own processors.
     """
 
     overhead_s: float
@@ -153,7 +149,7 @@ class MeasuredStep:
     servers_at_once: float | None = None
 
 
-# The default of DistributedDataParallel where its `bucket_cap_mb` is not set.
+# DistributedDataParallel's default without `bucket_cap_mb`
 DEFAULT_BUCKETS = GradientBuckets(first_bytes=2**20, cap_bytes=25 * 2**20)
 
 
@@ -161,14 +157,13 @@ DEFAULT_BUCKETS = GradientBuckets(first_bytes=2**20, cap_bytes=25 * 2**20)
 class OpGraph(Document):
     """One training iteration of one model, operators in topological order.
 
-    `layers` are those that occur more than once; no operator is in two of them. `gradient_buckets`
-    is how the script that trains the model sums gradients; None: an AllReduce for each operator, as
-    in the TopoOpt paper. `measured_step` says how far a step of that script is from the costs of
-    operators; None: no step was measured, and operators are all there is.
+    `layers` occur more than once; no operator is in two of them. `gradient_buckets` describes the
+    buckets of the training script; None: an AllReduce for each operator, as in the TopoOpt paper.
+    `measured_step` corrects the operators' costs by a measured step; None: no step was measured.
 
-    Version 2 added `splits` and `output_dimensions`: in a version 1, operators are split by samples
-    only. Version 3 added the `tensor` of operands: before, each of them counts as a tensor of its
-    own. Version 4 added `gradient_buckets` and `measured_step`.
+    Version 2 added `splits` and `output_dimensions`; operators of version 1 split samples only.
+    Version 3 added the `tensor` of operands; older operands each count as a tensor of their own.
+    Version 4 added `gradient_buckets` and `measured_step`.
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"layers"})
@@ -309,12 +304,9 @@ def _validate_measured(where: str, measured: tuple[MeasuredCost, ...]) -> None:
 
 
 def layer_form(operators: Sequence[Operator], begin: int, end: int) -> object:
-    """The key of equal layers: of operators begin..end - 1, see RepeatedLayer.
-
-    The result can be compared and hashed.
-    """
+    """A hashable key of operators begin..end - 1, the same for equal layers (RepeatedLayer)."""
     outside: dict[int, int] = {}  # producers before the layer, by first use
-    tensors: dict[tuple[int, int], int] = {}  # of those, by first use
+    tensors: dict[tuple[int, int], int] = {}  # of outside producers, by first use
     form = []
     for operator in operators[begin:end]:
         read = tuple(

@@ -1,12 +1,11 @@
-"""The agent of one host for `topoopt discover`: answers the survey's questions, one per line.
+"""The agent of one host for `topoopt discover`: answers the survey's requests.
 
-Questions and answers are JSON objects, one per line, over a TCP connection or over the standard
+Requests and answers are JSON objects, one per line, over a TCP connection or over the standard
 streams of ssh. The agent reads its interfaces from the kernel, announces the names of its ports on
 their cables, and sends probes; it changes nothing on its host.
 
-Over TCP both sides first prove that they know the shared token, each to a nonce of the other; the
-token itself is never sent. The rest is neither secret nor signed: it belongs on a management
-network.
+Over TCP both sides first prove that they know the shared token, each with a nonce of the other; the
+token is never sent. The rest is neither encrypted nor signed: use a management network.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ if TYPE_CHECKING:
 
 PROTOCOL = 5
 _LONGEST_BYTES = 1 << 20
-_LONGEST_GREETING_BYTES = 4096  # of those who have proven nothing yet
+_LONGEST_GREETING_BYTES = 4096  # from unauthenticated clients
 _GREET_S = 10.0
-_MOST_GREETINGS = 64  # at the same time; one of them is closed for one more
+_MOST_GREETINGS = 64  # concurrent; one more evicts one of them
 _CROWD, _CROWD_PER_S, _CROWD_PAUSE_S = 4096, 200, 0.05
 
 
@@ -59,7 +58,7 @@ class Stream(Protocol):
 
 
 class Channel:
-    """JSON objects over a stream; raises FabricError naming the other side where that fails."""
+    """JSON objects over a stream; raises FabricError naming the other side on failure."""
 
     def __init__(
         self, reading: Stream, writing: Stream, other: str, *, longest_bytes: int = _LONGEST_BYTES
@@ -133,7 +132,7 @@ def _proof(token: Password, side: str, asked: str, own: str) -> str:
 
 
 def _nonce(message: dict[str, Any]) -> str:
-    """ "" for one that is none: any text is possible, also such as cannot be encoded."""
+    """The nonce in a message; "" if it is invalid, for example not encodable."""
     nonce = message.get("nonce")
     return nonce if isinstance(nonce, str) and nonce.isascii() else ""
 
@@ -145,8 +144,8 @@ def _equal(given: object, right: str) -> bool:
 
 @dataclass(frozen=True)
 class ReachedBy:
-    """The interface by which a survey has reached a host ("": not known), from address `client`;
-    and others on its segment: `gateways` of routes, and the MAC addresses that the kernel knows."""
+    """The interface through which the survey at `client` has reached a host ("": not known), the
+    `gateways` of its routes, and the MAC addresses of its neighbours."""
 
     interface: str
     client: str
@@ -155,24 +154,24 @@ class ReachedBy:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """From what `asdict` makes of it, by way of JSON; raises TypeError for anything else."""
+        """Decodes the JSON of `asdict`; raises TypeError for anything else."""
         lists = {name: tuple(plain[name]) for name in ("gateways", "neighbour_macs")}
         return cls(**{**plain, **lists})
 
 
 class Agent:
-    """Answers the questions of one survey; what it has opened is closed with it."""
+    """Answers the requests of one survey; closes its sockets when it is closed."""
 
     def __init__(self, management: str, client: str) -> None:
-        """`management` is the address by which the survey has reached this host, and `client` the
-        one that it came from; "" where that is not known."""
+        """`management` is the address at which the survey reached this host, and `client` the
+        survey's own; "" if not known."""
         self._management = _unmapped(management)
         self._client = _unmapped(client)
         self._stack = ExitStack()
         self._neighbours: Neighbours | None = None
 
     def serve(self, channel: Channel) -> None:
-        """Until the other side has no more questions."""
+        """Answers requests until the other side ends."""
         with self._stack:
             while (question := channel.receive()) is not None:
                 channel.send(self._answer(question))
@@ -252,7 +251,7 @@ class Agent:
 
 
 def _unmapped(address: str) -> str:
-    """An IPv4 address as such, where a socket of both families shows it as ::ffff:10.0.0.1."""
+    """The IPv4 address of ::ffff:10.0.0.1, as sockets of both families show it."""
     return address.removeprefix("::ffff:") if "." in address else address
 
 
@@ -274,7 +273,7 @@ def serve_tcp(listener: socket.socket, token: Password, timeout_s: float) -> Non
                 continue
             try:
                 greeter.greet(*listener.accept())
-            except OSError as error:  # it has gone again
+            except OSError as error:  # already closed
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     time.sleep(_CROWD_PAUSE_S)
         connection, stream = greeter.take()
@@ -307,11 +306,11 @@ class _Greeter:
         self._notify.close()
 
     def take(self) -> tuple[socket.socket, Any]:
-        """The first that has proven it, and its stream."""
+        """The first client that has proven the token, and its stream."""
         return self._found.get()
 
     def has_room(self) -> bool:
-        """Whether one more may come now; one that proves nothing may have been closed for it."""
+        """Whether one more client is accepted; it may evict an unauthenticated one."""
         with self._changed:
             if len(self._greeted) < _MOST_GREETINGS:
                 return True

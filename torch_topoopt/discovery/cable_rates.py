@@ -1,9 +1,9 @@
-"""What the cables of a cluster file carry, measured by all of its hosts together.
+"""The rates of the cables of a cluster file, measured by all of its hosts together.
 
-An interface says the rate of its port, and a virtual one says 10 Gb/s; a bad cable, a PCIe slot or
-a shaper carries less. So before anything is predicted, a flood goes over each cable both ways, over
-all at once. What was measured is kept for later jobs of the same file, whose plans are then the
-same, unless TOPOOPT_COST_MODEL=measure.
+An interface reports the rate of its port, and a virtual one 10 Gb/s; a bad cable, a PCIe slot or a
+shaper carries less. So all cables are flooded both ways, at once, before any prediction. The rates
+are cached, so that later jobs of the same file get the same plans, unless
+TOPOOPT_COST_MODEL=measure.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
     from torch_topoopt.links.meeting import Meeting
 
-_MEET_S = 60.0  # for what every host does within seconds
-_CONFIRMED = 0.6  # of the rate that the file says: a flood does not reach all of it
+_MEET_S = 60.0  # for steps that take every host seconds
+_CONFIRMED = 0.6  # fraction of the file's rate that confirms it: floods reach less than all
 
 log = logging.getLogger("torch_topoopt")
 
 
 @dataclass(frozen=True)
 class CableRate:
-    """The rate of a cable, by its ends; None where no measurement has found or confirmed it."""
+    """The rate of a cable, by its ends; None if no measurement found or confirmed it."""
 
     ends: tuple[str, str]
     gbps: float | None
 
 
 def measured_cables(file: ClusterFile, server: int, meeting: Meeting) -> tuple[CableRate, ...]:
-    """The rate of each cable, the same on all hosts, of which this is `server`.
+    """The rate of each cable, the same on all hosts; this host is `server`.
 
-    Raises FabricError where a host does not take part.
+    Raises FabricError if a host is missing.
     """
     deadline = time.monotonic() + _MEET_S
     path = kept_file("cables", file.to_yaml())
@@ -74,7 +74,7 @@ def measured_cables(file: ClusterFile, server: int, meeting: Meeting) -> tuple[C
 
 
 def with_rates(file: ClusterFile, rates: Sequence[CableRate]) -> ClusterFile:
-    """The cluster with ports of the rates that were measured."""
+    """The cluster with the measured rates of ports."""
     of_end = {end: rate.gbps for rate in rates for end in rate.ends if rate.gbps is not None}
     servers = tuple(
         replace(
@@ -90,7 +90,7 @@ def with_rates(file: ClusterFile, rates: Sequence[CableRate]) -> ClusterFile:
 
 
 def judged(file: ClusterFile, flows: Sequence[FloodRate]) -> tuple[CableRate, ...]:
-    """What floods say of the cables: the slower of the two directions counts."""
+    """The cables' rates from floods: the slower of the two directions counts."""
     of_cable: dict[int, list[FloodRate]] = {}
     numbers = {
         (file.ports[end][0], file.ports[end][1].ip): number
@@ -119,7 +119,7 @@ def _flood(file: ClusterFile, server: int, meeting: Meeting, deadline: float) ->
     with contextlib.ExitStack() as stack:
         listeners: dict[str, socket.socket] = {}
         for end, interface in _own_ends(file, server):
-            with contextlib.suppress(OSError, FabricError):  # the driver will say what is wrong
+            with contextlib.suppress(OSError, FabricError):  # the driver will report the fault
                 address = file.ports[end][1].ip
                 listeners[end] = stack.enter_context(listen(address, 0, interface))
         ports = {end: listener.getsockname()[1] for end, listener in listeners.items()}
@@ -154,7 +154,7 @@ def _probes(file: ClusterFile, server: int, listening: Mapping[str, int]) -> Ite
 
 
 def _read(path: Path, file: ClusterFile) -> list[dict[str, Any]] | None:
-    """None where there is nothing to use; raises DocumentError for a wrong TOPOOPT_COST_MODEL."""
+    """The cached rates, or None; raises DocumentError for a wrong TOPOOPT_COST_MODEL."""
     if measures_again():
         return None
     try:

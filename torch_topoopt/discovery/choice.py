@@ -1,4 +1,4 @@
-"""The line that says what was chosen."""
+"""The line that describes the chosen networks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MOST_SHOWN = 4
 
 
 def describe_choice(servers: list[Server], choice: NetworkChoice) -> str:
-    """Servers, ranks, shared memory or TCP, interfaces, ring, why these networks, and which
-    interfaces cannot be used."""
+    """Servers, ranks, shared memory or TCP, interfaces, ring, the reason for the choice, and
+    unusable interfaces."""
     plan = choice.plan
     counts = sorted({len(server.ranks) for server in servers})
     ranks = _counted(counts[0], "rank")
@@ -40,10 +40,10 @@ def describe_choice(servers: list[Server], choice: NetworkChoice) -> str:
 
 
 def _alone_in_their_subnets(servers: list[Server], slow: set[str]) -> list[str]:
-    """Fast interfaces of two servers or more that share a subnet with none of another server: these
-    may be the ends of cables with addresses that do not fit.
+    """Fast interfaces without a common subnet with another server, on two servers or more.
 
-    An address that several servers have is of a bridge of their own, such as docker0.
+    They may be the ends of cables with mismatched addresses. An address that several servers have
+    belongs to a local bridge such as docker0.
     """
     found: dict[int, list[str]] = {}
     for number, server in enumerate(servers):

@@ -1,13 +1,13 @@
 """Finds, without a plan, the ranks that share a machine and the machines that reach each other.
 
 Every rank announces its host, and rank 0 groups the ranks by machine. The leaders of the machines
-then probe each other's addresses in the rounds that rank 0 sends, until all are connected. Where
-rates are not known and some networks could be left out, they send each other floods. Rank 0 chooses
-the networks and makes the Plan and the Wiring that all ranks load. An error on a rank becomes an
-error on all.
+then probe each other's addresses in rounds from rank 0, until all are connected. If rates are
+unknown and some networks could be left out, they send each other floods. Rank 0 chooses the
+networks and makes the Plan and the Wiring for all ranks. An error on a rank becomes an error on
+all.
 
-What floods have measured is kept for later jobs on the same hosts and interfaces, unless
-TOPOOPT_COST_MODEL=measure: another choice would round sums in another order.
+Measured rates are cached for later jobs on the same hosts and interfaces, unless
+TOPOOPT_COST_MODEL=measure: another choice of networks would round sums in another order.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Member:
         self._meeting.publish("ports", json.dumps(ports))
 
     def try_addresses(self, lead: Iterator[None]) -> None:
-        """Answers probes, and sends those that rank 0 asks for, until it asks for no more."""
+        """Answers probes, and sends those that rank 0 requests, until its last request."""
         responder = Responder(list(self.listeners.values()), self._job, self._server)
         try:
             for turn in count():
@@ -137,7 +137,7 @@ class _Member:
 
 
 def usable_interfaces(host: Announcement, *, one_machine: bool) -> list[Interface]:
-    """Loopback if the whole job is on one machine, and only then."""
+    """The interfaces to use: loopback only if the whole job is on one machine."""
     loopback = [i for i in host.interfaces if i.loopback]
     if one_machine and loopback:
         return loopback[:1]
@@ -145,11 +145,11 @@ def usable_interfaces(host: Announcement, *, one_machine: bool) -> list[Interfac
 
 
 def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
-    """Rank 0's part. It yields where rank 0 has to take part like every other leader.
+    """Rank 0's part. It yields when rank 0 has to act like every other leader.
 
-    A failure is published where the others wait next.
+    A failure is published at the others' next wait.
     """
-    # The others wait until `deadline` for messages from here, also that a rank is missing.
+    # the others wait until `deadline` for messages of rank 0, such as a missing rank
     deadline -= 0.1 * time_left(deadline)
     try:
         hosts = _gather_hosts(meeting, world_size, deadline)
@@ -201,7 +201,7 @@ class _Turns:
         broadcast(self._meeting, f"probes/{self._turn}", orders)
 
     def answers(self) -> list[Any]:
-        """Of all leaders to the last order."""
+        """The answers of all leaders to the last order."""
         texts = self._meeting.collect(f"reached/{self._turn}", self._leaders, self._deadline)
         return [answer for leader in self._leaders for answer in json.loads(texts[leader])]
 
@@ -210,7 +210,7 @@ class _Turns:
 
 
 def _reached(turns: _Turns, servers: list[Server]) -> Generator[None, None, list[Probe]]:
-    """The probes that were answered; raises FabricError where they do not connect all servers."""
+    """The answered probes; raises FabricError if they do not connect all servers."""
     reached: list[Probe] = []
     for probes in rounds(servers):
         if orders := still_worth_sending(probes, servers, reached):
@@ -226,7 +226,7 @@ def _reached(turns: _Turns, servers: list[Server]) -> Generator[None, None, list
 def _measured(
     turns: _Turns, servers: list[Server], reached: list[Probe]
 ) -> Generator[None, None, Sequence[MeasuredPort]]:
-    """The rates on which the choice depends, as far as no network card says them."""
+    """The rates that the choice depends on and no network card reports."""
     floods = floods_to_send(servers, reached)
     if not floods:
         return ()

@@ -1,4 +1,4 @@
-"""The receiving end of a flood: what a connection carries in a short time."""
+"""The receiving end of a flood: counts the bytes of a connection in a short time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     import socket
 
 FLOOD_S = 1.0
-ANSWER_S = 2.5  # for a lost packet to be sent again
+ANSWER_S = 2.5  # covers a retransmission
 RESULT = struct.Struct("!d")  # bytes per second
 _COUNTED_FROM_S = 0.2  # slow start, and the burst of a queue, are over
-# The best part of this length counts: processors that are busy, or a loss, interrupt a flood.
+# the best window of this length counts: busy processors or a loss interrupt a flood
 _WINDOW_S = 0.4
 _SAMPLE_S = 0.01
 
@@ -30,7 +30,7 @@ class Flood:
         self._answered = False
 
     def add(self, size_bytes: int, now: float) -> None:
-        """So many have come."""
+        """Counts received bytes."""
         if self._answered:
             return
         self._total_bytes += size_bytes
@@ -50,7 +50,7 @@ class Flood:
     def answer(self, connection: socket.socket) -> bool:
         """Tells the sender the rate, once; it closes the connection in ANSWER_S then.
 
-        Until it does, what it has sent is read and not counted: closing here would drop the answer.
+        Until then, later bytes are read and ignored: closing here would drop the answer.
         """
         if self._answered:
             return False

@@ -1,8 +1,7 @@
-"""Measures what connections carry: short floods of bytes, of all hosts at once.
+"""Measures the rates of connections by short floods of bytes from all hosts at once.
 
-A flood goes over a TCP connection to an address that answers probes. The receiver counts for
-FLOOD_S and answers with the best rate of a part of it. So a measurement takes as long at any
-rate, and moves at most what the link carries in that time.
+A flood uses a TCP connection to an address that answers probes. The receiver counts for FLOOD_S and
+answers with the rate of the best window. So the duration of a measurement does not depend on rates.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PIECE = bytes(1 << 18)
-_ABORT = struct.pack("ii", 1, 0)  # struct linger: what is not sent yet is dropped on close
+_ABORT = struct.pack("ii", 1, 0)  # struct linger: close drops unsent bytes
 # Fields of struct tcp_info (<linux/tcp.h>), in us: tcpi_min_rtt; and of the time in which something
 # was sent and not acknowledged, all of it and the parts that either end's buffers have limited.
 _MIN_RTT, _MIN_RTT_AT = struct.Struct("=I"), 148
 _BUSY, _BUSY_AT = struct.Struct("=3Q"), 168
-# Where processors limit, all that is sent is acknowledged at times.
+# if processors are the limit, at times all sent bytes are acknowledged
 _ALWAYS_BUSY = 0.9
 
 
 @dataclass(frozen=True)
 class FloodRate:
-    """What a flood along `probe` carried, and the least round trip between the two kernels.
+    """The rate of a flood along `probe`, and the least round trip between the two kernels.
 
     `limited_by_link`: bytes waited for the network all the time, not for processors.
     """
@@ -46,12 +45,12 @@ class FloodRate:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """From what `asdict` makes of it, by way of JSON."""
+        """Decodes the JSON of `asdict`."""
         return cls(**{**plain, "probe": Probe(**plain["probe"])})
 
 
 def send_floods(probes: list[Probe], job: str) -> list[FloodRate]:
-    """Floods along all `probes` at once; those that were answered in time, in the order given."""
+    """Floods along all `probes` at once; returns the answered ones, in the order of `probes`."""
     found: dict[Probe, FloodRate] = {}
     deadline = time.monotonic() + FLOOD_S + ANSWER_S
     with contextlib.ExitStack() as sockets, selectors.DefaultSelector() as selector:

@@ -82,7 +82,7 @@ def shared_memory_allowed() -> bool:
 
 
 def _shared_rates(interfaces: list[Interface]) -> Iterator[Interface]:
-    """The interfaces, each with its part of the rate of the physical port that it is of."""
+    """The interfaces, each with its part of the rate of its physical port."""
     functions: dict[str | None, set[str]] = {}
     for interface in interfaces:
         functions.setdefault(interface.physical_port, set()).add(interface.name)
@@ -92,7 +92,7 @@ def _shared_rates(interfaces: list[Interface]) -> Iterator[Interface]:
 
 
 def _machine(name: str) -> str:
-    """Equal for processes that see the same sockets and process ids, and are of the same user."""
+    """A key equal for processes of one user with the same network and PID namespaces."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         spaces = [os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("net", "pid")]

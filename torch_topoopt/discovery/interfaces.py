@@ -53,7 +53,7 @@ class Interface:
         return f"{self.address}/{self.prefix_length}"
 
     def shares_subnet(self, other: Interface) -> bool:
-        """Whether they may be on one cable, by their addresses."""
+        """Whether two interfaces may be on one cable, by their addresses."""
         return share_subnet(self.with_prefix, other.with_prefix)
 
 
@@ -105,15 +105,14 @@ def _ipv6_addresses() -> dict[int, list[tuple[str, int]]]:
 
 
 def names_interfaces(wanted: str) -> bool:
-    """Whether such a list names the interfaces to use, and not those to leave out."""
+    """Whether a list names the interfaces to use, rather than those to leave out."""
     return bool(wanted) and not wanted.startswith("^")
 
 
 def select(interfaces: list[Interface], wanted: str) -> tuple[list[Interface], list[str]]:
     """The interfaces that a list like "eth0,ib" or "^docker,virbr" means, and unmatched names.
 
-    Names are prefixes. With ^ in front, all but these are meant. Raises FabricError for a list that
-    is no such list.
+    Names are prefixes. A leading ^ selects all others. Raises FabricError for an invalid list.
     """
     if not wanted:
         return interfaces, []
@@ -145,7 +144,7 @@ def _flags(control: socket.socket, name: str) -> int:
     try:
         answer = fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack("16sH14x", name.encode(), 0))
     except OSError:
-        return 0  # it went away since it was listed
+        return 0  # removed since it was listed
     return int(struct.unpack_from("H", answer, 16)[0])
 
 

@@ -1,4 +1,4 @@
-"""What floods have measured, kept for later jobs on the same interfaces.
+"""Cached results of floods, for later jobs on the same interfaces.
 
 A job that measured again could choose other networks, whose rings round sums in another order.
 """
@@ -24,7 +24,7 @@ log = logging.getLogger("torch_topoopt")
 
 @dataclass(frozen=True)
 class MeasuredPort:
-    """What floods have found of an interface. `gbps` is None where no link has limited them."""
+    """Measured facts of an interface. `gbps` is None if no link limited the floods."""
 
     server: int
     interface: str
@@ -61,7 +61,7 @@ def path_of(servers: Sequence[Server], reached: Iterable[Probe]) -> Path:
 
 
 def read(path: Path) -> tuple[MeasuredPort, ...] | None:
-    """None where there is nothing to use; raises DocumentError for a wrong TOPOOPT_COST_MODEL."""
+    """The cached rates, or None; raises DocumentError for a wrong TOPOOPT_COST_MODEL."""
     if measures_again():
         return None
     try:
@@ -74,7 +74,7 @@ def read(path: Path) -> tuple[MeasuredPort, ...] | None:
 
 
 def keep(path: Path, ports: Sequence[MeasuredPort]) -> None:
-    """For later jobs."""
+    """Saves the rates for later jobs."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         KeptRates(KeptRates.VERSION, tuple(ports)).save(path)

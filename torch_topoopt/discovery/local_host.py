@@ -1,4 +1,4 @@
-"""This machine, as the driver of the static fabric needs to know it."""
+"""This machine's facts for the driver of the static fabric."""
 
 from __future__ import annotations
 

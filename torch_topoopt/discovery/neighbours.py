@@ -1,8 +1,8 @@
-"""The other end of each cable: every port announces its name, and receives others' announcements.
+"""Finds the other end of each cable: every port announces its name and receives announcements.
 
-Small UDP datagrams go out of one interface each, to all hosts of that network and no further:
-IPv4 multicast to 224.0.0.1, which needs no matching addresses, and IPv6 multicast to ff02::1, which
-needs none at all. On a direct cable exactly one other port receives them; on a switch several do.
+Each interface sends small UDP datagrams to all hosts of its network only: IPv4 multicast to
+224.0.0.1, which needs no matching addresses, and IPv6 multicast to ff02::1, which needs none. On a
+direct cable exactly one other port receives them; on a switch several do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Neighbours:
     """
 
     def __init__(self, token: str, udp_port: int, server: str, ports: Mapping[str, str]) -> None:
-        """Raises FabricError where this host has no such interface or cannot listen."""
+        """Raises FabricError if this host lacks an interface or cannot listen."""
         self._prefix = f"{_MAGIC} {token} "
         self._server = server
         self._udp_port = udp_port

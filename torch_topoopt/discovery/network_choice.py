@@ -41,14 +41,14 @@ _SMALL_BYTES, _LARGE_BYTES = 16, 8 << 20
 _OPERATIONS = ("all_reduce of 8 MiB", "all_reduce of 16 bytes", "all_to_all of 8 MiB")
 # of a message and of a link, as csrc/plan/cost_model.h has them before anything is measured
 _ALPHA_S, _HOP_S = 25e-6, 15e-6
-_AS_GOOD = 1.05  # times: what costs no more than that is decided by simplicity
-_DEAD_GBPS = 1e-6  # of an interface whose floods bring nothing
-_MOST_KINDS = 5  # of networks, of which all subsets are priced
+_AS_GOOD = 1.05  # cost ratio below which the simpler choice wins
+_DEAD_GBPS = 1e-6  # assumed for an interface whose floods fail
+_MOST_KINDS = 5  # of networks; the search prices all of their subsets
 
 
 @dataclass(frozen=True)
 class NetworkChoice:
-    """The documents of the networks that were chosen, and why, for people; "" without others."""
+    """The documents of the chosen networks, and the reason as text; "" without alternatives."""
 
     plan: Plan
     wiring: Wiring
@@ -87,7 +87,7 @@ class _Reach:
         return tuple(probe for probe in self.reached if ports.issuperset(self.ends(probe)))
 
     def connects(self, ports: frozenset[Port]) -> bool:
-        """Whether those interfaces alone join all servers."""
+        """Whether these interfaces alone connect all servers."""
         pairs = [(probe.source, probe.target) for probe in self.among(ports)]
         return len(components(len(self.servers), pairs)) == 1
 
@@ -105,7 +105,7 @@ class _Reach:
 
 
 def floods_to_send(servers: Sequence[Server], reached: Iterable[Probe]) -> list[Probe]:
-    """Floods that measure the interfaces whose rates no network card says, all at the same time.
+    """Simultaneous floods that measure the interfaces without a rate from a network card.
 
     In each network every interface sends to the next one and receives from the one before, as in a
     ring. None where every network is needed: then nothing is chosen.
@@ -148,7 +148,7 @@ def _reverse(reach: _Reach, probe: Probe) -> Probe:
 def measured_ports(
     servers: Sequence[Server], reached: Iterable[Probe], flows: Sequence[FloodRate]
 ) -> list[MeasuredPort]:
-    """What floods say of their interfaces.
+    """The facts of interfaces from their floods.
 
     A flood is as slow as the slower one of its ends, so an interface of a network of many has the
     rate of its fastest flood, and a cable that of the slower direction. Where other floods have
@@ -178,7 +178,7 @@ def measured_ports(
 
 
 def with_rates(servers: Sequence[Server], measured: Iterable[MeasuredPort]) -> list[Server]:
-    """The servers, their interfaces at the rates that were measured."""
+    """The servers, with the measured rates of their interfaces."""
     rates = {of.port: of.gbps for of in measured if of.gbps is not None}
     return [
         replace(
@@ -308,7 +308,7 @@ def _candidate(
 
 
 class _Price:
-    """What operations of all servers take on a discovered network.
+    """The times of operations of all servers on a discovered network.
 
     As csrc/plan/cost_model.h has it, but for links that are not alike: interfaces have a rate each,
     and what several connections of one interface carry goes through it together.
@@ -331,7 +331,7 @@ class _Price:
             self._links[link.source, link.target].append((ends[0], ends[1]))
 
     def seconds(self) -> tuple[float, ...]:
-        """Of each of _OPERATIONS; an all_reduce goes by rings or by doubling, as takes less."""
+        """Seconds of each of _OPERATIONS; an all_reduce uses the faster of rings and doubling."""
         small, large = (
             min(self._by_rings(size), self._by_doubling(size))
             for size in (_SMALL_BYTES, _LARGE_BYTES)
@@ -375,7 +375,7 @@ class _Price:
         return total
 
     def _message_s(self, pair: tuple[int, int], size_bytes: int) -> float:
-        """Of the slowest route."""
+        """Seconds of a message on the slowest route."""
         return _ALPHA_S + max(
             sum(self._hop_s(hop, size_bytes) for hop in pairwise(route.servers))
             for route in self._routes[pair]
@@ -398,7 +398,7 @@ def _reason(
     kinds: Sequence[_NetworkKind],
     measured: Sequence[MeasuredPort],
 ) -> str:
-    """The networks that are not used, or those shared ones that are, and what they change."""
+    """The unused networks, or the used shared ones, and their effect."""
     used = {(port.server, port.interface) for port in chosen.wiring.ports}
     idle = [kind for kind in kinds if not kind.ports & used]
     if idle:
@@ -422,7 +422,7 @@ def _named(kind: _NetworkKind, measured: Sequence[MeasuredPort]) -> str:
 
 
 def _compared(here: str, chosen: _Candidate, there: str, others: Sequence[_Candidate]) -> str:
-    """With the best of the others, by the first operation that tells them apart."""
+    """A comparison with the best alternative, by the first operation that differs."""
     other = min(others, key=lambda one: one.ratio(chosen.seconds))
     compared = [*zip(_OPERATIONS, chosen.seconds, other.seconds, strict=True)]
     apart = [of for of in compared if of[2] > of[1] * _AS_GOOD]

@@ -1,7 +1,7 @@
-"""The ports of this machine: every interface that could have a cable, with all that is known of it.
+"""The ports of this machine: every interface that could have a cable, and its hardware facts.
 
-`interfaces` lists what can carry traffic now; here are also interfaces without an address, and the
-hardware's side: MAC address, MTU, and which physical port it is.
+`interfaces` lists those that can carry traffic now. This module adds interfaces without an address,
+and MAC address, MTU and physical port.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PortFacts:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """From what `vars` makes of it, by way of JSON; raises TypeError for anything else."""
+        """Decodes the JSON of `vars`; raises TypeError for anything else."""
         return cls(**{**plain, "addresses": tuple(plain["addresses"])})
 
 
@@ -70,12 +70,12 @@ def _mtu(control: socket.socket, name: str) -> int | None:
     try:
         answer = fcntl.ioctl(control, _SIOCGIFMTU, struct.pack("16si20x", name.encode(), 0))
     except OSError:
-        return None  # it went away since it was listed
+        return None  # removed since it was listed
     return int(struct.unpack_from("i", answer, 16)[0])
 
 
 def _mac(control: socket.socket, name: str) -> str | None:
-    """The MAC address; None for what is no Ethernet (InfiniBand, tunnels)."""
+    """The MAC address; None if it is no Ethernet (InfiniBand, tunnels)."""
     try:
         answer = fcntl.ioctl(control, _SIOCGIFHWADDR, struct.pack("16s24x", name.encode()))
     except OSError:

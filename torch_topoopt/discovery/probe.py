@@ -1,4 +1,4 @@
-"""Finds out which addresses reach which: short TCP connections with a hello from both ends.
+"""Tests which addresses reach which, by short TCP connections with a hello from both ends.
 
 The leader of every server listens at each of its addresses and answers probes in a thread, while it
 sends its own. A probe that reaches another job, another server or another program does not count.
@@ -31,22 +31,20 @@ from torch_topoopt.links.unauthenticated_peers import (
 
 _HELLO = struct.Struct("!8s16s2I")  # magic, job, server that probes, server that is meant
 _QUESTION, _ANSWER, FLOOD = b"TOPOPRB1", b"TOPOPRB2", b"TOPOPRB3"
-# A neighbour answers in a millisecond, or, if its first packet was lost, when TCP has sent it again
-# after a second; the rest is for addresses that no host has.
+# a neighbour answers in 1 ms, or after TCP's retransmission in a second; unused addresses never do
 TIMEOUT_S = 2.5
-# Connections that have not asked yet; one of them is closed for one more. A crowd that comes faster
-# than this waits in the listener's queue.
+# connections without a hello; one more evicts one of them, and others wait in the listener's queue
 _MOST_PROBERS = 256
 _CROWD, _CROWD_PER_S, _CROWD_PAUSE_S = 4096, 500, 0.05
-_LOOK_S = 1.0  # for those whose time is over
+_LOOK_S = 1.0  # between checks for timeouts
 _FLOOD_PIECE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One question: does `source_address` of server `source` reach `target`?
+    """A test whether `source_address` of server `source` reaches `target`.
 
-    `source_interface` matters where several are in one subnet of self-assigned addresses.
+    `source_interface` matters if several are in one subnet of self-assigned addresses.
     """
 
     source: int
@@ -72,7 +70,7 @@ class _Prober:
 class Responder:
     """Answers the probes that arrive at `listeners` until it is closed; leaves those open.
 
-    It also counts what floods of its job bring (flood_count.py).
+    It also counts the bytes of its job's floods (flood_count.py).
     """
 
     def __init__(self, listeners: list[socket.socket], job: str, server: int) -> None:
@@ -202,7 +200,7 @@ class Responder:
 
 
 def open_connection(probe: Probe, sockets: contextlib.ExitStack) -> socket.socket | None:
-    """A connection that is being opened; None where this host cannot."""
+    """Starts to open a connection; None if this host cannot."""
     near, far = probe.source_address, probe.target_address
     connection = sockets.enter_context(socket.socket(family_of(near), socket.SOCK_STREAM))
     connection.setblocking(False)
@@ -216,7 +214,7 @@ def open_connection(probe: Probe, sockets: contextlib.ExitStack) -> socket.socke
 
 
 def send_probes(probes: list[Probe], job: str, timeout_s: float = TIMEOUT_S) -> list[Probe]:
-    """Sends all probes at once; those that were answered rightly in time, in the order given."""
+    """Sends all probes at once; returns those answered right in time, in their order."""
     answered = set()
     waiting: dict[socket.socket, tuple[Probe, bytes]] = {}
     deadline = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""How rates that floods have measured are read."""
+"""Rounds and compares the rates that floods measure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEASURABLE_GBPS = 1.0
 
 
 def alike(rates: Mapping[Key, float]) -> dict[Key, float]:
-    """Rates that differ by no more than measurements do are one: rings then share evenly."""
+    """Makes rates equal that differ only by noise, so that rings share evenly."""
     found: dict[Key, float] = {}
     keys = sorted(rates, key=lambda key: -rates[key])
     while keys:
@@ -28,5 +28,5 @@ def alike(rates: Mapping[Key, float]) -> dict[Key, float]:
 
 
 def two_digits(value: float) -> float:
-    """More would not repeat."""
+    """Rounds to two digits: further ones are noise."""
     return float(f"{value:.2g}")

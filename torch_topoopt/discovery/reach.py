@@ -1,7 +1,7 @@
-"""The probes to send, and whether their answers connect all servers: pure functions.
+"""Chooses the probes to send, and tests whether they connect all servers: pure functions.
 
-Addresses of one subnet come first, of all interfaces. Those of different subnets are tried only
-between servers that are not connected yet: first by fast interfaces, then by those that are much
+Addresses of one subnet come first, on all interfaces. Those of different subnets are tried only
+between servers that are not yet connected: first on fast interfaces, then on those that are much
 slower than the fastest (management, Wi-Fi).
 """
 
@@ -50,9 +50,9 @@ def slow_interfaces(servers: Sequence[Server]) -> set[str]:
 
 
 def rounds(servers: Sequence[Server]) -> list[list[Probe]]:
-    """The probes in the order in which they are worth sending; each only once.
+    """The probes in rounds, the most promising first; each only once.
 
-    The lower server asks, as it will be the one that connects.
+    The lower server sends the probe, because it will also connect.
     """
     slow = slow_interfaces(servers)
     stages: list[list[Probe]] = [[], [], []]
@@ -66,7 +66,7 @@ def rounds(servers: Sequence[Server]) -> list[list[Probe]]:
                     and not is_link_local(near.address)
                     and servers[source].machine != servers[target].machine
                 ):
-                    continue  # every host has one of these, say of a container bridge
+                    continue  # such as a container bridge, which every host has
                 if family_of(near.address) != family_of(far.address):
                     continue
                 if is_link_local(near.address) is not is_link_local(far.address):
@@ -101,10 +101,10 @@ def components(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
 def still_worth_sending(
     probes: list[Probe], servers: Sequence[Server], reached: Iterable[Probe]
 ) -> list[Probe]:
-    """Of one round's probes those between servers that are not connected yet.
+    """The probes of a round between servers that are not yet connected.
 
-    Where the round is of fast interfaces, slow ones connect nothing: cables whose ends are in
-    different subnets are tried, though a management network joins all hosts.
+    A round of fast interfaces ignores connections over slow ones: cables between different subnets
+    are tried, though a management network connects all hosts.
     """
     slow = slow_interfaces(servers)
 
@@ -119,7 +119,7 @@ def still_worth_sending(
 
 
 def unreachable(servers: Sequence[Server], parts: list[list[int]]) -> str:
-    """Why discovery failed, when there is more than one part: the servers that are alone."""
+    """The reason for a failure with more than one component: the isolated servers."""
     largest = max(parts, key=len)
     lost = [servers[s].describe() for part in parts if part is not largest for s in part]
     return (

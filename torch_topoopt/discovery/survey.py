@@ -1,12 +1,12 @@
 """`topoopt discover`: from announcements and probes between all hosts to a cluster file.
 
-A cable is a pair of ports that receive each other's announcements and no others; or, where a port
-has several PCIe functions, the functions of two physical ports that receive those of each other and
-no others: these are as many links of one cable. A TCP probe confirms that its addresses work over
-it. An interface that is up but is no end of such a cable becomes a remark, never a guess.
+A cable is a pair of ports that receive each other's announcements and no others. If ports have
+several PCIe functions, it is two physical ports whose functions receive only each other's; the
+functions are links of one cable. A TCP probe confirms a cable's addresses. Any other interface that
+is up becomes a remark, never a guess.
 
-The networks by which the survey reaches the hosts are no cables, and left out. A cable that carries
-the survey itself, because the hosts have no other network, is kept, with a remark.
+The networks through which the survey reaches the hosts are no cables. A cable that carries the
+survey, because the hosts have no other network, is kept, with a remark.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _UDP_PORTS = range(20000, 30000)
 _POLL_S = 0.2
-_LEAST_ROUNDS = 0.5  # of the announcements that a host with nothing else to do would make
-_PATIENCE = 10  # times as long for a host that makes fewer
+_LEAST_ROUNDS = 0.5  # fraction of the announcements that an idle host would make
+_PATIENCE = 10  # waits this many times as long for a host that makes fewer
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 End = tuple[int, str]  # host, interface
@@ -63,17 +63,17 @@ class AgentReport:
 
 @dataclass(frozen=True)
 class Survey:
-    """The cluster that was found, and one line for all that is up and not in it."""
+    """The discovered cluster, and a remark for each interface that is up but not in it."""
 
     cluster: ClusterFile
     remarks: tuple[str, ...]
 
 
 def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s: float) -> Survey:
-    """Asks the agents at `channels`, in the order of the servers to be; raises FabricError.
+    """Queries the agents at `channels`, in the order of the servers; raises FabricError.
 
-    `interfaces` narrows what is looked at, as TOPOOPT_INTERFACES does; ports listen to each other
-    until no new announcement has arrived for `listen_s`.
+    `interfaces` selects interfaces like TOPOOPT_INTERFACES. Ports listen to each other until no new
+    announcement has arrived for `listen_s`.
     """
     hosts = _describe_all(channels)
     names = server_names([host.name for host in hosts], [channel.other for channel in channels])
@@ -126,7 +126,7 @@ def survey(channels: Sequence[Channel], name: str, *, interfaces: str, listen_s:
 
 
 def _shared_subnet(hosts: Sequence[AgentReport], ends: tuple[End, End]) -> str:
-    """What else may be wrong where functions of one port have addresses of one IPv4 subnet."""
+    """A possible cause of failure: functions of one port with addresses in one IPv4 subnet."""
     for host, interface in ends:
         own = hosts[host].port(interface)
         for other in hosts[host].ports:
@@ -141,7 +141,7 @@ def _shared_subnet(hosts: Sequence[AgentReport], ends: tuple[End, End]) -> str:
 
 
 def server_names(nodes: Sequence[str], given: Sequence[str] = ()) -> list[str]:
-    """The hosts' own names where these are distinct, else those given to ssh, else h0, h1, ..."""
+    """The hosts' own names if distinct, else their ssh names, else h0, h1, ..."""
     hosts = [name.rpartition("@")[2] for name in given]
     for whole in (list(nodes), hosts):
         if not whole or any(map(_is_address, whole)):
@@ -174,7 +174,7 @@ def cables_of(
         return ", ".join(f"{names[host]}:{interface}" for host, interface in sorted(ends))
 
     cables, remarks = [], []
-    segments: dict[frozenset[End], list[End]] = {}  # all that are on it -> those that hear all
+    segments: dict[frozenset[End], list[End]] = {}  # ports on it -> ports that receive from all
     for end in sorted(senders):
         others = senders[end]
         if len(others) != 1:
@@ -251,9 +251,9 @@ def _functions(
 def paired(
     bundle: Bundle, share_subnet: Callable[[End, End], bool]
 ) -> tuple[list[tuple[End, End]], list[End]]:
-    """As many links as the cable has functions at both ends, and the functions left over.
+    """The links of a cable, one per pair of functions, and the functions left over.
 
-    Functions whose addresses are in one subnet belong together, else any two do.
+    Functions with addresses in one subnet are paired first, then any two.
     """
     far = list(bundle.far)
     near = list(bundle.near)
@@ -281,7 +281,7 @@ def _of_bundle(names: Sequence[str], bundle: Bundle, left: Sequence[End]) -> Ite
 def common_subnet(a: PortFacts, b: PortFacts) -> tuple[str, str] | None:
     """The first addresses (without prefix lengths) of two ports that are in one subnet.
 
-    Link-local IPv6 addresses are, on one cable: the announcements of the ports said so.
+    Link-local IPv6 addresses match on one cable, which the ports' announcements have shown.
     """
     for near, far in product(a.addresses, b.addresses):
         if share_subnet(near, far):
@@ -322,8 +322,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def on_a_network(reached_by: ReachedBy, hosts: Sequence[AgentReport]) -> bool:
-    """Whether the interface by which the survey has reached a host leads to others than `hosts`:
-    to the survey itself, a router, or a neighbour. At the end of a cable there is one host alone.
+    """Whether the survey's interface of a host leads to others than `hosts`: to the survey itself,
+    a router, or a neighbour. A cable leads to one host only.
     """
     addresses = frozenset[str]().union(*(host.addresses for host in hosts))
     macs = {port.mac for host in hosts for port in host.ports}
@@ -336,8 +336,8 @@ def on_a_network(reached_by: ReachedBy, hosts: Sequence[AgentReport]) -> bool:
 
 
 def _interfaces(host: AgentReport, hosts: Sequence[AgentReport], wanted: str) -> list[str]:
-    """The interfaces to look at: all but the network by which the survey has reached the host,
-    which is looked at where `wanted` has its whole name."""
+    """The interfaces to survey: all except the survey's own network, unless `wanted` has its full
+    name."""
     network = host.reached_by.interface if on_a_network(host.reached_by, hosts) else ""
     usable = [
         port.interface
@@ -353,8 +353,7 @@ def heard_by(
 ) -> dict[End, frozenset[End]]:
     """Port -> senders of the announcements it receives, once none is new for `listen_s`.
 
-    A host that has hardly announced in that time is waited for; raises FabricError if it never
-    does.
+    Waits for a host with few announcements so far; raises FabricError if it never sends enough.
     """
     numbers = {name: number for number, name in enumerate(names)}
     senders: dict[End, frozenset[End]] = {}

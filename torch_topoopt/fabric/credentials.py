@@ -1,9 +1,9 @@
-"""Passwords of devices: where they come from, and how they stay out of every log and error.
+"""Passwords of devices: their sources, and their protection in logs and errors.
 
-A cluster file names where a password is (an environment variable, or a file that only its owner
-can read), never the password itself. The result of `PasswordSource.read` shows nothing of the
-secret in str, repr, format or pickle; a driver asks for it with `reveal()` where it logs in, and
-passes every message of a device or a library through `scrub` before it is shown.
+A cluster file names the source of a password (an environment variable, or a file that only its
+owner can read), never the password. str, repr, format and pickle of `Password` hide the secret; a
+driver calls `reveal()` to log in, and passes every message of a device or a library through
+`scrub`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST_BYTES = 4096
 
 
 class CredentialError(FabricError):
-    """A password that cannot be read safely; the message says where from and what would be."""
+    """A password cannot be read safely; the message names its source and the remedy."""
 
 
 class Password:
@@ -120,7 +120,7 @@ def _from_file(name: str) -> Password:
         raise CredentialError(f"{where}: no such home folder") from None
     try:
         _check_private(os.fstat(handle), where)  # the open file: it cannot be swapped in between
-        content = os.read(handle, _LONGEST_BYTES + 1)  # of a regular file it is all there is
+        content = os.read(handle, _LONGEST_BYTES + 1)  # one read returns all of a regular file
     finally:
         os.close(handle)
     if len(content) > _LONGEST_BYTES:
@@ -152,7 +152,7 @@ def _check_private(status: os.stat_result, where: str) -> None:
 
 
 def scrub(text: str, password: Password, user: str | None = None) -> str:
-    """`text` without the password, in any spelling in which protocols and libraries carry it.
+    """`text` without the password in any encoding of protocols and libraries.
 
     As it is, quoted for a URL, JSON, or repr, and in base64, alone or (Basic) behind `user`.
     """

@@ -19,5 +19,5 @@ class FabricDriver(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives everything back; harmless if nothing is wired."""
+        """Releases everything; does nothing if nothing is wired."""
         ...

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_SERVERS = 255
 MAX_DEGREE = 254
 
-_BLOCKS = 250  # second octets 2..251; 127.0 and 127.1 are taken by other programs too often
+_BLOCKS = 250  # second octets 2..251; other programs often use 127.0 and 127.1
 _ATTEMPTS = 16
 _TCP_PORTS = range(20000, 30000)  # below the range that Linux gives to outgoing connections
 
@@ -49,7 +49,7 @@ class LoopbackFabric:
     def connect(self, plan: Plan) -> Wiring:
         """Opens exactly the plan's links, verifies each from both ends, and closes them again.
 
-        The ranks open them anew from the Wiring; the block of addresses stays reserved for them.
+        The ranks open them again from the Wiring; the block of addresses stays reserved.
         Raises FabricError naming the link, or the address that is in use.
         """
         if self._reservation is not None:
@@ -158,10 +158,10 @@ def _check_size(plan: Plan) -> None:
 
 
 def _reserve(block: int) -> socket.socket | None:
-    """Marks a block as ours until the socket is closed or this process ends; None if it is taken.
+    """Reserves a block until the socket is closed or this process ends; None if it is taken.
 
-    An abstract Unix socket lives in the same network namespace as the loopback addresses, has one
-    owner, and vanishes with it, however it dies.
+    An abstract Unix socket belongs to the loopback addresses' network namespace, has one owner, and
+    vanishes with it, even after a kill.
     """
     reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:

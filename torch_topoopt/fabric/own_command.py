@@ -11,9 +11,8 @@ from pathlib import Path
 def own_command() -> str:
     """The command that starts `topoopt` again: the running executable, relative if below here.
 
-    For hints with sudo, which looks for commands in a list of folders of its own (secure_path) and
-    does not know a virtual environment. `python -m torch_topoopt` where this process is no
-    executable of its own.
+    Hints with sudo need it, because sudo searches only secure_path and no virtual environment.
+    `python -m torch_topoopt` if this process did not start from an executable.
     """
     started = Path(sys.argv[0])
     if started.suffix != ".py" and started.name != "-c" and os.access(started, os.X_OK):

@@ -1,8 +1,8 @@
 """Commands that reach a host: every call of ssh, or of a program in its place, is made here.
 
-Names of hosts come from files and command lines. One that begins with a dash would be an option
-(ssh -oProxyCommand=... runs a program here), and one with a space or a quote would be more than one
-word for the shells that some options start; so no such name becomes part of a command.
+Host names from files and command lines are checked. A leading dash would make an option (ssh
+-oProxyCommand=... runs a program here), and a space or a quote would split into words in the shells
+that some options start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOST_RULE = "letters, digits, '.', '_', '-', ':' and '%', first no '-', '.' or 
 
 
 def check_host(name: str) -> str:
-    """`name`, of a host or an address; raises ValueError for one that no command may get."""
+    """`name`, of a host or an address; raises ValueError if it is unsafe in a command."""
     if not _HOST.fullmatch(name):
         raise ValueError(f"{name[:80]!r} is not the name or address of a host: {_HOST_RULE}")
     return name
@@ -31,7 +31,7 @@ def check_host(name: str) -> str:
 def ssh_command(ssh: Sequence[str], host: str, command: str) -> list[str]:
     """`ssh` (a program and its options) that runs `command` in a shell on `host`.
 
-    `host` may have a user in front, root@h0. Raises ValueError for one that no command may get.
+    `host` may have a user in front, root@h0. Raises ValueError if it is unsafe in a command.
     """
     user, at, name = host.rpartition("@")
     check_host(name)

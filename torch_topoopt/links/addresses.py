@@ -1,8 +1,8 @@
-"""Addresses of ports: IPv4, IPv6, or IPv6 of one cable with its zone, `fe80::1%eth0`.
+"""Addresses of ports: IPv4, IPv6, or link-local IPv6 with its zone, `fe80::1%eth0`.
 
-Every interface that is up gives itself a link-local address (RFC 4291, section 2.5.6), so cables
-work without any configuration. Such an address is of one interface only: RFC 4007's zone, the name
-of that interface on its own host, is part of it here. Hosts do not forward it.
+Every interface that is up has a link-local address (RFC 4291, section 2.5.6), so cables work
+without configuration. Here it includes RFC 4007's zone, the name of its interface on its own host.
+Hosts do not forward it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SELF_ASSIGNED = ipaddress.IPv4Network("169.254.0.0/16")  # RFC 3927
 
 
 def parse_port_ip(text: str) -> PortIP:
-    """Raises ValueError for what no port can have, and for a link-local one without its zone."""
+    """Parses a port's address; raises ValueError for others, and for link-local without a zone."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv4Address):
         return address
@@ -36,7 +36,7 @@ def parse_port_ip(text: str) -> PortIP:
 
 
 def canonical(address: str) -> str:
-    """As the kernel writes it, prefix length included; text that is no IPv6 address as it is."""
+    """An IPv6 address as the kernel writes it, with its prefix length; other text unchanged."""
     ip, slash, prefix_length = address.partition("/")
     if not is_ipv6(ip) or zone_of(ip):
         return address
@@ -52,7 +52,7 @@ def zone_of(address: str) -> str | None:
 
 
 def without_zone(address: str) -> str:
-    """As others see it."""
+    """The address as other hosts see it."""
     return address.partition("%")[0]
 
 
@@ -71,7 +71,7 @@ def is_link_local(address: str) -> bool:
 
 
 def is_routable(address: str) -> bool:
-    """Whether hosts may forward it: no link-local address, IPv4's (169.254.x.y) included."""
+    """Whether hosts may forward it: link-local ones (IPv4: 169.254.x.y) are not forwarded."""
     if is_ipv6(address):
         return not is_link_local(address)
     return ipaddress.IPv4Address(address.partition("/")[0]) not in _SELF_ASSIGNED
@@ -96,7 +96,7 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def own_endpoint(address: str, tcp_port: int) -> tuple[Any, ...]:
-    """What to bind to at an address of this host; raises OSError if its interface is not here."""
+    """The endpoint to bind at a local address; raises OSError if its interface is missing."""
     zone = zone_of(address)
     if zone is None:
         return address, tcp_port
@@ -104,7 +104,7 @@ def own_endpoint(address: str, tcp_port: int) -> tuple[Any, ...]:
 
 
 def far_endpoint(address: str, tcp_port: int, near: str) -> tuple[Any, ...]:
-    """What to connect to from `near`, through whose interface a link-local address is reached."""
+    """The endpoint to connect to; link-local ones are reached through the interface of `near`."""
     zone = zone_of(near)
     if zone is None or not is_link_local(address):
         return address, tcp_port
@@ -112,12 +112,11 @@ def far_endpoint(address: str, tcp_port: int, near: str) -> tuple[Any, ...]:
 
 
 def stay_on_cable(connection: socket.socket, address: str, interface: str | None) -> None:
-    """Binds a socket to `interface`, which has `address`, where a route may lead to another one.
+    """Binds a socket to `interface`, which has `address`, if a route may use another interface.
 
-    That is so where an interface of another port of this host is in the same subnet: all cables in
-    one subnet, and self-assigned addresses (169.254.x.y). Functions of one port share their cable,
-    and answer ARP for each other, so what is for one may arrive at another. An IPv6 zone says the
-    interface by itself.
+    Routes may if another port of this host has an address in the same subnet, for example a
+    self-assigned one (169.254.x.y). Functions of one port are exempt: they share the cable and
+    answer ARP for each other, so packets for one may arrive at another. IPv6 has zones instead.
     """
     if interface is None or zone_of(address) is not None:
         return

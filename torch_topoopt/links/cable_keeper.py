@@ -1,11 +1,11 @@
-"""New connections for cables that a running job has lost.
+"""Reconnects cables that a running job has lost.
 
-A lost cable is opened as it was at the start: its source connects to its target's listener, which
-stays open while the job runs, and both prove who they are (handshake.py). What was on its way when
-the cable was lost has gone other ways meanwhile (csrc/transport/endpoint/local_cables.h).
+A lost cable is opened as at the start: its source connects to its target's listener, which stays
+open while the job runs, and both authenticate (handshake.py). Frames in flight at the loss were
+resent over other links (csrc/transport/endpoint/local_cables.h).
 
-A cable that is in use may be opened anew, too, from another source port, and so over another path
-of a switched network: the old connection is used until both ends have the new one.
+A cable in use may also move to another source port, and so to another path of a switched network:
+the old connection is used until both ends have the new one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("torch_topoopt")
 
 
 class CableSession(Protocol):
-    """What uses the cables: _backend.Session."""
+    """The user of the cables: _backend.Session."""
 
     @property
     def cables_event(self) -> int: ...
@@ -55,11 +55,10 @@ class CableSession(Protocol):
 class CableKeeper:
     """A thread that connects and accepts lost cables of one server until close().
 
-    It ends with `session`, too, which it does not keep. A cable of the session is one connection:
-    they are numbered as connections(plan) lists links, those of one link in a row. `ports`, whose
-    listeners are open, belong to this object. New connections are
-    `encrypted` if the first ones were. `watcher` is notified of what becomes of links that this
-    server connects.
+    It also ends with `session`, to which it holds a weak reference. A cable is one connection;
+    their numbers follow the order of links in connections(plan), with those of one link in a row.
+    The object owns `ports`, whose listeners are open. New connections are `encrypted` if the first
+    ones were. `watcher` is notified of changes of links that this server connects.
     """
 
     def __init__(
@@ -94,10 +93,7 @@ class CableKeeper:
         _keepers.add(self)
 
     def move(self, link: Link) -> None:
-        """Opens a link that this server connects anew, though it may be in use; from any thread.
-
-        Of several connections the first one.
-        """
+        """Reopens the first connection of a link that this server connects; from any thread."""
         self._to_move.put(ends_of(link))
         self._handshakes.wake()
 
@@ -110,7 +106,7 @@ class CableKeeper:
         self._ports.close()
 
     def abandon(self) -> None:
-        """In a forked process, which has copies of the listeners and not the thread."""
+        """Closes the listeners in a forked process, which has no copy of the thread."""
         self._ports.close()
 
     def _run(self) -> None:
@@ -125,7 +121,7 @@ class CableKeeper:
         self._ports.close()
 
     def _dial(self, lost: list[int]) -> float:
-        """Begins to connect what is due; seconds until something is due again."""
+        """Starts due connections; returns seconds until the next one is due."""
         outgoing = self._ports.outgoing_connections()
         wanted = [ends for ends in outgoing if self._number[ends] in lost]
         now = time.monotonic()
@@ -142,17 +138,17 @@ class CableKeeper:
         return _RETRY_S if wanted else float("inf")
 
     def _begin_moves(self, session: CableSession, lost: list[int]) -> float:
-        """Dials what is to move and is in use, and what is lost anyway; seconds until it is due."""
+        """Dials cables to move, in use or lost; returns seconds until the next one is due."""
         wanted, self._postponed = self._postponed, []
         while not self._to_move.empty():
             wanted.append(self._to_move.get())
         for ends in dict.fromkeys(wanted):
             number = self._number[ends]
             if ends in self._dialling:
-                self._postponed.append(ends)  # until that has an outcome, which wakes this thread
+                self._postponed.append(ends)  # until the current attempt wakes this thread
             elif number in lost:
                 pass
-            elif not session.begin_move(number):  # it is about to be lost, or to be in use
+            elif not session.begin_move(number):  # it is changing between lost and in use
                 self._postponed.append(ends)
             else:
                 try:

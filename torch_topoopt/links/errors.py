@@ -2,4 +2,4 @@
 
 
 class FabricError(RuntimeError):
-    """A fabric that cannot be wired as planned; the message names the link and the cause."""
+    """The fabric cannot be wired as planned; the message names the link and the cause."""

@@ -1,8 +1,7 @@
-"""Connects the leaders of servers without a link over addresses that the hosts between forward.
+"""Connects leaders of unlinked servers over addresses that the hosts between forward.
 
-Where a fabric's hosts forward in the kernel (Wiring.forwarded), nothing has to be relayed in user
-space: such a pair has a TCP connection of its own, from server address to server address, and the
-routes of the hosts decide which links its packets take. No link of the plan is opened for it.
+If a fabric's hosts forward in the kernel (Wiring.forwarded), ranks relay nothing: such a pair has a
+TCP connection between its server addresses, and the hosts' routes choose the links of its packets.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def unlinked_servers(plan: Plan, server: int) -> tuple[int, ...]:
-    """The servers that `server` has no link to or from, ascending."""
+    """The servers without a link to or from `server`, ascending."""
     linked = {server}
     for link in plan.network.links:
         if server in (link.source, link.target):
@@ -29,10 +28,10 @@ def unlinked_servers(plan: Plan, server: int) -> tuple[int, ...]:
 
 
 class ForwardedPort(RankPort):
-    """The connections of one leader with those that it has no link to; `address` is its server's.
+    """The connections of one leader with leaders without a link; `address` is its server's.
 
-    Each sends no faster than `gbps`, the rate of a link, if that is known: more would only be
-    dropped at the first one. Raises OSError if the address cannot be listened at.
+    Each sends at most `gbps`, the rate of a link, if known: the first link would drop the excess.
+    Raises OSError if it cannot listen at the address.
     """
 
     kind = Kind.FORWARDED

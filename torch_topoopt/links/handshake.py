@@ -1,14 +1,14 @@
-"""Both ends of every connection of a job prove that they know its secret, before anything else.
+"""Authenticates every connection of a job: both ends first prove that they know its secret.
 
-What they send each other is in proof.py.
+proof.py has the messages.
 
-A connection that proves nothing is closed and counted; it is no error of the job. One that knows
-the secret and says another version, plan or link than is expected is an error at both ends, which
-names them. All connections are proven by one loop, so none waits for another.
+An unauthenticated connection is closed and counted; it is no error of the job. A peer that knows
+the secret but has another version, plan or link is an error at both ends, which names them. One
+loop serves all connections, so none waits for another.
 
-At the start, `Handshakes.run` proves all that is expected, or raises. While the job runs, a thread
-may go on with `Handshakes.poll`: what is dialled and expected comes and goes, and every connection
-that is proven or fails is an Outcome.
+At the start, `Handshakes.run` authenticates all expected connections, or raises. While the job
+runs, a thread may continue with `Handshakes.poll`, which returns an Outcome for every connection
+that is proven or fails.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch_topoopt")
 
 _STRANGER_S = UNAUTHENTICATED_S
-# Connections that may be unproven at once, beside those that are expected; one of them is closed
-# for one more. A crowd that comes faster than this waits in the listener's queue.
+# unproven connections beyond the expected ones; one more evicts one of them, and the rest wait in
+# the listener's queue
 _MOST_STRANGERS = 128
 _CROWD, _CROWD_PER_S, _CROWD_PAUSE_S = 4096, 500, 0.05
 _MOST_ACCEPTED = 32  # before the others are read from again
-# Interfaces and neighbours that have just come up are not reached at once.
+# retries: interfaces and neighbours that have just come up need a moment
 _UNREACHED_S = 5.0
 _REDIAL_S = 0.2
-_NO_FILES_PAUSE_S = 1.0  # while this process has no descriptor left
+_NO_FILES_PAUSE_S = 1.0  # while this process has no free descriptor
 
 
 class NoAnswerError(FabricError):
-    """Nothing came from the other end in time."""
+    """The other end sent nothing in time."""
 
 
 @dataclass(frozen=True)
 class _Call:
-    """A connection that is dialled anew while the network says that it has no way there."""
+    """A connection that is dialled again while the network reports the target as unreachable."""
 
     ends: Ends
     name: str
@@ -83,16 +83,16 @@ class _Conversation:
 
 
 class Handshakes:
-    """All connections of one process that have yet to be proven; closes them unless taken.
+    """The unproven connections of one process; close() closes all that were not taken.
 
-    One thread uses it; others may call wake() only.
+    One thread uses it; other threads may only call wake().
     """
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
         self._dialled: dict[Ends, str] = {}
         self._expected: list[Expected] = []
-        # Apart, for a process that verifies a link has both of its ends.
+        # separate, because a process that verifies a link has both of its ends
         self._called: dict[Ends, socket.socket] = {}
         self._accepted: dict[Ends, socket.socket] = {}
         self._keys: dict[Ends, bytes] = {}
@@ -126,13 +126,13 @@ class Handshakes:
 
     @property
     def unauthenticated(self) -> int:
-        """How many were turned away so far."""
+        """The number of refused connections so far."""
         return self._unauthenticated.count
 
     def dial(
         self, ends: Ends, name: str, connection: socket.socket, timeout_s: float = float("inf")
     ) -> None:
-        """Greets the other end of `connection`, which belongs to this object from now on.
+        """Greets the other end of `connection`, and takes ownership of it.
 
         It may still be connecting (links.start_connecting).
         """
@@ -141,9 +141,9 @@ class Handshakes:
         self._converse(_Conversation(connection, talk, time.monotonic() + timeout_s))
 
     def call(self, ends: Ends, name: str, connect: Callable[[], socket.socket]) -> None:
-        """As dial(), of what `connect` returns, once more and more if it reaches nothing at first.
+        """Like dial() with the result of `connect`, retried while the target is unreachable.
 
-        What `connect` raises as OSError is an error of this connection.
+        An OSError of `connect` is an error of this connection.
         """
         self._dialled[ends] = name
         now = time.monotonic()
@@ -177,13 +177,13 @@ class Handshakes:
             self._outcomes.append(outcome)
 
     def expect(self, expected: Expected) -> None:
-        """Accepts connections of `expected.listener`, which remains the caller's."""
+        """Accepts connections of `expected.listener`, which the caller still owns."""
         expected.listener.setblocking(False)
         self._expected.append(expected)
         self._selector.register(expected.listener, selectors.EVENT_READ, expected)
 
     def withdraw(self, expected: Expected) -> None:
-        """Ends expect(), before `expected.listener` is closed."""
+        """Reverts expect(); call it before closing `expected.listener`."""
         self._expected.remove(expected)
         if self._paused.pop(id(expected), None) is None:
             self._selector.unregister(expected.listener)
@@ -191,10 +191,10 @@ class Handshakes:
             self._close(conversation)
 
     def run(self, deadline: float) -> None:
-        """Until all that was dialled or is expected is proven.
+        """Returns when all dialled and expected connections are proven.
 
         Raises NoAnswerError, naming a connection, at `deadline` (monotonic seconds), and
-        FabricError for one that is not what it should be.
+        FabricError for a mismatch.
         """
         while missing := self._missing():
             left = deadline - time.monotonic()
@@ -208,36 +208,36 @@ class Handshakes:
         self._unauthenticated.report()
 
     def poll(self, timeout_s: float) -> list[Outcome]:
-        """What was proven or has failed, after one wait of at most `timeout_s`, or until wake().
+        """The new outcomes, after one wait of at most `timeout_s`, or until wake().
 
-        A connection that was proven stays expected: its ends may connect once more.
+        A proven connection stays expected: its ends may connect again.
         """
         return self._slice(timeout_s, patient=True)
 
     def watch(self, descriptor: int) -> None:
-        """Ends the wait of poll() when `descriptor`, an eventfd, is signalled, and empties it."""
+        """Makes the eventfd `descriptor` end the wait of poll(), which resets it."""
         self._selector.register(descriptor, selectors.EVENT_READ, descriptor)
 
     def wake(self) -> None:
         """Ends the wait of poll(); from any thread."""
-        with contextlib.suppress(OSError):  # it was woken already, or is closed
+        with contextlib.suppress(OSError):  # already woken, or closed
             self._waker.send(b"!")
 
     def proven(self, ends: Ends) -> socket.socket:
-        """The connection that was accepted for `ends`; it remains this object's."""
+        """The accepted connection for `ends`; this object still owns it."""
         return self._accepted[ends]
 
     def take(self) -> dict[Ends, socket.socket]:
-        """Hands the proven connections over, in the order of their ends."""
+        """Transfers ownership of the proven connections, in the order of their ends."""
         self._stack.pop_all()
         return dict(sorted((self._called | self._accepted).items()))
 
     def keys(self) -> dict[Ends, bytes]:
-        """Of each proven connection what its two ends alone know."""
+        """The secret key of each proven connection, known to its two ends alone."""
         return dict(self._keys)
 
     def _missing(self) -> list[str]:
-        """Names of connections that are not proven: the dialled ones first."""
+        """Names of unproven connections, the dialled ones first."""
         names = [name for ends, name in self._dialled.items() if ends not in self._called]
         for expected in self._expected:
             names += [n for ends, n in expected.names.copy().items() if ends not in self._accepted]
@@ -252,7 +252,7 @@ class Handshakes:
         return outcome.error
 
     def _slice(self, timeout_s: float, *, patient: bool) -> list[Outcome]:
-        """One wait, and what it has brought. Without `patient`, raises where nothing can help."""
+        """The outcomes of one wait. Without `patient`, raises for errors that no retry can mend."""
         self._drop_late()
         self._dial_what_is_due()
         self._go_on_accepting()
@@ -266,7 +266,7 @@ class Handshakes:
             elif isinstance(key.data, int):
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(key.data)
-            elif key.data.connection.fileno() >= 0:  # not closed for a new one meanwhile
+            elif key.data.connection.fileno() >= 0:  # not evicted meanwhile
                 if events & selectors.EVENT_WRITE:
                     self._connected(key.data)
                 else:
@@ -276,7 +276,7 @@ class Handshakes:
         return outcomes
 
     def _due_s(self) -> float:
-        """Seconds until something has to be done that no socket says."""
+        """Seconds until the next timer: a timeout, a retry or the end of a pause."""
         due = [until for until, _ in self._paused.values()]
         due += [conversation.deadline for conversation in itertools.islice(self._unproven, 1)]
         due += [conversation.deadline for conversation in self._calling]
@@ -354,7 +354,7 @@ class Handshakes:
         self._calling.pop(conversation, None)
 
     def _connected(self, conversation: _Conversation) -> None:
-        """The connection is there, or has failed."""
+        """Handles the end of a connection attempt."""
         connection = conversation.connection
         failure = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         self._selector.modify(connection, selectors.EVENT_READ, conversation)
@@ -364,7 +364,7 @@ class Handshakes:
             self._step(conversation, b"")
 
     def _read(self, conversation: _Conversation) -> None:
-        """Never more than is wanted: what comes after the handshake is not for this loop."""
+        """Reads no more than requested: later bytes are not part of the handshake."""
         data = conversation.data
         try:
             part = conversation.connection.recv(conversation.wanted - len(data))
@@ -382,7 +382,7 @@ class Handshakes:
             self._step(conversation, received)
 
     def _step(self, conversation: _Conversation, received: bytes | OSError) -> None:
-        """The next part of the talk, which ends with its outcome, or shows a stranger."""
+        """Advances the handshake, which may end with an outcome or an unauthenticated peer."""
         talk = conversation.talk
         try:
             if isinstance(received, OSError):
@@ -407,11 +407,11 @@ class Handshakes:
 
 
 def _peer(connection: socket.socket) -> str:
-    """The other end, as a log names it."""
+    """The name of the other end in logs."""
     if connection.family == socket.AF_UNIX:
         pid, user = peer_credentials(connection)
         return f"process {pid} of user {user}"
-    with contextlib.suppress(OSError):  # it has gone again
+    with contextlib.suppress(OSError):  # already closed
         return "{}:{}".format(*connection.getpeername()[:2])
     return "an address that is gone"
 

@@ -1,15 +1,14 @@
-"""Which interfaces are functions of one physical port: two links of one cable, not a switch.
+"""Finds interfaces that are functions of one physical port: two links of one cable, not a switch.
 
-A port of 200 Gb/s behind PCIe links of 100 Gb/s each shows as two PCIe functions, each with an
-interface (and an RDMA device) of its own; a DGX Spark has two such ports. All functions of a port
-receive what arrives at it, so announcements alone cannot tell them from a switch. What can:
+A port of 200 Gb/s behind two PCIe links of 100 Gb/s appears as two PCIe functions, each with an
+interface (and an RDMA device); a DGX Spark has two such ports. All functions of a port receive its
+packets, so announcements alone look as behind a switch. The evidence is:
 
-- `phys_port_id` of the interface, if its driver says one;
+- `phys_port_id` of the interface, if its driver sets one;
 - else the card and the port on it: `phys_switch_id` of the interface, or `sys_image_guid` of its
   RDMA device, together with `phys_port_name`.
 
-A PCI address is no evidence: the ports of an ordinary card with two ports are two functions of one
-slot, too.
+A PCI address is no evidence: the two ports of an ordinary card are functions of one slot, too.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def sysfs() -> Path:
 
 
 def read(path: Path) -> str:
-    """A file of the tree; "" where there is none, or its driver does not say."""
+    """The text of a file of the tree; "" if it is missing or cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -37,7 +36,7 @@ def read(path: Path) -> str:
 
 
 def interface_folder(name: str) -> Path | None:
-    """An interface in the tree; None where the tree is of another network namespace."""
+    """The folder of an interface; None if the tree belongs to another network namespace."""
     folder = sysfs() / "class/net" / name
     index = read(folder / "ifindex")
     try:
@@ -48,13 +47,13 @@ def interface_folder(name: str) -> Path | None:
 
 
 def is_device(name: str) -> bool:
-    """Whether a device stands behind an interface; virtual ones (veth, bridge, bond) have none."""
+    """Whether an interface has a device; virtual ones (veth, bridge, bond) have none."""
     folder = interface_folder(name)
     return folder is not None and (folder / "device").exists()
 
 
 def physical_port(name: str) -> str | None:
-    """Equal for the interfaces that are functions of one port; None where nothing says it."""
+    """A key equal for all functions of one port; None if not known."""
     folder = interface_folder(name)
     if folder is None:
         return None

@@ -1,4 +1,4 @@
-"""Who is at the ends of a connection of a job, and by which secret they know each other."""
+"""The ends of a job's connections, and the secret that authenticates them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SECRET_BYTES = 32
 NONCE_BYTES = 32
 _ENCRYPTED = ", TLS 1.3"  # in a version
 _MAGIC = b"TOPOOPT3"
-# Raised with every change of what ranks send each other after the handshake
-# (csrc/transport/frames/frame.h and the schedules of csrc/plan).
+# increment with every change of the messages between ranks after the handshake
+# (csrc/transport/frames/frame.h and the schedules of csrc/plan)
 _WIRE_VERSION = 3
 _GREETING = struct.Struct("!8s96s16sB5i32s")
 GREETING_BYTES = _GREETING.size
@@ -29,7 +29,7 @@ class StrangerError(Exception):
 
 
 class Kind(enum.IntEnum):
-    """Kinds of connection: a link of the plan, of one server's ranks, or forwarded by kernels."""
+    """Kinds of connection: planned link, between ranks of a server, or forwarded by kernels."""
 
     LINK = 0
     LOCAL = 1
@@ -40,7 +40,7 @@ class Kind(enum.IntEnum):
 class Ends:
     """The connection from `source` to `target`: servers and their ports, or ranks (ports: -1).
 
-    `number` is that of the connection, where a link has several.
+    `number` counts the connections of one link.
     """
 
     kind: Kind
@@ -67,7 +67,7 @@ def wire_version(
     transport: str = "tcp",
     connections: int | None = None,
 ) -> str:
-    """All that must be the same at both ends; `build` identifies the sources of the backend."""
+    """The facts that must match at both ends; `build` identifies the sources of the backend."""
     parts = [f"protocol {_WIRE_VERSION}", f"{sys.byteorder}-endian"]
     parts += [f"build {build}"] if build else []
     parts += [f"transport {transport}"] if transport != "tcp" else []
@@ -86,13 +86,13 @@ def without_transport(version: str) -> str:
 
 
 def without_connections(version: str) -> str:
-    """The wire_version() of the same build for as many connections per link as fit its rate."""
+    """The wire_version() of the same build with the default number of connections per link."""
     return re.sub(r", connections \d+", "", version)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Facts shared by all ends of a job. `secret` has SECRET_BYTES bytes; it is shown nowhere."""
+    """Facts shared by all ends of a job. `secret` has SECRET_BYTES bytes and is never shown."""
 
     secret: bytes = field(repr=False)
     plan_digest: str
@@ -103,7 +103,7 @@ class Identity:
             raise ValueError(f"version: {self.version!r} is longer than {_MOST_VERSION_BYTES}")
 
     def derived(self, purpose: str) -> Identity:
-        """An identity for `purpose` alone: what proves one says nothing of the other."""
+        """An identity for `purpose` alone: its proofs are invalid for any other."""
         secret = hmac.digest(self.secret, b"derive " + purpose.encode(), "sha256")
         return replace(self, secret=secret)
 
@@ -114,7 +114,7 @@ class Identity:
         return _GREETING.pack(_MAGIC, version, digest, ends.kind, *numbers, nonce)
 
     def link_key(self, greeting: bytes, nonce: bytes) -> bytes:
-        """For what the ends of this one connection send each other after the handshake."""
+        """The key for the traffic of this one connection after the handshake."""
         return hmac.digest(self.secret, b"link" + greeting + nonce, "sha256")
 
     def proof(self, role: bytes, greeting: bytes, nonce: bytes) -> bytes:
@@ -123,7 +123,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Greeting:
-    """What an end says of itself before its proof (Identity.greeting)."""
+    """An end's claims before its proof (Identity.greeting)."""
 
     version: str
     plan_digest: str
@@ -131,7 +131,7 @@ class Greeting:
 
     @staticmethod
     def read(data: bytes) -> Greeting:
-        """Of GREETING_BYTES bytes; raises StrangerError."""
+        """Parses GREETING_BYTES bytes; raises StrangerError."""
         magic, version, digest, kind, *numbers, _ = _GREETING.unpack(data)
         if magic != _MAGIC or kind not in list(Kind):
             raise StrangerError(f"it sent no greeting of this torch_topoopt: {magic!r}")

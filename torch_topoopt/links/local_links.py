@@ -1,8 +1,8 @@
 """Connects the ranks of one server with each other, pairwise, by AF_UNIX sockets.
 
-The names are abstract: they live in the network namespace, need no file, and vanish with their
+The names are abstract: they belong to the network namespace, need no file, and vanish with their
 socket. The kernel identifies the connecting process; only processes of the same user are admitted,
-and both ends send the plan and the ranks that they take the connection to be for.
+and both ends send their plan and ranks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LocalPort(RankPort):
         return peer_credentials(connection)[1] == os.getuid()
 
     def _admit(self, connection: socket.socket, ends: Ends) -> None:
-        """Nothing to prepare: it carries a descriptor, memory the data."""
+        """Does nothing: the connection carries a descriptor, and shared memory the data."""
 
     def _hint(self) -> str:
         return "; ranks of one server must run on one machine, in one network namespace"

@@ -25,18 +25,18 @@ class Meeting(Protocol):
 
 
 def broadcast(meeting: Meeting, topic: str, value: Any) -> None:
-    """Rank 0's part: `value`, JSON, for whom `receive` returns it."""
+    """Publishes `value`, JSON, on rank 0; `receive` returns it on the others."""
     meeting.publish(topic, json.dumps({"value": value}))
 
 
 def broadcast_error(meeting: Meeting, topic: str, error: str) -> None:
-    """Rank 0's part where there is no value: why; `receive` raises it."""
+    """Publishes an error on rank 0; `receive` raises it on the others."""
     meeting.publish(topic, json.dumps({"error": error}))
 
 
 @contextmanager
 def failure_broadcast(meeting: Meeting, topic: str, where: str = "") -> Iterator[None]:
-    """Broadcasts an exception inside, on rank 0, in the place of a value, and raises it on."""
+    """On rank 0, broadcasts an exception of the block instead of a value, and reraises it."""
     try:
         yield
     except BaseException as error:

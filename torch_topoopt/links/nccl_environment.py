@@ -1,8 +1,7 @@
-"""The environment by which ranks that use stock NCCL find the plugin and the plan's network.
+"""The environment that makes stock NCCL use the plugin and the plan's network.
 
-NCCL_TOPO_FILE and NCCL_GRAPH_FILE are not part of it: both describe the inside of a server, and
-NCCL joins servers in the order of their ranks, whatever these files say. That order is
-`nccl_wiring.ring_order`.
+It has no NCCL_TOPO_FILE and no NCCL_GRAPH_FILE: both describe the inside of a server. NCCL always
+connects servers in the order of their ranks, which is `nccl_wiring.ring_order`.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class Variable(NamedTuple):
 
 
 def nccl_environment(wiring: str, rank: int | None = None) -> tuple[Variable, ...]:
-    """Of `rank`, or what all ranks have in common; `wiring` is the path of the text for the plugin
-    (nccl_wiring.write_nccl_wiring), on the host of the rank."""
+    """The environment of `rank`, or the part common to all ranks. `wiring` is the path of the
+    plugin's text (nccl_wiring.write_nccl_wiring) on the rank's host."""
     variables = (
         Variable("NCCL_NET_PLUGIN", str(LIBRARY), "the network plugin"),
         Variable(

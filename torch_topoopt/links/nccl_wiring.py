@@ -1,7 +1,6 @@
-"""What the plugin for NCCL reads in place of a Plan and its Wiring, and the order of NCCL's ranks.
+"""The NCCL plugin's text form of a Plan and its Wiring, and the order of NCCL's ranks.
 
-The plugin has no Python and no reader of documents, so its text is lines of words
-(csrc/nccl/wiring.h says which).
+The plugin cannot read JSON documents, so its text is lines of words (csrc/nccl/wiring.h).
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _NOT_ENCRYPTED = "-"
 
 
 def ring_order(plan: Plan) -> tuple[int, ...]:
-    """The servers in an order whose neighbours, and last and first, have links of their own.
+    """The servers in a cyclic order whose neighbours have links, if there is one.
 
-    NCCL's ring among servers is that of its ranks. The order is that of the numbers of the servers
-    where these do, else a ring of the plan over all servers; where there is none, the numbers.
+    NCCL's ring among servers follows its ranks. The first of these orders that has links is used:
+    ascending numbers, or a ring of the plan over all servers; if none has, ascending numbers.
     """
     servers = tuple(range(plan.cluster.servers))
     linked = {(link.source, link.target) for link in plan.network.links}
@@ -49,7 +48,7 @@ def ring_order(plan: Plan) -> tuple[int, ...]:
 
 
 def nccl_layout(plan: Plan, ranks_per_server: int = 1) -> RankLayout:
-    """NCCL's ranks, as many on every server, in the order of `ring_order`."""
+    """NCCL's ranks, equally many on every server, in the order of `ring_order`."""
     order = ring_order(plan)
     return RankLayout(tuple(server for server in order for _ in range(ranks_per_server)))
 
@@ -57,12 +56,11 @@ def nccl_layout(plan: Plan, ranks_per_server: int = 1) -> RankLayout:
 def nccl_wiring(
     plan: Plan, wiring: Wiring, *, ranks_per_server: int = 1, encrypt: bool = False
 ) -> str:
-    """The text for one job, whose ranks are those of `nccl_layout`; every call makes another job.
+    """The text for one new job, whose ranks are those of `nccl_layout`.
 
     Raises:
-        DocumentError: the wiring is not of this plan, has link-local addresses, its hosts forward
-            for each other (the plugin relays by itself), or there are more ranks than the plugin
-            takes.
+        DocumentError: the wiring is for another plan, has link-local addresses, or its hosts
+            forward for each other (the plugin relays by itself); or there are too many ranks.
     """
     wiring.check(plan)
     if wiring.forwarded:
@@ -118,8 +116,7 @@ def write_nccl_wiring(
     ranks_per_server: int = 1,
     encrypt: bool = False,
 ) -> None:
-    """Writes nccl_wiring() where only its owner can read it, for it has what the job's ranks say to
-    each other, and their keys; raises OSError if it cannot."""
+    """Writes nccl_wiring() with mode 0600, because it contains the job's keys; raises OSError."""
     text = nccl_wiring(plan, wiring, ranks_per_server=ranks_per_server, encrypt=encrypt)
     path.unlink(missing_ok=True)
     path.touch(mode=0o600)

@@ -42,7 +42,7 @@ class OwnAddress:
 
 
 def addresses(family: int) -> Iterator[OwnAddress]:
-    """Every IPv4 address, or every IPv6 address that lasts: no temporary or tentative ones."""
+    """All IPv4 addresses, or all IPv6 addresses that are neither temporary nor tentative."""
     names = dict(socket.if_nameindex())
     request = _ADDRESS.pack(family, 0, 0, 0, 0)
     for message in _dump(_RTM_GETADDR, _RTM_NEWADDR, request):
@@ -58,7 +58,7 @@ def addresses(family: int) -> Iterator[OwnAddress]:
 
 
 def parts_of_others() -> set[int]:
-    """Indexes of interfaces that are parts of a bridge or a bond, whose traffic they carry."""
+    """Indexes of the interfaces that are members of a bridge or a bond."""
     found = set()
     for message in _dump(_RTM_GETLINK, _RTM_NEWLINK, _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
         if _IFLA_MASTER in attributes(message[_LINK.size :]):
@@ -67,7 +67,7 @@ def parts_of_others() -> set[int]:
 
 
 def gateways(interface: str) -> set[str]:
-    """The addresses, without zone, of the routers that routes over `interface` lead through."""
+    """The addresses, without zone, of the gateways of routes over `interface`."""
     index = socket.if_nametoindex(interface)
     found = set()
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -83,7 +83,7 @@ def gateways(interface: str) -> set[str]:
 
 
 def neighbour_macs(interface: str) -> set[str]:
-    """The MAC addresses that the kernel has learnt of others on the segment of `interface`."""
+    """The MAC addresses of neighbours on `interface` that the kernel has learnt."""
     index = socket.if_nametoindex(interface)
     found = set()
     request = _NEIGHBOUR.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
@@ -115,7 +115,7 @@ def _dump(asked: int, answered: int, request: bytes) -> Iterator[bytes]:
 
 
 def attributes(data: bytes) -> dict[int, bytes]:
-    """By kind, without the flags "nested" and "byte order"."""
+    """Kind (without the flags "nested" and "byte order") -> value."""
     found: dict[int, bytes] = {}
     at = 0
     while at + _ATTRIBUTE.size <= len(data):
@@ -128,7 +128,7 @@ def attributes(data: bytes) -> dict[int, bytes]:
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """As `attributes` reads it, padded."""
+    """Encodes an attribute, padded; `attributes` decodes it."""
     size = _ATTRIBUTE.size + len(value)
     return _ATTRIBUTE.pack(size, kind) + value + bytes(_aligned(size) - size)
 

@@ -22,15 +22,15 @@ _SWITCH = {"0": False, "1": True}
 
 @dataclass(frozen=True)
 class RequestedLinks:
-    """The options of a job's links, the same on all ranks but for the last three."""
+    """The options of a job's links; all but the last three are the same on all ranks."""
 
     encrypted: bool = False
     transport: str = TCP
-    connections: int | None = None  # of each link; None: as many as fit its rate
-    why_single: str = ""  # why a link has one connection only; "": it may have several
+    connections: int | None = None  # per link; None: by its rate
+    why_single: str = ""  # the reason for one connection per link; "": several are possible
     link_threads: bool = False
     reduce_threads: int = 0
-    zero_copy: str = "off"  # as _backend.LinkSpec has it
+    zero_copy: str = "off"  # see _backend.LinkSpec
 
     @classmethod
     def of(cls, environment: Mapping[str, str], *, by_flag: bool = False) -> RequestedLinks:
@@ -62,9 +62,9 @@ class LinkOption:
     """The option --`flag` of `topoopt run`, and the `variable` of ranks, for `field` of
     RequestedLinks.
 
-    `words` are its texts with their values; each of `numbers` is a text, too. An option with the
-    words 0 and 1 is a flag without a value on the command line. `obstacle` says why links of this
-    kind cannot have what is requested; "" if they can.
+    `words` maps its texts to values; each of `numbers` is a text, too. An option with the
+    words 0 and 1 is a flag without a value on the command line. `obstacle` returns the reason why
+    links of this kind cannot have the requested value; "" if they can.
     """
 
     field: str

@@ -1,16 +1,16 @@
 """The messages by which both ends of a connection prove that they know the secret of their job.
 
-Three, and a verdict (C connects, A accepts; HMAC is HMAC-SHA256 under the job's key):
+There are three, and a verdict (C connects, A accepts; HMAC is HMAC-SHA256 under the job's key):
 
     C to A   greeting: magic, version, plan digest, ends of the connection, a fresh nonce
     A to C   a fresh nonce, HMAC("accept", greeting, nonce)
     C to A   HMAC("connect", greeting, nonce)
-    A to C   what is wrong, as text; empty if nothing is
+    A to C   the mismatch, as text; empty if there is none
 
-HMAC("link", greeting, nonce) is a key of the connection, which both ends know and never send: links
-that are encrypted begin TLS with it (csrc/transport/tls/session.h).
+HMAC("link", greeting, nonce) is a key of the connection that is never sent: encrypted links begin
+TLS with it (csrc/transport/tls/session.h).
 
-Each end is a generator that does not wait: it yields how many bytes it needs.
+Each end is a generator that does not block: it yields the number of bytes that it needs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.links.identity import Ends, Identity
 
-    # Yields how many bytes it needs next, and is sent them.
+    # yields the number of bytes that it needs next, and is sent them
     Talk = Generator[int, bytes, "Outcome"]
 
 _PROOF_BYTES = hashlib.sha256().digest_size
@@ -42,11 +42,10 @@ _UNREACHED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN)
 
 @dataclass
 class Expected:
-    """Connections that are to come to one listener, each with its name in messages.
+    """Connections expected at one listener, each with its name in messages.
 
-    `trusts` says whether one that has come may be of this job at all; `admit` prepares one that has
-    proven that it is. While a thread polls, its caller may change `names`: what is not in them is
-    refused.
+    `trusts` decides whether an accepted connection may belong to this job; `admit` prepares a
+    proven one. While a thread polls, its caller may change `names`: all others are refused.
     """
 
     listener: socket.socket
@@ -57,10 +56,10 @@ class Expected:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A connection that was proven, or `error`: it was dialled, or the right secret accepted it.
+    """A proven connection, or the `error` of one that was dialled or proved the right secret.
 
-    `connection`, which blocks, belongs to whom poll() has returned it to. `key` is known to both
-    of its ends alone. `unreached`: the network has no way to the other end, so far.
+    The caller of poll() owns `connection`, which is blocking. Only its two ends know `key`.
+    `unreached`: the network has no route to the other end yet.
     """
 
     ends: Ends
@@ -72,7 +71,7 @@ class Outcome:
 
 
 def connecting(identity: Identity, ends: Ends, name: str, connection: socket.socket) -> Talk:
-    """The end that connects, over a `connection` that does not block."""
+    """The connecting end of a non-blocking `connection`."""
     greeting = identity.greeting(ends)
     hint = ""
     try:
@@ -97,7 +96,7 @@ def connecting(identity: Identity, ends: Ends, name: str, connection: socket.soc
 
 
 def failed_call(ends: Ends, name: str, error: OSError) -> Outcome:
-    """Of a connection that was never there."""
+    """The outcome of a connection that was never established."""
     wrong = f"{name}: {error.strerror or error}"
     return Outcome(ends, False, None, wrong, unreached=error.errno in _UNREACHED)
 
@@ -108,9 +107,9 @@ def accepting(
     proven: Container[Ends],
     connection: socket.socket,
 ) -> Talk:
-    """The end that has accepted `connection`, which does not block.
+    """The accepting end of a non-blocking `connection`.
 
-    What is `proven` by then is expected no more. Raises StrangerError.
+    Refuses connections that are `proven` already. Raises StrangerError.
     """
     data = yield GREETING_BYTES
     greeting = Greeting.read(data)
@@ -123,7 +122,7 @@ def accepting(
     missing = {e: name for e, name in names.items() if e not in proven}
     wrong = _mismatch(identity, greeting, missing)
     verdict = wrong.encode()[:_MOST_VERDICT_BYTES]
-    with contextlib.suppress(OSError):  # it may be gone; what is wrong is said here too
+    with contextlib.suppress(OSError):  # the peer may be gone; this end reports the mismatch, too
         connection.sendall(bytes([len(verdict)]) + verdict)
     if wrong:
         name = missing.get(ends) or min(missing.values(), default=str(ends))

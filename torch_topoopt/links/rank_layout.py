@@ -1,8 +1,7 @@
-"""The servers of ranks, and the leaders, routes and rings of ranks that follow from them.
+"""Maps ranks to servers, and derives the leaders, routes and rings of ranks.
 
-A Plan speaks of servers. A server may have several ranks, one per accelerator. Its ports belong to
-its leader, the lowest of its ranks; the ranks of one server reach each other directly, and all
-other servers through the leaders.
+A Plan is about servers. A server may have several ranks, one per accelerator. Its lowest rank, the
+leader, uses its ports; ranks reach each other directly inside a server, else through leaders.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Network, Plan
     from torch_topoopt.plan.routes import Pair
 
-# (source server, target server) -> Gb/s of all links between the two, where it is known
+# (source server, target server) -> total Gb/s of the links between them, if known
 LinkRates = Mapping[tuple[int, int], float]
 
 
@@ -33,7 +32,7 @@ class RankLayout:
 
     @classmethod
     def even(cls, servers: int, world_size: int) -> RankLayout:
-        """As many ranks on every server, in order; raises DocumentError if that does not work."""
+        """Equally many ranks on every server, in order; raises DocumentError if not divisible."""
         if world_size % servers:
             raise DocumentError(
                 f"the plan is for {servers} servers, but this job has {world_size} ranks; "
@@ -67,8 +66,8 @@ def rank_routes(
 ) -> list[Route]:
     """The routes, over ranks, of every pair of ranks whose bytes may pass through `rank`.
 
-    Pairs that have links of their own and no route in the plan are left out, as in the plan.
-    `forwarded`: the hosts' kernels relay, so servers without a link reach each other directly.
+    As in the plan, linked pairs without a route of their own are omitted. `forwarded`: the hosts'
+    kernels relay, so servers without a link reach each other directly.
     """
     here = layout.server_of[rank]
     routed = network.routes_through(here)
@@ -95,7 +94,7 @@ def rank_routes(
 
 
 def _own_links(network: Network, server: int) -> dict[Pair, tuple[Route, ...]]:
-    """A route for each link of `server`, so that all of them are used."""
+    """One route for each link of `server`, so that parallel links are used, too."""
     ends = [(link.source, link.target) for link in network.links]
     links = Counter(pair for pair in ends if server in pair)
     return {pair: (Route(pair, 1 / count),) * count for pair, count in links.items()}
@@ -109,7 +108,7 @@ def _through(layout: RankLayout, source: int, route: Route, target: int) -> Rout
 
 
 def rings_of(plan: Plan, servers: list[int], rates: LinkRates | None = None) -> list[Ring]:
-    """The rings over `servers`, as simulators have them (csrc/sim/iteration/group_rings.h).
+    """The rings over `servers`, equal to the simulators' (csrc/sim/iteration/group_rings.h).
 
     Where `rates` differ, each ring's share is in proportion to its slowest link.
     """
@@ -127,12 +126,12 @@ def rings_of(plan: Plan, servers: list[int], rates: LinkRates | None = None) -> 
 
 
 def _links_between(routes: Sequence[Route], default: int) -> int:
-    """Links on the shortest of the routes."""
+    """The number of links on the shortest of the routes."""
     return min((len(route.servers) - 1 for route in routes), default=default)
 
 
 def grid_of(plan: Plan, servers: list[int]) -> list[list[int]]:
-    """The rows of the torus that `servers` form: those of the planned group of exactly these."""
+    """The rows of the planned torus of exactly these `servers`."""
     members = sorted(set(servers))
     for group in plan.network.groups:
         if sorted(group.servers) == members:
@@ -141,7 +140,7 @@ def grid_of(plan: Plan, servers: list[int]) -> list[list[int]]:
 
 
 def leader_grid(grid: list[list[int]], layout: RankLayout, ranks: list[int]) -> list[list[int]]:
-    """A grid of the servers of a group -> of its members, as `leader_rings` has them."""
+    """A grid of a group's servers -> a grid of its members, numbered as in `leader_rings`."""
     first = _first_members(layout, ranks)
     return [[first[server] for server in row] for row in grid]
 
@@ -149,7 +148,7 @@ def leader_grid(grid: list[list[int]], layout: RankLayout, ranks: list[int]) -> 
 def leader_rings(rings: list[Ring], layout: RankLayout, ranks: list[int]) -> list[Ring]:
     """Rings over the servers of a group -> rings over its members (indices into `ranks`).
 
-    A server is stood for by its first member; the others reduce to it and copy from it.
+    The first member on a server represents it; the others reduce to it and copy from it.
     """
     first = _first_members(layout, ranks)
     return [Ring(tuple(first[server] for server in ring.servers), ring.share) for ring in rings]

@@ -1,6 +1,6 @@
-"""Opens every connection of one rank: to the ranks of its server, and its ports if it leads it.
+"""Opens every connection of one rank: to the ranks of its server, and as leader over its ports.
 
-A leader also connects to those that it has no link to, where the hosts between forward.
+If hosts forward, a leader also connects to the leaders of servers without a link.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Timeouts:
-    """`meet_s` for ranks that may start much later, `connect_s` for what is quick from then on."""
+    """`meet_s` waits for ranks that may start much later, `connect_s` for the quick steps after."""
 
     meet_s: float
     connect_s: float
@@ -41,9 +41,9 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class JobNetwork:
-    """The network of a job, given or discovered.
+    """The network of a job, from files or discovered.
 
-    `listeners` (address and TCP port -> socket) are those of this rank that are open already.
+    `listeners` (address and TCP port -> socket) are this rank's open listeners.
     """
 
     plan: Plan
@@ -56,8 +56,8 @@ class JobNetwork:
 class RankLinks:
     """The connections of one rank: planned links (of leaders only), and rank -> connection.
 
-    `forwarded`: those to leaders of other servers that the hosts between forward, with keys that
-    the two ends alone know. `identity` is what the ranks have proven to each other.
+    `forwarded`: connections to leaders of other servers that the hosts between forward, with keys
+    that only the two ends know. `identity` is the facts that the ranks have proven to each other.
     """
 
     identity: Identity
@@ -80,9 +80,9 @@ def open_rank_links(
 ) -> RankLinks:
     """Opens and verifies all connections of `rank`; raises FabricError, and leaves none open then.
 
-    The listeners of the network are closed in the end. `version` is a wire_version(). Of two ranks
-    that are joined by no planned link, the higher one connects. Planned links have `per_link`
-    connections and leave from `source_ports`, where it has some.
+    Closes the listeners of the network at the end. `version` is a wire_version(). Of two ranks
+    without a planned link, the higher one connects. Planned links have `per_link` connections, from
+    `source_ports` if it has some.
     """
     plan, wiring, layout = network.plan, network.wiring, network.layout
     server = layout.server_of[rank]
@@ -93,7 +93,7 @@ def open_rank_links(
         ports = stack.enter_context(
             ServerPorts(plan, wiring, server, network.listeners, source_ports, per_link)
         )
-        # Every connection to another rank: how, and to whom.
+        # port of connections to other ranks -> those ranks
         kinds: list[tuple[RankPort, tuple[int, ...]]] = [
             (stack.enter_context(LocalPort(rank)), layout.peers(rank))
         ]
@@ -127,10 +127,10 @@ def open_rank_links(
 
 
 def job_secret(meeting: Meeting, rank: int, deadline: float) -> bytes:
-    """The secret of a job's ranks alone: that of TOPOOPT_SECRET_FILE, or rank 0's.
+    """The secret of a job's ranks: from TOPOOPT_SECRET_FILE, or a new one of rank 0.
 
-    Without the file, rank 0 makes one up and publishes it, so that it is known to all that reach
-    the meeting. Raises FabricError for a file that cannot be used.
+    Rank 0 publishes a new one to everyone that reaches the meeting. Raises FabricError for an
+    unusable file.
     """
     given = given_secret()
     if given is not None:

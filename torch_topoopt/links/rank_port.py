@@ -20,9 +20,9 @@ _Of = TypeVar("_Of")
 
 
 class RankPort(ABC):
-    """The connections of one rank with others of one `kind`, while they are being opened.
+    """The connections of one `kind` between one rank and others, while they are being opened.
 
-    `name` is where the others find this rank. The listener is closed at the end.
+    `name` is the address of this rank for the others. The listener is closed at the end.
     """
 
     kind: ClassVar[Kind]
@@ -50,7 +50,7 @@ class RankPort(ABC):
             handshakes.dial(self._ends(self._rank, rank), where, connection)
 
     def expect(self, ranks: Iterable[int], handshakes: Handshakes) -> None:
-        """Each of `ranks` is to connect."""
+        """Expects a connection from each of `ranks`."""
         names = {self._ends(rank, self._rank): self._describe(rank, self._rank) for rank in ranks}
         handshakes.expect(Expected(self._listener, names, self._admit, self._trusts))
 
@@ -58,7 +58,7 @@ class RankPort(ABC):
         return Ends(self.kind, source, -1, target, -1)
 
     def taken(self, proven: Mapping[Ends, _Of]) -> dict[int, _Of]:
-        """Rank -> what is `proven` of its connection."""
+        """Rank -> its connection among the `proven` ones."""
         of_rank = {
             ends.source if ends.target == self._rank else ends.target: of_connection
             for ends, of_connection in proven.items()
@@ -71,7 +71,7 @@ class RankPort(ABC):
         """Connects to another rank's port; raises OSError."""
 
     def _trusts(self, connection: socket.socket) -> bool:
-        """Whether the process at the other end may be a rank of this job at all."""
+        """Whether the process at the other end may be a rank of this job."""
         return True
 
     @abstractmethod

@@ -24,7 +24,7 @@ def write_secret(folder: Path) -> Path:
 
 
 def given_secret() -> bytes | None:
-    """The secret in the file that TOPOOPT_SECRET_FILE names; None if it names none.
+    """The secret in the file TOPOOPT_SECRET_FILE; None if that is not set.
 
     Raises FabricError for a file that is missing, too short, or readable by others.
     """
@@ -33,19 +33,19 @@ def given_secret() -> bytes | None:
 
 
 def fresh_secret() -> bytes:
-    """A new one, of SECRET_BYTES random bytes."""
+    """A new secret of SECRET_BYTES random bytes."""
     return secrets.token_bytes(SECRET_BYTES)
 
 
 def sign(secret: bytes | None, topic: str, text: str) -> str:
-    """`text` as it is published under `topic` by those that share `secret`; None: as it is."""
+    """`text` signed with `secret` for publication under `topic`; unsigned if `secret` is None."""
     if secret is None:
         return text
     return f"{_SIGNED}{_signature(secret, topic, text)} {text}"
 
 
 def verified(secret: bytes | None, topic: str, published: str) -> str:
-    """The text that was signed; raises FabricError for one that was not, or with another secret."""
+    """The text without its signature; raises FabricError if that is missing or wrong."""
     if secret is None:
         if published.startswith(_SIGNED):
             raise FabricError(f"{topic}: others have a {SECRET_VARIABLE}, this process none")

@@ -1,8 +1,8 @@
 """The memory that the ranks of one group share, when all of them are on one server.
 
-It is an anonymous file, to which no name leads: the first member makes it, seals its size, and
-passes its descriptor over AF_UNIX connections whose other ends have proven to be the other members.
-It is gone with the last process that has it, however that ends.
+It is an anonymous file: the first member creates it, seals its size, and passes its descriptor over
+authenticated AF_UNIX connections to the other members. The kernel frees it with the last process
+that has it, even after a kill.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from torch_topoopt.links.identity import Identity
 
-# So that no process can make the memory vanish under another one that uses it.
+# no process can truncate memory that another one uses
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_LIMIT_S = 30.0  # of what is quick once all members are there
+_LIMIT_S = 30.0  # for steps that are quick once all members are present
 _OK = "ok"
 
 
 class KeyValueStore(Protocol):
-    """Keys and values shared by the members; reading waits until the keys are there."""
+    """Keys and values shared by the members; reads wait for their keys."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -47,8 +47,8 @@ def open_segment(
 ) -> int:
     """A descriptor of the group's segment, or -1 on all members if one of them cannot open it.
 
-    In that case all of them `warn` about the same reasons. `ranks` are those of the members;
-    `identity` is this group's alone (Identity.derived).
+    In that case all of them `warn` about the same reasons. `ranks` are the members' ranks;
+    `identity` is for this group alone (Identity.derived).
     """
     descriptors: list[int] = []
 
@@ -73,7 +73,7 @@ def open_segment(
     with LocalPort(ranks[member]) as port, Handshakes(identity) as handshakes:
         if member == 0:
             store.set("segment", port.name)
-        # A member that waits for one that cannot reach it would wait in vain: first all connect.
+        # all connect first, so that no member waits for one that cannot reach it
         failures = _all_do(store, "reached", member, len(ranks), reach)
         failures = failures or _all_do(store, "shared", member, len(ranks), share)
     if not failures:
@@ -87,7 +87,7 @@ def open_segment(
 def _all_do(
     store: KeyValueStore, topic: str, member: int, size: int, act: Callable[[], None]
 ) -> str:
-    """This member's part, and then the failures of all; "" if each has done its part."""
+    """Runs this member's step, and returns the failures of all members; "" if there are none."""
     failure = _OK
     try:
         act()
@@ -110,7 +110,7 @@ def _make(size_bytes: int) -> int:
 
 
 def _receive(connection: socket.socket, size_bytes: int) -> int:
-    """The descriptor that the first member passes; raises FabricError if it is not what it made."""
+    """The descriptor from the first member; raises FabricError if it is not that of the segment."""
     room = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
     _, ancillary, _, _ = connection.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
     received = array.array("i")

@@ -1,7 +1,7 @@
 """Opens the links of one server at the addresses of a Wiring, and verifies them from both ends.
 
-Both ends of a connection prove which job, plan and link they are (handshake.py), so a crossed
-cable, a stale process or another job is an error with a name before the first byte of training.
+Both ends of a connection prove their job, plan and link (handshake.py), so a crossed cable, a stale
+process or another job is reported before the first byte of training.
 """
 
 from __future__ import annotations
@@ -38,21 +38,20 @@ if TYPE_CHECKING:
 
 _SO_MAX_PACING_RATE = getattr(socket, "SO_MAX_PACING_RATE", 47)
 _TCP_NOTSENT_LOWAT = 25
-# Bytes that the kernel may hold per connection: enough to keep the link busy, little enough that
-# relayed and urgent frames do not wait behind megabytes of other traffic.
+# unsent bytes in the kernel per connection: enough to keep the link busy, yet so few that relayed
+# and urgent frames wait only briefly
 _UNSENT_S = 0.005
-# Of a segment on slow links; elsewhere _UNSENT_S, for shorter ones cost more processor time than
-# they are worth.
+# duration of a segment on slow links; elsewhere _UNSENT_S: shorter ones cost processor time
 _SLOW_GBPS = 0.025
 _SLOW_SEGMENT_S = 0.0005
 _LEAST_SEGMENT_BYTES = 256
-_LOOPBACK_SEGMENT_BYTES = 32767  # the most that TCP_MAXSEG takes
+_LOOPBACK_SEGMENT_BYTES = 32767  # maximum of TCP_MAXSEG
 _LEAST_UNSENT_BYTES = 16 << 10
 _MOST_UNSENT_BYTES = 2 << 20
-# Of one of several connections of a link, at least: less would have it served in small pieces.
+# minimum for one of several connections of a link: less means many small writes
 _LEAST_SHARED_BYTES = 512 << 10
-# Connections not yet accepted: nobody accepts while the ranks meet, and unauthenticated ones are
-# in the queue as well. The kernel keeps fewer where net.core.somaxconn says so.
+# pending connections: no rank accepts during the meeting, and unauthenticated ones queue as well;
+# net.core.somaxconn may lower it
 LISTEN_QUEUE = 4096
 _PORT_REFUSED = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
@@ -61,8 +60,7 @@ _PORT_REFUSED = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 class OpenLink:
     """A verified connection. `link` starts at this server, unless it only receives.
 
-    `key` is known to its two ends alone. `number` is that of the connection, where the link has
-    several.
+    Only its two ends know `key`. `number` counts the connections of one link.
     """
 
     link: Link
@@ -80,9 +78,9 @@ def describe(link: Link) -> str:
 
 
 def connections(plan: Plan) -> Iterator[Link]:
-    """One link per TCP connection: each link, or on a duplex cluster one of each cable's two.
+    """The links that connect: all, or on a duplex cluster one of each cable's two.
 
-    Its source connects and its target listens.
+    The source connects and the target listens.
     """
     for link in plan.network.links:
         if plan.cluster.ports == "simplex" or (link.source, link.source_port) < (
@@ -108,10 +106,10 @@ def limit_rate(connection: socket.socket, gbps: float) -> None:
 
 
 def _limit_segments(connection: socket.socket, gbps: float) -> None:
-    """Segments of both directions of a connection to be made: what its rate sends in 0.5 or 5 ms.
+    """Limits the segments of a future connection to the bytes of 0.5 or 5 ms at its rate.
 
-    Linux sends two segments at once and waits afterwards, and the first ten of a connection without
-    waiting. Loopback's 64 KB would arrive 130 ms early at 4 Mb/s.
+    Linux sends two segments before it paces, and ten at the start of a connection. Loopback's
+    segments of 64 KB would arrive 130 ms early at 4 Mb/s.
     """
     seconds = _SLOW_SEGMENT_S if gbps < _SLOW_GBPS else _UNSENT_S
     wanted = round(gbps * BYTES_PER_GBPS * seconds)
@@ -121,9 +119,9 @@ def _limit_segments(connection: socket.socket, gbps: float) -> None:
 
 
 def listen(address: str, tcp_port: int, interface: str | None = None) -> socket.socket:
-    """A socket that listens at `address` (port 0: one that is free); raises OSError.
+    """A socket that listens at `address` (port 0: any free port); raises OSError.
 
-    `interface` has that address: connections to a self-assigned one stay on it.
+    Connections to a self-assigned address stay on its `interface`.
     """
     listener = socket.socket(family_of(address), socket.SOCK_STREAM)
     try:
@@ -156,9 +154,9 @@ def start_connecting(
     source_port: int = 0,
     per_link: int = 1,
 ) -> socket.socket:
-    """The same without waiting: it is connected, or has failed, when it is writable.
+    """Like connect() without waiting: the socket is writable once connected or failed.
 
-    It leaves from `source_port` (0: one that the kernel chooses) and is one of `per_link`.
+    `source_port` 0 lets the kernel choose. The link has `per_link` connections.
     """
     connection = _bound(near, source_port, per_link)
     connection.setblocking(False)
@@ -173,11 +171,11 @@ def start_connecting(
 
 
 def _bound(near: PortAddress, source_port: int = 0, per_link: int = 1) -> socket.socket:
-    """A data connection of `near`, to be connected."""
+    """An unconnected socket for a data connection from `near`."""
     connection = socket.socket(family_of(near.address), socket.SOCK_STREAM)
     try:
         stay_on_cable(connection, near.address, near.interface)
-        if source_port:  # those to several targets, and ones that have just ended, share a port
+        if source_port:  # connections to several targets, or recently closed, share a port
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         connection.bind(own_endpoint(near.address, source_port))
         if near.gbps is not None:
@@ -190,8 +188,8 @@ def _bound(near: PortAddress, source_port: int = 0, per_link: int = 1) -> socket
 
 
 def prepare(connection: socket.socket, near: PortAddress, per_link: int = 1) -> None:
-    """Sets what every data connection has: no delay for small frames, and the port's rate. Its link
-    has `per_link` of them."""
+    """Sets the options of a data connection: no delay for small frames, and its part of the port's
+    rate. Its link has `per_link` connections."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, unsent_bytes(near, per_link))
     if near.gbps is not None:
@@ -200,8 +198,7 @@ def prepare(connection: socket.socket, near: PortAddress, per_link: int = 1) -> 
 
 
 def prepare_forwarded(connection: socket.socket, gbps: float | None) -> None:
-    """Sets what a connection has that other hosts forward: its packets share their links, of which
-    none carries more than `gbps`."""
+    """Sets the options of a connection that other hosts forward, over links of at most `gbps`."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _LEAST_UNSENT_BYTES)
     if gbps is not None:
@@ -210,8 +207,8 @@ def prepare_forwarded(connection: socket.socket, gbps: float | None) -> None:
 
 
 def unsent_bytes(near: PortAddress, per_link: int = 1) -> int:
-    """What the kernel may hold unsent of a connection of the port: some milliseconds of its rate,
-    of which the `per_link` connections of a fast link have a part each.
+    """The limit of unsent bytes in the kernel for a connection: some milliseconds of the port's
+    rate, divided among the `per_link` connections of a fast link.
 
     The size of frames and of writes follows it (csrc/transport/tcp/link.cc).
     """
@@ -225,10 +222,10 @@ def unsent_bytes(near: PortAddress, per_link: int = 1) -> int:
 
 
 def _leave_bbr(connection: socket.socket) -> None:
-    """Uses cubic, or where only root may, reno, if the system's choice is BBR.
+    """Replaces BBR, if it is the system's choice, by cubic, or by reno if cubic needs root.
 
-    BBR keeps no more in flight than bandwidth times the shortest round trip, which on a cable is
-    nearly nothing: acknowledgements that wait behind data of the other direction starve it.
+    BBR limits bytes in flight to bandwidth times the shortest round trip, nearly nothing on a
+    cable. Acknowledgements that wait behind data of the other direction would starve it.
     """
     system = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
     if not system.startswith(b"bbr"):
@@ -242,8 +239,8 @@ def _leave_bbr(connection: socket.socket) -> None:
 class ServerPorts:
     """The ports of one server while its links are being opened; closes their listeners at the end.
 
-    Every step is taken on all servers before the next one has to succeed, so none waits for a
-    server that waits for it: listen, connect, prove (Handshakes.run).
+    The steps are listen, connect, and prove (Handshakes.run). All servers finish each step before
+    the next, so that no two wait for each other.
     """
 
     def __init__(
@@ -255,10 +252,10 @@ class ServerPorts:
         source_ports: SourcePorts | None = None,
         per_link: int = 1,
     ) -> None:
-        """`listeners` are those that are open already; they belong to the ports from now on.
+        """Takes ownership of the open `listeners`.
 
-        Without `source_ports` the kernel chooses where connections leave from, of which every link
-        has `per_link`.
+        Without `source_ports` the kernel chooses source ports. Every link has `per_link`
+        connections.
         """
         self.per_link = per_link
         self._source_ports = source_ports
@@ -281,7 +278,7 @@ class ServerPorts:
             self.close()
 
     def keep(self) -> None:
-        """Leaves the listeners open until close(): lost links are opened anew at the same place."""
+        """Leaves the listeners open until close(), so that lost links can reconnect to them."""
         self._kept = True
 
     def close(self) -> None:
@@ -289,7 +286,7 @@ class ServerPorts:
             listener.close()
 
     def listen(self) -> None:
-        """Ports of one interface share its listener; each connection says which link it is."""
+        """Ports of one interface share its listener; each connection identifies its link."""
         for link in self._incoming:
             with _naming(link):
                 port = self._addresses[link.target, link.target_port]
@@ -305,15 +302,14 @@ class ServerPorts:
                 handshakes.call(ends, f"link from {ends}", start)
 
     def outgoing_connections(self) -> list[Ends]:
-        """Those of all `outgoing` links."""
+        """The connections of all `outgoing` links."""
         return [ends for link in self.outgoing for ends in self._connections_of(link)]
 
     def _connections_of(self, link: Link) -> list[Ends]:
         return [ends_of(link, number) for number in range(self.per_link)]
 
     def dial(self, ends: Ends, handshakes: Handshakes, timeout_s: float) -> None:
-        """Begins to make one of outgoing_connections(); raises OSError where the kernel refuses at
-        once."""
+        """Starts one of outgoing_connections(); raises OSError if the kernel refuses at once."""
         connection = self._start_connecting(link_of(ends))
         handshakes.dial(ends, f"link from {ends}", connection, timeout_s)
 
@@ -328,9 +324,9 @@ class ServerPorts:
     def _connect_from(
         self, chosen: SourcePorts, link: Link, near: PortAddress, far: PortAddress
     ) -> socket.socket:
-        """From the first of the chosen ports that is free, else from one that the kernel chooses.
+        """Connects from the first free source port, else from one that the kernel chooses.
 
-        A connection that ended a moment ago may still have one of them (TIME_WAIT).
+        A recently closed connection may still hold a port (TIME_WAIT).
         """
         refused: list[int] = []
         for source_port in (*chosen.ports_of(link), 0):
@@ -360,7 +356,7 @@ class ServerPorts:
     def taken(
         self, proven: Mapping[Ends, socket.socket], keys: Mapping[Ends, bytes]
     ) -> list[OpenLink]:
-        """The links among what is `proven`, in the order of their ends."""
+        """The links among the `proven` connections, in the order of their ends."""
         return [
             OpenLink(link, connection, True, keys[ends], ends.number)
             if link.source == self._server
@@ -378,12 +374,12 @@ class ServerPorts:
 
 
 def ends_of(link: Link, number: int = 0) -> Ends:
-    """A connection of the link in a handshake."""
+    """The ends of a link's connection in a handshake."""
     return Ends(Kind.LINK, link.source, link.source_port, link.target, link.target_port, number)
 
 
 def link_of(ends: Ends) -> Link:
-    """The link of a connection, as it is dialled."""
+    """The link of a connection, in the direction in which it is dialled."""
     return Link(ends.source, ends.source_port, ends.target, ends.target_port)
 
 
@@ -392,7 +388,7 @@ def time_left(deadline: float) -> float:
 
 
 class _naming:  # noqa: N801 - reads as a word: with _naming(link)
-    """Turns what goes wrong with a socket into a FabricError that names the link."""
+    """Turns an OSError of a socket into a FabricError that names the link."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

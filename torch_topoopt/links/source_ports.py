@@ -1,4 +1,4 @@
-"""Where the connections of links leave from: switches choose a path by a hash of its TCP ports."""
+"""Source ports of links' connections: switches choose a path by a hash of the TCP ports."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
 
 
 class SourcePorts(Protocol):
-    """Chooses for the links that a server connects. Called from several threads; never waits."""
+    """Chooses source ports for a server's outgoing links. Thread-safe; never blocks."""
 
     def ports_of(self, link: Link) -> Sequence[int]:
-        """TCP ports to try, in this order, before one that the kernel chooses; () for only that."""
+        """TCP ports to try in this order; then the kernel chooses one."""
 
     def limit_gbps(self, link: Link) -> float | None:
-        """The most that the connection may send, beside the rate of its port; None: no limit."""
+        """A limit on the connection's rate besides that of its port; None: no limit."""
 
     def taken(self, link: Link, port: int, refused: Sequence[int]) -> None:
-        """A connection of `link` is being made from `port`. `refused` could not be bound."""
+        """A connection of `link` starts from `port`; the ports `refused` could not be bound."""
 
 
 class LinkWatcher(Protocol):
-    """Notified of links that a server connected. Called from one thread; never waits."""
+    """Notified of changes of a server's outgoing links. Called from one thread; never blocks."""
 
     def moved(self, link: Link) -> None:
-        """A new connection has taken the place of one that was in use, or lost."""
+        """A new connection has replaced one that was in use, or lost."""
 
     def degraded(self, link: Link, why: str) -> None:
-        """The connection of `link` is slow, or is lost and cannot be made anew."""
+        """The connection of `link` is slow, or is lost and cannot be reopened."""

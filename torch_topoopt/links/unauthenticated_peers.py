@@ -1,4 +1,4 @@
-"""Connections that prove nothing: bounded in number, in time and in lines of the log."""
+"""Limits unauthenticated connections in number, time and log lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-UNAUTHENTICATED_S = 5.0  # that a connection may take for its proof, in all
+UNAUTHENTICATED_S = 5.0  # time limit of a connection's proof
 
 _LINES = 5  # at once, and then
 _LINES_PER_S = 0.1
@@ -34,7 +34,7 @@ class Allowance:
         self._since = time.monotonic()
 
     def take(self) -> bool:
-        """Whether one more is allowed now."""
+        """Consumes one token; False if there is none."""
         now = time.monotonic()
         self._left = min(self._burst, self._left + (now - self._since) * self._per_second)
         self._since = now
@@ -45,9 +45,9 @@ class Allowance:
 
 
 class UnauthenticatedPeers:
-    """Counts those that were closed, and logs a line for each, or, where they are many, for some.
+    """Counts the closed ones, and logs a line for each; for many, it logs only some.
 
-    A line says how many went without one before it. Threads may share it.
+    A line includes the number of unlogged ones before it. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class UnauthenticatedPeers:
         log.warning("closed a connection from %s: %s%s", peer, why, others)
 
     def report(self) -> None:
-        """Logs those that no line has counted yet."""
+        """Logs the number of unlogged ones."""
         with self._lock:
             others = self._others("%s that proved nothing")
         if others:
@@ -79,16 +79,16 @@ class UnauthenticatedPeers:
 
 
 def peer_credentials(connection: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end of an AF_UNIX connection, as the kernel knows them."""
+    """Process and user at the other end of an AF_UNIX connection, from the kernel."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
     pid, user, _ = _PEER_CREDENTIALS.unpack(found)
     return pid, user
 
 
 def to_close(unproven: Iterable[_T], address: Callable[[_T], str]) -> _T:
-    """The one that makes room: the oldest of the address that most of them come from.
+    """The connection to evict: the oldest one of the most frequent address.
 
-    `unproven` are in the order of their age and not empty. One address cannot drive out another.
+    So one address cannot evict another. `unproven` is not empty, and the oldest come first.
     """
     found = list(unproven)
     per_address = Counter(map(address, found))

@@ -1,4 +1,4 @@
-"""Verifies a link from the hosts' side: it opens, and both ends prove that it is the right one."""
+"""Verifies a link from the hosts' side: both ends open it and prove that it is the right one."""
 
 from __future__ import annotations
 

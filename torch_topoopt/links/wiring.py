@@ -1,6 +1,6 @@
-"""Wiring: the addresses at which a fabric driver has made the links of one Plan real.
+"""Wiring: the addresses of one Plan's links.
 
-A driver writes it after it has verified every link; each rank reads it to open its own links.
+A fabric driver writes it after it has verified every link; ranks read it to open their links.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PortAddress:
-    """The address of one server's port: IPv4, IPv6, or link-local IPv6 with its interface,
+    """The address of a server's port: IPv4, IPv6, or link-local IPv6 with its interface,
     fe80::1%eth0.
 
-    `gbps` limits what the port sends; None: no limit. Several ports of a server may be one
-    interface and share its address. `tcp_port` is where the port listens (None: as the Wiring
-    says), `speed_gbps` what its interface can carry (None: not known), `interface` its name.
+    `gbps` limits the port's sending rate; None: no limit. Several ports of a server may share one
+    interface and its address. The port listens on `tcp_port` (None: that of the Wiring).
+    `speed_gbps` is the rate of its `interface` (None: not known).
     """
 
     server: int
@@ -42,7 +42,7 @@ class PortAddress:
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """An IPv4 address of a server that all others reach, forwarded by the hosts between."""
+    """An IPv4 address of a server that all others reach; hosts between forward it."""
 
     server: int
     address: str
@@ -52,8 +52,8 @@ class ServerAddress:
 class Wiring(Document):
     """The addresses of all ports of one Plan. The receiving end of a link listens on `tcp_port`.
 
-    `forwarded` has every server's address if the hosts forward for each other along the plan's
-    routes (then their kernels relay), or is empty (then the ranks do).
+    `forwarded` has every server's address if the hosts' kernels relay along the plan's routes. If
+    it is empty, the ranks relay.
     """
 
     KIND: ClassVar[str] = "Wiring"
@@ -88,7 +88,7 @@ class Wiring(Document):
             if port.tcp_port is not None and not 1 <= port.tcp_port <= 65535:
                 raise DocumentError(f"{where}.tcp_port: {port.tcp_port} is not in 1..65535")
             owner = owners.setdefault((port.address, self.tcp_port_of(port)), i)
-            # Link-local addresses are of one cable each: two hosts may have the same.
+            # two hosts may have the same link-local address, on different cables
             if self.ports[owner].server != port.server and not is_link_local(port.address):
                 raise DocumentError(f"{where}.address: {port.address} is already ports[{owner}]")
             for name, rate in (("gbps", port.gbps), ("speed_gbps", port.speed_gbps)):
@@ -111,7 +111,7 @@ class Wiring(Document):
     def check(self, plan: Plan, text_digest: str = "") -> Self:
         """Returns self if it wires `plan`; raises DocumentError naming the first difference.
 
-        `text_digest` is of what the plan was read from, if it was: canonical text has the plan's.
+        `text_digest` is the digest of the file of the plan; canonical text has the plan's own.
         """
         digest = self.plan_digest if text_digest == self.plan_digest else plan.digest()
         if self.plan_digest != digest:
@@ -137,7 +137,7 @@ class Wiring(Document):
         return self
 
     def link_rates(self, plan: Plan) -> dict[tuple[int, int], float]:
-        """(source, target) -> Gb/s of all links between them; empty unless every rate is known."""
+        """(source, target) -> total Gb/s of their links; empty unless every rate is known."""
         known = self.planned_rates(plan)
         rates: dict[tuple[int, int], float] = {}
         for link in plan.network.links:
@@ -148,9 +148,9 @@ class Wiring(Document):
         return rates
 
     def planned_rates(self, plan: Plan) -> dict[Link, float]:
-        """Gb/s of each link of the plan, the least that is known of its ends.
+        """Gb/s of each link of the plan: the lower known rate of its ends.
 
-        Without those of whose ends nothing is known.
+        Links without a known rate are omitted.
         """
         ports = self.by_port()
         rates = {}

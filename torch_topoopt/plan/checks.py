@@ -54,7 +54,7 @@ def _validate_links(cluster: Cluster, links: tuple[Link, ...]) -> None:
 
 
 def unreachable(servers: Sequence[int], adjacent: Collection[tuple[int, int]]) -> int | None:
-    """One of `servers` that the first of them cannot reach, or the other way; None if connected."""
+    """A server that cannot reach the first of `servers`, or be reached from it; None: connected."""
     after: dict[int, int] = {}  # sets of servers as the bits of an integer
     before: dict[int, int] = {}
     for source, target in adjacent:
@@ -117,12 +117,11 @@ def _validate_grid(where: str, group: Group, count: int) -> None:
 def validate_network(cluster: Cluster, network: Network, *, without: int | None = None) -> Network:
     """Returns `network`, or raises DocumentError for the first of these rules that is broken.
 
-    Ports exist and are used once; duplex links come in pairs; every server reaches every other;
-    every ring and every grid has each server of its group exactly once, and shares of rings sum to
-    1; rows of a grid are equally long, and it is at least 2 x 2; no two groups have the same
-    servers; routes use existing links, visit no server twice, cover every pair without a
-    link, and weights sum to 1 per pair. Where server `without` is lost, it has no part in any of
-    this.
+    - Links: ports exist and are used once; duplex links come in pairs; all servers are connected.
+    - Groups: no two have the same servers. Each ring and grid has every server of its group once;
+      shares of rings sum to 1. A grid has rows of equal length and is at least 2 x 2.
+    - Routes: they use existing links, visit no server twice and cover every pair without a link;
+      weights sum to 1 per pair. A lost server, `without`, has no link, group or route.
     """
     _validate_links(cluster, network.links)
     servers = [server for server in range(cluster.servers) if server != without]

@@ -24,15 +24,14 @@ class Cluster:
 
     `ports` is "duplex" (a port carries both directions: NICs, copper cables) or "simplex" (separate
     transmit and receive fibres, each switched on its own; degree counts transmitters).
-    `link_latency_s` is paid once per hop, by the signal alone (what a relay adds: CostModel).
+    `link_latency_s` is the signal's latency per hop; CostModel adds the relay's software.
     `accelerator` names an entry of the accelerator table; unless `memory_limited`, strategies may
-    need more memory than it has, as in the simulations that the paper released.
+    exceed its memory, as in the simulations that the paper released.
 
-    Where ports are not alike, `port_gbps[server][port]` is the rate of each, `link_gbps` the least
-    of them, and a link is as fast as the slower of its two ports. Where cables are given, servers
-    may have different numbers of ports; `degree` is then the largest. With `parallel_links`,
-    TopologyFinder may join two servers more than once for lack of others: any degree will do.
-    An odd number of duplex ports in all leaves one of them dark (`dark_ports`).
+    If rates differ, `port_gbps[server][port]` has them and `link_gbps` is the lowest; a link has
+    the rate of its slower port. With given cables, servers may have different numbers of ports;
+    `degree` is the largest. With `parallel_links`, TopologyFinder may connect two servers more than
+    once, so it accepts any degree. An odd total of duplex ports leaves one unused (`dark_ports`).
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"memory_limited"})
@@ -49,15 +48,15 @@ class Cluster:
     memory_limited: bool = True
 
     def __post_init__(self) -> None:
-        if self.port_gbps is not None:  # 100 and 100.0 are the same rate, so the same text
+        if self.port_gbps is not None:  # 100 and 100.0 must serialise alike
             rates = tuple(tuple(map(float, row)) for row in self.port_gbps)
             object.__setattr__(self, "port_gbps", rates)
 
     def validate(self, *, any_degree: bool = False, pair_tables: bool = True) -> Self:
         """Returns self, or raises DocumentError: field, value, and what would be right.
 
-        With `any_degree`, also a cluster that TopologyFinder could not wire; without `pair_tables`,
-        also one of more servers than have tables over all of their pairs.
+        `any_degree` admits clusters that TopologyFinder could not wire. `pair_tables=False` admits
+        more servers than tables over all pairs can hold.
         """
         if self.servers < 1:
             raise DocumentError(f"servers: must be at least 1 (got {self.servers})")
@@ -122,7 +121,7 @@ class Cluster:
             )
 
     def dark_ports(self, links: Sequence[Link]) -> int:
-        """The number of ports of all servers that no link of the network uses, as transmitter."""
+        """The number of ports, over all servers, from which no link of the network starts."""
         ports = sum(map(self.ports_of, range(self.servers)))
         return ports - len({(link.source, link.source_port) for link in links})
 
@@ -154,7 +153,7 @@ class Cluster:
     def pair_gbps(self, links: Iterable[Link]) -> dict[tuple[int, int], float]:
         """(source, target) of every link -> Gb/s of all links between the two.
 
-        They share bytes evenly, so together they are as fast as the slowest times their number.
+        Parallel links share bytes evenly, so their sum is the slowest rate times their number.
         """
         if self.port_gbps is None:
             counts = Counter((link.source, link.target) for link in links)

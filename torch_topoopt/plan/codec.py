@@ -36,12 +36,12 @@ _to_json = json.JSONEncoder(allow_nan=False).encode
 
 
 def brief(value: object) -> str:
-    """`repr` of a value for a message: of a long one its beginning, and how long it is."""
+    """`repr` of a value for a message; a long one is cut, and its length is appended."""
     if isinstance(value, (list, tuple, dict)) and len(value) > _MOST_SHOWN:
         return f"a {type(value).__name__} of {len(value)} elements"
     try:
         text = repr(value)
-    except ValueError:  # an integer of more digits than Python converts
+    except ValueError:  # Python limits the digits of integers that it converts
         return "an integer of thousands of digits"
     if len(text) <= _MOST_SHOWN:
         return text
@@ -51,12 +51,12 @@ def brief(value: object) -> str:
 def brief_name(name: object) -> str:
     """The name of an unknown field, for a message."""
     text = str(name)
-    text = text if text.isprintable() else repr(text)  # one line, and nothing to a terminal
+    text = text if text.isprintable() else repr(text)  # no line breaks, no escape codes
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text)} characters)"
 
 
 def brief_list(names: Collection[str]) -> str:
-    """The names that there are, for a message; of many the first ones."""
+    """The known names, for a message; of many, only the first."""
     listed = ", ".join(brief_name(name) for name in itertools.islice(names, _MOST_LISTED))
     more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
     return f"{listed}{more}" if listed else "none"
@@ -70,7 +70,7 @@ def _type_name(annotation: Any) -> str:
 def _hints(cls: Any) -> dict[str, Any]:
     """Field -> its type, for classes of modules with postponed annotations (PEP 563).
 
-    As typing.get_type_hints does, but evaluates each text only once.
+    Like typing.get_type_hints, but evaluates each text only once.
     """
     module = cls.__module__
     return {field.name: _evaluated(str(field.type), module) for field in dataclasses.fields(cls)}
@@ -82,7 +82,7 @@ def _evaluated(annotation: str, module: str) -> Any:
 
 
 class _InvalidError(Exception):
-    """An error of a value; the path to it grows on the way out, so that it costs nothing."""
+    """An invalid value; callers add its path while unwinding, so valid values cost nothing."""
 
     def __init__(self, what: str, *path: str) -> None:
         super().__init__(what)
@@ -119,7 +119,7 @@ def _decoder(annotation: Any) -> _Decode:
 
 
 def prepare_reader(document: Any) -> None:
-    """Does now what reading the first document of that class would do beside reading it."""
+    """Builds the decoder of a document class now, so that the first read does not pay for it."""
     _decoder(document)
 
 
@@ -224,7 +224,7 @@ def _floats(cls: type) -> dict[str, bool]:
 
 @functools.cache
 def sections(cls: type) -> frozenset[str]:
-    """The fields that hold an object, or a list of lists, or None; an absent one is not written."""
+    """The fields that hold an object, a list of lists, or None; None is not written."""
     hints = _hints(cls)
     return frozenset(
         name
@@ -256,7 +256,7 @@ def _plain(value: Any) -> Any:
     fields = _floats(cls)
     if not fields:
         return value
-    # 100 and 100.0 are the same link rate, so they must be the same bytes
+    # 100 and 100.0 are the same link rate, so they must be written alike
     defaults = _left_out(cls)
     return {
         name: float(getattr(value, name)) if is_float else _plain(getattr(value, name))
@@ -267,7 +267,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_read(cls: Any, value: Value, where: str) -> Value:
-    """`value` as a document that holds it at `where` would be read; raises DocumentError."""
+    """`value`, decoded like the field at `where` of a document; raises DocumentError."""
     try:
         decoded: Value = _decoder(cls)(_plain(value))
     except _InvalidError as error:
@@ -307,9 +307,9 @@ def json_text(value: Any) -> str:
 
 
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Writes beside `path` and renames, so that no reader ever sees half a file.
+    """Writes a temporary file and renames it to `path`, so no reader ever sees half a file.
 
-    A device or a named pipe (`--out /dev/null`) is written to: root could rename over it.
+    Writes directly to a device or a named pipe (`--out /dev/null`): root could rename over it.
     """
     target = Path(path)
     if target.exists() and not target.is_file():
@@ -338,7 +338,7 @@ class Document:
 
     @classmethod
     def upgraded(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """The fields of a document of an older version, by the names that they have today."""
+        """The fields of a document of an older version, under their current names."""
         return value
 
     def as_dict(self) -> Any:
@@ -362,7 +362,7 @@ class Document:
             raise
         except RecursionError:
             raise DocumentError(f"not a {cls.KIND}: objects or lists nested too deeply") from None
-        except ValueError as error:  # a number too long
+        except ValueError as error:  # a number with too many digits
             raise DocumentError(f"not a {cls.KIND}: {error}") from None
         if not isinstance(value, dict):
             raise DocumentError(f"expected a {cls.KIND} object, got {type(value).__name__}")
@@ -378,7 +378,7 @@ class Document:
         return document.validate()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the document to `path`, whole or not at all."""
+        """Writes the document to `path` atomically."""
         write_text_atomically(path, self.to_json())
 
     @classmethod
@@ -388,7 +388,7 @@ class Document:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> tuple[Self, str]:
-        """As `load`, and the text that was read."""
+        """Like `load`; returns the document and its text."""
         try:
             text = Path(path).read_text(encoding="utf-8")
             return cls.from_json(text), text

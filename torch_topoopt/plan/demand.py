@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GroupDemand:
-    """Bytes that one iteration AllReduces among `servers` (of the reduced data, not traffic)."""
+    """One iteration's AllReduce among `servers`: bytes of data, not of traffic."""
 
     servers: tuple[int, ...]
     size_bytes: int
@@ -34,7 +34,7 @@ class PairDemand:
 
 @dataclass(frozen=True)
 class AllToAll:
-    """Bytes that one iteration sends from each of `servers` to each other one of them."""
+    """Bytes that one iteration sends from each of `servers` to each of the others."""
 
     servers: tuple[int, ...]
     size_bytes: int
@@ -42,10 +42,9 @@ class AllToAll:
 
 @dataclass(frozen=True)
 class PairTable(Sequence[PairDemand]):
-    """All-to-alls and listed pairs; as a sequence, the pairs of all of them.
+    """All-to-alls and listed pairs, as one sequence of pairs.
 
-    An all-to-all among n servers stands for n (n - 1) pairs. A pair may come more than once: its
-    bytes add up.
+    An all-to-all among n servers has n (n - 1) pairs. The bytes of a repeated pair add up.
     """
 
     all_to_all: tuple[AllToAll, ...] = ()
@@ -103,7 +102,7 @@ class DemandFile(Document):
 def _sizes(
     groups: tuple[GroupDemand, ...], pairs: tuple[PairDemand, ...] | PairTable
 ) -> Iterator[tuple[str, int]]:
-    """The path in the document of each number of bytes, and the number."""
+    """(path in the document, bytes) of each entry."""
     listed, where = pairs, "pairs"
     for i, group in enumerate(groups):
         yield f"groups[{i}]", group.size_bytes

@@ -51,14 +51,14 @@ class AllReduceTime:
 class CostModel:
     """The alpha-beta-gamma model with a latency per hop; collectives choose their algorithm by it.
 
-    A message of b bytes over h links takes `alpha_s` to hand over and take, `per_hop_latency_s` and
-    b * `beta_s_per_byte` on every link; reducing it takes b * `gamma_s_per_byte`. Without a beta,
-    a byte takes what the links of the cluster are rated at.
+    A message of b bytes costs `alpha_s` at its ends, and `per_hop_latency_s` plus
+    b * `beta_s_per_byte` on every link; reducing it costs b * `gamma_s_per_byte`. If
+    `beta_s_per_byte` is None, it follows from the rated links of the cluster.
 
-    The latency per hop is that of the backend, a relay's software included; `link_latency_s` of the
-    Cluster is the signal's alone, with which networks are simulated before anything runs.
+    The latency per hop is the backend's and includes the relay's software. `link_latency_s` of the
+    Cluster is the signal's alone; simulations before the first run use it.
 
-    `all_reduce` has what all ranks together have taken; it goes before the model where they choose
+    `all_reduce` has measured times of all ranks together; they override the model when ranks choose
     the algorithm of an all_reduce.
     """
 
@@ -91,7 +91,7 @@ class Round:
 
     `strategy_s` is the cost after the strategy search on the old network, `network_s` after
     TopologyFinder rewired for the new strategy; the other two are references for that strategy. All
-    are for `micro_batches`: where there are several numbers to choose from, each has a round.
+    are for `micro_batches`: each candidate number of micro-batches has its own rounds.
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches"})
@@ -106,7 +106,7 @@ class Round:
 
 @dataclass(frozen=True)
 class SearchSample:
-    """One point of the search curve: after `evaluations`, current and best predicted iteration."""
+    """One point of the search curve: current and best predicted time after `evaluations`."""
 
     evaluations: int
     current_s: float
@@ -126,24 +126,23 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan(Document):
-    """A complete, validated plan; `strategy_space` is what the search could choose from.
+    """A complete, validated plan.
 
-    That is nothing ("data-parallel"), which servers share the samples of each operator ("samples"),
-    or also how its parameters and positions are split ("full").
+    `strategy_space` limits the search: "data-parallel" (no choice), "samples" (the servers that
+    share each operator's samples), or "full" (also splits of parameters and positions).
 
-    `mode` says how the network was found, and `routing` its routes: by a name, or by a function of
-    the user's, FILE.py:NAME. A network of mode "fixed" was there (cables that people plugged), one
-    of "discovered" was found, not chosen: any degree will do, and a discovered plan predicts
-    nothing. Without a `cost_model`, a job measures one when it starts. `failures` may be left out
-    too: it follows from the rest (torch_topoopt.topology.failures.failure_plans). An iteration
-    works on its batch in `micro_batches` equal parts, one after the other (1: as a whole).
+    `mode` and `routing` name the method that found the network and its routes: a known name, or a
+    function of the user's, FILE.py:NAME. "fixed" networks are cabled already; "discovered" ones
+    were measured. Both accept any degree, and a discovered plan has no prediction. Without a
+    `cost_model`, a job measures one at its start. `failures` is optional: `failure_plans` computes
+    it. An iteration processes its batch in `micro_batches` equal parts, one after the other.
 
-    Version 2 added `failures`, and to the cluster ports of unequal rates and parallel links; a
-    version 1 is read as having none of them. Version 3 added `micro_batches`, and to placements
-    splits of parameters and positions; older ones are read as splitting samples only. Version 4 has
-    the cost model in the terms of the alpha-beta-gamma model; older ones called alpha `message_s`,
-    the latency per hop `hop_s` and gamma `reduce_s_per_byte`. Version 5 added `grid` to groups; in
-    older ones no group has one.
+    Older versions are read with these defaults and names:
+
+    - before 2: no `failures`, no parallel links, equal rates of ports
+    - before 3: one micro-batch; placements split samples only
+    - before 4: `message_s` is alpha, `hop_s` the latency per hop, `reduce_s_per_byte` gamma
+    - before 5: groups have no `grid`
     """
 
     KIND: ClassVar[str] = "Plan"
@@ -178,7 +177,7 @@ class Plan(Document):
         model: str,
         mode: str = "paper",
     ) -> Self:
-        """A plan that says how servers are wired and routed, and predicts nothing.
+        """A plan with wiring and routes, without predictions.
 
         Raises DocumentError if the network does not fit the cluster.
         """
@@ -243,16 +242,16 @@ class Plan(Document):
 
     @property
     def predicts_time(self) -> bool:
-        """Whether the time of an iteration was predicted: there was a model to price."""
+        """Whether the plan predicts the time of an iteration, which needs a model."""
         return self.prediction.iteration_s > 0
 
     @property
     def predicts_bytes(self) -> bool:
-        """Whether the bytes of an iteration on the links were predicted."""
+        """Whether the plan predicts the bytes of an iteration on each link."""
         return any(self.prediction.link_bytes)
 
     def digest(self) -> str:
-        """A short fingerprint; ranks compare it when they connect, so no two plans ever mix."""
+        """A short fingerprint; ranks compare it when they connect, so plans never mix."""
         return digest_of(self.to_json())
 
 

@@ -1,10 +1,9 @@
-"""A plan's repair when one link or one server is gone: the part that is chosen, not implied.
+"""The chosen part of a plan's repair after the loss of one link or one server.
 
-For every cable (on simplex ports: every link) and every server a `Failure` says which rings are
-given up and which ways the others take. The rest follows from a rule, which `degraded` in
-torch_topoopt.topology.failures.degraded applies: shares of the other rings grow in proportion;
-routes that are left carry what the lost ones did; and where none is left, one shortest route is
-taken.
+For every cable (simplex ports: every link) and every server, a `Failure` lists the dropped rings
+and the detours of the others. torch_topoopt.topology.failures.degraded derives the rest: shares of
+the remaining rings grow in proportion; remaining routes carry the bytes of lost ones; a pair
+without any gets one shortest route.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DroppedRings:
-    """Indices of rings that `network.groups[group]` does without; at least one other is left."""
+    """Indices of the rings that `network.groups[group]` drops; at least one other remains."""
 
     group: int
     rings: tuple[int, ...]
@@ -33,12 +32,11 @@ class DroppedRings:
 
 @dataclass(frozen=True)
 class Failure:
-    """The loss of `network.links[lost]`, or of server `lost`; see the list that it stands in.
+    """The loss of `network.links[lost]` or of server `lost`, by the list that contains it.
 
-    A duplex cable has one entry, under the lower index of its two links. Without the server, its
-    rings go from the one before it to the one after it. `detours` are the ways between neighbours
-    on a ring that have no link then. If what is left is not `connected`, the job cannot go on, and
-    the rest is empty.
+    A duplex cable has one entry, under the lower index of its two links. Rings skip a lost server.
+    `detours` are routes between neighbours on a ring that have no link left. If the remaining
+    network is not `connected`, the job cannot continue and the other fields are empty.
     """
 
     lost: int
@@ -68,7 +66,7 @@ def links_lost_with(cluster: Cluster, network: Network, link: int) -> tuple[int,
 
 
 def cables(cluster: Cluster, network: Network) -> tuple[tuple[int, ...], ...]:
-    """The links that fail together, by index: one entry per duplex cable or simplex link."""
+    """Indices of the links that fail together: one entry per duplex cable or simplex link."""
     if cluster.ports == "simplex":
         return tuple((i,) for i in range(len(network.links)))
     index = {link: i for i, link in enumerate(network.links)}
@@ -79,9 +77,9 @@ def cables(cluster: Cluster, network: Network) -> tuple[tuple[int, ...], ...]:
 def validate_failures(cluster: Cluster, network: Network, failures: FailurePlan) -> None:
     """Raises DocumentError for the first rule that is broken; `network` is valid by itself.
 
-    Each cable and each server has its entry; `connected` says the truth; what is dropped exists and
-    leaves a ring; detours start and end at different servers, use links that are left and visit no
-    server twice, and their weights sum to 1 per pair.
+    Each cable and each server has one entry, with the right `connected`. Dropped rings exist, and
+    one ring remains. Detours have different ends, use remaining links, visit no server twice, and
+    their weights sum to 1 per pair.
     """
     together = cables(cluster, network)
     _check_lost("failures.links", failures.links, [lost[0] for lost in together])

@@ -1,8 +1,7 @@
-"""Names a file that was given to the wrong reader: what it is, and which command reads it.
+"""Recognises a file passed to the wrong reader, and names its kind and the commands that read it.
 
-All readers of files that users name call `wrong_kind` when they refuse one, before they say which
-field is wrong. Only shapes are compared: a file of the right kind with a wrong field is left to
-its reader.
+Readers of users' files call `wrong_kind` before they report a wrong field. It compares shapes only:
+a file of the right kind with a wrong field is the reader's to report.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ KINETO_TRACE = "Kineto trace"
 MSCCL_ALGORITHM = "MSCCL algorithm"
 GZIP_FILE = "gzip file"
 
-_HEAD_BYTES = 1 << 16  # enough for the root of XML, and for the first lines of text
+_HEAD_BYTES = 1 << 16  # covers the XML root or the first lines of text
 _NOTHING = "no command reads it"
 
 
@@ -34,7 +33,7 @@ class FileKind:
 
     name: str
     readers: str
-    description: str = ""  # in place of the name, for other programs' files
+    description: str = ""  # replaces the name, for files of other programs
 
     @property
     def described(self) -> str:
@@ -139,9 +138,9 @@ _SOURCES = {
 
 
 def wrong_kind(path: str | os.PathLike[str], *expected: str) -> str:
-    """What the file at `path` is, where it is recognised and of none of the kinds `expected`.
+    """Names the kind of the file at `path` and its command, in one line.
 
-    In one line, with the command that reads it; else "".
+    "" if the file is not recognised, or is of one of the kinds `expected`.
     """
     if not Path(path).is_file():  # a pipe cannot be read twice
         return ""
@@ -155,7 +154,7 @@ def wrong_kind(path: str | os.PathLike[str], *expected: str) -> str:
 
 
 def wrong_content(data: bytes, *expected: str) -> str:
-    """As `wrong_kind`, for the content of a file."""
+    """Like `wrong_kind`, for the content of a file."""
     kind = kind_of(data)
     if kind is None or kind.name in expected:
         return ""

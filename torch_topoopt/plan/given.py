@@ -1,4 +1,4 @@
-"""The plan that a rank was started with, which all parts of the library share: it is read once."""
+"""The plan of this rank, read once and shared by all parts of the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where measurements are kept for later jobs: $XDG_CACHE_HOME/torch_topoopt, or ~/.cache."""
+"""Cached measurements for later jobs, in $XDG_CACHE_HOME/torch_topoopt or ~/.cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WAYS = ("kept", "measure")
 
 
 def kept_file(kind: str, key: Any) -> Path:
-    """The file of the measurements of `kind` that were made for `key`, which is JSON."""
+    """The file of the measurements of `kind` for the JSON value `key`."""
     known = json.dumps(key, sort_keys=True)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     name = f"{kind}-{hashlib.sha256(known.encode()).hexdigest()[:16]}.json"
@@ -23,7 +23,7 @@ def kept_file(kind: str, key: Any) -> Path:
 
 
 def measures_again() -> bool:
-    """Whether this job measures what an earlier one has kept; raises DocumentError."""
+    """Whether this job ignores cached measurements; raises DocumentError."""
     way = os.environ.get(COST_MODEL_VARIABLE, _WAYS[0])
     if way not in _WAYS:
         raise DocumentError(f"{COST_MODEL_VARIABLE}: {way!r} is not one of {', '.join(_WAYS)}")

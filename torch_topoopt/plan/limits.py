@@ -1,8 +1,8 @@
-"""Limits of requests: larger ones are refused before anything is allocated for them, in one line.
+"""Limits of requests: larger ones are refused in one line before any allocation.
 
-Each limit follows from one number, MOST_BYTES, and from what the items that are asked for take at
-the least. That is no promise that a request below it is fast; it keeps a typing error, or a file of
-a few bytes that names a billion servers, from taking the memory of the whole machine.
+Each limit is MOST_BYTES divided by the least memory of one requested item. A request below it may
+still be slow; the limit keeps a typing error, or a small file that names a billion servers, from
+exhausting the memory of the machine.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from __future__ import annotations
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.units import format_bytes
 
-# The memory of one request before anything is computed: half of a machine of 8 GB, the smallest on
-# which people plan.
+# memory budget of one request: half of 8 GB, the smallest machine that people plan on
 MOST_BYTES = 4 << 30
 
-# Tables over all ordered pairs of servers: demand, hops, and the simulators' two tables of links
-# and paths (8 + 2 + 4 + 24 bytes), and as much again while they are made.
+# tables over all ordered pairs of servers: demand, hops, and the simulators' tables of links and
+# paths (8 + 2 + 4 + 24 bytes), twice because they are copied while they are built
 BYTES_PER_PAIR = 64
-# A link, a port, a rank or a node of a flow program: an object of Python, or a record of a
-# simulator with its queues.
+# a link, port, rank or node of a flow program: a Python object, or a simulator's record and queues
 BYTES_PER_ITEM = 1024
 
 MOST_SERVERS = int((MOST_BYTES / BYTES_PER_PAIR) ** 0.5)
@@ -36,7 +34,7 @@ def check_servers(servers: int, field: str = "servers") -> None:
 
 
 def check_items(count: int, field: str, value: int, what: str) -> None:
-    """Raises DocumentError for more than MOST_ITEMS of `what`, which `field: value` asks for."""
+    """Raises DocumentError if `field: value` requests more than MOST_ITEMS of `what`."""
     if count > MOST_ITEMS:
         needed = format_bytes(count * BYTES_PER_ITEM)
         raise DocumentError(
@@ -46,5 +44,5 @@ def check_items(count: int, field: str, value: int, what: str) -> None:
 
 
 def brief_number(value: int) -> str:
-    """The number itself, or its size where it has too many digits to read."""
+    """The number itself, or its magnitude if it has too many digits to read."""
     return str(value) if abs(value) < 10**20 else "a number of more than 20 digits"

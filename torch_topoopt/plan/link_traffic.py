@@ -1,4 +1,4 @@
-"""What a run has sent over its links: counted in C++, written by ranks, read by the report."""
+"""Traffic of a run on its links: counted in C++, written by ranks, read by the report."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch_topoopt.plan.rank_work import RankWork  # noqa: TC001 - read with the
 
 @dataclass(frozen=True)
 class LinkTraffic:
-    """What one directed link has carried, counted at its source.
+    """Traffic of one directed link, counted at its source.
 
-    Of `sent_bytes` of payload, `relayed_bytes` were for other servers; `overhead_bytes` (headers
-    and control frames) come on top. `received_bytes` came back on the same cable. For `seconds` the
-    link had something to send. `iteration_bytes` were sent in one training iteration; None where
-    that was not measured. Links inside a server join ranks: their ports are -1. Of what was sent
-    without copy, the system took `zero_copy_bytes` so, and copied `copied_bytes` all the same.
+    `sent_bytes` is payload; `relayed_bytes` of it were for other servers. `overhead_bytes` are
+    headers and control frames. `received_bytes` arrived on the same cable. `seconds` is the time
+    with data to send. `iteration_bytes` were sent in one training iteration (None: not measured).
+    Links inside a server connect ranks and have ports -1. Of zero-copy sends, the kernel sent
+    `zero_copy_bytes` without a copy and still copied `copied_bytes`.
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"kind", "zero_copy_bytes", "copied_bytes"})
@@ -39,11 +39,11 @@ class LinkTraffic:
 
     @property
     def link(self) -> Link:
-        """The link of the plan that this is."""
+        """The corresponding link of the plan."""
         return Link(self.source, self.source_port, self.target, self.target_port)
 
     def __add__(self, other: LinkTraffic) -> LinkTraffic:
-        """Both together, without `iteration_bytes`."""
+        """The sum of both; `iteration_bytes` is None."""
         return LinkTraffic(
             self.source,
             self.source_port,
@@ -57,7 +57,7 @@ class LinkTraffic:
         )
 
     def validate(self, where: str = "") -> Self:
-        """Returns self, or raises DocumentError for numbers that cannot be."""
+        """Returns self; raises DocumentError for impossible numbers."""
         for name in ("sent_bytes", "relayed_bytes", "received_bytes", "overhead_bytes", "seconds"):
             if getattr(self, name) < 0:
                 raise DocumentError(f"{where}{name}: {getattr(self, name)} is below 0")
@@ -71,14 +71,14 @@ class LinkTraffic:
         return self
 
 
-# of the measured iterations: fewer say little of what one takes
+# the fewest measured iterations to compare: fewer vary too much
 FEWEST_COMPARED = 10
 
 
 @dataclass(frozen=True)
 class IterationTimes:
-    """`count` training iterations were measured; one takes `seconds`. The first had ended at
-    `first_ended_s` since the epoch: what came before is start-up."""
+    """`count` measured training iterations of `seconds` each. The first ended at `first_ended_s`
+    since the epoch; the time before is start-up."""
 
     count: int
     seconds: float
@@ -87,8 +87,8 @@ class IterationTimes:
 
 @dataclass(frozen=True)
 class RankTraffic(Document):
-    """The file of one rank: every link whose source is its server, if it leads it; else none. And
-    what an iteration was to it, where that was measured, and how many had ended."""
+    """The file of one rank: the links from its server if it is the leader, the measured work of an
+    iteration, and the number of iterations that ended."""
 
     KIND: ClassVar[str] = "RankTraffic"
     VERSION: ClassVar[int] = 2

@@ -51,20 +51,20 @@ class Ring:
 
 
 def hops_around(order: Sequence[_Place]) -> tuple[tuple[_Place, _Place], ...]:
-    """(from, to) of every hop of a ring along `order`, the closing one included."""
+    """(from, to) of every hop of a ring along `order`, including the closing one."""
     return tuple(zip(order, (*order[1:], *order[:1]), strict=True))
 
 
 def stride_of(order: Sequence[int]) -> int | None:
-    """How far on among its members, by their numbers, each server of a ring sends; None where they
-    differ, and for a single server."""
+    """The common distance, in positions of the sorted members, of all hops of a ring; None if hops
+    differ, or for a single server."""
     place = {server: i for i, server in enumerate(sorted(order))}
     steps = {(place[b] - place[a]) % len(order) for a, b in hops_around(order)}
     return steps.pop() if len(steps) == 1 and len(order) > 1 else None
 
 
 def rings_of(orders: Sequence[tuple[int, ...]], *, both_ways: bool) -> tuple[Ring, ...]:
-    """Rings of equal shares along `orders`, and against them where that differs."""
+    """Rings of equal shares along `orders`, and along their reverses if those differ."""
     if not orders or len(orders[0]) < 2:
         return ()
     if both_ways and len(orders[0]) > 2:
@@ -76,9 +76,9 @@ def rings_of(orders: Sequence[tuple[int, ...]], *, both_ways: bool) -> tuple[Rin
 class Group:
     """The servers of one AllReduce, and the rings that carry it. Shares sum to 1.
 
-    `grid` is there where the servers are wired as a two-dimensional torus: the rows, of which every
-    server is next to two others in its row and to two in its column. An AllReduce may then go along
-    rows and columns instead of rings (HammingMesh paper, section V-A2).
+    `grid` has the rows of a group wired as a two-dimensional torus: every server has two
+    neighbours in its row and two in its column. An AllReduce may then use rows and columns instead
+    of rings (HammingMesh paper, section V-A2).
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"grid"})
@@ -93,9 +93,8 @@ class Group:
 class Network:
     """The network half of a Plan.
 
-    `routes` holds the routes of every ordered pair that has no link, as a list or as the rules of a
-    RouteTable, which is a sequence of the same routes; a pair with a link and no route entry uses
-    its links, evenly.
+    `routes` has the routes of every ordered pair without a link, as a list or as a RouteTable. A
+    pair with links and no route entry uses its links evenly.
     """
 
     links: tuple[Link, ...]
@@ -103,9 +102,9 @@ class Network:
     routes: tuple[Route, ...] | RouteTable
 
     def routes_by_pair(self) -> Mapping[Pair, tuple[Route, ...]]:
-        """All ordered pairs that can exchange bytes -> their routes, direct links included.
+        """All ordered pairs that can exchange bytes -> their routes, including direct links.
 
-        Of a RouteTable, a pair's routes are made when they are asked for.
+        A RouteTable computes a pair's routes on access.
         """
         linked = [(link.source, link.target) for link in self.links]
         if isinstance(self.routes, RouteTable):
@@ -116,7 +115,7 @@ class Network:
         return table
 
     def routes_through(self, server: int) -> dict[Pair, tuple[Route, ...]]:
-        """The routes of every pair with an entry in `routes` of which one passes `server`."""
+        """All routes of each pair in `routes` that has a route through `server`."""
         if isinstance(self.routes, RouteTable):
             return self.routes.through(server)
         return {

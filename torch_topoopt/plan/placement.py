@@ -11,7 +11,7 @@ from torch_topoopt.plan.server_sets import check_servers
 
 ParameterKind = Literal["columns", "rows", "experts"]
 PARAMETER_KINDS: tuple[ParameterKind, ...] = ("columns", "rows", "experts")
-PARALLELISM = {  # what the field calls a split along this dimension
+PARALLELISM = {  # the common name of a split along this dimension
     "columns": "column parallel",
     "rows": "row parallel",
     "experts": "expert parallel",
@@ -20,8 +20,8 @@ PARALLELISM = {  # what the field calls a split along this dimension
 
 
 class Degrees(NamedTuple):
-    """Into how many parts an operator is split along each dimension; `kind` is of the parameters'
-    split, None where they are whole."""
+    """The number of parts of an operator along each dimension; `kind` is the split of the
+    parameters, None if they are whole."""
 
     sample: int = 1
     kind: ParameterKind | None = None
@@ -42,11 +42,10 @@ class Degrees(NamedTuple):
 class Placement:
     """The servers that share one operator, each with one shard (one server: the whole operator).
 
-    At most one of `columns`, `rows` and `experts` is above 1: into how many parts the operator's
-    parameters are split, and how. `attribute` parts share the positions of a sample (of a sequence,
-    of an image). The remaining servers share the samples. The shard of sample part i,
-    parameter part j and attribute part k is on
-    `servers[(i * parameter + j) * attribute + k]`.
+    At most one of `columns`, `rows` and `experts` is above 1: the number of parts of the
+    parameters. `attribute` is the number of parts of a sample's positions (in a sequence or image).
+    The remaining servers share the samples. The shard of sample part i, parameter part j and
+    attribute part k is on `servers[(i * parameter + j) * attribute + k]`.
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"columns", "rows", "experts", "attribute"})
@@ -60,12 +59,12 @@ class Placement:
 
     @property
     def parameter(self) -> int:
-        """The number of parts that the parameters are in."""
+        """The number of parts of the parameters."""
         return max(self.columns, self.rows, self.experts)
 
     @property
     def parameter_kind(self) -> ParameterKind | None:
-        """The split of the parameters; None where every server holds all of them."""
+        """The split of the parameters; None if every server holds all of them."""
         for kind in PARAMETER_KINDS:
             if getattr(self, kind) > 1:
                 return kind
@@ -73,7 +72,7 @@ class Placement:
 
     @property
     def sample(self) -> int:
-        """The number of parts that the samples are in."""
+        """The number of parts of the samples."""
         return len(self.servers) // (self.parameter * self.attribute)
 
     @cached_property
@@ -81,16 +80,16 @@ class Placement:
         return Degrees(self.sample, self.parameter_kind, self.parameter, self.attribute)
 
     def on(self, servers: tuple[int, ...]) -> Placement:
-        """The same parts on as many other servers."""
+        """The same parts on other servers, of the same number."""
         made = Placement(
             self.operator, servers, self.columns, self.rows, self.experts, self.attribute
         )
-        vars(made)["degrees"] = self.degrees  # orders of servers are tried by the ten thousand
+        vars(made)["degrees"] = self.degrees  # cached: searches try ten thousands of orders
         return made
 
     @classmethod
     def of(cls, operator: str, servers: tuple[int, ...], degrees: Degrees) -> Placement:
-        """The placement of these degrees; `degrees.sample` is left to the number of servers."""
+        """The placement of these degrees; the number of servers determines the sample degree."""
         parts = {degrees.kind: degrees.parameter} if degrees.kind else {}
         return cls(operator, servers, attribute=degrees.attribute, **parts)
 

@@ -1,4 +1,4 @@
-"""What a rank did in one training iteration: its own work, its operations, and waiting for them."""
+"""The time of a rank in one training iteration: its own work, its operations, and waiting."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch_topoopt.plan.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST_KINDS = 24  # of operations in a RankWork, those that take most time
-_SLOWER = 1.1  # times the median of the others: a rank that is named
+MOST_KINDS = 24  # operations in a RankWork, the longest ones
+_SLOWER = 1.1  # a rank is reported from this multiple of the others' median
 
 
 @dataclass(frozen=True)
 class OperationTimes:
-    """Calls of one collective, of `size_bytes` (the larger of its inputs and outputs) among `ranks`
-    ranks: how many there were in an iteration, and the mean `seconds` from the moment at which
-    those before it in its group were over to its end, on the rank that waited least for others."""
+    """Calls of one collective among `ranks` ranks in an iteration: their number, and their mean
+    `seconds` on the rank that waited least. A call's time begins when the calls before it in its
+    group are over. `size_bytes` is the larger of inputs and outputs."""
 
     name: str
     ranks: int
@@ -35,11 +35,10 @@ class OperationTimes:
 
 @dataclass(frozen=True)
 class RankWork:
-    """One of `iterations` iterations of a rank, those of which it remembers every operation.
+    """The interquartile mean of `iterations` fully recorded iterations of a rank.
 
-    It took `seconds`; for `under_way_s` of them operations were under way, and for `waiting_s` of
-    these the thread that trains slept. None: not known, as where tensors are on an accelerator,
-    whose work goes on while that thread sleeps.
+    Operations ran for `under_way_s` of its `seconds`; the training thread slept for `waiting_s` of
+    these. None: not known, for example because an accelerator works while that thread sleeps.
     """
 
     rank: int
@@ -52,12 +51,12 @@ class RankWork:
 
     @property
     def own_s(self) -> float | None:
-        """Of an iteration, without waiting for operations."""
+        """The time of an iteration without waiting for operations."""
         return None if self.waiting_s is None else self.seconds - self.waiting_s
 
     @property
     def hidden_part(self) -> float | None:
-        """The part of the time of operations in which the rank did something else, from 0 to 1."""
+        """The fraction of the operations' time that overlaps with other work, from 0 to 1."""
         if self.waiting_s is None or self.under_way_s <= 0:
             return None
         return 1 - self.waiting_s / self.under_way_s
@@ -65,7 +64,7 @@ class RankWork:
 
 @dataclass(frozen=True)
 class Slowest:
-    """The rank whose own work takes longest, for which all others wait."""
+    """The rank with the longest own work; all others wait for it."""
 
     rank: int
     own_s: float
@@ -77,8 +76,8 @@ class Slowest:
 
 
 def find_slowest(own_s: Mapping[int, float]) -> Slowest | None:
-    """Of rank -> seconds of own work; None where no rank is a tenth slower than the median of the
-    others, or there are no others."""
+    """The slowest rank by seconds of own work; None unless it exceeds the median of the others by
+    a tenth."""
     if len(own_s) < 2:
         return None
     rank = max(own_s, key=lambda r: own_s[r])
@@ -89,20 +88,20 @@ def find_slowest(own_s: Mapping[int, float]) -> Slowest | None:
 
 
 def slowest_of(works: list[RankWork]) -> Slowest | None:
-    """As `find_slowest`, of the ranks whose own work is known."""
+    """Like `find_slowest`, among the ranks whose own work is known."""
     return find_slowest({work.rank: work.own_s for work in works if work.own_s is not None})
 
 
 def waited_least(works: list[RankWork]) -> RankWork:
-    """The rank that waited least for others in its operations; there is one at least."""
+    """The rank that waited least for others in its operations; `ranks` is not empty."""
     return min(works, key=lambda work: work.under_way_s)
 
 
 def together(works: list[RankWork]) -> list[OperationTimes]:
     """The operations of all ranks, those that take most of an iteration first.
 
-    Each with the time of the rank that waited least in it: the others' has the lateness of the last
-    to call in it.
+    Each has the time of the rank that waited least: the others' times include waiting for the last
+    caller.
     """
     best: dict[tuple[str, int, int], OperationTimes] = {}
     for work in works:
@@ -114,7 +113,7 @@ def together(works: list[RankWork]) -> list[OperationTimes]:
 
 
 def hidden_part(works: list[RankWork]) -> float | None:
-    """The median of the ranks' parts; None where one of them is not known."""
+    """The median of the ranks' fractions; None if one of them is not known."""
     parts = [work.hidden_part for work in works]
     known = [part for part in parts if part is not None]
     return statistics.median(known) if known and len(known) == len(parts) else None

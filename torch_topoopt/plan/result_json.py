@@ -1,13 +1,12 @@
 """The JSON of results: dataclasses and NamedTuples become objects of their fields, in order.
 
-Documents are written as `codec` writes them. Other classes may say more:
+`codec` writes documents. Other classes may define:
 
-- `OMIT_IF_NONE` names the keys that are left out where their value is None.
-- `JSON_FIELDS` lists the values of the object instead: attributes, properties or methods without
-  arguments, as "name", "path.to.name" or "key=path.to.name"; the key is the last name of the path.
-  "*" stands for all fields. A "?" at the end writes an infinite number as null. A tuple is an
-  object inside of the object: its key, and its values. `str` in the place of a list writes the
-  object as text.
+- `OMIT_IF_NONE`: the keys to omit if their value is None.
+- `JSON_FIELDS`: the values of the object (attributes, properties or methods without arguments), as
+  "name", "path.to.name" or "key=path.to.name"; the default key is the last name of the path. "*"
+  means all fields; a final "?" writes infinity as null. A tuple (key, values...) is a nested
+  object. `JSON_FIELDS = str` writes the object as text.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch_topoopt.plan.codec import Document
 
 
 class Entry(NamedTuple):
-    """A value of an object: its key, and the attributes that lead to it, or the values in it."""
+    """A value of an object: its key, and the path of attributes to it or its nested values."""
 
     key: str
     path: tuple[str, ...]
@@ -32,14 +31,14 @@ class Entry(NamedTuple):
 
 
 def within(attribute: str, *names: str) -> tuple[str, ...]:
-    """Entries of JSON_FIELDS, of the object that an attribute holds."""
+    """JSON_FIELDS entries for the object in an attribute."""
     parts = (name.rpartition("=") for name in names)
     return tuple(f"{key}{equals}{attribute}.{path}" for key, equals, path in parts)
 
 
 @functools.cache
 def entries(cls: Any) -> tuple[Entry, ...]:
-    """The values of the JSON object of a class; none for classes that are no objects."""
+    """The entries of a class's JSON object; none if it is not written as an object."""
     if dataclasses.is_dataclass(cls):
         names = [field.name for field in dataclasses.fields(cls)]
     else:
@@ -66,7 +65,7 @@ def is_text(cls: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Dicts, lists and scalars, as json.dumps takes them."""
+    """Dicts, lists and scalars for json.dumps."""
     if isinstance(value, Document):
         return value.as_dict()
     if isinstance(value, (str, Path)) or is_text(type(value)):

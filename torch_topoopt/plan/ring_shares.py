@@ -1,4 +1,4 @@
-"""The share of an AllReduce on each ring where links are not alike."""
+"""The share of an AllReduce on each ring if link rates differ."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ def shared_by_slowest_link(
     table: Mapping[Pair, tuple[Route, ...]],
     rates: Mapping[Pair, float],
 ) -> tuple[Ring, ...]:
-    """The rings with shares in proportion to what the slowest link on each carries.
+    """The rings, with shares in proportion to each one's slowest link; unchanged at equal rates.
 
-    `table` has the routes of neighbours and `rates` the rate of all links from one server to
-    another, in any unit; rings that pass the same links divide them. As they are if all rates are
-    alike.
+    `table` has the routes of neighbours. `rates` has the total rate from one server to another, in
+    any unit; rings over the same links divide it.
     """
     if len(set(rates.values())) < 2 or not rings:
         return tuple(rings)

@@ -22,9 +22,9 @@ def validate_routes(
 ) -> None:
     """Raises DocumentError for the first rule that is broken.
 
-    Routes use links of `adjacent`, visit no server twice, have weights above 0 that sum to 1 per
-    pair, and every pair of 0..count-1 has a link or a route, but for those of a lost server,
-    `without`. Of a RouteTable the rules are checked, not the routes one by one.
+    Routes use links of `adjacent`, visit no server twice, and have positive weights that sum to 1
+    per pair. Every pair of 0..count-1, except of a lost server `without`, has a link or a route.
+    A RouteTable is checked by its rules, not route by route.
     """
     where = "network.routes"
     if not isinstance(routes, RouteTable):
@@ -104,7 +104,7 @@ def _validate_offsets(name: str, table: RouteTable, adjacent: Collection[Pair]) 
 def _validate_next_hops(
     name: str, next_hops: tuple[tuple[int, ...], ...], adjacent: Collection[Pair], count: int
 ) -> None:
-    import numpy as np  # only here: most plans have no such table
+    import numpy as np  # most plans have no table and need no NumPy
 
     if len(next_hops) != count or any(len(row) != count for row in next_hops):
         raise DocumentError(f"{name}: not {count} rows of {count} servers")

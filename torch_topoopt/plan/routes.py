@@ -1,10 +1,9 @@
-"""Routes: which servers the bytes of a pair pass, as a list or as rules that stand for a list.
+"""Routes: the servers that the bytes of a pair pass, as a list or as rules.
 
 A network of n servers has n (n - 1) ordered pairs, and most of their routes follow a rule. A
-`RouteTable` holds the rules and behaves like the sequence of the routes they stand for: on a
-network where all servers have links of the same strides one sequence of strides per offset serves
-every source, and elsewhere a table says the next hop from each server to each other one. Routes of
-pairs that follow no rule are listed beside them.
+`RouteTable` holds the rules and behaves like the sequence of routes. If all servers have links of
+the same strides, one sequence of strides per offset serves every source. Otherwise a table has the
+next hop from each server to each other one. Routes that follow no rule are listed.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ class StrideRoute:
 class RouteTable(Sequence[Route]):
     """Rules for the routes of `servers` servers; as a sequence, the routes, sorted by pair.
 
-    The routes of the pair (s, t) are those in `listed`, if it is there; else those of `by_offset`
-    whose strides sum to t - s modulo `servers`; else the walk that goes from s to next_hops[s][t]
-    and on from there, unless that is t itself, for a pair with a link needs no route.
-    `next_hops[s][s]` is s. An empty `by_offset` or `next_hops` is no rule.
+    The first rule with an entry for the pair (s, t) applies: its routes in `listed`; the routes of
+    `by_offset` whose strides sum to t - s modulo `servers`; the walk along `next_hops`, from s to
+    next_hops[s][t] and so on. A pair whose next hop is t has a link and needs no route.
+    `next_hops[s][s]` is s. `by_offset` and `next_hops` may be empty.
     """
 
     servers: int
@@ -83,9 +82,9 @@ class RouteTable(Sequence[Route]):
         return (Route(tuple(way), 1.0),)
 
     def through(self, server: int) -> dict[Pair, tuple[Route, ...]]:
-        """The routes of every pair of which one route passes `server`, its ends included.
+        """All routes of each pair that has a route through `server`, ends included.
 
-        Follows the rules backwards from `server`: takes time for the pairs that it finds.
+        Follows the rules backwards from `server`, so the cost grows with the pairs found.
         """
         found = {
             pair: routes
@@ -98,7 +97,7 @@ class RouteTable(Sequence[Route]):
         return found
 
     def _pairs_by_offset(self, server: int) -> Iterator[Pair]:
-        """The pairs of which a rule of `by_offset` passes `server`, some of them more than once."""
+        """The pairs with a `by_offset` route through `server`; some repeat."""
         for route in self.by_offset:
             length = sum(route.strides)
             for way in itertools.accumulate(route.strides, initial=0):
@@ -115,7 +114,7 @@ class RouteTable(Sequence[Route]):
                 reached = [source for source in range(self.servers) if source != server]
             else:
                 reached = [server]
-                for at in reached:  # grows while it is read: those before `server`, and so on
+                for at in reached:  # grows while iterated: predecessors of predecessors
                     reached += [
                         source
                         for source in self._one_step_before[at]
@@ -128,7 +127,7 @@ class RouteTable(Sequence[Route]):
 
     @functools.cached_property
     def _one_step_before(self) -> tuple[tuple[int, ...], ...]:
-        """Server -> those of whose walks it is the next hop."""
+        """Server -> the servers whose walks have it as the next hop."""
         near: list[list[int]] = [[] for _ in range(self.servers)]
         for source, row in enumerate(self.next_hops):
             for hop in set(row):
@@ -172,9 +171,9 @@ class RouteTable(Sequence[Route]):
 
 
 class PairRoutes(Mapping[Pair, tuple[Route, ...]]):
-    """Ordered pairs that can exchange bytes -> their routes, made when asked for.
+    """Ordered pairs that can exchange bytes -> their routes, computed on access.
 
-    A pair of `adjacent` without a route has its link as the one route. Linked pairs come first.
+    A pair of `adjacent` without a route uses its link. Linked pairs come first.
     """
 
     def __init__(self, adjacent: Collection[Pair], table: RouteTable) -> None:

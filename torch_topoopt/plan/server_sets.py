@@ -6,7 +6,7 @@ from torch_topoopt.plan.codec import DocumentError
 
 
 def check_servers(where: str, servers: tuple[int, ...], count: int) -> None:
-    """Raises DocumentError unless `servers` are some of 0..count-1, none of them twice."""
+    """Raises DocumentError unless `servers` are distinct and in 0..count-1."""
     if not servers:
         raise DocumentError(f"{where}: empty")
     for server in servers:

@@ -1,4 +1,4 @@
-"""A strategy as a document of its own: what `topoopt plan --strategy` reads and writes."""
+"""A strategy as a document, which `topoopt plan --strategy` reads and writes."""
 
 from __future__ import annotations
 

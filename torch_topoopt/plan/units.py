@@ -75,7 +75,7 @@ def rate_text(gbps: float) -> str:
 
 
 def format_gbps(gbps: float) -> str:
-    """25.0 -> "25 Gb/s", 0.15 -> "150 Mb/s": the one form in which people see a rate."""
+    """25.0 -> "25 Gb/s", 0.15 -> "150 Mb/s": the form of rates in all output."""
     return f"{gbps:g} Gb/s" if gbps >= 1 else f"{gbps * 1000:g} Mb/s"
 
 

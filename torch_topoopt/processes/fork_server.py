@@ -1,8 +1,7 @@
-"""Python programs that start with PyTorch imported: forks of one process that has imported it.
+"""Forks Python programs from one process that has imported PyTorch.
 
-Importing PyTorch, and what its optimizers import, takes seconds of a processor. The ranks of
-emulated servers, and the processes that trace a script before, all run on one machine; from a
-ForkServer they start in a tenth of a second.
+Importing PyTorch and its optimizers takes seconds of processor time. The ranks of emulated servers
+and the processes that trace a script share one machine; a ForkServer starts each in 0.1 s.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class ForkedProcess:
         self.returncode: int | None = None  # negative: a signal
 
     def poll(self) -> int | None:
-        """The exit code; None as long as it runs."""
+        """The exit code; None while it runs."""
         if self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -57,7 +56,7 @@ class ForkedProcess:
         """The exit code; raises subprocess.TimeoutExpired after `timeout` seconds."""
         if (code := self.poll()) is not None:
             return code
-        descriptor = os.pidfd_open(self.pid)  # it is not collected yet: the number is its own
+        descriptor = os.pidfd_open(self.pid)  # not reaped yet, so its number is not reused
         try:
             select.select([descriptor], [], [], timeout)
         finally:
@@ -74,10 +73,10 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Imports PyTorch in a process of its own, from now on; ends that process when it is closed.
+    """Imports PyTorch in a process of its own, until close().
 
-    `prepare` names a module whose prepare() that process calls before it starts any program.
-    Programs that it has started stay; all of them end when this process ends.
+    That process calls prepare() of the module `prepare` before it starts any program. Started
+    programs outlive close(), but not this process.
     """
 
     def __init__(self, prepare: str = "") -> None:
@@ -128,11 +127,9 @@ class ForkServer:
     ) -> ForkedProcess:
         """Runs `python ARGUMENTS...`, that is `SCRIPT ...` or `-m MODULE ...`, in a new session.
 
-        `streams` are the descriptors of its standard streams; the working directory is that of this
-        process. Without OMP_NUM_THREADS in `environment` it has as many threads as the server,
-        which are those of its own environment, else 1. The kernel kills it when this process ends.
-
-        Raises ForkServerError.
+        `streams` are the descriptors of its standard streams; it inherits the working directory.
+        OMP_NUM_THREADS comes from `environment`, else from the server's own environment, else it is
+        1. The kernel kills it when this process ends. Raises ForkServerError.
         """
         request = {
             "arguments": list(arguments),
@@ -147,7 +144,7 @@ class ForkServer:
         return ForkedProcess(pid, arguments)
 
     def _ask(self, descriptors: list[int]) -> int:
-        """The number of the new process."""
+        """Returns the number of the new process."""
         deadline = time.monotonic() + _LIMIT_S
         try:
             socket.send_fds(self._socket, [b"fork"], descriptors)
@@ -171,7 +168,7 @@ class ForkServer:
 
 @contextlib.contextmanager
 def shared(server: ForkServer | None) -> Iterator[ForkServer]:
-    """`server`, or one of its own that ends with the block."""
+    """`server`, or a new one that ends with the block."""
     if server is not None:
         yield server
         return
@@ -181,9 +178,9 @@ def shared(server: ForkServer | None) -> Iterator[ForkServer]:
 
 @contextlib.contextmanager
 def _adopting_orphans() -> Iterator[None]:
-    """Inside, a process below this one whose parent ends becomes a child of this process.
+    """Makes this process the parent of orphaned descendants, so that it can wait for them.
 
-    So this process can wait for it; the server forks twice, and the process in between ends.
+    The server forks twice, and the process in between ends.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int()

@@ -4,8 +4,8 @@
 fork_server.py. PREPARE is a module whose prepare() is called before the first fork, or "". FD is a
 socket. Every message on it brings four descriptors: a file with the request, an object
 {"arguments": ..., "environment": ..., "folder": ...}, and the standard streams of the program. The
-answer is the number of the new process, a child of PARENT, which is the process that asks. ROOM is
-only there to be overwritten: the command lines of forks take its place.
+answer is the number of the new process, a child of PARENT, the requesting process. ROOM reserves
+space in the command line, which forks overwrite with their own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(descriptor: int, parent: int, prepare: str) -> None:
     if prepare:
         importlib.import_module(prepare).prepare()
     gc.collect()
-    gc.freeze()  # memory that is never collected is never written to, and forks share it
+    gc.freeze()  # forks share memory that the collector never writes to
     of_server = frozenset(sys.modules)
     connection = socket.socket(fileno=descriptor)
     while True:
@@ -55,7 +55,7 @@ def main(descriptor: int, parent: int, prepare: str) -> None:
         between = os.fork()
         if between == 0:
             if os.fork() != 0:
-                os._exit(0)  # which makes the program a child of `parent`
+                os._exit(0)  # makes the program a child of `parent`
             _wait_for_end_of(os.getppid(), parent)
             die_with(parent)
             connection.send(str(os.getpid()).encode())
@@ -72,15 +72,15 @@ def main(descriptor: int, parent: int, prepare: str) -> None:
 
 
 def run_as_main(arguments: list[str]) -> None:
-    """Runs `python ARGUMENTS...` in this process, as the interpreter would have done.
+    """Runs `python ARGUMENTS...` in this process, as the interpreter would.
 
-    `arguments` are SCRIPT ... or -m MODULE ...; an exception of the script is printed, and then
-    this raises SystemExit, as the script may itself.
+    `arguments` are SCRIPT ... or -m MODULE .... Prints an exception of the script and raises
+    SystemExit; the script may raise SystemExit, too.
     """
     _set_title([sys.executable, *arguments])
     main_module = types.ModuleType("__main__")
     main_module.__annotations__ = {}
-    # The second name is that of multiprocessing, by which it finds what other processes send.
+    # multiprocessing unpickles objects of __main__ under the second name
     sys.modules.update(__main__=main_module, __mp_main__=main_module)
     try:
         if arguments[0] == "-m":
@@ -91,7 +91,7 @@ def run_as_main(arguments: list[str]) -> None:
         else:
             _run_script(main_module, arguments)
     except SystemExit as ending:
-        raise ending.with_traceback(None) from None  # whose frames would keep the script's objects
+        raise ending.with_traceback(None) from None  # its frames would keep the script's objects
     except BaseException as error:  # a script may raise anything
         _report(error)
         error.__traceback__ = None
@@ -115,8 +115,7 @@ def _run_script(module: types.ModuleType, arguments: list[str]) -> None:
 def _report(error: BaseException) -> None:
     """Prints as the interpreter does, without the frames of this file; ends after Ctrl-C.
 
-    What runs at exit finds the error where the interpreter leaves it, and broadcasts it to the
-    other ranks.
+    Leaves the error where exit handlers look for it: one of them broadcasts it to the other ranks.
     """
     sys.last_value = error
     where = error.__traceback__
@@ -149,8 +148,8 @@ def _run(request_file: int, *streams: int) -> None:
 def _end(code: object, of_server: frozenset[str]) -> NoReturn:
     """Ends the program as the interpreter does at the end of a script or at SystemExit(code).
 
-    Except that what the server has imported is not taken apart, which takes a second: only the
-    program's own modules are, so that its open files are written and its objects finalised.
+    It finalises only the program's own modules, which flushes open files: finalising the server's
+    imports would take a second.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
     atexit._run_exitfuncs()
@@ -168,35 +167,35 @@ def _end(code: object, of_server: frozenset[str]) -> NoReturn:
 
 
 def _write_files() -> None:
-    """Flushes open files; the order in which they are freed is not defined."""
+    """Flushes open files, since they are freed in no defined order."""
     files = [file for file in gc.get_objects() if isinstance(file, io.IOBase)]
     for file in (*files, sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # closed or None; or its reader has gone
+        with contextlib.suppress(Exception):  # closed, None, or without a reader
             file.flush()
 
 
 def _as_if_imported_here() -> None:
-    """Makes different in forks all that differs in processes that import by themselves."""
+    """Gives this fork its own seed of NumPy and number of threads, as if it had imported them."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
     import torch
 
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    # Only where it differs: it makes a thread pool of torch, which further forks may not survive
-    # (ParallelOpenMP.cpp, "Invalid thread pool!").
+    # only if it differs: the call makes a thread pool, after which further forks may fail
+    # (ParallelOpenMP.cpp, "Invalid thread pool!")
     if threads.isdecimal() and int(threads) not in (0, torch.get_num_threads()):
         torch.set_num_threads(int(threads))
 
 
 def _set_path(folder: str) -> None:
-    """The first entry of sys.path is the server's own; `python -P` has none."""
+    """Replaces the first entry of sys.path, the server's own; `python -P` has none."""
     if not sys.flags.safe_path:
         sys.path[0] = folder
 
 
 def _set_title(command: list[str]) -> None:
-    """Shows `command` in /proc/PID/cmdline, as ps and pkill -f read it, as far as there is room."""
+    """Shows `command` in /proc/PID/cmdline, for ps and pkill -f; cut if there is no room."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
     start, end = map(int, fields.rpartition(")")[2].split()[_ARGUMENTS_AT : _ARGUMENTS_AT + 2])
     title = b"\0".join(map(os.fsencode, command))[: end - start - 1]
@@ -204,7 +203,7 @@ def _set_title(command: list[str]) -> None:
 
 
 def _wait_for_end_of(process: int, parent: int) -> None:
-    """Until `process`, which was this one's parent, has ended and `parent` has taken its place."""
+    """Waits until this process's parent `process` has ended and `parent` has adopted it."""
     if process == parent:
         return
     try:

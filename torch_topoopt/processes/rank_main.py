@@ -1,13 +1,12 @@
 """Becomes one rank: `python rank_main.py LAUNCHER_PID RANKS_PER_SERVER NAMESPACES COMMAND...`.
 
-It imports nothing big. RANKS_PER_SERVER other than 0 gives the script the place on its machine that
-it would have if every emulated server were a machine of its own; with TOPOOPT_SERVER_GPUS, the GPUs
-of this machine, also GPUs of its own, as far as there are enough. NAMESPACES other than "-" is
-K:PATH: rank R first enters the network namespace at PATH followed by R // K, its server's number;
-K,S0,S1,...:PATH has the servers in another order.
+RANKS_PER_SERVER other than 0 sets the script's local ranks as if every emulated server were a
+machine; with TOPOOPT_SERVER_GPUS (this machine's GPUs), each server also gets GPUs of its own while
+there are enough. NAMESPACES is "-" (none) or K:PATH: rank R first enters the network namespace at
+PATH followed by R // K, its server's number. K,S0,S1,...:PATH has the servers in another order.
 
-The rank asks the kernel to be killed when its launcher ends, however that happens, and then turns
-into COMMAND; so even a launcher killed with SIGKILL leaves no rank behind.
+The kernel kills the rank when its launcher ends, so even a launcher killed with SIGKILL leaves no
+rank behind. The rank then becomes COMMAND. Imports stay small, so that ranks start fast.
 """
 
 import ctypes
@@ -20,7 +19,7 @@ _CLONE_NEWNET = 0x40000000  # <sched.h>
 
 
 def die_with(launcher_pid: int) -> None:
-    """Asks for SIGKILL when the parent ends; exits at once if it has ended already."""
+    """Requests SIGKILL at the parent's end; exits at once if it has already ended."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         number = ctypes.get_errno()
@@ -30,10 +29,7 @@ def die_with(launcher_pid: int) -> None:
 
 
 def place_on_server(ranks_per_server: int) -> None:
-    """Sets torchrun's variables as they would be if every server were a machine of its own.
-
-    0: every rank stays where it is.
-    """
+    """Sets torchrun's variables as if every server were a machine of its own; 0: no change."""
     if not ranks_per_server:
         return
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -48,7 +44,7 @@ def place_on_server(ranks_per_server: int) -> None:
         server = rank // ranks_per_server
         own = (gpus[(server * ranks_per_server + i) % len(gpus)] for i in range(ranks_per_server))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-        os.environ["NCCL_HOSTID"] = f"topoopt-server-{server}"  # else it would use shared memory
+        os.environ["NCCL_HOSTID"] = f"topoopt-server-{server}"  # else NCCL would use shared memory
 
 
 def enter_namespace(namespaces: str) -> None:

@@ -1,7 +1,7 @@
-"""Temporary folders that go with the process that made them, however it ends.
+"""Temporary folders that are removed after the end of their process, even after SIGKILL.
 
-A process that is killed with SIGKILL cannot remove its folder, so the next one does: the name of a
-folder says which process it belongs to, and a process that has ended is known by the kernel.
+A killed process cannot remove its folder, so the next process does: a folder's name identifies its
+process, and the kernel knows whether that still runs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _STARTED = 19  # field of /proc/PID/stat, counted from the one after the program
 def scratch_folder() -> Iterator[Path]:
     """A folder of this process alone (mode 0700), removed at the end.
 
-    Removes before those of processes of this user that have ended without doing so themselves.
-    Raises OSError where none can be made.
+    First removes the abandoned folders of this user. Raises OSError if the folder cannot be made.
     """
     remove_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=_name(os.getpid())))
@@ -37,13 +36,13 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_abandoned() -> None:
-    """Removes the scratch folders of this user's processes of this machine that have ended."""
+    """Removes the scratch folders of this user's ended processes on this machine."""
     machine = f"{_PREFIX}{_machine()}-"
     for folder in Path(tempfile.gettempdir()).glob(f"{machine}*"):
         pid, started, *rest = (*folder.name.removeprefix(machine).split("-"), "")
         if not (pid.isdecimal() and started.isdecimal() and rest):
             continue
-        with contextlib.suppress(OSError):  # another process removes it at this moment
+        with contextlib.suppress(OSError):  # another process may remove it first
             found = folder.lstat()
             own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
             if own and process_start(int(pid)) != int(started):
@@ -55,15 +54,15 @@ def _name(pid: int) -> str:
 
 
 def _machine() -> str:
-    """This boot of this kernel, and the processes that are numbered together (a container's)."""
+    """Identifies this boot and this PID namespace (a container has its own)."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
     return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def process_start(process: int) -> int:
-    """When a process started, in clock ticks after boot; -1 if there is none.
+    """The start of a process, in clock ticks after boot; -1 if there is no such process.
 
-    A later process that is given the same number has another.
+    It tells apart processes that reuse a number.
     """
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")

@@ -1,1 +1,1 @@
-"""From a model or a training script to what it computes and communicates, and what that costs."""
+"""Measures or traces the computation, communication and costs of a model or training script."""

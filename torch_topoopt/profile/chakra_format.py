@@ -1,9 +1,8 @@
-"""Files of Chakra execution traces: the messages, and how they follow each other.
+"""Files of Chakra execution traces: the messages, and their order.
 
 Source: github.com/mlcommons/chakra, schema/protobuf/et_def.proto: field numbers and types. A file
-of one rank is a sequence of messages, each behind its length as a varint: a GlobalMetadata, then
-Nodes. The messages are described here, of which only what is written and read: a field that is
-left out stays in the bytes unread, as protobuf has it.
+of one rank is a sequence of messages, each preceded by its length as a varint: a GlobalMetadata,
+then Nodes. Only the fields in use are described; protobuf skips the others.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def encode(trace: ChakraTrace) -> bytes:
 
 
 def decode(data: bytes) -> ChakraTrace:
-    """Reads a file, also a gzipped one. Raises DocumentError for what is not one."""
+    """Reads a file, also a gzipped one. Raises DocumentError for an invalid one."""
     if data.startswith(_ZIPPED):
         try:
             data = gzip.decompress(data)
@@ -163,7 +162,7 @@ def _varint(value: int) -> bytes:
 
 
 def _bodies(data: bytes) -> Iterable[bytes]:
-    """Messages behind their lengths; raises DocumentError where one is cut off."""
+    """The messages of a file; raises DocumentError if one is truncated."""
     place = 0
     while place < len(data):
         size, shift, start = 0, 0, place

@@ -1,12 +1,10 @@
 """An OpGraph of a Chakra trace of one rank.
 
-A COMP node is a forward or a backward pass: by its name, "forward X" and "backward X" as this
-project writes them, or as PyTorch calls its nodes, where backward ones have "Backward" in their
-names. The two passes of one X are one operator. A backward node without a forward one is an
-operator of its own, behind all others and in reverse order, so that the backward pass, which goes
-from the last operator to the first, has the order of the trace. An AllReduce belongs to the
-operator whose backward node it waits for. Operators are a chain, and tensors between them have no
-size: a trace of one rank does not say them.
+A COMP node is a forward or a backward pass by its name: "forward X" and "backward X" in this
+project's files, or "Backward" in PyTorch's names. The two passes of one X are one operator.
+Backward nodes without a forward one become operators at the end, in reverse order, so that the
+backward pass has the order of the trace. An AllReduce belongs to the operator whose backward node
+it waits for. Operators form a chain with tensors of size 0, because such a trace has no sizes.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def op_graph_of(trace: ChakraTrace, model: str, batch_size: int) -> OpGraph:
-    """The operators of the rank, which works on `batch_size` samples; times are those of the trace.
+    """The rank's operators for `batch_size` samples, with times from the trace.
 
-    Raises DocumentError for a trace that computes nothing.
+    Raises DocumentError for a trace without computation.
     """
     nodes = [node for node in trace.nodes if node.kind == NodeType.COMP]
     if not nodes:

@@ -1,4 +1,4 @@
-"""Measured costs of operators in a file: they replace estimates where a plan is priced."""
+"""Measured costs of operators in a file; they replace estimates in predictions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OperatorCost:
 
 @dataclass(frozen=True)
 class CostTable(Document):
-    """Measured costs on one `device` (a description for people). The first that covers counts."""
+    """Measured costs on one `device` (a description). The first matching entry counts."""
 
     KIND: ClassVar[str] = "CostTable"
     VERSION: ClassVar[int] = 1

@@ -1,7 +1,7 @@
 """The accelerator "cpu": this machine's processors, measured once by a few small kernels.
 
-The figures are kept in $XDG_CACHE_HOME/torch_topoopt (~/.cache by default), in a file for this kind
-of processor, its number of threads and the version of PyTorch: the same plan is found again.
+The figures are cached in $XDG_CACHE_HOME/torch_topoopt (~/.cache by default), by processor, number
+of threads and version of PyTorch, so that planning is repeatable.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def cpu_roofline(
         path.parent.mkdir(parents=True, exist_ok=True)
         measured.save(path)
     except OSError:
-        pass  # nowhere to keep it: the next process measures again
+        pass  # no cache: the next process measures again
     return measured
 
 
@@ -82,7 +82,7 @@ def _fingerprint() -> dict[str, Any]:
 
 
 def processor_name() -> str:
-    """The processor of this machine as it calls itself."""
+    """The name that the processor of this machine reports."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,15 +1,13 @@
-"""An OpGraph of a Kineto trace: what torch.profiler's export_chrome_trace writes.
+"""An OpGraph of a Kineto trace, as written by torch.profiler's export_chrome_trace.
 
-Source: the trace itself. Events of category cpu_op lie inside of each other by time on a thread;
-those that autograd follows have a sequence number, and a backward node,
-"autograd::engine::evaluate_function: ...", has that of its forward operation. An operator here is
-an outermost forward operation, with all backward nodes of the numbers inside of it; a gradient of
-parameters ("torch::autograd::AccumulateGrad") belongs to the operator whose backward node ran last
-before it. Times are those of the operations, or where the trace has kernels of a GPU, of the
-kernels that they started.
+Events of category cpu_op are nested by time on a thread. Those with autograd have a sequence
+number, and a backward node, "autograd::engine::evaluate_function: ...", has the number of its
+forward operation. An operator is an outermost forward operation with all backward nodes of its
+numbers; a gradient of parameters ("torch::autograd::AccumulateGrad") belongs to the operator of the
+last backward node before it. Times are those of the operations, or of their GPU kernels if the
+trace has any.
 
-A trace does not say which operation read whose output: operators are a chain here. Shapes are
-there if the profiler had record_shapes=True.
+A trace has no data flow, so operators form a chain. Shapes need record_shapes=True.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class _TraceEvent:
     inside: list[_TraceEvent] = field(default_factory=list)
 
     def everything(self) -> Iterable[_TraceEvent]:
-        """This one and all inside of it."""
+        """This event and all nested ones."""
         yield self
         for event in self.inside:
             yield from event.everything()
@@ -210,7 +208,7 @@ def _operator(
 
 
 def _seconds(events: list[_TraceEvent], kernels: dict[int, float], but: str = "") -> float:
-    """Of the kernels that these started, or without any kernels, of themselves."""
+    """The time of the events' kernels, or without any kernels, of the events."""
     if not kernels:
         return sum(event.end_s - event.start_s for event in events)
     started = {
@@ -223,7 +221,7 @@ def _seconds(events: list[_TraceEvent], kernels: dict[int, float], but: str = ""
 
 
 def _flops(event: _TraceEvent) -> int:
-    """Of matrix products, by their shapes; what else there is counts nothing, and has its time."""
+    """FLOPs of matrix products, by their shapes; other operations count 0, but have times."""
     if event.name not in _MATRIX_PRODUCTS:
         return 0
     shapes = [shape for shape, _ in event.inputs if len(shape) >= 2]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-DEFAULT_BATCH_SIZE = 32  # where neither the caller nor the script says
+DEFAULT_BATCH_SIZE = 32  # without a choice of the caller or script
 
 
 class LoadedModel(NamedTuple):
@@ -51,7 +51,7 @@ def load_model(spec: str, *, size: str | None = None, batch_size: int | None = N
     - `path/to/file.py:callable`: the callable returns a module, or (module, example batch); in the
       first case the file has an `example_batch(batch_size)`.
     - `path/to/file.py`: a script with `build_model()` and `example_batch()` at module level. It is
-      imported, so what stands under `if __name__ == "__main__"` does not run.
+      imported, so code under `if __name__ == "__main__"` does not run.
 
     `batch_size` is the number of samples of the example batch (by default the model's own choice).
     Raises ProfileError, in one line, for an unknown name or size, a missing file or callable, and
@@ -72,7 +72,7 @@ def load_model(spec: str, *, size: str | None = None, batch_size: int | None = N
 
 
 def _load_shipped(spec: str, size: str | None, batch_size: int | None) -> LoadedModel:
-    # Models stand above this layer: they are looked up by name, never imported by it.
+    # models are a higher layer: look them up by name, never import them
     models: Any = importlib.import_module("torch_topoopt.models").MODELS
     name, _, suffix = spec.partition(":")
     if name not in models:

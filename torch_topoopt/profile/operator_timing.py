@@ -1,8 +1,8 @@
 """Measures the operators of a model one by one on this machine's device, into a CostTable.
 
-A trace on meta tensors says what every operator is called with; then each is run alone, with real
-tensors of those shapes, forward and backward. So a model that does not fit in memory is measured as
-long as its single operators do, and equal operators, such as those of repeated layers, once.
+A trace on meta tensors has the arguments of every operator; then each runs alone, forward and
+backward, with real tensors of those shapes. So a model may exceed the memory if each operator fits,
+and equal operators, such as those of repeated layers, run once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_OTHER_BYTES = 2**28
 
 
 class Timing(NamedTuple):
-    """A CostTable, and why the operators that are not in it were not measured."""
+    """A CostTable, and the reasons for missing operators."""
 
     table: CostTable
     left_out: dict[str, str]
@@ -95,7 +95,7 @@ def measure_operators(
 
 
 def device_name(device: str) -> str:
-    """The machine of the measurements, for people."""
+    """A description of the measuring machine."""
     if device.startswith("cuda"):
         return str(torch.cuda.get_device_name(device))
     from torch_topoopt.profile.cpu_roofline import processor_name
@@ -165,7 +165,7 @@ class Replay:
     def run(self, bench: Bench) -> tuple[float, float]:
         """Seconds of the forward and the backward pass: the fastest run of each after a first one.
 
-        What else the machine does only ever adds to them.
+        The fastest counts, because other load can only add time.
         """
         device, clock = bench.device, bench.clock
         made: dict[int, Any] = {}
@@ -253,7 +253,7 @@ class ReplayTrace(Trace):
         self._given: Any = None  # of the operator that is being traced
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """As Trace.run."""
+        """See Trace.run."""
         hooks = [
             leaf.register_forward_pre_hook(self._see_leaf, with_kwargs=True)
             for leaf in self._leaves
@@ -274,7 +274,7 @@ class ReplayTrace(Trace):
         return super().call(function, args, kwargs)
 
     def _begin(self, name: str, kind: str) -> None:
-        # PyTorch's inner calls are calls of their own: so this one is remembered first.
+        # record this call first, because PyTorch's inner calls are recorded, too
         given = self._function_call if self._leaf is None else self._leaf_call
         super()._begin(name, kind)
         self._given, self._function_call = given, None

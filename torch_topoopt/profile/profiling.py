@@ -1,4 +1,4 @@
-"""A model becomes an OpGraph: traced on meta tensors, nothing is allocated."""
+"""Traces a model into an OpGraph, on meta tensors and without allocations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
 
 
 class _NeedsValuesError(ProfileError):
-    """The model decides by the values of tensors."""
+    """The model's control flow depends on values of tensors."""
 
 
 AnyTrace = TypeVar("AnyTrace", bound=Trace)

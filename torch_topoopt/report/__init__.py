@@ -29,11 +29,10 @@ def write_report(
 ) -> Path:
     """Writes `report.html` into a run folder, whole or not at all, and returns its path.
 
-    Reads `plan.json`, and `opgraph.json` and `metrics.jsonl` where they exist. Without the last it
-    is the page of a plan, else the page says what is missing. The same files give the same bytes.
-    `analysed`: also what has to be simulated for the page (`analysis`), which for 128 servers takes
-    about a minute; `on_step` is called with what comes next. The figures for a paper go into the
-    folder `plots`, each as SVG and PNG.
+    Reads `plan.json`, and `opgraph.json` and `metrics.jsonl` if they exist; without the last it is
+    the page of a plan. The same files give the same bytes. `analysed` adds simulations
+    (`analysis`), about a minute for 128 servers; `on_step` is called with each next step. Figures
+    for a paper go into the folder `plots`, each as SVG and PNG.
     Raises DocumentError (a ValueError) if `plan.json` is missing, or if a file is corrupt or
     belongs to another plan; OSError if the folder cannot be read or written.
     """
@@ -48,9 +47,9 @@ def write_plan_report(
     plots: str | os.PathLike[str] | None = None,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Path:
-    """Writes the page of a plan that has not been run beside it, as NAME.html; returns its path.
+    """Writes the page of a plan without a run next to it, as NAME.html; returns its path.
 
-    What it predicts, its network and its strategy. Arguments and errors as those of `write_report`.
+    It has predictions, network and strategy. Arguments and errors: see `write_report`.
     """
     target = Path(plan).with_suffix(".html")
     return _write(read_plan(Path(plan)), target, analysed, plots, on_step)
@@ -85,7 +84,7 @@ def write_comparison(
 ) -> Path:
     """Writes one page of two run folders or plans, in any combination, and returns its path.
 
-    Raises as `write_report`.
+    Raises like `write_report`.
     """
     from torch_topoopt.report.comparison_page import render_comparison
 

@@ -1,4 +1,4 @@
-"""The section on all-to-alls for which circuits could move: what was chosen, and what it took."""
+"""The section on all-to-alls for which circuits could move: the choices and their times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEXT = (
 
 
 def all_to_all_section(run: Run) -> Markup:
-    """Nothing where a run had none."""
+    """The section; empty if the run had no such all-to-all."""
     records = run.metrics.all_to_alls if run.metrics else []
     if not records:
         return Markup("")
@@ -43,7 +43,7 @@ def all_to_all_section(run: Run) -> Markup:
 
 
 def _row(records: Sequence[AllToAllRecord]) -> tuple[str, ...]:
-    """Of those of one size for which the same was chosen."""
+    """The row of all-to-alls of one size with the same choice."""
     first = records[0]
     whole = [record for record in records if not record.error]
     return (

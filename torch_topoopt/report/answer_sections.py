@@ -1,4 +1,4 @@
-"""The questions that a plan raises, answered: the cards of the overview and their sections."""
+"""Answers to common questions on a plan: the cards of the overview and their sections."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def answers_section(run: Run, analysis: Analysis) -> Markup:
-    """One card per question that can be answered of this plan, each a link to the details."""
+    """One card per question with an answer for this plan, each a link to the details."""
     cards = [
         _card("slowest", "Why is the slowest link slow?", _slowest_reply(run.plan, analysis)),
         _card("ports", "What would one more port bring?", _ports_reply(run.plan, analysis)),
@@ -92,7 +92,7 @@ def _percent_change(value: float, base: float) -> str:
 
 
 def slowest_link(plan: Plan) -> int:
-    """The index of the link that needs longest for its predicted bytes; of equals the first."""
+    """The index of the first link that takes longest for its predicted bytes."""
     links, loads = plan.network.links, plan.prediction.link_bytes
     return max(range(len(links)), key=lambda i: (loads[i] / plan.cluster.gbps_of(links[i]), -i))
 
@@ -118,7 +118,7 @@ def _slowest_reply(plan: Plan, analysis: Analysis) -> str:
 
 
 def slowest_section(plan: Plan, analysis: Analysis) -> Markup:
-    """What is on a link, of any that the reader chooses, from the slowest on."""
+    """The load of a link that the reader chooses, at first the slowest."""
     if analysis.iteration is None or not plan.predicts_bytes:
         return Markup("")
     text = (
@@ -298,7 +298,7 @@ def _splits_reply(plan: Plan, analysis: Analysis) -> str:
 
 
 def _reason(explained: tuple[Explanation, ...]) -> str:
-    """Of the operator for which the best other way costs most."""
+    """The reason for the operator whose best alternative costs most."""
     best: tuple[float, str] | None = None
     for entry in explained:
         others = [other.iteration_s for other in entry.alternatives if other.fits]
@@ -358,7 +358,7 @@ def splits_section(plan: Plan, analysis: Analysis) -> Markup:
 
 
 def _others(entry: Explanation) -> str:
-    """The best alternative, and behind a line the others."""
+    """The best alternative, and the others folded."""
     if not entry.alternatives:
         return MISSING
     best, *others = entry.alternatives

@@ -39,8 +39,8 @@ def _bus_factor(one: OperationTimes) -> float:
 
 
 def mean_bus_gbps(works: Sequence[RankWork], operations: Sequence[OperationTimes]) -> float | None:
-    """Bus bytes of all collectives of an iteration over the time in which operations were under
-    way, on the rank that waited least for others; in Gb/s. None: there were none."""
+    """Bus bytes of all collectives of an iteration over the time of its operations, on the rank
+    that waited least for others; in Gb/s. None: there were none."""
     under_way_s = min((work.under_way_s for work in works), default=0.0)
     moved = sum(one.per_iteration * one.size_bytes * _bus_factor(one) for one in operations)
     return moved * 8e-9 / under_way_s if moved and under_way_s > 0 else None
@@ -49,12 +49,12 @@ def mean_bus_gbps(works: Sequence[RankWork], operations: Sequence[OperationTimes
 def least_seconds(
     plan: Plan, operation: str, size_bytes: int, link_bytes_per_s: float
 ) -> float | None:
-    """No algorithm is faster on these links, each of `link_bytes_per_s`; None: nothing to say.
+    """A lower bound on the time on links of `link_bytes_per_s`; None for other operations.
 
     A server sends and receives over all its links at once. all_reduce, all_gather and
-    reduce_scatter: each server must send its part of `size_bytes` that often. broadcast and reduce:
-    every byte must enter, or leave, a server. all_to_all: the busiest link, with the routes and
-    weights of the plan. sendrecv: one route carries it.
+    reduce_scatter: each server must send its bus bytes. broadcast and reduce: every byte must
+    enter, or leave, a server. all_to_all: the busiest link, with the routes and weights of the
+    plan. sendrecv: one route carries it.
     """
     ranks = plan.cluster.servers
     if size_bytes == 0 or ranks == 1:

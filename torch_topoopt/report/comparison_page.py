@@ -41,7 +41,7 @@ _MOST_OPERATORS = 12
 def render_comparison(
     names: Sequence[str], runs: Sequence[Run], analyses: Sequence[Analysis]
 ) -> str:
-    """The whole page, as HTML5; `names` are what people call the two."""
+    """The whole page, as HTML5; `names` are the labels of the two."""
     titles = [f"{letter}: {name}" for letter, name in zip("AB", names, strict=True)]
     header = element(
         "header",
@@ -90,7 +90,7 @@ def _figures_section(runs: Sequence[Run], analyses: Sequence[Analysis]) -> Marku
 
 
 def _column(run: Run, found: Analysis) -> list[tuple[str, str, float | None]]:
-    """(what, in words, as a number where a ratio says something)."""
+    """(label, text, number if a ratio is useful)."""
     plan, cluster = run.plan, run.plan.cluster
     prediction, hops = plan.prediction, reach(plan.network)
     predicted = prediction if plan.predicts_time else None
@@ -134,7 +134,7 @@ def _rings(plan: Plan) -> str:
 
 
 def _changes_section(runs: Sequence[Run]) -> Markup:
-    """What `topoopt diff` finds, in a few lines."""
+    """The differences of `topoopt diff`, in a few lines."""
     found = difference(runs[0].plan, runs[1].plan)
     if found.is_empty:
         return section("changes", "Differences", paragraph("None: the plans do the same."))

@@ -1,4 +1,4 @@
-"""The section of the page on failures: what the plan does, and loses, without any one link."""
+"""The section of the page on failures: repair and slowdown after the loss of any one link."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TITLE = "After a failure"
 
 
 def failure_section(plan: Plan, known: Losses | None = None) -> Markup:
-    """One row for every cable (simplex: link) and every server that may be lost; of a
-    plan whose figures are `known`, from those."""
+    """One row for the loss of every cable (simplex: link) and every server; `known` figures are
+    used if given."""
     if plan.failures is None:
         text = "The plan does not say how to go on without a link or a server."
         return section("failures", _TITLE, paragraph(text))

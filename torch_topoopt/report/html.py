@@ -1,7 +1,6 @@
 """The building blocks of the page: escaping, numbers with units, tables, and its style.
 
-Whatever is not `Markup` is text from a user and is escaped on its way into the page, by the
-templates beside this module and by `element`.
+The templates and `element` escape everything except `Markup`, since it may be a user's text.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def element(tag: str, *content: str, **attributes: str) -> Markup:
 
 
 def breakable(name: str) -> Markup:
-    """A name of the user's, which may go on in a new line after a point or an underscore."""
+    """A user's name with line breaks allowed after a point or an underscore."""
     return Markup(re.sub(r"([._]+)", r"\1<wbr>", str(escape(name))))
 
 
@@ -111,7 +110,7 @@ def table(
 
 
 def folded(summary: str, *content: str, is_open: bool) -> Markup:
-    """Content behind a line that opens it; `is_open` shows it from the start."""
+    """Foldable content with a title line; `is_open` shows it from the start."""
     return Markup("").join(content) if is_open else _block("folded", summary, content)
 
 
@@ -134,13 +133,13 @@ def legend(entries: Iterable[tuple[int, str]]) -> Markup:
     return element("div", *(named_line(line, name) for line, name in entries), class_="legend")
 
 
-# In the order in which they depend on each other.
+# in the order of their dependencies
 _SCRIPTS = ("base", "charts", "topology", "traffic", "timeline", "what_if", "failures", "start")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What a tab shows."""
+    """The content of a tab."""
 
     identity: str
     name: str
@@ -183,7 +182,7 @@ def plot(name: str, caption: str = "", *, run: int = 0) -> Markup:
 
 
 def filtered(identity: str, what: str, summary: str, body: str) -> Markup:
-    """A long table behind a line that opens it, with a box that filters its rows."""
+    """A folded long table with a box that filters its rows."""
     box = Markup(
         '<label class="small">Find <input type="search" data-filter="{}" aria-label="{}"></label>'
     ).format(identity, f"Find {what}")
@@ -191,7 +190,7 @@ def filtered(identity: str, what: str, summary: str, body: str) -> Markup:
 
 
 def as_script(data: Any) -> str:
-    """JSON that can stand in a script element: no text of a user ends it."""
+    """JSON for a script element, escaped so that no user's text ends the element."""
     text = json.dumps(_short(data), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -110,7 +110,7 @@ def topology_section(plan: Plan) -> Markup:
 
 
 def _long(what: str, body: Markup, rows: Sequence[object]) -> Markup:
-    """A table, behind a line and with a box to find rows in it where it is long."""
+    """A table; a long one is folded and has a filter box."""
     if len(rows) <= _OPEN_ROWS:
         return body
     return filtered(f"all-{what.replace(' ', '-')}", what, f"All {len(rows)} {what}", body)
@@ -151,7 +151,7 @@ def _basis_text(traffic: Traffic, *, ran: bool) -> Markup:
 
 
 def _link_rows(plan: Plan, traffic: Traffic, iteration_s: float | None) -> list[tuple[str, ...]]:
-    """`iteration_s` is the mean measured iteration, where `traffic` has what each one sent."""
+    """`iteration_s` is the mean measured iteration, if `traffic` has bytes per iteration."""
 
     def show(value: float | None) -> Markup:
         return percent(value, 2) if traffic.basis == "share" else size(value)
@@ -184,7 +184,7 @@ def _link_rows(plan: Plan, traffic: Traffic, iteration_s: float | None) -> list[
 def _rate_cells(
     sent_bytes: float | None, iteration_s: float | None, gbps: float
 ) -> tuple[str, str]:
-    """The mean rate over an iteration, computing included, and its part of the planned rate."""
+    """The mean rate over an iteration with computing, and its fraction of the planned rate."""
     rate = divide(sent_bytes, iteration_s)
     if rate is None:
         return MISSING, MISSING

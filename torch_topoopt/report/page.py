@@ -1,4 +1,4 @@
-"""The page of one run or plan: which sections stand on which tab."""
+"""The page of one run or plan: the sections of each tab."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def render_page(run: Run, analysis: Analysis) -> str:
-    """The whole page of a run folder as HTML5; of a plan, without the sections on its run."""
+    """The whole page of a run folder as HTML5; a plan's lacks the sections on the run."""
     run = replace(run, notes=(*run.notes, *analysis.notes))
     plan, ran = run.plan, run.metrics is not None
     of_run = (

@@ -1,7 +1,7 @@
 """The figures that the page's scripts draw, as plain data: what templates/*.js read.
 
 Servers, links, cables and rings are named by index. Sizes are bytes, times seconds, rates Gb/s.
-Whatever the scripts show of it stands here once; nothing is drawn from the tables of the page.
+Scripts draw only from this data, never from the tables of the page.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LEVELS = _DIGITS[:32]  # of utilisation, from 0 to 1
 
 
 def page_data(run: Run, analysis: Analysis) -> dict[str, Any]:
-    """Everything that the scripts draw of one run or plan."""
+    """The data of the scripts for one run or plan."""
     plan = run.plan
     return {
         "name": plan.model or "rings and routes",
@@ -133,7 +133,7 @@ def _force_layout(servers: int, pairs: list[tuple[int, int]]) -> list[list[float
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(servers))
     graph.add_edges_from(pairs)
-    start = {  # a circle that is not quite one, so that forces find a way out of it
+    start = {  # a perturbed circle, because forces balance on an exact one
         s: (math.cos(2 * math.pi * s / servers), math.sin(2 * math.pi * s / servers) * 0.9)
         for s in range(servers)
     }
@@ -163,9 +163,9 @@ def _traffic(run: Run) -> dict[str, Any] | None:
 
 
 def _demand(plan: Plan) -> dict[str, Any] | None:
-    """The bytes that every server has to send to every other: what pairs ask for, and to the next
-    on its rings for AllReduce (TopoOpt paper, Figure 1). One character for each pair, row by row:
-    "0" for nothing, else 1 to 35 on a logarithmic scale from `low` to `high`."""
+    """The bytes from every server to every other, from pairs and AllReduce rings (TopoOpt paper,
+    Figure 1). One character for each pair, row by row: "0" for nothing, else 1 to 35 on a
+    logarithmic scale from `low` to `high`."""
     size = plan.cluster.servers
     if not 2 <= size <= _MOST_SERVERS_OF_DEMAND:
         return None

@@ -1,6 +1,6 @@
 """The figures of a report for papers: each as SVG and as PNG, in the page's colours and units.
 
-The same plan gives the same bytes. No text of a user goes into a figure but names of operators.
+The same plan gives the same bytes. Operator names are the only user's text in a figure.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _MUTED = THEME["muted"][0]
 
 
 def draw_all(run: Run, analysis: Analysis, folder: Path) -> list[Path]:
-    """Writes what there is to draw of `run` as NAME.svg and NAME.png; raises OSError."""
+    """Writes all possible figures of `run` as NAME.svg and NAME.png; raises OSError."""
     plan = run.plan
     written: list[Path] = []
 
@@ -153,7 +153,7 @@ def _topology(axes: Axes, plan: Plan) -> None:
 def _cable(
     places: np.ndarray[Any, Any], a: int, b: int, spans: Sequence[int]
 ) -> np.ndarray[Any, Any]:
-    """As `circle` in templates/topology.js; `spans` are all strides, ascending."""
+    """Like `circle` in templates/topology.js; `spans` are all strides, ascending."""
     servers = len(places)
     span = min((a - b) % servers, (b - a) % servers)
     straight = math.cos(math.pi * span / servers)

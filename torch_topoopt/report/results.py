@@ -31,7 +31,7 @@ class NumberedRing:
 
     @property
     def hops(self) -> tuple[tuple[int, int], ...]:
-        """(from, to) of every hop, the closing one included; none for a single server."""
+        """(from, to) of every hop, including the closing one; none for a single server."""
         return self.ring.hops if len(self.ring.servers) > 1 else ()
 
     @property
@@ -51,8 +51,8 @@ def numbered_rings(network: Network) -> list[NumberedRing]:
 
 
 def ring_families(rings: list[NumberedRing]) -> list[int]:
-    """Per ring the number of its family: those that lie on the same pairs of servers, such as +1
-    and -1, and so have one colour."""
+    """The family number of each ring. Rings on the same pairs of servers, such as +1 and -1, are a
+    family and have one colour."""
     families: dict[frozenset[frozenset[int]], int] = {}
     return [
         families.setdefault(frozenset(map(frozenset, ring.hops)), len(families)) for ring in rings
@@ -80,7 +80,7 @@ class HopFigures:
 
 @functools.lru_cache(maxsize=8)  # a page asks several times, and a large table takes seconds
 def path_lengths(network: Network) -> tuple[tuple[int, float], ...]:
-    """(hops, share of all ordered pairs), ascending; of several routes each counts by weight."""
+    """(hops, share of all ordered pairs), ascending; several routes count by weight."""
     table = network.routes_by_pair()
     found: dict[int, float] = {}
     for routes in table.values():
@@ -127,12 +127,13 @@ def server_list(servers: Iterable[int]) -> str:
 class Traffic:
     """Predicted and measured traffic on one scale, by index of `network.links`.
 
-    `basis` "iteration": bytes per iteration, counted for each of `steps`, or, where that was not
-    done (`averaged`), the bytes of the whole run divided by them. "share": fractions
-    of the total of each side, because the number of iterations is not known. "predicted": bytes per
-    iteration, nothing was measured (`measured` is all None). "measured": bytes of one of `steps`
-    iterations, or of the whole run where `steps` is None, and nothing was predicted of this script.
-    `reason` says why it is not "iteration".
+    - `basis` "iteration": bytes per iteration, counted in each of `steps`, or (`averaged`) the
+      bytes of the whole run divided by `steps`.
+    - "share": fractions of each side's total, because the number of iterations is not known.
+    - "predicted": bytes per iteration without measurement (`measured` is all None).
+    - "measured": bytes per iteration, or of the whole run if `steps` is None; no prediction.
+
+    `reason` explains any basis but "iteration".
     """
 
     basis: Literal["iteration", "share", "predicted", "measured"]
@@ -145,7 +146,7 @@ class Traffic:
 
 
 def count_steps(train: list[dict[str, Any]]) -> tuple[int | None, str]:
-    """Optimiser steps of the whole run by the script's `steps`, or (None, why it is not known)."""
+    """Optimiser steps of the whole run from the script's `steps`, or (None, the reason)."""
     seen: list[tuple[Any, int]] = []
     for event in train:
         steps = event.get("steps")
@@ -269,8 +270,8 @@ def training_curves(train: list[dict[str, Any]]) -> Curves:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracies are fractions. `time_to_s` is the time to `goal`, None where it was not reached or
-    no time was logged; `goal` is the script's `target_accuracy`, else the best accuracy seen."""
+    """Accuracies are fractions. `time_to_s` is the time to `goal`; None if it was not reached or no
+    time was logged. `goal` is the script's `target_accuracy`, else the best accuracy."""
 
     key: str
     final: float
@@ -295,7 +296,7 @@ def _preference(key: str) -> int:
 
 
 def find_accuracy(train: list[dict[str, Any]]) -> Accuracy | None:
-    """The accuracy that speaks for the run: test before validation before any other; None if none.
+    """The run's main accuracy: test before validation before any other; None if none.
 
     A key whose values all lie in 0..1 is read as a fraction, any other as a percentage.
     """

@@ -58,9 +58,9 @@ class RunStart:
 
 @dataclass(frozen=True)
 class MeasuredIterations:
-    """`count` training iterations were measured; one took `seconds`. `start_up_s` had passed when
-    the first of all had ended. Other programs kept `other_processors` busy. None: not noted.
-    `not_compared` says why `seconds` is not held against the prediction; "" where it is."""
+    """`count` measured training iterations of `seconds` each. The first one ended after
+    `start_up_s`. Other programs kept `other_processors` busy. None: not recorded. `not_compared`
+    is the reason not to compare `seconds` with the prediction; "" if it is compared."""
 
     count: int
     seconds: float
@@ -80,8 +80,8 @@ class FailedRank:
 
 @dataclass(frozen=True)
 class RestartRecord:
-    """Restart `number` of at most `most`, on `servers` servers. `lost_servers` are those that were
-    gone, by their numbers of before."""
+    """Restart `number` of at most `most`, on `servers` servers. `lost_servers` are the lost ones,
+    by their earlier numbers."""
 
     number: int
     most: int
@@ -93,8 +93,8 @@ class RestartRecord:
 
 @dataclass(frozen=True)
 class AllToAllRecord:
-    """An all-to-all for which circuits could move; times in seconds. Without `topologies` they
-    stayed; `error` is why it was stopped, or ""."""
+    """An all-to-all for which circuits could move; times in seconds. They stayed if `topologies` is
+    0. `error` is the reason for an abort, or ""."""
 
     total_bytes: int
     topologies: int
@@ -109,7 +109,7 @@ class AllToAllRecord:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The training when `iteration` iterations were over: seconds of one, and the last loss."""
+    """The training after `iteration` iterations: seconds of one, and the last loss."""
 
     iteration: int
     step_s: float
@@ -329,8 +329,8 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, or a plan without a run: `metrics` is None then, for `topoopt run` writes
-    metrics.jsonl before anything else. `graph` is None where there is no OpGraph."""
+    """A run folder, or a plan without a run, whose `metrics` is None: `topoopt run` writes
+    metrics.jsonl first. `graph` is None if there is no OpGraph."""
 
     plan: Plan
     graph: OpGraph | None
@@ -339,17 +339,17 @@ class Run:
 
     @property
     def compares_bytes(self) -> bool:
-        """Whether bytes were predicted of what was trained."""
+        """Whether the plan predicts the bytes of the trained model."""
         return self.plan.predicts_bytes and (self.metrics is None or self.metrics.of_script)
 
     @property
     def compares_time(self) -> bool:
-        """Whether the time of an iteration was predicted of what was trained."""
+        """Whether the plan predicts the iteration time of the trained model."""
         return self.plan.predicts_time and (self.metrics is None or self.metrics.of_script)
 
     @property
     def why_time_not_compared(self) -> str:
-        """Why a measured iteration is not held against the prediction; "" where it is."""
+        """The reason not to compare a measured iteration with the prediction; "" if compared."""
         iterations = self.metrics.iterations if self.metrics else None
         return iterations.not_compared if iterations is not None and self.compares_time else ""
 
@@ -395,8 +395,8 @@ def _mismatches(plan: Plan, graph: OpGraph | None, metrics: Metrics | None) -> l
 
 
 def read_plan(path: Path) -> Run:
-    """Reads a plan, and what stands beside it: the OpGraph NAME.opgraph.json or opgraph.json of its
-    model. Raises DocumentError for a bad one and OSError for a plan that cannot be read."""
+    """Reads a plan and its model's OpGraph, NAME.opgraph.json or opgraph.json in the same folder.
+    Raises DocumentError for an invalid one and OSError for a plan that cannot be read."""
     plan = Plan.load(path)
     graph = None
     for beside in (path.with_suffix(".opgraph.json"), path.with_name("opgraph.json")):

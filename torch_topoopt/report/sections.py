@@ -55,7 +55,7 @@ _STAGE_WORK = {
 }
 _STEPS_DRAWN = 8  # seconds: fewer make no distribution
 _OTHERS_NOTICED = 0.1  # processors
-_SAME = 0.0005  # times that differ by less are written alike
+_SAME = 0.0005  # smaller differences of times are not shown
 
 
 # ---- headline ------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def _accuracy_tiles(run: Run) -> list[Markup]:
 
 
 def _loss_tiles(run: Run) -> list[Markup]:
-    """Of a script that logs no accuracy: the last loss, where one is known."""
+    """The last loss, if known, of a script that logs no accuracy."""
     assert run.metrics is not None
     curves = [series for series in training_curves(run.metrics.train).losses if series.points]
     seen = [step.loss for step in run.metrics.steps if step.loss is not None]
@@ -379,7 +379,7 @@ def _not_logged(metrics: Metrics) -> str:
 
 
 def measured_section(run: Run) -> Markup:
-    """What is known of the time of a run whose plan predicts none."""
+    """The measured times of a run whose plan predicts none."""
     iterations = run.metrics.iterations if run.metrics else None
     if iterations is None or run.plan.predicts_time:
         return Markup("")
@@ -392,7 +392,7 @@ def measured_section(run: Run) -> Markup:
 
 
 def _steps_text(run: Run) -> Markup:
-    """How even the steps were; empty where too few were recorded to tell."""
+    """The spread of the steps' times; empty if too few were recorded."""
     assert run.metrics is not None
     times = sorted(step.step_s for step in run.metrics.steps)
     if len(times) < 3:
@@ -422,7 +422,7 @@ def strategy_section(run: Run) -> Markup:
     sets = {(tuple(sorted(p.servers)), str(p.degrees)) for p in plan.strategy}
     for placement in plan.strategy:
         servers: tuple[int, ...] = tuple(sorted(placement.servers))
-        if len(sets) > _MOST_PLACES:  # those alike go together, whichever servers they are on
+        if len(sets) > _MOST_PLACES:  # group equal splits, whatever their servers
             servers = tuple(range(-len(servers), 0))
         by_place.setdefault((servers, str(placement.degrees)), []).append(placement.operator)
     operators = {o.name: o for o in run.graph.operators} if run.graph else {}

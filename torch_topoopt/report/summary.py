@@ -1,4 +1,4 @@
-"""The figures of a report as plain data: what `torch_topoopt.report.summary` gives."""
+"""The figures of a report as plain data, for `torch_topoopt.report.summary`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def divide(value: float | None, by: float | None) -> float | None:
-    """value / by, or None where either is unknown or `by` is 0."""
+    """value / by, or None if either is unknown or `by` is 0."""
     return None if value is None or not by else value / by
 
 

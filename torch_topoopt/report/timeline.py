@@ -1,9 +1,9 @@
-"""Iterations as they were predicted and as they were measured, on one time axis.
+"""Predicted and measured iterations on one time axis.
 
-The file is trace-event JSON ("Trace Event Format", the Chromium project), which ui.perfetto.dev and
-chrome://tracing open. A process is a server; its threads are what it computes, its collectives and
-messages, and each link that it sends on, once as predicted and once as measured. Arrows lead from
-where bytes leave to where they arrive, and counters show the rate of each link.
+The file is trace-event JSON ("Trace Event Format", the Chromium project) for ui.perfetto.dev and
+chrome://tracing. A process is a server. Its threads are its computing, collectives, messages and
+outgoing links, each predicted and measured. Arrows follow bytes from sender to receiver, and
+counters show the rate of each link.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _PREDICTED, _MEASURED = "predicted", "measured"
 _MESSAGES = ("send", "recv")
-# Threads of a server, in the order in which they are shown; links follow, and further lanes of one
-# thread, where its slices overlap, stay beside it.
+# threads of a server in their display order; links follow, and extra lanes for overlapping slices
+# stay next to their thread
 _ORDER = ("iterations", "compute", "collectives", "messages")
 _LANES = 100
 _INSIDE = 1e-3  # of a slice: an arrow that ends this long before its end is seen to be in it
@@ -128,11 +128,10 @@ def write_timeline(
     recorded: Sequence[tuple[RankTimeline, Dump | None]] = (),
     iterations: int = 2,
 ) -> str:
-    """Writes the trace and returns a line about it. Without `graph`, or where the plan predicts no
-    time, only what was recorded; without `recorded`, `iterations` of the prediction.
+    """Writes the trace and returns a line about it. Without `graph` or predicted times, it has only
+    recorded iterations; without `recorded`, it has `iterations` predicted ones.
 
-    The first predicted iteration begins with the first that was measured, and so does each further
-    one with its own. Raises ValueError where there is neither.
+    Each predicted iteration begins with its measured one. Raises ValueError if there is neither.
     """
     trace, said = TraceFile(), []
     starts: list[float] = []
@@ -153,7 +152,7 @@ def write_timeline(
 
 
 def _microseconds(seconds: float) -> float:
-    """To the nanosecond."""
+    """Microseconds, rounded to the nanosecond."""
     return round(seconds * 1e6, 3)
 
 
@@ -162,7 +161,7 @@ def _link_text(link: Link) -> str:
 
 
 class _Predicted:
-    """One iteration at flow level, shown as often as there are iterations."""
+    """One iteration at flow level, repeated for each iteration."""
 
     def __init__(self, trace: TraceFile, graph: OpGraph, plan: Plan) -> None:
         self._trace, self._graph, self._plan = trace, graph, plan
@@ -255,7 +254,7 @@ class _Predicted:
 
 
 class _Measured:
-    """The iterations that all ranks have recorded."""
+    """The iterations recorded by all ranks."""
 
     def __init__(
         self, trace: TraceFile, recorded: Sequence[tuple[RankTimeline, Dump | None]]
@@ -270,7 +269,7 @@ class _Measured:
         self._several = any(count > 1 for count in per_server.values())
 
     def add(self) -> list[float]:
-        """Returns when each iteration began, on the rank that began it first."""
+        """Adds the events; returns the begin of each iteration on its first rank."""
         for timeline, _ in self._recorded:
             self._add_compute(timeline)
             self._add_rates(timeline)
@@ -318,8 +317,8 @@ class _Measured:
                 self._trace.counter(timeline.server, name, self._at(one.time_ns), gbps)
 
     def _add_calls(self) -> None:
-        """Every call of every rank; arrows from sends to receives, and to the members of a
-        collective from the one that called it last, for which they all waited."""
+        """Every call of every rank. Arrows lead from sends to receives, and from the last caller of
+        a collective to the members that waited for it."""
         sends: dict[tuple[Any, ...], tuple[int, int, float, float]] = {}
         receipts: dict[tuple[Any, ...], tuple[int, int, float, float]] = {}
         collectives: dict[tuple[str, int], list[tuple[int, int, float, float]]] = defaultdict(list)

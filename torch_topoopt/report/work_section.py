@@ -1,4 +1,4 @@
-"""What an iteration was to each rank: collectives and their bandwidth, and who was slow."""
+"""The work of each rank in an iteration: collectives with their bandwidth, and slow ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sections(run: Run) -> tuple[Markup, Markup]:
 
 
 def operations_section(run: Run) -> Markup:
-    """The collectives of an iteration, in nccl-tests' words; nothing where none were measured."""
+    """The collectives of an iteration, in nccl-tests' terms; empty if none were measured."""
     metrics = run.metrics
     if metrics is None or not metrics.operations:
         return Markup("")
@@ -93,7 +93,7 @@ def _rate(gbps: float | None) -> Markup | str:
 
 
 def ranks_section(run: Run) -> Markup:
-    """Own work and waiting of each rank, the slowest first; of many, the slowest alone."""
+    """Own work and waiting of each rank, the slowest first; of many, only the slowest."""
     metrics = run.metrics
     if metrics is None or len(metrics.ranks) < 2:
         return Markup("")

@@ -1,10 +1,11 @@
 """Python bindings of the C++ simulators.
 
-`predict` and `predict_ideal_switch` price one training iteration of an OpGraph; `run_flows` and
-`run_flow_file` run flows with explicit paths, sizes and dependencies, and `run_program` any program
-of flows, computation and delays, at flow level (flows share links max-min fairly, a flow is
-delivered one path latency after its last byte was sent) or packet by packet; a server computes one
-task at a time.
+- `predict` and `predict_ideal_switch` predict the time of one training iteration of an OpGraph.
+- `run_flows` and `run_flow_file` run flows with explicit paths, sizes and dependencies.
+- `run_program` runs any program of flows, computation and delays.
+
+At flow level, flows share links max-min fairly, and a flow is delivered one path latency after its
+last byte was sent. The packet level simulates every packet. A server computes one task at a time.
 """
 
 from torch_topoopt.sim.flows import (

@@ -1,8 +1,8 @@
 """Iterations on an architecture as a flow program: every flow with one explicit path.
 
-What packets need, and single-path ECMP: where `predict_architecture` spreads a transfer over all
-shortest paths at flow level, here each flow takes one of them, chosen at random in proportion to
-the rates (or the weights of listed paths).
+The packet level and single-path ECMP need such flows. `predict_architecture` spreads a transfer
+over all shortest paths; here each flow uses one of them, chosen at random in proportion to the
+rates (or the weights of listed paths).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def architecture_program(
 ) -> _core.FlowProgram:
     """`iterations` iterations of `op_graph` split by `strategy` on `topology`, one after another.
 
-    `seed` chooses the paths. Raises ValueError for a topology that changes during a run, another
+    `seed` chooses the paths. Raises ValueError for a topology that changes during a run, a wrong
     number of servers, a strategy that does not fit, servers without a path, no iterations, or
-    another `ring_steps`.
+    an unknown `ring_steps`.
     """
     if topology.reconfiguration is not None:
         raise ValueError(
@@ -75,7 +75,7 @@ def architecture_program(
 
 
 def _with_grids(routes: Routes, asked: Demand) -> _core.RoutedNetwork:
-    """The rings of every group, and the paths of those that may go along rows and columns."""
+    """The rings of every group, and the paths of groups that may use rows and columns."""
     pairs: set[Pair] = set()
     for group in asked.groups:
         if group.size_bytes and routes.rings.grid(group.servers):
@@ -84,8 +84,8 @@ def _with_grids(routes: Routes, asked: Demand) -> _core.RoutedNetwork:
 
 
 def routed(options: Mapping[str, Any], topology: Topology) -> dict[str, Any]:
-    """Options of the packet level for a program on `topology`: where packets choose their paths,
-    they do so by its `channel_rule`. Raises ValueError as `adaptive_routing`."""
+    """Options of the packet level for a program on `topology`; adaptive packets follow its
+    `channel_rule`. Raises ValueError like `adaptive_routing`."""
     given = dict(options)
     if given.get("path_choice") == "adaptive":
         given.setdefault("routing", adaptive_routing(topology))

@@ -1,4 +1,4 @@
-"""The contents of a training iteration's flows, for people who look at a trace."""
+"""Names of a training iteration's flows, for readers of a trace."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ _LISTED = 2  # names of operators in a name; more are counted
 
 @dataclass(frozen=True)
 class FlowName:
-    """`what` a flow carries, of which `operators`; of an AllReduce also on which `ring` ("+1", or
-    the order of its servers; of a row or column of a grid always that) and how many `steps` of it
-    are this one flow."""
+    """The content `what` of a flow and its `operators`. An AllReduce also has its `ring` ("+1", or
+    the order of servers, always so for a row or column) and the number of `steps` in this flow."""
 
     what: Literal["AllReduce", "activations", "gradients"]
     operators: tuple[str, ...]
@@ -37,7 +36,7 @@ class FlowName:
 
 
 def flow_name(cargo: _core.Cargo, operators: Sequence[str], iteration: int) -> FlowName:
-    """Of the flows that carry `cargo` in an iteration of the named `operators`."""
+    """The name of flows that carry `cargo` in an iteration of the named `operators`."""
     names = tuple(operators[number] for number in cargo.operators)
     if not cargo.ring:
         return FlowName(cargo.kind, names, iteration=iteration)
@@ -46,7 +45,7 @@ def flow_name(cargo: _core.Cargo, operators: Sequence[str], iteration: int) -> F
 
 
 def ring_text(order: Sequence[int]) -> str:
-    """ "+3" for a ring on which every server sends to the one three further on among its members,
-    else the order, as "0-2-1"."""
+    """ "+3" if every server sends to the third next of the ring's sorted members; else the order,
+    such as "0-2-1"."""
     stride = stride_of(order)
     return "-".join(map(str, order)) if stride is None else f"+{stride}"

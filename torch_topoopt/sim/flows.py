@@ -1,7 +1,7 @@
 """The generic flow API: flows with explicit paths, sizes and dependencies, at any level.
 
-A flow starts when all flows that it depends on are delivered. `run_flows` takes Python lists,
-`run_flow_file` the text format of docs/planning/simulators.md; both give a `FlowsResult`.
+A flow starts when all its dependencies are delivered. `run_flows` accepts Python lists,
+`run_flow_file` the text format of docs/planning/simulators.md; both return a `FlowsResult`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class FlowLink:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """`size_bytes` from `source` to `target` over the links of index `path`, in this order, as soon
-    as the flows of index `after` are delivered."""
+    """`size_bytes` from `source` to `target` over the links `path` (indices, in order), started
+    when the flows `after` (indices) are delivered."""
 
     source: int
     target: int
@@ -48,8 +48,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class LinkChange:
-    """From `time_s` on, the link of index `link` has another rate; 0: it has failed, and the flows
-    on it wait."""
+    """A new rate of link `link` (an index) from `time_s` on; 0: it is down, and its flows wait."""
 
     time_s: float
     link: int
@@ -58,17 +57,16 @@ class LinkChange:
 
 @dataclass(frozen=True)
 class FlowsResult:
-    """The results of a run. Arrays are per task (where there are only flows: per flow), per
-    link and per host, in the order in which they were given.
+    """The results of a run. Arrays are per task (a flow is a task), per link and per host, in input
+    order.
 
-    `completion_s` is the time of the last delivery, or the time reached if the run was ended early
-    (`complete` is False; times of what did not happen are infinite). `cpu_seconds` is the run
-    alone, without reading; `peak_memory_mb` is that of the whole process. `packet_hops` is 0 at
-    flow level. `device_busy_s` is what hosts have computed.
-    `round_ends_s`: per loop of the program, when each of its rounds ended; tasks that are repeated
-    have the times of their last round.
-    `packet_counts`, at packet level, are per link: packets (of data), wire_bytes, dropped, trimmed,
-    marked, pauses, most_queued_bytes.
+    - `completion_s`: the last delivery, or the time reached if the run was ended early. Then
+      `complete` is False, and times of events that did not happen are infinite.
+    - `cpu_seconds`: the run without reading; `peak_memory_mb`: the whole process.
+    - `device_busy_s`: computing time per host. `packet_hops`: 0 at flow level.
+    - `round_ends_s`: the end of each round, per loop; repeated tasks have the times of their last.
+    - `packet_counts`, at packet level, per link: packets (of data), wire_bytes, dropped, trimmed,
+      marked, pauses, most_queued_bytes.
     """
 
     JSON_FIELDS: ClassVar = (
@@ -101,7 +99,7 @@ def _run_flow_level(
     return _core.run_flow_level(program, until_s, keep_going, control)
 
 
-# Level -> what runs a program at it; further keywords are the level's own options.
+# level -> function that runs a program; further keywords are the level's own options
 LEVELS: dict[str, Callable[..., dict[str, Any]]] = {
     "flow": _run_flow_level,
     "packet": run_packet_level,
@@ -120,9 +118,8 @@ def run_flows(
 ) -> FlowsResult:
     """Simulates `flows` over `links` from time 0.
 
-    Nodes 0..hosts-1 are hosts, the others switches; by default there are as many nodes as the links
-    name, and all are hosts. `changes` change rates while it runs. `options` are those of
-    `run_program`.
+    Nodes 0..hosts-1 are hosts, the others switches; by default all nodes that links name are hosts.
+    `changes` change rates during the run. `options`: see `run_program`.
 
     Raises ValueError, naming link or flow, for: an unknown node, link or flow; a rate or size that
     is zero, negative, NaN or infinite; a path that does not lead from source to target; a cycle in
@@ -175,10 +172,10 @@ def run_program(
     keep_going: Callable[[float, int], bool] | None = None,
     **options: Any,
 ) -> FlowsResult:
-    """Runs a program that was read or built already; raises ValueError, see `run_flows`.
+    """Runs a program; raises ValueError, see `run_flows`.
 
-    `until_s` ends the run early, and so does `keep_going(now_s, finished_flows)`, which is called
-    now and then, by returning False. `options` are those of the level.
+    The run ends early at `until_s`, or when `keep_going(now_s, finished_flows)`, which is called
+    periodically, returns False. `options` are those of the level.
     """
     if level not in LEVELS:
         raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
@@ -192,7 +189,7 @@ def run_program(
 def write_flows(
     file: TextIO, links: Sequence[FlowLink], flows: Sequence[Flow], *, nodes: int, hosts: int
 ) -> None:
-    """Writes the text format; what is read back is the same to the last bit."""
+    """Writes the text format without loss: reading it returns equal values."""
     file.write(f"nodes {nodes} hosts {hosts}\n")
     for i, link in enumerate(links):
         file.write(

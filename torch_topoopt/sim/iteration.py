@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IterationEstimate:
-    """One simulated iteration. `compute_s` is the busy time of the busiest server; `link_bytes[i]`
-    belongs to `network.links[i]` (ideal switch: links into the switch, then out of it)."""
+    """One simulated iteration. `compute_s` is the compute time of the busiest server;
+    `link_bytes[i]` belongs to `network.links[i]` (ideal switch: links in, then links out)."""
 
     iteration_s: float
     compute_s: float
@@ -40,12 +40,11 @@ def predict(
 ) -> IterationEstimate:
     """Simulates one iteration of `op_graph` split by `strategy` on `network`.
 
-    Forward and backward pass of every operator on the servers of its placement, activations and
-    gradients between placements over the network's routes, and one ring AllReduce per bucket of
-    gradients (per operator, if `op_graph` has no buckets) and ring, which starts when all its
-    gradients are there and overlaps with the rest. A group that the
-    network has no rings for uses those that `complete_groups` would add. More than one micro-batch
-    follow the schedule 1F1B.
+    It simulates both passes of every operator on the servers of its placement, and transfers of
+    activations and gradients between placements over the network's routes. Each bucket of gradients
+    (without buckets: each operator) has an AllReduce per ring, which starts when its gradients are
+    ready and overlaps with the rest. A group without rings uses those that `complete_groups` would
+    add. Several micro-batches follow the schedule 1F1B.
 
     Raises ValueError for an unknown accelerator, a strategy that does not fit `op_graph` or the
     cluster, or two servers that must exchange bytes but have no route.
@@ -59,9 +58,9 @@ def predict_ideal_switch(
     """The same on a switch that never blocks, with degree x link rate to and from each server.
 
     No network of the same degree and link rate carries more bytes in the same time, and none is
-    faster for data parallelism or for one transfer at a time. It is not a strict lower bound for
-    every strategy: on direct links a transfer that others wait for may have a link to itself, while
-    in the switch it shares its server's one link with transfers that no operator waits for.
+    faster for data parallelism or for one transfer at a time. It is no strict lower bound for every
+    strategy: a critical transfer may have a direct link to itself, but shares its server's one link
+    to the switch with transfers that no operator waits for.
     """
     return price(LoweredProblem(op_graph, cluster), None, strategy, micro_batches)
 
@@ -78,7 +77,7 @@ def price(
 def seconds_of(
     problem: LoweredProblem, network: Network | None, strategy: Strategy, micro_batches: int
 ) -> float:
-    """The `iteration_s` of `price`; what `problem` knows already is not simulated again."""
+    """The `iteration_s` of `price`; results cached in `problem` are not simulated again."""
     prices = problem.iteration_prices(network, micro_batches)
     seconds = prices.find(strategy)
     if seconds is None:
@@ -103,10 +102,10 @@ def complete_groups(
     strategy: Strategy,
     lower: Callable[[Network], _core.RoutedNetwork] | None = None,
 ) -> Network:
-    """`network` with rings for every group of `strategy` that it has none for.
+    """`network` with rings added for every group of `strategy` that has none.
 
-    They are those that the simulator uses: of the smallest group that contains the set, restricted
-    to its members. `lower` lowers `network`, where it is needed, if that may have been done before.
+    The simulator uses the same rings: those of the smallest group that contains the set, restricted
+    to its members. `lower`, if given, lowers `network` on demand, for example from a cache.
     """
     known = {tuple(sorted(group.servers)) for group in network.groups}
     groups = {group for placement in set(strategy) for group in parameter_groups(placement)}

@@ -1,10 +1,8 @@
 """Training iterations as a flow program, which every level runs.
 
-The tasks are those of `predict`: forward and backward pass of every operator on every server that
-shares it, activations and gradients between placements, and one AllReduce per bucket of gradients
-(per operator, if the OpGraph has no buckets); csrc/sim/iteration/iteration_program.h makes them.
-What `predict` treats as one flow is taken apart, so that a packet has one path: a transfer is one
-flow for each of its paths, and a ring one for each of its hops, or of its hops in each step.
+The tasks are those of `predict` (csrc/sim/iteration/iteration_program.h makes them), but a flow of
+`predict` becomes several, so that every packet has one path: a transfer is one flow per path, and a
+ring one flow per hop, or per hop and step.
 """
 
 from __future__ import annotations
@@ -27,16 +25,16 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Pair
     from torch_topoopt.search.strategies import Strategy
 
-# How the 2 (k - 1) steps of a ring AllReduce among k servers follow each other: all at once, as one
-# flow for each hop; a server sends what it received in the step before; or all wait for all.
+# order of the 2 (k - 1) steps of a ring AllReduce among k servers: all at once, as one flow per
+# hop; each server after its own previous step; or all servers in lockstep
 RingSteps = Literal["together", "chained", "barrier"]
 RING_STEPS: tuple[RingSteps, ...] = get_args(RingSteps)
 
 
 @dataclass(frozen=True)
 class IterationTasks:
-    """The tasks of one iteration, whose flows have no paths yet: flow i goes from server
-    `pairs[pair_of_flow[i]][0]` to [1]. Pairs are distinct and ascending."""
+    """The tasks of one iteration; flow i goes from server `pairs[pair_of_flow[i]][0]` to [1] and
+    has no path yet. Pairs are distinct and ascending."""
 
     op_graph: OpGraph
     servers: int
@@ -54,7 +52,7 @@ class IterationTasks:
         micro_batches: int,
         ring_steps: RingSteps = "together",
     ) -> IterationTasks:
-        """Groups use the rings of `rings`. Raises ValueError for an unknown accelerator or another
+        """Groups use the rings of `rings`. Raises ValueError for an unknown accelerator or
         `ring_steps`."""
         job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
         core = _core.IterationTasks(job, rings, strategy, ring_steps)
@@ -71,12 +69,11 @@ class IterationTasks:
         iterations: int,
         hosts: Sequence[int] = (),
     ) -> IterationProgram:
-        """Adds `iterations` of them to `program`, one after another, server s of the job as
-        its host `hosts[s]` (without any: s).
+        """Adds `iterations` iterations to `program`, one after another.
 
-        Flow f of iteration i takes all of `paths[path_of_flow[i * flows + f]]`, which hold
-        fractions of its bytes. Raises ValueError for iterations below 1, or hosts that are
-        not one for each server.
+        Server s of the job is host `hosts[s]` (default: s). Flow f of iteration i is spread over
+        `paths[path_of_flow[i * flows + f]]`. Raises ValueError for iterations below 1, or unless
+        there is one host for each server.
         """
         added = self.core.add_to(program, paths, path_of_flow, iterations, list(hosts))
         return IterationProgram(program, added.ends, self, added.cargo_of_task)
@@ -84,7 +81,7 @@ class IterationTasks:
 
 @dataclass(frozen=True)
 class IterationProgram:
-    """Iterations in a program: `ends` are the tasks that end each."""
+    """Iterations in a program; `ends` has the last task of each."""
 
     program: _core.FlowProgram
     ends: list[int]
@@ -92,7 +89,7 @@ class IterationProgram:
     cargo_of_task: list[int]
 
     def names(self) -> dict[int, FlowName]:
-        """The contents of every flow, by the number of its task."""
+        """Task number -> name of its flow."""
         operators = [operator.name for operator in self.tasks.op_graph.operators]
         cargoes = self.tasks.core.cargoes
         names: dict[int, FlowName] = {}

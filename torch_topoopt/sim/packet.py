@@ -23,7 +23,7 @@ PATH_CHOICES = ("planned", "adaptive")
 class Reroute:
     """From `time_s` on, flow `flow` and all others with its path send over the links `path`.
 
-    What is in the network by then goes on along the old path."""
+    Packets that are in the network by then stay on the old path."""
 
     time_s: float
     flow: int
@@ -43,13 +43,12 @@ def run_packet_level(
 ) -> dict[str, Any]:
     """Runs a program packet by packet.
 
-    `paths[flow]` are the paths that the packets of a flow (and of all flows with the same path)
-    take in turn, or one of which each flow takes (`spread="ecmp"`). `control` moves
-    circuits (csrc/sim/core/reconfigurer.h): every window its `choose` is called with the time and
-    the bytes that wait, and if it gives a move, senders are held until the network has drained and
-    the delay is over. With `path_choice="adaptive"` a packet goes on, at every node, over the link
-    with the shortest queue of those that `routing` gives it (architectures/adaptive.py), by default
-    of all shortest paths.
+    `paths[flow]`: the packets of a flow, and of all flows with the same path, use these in turn;
+    with `spread="ecmp"` each flow uses one. `control` moves circuits
+    (csrc/sim/core/reconfigurer.h): every window calls its `choose` with the time and the waiting
+    bytes. After a move, senders are held until the network has drained and the delay is over. With
+    `path_choice="adaptive"`, each node forwards a packet over the link with the shortest queue
+    among those of `routing` (architectures/adaptive.py; by default all shortest paths).
 
     Raises ValueError for an unknown option or one out of range, a path that does not lead from
     source to target, `acks="links"` where a link has none in the other direction, a deadlock of

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 def plan_program(
     op_graph: OpGraph, plan: Plan, *, iterations: int = 1, ring_steps: RingSteps = "together"
 ) -> _core.FlowProgram:
-    """As `named_plan_program`, without the names."""
+    """Like `named_plan_program`, without the names."""
     return named_plan_program(op_graph, plan, iterations=iterations, ring_steps=ring_steps)[0]
 
 
 def named_plan_program(
     op_graph: OpGraph, plan: Plan, *, iterations: int = 1, ring_steps: RingSteps = "together"
 ) -> tuple[_core.FlowProgram, dict[int, FlowName]]:
-    """`iterations` training iterations of `op_graph` under `plan`, one after another, and what
-    every flow carries, by the number of its task.
+    """`iterations` training iterations of `op_graph` under `plan`, one after another, and the name
+    of every flow by the number of its task.
 
     Raises ValueError if the strategy does not fit the graph or the cluster, for an unknown
     accelerator, two servers that must exchange bytes but have no route, no iterations, or
-    another `ring_steps`.
+    an unknown `ring_steps`.
     """
     added = traced_plan_program(op_graph, plan, iterations=iterations, ring_steps=ring_steps)
     return added.program, added.names()
@@ -46,7 +46,7 @@ def named_plan_program(
 def traced_plan_program(
     op_graph: OpGraph, plan: Plan, *, iterations: int = 1, ring_steps: RingSteps = "together"
 ) -> IterationProgram:
-    """The same, with what every task is."""
+    """Like `named_plan_program`, with a description of every task."""
     cluster, network = plan.cluster, plan.network
     check_strategy(op_graph, cluster.servers, plan.strategy, micro_batches=plan.micro_batches)
     rings = lower_network(cluster, network)
@@ -62,7 +62,7 @@ def traced_plan_program(
 
 
 def _paths(plan: Plan, pairs: Sequence[tuple[int, int]]) -> list[list[_core.WeightedPath]]:
-    """The paths of every pair. Parallel links share what crosses them."""
+    """The paths of every pair. Parallel links share its bytes."""
     between: dict[tuple[int, int], list[int]] = {}
     for i, link in enumerate(plan.network.links):
         between.setdefault((link.source, link.target), []).append(i)

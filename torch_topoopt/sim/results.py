@@ -22,7 +22,7 @@ _MICROSECONDS = 1e6
 
 
 def write_flow_csv(file: TextIO, program: _core.FlowProgram, result: FlowsResult) -> None:
-    """One row per flow, FLOW_COLUMNS; times of what did not happen are empty."""
+    """One row per flow, FLOW_COLUMNS; times of events that did not happen are empty."""
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(FLOW_COLUMNS)
     for task in program.flow_tasks:
@@ -33,8 +33,8 @@ def write_flow_csv(file: TextIO, program: _core.FlowProgram, result: FlowsResult
 
 
 def write_link_csv(file: TextIO, program: _core.FlowProgram, result: FlowsResult) -> None:
-    """One row per link, LINK_COLUMNS. `utilisation` is the part of what the link could have carried
-    until the end at the rate that it had at the beginning."""
+    """One row per link, LINK_COLUMNS. `utilisation` is the fraction of the link's capacity until
+    the end, at its initial rate."""
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(LINK_COLUMNS)
     for link, size_bytes in zip(program.links, result.link_bytes.tolist(), strict=True):
@@ -56,9 +56,9 @@ def write_trace(
 ) -> None:
     """The trace-event JSON that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-    Every source node is a process; its flows lie in lanes in which none overlaps another. A flow
-    that was still under way at the end lasts until then. `names`, by number of task, say what flows
-    carry; one without is called by its ends and its number in the program.
+    Every source node is a process; its flows are in lanes without overlap. An unfinished flow lasts
+    until the end. `names`, by number of task, name the flows; the others are named by their ends
+    and number.
     """
     events: list[str] = []
     lanes: dict[int, list[float]] = {}  # per source: when each lane is free again

@@ -1,1 +1,1 @@
-"""The files by which others see a job: where they lie, how they are read, and what they tell."""
+"""The files through which other processes observe a job: their paths, readers and evaluation."""

@@ -1,9 +1,9 @@
-"""Who is to blame for a job that hangs or has failed, by the flight recorders of its ranks.
+"""Finds the ranks that caused a hang or failure, from the ranks' flight recorders.
 
-Collectives of a group have the same number on all its members, and messages between two of them
-their place in one direction. So it is known for every call that is not over whose part in it is
-missing. Who is waited for by others and waits for nobody is the culprit; where all who are waited
-for wait themselves, they wait for each other.
+A collective has the same number on all members of its group, and a message the same place in its
+direction on both ends. So each unfinished call shows which ranks are missing from it. A rank that
+others wait for, and that waits for none, is the root of the wait-for graph; without a root there is
+a deadlock.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Link
     from torch_topoopt.supervision.dumps import Dump, RecordedCall
 
-_LIVE = ("asked for", "SIGUSR1")  # why a dump is written where nothing has failed
-_PATIENCE_NS = 1_000_000_000  # for calls of a job that has not failed
-_SAME_TIME_NS = 2_000_000_000  # dumps that are further apart do not tell what is under way
+_LIVE = ("asked for", "SIGUSR1")  # reasons of dumps that are no failures
+_PATIENCE_NS = 1_000_000_000  # younger calls of a job without a failure are normal
+_SAME_TIME_NS = 2_000_000_000  # dumps further apart cannot be compared
 _MOST_NAMED = 8
-# As a rank reports the exception that has ended its script: name, colon, text.
+# a rank's report of the exception that ended its script: name, colon, text
 _RAISED = re.compile(r"rank (\d+) failed: ([A-Z]\w*(?:: .*)?)", re.DOTALL)
-# Blocks differ from member to member.
+# members may pass blocks of different sizes
 _UNEVEN = ("all_to_all", "gather", "scatter", "all_gather", "reduce_scatter")
 
 
 @dataclass(frozen=True)
 class Blame:
-    """One thing that is wrong. `ranks` are to blame; none where nobody is.
+    """One fault. `ranks` caused it; empty if no rank did.
 
     `kind`: "raised", "mismatch", "gone", "behind", "message", "deadlock", "link" or "unfinished".
     """
@@ -45,7 +45,7 @@ class Blame:
 
 @dataclass(frozen=True)
 class _Wait:
-    """`waiting` cannot go on before `missing` makes a call that belongs to `call`."""
+    """Rank `waiting` is blocked until rank `missing` makes the matching call of `call`."""
 
     waiting: int
     missing: int
@@ -53,7 +53,7 @@ class _Wait:
 
 
 def find_culprits(dumps: dict[int, Dump]) -> list[Blame]:
-    """What is wrong, the cause first; an empty list where nothing waits and nothing has failed."""
+    """The faults, the cause first; an empty list if nothing waits and nothing has failed."""
     job = _AllDumps(dumps)
     waits = list(job.waits())
     found = [*job.raised(), *job.mismatches(), *job.gone()]
@@ -67,7 +67,7 @@ def find_culprits(dumps: dict[int, Dump]) -> list[Blame]:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """ "rank 3", "ranks 0, 1 and 2"; of many, the first ones."""
+    """ "rank 3", "ranks 0, 1 and 2"; of many, only the first."""
     named = [str(rank) for rank in sorted(ranks)]
     if len(named) > _MOST_NAMED:
         return f"ranks {', '.join(named[:_MOST_NAMED])} and {len(named) - _MOST_NAMED} more"
@@ -94,14 +94,14 @@ class _AllDumps:
                     self.collectives[call.group][call.number][rank] = call
 
     def _waiting(self, rank: int) -> Iterator[RecordedCall]:
-        """The calls of a rank that are not over, without those that have just begun."""
+        """The unfinished calls of a rank, without recent ones."""
         dump = self.dumps[rank]
         patience_ns = _PATIENCE_NS if dump.why in _LIVE else 0
         for call in dump.calls:
             if call.unfinished and dump.time_ns - call.called_ns >= patience_ns:
                 yield call
 
-    # ---- who waits for whom
+    # ---- the wait-for graph
 
     def waits(self) -> Iterator[_Wait]:
         for rank in self.dumps:
@@ -149,14 +149,14 @@ class _AllDumps:
                 return True
         return False
 
-    # ---- what is wrong
+    # ---- faults
 
     def raised(self) -> list[Blame]:
         """Scripts that ended with an exception of their own."""
         found = {}
         for dump in self.dumps.values():
             match = _RAISED.search(dump.why)
-            if match and not match[2].startswith("Dist"):  # torch's own, of an operation
+            if match and not match[2].startswith("Dist"):  # PyTorch's own errors of operations
                 found[int(match[1])] = match[2].strip().splitlines()[0]
         return [
             Blame("raised", (rank,), f"{self._name(rank)} ended with an exception: {why}")
@@ -178,7 +178,7 @@ class _AllDumps:
         return [Blame("gone", gone, f"{ranks_text(gone)} {left}{reported}")]
 
     def mismatches(self) -> list[Blame]:
-        """The first call of each group that its members do not make alike."""
+        """The first call of each group in which its members differ."""
         found = []
         for group, by_number in sorted(self.collectives.items()):
             for number, calls in sorted(by_number.items()):
@@ -209,7 +209,7 @@ class _AllDumps:
         return found
 
     def _deadlock(self, waits: list[_Wait]) -> Blame:
-        """All who are waited for wait themselves: one cycle of them."""
+        """A cycle of the wait-for graph; every awaited rank waits itself."""
         next_of = {wait.waiting: wait for wait in waits}
         path: list[int] = []
         rank = waits[0].waiting
@@ -223,9 +223,9 @@ class _AllDumps:
         return Blame("deadlock", tuple(sorted(cycle)), f"a deadlock: {'; '.join(steps)}")
 
     def lost_links(self) -> list[Blame]:
-        """Links that a rank has given up; frames go over others, where there are any.
+        """Links that a rank has declared lost, though both servers are alive.
 
-        Those of a server that has left no dump were lost with it.
+        Links of a server without a dump were lost with it.
         """
         servers = {dump.server for dump in self.dumps.values()}
         lost = {
@@ -242,7 +242,7 @@ class _AllDumps:
         ]
 
     def stalled_links(self) -> list[Blame]:
-        """Links that have not delivered what was sent on them, while calls wait."""
+        """Links with undelivered bytes while calls wait."""
         if not any(any(self._waiting(rank)) for rank in self.dumps):
             return []
         times = [dump.time_ns for dump in self.dumps.values()]
@@ -270,7 +270,7 @@ class _AllDumps:
         ]
 
     def unfinished(self) -> list[Blame]:
-        """Calls that all members have made, and that are not over."""
+        """Unfinished calls that all members have made."""
         found: dict[tuple[str, int], RecordedCall] = {}
         for rank in self.dumps:
             for call in self._waiting(rank):
@@ -297,7 +297,7 @@ def _missing_part(wait: _Wait) -> str:
 
 
 def _signature(call: RecordedCall) -> str:
-    """What all members must call alike."""
+    """The properties of a call that must be equal on all members."""
     root = f" from rank {call.root} of the group" if call.root >= 0 else ""
     types = ", ".join(dict.fromkeys(call.types))
     of = f" of {types}" if types else ""

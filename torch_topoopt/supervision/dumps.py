@@ -1,6 +1,6 @@
 """Dumps of the ranks' flight recorders, as the C++ backend writes them, read and checked.
 
-A dump is a pickle of plain values: nothing else is taken from it, and nothing in it is run.
+A dump is a pickle of plain values; the reader refuses anything else and runs no code from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _NUMBERED = re.compile(r"(\D*)(\d+)")
-# Also of a rank that runs another Python, or on another host.
+# the rank may run another Python, or on another host
 _LIBRARY = re.compile(r"<frozen |.*/(site|dist)-packages/|.*/lib(64)?/python3\.\d+/")
 _OWN_FOLDER = str(Path(__file__).parent.parent) + "/"
 
@@ -32,7 +32,7 @@ _OWN_FOLDER = str(Path(__file__).parent.parent) + "/"
 class Message:
     """The ends of a message as ranks of its group; -1: any rank.
 
-    `place`: its place among those of this sender, receiver and tag, from 1; 0: not known.
+    `place` counts messages of the same sender, receiver and tag from 1; 0: not known.
     """
 
     sender: int
@@ -43,8 +43,8 @@ class Message:
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One call of an operation on one rank. `number`: its place among the collectives of its group,
-    from 1; of a message, how many there had been."""
+    """One call of an operation on one rank. `number` counts the collectives of its group from 1; a
+    message has the number of the last collective before it."""
 
     JSON_FIELDS: ClassVar = ("call=__str__", "state=outcome")
 
@@ -81,7 +81,7 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class LinkCount:
-    """What a rank has sent on a link, or only received on it, until the dump."""
+    """A rank's traffic on a link until the dump, sent or only received."""
 
     link: Link
     sends: bool
@@ -92,7 +92,7 @@ class LinkCount:
 
 @dataclass(frozen=True)
 class Dump:
-    """The flight recorder of one rank, the oldest call first."""
+    """The flight recorder of one rank; the oldest call comes first."""
 
     JSON_FIELDS: ClassVar = (
         "rank", "server", "host", "process", "time_ns", "why", "where", "called", "unfinished",
@@ -106,10 +106,10 @@ class Dump:
     time_ns: int  # since the epoch
     why: str
     calls: tuple[RecordedCall, ...]
-    members: dict[str, tuple[int, ...]]  # of each group, as torch.distributed numbers ranks
+    members: dict[str, tuple[int, ...]]  # group -> its global ranks
     called: dict[str, int]  # group -> number of its last collective here
     links: tuple[LinkCount, ...]
-    where: str = ""  # in the script, as the main thread of Python was at the dump
+    where: str = ""  # line of the script that Python's main thread ran at the dump
 
     @property
     def unfinished(self) -> list[RecordedCall]:
@@ -117,7 +117,7 @@ class Dump:
 
 
 def read_dumps(folder: Path) -> dict[int, Dump]:
-    """Rank -> its dump, of all dumps in a folder. Raises DocumentError."""
+    """Rank -> its dump, for all dumps in a folder. Raises DocumentError."""
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:
@@ -138,7 +138,7 @@ def read_dumps(folder: Path) -> dict[int, Dump]:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Of plain values only."""
+    """Unpickles plain values only."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"{module}.{name} is no plain value")
@@ -155,17 +155,17 @@ def read_plain(path: Path) -> Any:
 def _plain(data: bytes, path: Path) -> Any:
     try:
         return _PlainUnpickler(io.BytesIO(data)).load()
-    except Exception as error:  # of what is no pickle, any
+    except Exception as error:  # unpickling other data may raise anything
         raise DocumentError(f"{path}: is no pickle of plain values: {error}") from None
 
 
 def read_dump(path: Path) -> Dump:
-    """Raises DocumentError for what is no dump of this backend."""
+    """Reads one dump. Raises DocumentError if it is no dump of this backend."""
     return _dump(PlainFields(path, "", read_plain(path)))
 
 
 def dump_of(data: bytes) -> Dump:
-    """A dump that is not in a file. Raises DocumentError."""
+    """A dump from its bytes. Raises DocumentError."""
     path = Path("the flight recorder")
     return _dump(PlainFields(path, "", _plain(data, path)))
 
@@ -266,7 +266,7 @@ def _time(entry: PlainFields, name: str) -> int | None:
     return None if entry.values.get(name) is None else entry.take(name, int)
 
 
-# What users call the operations that PyTorch's recorder has other names for.
+# name in PyTorch's recorder -> name that users know
 _NAMES = {
     "all_reduce_barrier": "barrier",
     "_all_gather_base": "all_gather_into_tensor",
@@ -296,7 +296,7 @@ def _members(fields: PlainFields) -> dict[str, tuple[int, ...]]:
 
 
 def _called(fields: PlainFields) -> dict[str, int]:
-    """By the counters of the groups, which the ring does not forget."""
+    """From the counters of the groups, which outlive the recorder's ring buffer."""
     named = {entry.take("pg_id", int): _call(entry).group for entry in fields.each("entries")}
     status = fields.below("pg_status")
     return {
@@ -317,13 +317,13 @@ def _count(entry: PlainFields) -> LinkCount:
 
 
 def is_of_script(file: str) -> bool:
-    """Whether a file of source code is neither ours, nor of the standard library or another one."""
+    """Whether a source file belongs to the user's script: not to this package, nor to a library."""
     return not (file.startswith(_OWN_FOLDER) or _LIBRARY.match(file))
 
 
 def _where(path: Path) -> str:
-    """The innermost line of the main thread that is of the script; of a script that is installed
-    itself, the innermost one that is not ours. "" where it is not known."""
+    """The innermost line of the script in the main thread; if the script is an installed package,
+    the innermost line outside this package. "" if not known."""
     try:
         threads = json.loads(path.read_text(encoding="utf-8"))["threads"]
         frames = next(t["frames"] for t in threads if t["name"] == "MainThread")

@@ -1,4 +1,4 @@
-"""Where the files of a job that others see lie, and which jobs of this user run on this machine."""
+"""Paths of a job's public files, and the list of this user's running jobs on this machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch_topoopt.processes.scratch import process_start
 
 _DUMPS = "flight_recorder"
 _ATTEMPT = "attempt"
-_RUNNING = "running"  # links to the folders of jobs, by the process that made each
+_RUNNING = "running"  # symbolic links to job folders, by process number
 
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The folder of a run, or of a job that `topoopt run` has not started."""
+    """The folder of a run, or of a job that `topoopt run` did not start."""
 
     path: Path
 
@@ -36,21 +36,21 @@ class JobFolder:
 
     @property
     def request(self) -> Path:
-        """When this file appears or changes, all ranks dump their flight recorders."""
+        """The file whose creation or change makes all ranks dump their flight recorders."""
         return self.path / "dump-request"
 
     def ask_for_dumps(self, why: str) -> None:
-        """All ranks that run dump their flight recorders within about a second. Raises OSError."""
+        """Makes all ranks dump their flight recorders within about a second. Raises OSError."""
         partial = self.request.with_name(f".{os.getpid()}-{self.request.name}")
         partial.write_text(why + "\n", encoding="utf-8")
         partial.replace(self.request)
 
     def dumps(self, attempt: int) -> Path:
-        """Of the job after so many restarts."""
+        """The folder of dumps of one attempt: the number of restarts before it."""
         return self.path / _DUMPS / f"{_ATTEMPT}{attempt}"
 
     def dump(self, attempt: int, rank: int) -> Path:
-        """A name whose rank PyTorch's analyzer finds, too."""
+        """A dump; PyTorch's analyzer finds the rank in its name, too."""
         return self.dumps(attempt) / f"rank_{rank}"
 
     def last_dumps(self) -> Path | None:
@@ -63,7 +63,7 @@ class JobFolder:
         return attempts[max(attempts)] if attempts else None
 
     def tidy(self) -> None:
-        """Removes what is of no use after the job; to be called when a rank has ended."""
+        """Removes files that only running jobs need; call it when a rank has ended."""
         with contextlib.suppress(OSError):  # another rank is still there
             self.statuses.rmdir()
             self.request.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ def _runtime_folder() -> Path:
 
 
 def folder_without_run(name: str) -> Path:
-    """Of a job that `topoopt run` has not started. Raises OSError."""
+    """The folder of a job that `topoopt run` did not start. Raises OSError."""
     folder = _runtime_folder() / _JOBS / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
@@ -101,7 +101,7 @@ def _own_link() -> Path:
 
 
 def note_running(job: Path) -> None:
-    """This process belongs to the job in that folder, until forget_running(). Raises OSError."""
+    """Registers this process with the job in `folder` until forget_running(). Raises OSError."""
     link = _own_link()
     link.parent.mkdir(mode=0o700, exist_ok=True)
     for other in link.parent.iterdir():
@@ -122,7 +122,7 @@ def _runs(link: Path) -> bool:
 
 
 def running_jobs() -> list[Path]:
-    """The folders of this user's jobs that run on this machine, the last one to start first."""
+    """The folders of this user's running jobs on this machine, the latest first."""
     folder = _runtime_folder() / _RUNNING
     if not folder.is_dir():
         return []

@@ -1,4 +1,4 @@
-"""Links of a running job, those alike together: a network of 512 links is read in a few lines."""
+"""Groups similar links of a running job, so that 512 links fit in a few lines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from torch_topoopt.supervision.statuses import LinkRate
 
-FEW = 16  # links, or groups: that many are shown one by one
+FEW = 16  # up to this many links or groups are shown one by one
 
 
 @dataclass(frozen=True)
 class LinkNow:
-    """A link as its sender describes it now; `planned_gbps` is None without a plan."""
+    """The current state of a link, by its sender; `planned_gbps` is None without a plan."""
 
     JSON_FIELDS: ClassVar = (
         "rank", "rate.link.source", "rate.link.source_port", "rate.link.target",
@@ -43,7 +43,7 @@ class LinkNow:
 
 @dataclass(frozen=True)
 class LinkGroup:
-    """Links alike, of rates in Gb/s; a `name` of one link is the link's."""
+    """Similar links, with rates in Gb/s; a group of one link has the link's name."""
 
     JSON_FIELDS: ClassVar = (
         "name", "state", "planned_gbps", "least_gbps", "median_gbps", "most_gbps", "busy",
@@ -69,7 +69,7 @@ class LinkGroup:
 
     @property
     def busy(self) -> float:
-        """Mean part of the time in which the links had something to send."""
+        """The mean fraction of time in which the links had data to send."""
         return statistics.fmean(link.rate.busy for link in self.links)
 
     @property
@@ -83,11 +83,10 @@ class LinkGroup:
 
 
 def group_links(links: Sequence[LinkNow], servers: int) -> list[LinkGroup]:
-    """Those that need attention first, one by one; few others one by one, many of them by stride.
+    """Links that need attention come first, one by one; many others are grouped by stride.
 
-    A stride is how many servers further a link leads, around the ring. Links of one group
-    have one planned rate. Where strides are many as well (a network that is no union of strides),
-    all links of one planned rate are a group.
+    A link's stride is target minus source modulo the number of servers. Links of one group have one
+    planned rate. If there are too many strides, all links of one planned rate are a group.
     """
     bad = [link for link in links if link.state != "up"]
     bad.sort(key=lambda link: (link.state != "down", link.rate.gbps))

@@ -1,4 +1,4 @@
-"""How fast each rank of a running job trains, as it notes about once a second beside its status."""
+"""The pace of each rank of a running job, which it writes about once a second."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankPace(Document):
-    """Up to `iteration`, an iteration of the last second took `step_s`. For `own_s` of it the
-    thread that trains ran or waited for a processor; for the rest it slept, mostly in operations.
-    None: not known, as on an accelerator."""
+    """The last iteration's number, and the time `step_s` of one in the last second. For `own_s` the
+    training thread ran or waited for a processor; else it slept, mostly in operations. None: not
+    known, as on an accelerator."""
 
     KIND: ClassVar[str] = "RankPace"
     VERSION: ClassVar[int] = 1
@@ -35,7 +35,7 @@ class RankPace(Document):
 
 
 def read_pace(job: JobFolder, rank: int) -> RankPace | None:
-    """None where the rank has noted none. Raises DocumentError."""
+    """The pace of a rank; None if it wrote none. Raises DocumentError."""
     try:
         return RankPace.load(job.pace(rank))
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Some iterations of a run as its ranks recorded them (`topoopt run --timeline FIRST:END`).
+"""Recorded iterations of a run (`topoopt run --timeline FIRST:END`).
 
-Beside `timeline/rank-N.json`, a RankTimeline, lies `timeline/rank_N`, the flight recorder's dump of
-that time: what the rank called, when it began and when it was over.
+Each rank writes `timeline/rank-N.json`, a RankTimeline, and `timeline/rank_N`, the flight
+recorder's dump with the begin and end of each call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def parse_range(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class LinkSample:
-    """What each of the rank's links had sent in all, `time_ns` after the epoch."""
+    """The total bytes sent on each of the rank's links, `time_ns` after the epoch."""
 
     time_ns: int
     sent_bytes: tuple[int, ...]
@@ -45,8 +45,8 @@ class LinkSample:
 
 @dataclass(frozen=True)
 class RankTimeline(Document):
-    """Iterations from number `first` on, counted from 0, of one rank. `ends_ns` are the times at
-    which the one before and each of them ended; `backward_ns` the calls of backward() between.
+    """Iterations of one rank from number `first` on, counted from 0. `ends_ns` has the end of the
+    iteration before and of each recorded one; `backward_ns` the calls of backward() between them.
     Times are nanoseconds after the epoch, by the clock of the rank's host."""
 
     KIND: ClassVar[str] = "RankTimeline"
@@ -74,7 +74,7 @@ class RankTimeline(Document):
 
 
 def read_timelines(run: Path) -> list[tuple[RankTimeline, Dump | None]]:
-    """Of all ranks whose files lie in a run folder, by rank. Raises DocumentError."""
+    """Rank -> its timeline, for all files in a run folder. Raises DocumentError."""
     found = []
     for path in sorted((run / FOLDER).glob("rank-*.json")):
         timeline = RankTimeline.load(path)

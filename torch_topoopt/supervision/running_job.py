@@ -1,4 +1,4 @@
-"""A running job as its ranks, its run folder and its plan describe it together."""
+"""The state of a running job, from its ranks, its run folder and its plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RunningJob:
-    """A job as it was when read() looked last; `ranks` are those that run."""
+    """The state of a job at the last read(); `ranks` are the running ones."""
 
     JSON_FIELDS: ClassVar[tuple[str, ...]] = (
         "run_dir", "world_size", "iteration", "step_s", "predicted_s", "loss", "slowest",
@@ -33,16 +33,16 @@ class RunningJob:
     def __init__(self, folder: JobFolder) -> None:
         self.folder = folder
         self.ranks: dict[int, Status] = {}
-        self.own_s: dict[int, float] = {}  # of a step, by rank, where that is known
+        self.own_s: dict[int, float] = {}  # own work of a step, by rank, if known
         self.plan: Plan | None = None
         self.planned_gbps: dict[Link, float] = {}
         self.iterations_per_s: float | None = None
         self.training = TrainingLog(folder.path / "metrics.jsonl")
-        self._first: tuple[float, int] | None = None  # when, and the iteration then
+        self._first: tuple[float, int] | None = None  # time and iteration
         self._plan_version: tuple[int, int] | None = None
 
     def read(self) -> None:
-        """Raises DocumentError for a status, plan or wiring that is none."""
+        """Reads the files again. Raises DocumentError for an invalid status, plan or wiring."""
         self._read_plan()
         self.training.read()
         self.ranks = {r: s for r, s in read_statuses(self.folder).items() if s.alive}
@@ -51,13 +51,13 @@ class RunningJob:
         if not self.ranks:
             return
         now = (max(s.time_ns for s in self.ranks.values()) / 1e9, self.iteration)
-        if self._first is None or now[1] < self._first[1]:  # or it has started again
+        if self._first is None or now[1] < self._first[1]:  # the job has restarted
             self._first = now
         elif now[0] > self._first[0]:
             self.iterations_per_s = (now[1] - self._first[1]) / (now[0] - self._first[0])
 
     def _read_plan(self) -> None:
-        """Both documents, when they are there and after a restart has made others."""
+        """Reads plan and wiring once they exist, and again after a restart."""
         plan_path, wiring_path = self.folder.path / "plan.json", self.folder.path / "wiring.json"
         try:
             version = (plan_path.stat().st_mtime_ns, wiring_path.stat().st_mtime_ns)
@@ -71,7 +71,7 @@ class RunningJob:
 
     @property
     def iteration(self) -> int:
-        """That all ranks have reached."""
+        """The iteration that all ranks have reached."""
         return min((status.iteration for status in self.ranks.values()), default=0)
 
     @property
@@ -86,7 +86,7 @@ class RunningJob:
 
     @property
     def links(self) -> list[LinkNow]:
-        """Those between servers, as their senders describe them."""
+        """The links between servers, as reported by their senders."""
         return [
             LinkNow(rate, rank, self.planned_gbps.get(rate.link))
             for rank, status in self.ranks.items()
@@ -96,19 +96,19 @@ class RunningJob:
 
     @property
     def step_s(self) -> float | None:
-        """Of the last iterations: as rank 0 noted, or else by how many there were a second."""
+        """Seconds of a recent iteration: from rank 0's pace, else from the number per second."""
         if self.training.step_s:
             return self.training.step_s[-1].value
         return 1 / self.iterations_per_s if self.iterations_per_s else None
 
     @property
     def slowest(self) -> Slowest | None:
-        """The rank for which the others wait; None where there is none, or it is not known."""
+        """The rank that the others wait for; None if there is none, or it is not known."""
         return find_slowest(self.own_s) if self.own_s.keys() == self.ranks.keys() else None
 
     @property
     def predicted_s(self) -> float | None:
-        """Of an iteration, where the plan predicts the time of what is trained."""
+        """The plan's predicted time of an iteration; None without a prediction for this script."""
         if self.plan is None or not self.plan.predicts_time or not self.training.of_script:
             return None
         return self.plan.prediction.iteration_s
@@ -124,7 +124,7 @@ class RunningJob:
 
 
 class LiveJob(RunningJob):
-    """A running job with links alike together and the curves of step time and loss."""
+    """A running job with grouped links and the curves of step time and loss."""
 
     JSON_FIELDS: ClassVar = (
         *RunningJob.JSON_FIELDS, "model", "servers", "stage", "step_curve", "loss_curve", "groups",

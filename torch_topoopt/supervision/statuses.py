@@ -1,4 +1,4 @@
-"""What the ranks of a running job say of themselves once a second, read and checked."""
+"""The status that each rank of a running job writes once a second, read and checked."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _RANK = re.compile(r"rank-\d+")
-SLOW = 0.5  # of the plan's rate: a link that is busy and slower is degraded
-_BUSY = 0.5  # of the time: a link that has less to send does not show how fast it is
+SLOW = 0.5  # fraction of the planned rate below which a busy link is degraded
+_BUSY = 0.5  # fraction of time with data to send, below which the rate shows nothing
 
 
 @dataclass(frozen=True)
 class RunningCall:
-    """An operation that is not over. `number`: among the collectives of its group; 0: a message."""
+    """An unfinished operation. `number` counts the collectives of its group; 0: a message."""
 
     name: str
     group: str
@@ -37,8 +37,8 @@ class RunningCall:
 
 @dataclass(frozen=True)
 class LinkRate:
-    """What a link carried in the last second; `up`: it is not lost. `busy` is the part of the time
-    in which it had something to send. `relay_peak_bytes`: most that ever waited here for others."""
+    """The traffic of a link in the last second; `up`: it is not lost. `busy` is the fraction of
+    time with data to send, `relay_peak_bytes` the peak of the relay queue so far."""
 
     link: Link
     up: bool
@@ -55,7 +55,7 @@ class LinkRate:
         return "degraded" if self.degraded(planned_gbps) else "up"
 
     def degraded(self, planned_gbps: float | None) -> bool:
-        """Whether it had enough to send, and was much slower than planned."""
+        """Whether a busy link was much slower than planned."""
         if planned_gbps is None or self.busy < _BUSY:
             return False
         return self.gbps / min(1.0, self.busy) < SLOW * planned_gbps
@@ -63,7 +63,7 @@ class LinkRate:
 
 @dataclass(frozen=True)
 class Status:
-    """One rank, as it was `time_ns` after the epoch; `own_s`: its own work in a step, if known."""
+    """The state of one rank, `time_ns` after the epoch; `own_s`: its own work in a step."""
 
     JSON_FIELDS: ClassVar = (
         "rank", "world_size", "server", "attempt", "host", "process", "time_ns", "failure",
@@ -81,8 +81,8 @@ class Status:
     iteration: int
     called: int
     unfinished: int
-    calls: tuple[RunningCall, ...]  # the first of those that are not over
-    links: tuple[LinkRate, ...]  # that it sends on
+    calls: tuple[RunningCall, ...]  # the first unfinished ones
+    links: tuple[LinkRate, ...]  # outgoing
     own_s: float | None = None
 
     @property
@@ -91,7 +91,7 @@ class Status:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there; of other hosts that is not known, and True."""
+        """Whether the process runs; True for other hosts, where it is not known."""
         if self.host != platform.node():
             return True
         try:
@@ -104,7 +104,7 @@ class Status:
 
 
 def read_statuses(job: JobFolder) -> dict[int, Status]:
-    """Rank -> what it says; an empty dict where no rank runs. Raises DocumentError."""
+    """Rank -> its status; an empty dict if no rank runs. Raises DocumentError."""
     found = {}
     if not job.statuses.is_dir():
         return {}
@@ -122,7 +122,7 @@ def read_statuses(job: JobFolder) -> dict[int, Status]:
 
 
 def read_status(path: Path) -> Status:
-    """Raises DocumentError for what is no status."""
+    """Reads one status. Raises DocumentError if it is invalid."""
     fields = PlainFields(path, "", read_plain(path))
     if fields.take("version", int) != _VERSION:
         raise fields.error("version", f"{fields.values['version']} is not {_VERSION}")

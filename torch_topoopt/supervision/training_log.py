@@ -1,7 +1,6 @@
-"""What a run says of its training while it goes on: the end of its metrics.jsonl, read as it grows.
+"""Follows the metrics.jsonl of a run while it grows.
 
-The ranks write there (torch_topoopt.log, torch_topoopt/runtime/meters/step_log.py), and the
-launcher.
+The launcher and the ranks (torch_topoopt.log, torch_topoopt/runtime/meters/step_log.py) write it.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ class Point(NamedTuple):
 class TrainingLog:
     """The step times and losses of a run, up to what read() has found.
 
-    A loss that the script logs (`torch_topoopt.log(loss=...)`) goes before the one that is seen in
-    backward(): as soon as there is one, only such are kept.
+    A loss that the script logs (`torch_topoopt.log(loss=...)`) replaces the losses observed in
+    backward().
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.step_s: deque[Point] = deque(maxlen=_KEPT)
         self.losses: deque[Point] = deque(maxlen=_KEPT)
-        self.of_script = True  # the plan is for what is trained
-        self.stage = ""  # that ended last
+        self.of_script = True  # the plan belongs to this script
+        self.stage = ""  # the last one that ended
         self._logged_loss = False
         self._read_bytes = 0
 
     def read(self) -> None:
-        """Takes in the lines that have been written since; what is no such line is left out."""
+        """Reads the lines written since the last call; ignores other lines."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read_bytes)

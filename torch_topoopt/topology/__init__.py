@@ -1,1 +1,1 @@
-"""The Communication x Topology plane: which links, rings and routes serve a given demand."""
+"""The Communication x Topology plane: chooses links, rings and routes for a given demand."""

@@ -37,18 +37,18 @@ def find_network(
     Mode `paper`, the four steps of Algorithm 1: split the degree (`degree_split`; on duplex the
     AllReduce part is rounded up to even), wire strides for AllReduce groups (`ring_counts`,
     `wire_rings`), wire matchings for MP demand (`wire_matchings`), route (`plan_routes`, up to
-    `paths` shortest paths for a pair with MP demand). Ports that are left then go to further
-    strides, to strides that are not coprime with n, to strides once more if the cluster allows
-    parallel links, to a matching that crosses the last ring (`crossed_rings`: the odd port of
-    every server; stride n / 2 where that does), and to matchings over a uniform demand, in this
-    order; a port stays dark only if no other server has one to join it to. Where a matching crosses
-    a ring over all servers, AllReduce uses its cables too if the busiest link carries less then.
+    `paths` shortest paths for a pair with MP demand). The remaining ports go, in this order, to
+    further strides, strides that are not coprime with n, repeated strides if the cluster allows
+    parallel links, a matching that crosses the last ring (`crossed_rings`: the odd port of every
+    server; stride n / 2 if possible), and matchings over a uniform demand. A port stays unused only
+    if no other server has a free one. If a matching crosses a ring over all servers, AllReduce also
+    uses its cables when that lowers the load of the busiest link.
 
     Mode `released`: the algorithm of the paper's public artifact (`released`), one path per pair.
     Both are deterministic: the seed of `search` changes nothing.
 
-    Mode `best`: searched, as `search` says (`find_best_network`; other modes take no budget and no
-    price).
+    Mode `best`: a search with the options `search` (`find_best_network`; only this mode accepts a
+    budget or a price).
 
     A user's function in the place of a mode is called as find(cluster, demand, seed=...) and
     returns a Network for that cluster, with rings for every group of `demand`

@@ -1,8 +1,8 @@
 """The fabric of fixed cables: finds each planned link on its cable and verifies it.
 
-Unlike an emulated fabric it is on many hosts. Each has its own driver; they meet (over the
-management network), open the plan's links together, and come to one verdict: either every link
-carries traffic over its own cable, or all hosts fail with the same words.
+Every host runs its own driver. The drivers meet over the management network, open the plan's links
+together, and agree on one result: either every link carries traffic over its own cable, or all
+hosts fail with the same error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _TCP_PORTS = range(20000, 30000)  # below the range that Linux gives to outgoing connections
 _UDP_PORTS = range(20000, 30000)
 _ATTEMPTS = 64
-_MEET_S = 60.0  # for what every host does within seconds
+_MEET_S = 60.0  # for steps that take every host seconds
 _LISTENING_S = 2.0  # for the other end of a cable to announce its name ten times
 
 
@@ -68,8 +68,8 @@ class LocalHost(Protocol):
 
 @dataclass(frozen=True)
 class _Session:
-    """Chosen by server 0 for all: how the hosts recognise each other's announcements, and the
-    secret (hexadecimal digits) with which they prove themselves on the links."""
+    """Server 0's values for all hosts: the token in announcements, and the secret (hexadecimal
+    digits) that authenticates links."""
 
     token: str
     udp_port: int
@@ -104,10 +104,9 @@ class StaticFabric:
     def connect(self, plan: Plan) -> Wiring:
         """Opens this server's part of the plan's links, verifies them, and closes them again.
 
-        The ranks open them anew from the Wiring; the TCP port stays reserved for them. Raises
-        FabricError, on all hosts alike: for a cable that the plan needs and the cluster file does
-        not have, an address that its host does not have, a host that is missing, or links that do
-        not work, each with what is at the other end of its cable.
+        The ranks open them again from the Wiring; the TCP port stays reserved. Raises the same
+        FabricError on all hosts: for a planned cable that the cluster file lacks, an address that
+        its host lacks, a missing host, or failed links, with the actual ends of their cables.
         """
         if self._reservation is not None:
             raise FabricError("static: this driver has wired a plan already; close() it first")
@@ -149,7 +148,7 @@ class StaticFabric:
                 lambda so_far: all(so_far[port] for port in own),
                 time.monotonic() + _LISTENING_S,
             )
-            # This host goes on announcing its ports until all hosts have sent their outcomes.
+            # announce this host's ports until all hosts have sent their outcomes
             outcomes = self._exchange("verified", outcome_of(failures, senders))
         if problem := verdict(self._file, plan, placed, outcomes):
             raise FabricError(problem)
@@ -257,9 +256,9 @@ def _absent(end: str, port: PortEntry, interfaces: Mapping[str, str]) -> str:
 
 
 def _reserve(tcp_port: int) -> socket.socket | None:
-    """Marks a TCP port as ours until the socket is closed or this process ends; None if taken.
+    """Reserves a TCP port until the socket is closed or this process ends; None if taken.
 
-    The name lives in the same network namespace as the addresses, and vanishes with its owner.
+    The socket's name belongs to the addresses' network namespace, and vanishes with its owner.
     """
     reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:

@@ -1,8 +1,7 @@
-"""Tries the links of a plan from one host, and makes one verdict of the outcomes of all hosts.
+"""Tests the links of a plan from one host, and combines the outcomes of all hosts.
 
-A link is tried as it will be used, by a TCP connection with a handshake and then full-size packets
-from both ends, but never through a gateway: a cable that is unplugged must not go unnoticed because
-the hosts also reach each other over their management network.
+A test uses a TCP connection with the handshake of training, then full-size packets from both ends.
+It never uses a gateway: otherwise the management network could hide an unplugged cable.
 """
 
 from __future__ import annotations
@@ -55,10 +54,9 @@ def check_links(
     secret: bytes,
     timeout_s: float,
 ) -> Failures:
-    """Tries the links of `server`, all at once, and returns those that fail within `timeout_s`.
+    """Tests the links of `server`, all at once, and returns those that fail within `timeout_s`.
 
-    `listeners` ((server, port) -> socket) are open already, as are those of all other hosts, which
-    have the same `secret`.
+    `listeners` ((server, port) -> socket) must be open on all hosts, with the same `secret`.
     """
     deadline = time.monotonic() + timeout_s
     identity = Identity(secret, wiring.plan_digest)
@@ -86,7 +84,7 @@ def _call(
     far: PortAddress,
     tcp_port: int,
 ) -> str:
-    """Why this end does not reach the other; "" if it does."""
+    """The reason why this end does not reach the other; "" if it does."""
     with Handshakes(identity) as handshakes:
         try:
             connection = _connect(near, far, tcp_port, deadline)
@@ -124,7 +122,7 @@ def _connect(near: PortAddress, far: PortAddress, tcp_port: int, deadline: float
 
 
 def _answer(link: Link, identity: Identity, deadline: float, listener: socket.socket) -> str:
-    """Why the right server has not connected to this end; "" if it has."""
+    """The reason why the right server has not connected to this end; "" if it has."""
     ends = sockets.ends_of(link)
     with Handshakes(identity) as handshakes:
         try:
@@ -179,8 +177,8 @@ def verdict(
 ) -> str:
     """The problems of the cables, from each server's `outcome_of`; "" if there is none.
 
-    The reason of the connecting end is preferred; the announcements that an end receives say which
-    port is at the other end of its cable.
+    The reason of the connecting end is preferred; the announcements that an end receives identify
+    the port at the other end of its cable.
     """
     reasons: dict[Link, dict[int, str]] = {}
     senders: dict[str, set[str]] = {}

@@ -1,7 +1,7 @@
 """Cluster files as networks to plan on, and Plans on the cables of cluster files. Pure functions.
 
-Servers keep the numbers that they have in the file. A Plan numbers the ports of a server as it
-likes; what counts is that there is a cable between the two servers for each one that it needs.
+Servers keep their numbers of the file. A Plan numbers a server's ports freely; it needs only a
+cable between the two servers for each of its own.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PortNames = dict[tuple[int, int], str]
 
 
 def cluster_of(file: ClusterFile) -> Cluster:
-    """The servers of `file`, with those of their ports that have a cable, each of its own rate.
+    """The servers of `file`, with their cabled ports and each port's rate.
 
-    Ports are numbered as in `network_of`. Raises FabricError where there is no such Cluster.
+    Ports are numbered as in `network_of`. Raises FabricError if they form no valid Cluster.
     """
     cabled = {end for cable in file.cables for end in cable}
     rates: list[list[float]] = [[] for _ in file.servers]
@@ -43,7 +43,7 @@ def cluster_of(file: ClusterFile) -> Cluster:
 
 
 def stated_rates(file: ClusterFile) -> dict[tuple[str, str], float | None]:
-    """Gb/s of each cable, by its ends, as the file says; None where it does not."""
+    """Gb/s of each cable, by its ends, from the file; None if the file has no rate."""
     return {
         cable: min((gbps for end in cable if (gbps := file.ports[end][1].gbps)), default=None)
         for cable in file.cables
@@ -63,7 +63,7 @@ def accelerators_of(file: ClusterFile) -> int:
 
 
 def network_of(file: ClusterFile) -> Network:
-    """Rings and routes on all cables of `file`; raises FabricError if they do not join all servers.
+    """Rings and routes on all cables of `file`; raises FabricError if a server is not connected.
 
     Port k of a server is the k-th of its ports that has a cable, in the order of the file.
     """
@@ -120,7 +120,7 @@ def place(plan: Plan, file: ClusterFile) -> PortNames:
 
 
 def unverified_wiring(plan: Plan, file: ClusterFile, tcp_port: int) -> Wiring:
-    """`plan` at the addresses of the cluster file, which nobody has compared with the machines.
+    """`plan` at the addresses of the cluster file, without checks on the machines.
 
     Raises FabricError naming the first cable that the plan needs and the file does not have.
     """

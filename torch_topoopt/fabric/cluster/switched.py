@@ -1,7 +1,7 @@
 """The fabric of a cluster whose ports are attached to circuit switches.
 
-It makes the circuits of a Plan; then what is true of plugged cables is true of the cluster, so that
-each link is verified from the hosts' side in the same way.
+It sets the circuits of a Plan, and then verifies each link from the hosts' side like a plugged
+cable.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import Plan
 
-_TOPIC = "switches"  # the cables that server 0 has made
-_OTHERS_S = 4 * 3600.0  # a robot may need hours, and says how far it is on server 0
+_TOPIC = "switches"  # the cables that server 0 has set
+_OTHERS_S = 4 * 3600.0  # a robot may need hours; server 0 shows its progress
 
 
 class SwitchedFabric:
     """Driver of the fabric "switched", on every host; server 0's configures the switches.
 
-    `verify` makes the driver that verifies plugged cables, for the cluster file as it is once the
-    circuits are there. `folder`, `timeout_s` and `progress` are those of Switches.configure; one
-    may set `progress` later.
+    `verify` returns the driver that verifies plugged cables, for the cluster file with the new
+    circuits. `folder`, `timeout_s` and `progress`: see Switches.configure; `progress` may be set
+    later.
     """
 
     name = "switched"
@@ -67,9 +67,9 @@ class SwitchedFabric:
         self._verified: FabricDriver | None = None
 
     def connect(self, plan: Plan) -> Wiring:
-        """Makes the circuits, verifies every link from the hosts, and returns where the ports are.
+        """Sets the circuits, verifies every link from the hosts, and returns the Wiring.
 
-        Raises FabricError, on all hosts alike; the circuits from before are restored then.
+        On failure restores the earlier circuits and raises the same FabricError on all hosts.
         """
         if self._verified is not None:
             raise FabricError("switched: this driver has wired a plan already; close() it first")
@@ -97,7 +97,7 @@ class SwitchedFabric:
                 raise
 
     def close(self) -> None:
-        """Ends what verifying has opened. The circuits stay, for the next job of the same plan."""
+        """Closes the verifying driver. The circuits stay, for the next job of the same plan."""
         if self._verified is not None:
             self._verified.close()
             self._verified = None

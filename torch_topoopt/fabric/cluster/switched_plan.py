@@ -1,9 +1,8 @@
-"""Plans on clusters with ports on circuit switches: which circuits make the planned cables.
+"""Maps planned cables to circuits, for clusters with ports on circuit switches.
 
-Pure functions. Servers keep the numbers that they have in the cluster file. A cable between two
-servers is possible where both have a port on the same switch and in the same subnet: a plane. Which
-plane it gets is chosen so that all cables fit. Cables that people plugged are used first, as they
-need no change.
+Pure functions. Servers keep their numbers of the cluster file. A plane is a switch and a subnet; a
+cable is possible if both servers have a port on one plane. Planes are assigned so that all cables
+fit. Plugged cables are used first, because they need no change.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster_file.entries import CableEnds
     from torch_topoopt.plan import Plan
 
-Plane = tuple[str, str]  # a switch, and a subnet: ports that can be joined and then talk
+Plane = tuple[str, str]  # switch and subnet: any two of its ports can be connected
 FreePorts = dict[tuple[int, Plane], list[str]]  # of a server on a plane, in the file's order
 
 
 @dataclass(frozen=True)
 class SwitchedPlan:
-    """The circuits that every switch must connect, and the cluster file as it is then.
+    """The circuits of every switch, and the resulting cluster file.
 
-    `cables`: switch -> pairs of its sockets. `file` has a cable for each of them and none of its
-    ports is attached to a switch any more, so what works on plugged cables works on it.
+    `cables`: switch -> pairs of its sockets. `file` has a cable for each of them and no ports on
+    switches, so code for plugged cables works on it.
     """
 
     cables: dict[str, tuple[tuple[str, str], ...]]
@@ -43,8 +42,7 @@ class SwitchedPlan:
 def cluster_on_switches(file: ClusterFile) -> Cluster:
     """The servers of `file`, with as many ports as each has on switches; raises FabricError.
 
-    The planner wires ports of servers in pairs and joins two servers once: of the ports, it gets as
-    many as fit.
+    The planner connects two servers at most once, so the number of ports is limited to fit.
     """
     count = len(file.servers)
     attached = [
@@ -73,8 +71,8 @@ def place_on_switches(
 ) -> SwitchedPlan:
     """Finds a port for both ends of every cable of `plan`; the same input gives the same ports.
 
-    `present` are the cables that circuits make now: those that the plan has too stay as they are,
-    unless the others would not fit then. Raises FabricError saying what does not fit.
+    `present` are the cables of the current circuits: planned ones stay as they are, unless the
+    others would not fit. Raises FabricError naming the cables that do not fit.
     """
     check_servers(plan, file)
     planned = [(k.source, k.target) for k in plan.network.links if k.source < k.target]
@@ -99,7 +97,7 @@ def place_on_switches(
 
 
 def with_cables(file: ClusterFile, plugged: Iterable[Sequence[str]]) -> ClusterFile:
-    """`file` as it is once circuits have joined those ports, without its switches."""
+    """`file` with cables in place of its switches and these circuits."""
     servers = tuple(
         replace(server, ports=tuple(replace(port, switch=None) for port in server.ports))
         for server in file.servers
@@ -111,7 +109,7 @@ def with_cables(file: ClusterFile, plugged: Iterable[Sequence[str]]) -> ClusterF
 def _keep(
     wanted: Sequence[Pair], present: Iterable[CableEnds], file: ClusterFile
 ) -> tuple[list[CableEnds], list[Pair]]:
-    """The cables of `wanted` that are there, and the servers of those that are not."""
+    """The present cables of `wanted`, and the servers of the missing ones."""
     there: dict[Pair, list[CableEnds]] = {}
     for ends in present:
         low, high = sorted(ends, key=lambda end: file.ports[end][0])
@@ -151,7 +149,7 @@ def _without_plugged(planned: Sequence[Pair], file: ClusterFile) -> list[Pair]:
 
 
 def _free_ports(file: ClusterFile, used: Set[str]) -> FreePorts:
-    """All ports that are attached to switches, but those in `used`."""
+    """All ports that are attached to switches, except those in `used`."""
     free: FreePorts = {}
     for end, (server, port) in file.ports.items():
         if port.switch is not None and end not in used:

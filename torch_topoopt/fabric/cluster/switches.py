@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster_file.entries import CableEnds, SwitchEntry
     from torch_topoopt.fabric.switches.switch import CircuitSwitch
 
-    # name of the switch, done circuits, of how many, and what is happening
+    # name of the switch, finished circuits, all circuits, and the current action
     SwitchProgress = Callable[[str, int, int, str], None]
-    # name of the switch -> the pairs of its sockets that are joined
+    # name of the switch -> the connected pairs of its sockets
     Cables = Mapping[str, Sequence[tuple[str, str]]]
 
 _LEAST_S = 30.0
@@ -67,7 +67,7 @@ class Switches:
         self._stack.close()
 
     def plugged(self) -> list[CableEnds]:
-        """The cables between ports of the cluster that the circuits make now, both directions."""
+        """The cables between ports of the cluster that have circuits in both directions."""
         cables = []
         for name, switch in self._switches.items():
             fibres = {socket: switch.fibres(socket) for socket in self._sockets[name]}
@@ -87,7 +87,7 @@ class Switches:
         return cables
 
     def preview(self, cables: Cables) -> dict[str, Difference]:
-        """Exactly what `configure` would change on each switch; changes nothing."""
+        """The changes that `configure` would make on each switch; changes nothing."""
         wanted = self._circuits(cables)
         return {
             name: preview(switch, wanted[name], self._fence(name))
@@ -102,11 +102,11 @@ class Switches:
         folder: Path | None = None,
         progress: SwitchProgress | None = None,
     ) -> dict[str, Difference]:
-        """Makes `cables` (switch -> pairs of its sockets), and nothing else, of the sockets.
+        """Connects exactly `cables` (switch -> pairs of its sockets) on the cluster's sockets.
 
-        All switches are asked before one is changed. If one fails, those that were changed go back
-        too, and the SwitchError says whether they did. `timeout_s` is for each switch (None: by
-        what its vendor says). `folder` gets a Snapshot of each switch, before anything changes.
+        Reads all switches before it changes one. If one fails, the changed ones are restored, and
+        the SwitchError reports whether that worked. `timeout_s` is per switch (None: the vendor's
+        time). `folder` receives a Snapshot of each switch before any change.
         """
         wanted = self._circuits(cables)
         differences = self.preview(cables)

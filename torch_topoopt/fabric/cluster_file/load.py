@@ -1,4 +1,4 @@
-"""Reads a cluster file, or another program's file that says the same."""
+"""Reads a cluster file, or an equivalent file of another program."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Hostfiles of MLX (`mlx.launch`), read as cluster files.
 
-Such a file lists hosts: how ssh finds each, and the addresses at which it listens for the host
-before it in the ring (the last one, for the first). `mlx.distributed_config` gives every cable a
-subnet of its own with two addresses (/30), so each address says which cable it is on, and, where
-the file has only one end of a cable, what the other end's address is. Speeds are not in the file.
+Such a file lists hosts: the ssh name of each, and its addresses for the previous host in the ring.
+`mlx.distributed_config` gives every cable a subnet with two addresses (/30). So each address
+identifies its cable, and the address of the other end even if the file lacks it. Speeds are not in
+the file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def ssh_names(value: object) -> list[str]:
 
 
 def cluster_of_hostfile(value: object, name: str) -> ClusterFile:
-    """The cluster of a ring hostfile; raises DocumentError where it does not say what is cabled."""
+    """The cluster of a ring hostfile; raises DocumentError if the cables are ambiguous."""
     hosts = _hosts(value)
     if len(hosts) < 2:
         raise DocumentError(f"hosts: {len(hosts)} host(s) have no cable")

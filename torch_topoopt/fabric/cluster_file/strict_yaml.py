@@ -24,7 +24,7 @@ _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)\.[0-9]+")
 _BOOL = re.compile(r"true|false")
 _NULL = re.compile(r"null|~|")
-# Words that no YAML reader takes for anything but text, so that they need no quotes.
+# words that every YAML reader reads as text, so they need no quotes
 _PLAIN = re.compile(
     r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][A-Za-z0-9._/-]*"
     r"|\d{1,3}(?:\.\d{1,3}){3}(?:/\d{1,2})?"
@@ -42,7 +42,7 @@ def parse(text: str) -> Any:
         depth = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            # PyYAML takes time that grows with the square of the depth.
+            # depth limit: PyYAML's time grows with the square of the depth
             self.depth += 1
             if self.depth > _MOST_NESTED:
                 raise DocumentError("not valid YAML: objects or lists nested too deeply")
@@ -94,7 +94,7 @@ def parse(text: str) -> Any:
 
 
 def scalar(value: object) -> str:
-    """A value as it is written in YAML: plain where that is safe, all else as JSON."""
+    """A value in YAML: plain if that is safe, else as JSON."""
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
     return json.dumps(value, ensure_ascii=False)
@@ -124,7 +124,7 @@ def nested(text: str) -> object:
 
 
 class Fields:
-    """An object of a document while it is read: each field once, and none that is not known."""
+    """An object of a document while it is read; every field must be known and read once."""
 
     def __init__(self, value: object, path: str, known: tuple[str, ...]) -> None:
         if not isinstance(value, dict):

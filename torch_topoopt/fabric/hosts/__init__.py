@@ -1,1 +1,1 @@
-"""Shell scripts that set up a real host for a plan, and take exactly that back."""
+"""Shell scripts that set up a real host for a plan, and undo exactly that."""

@@ -1,8 +1,8 @@
-"""The shell script that sets up one real host for a Plan, and the one that takes it back.
+"""The shell script that sets up one real host for a Plan, and the one that undoes it.
 
-Pure: HostSetup -> text. The first script writes down every change in a state file before it makes
-it, so that the second can take back exactly that; it changes nothing when it is run again, and
-takes back what it did if a step fails. Both are POSIX sh and need ip and tc (iproute2) only.
+Pure: HostSetup -> text. The first script records every change in a state file before it makes it,
+so that the second can undo exactly these. It is idempotent, and undoes its changes if a step fails.
+Both are POSIX sh and need only ip and tc (iproute2).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Classifier = Literal["auto", "flower", "u32"]
 
-# Bytes of a connection in flight: the round trip over some relays, with their queues.
+# round trip over some relays with their queues, for the bytes in flight of a connection
 ROUND_TRIP_S = 1e-3
 
 
@@ -39,7 +39,7 @@ def setup_script(setup: HostSetup, classifier: Classifier = "auto") -> str:
 
 
 def undo_script(setup: HostSetup) -> str:
-    """The script that takes back what `setup_script` changed, and nothing else."""
+    """The script that undoes exactly the changes of `setup_script`."""
     lines = (
         "#!/bin/sh",
         f"# Takes back what the set-up script of {_subject(setup)} changed,",
@@ -68,7 +68,7 @@ _ROOT = '[ "$(id -u)" = 0 ] || fail "run this as root"'
 
 
 def _whole(lines: Iterable[str]) -> Iterator[str]:
-    """As a function that the last line calls: half a script, from a broken ssh, does nothing."""
+    """Wraps a script in a function called by its last line, so a truncated one does nothing."""
     yield "main() {"
     for line in lines:
         yield f"  {line}" if line else ""

@@ -1,14 +1,13 @@
 """The settings of one real host for a Plan: addresses, routes, neighbours, relay rules.
 
 Pure functions. This is the host-based forwarding of the TopoOpt paper (Appendix I): every port has
-a second interface, whose MAC address distinguishes traffic that only passes through from traffic
-for this host. A sender addresses the frame to the second interface of the first relay; each relay
-sends it out of the port that the plan names; the last one, where it can, addresses it to the
-first interface of the receiver, so that a NIC with RDMA takes it.
+a second interface, whose MAC address marks traffic to relay. A sender addresses the frame to the
+second interface of the first relay, and each relay sends it out of the planned port. If it can, the
+last relay addresses it to the first interface of the receiver, so that a NIC with RDMA accepts it.
 
-Unlike in the paper, second interfaces share one MAC address (FORWARD_MAC). On cables and circuits
-no Ethernet switch is confused by that; no host has to know the second addresses of others; and a
-relay that can redirect frames but not rewrite them does the same job.
+Unlike in the paper, second interfaces share one MAC address (FORWARD_MAC). No Ethernet switch is
+in the way that this could confuse. Hosts need not know others' second addresses, and a relay that
+can redirect frames but not rewrite them suffices.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class PortSetup:
 
 @dataclass(frozen=True)
 class RouteSetup:
-    """The route of this host to one address; `mac` is None where the kernel finds it itself."""
+    """The route of this host to one address; if `mac` is None, the kernel resolves it."""
 
     destination: str
     interface: str
@@ -61,7 +60,7 @@ class RouteSetup:
 @dataclass(frozen=True)
 class RelaySetup:
     """A relay rule of this host: a frame that enters at `entry` (from `source`; None: any) leaves
-    at `interface`, with `mac` as its new destination address where that is not None.
+    at `interface`, with the new destination address `mac` (None: unchanged).
     """
 
     entry: str
@@ -175,7 +174,7 @@ class _Network:
                 )
 
     def relays(self, server: int) -> Iterator[RelaySetup]:
-        """By destination where all that enters at a port goes the same way, else by source too."""
+        """Relay rules by destination if all sources at a port share a way, else by source, too."""
         passing: dict[tuple[int, str], list[tuple[Link, tuple[int, ...]]]] = {}
         for (_, target), ways in self._ways():
             for way in ways:
@@ -214,10 +213,10 @@ class _Network:
         )
 
     def _ways(self) -> Iterator[tuple[tuple[int, int], list[_Way]]]:
-        """For every ordered pair: how each address of the second is reached from the first.
+        """For every ordered pair: the way from the first server to each address of the second.
 
         The addresses of a server are spread over the pair's routes by weight, so that several
-        connections take several routes.
+        connections use several routes.
         """
         for pair, routes in sorted(self._plan.network.routes_by_pair().items()):
             ports = self._by_server.get(pair[1], [])
@@ -270,5 +269,5 @@ class _Network:
 
 
 def _second(number: int) -> str:
-    """Short, as names of interfaces have 15 characters."""
+    """The second interface's name; short, since names have at most 15 characters."""
     return f"topofwd{number}"

@@ -1,8 +1,8 @@
 """The shell functions of host scripts (host_script.py), which are the same for every host.
 
-Lines of the state file, in the order in which things were changed; words separated by spaces:
+Lines of the state file, in the order of the changes; words are separated by spaces:
 
-    plan DIGEST                  what the host was set up for
+    plan DIGEST                  the plan of the setup
     sysctl PATH OLD-VALUE
     mtu INTERFACE OLD-MTU
     up INTERFACE                 it was down

@@ -1,8 +1,7 @@
-"""Which cables of a torus run through switches where it is a HammingMesh of boards.
+"""Finds the cables of a torus that run through switches in a HammingMesh of boards.
 
-The boards are meshes of cables on their own; what leaves a board goes to the switch of its row or
-column of boards, and from there, in a virtual torus, to the next board in that direction (the
-HammingMesh paper, sections III and IV).
+Each board is a mesh of cables. Its outgoing cables end at the switch of its row or column of
+boards, which forwards to the next board in a virtual torus (HammingMesh paper, sections III, IV).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def board_switches(plan: Plan, columns: int, rows: int) -> dict[Link, int]:
-    """Links -> the number of the switch that they pass; without those on a board.
+    """Link -> the number of its switch; without links on a board.
 
     `plan` has a group whose grid holds all servers; a board is `columns` x `rows` of them. The
     switches of rows of boards come first, then those of columns. Raises FabricError if there is no

@@ -33,7 +33,7 @@ _EXISTS = 17  # EEXIST
 
 
 class HostBuilder:
-    """Makes the hosts of `record`, which its management network joins and nothing else yet."""
+    """Makes the hosts of `record`, connected only by the management network."""
 
     def __init__(self, record: FabricRecord) -> None:
         self._record = record
@@ -80,8 +80,8 @@ class HostBuilder:
 class Builder(HostBuilder):
     """Makes the namespaces of `record` for `plan`; the caller removes them if it fails.
 
-    What waits for a link with a rate has a queue of `queue_s`. The cables of links in `switches`
-    run through the packet switch of that number, a bridge.
+    A link with a rate has a queue of `queue_s`. The cables of links in `switches` run through the
+    packet switch of that number, a bridge.
     """
 
     def __init__(
@@ -199,10 +199,10 @@ class Builder(HostBuilder):
 
 
 def reserve_block(name: str) -> int:
-    """Makes the management network of a fabric; its block of addresses is ours from then on.
+    """Makes the management network of a fabric, and so reserves its block of addresses.
 
-    Making this machine's interface on it, whose name is that of the block, is what reserves it.
-    Raises FabricError if all blocks are taken.
+    This machine's interface on it reserves the block, since it is named after the block. Raises
+    FabricError if all blocks are taken.
     """
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -238,7 +238,7 @@ def reserve_block(name: str) -> int:
 
 
 def _used_networks(route: Any) -> list[ipaddress.IPv4Network]:
-    """Networks that this machine routes to already, the default route aside."""
+    """Networks that this machine has routes to, except the default route."""
     return [
         ipaddress.IPv4Network((message.get_attr("RTA_DST"), message["dst_len"]))
         for message in route.get_routes(family=2)
@@ -254,16 +254,16 @@ def _up(route: Any, name: str, address: str | None = None, prefix: int = 32) -> 
 
 
 def _answer_for_own_port() -> None:
-    """An address is asked for at all ports of a switch: only the interface that has it answers."""
+    """A switch floods ARP requests to all ports; only the interface with the address answers."""
     for name, value in (("arp_ignore", "1"), ("arp_announce", "2")):
         Path("/proc/sys/net/ipv4/conf/all", name).write_text(value)
 
 
 def set_kernel_up() -> None:
-    """Forwarding on and reverse-path filters off: a relayed packet's way back may be another.
+    """Enables forwarding, without reverse-path filters: a relayed packet's way back may differ.
 
-    No IPv6, whose own traffic would blur the counters. Not BBR: on a cable, whose round trip is
-    nearly nothing, acknowledgements that wait behind data of the other direction starve it.
+    Disables IPv6, because its own traffic would distort the counters. Replaces BBR: a cable's round
+    trip is nearly nothing, so acknowledgements behind data of the other direction starve it.
     """
     ipv4 = Path("/proc/sys/net/ipv4")
     (ipv4 / "ip_forward").write_text("1")
@@ -273,7 +273,7 @@ def set_kernel_up() -> None:
         with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
             Path("/proc/sys/net/ipv6/conf", scope, "disable_ipv6").write_text("1")
     control = ipv4 / "tcp_congestion_control"
-    for better in ("cubic", "reno"):  # the first may be kept from namespaces (EPERM)
+    for better in ("cubic", "reno"):  # namespaces may not be allowed to use the first (EPERM)
         if control.read_text().strip() != "bbr":
             break
         with contextlib.suppress(OSError):

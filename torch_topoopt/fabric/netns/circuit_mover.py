@@ -1,11 +1,10 @@
 """Moves the circuits of a running job through a sequence of topologies, and back to the plan's.
 
-No connection is opened anew. The routes of every topology are written in advance, a table for each
-on every host, with fixed neighbour entries: at addresses that no interface has, which name a port
-in the routes of others. While a topology is there, one rule per host selects its table. So the
-packets of a connection between two servers take the circuit between them, or the shortest path
-where there is none, and acknowledgements find their way back. Connections between ports of the
-plan's cables follow in the same way.
+Connections stay open. Every host has a routing table for each topology, written in advance, with
+fixed neighbour entries. Routes name ports by addresses that no interface has. One rule per host
+selects the current topology's table. So the packets of a connection between two servers, or between
+ports of the plan's cables, use their circuit, or else the shortest path; acknowledgements follow
+their own shortest path back.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _PRIORITY = 500  # of the rule: before those of relays and of the plan's routes
 class NetnsCircuitMover:
     """Moves the circuits of `plan`, which is wired through `switch`; one thread at a time.
 
-    A topology has to carry light within `limit_s` seconds. Methods raise FabricError.
+    All circuits of a topology must be up within `limit_s` seconds. Methods raise FabricError.
     """
 
     def __init__(
@@ -50,17 +49,16 @@ class NetnsCircuitMover:
         self._fence = Fence(frozenset(switch.capabilities().ports))
         self._addresses = layout.port_addresses(fabric_links.connections(plan))
         self._topologies: list[tuple[Link, ...]] = []
-        self._written: set[int] = set()  # of them, whose routes the hosts have
+        self._written: set[int] = set()  # topologies whose routes the hosts have
         self._named: set[Link] = set()  # whose far ends the hosts have neighbour entries for
         self._selected: dict[int, int] = {}  # server -> the topology whose rule is set there
         self._opened = contextlib.ExitStack()
         self._hosts: dict[int, Any] = {}  # server -> an IPRoute in its namespace
 
     def prepare(self, targets: Sequence[Sequence[int]]) -> int:
-        """Writes the routes of one more topology, which nothing uses yet; returns its number.
+        """Writes the routes of another topology for later; returns its number.
 
-        Port p of server s sends to `targets[s][p]`, which for a dark port is s, as are those that
-        are not listed.
+        Port p of server s sends to `targets[s][p]`; s itself, or no entry, means an unused port.
         """
         degree = self._plan.cluster.degree
         if len(targets) != len(self._servers) or any(len(ports) > degree for ports in targets):
@@ -78,9 +76,9 @@ class NetnsCircuitMover:
         return number
 
     def move(self, number: int) -> None:
-        """To a topology that was prepared; returns when all of its circuits carry light.
+        """Moves to a prepared topology; returns when all of its circuits are up.
 
-        On failure the circuits of the plan are there again, or the error says that they are not.
+        On failure it restores the plan's circuits; the error reports if that failed, too.
         """
         try:
             if number not in self._written:
@@ -95,7 +93,7 @@ class NetnsCircuitMover:
             raise
 
     def restore(self) -> None:
-        """To the circuits and routes of the plan; harmless if they are there."""
+        """Moves to the circuits and routes of the plan; does nothing if they are current."""
         self._select(None)
         self._configure(self._plan.network.links)
 
@@ -104,11 +102,11 @@ class NetnsCircuitMover:
         return self._switch.events()
 
     def lost(self, number: int) -> str:
-        """Which circuits of the topology that is there carry no light; "" if all do."""
+        """The circuits of the current topology that are down, as text; "" if none is."""
         dark = self._switch.dark(self._circuits(self._topologies[number]))
         if not dark:
             return ""
-        self._written.clear()  # a port that was down has lost its routes
+        self._written.clear()  # the kernel removes the routes of a port that goes down
         self._named.clear()
         names = ", ".join(str(circuit) for circuit in sorted(dark, key=circuit_order))
         return f"{self._switch.name}: lost the light on {names} while it was used"
@@ -116,7 +114,7 @@ class NetnsCircuitMover:
     def close(self) -> None:
         """Closes its connections to the kernel, and the switch's; circuits stay as they are.
 
-        Another thread may use it then, as connections are opened when they are needed.
+        Another thread may use it afterwards: connections reopen on demand.
         """
         self._opened.close()
         self._hosts.clear()
@@ -124,7 +122,7 @@ class NetnsCircuitMover:
 
     @contextlib.contextmanager
     def _host(self, server: int) -> Iterator[Any]:
-        """An IPRoute in a server's namespace; what the kernel refuses is a FabricError."""
+        """An IPRoute in a server's namespace; turns errors of the kernel into FabricError."""
         from pyroute2.netlink.exceptions import NetlinkError
 
         try:
@@ -171,7 +169,7 @@ class NetnsCircuitMover:
                     route.route("replace", dst=f"{address}/32", **entry)
 
     def _select(self, number: int | None) -> None:
-        """The new rule comes before the old one goes: between the two there is no other route."""
+        """Selects a topology's table: adds the new rule first, so that there is always a route."""
         for server in self._servers:
             before = self._selected.get(server)
             if before == number:

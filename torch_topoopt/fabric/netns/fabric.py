@@ -1,10 +1,9 @@
 """The fabric of network namespaces on one Linux machine, as root: a real kernel network.
 
-Every server is a namespace `topoopt-NAME-S`, which `ip netns exec` enters; every cable a veth pair
-whose two ends are limited to the bandwidth. Beside its ports a server has the interface
-`management`, on a bridge that all share with this machine (control traffic does not touch the
-fabric), and an address of its own that every other server reaches over the cables, forwarded by the
-kernels in between along the plan's routes.
+Every server is a namespace `topoopt-NAME-S`, for `ip netns exec`; every cable is a veth pair with
+both ends limited to the bandwidth. A server also has the interface `management`, on a bridge shared
+with this machine, which keeps control traffic off the fabric. All other servers reach its own
+address over the cables, forwarded by the kernels in between along the plan's routes.
 """
 
 from __future__ import annotations
@@ -55,10 +54,9 @@ class NetnsFabric:
 
     `fabric` is its name among those of this machine. Unless `options` say to keep it, the fabric
     belongs to this process, and `close()` removes it. `progress` receives the steps of `connect`.
-    With `boards`, columns and rows of one, a plan of a torus is wired as a HammingMesh: between
-    boards its cables run through switches that forward packets, one for each row and each column of
-    boards.
-    Raises FabricError where this machine cannot do it.
+    With `boards`, the columns and rows of one board, a torus plan is wired as a HammingMesh: cables
+    between boards run through packet switches, one for each row and each column of boards.
+    Raises FabricError if this machine cannot do it.
     """
 
     name = "netns"
@@ -86,7 +84,7 @@ class NetnsFabric:
     def connect(self, plan: Plan) -> Wiring:
         """Builds the fabric and verifies each link from both ends; raises FabricError.
 
-        Whatever goes wrong, nothing of it is left.
+        On failure nothing of it remains.
         """
         from pyroute2.netlink.exceptions import NetlinkError
 
@@ -118,7 +116,7 @@ class NetnsFabric:
         return wiring
 
     def close(self) -> None:
-        """Kills what runs in the namespaces and removes the fabric; harmless if there is none."""
+        """Kills the processes in the namespaces and removes the fabric, if there is one."""
         if self._reserved is not None:
             netns_state.take_down(self._fabric)
             self._reserved.release()
@@ -153,14 +151,14 @@ class NetnsFabric:
     def _moves(self) -> bool:
         """Whether circuits may move while a job runs.
 
-        Nothing is dropped then: connections begin anew, with a burst, on every circuit.
+        Links are lossless then, because connections start with a burst on every new circuit.
         """
         return self._options.relay == "kernel" and self.switched
 
     def paced_gbps(self, plan: Plan) -> float | None:
-        """What sockets send at most over a link; None where nothing limits them.
+        """The rate limit of sockets on a link; None: no limit.
 
-        Circuits that move lead in one direction, so acknowledgements pass up to servers - 1 others.
+        Moving circuits are directed, so acknowledgements may pass up to servers - 1 other links.
         """
         options = self._options
         if options.gbps is None or options.lossless:
@@ -225,7 +223,7 @@ class NetnsFabric:
         )
 
     def _wiring(self, plan: Plan) -> Wiring:
-        """The sockets send no faster than the interfaces can without dropping."""
+        """The Wiring; its rates keep sockets from overflowing the interfaces' queues."""
         options, paced = self._options, self.paced_gbps(plan)
         addresses = self.layout.port_addresses(sockets.connections(plan))
         return (

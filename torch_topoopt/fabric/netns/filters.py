@@ -71,7 +71,7 @@ class FilterSocket:
         self._kernel.close()
 
     def add(self, rule: Rule, classifier: str = "u32") -> None:
-        """Adds a rule; raises OSError with what the kernel answers (ENOENT: no such classifier)."""
+        """Adds a rule; raises the kernel's OSError (ENOENT: no such classifier)."""
         options = _flower(rule) if classifier == "flower" else _u32(rule)
         body = _tc_message(rule.ingress, rule.priority)
         body += _attribute(_KIND, classifier.encode() + b"\0")
@@ -103,7 +103,7 @@ class FilterSocket:
         return found
 
     def _dump(self, kind: int, body: bytes) -> Iterator[bytes]:
-        """What the kernel answers a question for a list, message by message, without headers."""
+        """The messages of the kernel's answer to a list request, without headers."""
         size = _HEADER.size + len(body)
         self._kernel.send(_HEADER.pack(size, kind, _REQUEST | _LIST, 1, 0) + body)
         while True:
@@ -138,7 +138,7 @@ def add(namespace: str, rule: Rule, classifier: str = "u32") -> None:
 
 
 def _target(options: dict[int, bytes]) -> int | None:
-    """Of a u32 rule: where its first action redirects to, if it has one."""
+    """The interface to which a u32 rule's first action redirects, if it has one."""
     action = _attributes(_attributes(options.get(_U32_ACTIONS, b"")).get(1, b""))
     parameters = _attributes(action.get(2, b"")).get(2)
     if parameters is None:
@@ -201,7 +201,7 @@ def _attribute(kind: int, value: bytes) -> bytes:
 def choose(choice: Sequence[str] = CLASSIFIERS) -> str:
     """The first classifier by which this kernel redirects frames of one MAC address; tries them.
 
-    Raises FabricError saying what was tried if there is none.
+    Raises FabricError, naming all attempts, if there is none.
     """
     tried = []
     with scratch_interface() as (route, namespace, index):

@@ -1,8 +1,8 @@
-"""Measures what TCP gets of every link of a fabric of namespaces, many links at a time.
+"""Measures TCP's goodput on every link of a fabric of namespaces, many links at a time.
 
-Links that share no port do not meet anywhere but in the processor, so they are measured together,
-as many as this machine can surely carry. A link that is out of bounds is measured again: a process
-that came late can make a link look slow, but not make a slow link look right.
+Links without a common port share only the processor, so as many are measured together as this
+machine can carry. A link out of bounds is measured again: a delayed process can make a link look
+slow, but cannot make a slow link look right.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LIMIT_S = 10.0  # for everything but the windows
 @dataclass(frozen=True)
 class Goodput:
     """The goodput of one link. `expected_gbps` is its rate less the headers (None: the
-    link has no rate); `error` says why nothing could be measured."""
+    link has no rate); `error` is the reason for a failed measurement."""
 
     JSON_FIELDS: ClassVar = (
         "link.source", "link.source_port", "link.target", "link.target_port", "gbps",
@@ -55,7 +55,7 @@ class Goodput:
 
     @property
     def share(self) -> float | None:
-        """Of what is expected; None if nothing is."""
+        """Measured over expected goodput; None if no rate is expected."""
         return None if self.expected_gbps is None else self.gbps / self.expected_gbps
 
     @property
@@ -131,11 +131,11 @@ def _measure_group(group: list[Link], record: FabricRecord, wiring: Wiring) -> d
 
 def _measure_link(record: FabricRecord, near: PortAddress, far: PortAddress) -> float:
     """Bytes per second from one port to the other; raises OSError."""
-    unpaced = dataclasses.replace(near, gbps=None)  # measures the port, not its limit
+    unpaced = dataclasses.replace(near, gbps=None)  # measure the port, not the socket's limit
     source = record.layout.namespace(near.server)
     target = record.layout.namespace(far.server)
     with contextlib.ExitStack() as opened:
-        # Any free port: what listens at the fabric's own belongs to a job.
+        # any free port: a job may listen on the fabric's own
         listener = netns_kernel.inside(target, lambda: sockets.listen(far.address, 0))
         opened.enter_context(listener)
         listener.settimeout(_LIMIT_S)

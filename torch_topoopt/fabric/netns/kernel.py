@@ -46,7 +46,7 @@ def require() -> None:
             "use --fabric loopback"
         )
     try:
-        import pyroute2  # noqa: F401 - whether it is there is the question
+        import pyroute2  # noqa: F401 - tests whether it is installed
     except ImportError:
         raise FabricError("netns: needs the package pyroute2 (pip install pyroute2)") from None
     try:
@@ -67,7 +67,7 @@ def exists(namespace: str) -> bool:
 
 
 def of_fabric(name: str) -> list[str]:
-    """The namespaces of a fabric that are there."""
+    """The existing namespaces of a fabric."""
     if not NAMESPACES.is_dir():
         return []
     return sorted(n for n in os.listdir(NAMESPACES) if fabric_of(n) == name)
@@ -76,8 +76,8 @@ def of_fabric(name: str) -> list[str]:
 def create(namespace: str) -> None:
     """Makes a namespace that outlives this process; raises FabricError.
 
-    As `ip netns add` does: the namespace of a thread, mounted on a file of its name. (pyroute2's
-    own way starts a process for each, and gives up on it where the machine is busy.)
+    Like `ip netns add`, it mounts a thread's namespace on a file of its name. pyroute2 would start
+    a process for each, and time out on a busy machine.
     """
     path = path_of(namespace)
     try:
@@ -101,9 +101,9 @@ def create(namespace: str) -> None:
 
 
 def _share_mounts() -> None:
-    """Lets every process see namespaces come and go, also one that keeps its own mounts.
+    """Makes namespaces visible to every process, also to one with its own mounts.
 
-    Only a mount can be shared, so the folder becomes one, once: `ip netns` takes the same lock.
+    Only a mount can be shared, so the folder becomes one, once, under the lock of `ip netns`.
     """
     NAMESPACES.mkdir(mode=0o755, parents=True, exist_ok=True)
     here = str(NAMESPACES).encode()
@@ -167,7 +167,7 @@ def _in_thread(call: Callable[[], Result]) -> Result:
     thread.start()
     try:
         thread.join()
-    except BaseException:  # a signal: what the thread makes must be there before it is removed
+    except BaseException:  # a signal: let the thread finish before its namespace is removed
         thread.join(_END_S)
         raise
     if errors:
@@ -217,9 +217,9 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def remove(namespaces: Iterable[str]) -> None:
-    """Kills what runs in the namespaces and takes them away; raises FabricError.
+    """Kills the processes in the namespaces and removes these; raises FabricError.
 
-    Harmless for those that are not there.
+    Ignores namespaces that do not exist.
     """
     present = [namespace for namespace in namespaces if exists(namespace)]
     deadline = time.monotonic() + _END_S
@@ -244,7 +244,7 @@ def remove(namespaces: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def scratch_interface() -> Iterator[tuple[Any, str, int]]:
-    """A namespace to try things in: (IPRoute, namespace, index of an interface); then it goes."""
+    """A temporary namespace for tests of the kernel: (IPRoute, namespace, interface index)."""
     namespace = f"topoopt-probe{secrets.token_hex(4)}"
     create(namespace)
     try:

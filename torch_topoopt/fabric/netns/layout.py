@@ -1,7 +1,7 @@
-"""Names and addresses of one fabric of network namespaces; pure, nothing here asks the kernel.
+"""Names and addresses of one fabric of network namespaces; pure functions.
 
-Fabrics that stand side by side differ in their name (that of their namespaces) and in their block
-number (their addresses). Only the management network is visible outside the namespaces.
+Fabrics on one machine differ in their name (that of their namespaces) and in their block number
+(their addresses). Only the management network is visible outside the namespaces.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class NetnsLayout:
         return f"{_PREFIX}{self.name}-switch"
 
     def packet_switch_namespace(self, switch: int) -> str:
-        """That of one of the switches that forward packets between hosts, counted from 0."""
+        """The namespace of a packet switch, counted from 0."""
         return f"{self.switch_namespace}{switch}"
 
     def packet_switch_address(self, switch: int) -> str:
-        """The one that a packet switch has, with which it answers."""
+        """The address with which a packet switch answers."""
         number = switch + 1
         return f"10.{64 + self.block}.{number >> 8}.{number & 255}"
 
     @property
     def launcher_interface(self) -> str:
-        """Of this machine, on the management network; the fabric that made it owns the block."""
+        """This machine's interface on the management network; its fabric owns the block."""
         return f"topoopt{self.block}"
 
     @property
@@ -74,15 +74,15 @@ class NetnsLayout:
         return f"198.19.{self.block}.0/24"
 
     def management_address(self, server: int) -> str:
-        """That of a server, or of this machine (LAUNCHER)."""
+        """The management address of a server, or of this machine (LAUNCHER)."""
         return f"198.18.{self.block}.{server + 2}"
 
     def server_address(self, server: int) -> str:
-        """That at which other servers reach it over the cables, relayed by those in between."""
+        """The address of a server over the cables, relayed by the servers in between."""
         return f"198.19.{self.block}.{server + 1}"
 
     def cable_address(self, cable: int, end: int) -> str:
-        """That of the port at end 0 or 1 of a cable; both are in one subnet of `CABLE_PREFIX`."""
+        """The address of end 0 or 1 of a cable; both are in one subnet of `CABLE_PREFIX`."""
         offset = 4 * cable + 1 + end
         return f"10.{64 + self.block}.{offset >> 8}.{offset & 255}"
 
@@ -95,23 +95,23 @@ class NetnsLayout:
         return addresses
 
     def forward_address(self, server: int, port: int) -> str:
-        """No interface has it: it names the forwarding half of a port in its neighbour's routes."""
+        """Names the forwarding half of a port in its neighbour's routes; no interface has it."""
         return f"10.{64 + BLOCKS + self.block}.{server}.{port + 1}"
 
     def circuit_address(self, server: int, port: int) -> str:
-        """No interface has it: it names a port in the routes of those that circuits join to it."""
+        """Names a port in the routes of servers with a circuit to it; no interface has it."""
         return f"10.{64 + BLOCKS + self.block}.{server}.{129 + port}"
 
     def port_mac(self, server: int, port: int) -> str:
-        """That of the half of a port which takes what is for this server."""
+        """The MAC address of the half of a port for this server's own traffic."""
         return f"02:74:{self.block:02x}:{server:02x}:{port:02x}:01"
 
     def cable_mac(self, end: int) -> str:
-        """That of one end of a cable between switches or to a host, counted over all cables."""
+        """The MAC address of a cable's end at a switch or host, counted over all cables."""
         return f"02:75:{self.block:02x}:{end >> 16:02x}:{end >> 8 & 255:02x}:{end & 255:02x}"
 
     def forward_mac(self, server: int, port: int) -> str:
-        """That of the half of a port which takes what this server relays."""
+        """The MAC address of the half of a port for relayed traffic."""
         return f"02:74:{self.block:02x}:{server:02x}:{port:02x}:02"
 
 

@@ -16,14 +16,14 @@ _MIN_MTU, _MAX_MTU = 576, 65521  # bytes
 class NetnsOptions:
     """Checked by `validate`.
 
-    `gbps` limits every link per direction (None: as fast as the machine is); `shaper` does that
-    ("tbf", "htb"; None: the first that there is). `mtu` is in bytes. `forwarding`: how relays
-    recognise packets to forward, "routes" (by IP address) or "split" (by MAC address, Appendix I).
-    `relay`: whether the ranks relay ("user") or leave it to the hosts ("kernel"). With
-    `switch_delay_s` the cables run through an emulated optical switch whose mirrors take that many
-    seconds to move. `lossless` links are as those with flow control: what waits for a link is never
-    dropped, so that sockets need no pace. With `keep` the fabric outlives the process that made it.
-    Verifying a link may take `timeout_s`, and so may the switch, beyond its delay.
+    - `gbps`: limit of every link per direction (None: no limit), enforced by `shaper` ("tbf",
+      "htb"; None: the first that the kernel has). `mtu` is in bytes.
+    - `forwarding`: relays recognise packets to forward by IP address ("routes") or by MAC address
+      ("split", Appendix I). `relay`: the ranks relay ("user") or the hosts do ("kernel").
+    - `switch_delay_s`: the cables run through an emulated optical switch with this settle time.
+    - `lossless`: queues never drop, as with flow control, so sockets need no pacing.
+    - `keep`: the fabric outlives its process. `timeout_s` limits the verification of a link, and
+      the switch beyond its delay.
     """
 
     gbps: float | None = None
@@ -37,7 +37,7 @@ class NetnsOptions:
     timeout_s: float = 5.0
 
     def validate(self) -> None:
-        """Raises FabricError for what is out of range."""
+        """Raises FabricError for a value out of range."""
         if not _MIN_MTU <= self.mtu <= _MAX_MTU:
             raise FabricError(f"mtu: {self.mtu} is not in {_MIN_MTU}..{_MAX_MTU}")
         if self.switch_delay_s is not None and not 0 <= self.switch_delay_s <= _MAX_DELAY_S:

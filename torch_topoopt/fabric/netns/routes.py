@@ -45,7 +45,7 @@ def chosen_routes(plan: Plan) -> dict[tuple[int, int], tuple[int, ...]]:
 
 
 def hops_by_server(plan: Plan) -> dict[int, list[Hop]]:
-    """Server -> what it sends where; between two servers the first link is used."""
+    """Server -> its hops; between two servers the first link is used."""
     links: dict[tuple[int, int], Link] = {}
     for link in plan.network.links:
         links.setdefault((link.source, link.target), link)
@@ -69,7 +69,7 @@ def add(
     """Writes the routes of `server` into its namespace, which `route` talks to.
 
     `ports` are the indexes of its ports' interfaces, `addresses` those of all (server, port). With
-    `split`, what the next server has to relay goes to the forwarding half of its port.
+    `split`, packets for the next server to relay go to the forwarding half of its port.
     """
     ruled = set()
     for hop in hops:

@@ -30,17 +30,17 @@ _MAX_GBPS = 32.0  # the rate is 32 bits of bytes per second
 
 
 def goodput_share(mtu: int) -> float:
-    """The part of a link's rate that one TCP connection's payload can have."""
+    """The fraction of a link's rate available to one TCP connection's payload."""
     return (mtu - TCP_HEADERS_BYTES) / (mtu + FRAME_HEADER_BYTES)
 
 
 def paced_share(mtu: int, ways_back: int = 1) -> float:
-    """The share of a port's rate for sockets while as much comes in: TCP data beside its ACKs.
+    """The share of a port's rate for sockets that leaves room for ACKs of equal incoming traffic.
 
-    Each link carries those of `ways_back` others like it: 1 where ACKs take the way of the data.
+    Each link carries the ACKs of `ways_back` links: 1 if ACKs use the way of the data.
 
-    A NIC makes its senders wait; tbf and htb drop what their queue cannot hold, and a dropped last
-    packet is missed only after a long time. Linux acknowledges every second segment.
+    Pacing is needed because tbf and htb drop excess packets, unlike a NIC, and TCP detects a
+    dropped last packet late. Linux acknowledges every second segment.
     """
     acknowledgement_bytes = ways_back * (TCP_HEADERS_BYTES + FRAME_HEADER_BYTES) / 2
     return (mtu - TCP_HEADERS_BYTES) / (mtu + FRAME_HEADER_BYTES + acknowledgement_bytes)
@@ -99,7 +99,7 @@ SHAPERS = {"tbf": _tbf, "htb": _htb}
 def choose(choice: Sequence[str] = ()) -> str:
     """The first of `choice` (default: all) that this kernel has; tries them.
 
-    Raises FabricError saying what was tried if there is none.
+    Raises FabricError, naming all attempts, if there is none.
     """
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -123,8 +123,8 @@ def choose(choice: Sequence[str] = ()) -> str:
 def limit(
     route: Any, index: int, gbps: float, mtu: int, shaper: str, *, queue_s: float = QUEUE_S
 ) -> None:
-    """Limits what interface `index` sends to `gbps`, frames and all.
+    """Limits the sending rate of interface `index` to `gbps`, including frame headers.
 
-    The queue before it holds what it sends in `queue_s`; what does not fit is dropped.
+    Its queue holds the bytes of `queue_s`; more are dropped.
     """
     SHAPERS[shaper](route, index, gbps * BYTES_PER_GBPS, mtu, queue_s)

@@ -1,10 +1,10 @@
 """The two-interface split of Appendix I: a port has two halves, distinguished by MAC address.
 
-The first half, `portP`, has the address and takes what is for this server. The second, `forwardP`,
-has a MAC address of its own and no IP address. A rule at the port's ingress hands frames for that
-MAC to the second half, and the kernel forwards what comes out there along the plan's routes, to the
-second half of the next relay or, on the last cable, to the first half of the target. In the paper
-the first half belongs to the RDMA engine, which would drop such frames.
+The first half, `portP`, has the IP address and receives this server's traffic. The second,
+`forwardP`, has only a MAC address. A rule at the port's ingress redirects frames for that MAC to
+it. The kernel forwards them along the plan's routes: to the second half of the next relay or, on
+the last cable, to the first half of the target. In the paper the first half belongs to the RDMA
+engine, which would drop such frames.
 """
 
 from __future__ import annotations

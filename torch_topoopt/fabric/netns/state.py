@@ -1,8 +1,8 @@
 """The record of each fabric of namespaces on disk, by which it is found and removed later.
 
-One folder per fabric, named as it is, under $XDG_STATE_HOME/topoopt/fabrics (or
-~/.local/state/...). The folder is made before the first namespace and removed after the last, so
-whatever a crash leaves behind has a folder with its name.
+Each fabric has a folder of its name under $XDG_STATE_HOME/topoopt/fabrics (or ~/.local/state/...).
+It is made before the first namespace and removed after the last, so all leftovers of a crash have
+a folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 RECORD = "fabric.json"
-NETWORK = "network.json"  # of one whose hosts hang on switches, in the place of a plan
+NETWORK = "network.json"  # replaces the plan if hosts are connected to switches
 KEPT, IN_USE, BEING_MADE = "kept", "in use", "being made"
 ABANDONED, BROKEN, INCOMPLETE = "abandoned", "broken", "incomplete"
 
@@ -74,7 +74,7 @@ def folder() -> Path:
 
 
 class Reservation:
-    """The folder of a fabric that is being made; locked until `release()` or the process ends."""
+    """The folder of a new fabric; locked until `release()` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -112,7 +112,7 @@ def save(path: Path, record: FabricRecord, plan: Plan, wiring: Wiring) -> None:
 
 
 def names() -> list[str]:
-    """All fabrics that are written down, whole or not."""
+    """The names of all recorded fabrics, complete or not."""
     try:
         return sorted(entry.name for entry in folder().iterdir() if entry.is_dir())
     except FileNotFoundError:
@@ -120,7 +120,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> tuple[FabricRecord, Plan, Wiring]:
-    """A fabric that is up; raises FabricError if there is none of that name, or not all of it."""
+    """A complete fabric; raises FabricError if it is missing or incomplete."""
     path = folder() / check_name(name)
     if not path.is_dir():
         known = ", ".join(names()) or "none"
@@ -152,9 +152,9 @@ def load(name: str) -> tuple[FabricRecord, Plan, Wiring]:
 
 
 def take_down(name: str) -> bool:
-    """Removes a fabric and what is written down of it; False if there was nothing.
+    """Removes a fabric and its record; False if there was none.
 
-    Processes in its namespaces are killed. Raises FabricError if the kernel does not let go.
+    Kills the processes in its namespaces. Raises FabricError if the kernel does not release them.
     """
     path = folder() / check_name(name)
     namespaces = netns_kernel.of_fabric(name)

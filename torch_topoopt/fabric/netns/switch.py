@@ -1,11 +1,10 @@
 """An emulated optical switch: circuits between veth ends in a namespace, moved while hosts run.
 
 Each host's port is a veth whose far end `socketN` lies in the switch's namespace. A simplex circuit
-3A-5B is a rule at the ingress of `socket3` that redirects every frame to `socket5`; without a rule
-frames end in the dark. As with mirrors, a circuit is first set (a rule that leads nowhere yet) and
-carries light once the reconfiguration delay is over. All of it is kept by the kernel: the driver
-remembers nothing, and one that comes later finds the circuits that are there and finishes those
-that were being moved.
+3A-5B is a rule at the ingress of `socket3` that redirects every frame to `socket5`; frames without
+a rule are dropped. As with mirrors, a circuit is first set (a rule without an action) and is up
+after the reconfiguration delay. The kernel holds all state, so a later driver finds the circuits
+and finishes those in motion.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ _Rules = dict[str, list[netns_filters.Rule]]  # socket -> what is redirected at 
 
 
 class NetnsSwitch:
-    """The switch in `namespace`; it has the sockets whose interfaces are there.
+    """The switch in `namespace`; each interface there is a socket.
 
-    `delay_s` is what a mirror takes to move. Raises SwitchUnreachable if there is no namespace.
+    A mirror moves in `delay_s`. Raises SwitchUnreachable if there is no namespace.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class NetnsSwitch:
             self._clock.sleep(_POLL_S)
 
     def events(self) -> socket.socket:
-        """Of the kernel: readable when ports or circuits have changed; the caller closes it."""
+        """A kernel socket, readable when ports or circuits have changed; the caller closes it."""
 
         def open_socket() -> socket.socket:
             kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
@@ -134,26 +133,26 @@ class NetnsSwitch:
             return netns_kernel.inside(self._namespace, open_socket)
 
     def dark(self, circuits: Iterable[Circuit]) -> frozenset[Circuit]:
-        """Those that carry no light, or none that a host sends or receives: its port is down."""
+        """The circuits that are down, or whose host's port is down."""
         with self._device() as filters:
             sockets = _sockets(filters, _UP | _RUNNING)
             known = _circuits_of(sockets, _rules(filters, sockets))
         return frozenset(circuit for circuit in circuits if not known.get(circuit, False))
 
     def close(self) -> None:
-        """Lets mirrors that are moving arrive first."""
+        """Waits for moving mirrors, then closes."""
         for timer in tuple(self._timers):
             timer.join()
 
     @contextlib.contextmanager
     def _device(self) -> Iterator[netns_filters.FilterSocket]:
-        """Filters of the switch's namespace; what goes wrong there is the switch's error."""
+        """Filters of the switch's namespace; turns their errors into SwitchError."""
         with self._reached(), netns_filters.FilterSocket(self._namespace) as filters:
             yield filters
 
     @contextlib.contextmanager
     def _reached(self) -> Iterator[None]:
-        """What goes wrong in the switch's namespace is the switch's error."""
+        """Turns errors in the switch's namespace into SwitchError."""
         from pyroute2.netlink.exceptions import NetlinkError
 
         if not netns_kernel.exists(self._namespace):
@@ -165,10 +164,9 @@ class NetnsSwitch:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[tuple[_Sockets, _Rules]]:
-        """Sockets and rules, which nobody else in this process changes meanwhile.
+        """Sockets and rules, locked against other changes in this process.
 
-        They are read once, and changed over one connection to the kernel: opening one takes longer
-        than a change.
+        One connection reads and changes them, because opening one takes longer than a change.
         """
         with self._moving, self._device() as self._filters:
             try:
@@ -188,7 +186,7 @@ class NetnsSwitch:
             return _circuits_of(sockets, _rules(filters, sockets))
 
     def _set(self, circuit: Circuit, ingress: int, used: set[Circuit]) -> bool:
-        """Sets a circuit that is dark yet; False if it is there already."""
+        """Sets a circuit that is still down; False if it exists."""
         if circuit in used:
             return False
         for port in circuit.ports:
@@ -204,7 +202,7 @@ class NetnsSwitch:
             used.discard(circuit)
 
     def _light_later(self, circuits: Iterable[Circuit]) -> None:
-        """The device goes on by itself, whether or not a caller waits for it."""
+        """Starts a timer, because the device settles whether or not a caller waits."""
         circuits = list(circuits)
         if not circuits:
             return
@@ -223,7 +221,7 @@ class NetnsSwitch:
         timer.start()
 
     def _light(self, circuit: Circuit, sockets: _Sockets, rules: _Rules) -> None:
-        """Unless it has been removed meanwhile, or lit by another."""
+        """Brings a circuit up, unless it was removed, or another process did so."""
         ingress, egress = self._ends(circuit, sockets)
         tag = _number(circuit.egress)
         near = circuit.ingress.removesuffix("A")

@@ -1,4 +1,4 @@
-"""Circuits: what a switch or patch panel connects, and how to get from one set of them to another.
+"""Circuits of a switch or patch panel, and the changes between two sets of them.
 
 Pure functions and values; nothing here talks to a device.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CircuitError(FabricError):
-    """Circuits that cannot be together, or that are not this job's to touch."""
+    """Circuits that conflict, or that belong to other jobs."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Fence:
     ports: frozenset[str]
 
     def own(self, circuits: Iterable[Circuit]) -> frozenset[Circuit]:
-        """Those within the fence; raises CircuitError if one has only one end within."""
+        """The circuits within the fence; raises CircuitError if one has only one end within."""
         own = set()
         for circuit in sorted(circuits, key=circuit_order):
             inside = [port for port in circuit.ports if port in self.ports]

@@ -46,7 +46,7 @@ class Snapshot(Document):
 
 
 def preview(switch: CircuitSwitch, wanted: Iterable[Circuit], fence: Fence) -> Difference:
-    """Exactly what `configure` would change; asks the switch, changes nothing."""
+    """The changes that `configure` would make; reads the switch, changes nothing."""
     wanted = frozenset(wanted)
     fence.check(wanted)
     return reconcile(fence.own(switch.circuits()), wanted)
@@ -61,11 +61,11 @@ def configure(
     snapshot: Path | None = None,
     progress: Progress | None = None,
 ) -> Difference:
-    """Makes the circuits within `fence` exactly `wanted`; returns once all of them carry light.
+    """Makes the circuits within `fence` exactly `wanted`; returns when all of them are up.
 
-    `snapshot` is where the circuits from before are written, before anything changes. On failure
-    they are restored, and the SwitchError says whether that worked. Idempotent: without a
-    difference the switch is only asked. Raises CircuitError where the fence forbids it.
+    Writes the current circuits to `snapshot` before any change. On failure it restores them, and
+    the SwitchError reports whether that worked. Idempotent: without a difference it only reads the
+    switch. Raises CircuitError if the fence forbids the change.
     """
     wanted = frozenset(wanted)
     fence.check(wanted)
@@ -89,12 +89,12 @@ def configure(
 
 
 def take_snapshot(switch: CircuitSwitch, fence: Fence) -> Snapshot:
-    """The circuits within `fence` as they are; asks the switch, changes nothing."""
+    """The current circuits within `fence`; reads the switch, changes nothing."""
     return _snapshot(switch, fence.own(switch.circuits()), fence)
 
 
 def restore(switch: CircuitSwitch, snapshot: Snapshot, *, timeout_s: float) -> Difference:
-    """Goes back to the circuits of `snapshot`; circuits of others are not touched."""
+    """Restores the circuits of `snapshot`; leaves other jobs' circuits alone."""
     if snapshot.switch != switch.name:
         raise SwitchError(f"{switch.name}: this is a snapshot of {snapshot.switch}")
     fence = Fence(frozenset(snapshot.ports))
@@ -136,7 +136,7 @@ def _roll_back(
     timeout_s: float,
     snapshot: Path | None,
 ) -> str:
-    """Goes back to `before`; never raises, says how it went."""
+    """Restores `before`; never raises, returns a description of the outcome."""
     try:
         difference = reconcile(fence.own(switch.circuits()), before)
         if difference:

@@ -1,7 +1,7 @@
-"""A plain patch panel and a person: prints the moves, waits for each, and remembers what was said.
+"""A plain patch panel and a person: prints the moves, waits for each, and records the answers.
 
-Such a panel cannot be queried for its cables. Its circuits are those that the person confirmed,
-kept in a file; what proves them is the verification of every link from the hosts' side.
+Such a panel cannot be queried for its cables. A file holds the circuits that the person confirmed;
+the verification of every link from the hosts' side proves them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PanelState(Document):
-    """The cables that are taken to be in a panel's sockets, the lower socket of each first."""
+    """The assumed cables of a panel, the lower socket of each first."""
 
     KIND: ClassVar[str] = "PanelState"
     VERSION: ClassVar[int] = 1
@@ -187,7 +187,7 @@ class ManualPanel:
 
     @contextmanager
     def _attended(self, sheet: Sheet, number: int) -> Iterator[None]:
-        """A person who leaves is shown the assumed state of the panel."""
+        """Shows the assumed state of the panel if the person leaves."""
         try:
             yield
         except PersonLeft as error:
@@ -217,7 +217,7 @@ class ManualPanel:
         return f"taken to hold the cables {_names(circuits)} ({self._path})"
 
     def _record(self, move: CableMove) -> None:
-        """At once, so that a crash loses no confirmed move; other jobs' moves are kept."""
+        """Saves each move at once, so that a crash loses none; keeps other jobs' moves."""
         try:
             with self._locked():
                 circuits = set(self.circuits())

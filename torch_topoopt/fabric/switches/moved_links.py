@@ -1,8 +1,8 @@
-"""The links of a topology that a switch is moved to while a job runs; pure.
+"""The links of a topology to which a switch moves while a job runs; pure.
 
-A topology says which server each port sends to. Which port of that server receives is free: where a
-circuit of before leads to the right server, it stays as it is. Hosts forward for each other along
-shortest paths, as the acknowledgements of what a directed circuit carries need a way back.
+A topology has the target server of each port. The receiving port is free, so an earlier circuit to
+the right server stays. Hosts forward for each other along shortest paths, because acknowledgements
+of a directed circuit need a way back.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 
 def moved_links(targets: Sequence[Sequence[int]], before: Iterable[Link] = ()) -> tuple[Link, ...]:
-    """The links where port p of server s sends to `targets[s][p]`, which for a dark port is s.
+    """The links if port p of server s sends to `targets[s][p]` (s: the port is unused).
 
-    Links of `before`, between ports of the same servers, keep their receiving ports if they are
-    among them. Raises FabricError where more
-    circuits lead to a server than it has ports, or to one that there is not.
+    Links that are also in `before` keep their receiving ports. Raises FabricError if a server has
+    more incoming circuits than ports, or does not exist.
     """
     servers, degree = len(targets), max(map(len, targets), default=0)
     kept = {
@@ -54,8 +53,8 @@ def moved_links(targets: Sequence[Sequence[int]], before: Iterable[Link] = ()) -
 
 
 def first_links(servers: int, links: Sequence[Link]) -> list[dict[int, Link]]:
-    """For each server: the link on which a shortest path to each other one begins, where there is
-    one. Raises FabricError for a link without a way back from its target to its source."""
+    """For each server: the first link of a shortest path to each reachable one. Raises FabricError
+    for a link without a way back from its target to its source."""
     leaving: list[list[Link]] = [[] for _ in range(servers)]
     for link in links:
         leaving[link.source].append(link)

@@ -47,7 +47,7 @@ class CableMove:
 
 @dataclass(frozen=True)
 class Sheet:
-    """All moves of one change, removals first, and the cables that are in before it."""
+    """All moves of one change, removals first, and the cables before it."""
 
     panel: str
     sockets: tuple[str, ...]
@@ -55,7 +55,7 @@ class Sheet:
     moves: tuple[CableMove, ...]
 
     def cables(self) -> list[tuple[Literal["keep", "remove", "add"], Circuit]]:
-        """Every cable that is in before or after, and what happens to it."""
+        """Every cable before or after the change, and its move."""
         moved = [(move.verb, move.circuit) for move in self.moves]
         gone = {circuit for verb, circuit in moved if verb == "remove"}
         kept = sorted(self.before - gone, key=lambda c: self.sockets.index(c.ingress))
@@ -66,11 +66,11 @@ class Person(Protocol):
     """The person who does the moves."""
 
     def begin(self, sheet: Sheet) -> None:
-        """Is shown all that there is to do."""
+        """Shows all moves to the person."""
         ...
 
     def done(self, sheet: Sheet, number: int) -> bool:
-        """Whether move `number` (from 1 on) is done; False: it cannot be. Raises PersonLeft."""
+        """Waits for move `number` (from 1 on); False if it is impossible. Raises PersonLeft."""
         ...
 
     def show(self, text: str) -> None: ...
@@ -128,7 +128,7 @@ class TerminalPerson:
 
 
 class AssumedPerson(TerminalPerson):
-    """Shows the moves and takes every one as done, unasked: for unattended jobs."""
+    """Shows the moves and assumes that each is done: for unattended jobs."""
 
     def __init__(self, output: IO[str], svg: Path | None = None) -> None:
         super().__init__(output, output, svg)

@@ -1,9 +1,9 @@
 """RESTCONF (RFC 8040) as the switch drivers need it: JSON over HTTPS with Basic authentication.
 
-A failure becomes a SwitchError with the device's own words. A request whose answer does not
-come is sent again: drivers only send requests that may arrive twice, see `RestconfSession`. The
-certificate of the device is verified unless the cluster file says `insecure: true`, and passwords
-go to the device itself: proxies and .netrc of the environment are not used.
+A failure becomes a SwitchError with the device's own words. A request without an answer is retried:
+drivers only send requests that may arrive twice, see `RestconfSession`. The certificate of the
+device is verified unless the cluster file has `insecure: true`. Proxies and .netrc of the
+environment are ignored, so that passwords reach only the device.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger("torch_topoopt")
 _MEDIA_TYPE = "application/yang-data+json"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
-_AWAY = frozenset({502, 503, 504})  # a server that starts, or a proxy before one that is gone
+_AWAY = frozenset({502, 503, 504})  # a starting server, or a proxy without its server
 _LONGEST_TEXT = 300
 
 
@@ -105,7 +105,7 @@ class RestconfSession:
         return self._content("PUT", path, self._send("PUT", path, body, headers))
 
     def delete(self, path: str, headers: Mapping[str, str] | None = None) -> bool:
-        """Whether there was something to delete; `headers` as of put."""
+        """Deletes `path`; False if it did not exist. `headers`: see put."""
         response = self._send("DELETE", path, None, headers)
         if response.status_code == 404 and _errors(response) is not None:
             return False

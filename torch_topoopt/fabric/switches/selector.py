@@ -36,16 +36,16 @@ class Selector(Protocol):
     name: str
 
     def sides(self, ports: Iterable[str]) -> dict[str, Side]:
-        """The side that light takes at each of `ports`; always asks the device."""
+        """The current side of each of `ports`; always reads the device."""
         ...
 
     def set(self, sides: Mapping[str, Side]) -> None:
-        """Moves the ports that are named and no other; idempotent."""
+        """Moves the named ports only; idempotent."""
         ...
 
 
 def flip(selector: Selector, sides: Mapping[str, Side]) -> dict[str, Side]:
-    """Moves those of `sides` that are elsewhere, and reads them back; returns what it moved.
+    """Moves the ports of `sides` that are elsewhere, and reads them back; returns the moved ones.
 
     Raises SwitchError naming the ports that did not move.
     """

@@ -1,10 +1,10 @@
 """The interactive shell of a device over SSH: log in, send a line, read up to the prompt.
 
-Devices do not say what their prompt looks like, so it is learnt once after the login: an empty
-line makes the device print it a second time. From then on an answer ends where that very text
-stands on a line of its own, so nothing inside an answer passes for the prompt.
+Prompts differ, so the shell learns the prompt after the login: an empty line makes the device print
+it a second time. An answer ends where that text is a whole line, so nothing inside an answer passes
+for the prompt.
 
-paramiko is imported when a connection is made and not before.
+paramiko is imported with the first connection.
 """
 
 from __future__ import annotations
@@ -73,9 +73,8 @@ class SshShell:
     def run(self, line: str, timeout_s: float) -> str:
         """The device's answer to `line`, without echo, colours and prompt.
 
-        Logs in where there is no connection, or the device has ended it since the last answer.
-        One that breaks during an answer is never silently made anew: the device may or may not
-        have done what it was asked.
+        Logs in if there is no connection, or the device has closed it since the last answer. After
+        a loss during an answer it does not retry: the device may have run the line.
         """
         if self._channel is not None and (self._channel.closed or self._channel.eof_received):
             self.close()

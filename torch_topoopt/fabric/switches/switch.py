@@ -1,8 +1,8 @@
 """The contract of circuit switch drivers, independent of the protocol of the device.
 
-Optical circuit switches, robotic patch panels, a person at a patch panel and their in-memory twin
-are all one thing here: a device with ports and circuits. How a change is made safely (fence,
-snapshot, roll back, read back) is the same for all and lies in `configure`, not in the drivers.
+Optical circuit switches, robotic patch panels, a person at a patch panel and the in-memory switch
+are all devices with ports and circuits. `configure` makes changes safe for all of them (fence,
+snapshot, roll back, read back); drivers do not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch_topoopt.links.errors import FabricError
 
 
 class SwitchError(FabricError):
-    """A device that did not do as asked; the message names the device and what it said."""
+    """A device did not do as requested; the message has the device's name and answer."""
 
 
 class SwitchUnreachable(SwitchError):  # noqa: N818 - what it is, rather than "UnreachableError"
@@ -28,7 +28,7 @@ class AuthenticationFailed(SwitchError):  # noqa: N818
 
 
 class NotSettled(SwitchError):  # noqa: N818
-    """Circuits that the device accepted and that do not carry light in time."""
+    """The device accepted circuits that did not come up in time."""
 
     def __init__(self, message: str, circuits: Iterable[Circuit]) -> None:
         super().__init__(message)
@@ -52,15 +52,15 @@ class Capabilities:
     settle_s: float
 
 
-# done circuits, of how many, and what is happening
+# finished circuits, all circuits, and the current action
 Progress = Callable[[int, int, str], None]
 
 
 class CircuitSwitch(Protocol):
     """Controls one device. Methods raise SwitchError (or one of its kinds) and nothing else.
 
-    A driver connects when it first must, keeps no state of its own that the device could
-    contradict, and never asks a device to remove circuits beyond those in the call.
+    A driver connects on demand, caches no state that the device could contradict, and removes no
+    circuits beyond those in the call.
     """
 
     name: str
@@ -70,9 +70,8 @@ class CircuitSwitch(Protocol):
     def fibres(self, port: str) -> tuple[str, str]:
         """The ports (transmit side, receive side) of the device that the cable of `port` uses.
 
-        `port` is what is printed beside the socket: "3". On a duplex switch both are "3"; a
-        cable between two sockets then is one circuit, otherwise two (transmit to receive, both
-        ways).
+        `port` is the label of the socket: "3". On a duplex switch both are "3", and a cable between
+        two sockets is one circuit; otherwise it is two (transmit to receive, both ways).
         """
         ...
 
@@ -81,18 +80,18 @@ class CircuitSwitch(Protocol):
         ...
 
     def apply(self, difference: Difference, progress: Progress | None = None) -> None:
-        """Asks the device for the change and returns once it has accepted it.
+        """Requests the change and returns when the device has accepted it.
 
-        Idempotent: removing a circuit that is gone, or adding one that is there, changes nothing.
+        Idempotent: removing a missing circuit, or adding an existing one, changes nothing.
         """
         ...
 
     def wait_settled(
         self, circuits: Iterable[Circuit], timeout_s: float, progress: Progress | None = None
     ) -> None:
-        """Returns when all of `circuits` carry light; raises NotSettled naming those that do not.
+        """Returns when all of `circuits` are up; raises NotSettled naming those that are not.
 
-        Always asks the device: one that answers "done" and did nothing is found here.
+        Always reads the device, which may have answered "done" without a change.
         """
         ...
 

@@ -202,7 +202,7 @@ class TelescentPanel:
         report: Callable[[frozenset[Circuit]], None],
         what: str,
     ) -> None:
-        """Asks until nothing is waited for; a lost connection is made again until time is up."""
+        """Polls until all moves are done; reconnects after a loss until time is up."""
         deadline = self._clock.now() + timeout_s
         while True:
             lost: SwitchUnreachable | None = None
@@ -262,7 +262,7 @@ def _host_and_port(entry: SwitchEntry) -> tuple[str, int]:
 
 
 class Progressing:
-    """Calls a Progress, if there is one, whenever something new is to be said."""
+    """Calls a Progress, if there is one, after each change of its arguments."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress, self._total = progress, total

@@ -1,8 +1,8 @@
 """Scripts that are profiled write no checkpoints: theirs would be of steps that nobody trained.
 
-A run that goes on at the last checkpoint would take such a one for its own, or find that the good
-one has been overwritten. `torch.save` to a file does nothing, nor do the functions of
-torch.distributed.checkpoint that save; those that load need no other ranks, which are not there.
+A later run could resume from such a checkpoint, or find that it replaced a good one. So
+`torch.save` to a file and the save functions of torch.distributed.checkpoint do nothing; the load
+functions need no other ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the user's script as ranks of a world that is not there, and writes what each called.
+"""Runs the user's script as ranks of a world without the others, and records their calls.
 
 `python -m torch_topoopt.profile.script.child FOLDER`, started by runner.py from a fork server.
 FOLDER/jobs.json is an object {"stop_at_error": ..., "stop_when_alike": ..., "total_limit_s": ...,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-_LOOK_S = 0.2  # at the memory of a job
+_LOOK_S = 0.2  # interval of checks of a job's memory
 
 
 class EnoughSeen(BaseException):
@@ -169,8 +169,8 @@ def _run_one(folder: Path, i: int, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _speaks_for_all(answer: dict[str, Any], job: dict[str, Any]) -> bool:
-    """Whether all ranks must do in the last iteration what this one did: collectives of the whole
-    world, in which all parts are alike."""
+    """Whether all ranks must make the same calls in the last iteration: only collectives of the
+    whole world with equal parts."""
     last = [c for c in answer.get("calls", ()) if c["iteration"] == job["iterations"] - 1]
     return all(
         len(call["group"]) == job["world_size"]
@@ -224,7 +224,7 @@ def run(job: dict[str, Any], result: Path) -> None:
     if "OMP_NUM_THREADS" not in os.environ:  # ranks are run one after the other
         torch.set_num_threads(len(os.sched_getaffinity(0)))
     if job["memory_bytes"] is not None:
-        with contextlib.suppress(OSError):  # the first to go, if it comes to that
+        with contextlib.suppress(OSError):  # the out-of-memory killer's first choice
             Path("/proc/self/oom_score_adj").write_text("1000")
     recorder = Recorder(job["rank"])
     iterations = IterationCounter(
@@ -261,7 +261,7 @@ def _steps(iterations: IterationCounter) -> str:
 
 
 def write_result(result: Path, value: dict[str, Any]) -> None:
-    """Whole or not at all: the parent process may read at any time."""
+    """Writes atomically, because the parent process may read at any time."""
     partial = result.with_suffix(".partial")
     partial.write_text(json.dumps(value), encoding="utf-8")
     partial.replace(result)
@@ -270,7 +270,7 @@ def write_result(result: Path, value: dict[str, Any]) -> None:
 class LoneStore(dist.HashStore):  # type: ignore[misc]
     """The TCPStore of a script that is traced, which would wait for ranks that do not run.
 
-    A key that another rank would set is missed after a second, and not after minutes.
+    Waiting for another rank's key fails after a second, instead of minutes.
     """
 
     def __init__(self, host_name: str, port: int, *_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""The Demand of a CommunicationTrace: what its last iteration asks of the network.
+"""The Demand of a CommunicationTrace, from its last iteration.
 
 Rank i is server i. A GroupDemand counts AllReduced bytes, so the other collectives of a group count
 as the AllReduce that puts the same number of bytes on the network: among n ranks a ring AllReduce
@@ -28,12 +28,11 @@ _Pairs = dict[tuple[int, int], int]
 
 
 def demand_of(trace: CommunicationTrace) -> tuple[Demand, tuple[str, ...]]:
-    """The demand of the last iteration, and in sentences what was assumed to get there.
+    """The demand of the last iteration, and its assumptions as sentences.
 
-    Among the profiled members of a group the one that asks for most counts. A rank that was not
-    profiled counts through the groups, roots and peers of those that were; in an AllToAll that is
-    the same towards every other rank, it is taken to send as much. Raises DocumentError if no byte
-    leaves a rank in the last iteration.
+    A group has the largest demand of its profiled members. Other ranks count through the groups,
+    roots and peers of profiled ones; in an AllToAll with equal parts they are assumed to send as
+    much. Raises DocumentError if no byte leaves a rank in the last iteration.
     """
     calls = [c for c in trace.calls if c.iteration == trace.iterations - 1]
     assumptions = list(_assumptions(trace, calls))

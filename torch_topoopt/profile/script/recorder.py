@@ -140,7 +140,7 @@ _Reader = Callable[[_Values, int], list[_Seen]]
 
 
 def _whole(operation: Operation, *names: str, peer: str = "", per: int = 0) -> _Reader:
-    """Reads an operator whose bytes are those of one argument, whatever it is called.
+    """Reads an operator whose bytes are those of one argument, by any name.
 
     `per` is 1 if the argument is one rank's part of the whole.
     """

@@ -39,7 +39,7 @@ class World:
     ranks_per_server: int = 1
 
     def environment(self, rank: int) -> dict[str, str]:
-        """The environment of a rank that runs without a network: torchrun's variables, and ours."""
+        """A rank's environment without a network: variables of torchrun and of this package."""
         per_server = self.ranks_per_server
         return {
             "RANK": str(rank),
@@ -53,8 +53,8 @@ class World:
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_RUN_ID": "topoopt-trace",
-            "TOPOOPT_TRACE": "1",  # so that a script can know
-            "WANDB_MODE": "disabled",  # no run of what is none
+            "TOPOOPT_TRACE": "1",  # scripts can detect a trace
+            "WANDB_MODE": "disabled",  # a trace is no run
         }
 
 

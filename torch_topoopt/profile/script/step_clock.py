@@ -1,9 +1,8 @@
-"""Takes the time of a script's steps inside one rank: forward, backward, and what is beside them.
+"""Measures a script's steps inside one rank: forward pass, backward pass, and the rest.
 
-A step ends when the optimizer has stepped (of several, the first that ever did), as where
-iterations are measured. A rank's time is divided into processor time and time in which it waits,
-for a disk say. Its time in the queue for a processor is neither: it depends on the other load of
-the machine during the measurement.
+A step ends with the optimizer's step (of several, the first that ever stepped), as in measured
+iterations. A rank's time is processor time plus waiting, for example for a disk. Time in the queue
+for a processor is excluded, because it depends on other load of the machine.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch.optim.optimizer import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LEFT_OUT = 2  # steps: memory is still being taken, and buckets are made
+LEFT_OUT = 2  # warm-up steps: they allocate memory and build buckets
 LEAST, MOST = 4, 24  # further steps that are timed
 ENOUGH_S = 4.0  # after these seconds no more than LEAST
 
@@ -39,7 +38,7 @@ class Reading(NamedTuple):
         return Reading(self.processor_s - before.processor_s, self.waiting_s - before.waiting_s)
 
     def plus(self, other: Reading) -> Reading:
-        """Both together."""
+        """The sum of both."""
         return Reading(self.processor_s + other.processor_s, self.waiting_s + other.waiting_s)
 
 
@@ -105,7 +104,7 @@ class StepClock:
             self._phase("forward")
 
     def optimizer_begins(self, optimizer: Any, *_: Any) -> None:
-        """The time since the forward pass is that of the backward pass."""
+        """Counts the time since the forward pass as the backward pass."""
         self._phase("backward" if "forward" in self._step else "rest")
 
     def optimizer_ends(self, optimizer: Any, *_: Any) -> None:
@@ -128,7 +127,7 @@ class StepClock:
             self._finish(self._steps, self._buckets)
 
     def script_ended(self) -> None:
-        """The script has no more steps; those that were timed do if they are not too few."""
+        """Handles the script's end; its timed steps suffice if they are not too few."""
         if len(self._steps) >= LEAST:
             self._finish(self._steps, self._buckets)
 

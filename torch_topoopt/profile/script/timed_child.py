@@ -1,4 +1,4 @@
-"""Runs all ranks of a script at once, without its messages, and writes how long its steps take.
+"""Runs all ranks of a script at once, without its messages, and records the times of its steps.
 
 `python -m torch_topoopt.profile.script.timed_child FOLDER`, started by step_timing.py from a fork
 server. FOLDER/job.json says what to run; rank r leaves FOLDER/r.json, {"steps": ..., "buckets":

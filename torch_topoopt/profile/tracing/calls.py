@@ -1,7 +1,7 @@
-"""The calls of a traced forward pass, in order: how an executor finds every operator again.
+"""The calls of a traced forward pass, in order, so that an executor can identify its operators.
 
-Beside what a Trace knows, the batch and the output are operators here ("input", "output"), so that
-what a plan places elsewhere than the samples and the loss costs what it really costs.
+Unlike in a Trace, the batch and the output are operators ("input", "output"), so that operators
+away from the samples or the loss have the costs of transfers.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class CallTrace(Trace):
 
     @contextmanager
     def _look(self) -> Iterator[None]:
-        """Inside, what is called on tensors is ours and not the model's."""
+        """Excludes calls on tensors inside the block from the model's calls."""
         self._looking = True
         try:
             yield

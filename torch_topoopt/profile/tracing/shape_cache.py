@@ -1,8 +1,7 @@
 """Runs ATen operations on meta tensors, and each one only once for inputs of the same shapes.
 
-Most of the time of a trace goes to PyTorch's own shape arithmetic, in Python. A model's layers
-repeat, the operations of an equal layer have equal shapes, and a meta tensor has nothing but a
-shape: the second such layer is answered from a table.
+PyTorch's shape arithmetic, in Python, takes most of the time of a trace. Repeated layers have equal
+shapes, and a meta tensor is only a shape, so the cache answers for the second such layer.
 """
 
 from __future__ import annotations

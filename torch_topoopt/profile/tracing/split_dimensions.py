@@ -1,4 +1,4 @@
-"""Along which dimensions an operator may be split, beside the samples: what is known of PyTorch.
+"""Finds the dimensions besides samples along which PyTorch's operators may be split.
 
 Features are the last dimension of what linear layers, embeddings and layer norms make, and the
 second of what convolutions make (samples, channels, height, width). Elementwise operators take the
@@ -6,8 +6,8 @@ layout of the tensor they read. Operators that are not listed here are split by 
 convolutions by image positions unless their kernel is 1 x 1, for the others need rows of the
 neighbouring part (a halo).
 
-The features of a projection that stands for several heads, or for queries, keys and values at once,
-are taken to be stored so that what belongs to one head is in one part.
+A joint projection of several heads, or of queries, keys and values, is assumed to store the
+features of one head in one part.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FEATURES_SECOND = (
     *("Conv1d", "Conv2d", "Conv3d", "ConvTranspose"),
     *("BatchNorm", "InstanceNorm", "GroupNorm"),
 )
-# Classes of modules and names of functions that treat every element alike.
+# classes of modules and names of functions that are elementwise
 _ATTENTION = "scaled_dot_product_attention"
 _COPIES = frozenset({"flatten", "reshape", "contiguous", "clone"})
 _ELEMENTWISE_NAMES = """

@@ -1,9 +1,8 @@
-"""Records what one forward and backward pass computes, on meta tensors: nothing is allocated.
+"""Records the operations of one forward and backward pass, on meta tensors without allocations.
 
-Three observers of PyTorch work together. Module hooks and a `TorchFunctionMode` say where an
-operator begins and ends: a leaf module call, or a function called between leaf modules. A
-`TorchDispatchMode` below autograd sees every ATen operation with its tensors. Two identities tie
-them together:
+Three observers of PyTorch work together. Module hooks and a `TorchFunctionMode` delimit an
+operator: a leaf module call, or a function called between leaf modules. A `TorchDispatchMode` below
+autograd sees every ATen operation with its tensors. Two identities connect them:
 
 - A tensor belongs to the operator that last wrote its *storage*. Views, in-place updates and
   slices therefore need no rules of their own.
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-# A table lookup reads the rows it was asked for, not the table: operation -> (table, indices).
+# a table lookup reads only the selected rows: operation -> (table, indices)
 _LOOKUPS = {
     aten.embedding.default: (0, 1),
     aten._embedding_bag.default: (0, 1),
@@ -130,10 +129,10 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
                 torch.autograd.backward(outputs, gradients)
 
     def _take_batch(self, batch: Iterable[Any]) -> None:
-        """Sees the batch's tensors before the model does."""
+        """Records the batch's tensors before the model runs."""
 
     def _take_output(self, output: Any) -> None:
-        """Sees what the model returned."""
+        """Records the model's output."""
 
     def _watch(self, path: str, module: Any) -> Any:
         def enter(module: Any, _: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a report works out beyond the plan itself: one module per question of its reader."""
+"""Analyses of a plan for a report: one module per question of its reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Analysis:
-    """None, or nothing, where the plan has no model or no network that it could be asked of."""
+    """The results; None, or empty, if the plan lacks the model or network for an analysis."""
 
     iteration: SimulatedIteration | None = None
     explained: tuple[Explanation, ...] = ()
@@ -34,8 +34,8 @@ class Analysis:
 def analyse(run: Run, on_step: Callable[[str], None] = lambda step: None) -> Analysis:
     """Simulates and explains the plan of `run`; the same plan gives the same figures.
 
-    `on_step` is called with what comes next, in words. What cannot be worked out of this plan is
-    left out, and `notes` says why.
+    `on_step` is called with the name of each next step. Impossible analyses are omitted; `notes`
+    has the reasons.
     """
     from torch_topoopt.planner.explain import explain
     from torch_topoopt.report.analysis.architecture_costs import architecture_costs

@@ -33,8 +33,8 @@ class ArchitectureCost:
 
 
 def architecture_costs(op_graph: OpGraph, plan: Plan) -> tuple[ArchitectureCost, ...]:
-    """Those that these servers and ports can have. The first row is the plan's own network, through
-    patch panels; the fat-tree costs what that does."""
+    """The architectures that fit these servers and ports. The first row is the plan's own network,
+    through patch panels; the fat-tree is sized to the same cost."""
     rows = []
     for name in NAMES:
         try:
@@ -42,7 +42,7 @@ def architecture_costs(op_graph: OpGraph, plan: Plan) -> tuple[ArchitectureCost,
             estimate = predict_on(
                 topology, op_graph, plan.cluster, plan.strategy, micro_batches=plan.micro_batches
             )
-        except (ValueError, NotImplementedError):  # these servers and ports cannot be joined so
+        except (ValueError, NotImplementedError):  # does not fit these servers and ports
             continue
         cost = capital_cost(topology, plan.cluster)
         sent = sum(link.gbps for link in topology.links if link.source == 0)

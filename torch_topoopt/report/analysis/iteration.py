@@ -1,4 +1,4 @@
-"""One simulated iteration: what loads every link, and when computing and collectives take place."""
+"""One simulated iteration: the load of every link, and the times of computing and collectives."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from torch_topoopt.sim.flow_names import FlowName
     from torch_topoopt.sim.flows import FlowsResult
 
-BINS = 96  # of the iteration, for what changes over it
+BINS = 96  # time bins of the iteration
 _MOST_FLOWS = 1_000_000
 _MOST_CARGOES = 11  # named one by one; the smaller ones are added up
 
 
 @dataclass(frozen=True)
 class Cargo:
-    """What flows of one kind carry: "AllReduce", "activations" or "gradients" of operators whose
-    names differ in numbers only. It is under way from `start_s` to `end_s`."""
+    """The load of flows of one kind ("AllReduce", "activations" or "gradients") of operators whose
+    names differ only in numbers. They last from `start_s` to `end_s`."""
 
     kind: str
     label: str
@@ -51,9 +51,9 @@ class SimulatedIteration:
 
 
 def simulate(op_graph: OpGraph, plan: Plan) -> SimulatedIteration | None:
-    """At flow level; None where there are no links, or more flows than a page should wait for.
+    """Simulates at flow level; None without links, or with too many flows for a page.
 
-    Raises ValueError as `plan_program`.
+    Raises ValueError like `plan_program`.
     """
     servers = plan.cluster.servers
     if not plan.network.links or len(plan.demand.pairs) * 8 > _MOST_FLOWS:
@@ -130,7 +130,7 @@ class _CarriedFlows:
 
 
 def operators_text(operators: tuple[str, ...]) -> str:
-    """Of names that differ in their numbers only one, as "tables.*"; of others the ends."""
+    """Names that differ only in numbers become one, as "tables.*"; of others, first and last."""
     patterns = dict.fromkeys(re.sub(r"\d+", "*", name) for name in operators)
     if len(patterns) == 1:
         return next(iter(patterns))
@@ -138,7 +138,7 @@ def operators_text(operators: tuple[str, ...]) -> str:
 
 
 def _kept(flows: _CarriedFlows) -> dict[int, int]:
-    """Cargo -> its place among those that are named; the smaller ones share the last."""
+    """Cargo -> its index among the named ones; the smaller ones share the last."""
     order = np.argsort(-flows.totals(), kind="stable").tolist()
     most = len(order) if len(order) <= _MOST_CARGOES + 1 else _MOST_CARGOES
     return {number: min(place, most) for place, number in enumerate(order)}
@@ -168,7 +168,7 @@ def _cargoes(flows: _CarriedFlows, result: FlowsResult, tasks: list[int]) -> tup
 def _computing(
     program: _core.FlowProgram, result: FlowsResult, servers: int, edges: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The share of the servers that compute: tasks that are no flow and take time."""
+    """The share of computing servers: those with a task that is no flow and takes time."""
     is_flow = np.zeros(len(result.start_s), dtype=bool)
     is_flow[program.flow_tasks] = True
     start, end = result.start_s[~is_flow], result.finish_s[~is_flow]
@@ -189,7 +189,7 @@ def _utilisation(
     tasks: list[int],
     edges: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """A flow is taken to go at its mean rate from its start to its end."""
+    """Utilisation per bin, if every flow had its mean rate from start to end."""
     links = program.links
     start = result.start_s[tasks]
     lasts = np.maximum(result.finish_s[tasks] - start, 1e-15)

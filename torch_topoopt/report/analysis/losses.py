@@ -1,6 +1,6 @@
-"""The loss of any one cable: what it does to rings, routes and the predicted iteration.
+"""The effect of the loss of any one cable on rings, routes and the predicted iteration.
 
-Cables whose loss costs alike form a class; the iteration is simulated for the worst of each.
+Cables with equally expensive losses form a class; the iteration is simulated for the worst of each.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _busiest(figures: list[FailureFigures], members: list[int]) -> float:
 
 
 def _kind(plan: Plan, figure: FailureFigures) -> object:
-    """Losses of equal kind cost alike, to two digits."""
+    """A key: losses of equal kind have equal costs to two digits."""
     failure = figure.failure
     assert failure is not None
     dropped = tuple((drop.group, len(drop.rings)) for drop in failure.dropped)

@@ -1,7 +1,7 @@
 """Predicted iterations at other bandwidths, batch sizes and degrees, for a page to interpolate.
 
-The strategy is that of the plan. At another degree TopologyFinder wires the plan's demand anew; at
-the plan's own degree its own network is priced.
+The strategy is that of the plan. At another degree, TopologyFinder wires a new network for the
+plan's demand; at the plan's own degree its own network is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AtDegree:
 @dataclass(frozen=True)
 class WhatIf:
     """`worst_error` is the largest relative error of the interpolation over the bandwidth, at
-    bandwidths half way between those that were simulated. `refused`: degree -> why not."""
+    bandwidths half way between the simulated ones. `refused`: degree -> the reason."""
 
     gbps: tuple[float, ...]
     batches: tuple[int, ...]
@@ -51,7 +51,7 @@ class WhatIf:
 
 
 def what_if(op_graph: OpGraph, plan: Plan) -> WhatIf | None:
-    """None where there is no network to change. Raises ValueError as `sim.predict`."""
+    """None if there is no network to change. Raises ValueError like `sim.predict`."""
     cluster = plan.cluster
     if not plan.network.links:
         return None
@@ -155,7 +155,7 @@ def _scaled(operator: Operator, scale: float) -> Operator:
 
 
 def _worst_error(op_graph: OpGraph, plan: Plan, sampled: list[float | None]) -> float:
-    """Of interpolation that is linear in the time of a byte, as the page does it."""
+    """The error of the page's interpolation, which is linear in the time of a byte."""
     worst = 0.0
     for low, scale in enumerate(_HELD_OUT):
         before, after = sampled[low], sampled[low + 1]

@@ -1,1 +1,1 @@
-"""Collectives measured: operations whose results are known, their timing, bounds, the table."""
+"""Benchmarks of collectives: operations with known results, timing, bounds, and the table."""

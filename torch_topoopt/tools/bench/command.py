@@ -1,4 +1,4 @@
-"""`topoopt bench`: collectives measured, with the options and the table of nccl-tests."""
+"""`topoopt bench`: measures collectives, with the options and the table of nccl-tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EXAMPLES = """\
   topoopt bench all --servers 3 -b 64K -e 64K -n 5 --peer gloo -J bench.json
   topoopt bench all_reduce --cluster lab.yaml --nnodes 4 -b 1M -e 1G -f 4"""
 
-# Options of `topoopt run` that are passed on, as they are spelt there.
+# options that are passed on to `topoopt run`
 _PASSED = ("servers", "degree", "bandwidth", "ports", "parallel-links", "accelerators-per-server",
            "plan", "mode", "routing", "seed")  # fmt: skip
 
@@ -126,8 +126,8 @@ def _check_root(arguments: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _said_by_run(*, kept: bool) -> Iterator[None]:
-    """Ranks print to the standard output; what `topoopt run` says itself goes to stderr, if it is
-    `kept`. Its errors do anyhow."""
+    """Redirects output of `topoopt run` itself to stderr, if `kept`; ranks print to stdout. Errors
+    always go to stderr."""
     with contextlib.redirect_stdout(sys.stderr if kept else io.StringIO()):
         yield
 

@@ -1,4 +1,4 @@
-"""The operations that are measured, on buffers whose results are known.
+"""The measured operations, on buffers with known results.
 
 Element i of rank r holds (r + i) % 7, or 1 + (r + i) % 2 where they are multiplied: small integers,
 so sums of some ranks are exact in every type. benchmarks/harness/mpi_collectives.c does
@@ -15,15 +15,15 @@ import torch.distributed as dist
 
 from torch_topoopt.tools.bench.options import DATATYPE_NAMES, REDUCE_OP_NAMES
 
-IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce"})  # PyTorch has no other form of them
-BOTH_WAYS = frozenset({"all_gather", "reduce_scatter"})  # the part of a rank may lie in the whole
+IN_PLACE = frozenset({"all_reduce", "broadcast", "reduce"})  # PyTorch has no other form
+BOTH_WAYS = frozenset({"all_gather", "reduce_scatter"})  # a part may be inside the whole
 REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 ROOTED = frozenset({"broadcast", "reduce"})
 DATATYPES = {name: getattr(torch, of_torch) for name, of_torch in DATATYPE_NAMES.items()}
 REDUCE_OPS = {name: getattr(dist.ReduceOp, of_torch) for name, of_torch in REDUCE_OP_NAMES.items()}
 _SPLIT = frozenset({"all_gather", "reduce_scatter", "all_to_all"})  # one part of it per rank
-_PERIOD = 14  # of all patterns and of what becomes of them
-_UNTOUCHED = 9  # no rank sends it, so what was not written counts as wrong
+_PERIOD = 14  # of all patterns and their results
+_UNTOUCHED = 9  # no rank sends it, so unwritten elements count as wrong
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def moved_bytes(self) -> int:
-        """The size that is really measured: `size_bytes` down to whole parts."""
+        """The measured size: `size_bytes` rounded down to whole parts."""
         return self.elements * int(DATATYPES[self.datatype].itemsize)
 
 
@@ -106,13 +106,13 @@ class Buffers:
                 dist.barrier(group)
 
     def renew(self) -> None:
-        """Writes what the next call sends, so that no other rank still has it in its caches."""
+        """Writes the next call's input, so that no other rank has it in its caches."""
         sends = self._case.operation != "sendrecv" or self._rank == self._case.root
         if sends:
             self.input.fill_(1)
 
     def wrong(self) -> int:
-        """Elements of the output that are not what the first call must give."""
+        """The number of elements that differ from the first call's known result."""
         expected = self._expected()
         if expected is None:
             return 0

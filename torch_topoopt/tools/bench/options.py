@@ -1,6 +1,6 @@
-"""What may be measured, by the names of nccl-tests, and the options of `topoopt bench`.
+"""The names of operations as in nccl-tests, and the options of `topoopt bench`.
 
-Nothing here imports torch, so that `--help` and wrong options are answered at once.
+Nothing here imports torch, so that `--help` and errors of options come at once.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def add_options(options: argparse._ActionsContainer) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises ValueError for what is out of range."""
+    """Raises ValueError for a value out of range."""
     for name, least in (("minbytes", 1), ("stepfactor", 2), ("iters", 1), ("warmup_iters", 0)):
         if getattr(options, name) < least:
             raise ValueError(f"{name}: must be at least {least} (got {getattr(options, name)})")

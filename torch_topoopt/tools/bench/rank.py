@@ -49,7 +49,7 @@ class CollectiveBench:
         self._peer = None
         if options.peer is not None:
             self._peer = GroupPeer(options.peer, dist.new_group(backend=options.peer), self._rank)
-        self._before: dict[tuple[int, int], int] = {}  # what links had sent when timing began
+        self._before: dict[tuple[int, int], int] = {}  # bytes on links before timing
         self._after: dict[tuple[int, int], int] = {}
         self.lines: list[table.Line] = []
         self.links: list[dict[str, Any]] = []
@@ -104,7 +104,7 @@ class CollectiveBench:
         peer: dict[str, table.Timed] = {}
         rows: list[table.LinkRow] = []
         if case.operation in IN_PLACE:
-            wanted = {"in_place": False}  # which is how PyTorch has it
+            wanted = {"in_place": False}  # PyTorch's form
         elif case.operation in BOTH_WAYS:
             wanted = {"out_of_place": False, "in_place": True}
         else:
@@ -134,7 +134,7 @@ class CollectiveBench:
         return table.Timed(slowest, total if self._options.check else None)
 
     def _sent(self) -> dict[tuple[int, int], int]:
-        """What this rank's server has sent so far on its links to each other server."""
+        """Bytes that this rank's server has sent so far, by target server."""
         found: dict[tuple[int, int], int] = {}
         for link in torch_topoopt.stats()["links"]:
             if link["source_port"] >= 0:
@@ -143,7 +143,7 @@ class CollectiveBench:
         return found
 
     def _rows(self, case: Case, seconds: float) -> list[table.LinkRow]:
-        """Of all links, in the calls that were timed last; a barrier is among their bytes."""
+        """The rows of all links for the last timed calls; their bytes include a barrier."""
         calls = self._options.iters + self._options.warmup_iters
         mine = {
             ends: (sent - self._before.get(ends, 0)) / calls for ends, sent in self._after.items()

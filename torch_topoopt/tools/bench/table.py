@@ -2,8 +2,8 @@
 
 Source: github.com/NVIDIA/nccl-tests, src/util.cu and doc/PERFORMANCE.md: `size` is the whole
 buffer of a rank, `count` the elements of a rank's part; algbw = size / time, busbw = algbw times
-what the operation must move per byte; once out of place and once in place, and N/A for a form that
-PyTorch does not have.
+the bytes on the busiest link per byte of size. Columns are out of place and in place; N/A marks a
+form that PyTorch does not have.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Line:
-    """A case with its forms by name, and the same on a peer, if there is one."""
+    """A case with its forms by name, and the same for the compared backend, if any."""
 
     case: Case
     forms: dict[str, Timed]
@@ -98,15 +98,14 @@ def _cells(case: Case, timed: Timed | None) -> str:
 
 
 def _rate(gbytes_per_s: float) -> str:
-    """In seven characters: nccl-tests' two decimals where they say enough, else three digits."""
+    """A rate in seven characters: two decimals as in nccl-tests, or three digits if small."""
     if gbytes_per_s >= 10 or gbytes_per_s == 0:
         return f"{gbytes_per_s:>7.2f}"
     return f"{gbytes_per_s:>7.3g}" if gbytes_per_s >= 1e-4 else f"{gbytes_per_s:>7.1e}"
 
 
 def _beside(forms: dict[str, Timed], peer: dict[str, Timed]) -> str:
-    """The peer's time and #wrong in the first form that both have, and how many times as long it
-    takes."""
+    """The compared backend's time, #wrong and time ratio, in the first form that both have."""
     form = next(form for form in FORMS if form in forms and form in peer)
     ratio = peer[form].seconds / forms[form].seconds
     wrong = "N/A" if peer[form].wrong is None else peer[form].wrong
@@ -147,9 +146,9 @@ def summary(lines: Sequence[Line]) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class LinkRow:
-    """What a link carried per call, beside what the plan's rings and routes put on it (None:
-    nothing is said of this operation), and its rate in Gb/s while the call ran; `rated_gbps` is
-    that of the plan (None: not limited)."""
+    """The measured bytes of a link per call, those predicted from the plan's rings and routes
+    (None: no prediction), and its rate in Gb/s during the call; `rated_gbps` is that of the plan
+    (None: not limited)."""
 
     source: int
     target: int
@@ -176,10 +175,10 @@ def link_lines(rows: Sequence[LinkRow]) -> list[str]:
 
 
 def theory_bytes(plan: Plan, case: Case) -> dict[Pair, float] | None:
-    """(source, target) -> bytes that one call puts on the links between the two, by the plan's
-    rings and routes; None where these do not say it.
+    """(source, target) -> bytes of one call on the links between the two, by the plan's rings and
+    routes; None for other operations.
 
-    Short calls may go another way than rings (docs/guides/groups.md).
+    Short calls may use another algorithm than rings (docs/guides/groups.md).
     """
     everyone = tuple(range(plan.cluster.servers))
     halves = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5}

@@ -1,4 +1,4 @@
-"""Timing of collectives, as seen from one rank: what `topoopt bench` and benchmarks/ share."""
+"""Times collectives from one rank, for `topoopt bench` and benchmarks/."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class GroupPeer:
     """A process group under test, seen from one rank.
 
-    `renews`: what is sent is written before every call, which is not counted.
+    `renews`: the input is rewritten before every call, outside the measured time.
     """
 
     def __init__(self, name: str, group: Any, rank: int, *, renews: bool = False) -> None:
@@ -35,7 +35,7 @@ class GroupPeer:
         return True
 
     def wrong(self, case: Case, *, in_place: bool = False) -> int:
-        """Makes the buffers; the elements of them that the first call gets wrong on this rank."""
+        """Makes the buffers; returns the number of wrong elements of this rank's first call."""
         self._buffers = Buffers(case, self._rank, in_place=in_place)
         self._buffers.call(self._group)
         return self._buffers.wrong()
@@ -56,10 +56,10 @@ class GroupPeer:
         both_s, both_cpu_s = self._each(iterations, renew_and_call)
         renewing_s, renewing_cpu_s = self._each(iterations, buffers.renew)
         self.cpu_s = max(0.0, both_cpu_s - renewing_cpu_s)
-        return max(1e-9, both_s - renewing_s)  # below a clock's steps there may be nothing left
+        return max(1e-9, both_s - renewing_s)  # may be 0 below the clock's resolution
 
     def _each(self, iterations: int, run: Callable[[], None]) -> tuple[float, float]:
-        """Seconds, and of processor time, of one of the iterations that follow a barrier."""
+        """Seconds, and processor seconds, per iteration after a barrier."""
         dist.barrier(self._group)
         started, cpu_started = time.perf_counter(), time.process_time()
         for _ in range(iterations):
@@ -82,7 +82,7 @@ def sizes(begin: int, end: int, factor: int, step: int) -> Iterator[int]:
 
 
 def target_at(plan: Plan | None, ranks: int, root: int, hops: int | None) -> tuple[int, int]:
-    """(rank, hops) of a server that is `hops` from `root`; None: of the farthest."""
+    """(rank, hops) of a server `hops` away from `root`; None: the farthest."""
     if plan is None:
         return (root + 1) % ranks, 1
     distance = {

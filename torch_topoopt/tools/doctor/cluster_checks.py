@@ -17,7 +17,7 @@ Matrix = dict[str, dict[str, str]]  # from -> to -> "direct", "relay", "part", "
 
 
 def check_cluster(site: Site) -> Iterator[Finding]:
-    """Does the file name anything that could be checked?"""
+    """Does the file have anything to check?"""
     if site.file is None or len(site.file.servers) < 2 or site.file.cables or site.file.switches:
         return
     yield Finding(
@@ -29,7 +29,7 @@ def check_cluster(site: Site) -> Iterator[Finding]:
 
 
 def check_cabling(site: Site) -> Iterator[Finding]:
-    """Does each cable reach the port that the file says?"""
+    """Does each cable reach the port of the file?"""
     for server, facts in site.facts.items():
         if site.file is not None and any(c.answers is None for c in facts.cables):
             yield Finding(
@@ -88,8 +88,8 @@ def _is_switched(site: Site, end: str) -> bool:
 
 
 def _seen(site: Site, cable: CableProbe) -> Iterator[str]:
-    """ "server:port" of those who answered: by their MAC address, else by address, that of the file
-    or one that a host has now."""
+    """ "server:port" of the answering hosts: by MAC address, else by address, of the file or of a
+    host now."""
     assert site.file is not None
     for answer in cable.answers or ():
         owner = site.owner_of_mac(answer.mac) if answer.mac else None
@@ -106,9 +106,9 @@ def _seen(site: Site, cable: CableProbe) -> Iterator[str]:
 
 
 def check_mtu(site: Site) -> Iterator[Finding]:
-    """Is the MTU that of the file, equal at both ends, and does a packet of that size get across?
+    """Is the MTU that of the file, equal at both ends, and does a packet of that size arrive?
 
-    The last is the proof: what is between the ports may take less than either.
+    Devices between the ports may have a smaller MTU than either.
     """
     for server, facts in site.facts.items():
         probes = {cable.port: cable for cable in facts.cables}
@@ -152,7 +152,7 @@ def _other_mtu(site: Site, server: str, port: str) -> tuple[str, int] | None:
         return None
     for entry, interface in site.ports(far.partition(":")[0]):
         if entry.name == far.partition(":")[2]:
-            # where the file says an MTU, the end that differs from it is the one to repair
+            # if the file has an MTU, repair the end that differs from it
             return (far, interface.mtu) if entry.mtu in (None, interface.mtu) else None
     return None
 
@@ -203,7 +203,7 @@ def _rightful(site: Site, ip: str) -> str | None:
 
 
 def _is_private_twice(site: Site, ip: str) -> bool:
-    """Not in any subnet of the file: every host has its own, such as that of Docker's bridge."""
+    """Whether a repeated address is private, such as Docker's bridge: in no subnet of the file."""
     import ipaddress
 
     assert site.file is not None
@@ -218,8 +218,8 @@ def reach_matrix(site: Site) -> Matrix:
     """Reachability between hosts, from the probes of each host.
 
     "direct": over a cable; "relay": all addresses, through other servers; "part": some addresses;
-    "ranks": link-local addresses without a cable between, so ranks relay; "management": but not
-    through a port of the fabric; "none"; "?": that host was not asked.
+    "ranks": link-local addresses without a cable between, so ranks relay; "management": only over
+    the management network; "none"; "?": unknown host.
     """
     if site.file is None:
         return {}

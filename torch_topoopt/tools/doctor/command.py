@@ -144,7 +144,7 @@ def _hosts(
     try:
         here = _here(file, arguments.host)
     except FabricError:
-        here = ""  # this machine is not of the cluster: all are asked over ssh
+        here = ""  # this machine is not in the cluster: query all over ssh
     ssh = tuple(shlex.split(arguments.ssh_command))
     if not ssh:
         raise InputError("ssh-command: is empty")
@@ -163,7 +163,7 @@ def _examine(
     *,
     probing: bool,
 ) -> tuple[Site, list[Finding]]:
-    """Asks all hosts at once; one that does not answer is a finding."""
+    """Queries all hosts at once; one that does not answer is a finding."""
     from concurrent.futures import ThreadPoolExecutor
 
     from torch_topoopt.links.errors import FabricError
@@ -194,7 +194,7 @@ def _examine(
 def _apply(
     findings: list[Finding], site: Site, hosts: dict[str, HostAccess], terminal: console.Terminal
 ) -> list[str]:
-    """Carries the repair plan out; returns its commands with their hosts."""
+    """Applies the repair plan; returns its commands with their hosts."""
     from torch_topoopt.tools.doctor.repair import apply_repairs, plan_repairs
 
     done: list[str] = []

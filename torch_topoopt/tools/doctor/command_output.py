@@ -53,7 +53,7 @@ class Diagnosis:
 
 
 def show(terminal: Terminal, found: Diagnosis) -> None:
-    """Findings, who reaches whom, what links get, the repair plan, and a line that sums up."""
+    """Prints findings, reachability, link rates, the repair plan, and a summary line."""
     for alike in _alike(found.findings):
         finding = alike[0]
         places = ", ".join(other.where for other in alike)
@@ -75,7 +75,7 @@ def show(terminal: Terminal, found: Diagnosis) -> None:
 
 
 def _alike(findings: list[Finding]) -> list[list[Finding]]:
-    """Findings that differ in their place only, together."""
+    """Groups findings that differ only in their place."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for one in findings:
         key = (one.level, one.check, one.what, one.why, one.advice, one.repair)

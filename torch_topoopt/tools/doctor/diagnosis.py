@@ -1,4 +1,4 @@
-"""All checks over all that is known, worst first."""
+"""Runs all checks; the worst findings come first."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from torch_topoopt.plan.codec import Document
 
 @dataclass(frozen=True)
 class InterfaceFacts:
-    """`rp_filter`, `arp_ignore` and `arp_announce` as they act: the larger of `all` and its own.
+    """Effective `rp_filter`, `arp_ignore` and `arp_announce`: the larger of `all` and its own.
 
-    `addresses` with prefix length: IPv4, then IPv6, of which link-local ones have their interface.
-    None: the kernel does not say.
+    `addresses` have prefix lengths: IPv4, then IPv6; link-local ones have their interface. None:
+    unknown.
     """
 
     name: str
@@ -96,9 +96,9 @@ class RdmaPortFacts:
 class CardFacts:
     """The card of an interface, as far as the kernel says.
 
-    `pcie_gbps`: what its PCIe link carries each way without the overhead of packets, `pcie_text`
-    that in PCIe's words; `pcie_best_gbps` what card and slot could carry. `slot`: functions of one
-    share that link. `physical_port`: functions of one share its rate (links/hardware.py).
+    `pcie_gbps`: rate of its PCIe link each way without packet overhead, `pcie_text` in PCIe's
+    terms; `pcie_best_gbps`: the best rate of card and slot. Functions of one `slot` share that
+    link, and those of one `physical_port` its rate (links/hardware.py).
     `pfc`: priorities with priority flow control; `pause`: whether pause frames are sent and heeded;
     `ecn`: whether RoCE reacts to marks.
     """
@@ -150,7 +150,7 @@ class ChainFacts:
 
 @dataclass(frozen=True)
 class FirewallFacts:
-    """`read`: the programs that could be asked; empty: nothing is known. `docker`: it is here."""
+    """`read`: the programs that could be run; empty: nothing is known. `docker`: installed."""
 
     read: tuple[str, ...]
     docker: bool
@@ -159,8 +159,8 @@ class FirewallFacts:
 
 @dataclass(frozen=True)
 class Answer:
-    """A host that claims `address`, asked by ARP on one interface; or, with an IPv6 `address` (of
-    another host, so without its interface there) and no `mac`, one that answers an echo to all.
+    """A host that answers ARP for `address` on one interface; or, with an IPv6 `address` (without
+    its zone) and no `mac`, one that answers an echo to all nodes.
     """
 
     address: str
@@ -171,10 +171,9 @@ class Answer:
 class CableProbe:
     """The other end of a port that is up.
 
-    `answers` to ARP for all addresses of the cluster file, or, of a port with an IPv6 address, to
-    an echo to all (None: not asked, that needs root).
-    `sent_bytes` is the largest packet that was sent there, not to be cut up; `back_bytes` the
-    largest that was answered (0: none).
+    `answers` to ARP for all addresses of the cluster file, or, for an IPv6 port, to an echo to all
+    nodes (None: not probed, since that needs root). `sent_bytes` is the largest unfragmented packet
+    that was sent, `back_bytes` the largest that was answered (0: none).
     """
 
     port: str
@@ -186,7 +185,7 @@ class CableProbe:
 
 @dataclass(frozen=True)
 class Reach:
-    """A question to another server's address over ordinary routes; `source` is our address then."""
+    """A probe of another server's address over ordinary routes; `source` is our address."""
 
     server: str
     address: str
@@ -198,7 +197,7 @@ class Reach:
 class HostFacts(Document):
     """`server` is its name in the cluster file ("" without one); `root`: it may be repaired.
 
-    `claimed`: those who also claim one of our own addresses.
+    `claimed`: other hosts that claim one of our own addresses.
     """
 
     KIND: ClassVar[str] = "HostFacts"

@@ -1,4 +1,4 @@
-"""A finding: what is wrong, where, why it matters, and the commands that repair it."""
+"""A finding: the fault, its place, its effect, and the commands that repair it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Level = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """`check` is the name of the check. `repair`: shell commands for `server`, as root; where there
-    are none, `advice` says what a person has to do.
+    """`check` is the name of the check. `repair`: shell commands for `server`, as root; without
+    them, `advice` tells a person what to do.
     """
 
     level: Level
@@ -42,9 +42,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Site:
-    """All that is known: the facts of hosts by server name, and the cluster file, if there is one.
+    """The facts of hosts by server name, and the cluster file, if there is one.
 
-    Hosts that could not be asked are not in `facts`.
+    Hosts that did not answer are not in `facts`.
     """
 
     facts: Mapping[str, HostFacts]
@@ -73,7 +73,7 @@ class Site:
         return None
 
     def owner_of_mac(self, mac: str) -> tuple[str, str] | None:
-        """(server, interface) of a MAC address among the hosts that were asked."""
+        """(server, interface) of a MAC address among the known hosts."""
         for server, facts in self.facts.items():
             for interface in facts.interfaces:
                 if interface.mac == mac:
@@ -81,7 +81,7 @@ class Site:
         return None
 
     def owner_of_address(self, address: str) -> tuple[str, str] | None:
-        """(server, interface) of an IPv6 address, without zone, among the hosts that were asked."""
+        """(server, interface) of an IPv6 address, without zone, among the known hosts."""
         for server, facts in self.facts.items():
             for interface in facts.interfaces:
                 if address in map(without_zone, interface.ips):

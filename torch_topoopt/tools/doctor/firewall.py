@@ -1,7 +1,6 @@
 """The base chains of the firewall that drop packets by default, as nft and iptables show them.
 
-Both are asked: Docker uses iptables, whose rules nft shows only if they are of the newer kind.
-Reading them needs root.
+Both are read: Docker uses iptables, and nft shows only the rules of iptables-nft. This needs root.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _LIMIT_S = 20.0
 
 
 def read_firewall() -> FirewallFacts:
-    """Asks the programs that are there; what cannot be read is not in `read`."""
+    """Runs the installed programs; `read` lists those that worked."""
     read, drops = [], []
     docker = False
     rules = _output("iptables", "-S")
@@ -33,7 +32,7 @@ def read_firewall() -> FirewallFacts:
     if ruleset is not None:
         read.append("nft")
         known = {chain.hook for chain in drops}
-        # iptables of the newer kind are tables of nft too: its own command is the better repair
+        # chains of iptables-nft are in nft, too: repair them with iptables
         drops += [c for c in nft_chains(ruleset) if not (_of_iptables(c) and c.hook in known)]
     return FirewallFacts(tuple(read), docker, tuple(drops))
 

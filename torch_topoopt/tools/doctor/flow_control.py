@@ -1,4 +1,4 @@
-"""Whether an interface asks its sender to wait: pause frames, and those of single priorities (PFC).
+"""Reads flow control of an interface: pause frames, and priority flow control (PFC).
 
 Read as `ethtool -a` and `dcb pfc show` do, without these programs. IEEE 802.3x and 802.1Qbb.
 """
@@ -23,7 +23,7 @@ _ANSWER_S = 2.0
 
 
 def read_pause(interface: str) -> bool | None:
-    """Whether pause frames are both sent and heeded; None where the driver does not say."""
+    """Whether pause frames are both sent and honoured; None if unknown."""
     value = array.array("B", struct.pack("=4I", _ETHTOOL_GPAUSEPARAM, 0, 0, 0))
     request = struct.pack("16sP8x", interface.encode(), value.buffer_info()[0])
     try:

@@ -1,4 +1,4 @@
-"""Checks of single hosts. Each is a pure function of what is known: Site -> findings."""
+"""Checks of single hosts. Each is a pure function: Site -> findings."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def check_interfaces(site: Site) -> Iterator[Finding]:
 
 
 def _changed_address(server: str, where: str, ip: str, interface: InterfaceFacts) -> Finding:
-    """The kernel chooses link-local addresses, and chooses anew for another card or setting."""
+    """Finds changed link-local addresses: the kernel derives them from card and settings."""
     now = [own for own in interface.ips if is_link_local(own)]
     return Finding(
         *("error", "address", server, where),
@@ -119,8 +119,8 @@ def check_speed(site: Site) -> Iterator[Finding]:
 
 
 def check_rp_filter(site: Site) -> Iterator[Finding]:
-    """A strict reverse-path filter drops packets at a port that answers do not leave from: those
-    that come by a relay, and in a subnet of several ports those at all ports but one."""
+    """A strict reverse-path filter drops packets if answers leave from another port: relayed ones,
+    and those at all but one port of a shared subnet."""
     for server, facts in site.facts.items():
         for port, interface in site.ports(server):
             shared = site.file is not None and site.file.shares_subnet(f"{server}:{port.name}")
@@ -175,7 +175,7 @@ def check_forwarding(site: Site) -> Iterator[Finding]:
 
 
 def check_firewall(site: Site) -> Iterator[Finding]:
-    """Does a firewall drop what is forwarded (Docker's does), or what is for this host?"""
+    """Does a firewall drop forwarded packets (Docker's does), or those for this host?"""
     for server, facts in site.facts.items():
         if not facts.firewall.read:
             yield Finding(
@@ -235,7 +235,7 @@ def check_arp(site: Site) -> Iterator[Finding]:
 
 
 def check_buffers(site: Site) -> Iterator[Finding]:
-    """Can a socket buffer hold what a link has in flight?"""
+    """Can a socket buffer hold the bytes in flight on a link?"""
     for server, facts in site.facts.items():
         rates = [port.gbps for port, _ in site.ports(server) if port.gbps]
         if site.file is None:

@@ -1,4 +1,4 @@
-"""What each link will get: what carries it, at most how fast, and what limits it."""
+"""The expected carrier, maximum rate and bottleneck of each link."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExpectedLink:
-    """One link. `carrier`: what `--transport auto` takes. `gbps`: the most that it gets each way
-    while all other links of its hosts are busy too, whatever the processor can (None: not known).
+    """One link. `carrier`: the choice of `--transport auto`. `gbps`: its maximum rate each way with
+    all other links of its hosts busy, ignoring the processor (None: not known).
     """
 
     link: str
@@ -33,8 +33,8 @@ class Limit:
 
 
 def link_rates(site: Site) -> list[ExpectedLink]:
-    """Of the cables of the file, as far as one of their ends was asked; without a file, of this
-    host's interfaces that have an RDMA device or a known card."""
+    """The expected links of the file's cables with a known end; without a file, of this host's
+    interfaces with an RDMA device or a known card."""
     return list(_of_interfaces(site) if site.file is None else _of_cables(site))
 
 
@@ -91,7 +91,7 @@ def _by_verbs(facts: HostFacts, interface: InterfaceFacts) -> bool:
 
 
 def _limits(site: Site, server: str, interface: InterfaceFacts) -> Iterator[Limit]:
-    """The rates that bound a link at this end. What links share, they share evenly."""
+    """The rates that bound a link at this end; links share resources evenly."""
     if port := port_limit(site, server, interface):
         yield port
     card = site.facts[server].rdma.card_of(interface.name)
@@ -121,7 +121,7 @@ def _cards(site: Site, server: str) -> list[CardFacts]:
 
 
 def _sharing(cards: list[CardFacts], what: str, value: str | None) -> int:
-    """How many links share one thing; a link that is not up itself counts too."""
+    """The number of links that share one resource, this link included even if it is down."""
     return max(1, sum(getattr(card, what) == value for card in cards)) if value else 1
 
 

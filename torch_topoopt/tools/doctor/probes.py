@@ -1,11 +1,10 @@
-"""Asks what is at the other end: ARP on one interface, echoes to all nodes of it (IPv6), and echoes
-that may not be cut up.
+"""Probes the other end of a cable: ARP, IPv6 echoes to all nodes, and unfragmented echoes.
 
-Nothing has to run on the other hosts: their kernels answer. ARP needs root. The questions carry no
+The other hosts' kernels answer, so nothing has to run there. ARP needs root. Its requests carry no
 address of the sender (RFC 5227), so that no host learns anything from them.
 
-A kernel sends the answer to an IPv4 echo by its routes, and so out of another port where several
-are in one subnet. It answers ARP, and echoes of IPv6, out of the port where the question arrived.
+A kernel routes the answer to an IPv4 echo, so with several ports in one subnet it may use another
+port. It answers ARP and IPv6 echoes on the port of the request.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 0.5  # for an answer; a neighbour takes a millisecond, a relay some
 _ROUNDS = 3
-_TOO_LATE_S = 5.0  # where something else keeps arriving
+_TOO_LATE_S = 5.0  # while other packets keep arriving
 
 _ETH_P_ARP = 0x0806
 _ETHERNET_HEADER_BYTES = 14
@@ -47,14 +46,14 @@ _OVERHEAD, _OVERHEAD6 = 28, 48  # of IPv4 or IPv6, and ICMP
 
 
 def arp_answers(interface: str, mac: str, addresses: Sequence[str]) -> tuple[Answer, ...]:
-    """Everybody on the cable (or segment) of `interface` who says that it has one of `addresses`.
+    """All hosts on the cable (or segment) of `interface` that claim one of `addresses`.
 
-    Raises OSError without root, or where the interface is gone.
+    Raises OSError without root, or if the interface is gone.
     """
     own = bytes.fromhex(mac.replace(":", ""))
     found: dict[Answer, None] = {}
     wanted = {socket.inet_aton(address): address for address in addresses}
-    # Without a protocol at first: with one, what arrives at other interfaces counts until the bind.
+    # protocol 0 at first: otherwise packets of all interfaces arrive until the bind
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as line:
         line.bind((interface, _ETH_P_ARP))
         for _ in range(_ROUNDS):
@@ -71,9 +70,9 @@ def arp_answers(interface: str, mac: str, addresses: Sequence[str]) -> tuple[Ans
 
 
 def answered_sizes(interface: str, mac: str, address: str, sizes_bytes: Iterable[int]) -> set[int]:
-    """The sizes of packets, not to be cut up, that reach `address` at the other end of a cable.
+    """The sizes of unfragmented packets that reach `address` at the other end of a cable.
 
-    They are ARP requests with padding. Raises OSError without root, or where the interface is gone.
+    They are ARP requests with padding. Raises OSError without root, or if the interface is gone.
     """
     own, target = bytes.fromhex(mac.replace(":", "")), socket.inet_aton(address)
     answered = set()
@@ -109,7 +108,7 @@ def _request(own: bytes, target: bytes) -> bytes:
 
 
 def _until(line: socket.socket, deadline: float) -> Iterator[None]:
-    """Whenever something has arrived; what is there at the deadline still counts."""
+    """Yields when packets have arrived; those waiting at the deadline still count."""
     while True:
         left = deadline - time.monotonic()
         if left < -_TOO_LATE_S or not select.select([line], [], [], max(0.0, left))[0]:
@@ -126,7 +125,7 @@ class Echo:
 
 
 def answered_echoes(echoes: Iterable[Echo], interface: str | None = None) -> set[Echo]:
-    """Those that came back whole. With `interface`, nothing goes another way.
+    """The echoes that came back whole. `interface` forces the way.
 
     Link-local addresses are without zone, and need `interface`. Raises OSError where this user may
     not send echoes.
@@ -162,8 +161,8 @@ def _answered(echoes: Sequence[Echo], interface: str | None, *, ipv6: bool) -> s
 
 
 def echoing_hosts(interface: str, source: str) -> set[str]:
-    """The IPv6 addresses, without zone, of those on an interface's cable (or segment) that answer
-    an echo to all nodes: of the kind that `source` is, the interface's own address.
+    """The IPv6 addresses, without zone, of hosts on an interface's cable (or segment) that answer
+    an echo to all nodes; of the kind of `source`, the interface's own address.
 
     Raises OSError where this user may not send it, or the interface does not have that address.
     """
@@ -188,7 +187,7 @@ def _to(echo: Echo, interface: str | None) -> tuple[object, ...]:
 
 
 def _echo_socket(ipv6: bool, interface: str | None) -> socket.socket:
-    """Raw as root, else the kind that some systems let every user have; nothing is cut up."""
+    """A socket without fragmentation: raw as root, else an unprivileged ping socket."""
     family = socket.AF_INET6 if ipv6 else socket.AF_INET
     protocol = socket.IPPROTO_ICMPV6 if ipv6 else socket.IPPROTO_ICMP
     try:

@@ -1,4 +1,4 @@
-"""Carries out the repairs of findings, and looks after each one whether it helped."""
+"""Applies the repairs of findings, and verifies each one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def plan_repairs(findings: Sequence[Finding]) -> list[Finding]:
-    """Those that commands can repair. Notes are left: they are a matter of taste."""
+    """The findings that commands can repair, without notes, which are a matter of taste."""
     return [finding for finding in findings if finding.repair and finding.level != "note"]
 
 
@@ -29,8 +29,8 @@ def apply_repairs(
 ) -> None:
     """Runs the commands of each finding on its host, one after the other.
 
-    Raises FabricError where this user is not root there (then nothing was done), where a command
-    fails, or where the finding is still there after its commands; then the rest is not done.
+    Raises FabricError if this user is not root there (before any command), if a command fails, or
+    if the finding remains after its commands; then it skips the rest.
     """
     for server in dict.fromkeys(finding.server for finding in repairs):
         if not site.facts[server].root:

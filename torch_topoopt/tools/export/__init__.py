@@ -1,1 +1,1 @@
-"""Plans in the formats of other programs. Each exporter gives the files that it would write."""
+"""Plans in the formats of other programs. Each exporter returns the files to write."""

@@ -1,4 +1,4 @@
-"""What ASTRA-sim 2 takes beside Chakra traces: system, network, memory and groups.
+"""The configuration of ASTRA-sim 2 for Chakra traces: system, network, memory and groups.
 
 Source: github.com/astra-sim/astra-sim, examples/system, examples/network and examples/run_scripts.
 Its analytical network knows rings, full meshes and switches; a plan's network as it is goes to
@@ -87,8 +87,8 @@ def configuration(plan: Plan) -> dict[str, str]:
 
 
 def without_default_group(trace: ChakraTrace) -> ChakraTrace:
-    """Collectives of all ranks name no group: a group 0 is all ranks to newer versions of ASTRA-sim
-    (Workload.cc, extract_comm_group), and an error to others, which take no name for that."""
+    """Removes the group of all ranks: newer versions of ASTRA-sim take a group 0 for all ranks
+    (Workload.cc, extract_comm_group), and others reject it."""
     nodes = [
         replace(node, attributes={k: v for k, v in node.attributes.items() if k != "pg_name"})
         if node.attributes.get("pg_name") == DEFAULT_GROUP
@@ -99,7 +99,7 @@ def without_default_group(trace: ChakraTrace) -> ChakraTrace:
 
 
 def analytical_shape(plan: Plan) -> str | None:
-    """The name that ASTRA-sim's analytical network has for the plan's cables; None: it has none."""
+    """ASTRA-sim's analytical name of the plan's topology; None if there is none."""
     count = plan.cluster.servers
     pairs = {tuple(sorted((k.source, k.target))) for k in plan.network.links}
     if len(pairs) == count * (count - 1) // 2:

@@ -2,7 +2,7 @@
 
 
 class ExportError(ValueError):
-    """What a format cannot say, or a file that is not of it; one line with the place."""
+    """A format cannot express the plan, or a file is invalid; one line with the place."""
 
 
 class FormatError(ExportError):

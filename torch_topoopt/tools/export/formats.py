@@ -1,4 +1,4 @@
-"""Every format by its name, and the files that a plan becomes in it."""
+"""Every format by its name, and the files of a plan in it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _msccl(exported: Exported) -> Files:
         "alltoall.xml": msccl.all_to_all(exported.plan).xml(),
     }
     for text in texts.values():
-        msccl_check.check_text(text)  # what moves other bytes than it should is not written
+        msccl_check.check_text(text)  # never write an algorithm that moves wrong bytes
     return _encoded(texts)
 
 

@@ -1,7 +1,7 @@
-"""What other launchers take: NCCL's variables and the order of ranks, and MLX's ring hostfile.
+"""Files for other launchers: NCCL's variables and order of ranks, and MLX's ring hostfile.
 
-Both connect neighbours of one order of the hosts, so the plan's first ring over all servers that
-cables join gives it. Sources: NCCL's user guide (environment variables), and mlx.launch's hostfile
+Both connect neighbours of one order of the hosts: that of the plan's first fully cabled ring over
+all servers. Sources: NCCL's user guide (environment variables), and mlx.launch's hostfile
 (docs/src/usage/distributed.rst of github.com/ml-explore/mlx).
 """
 
@@ -38,7 +38,7 @@ def _rings(plan: Plan) -> tuple[Ring, ...]:
 
 
 def nccl_files(plan: Plan, file: ClusterFile | None) -> dict[str, str]:
-    """nccl.env, the hosts in the order of their ranks, and what NCCL cannot do with the plan."""
+    """nccl.env, the hosts in the order of their ranks, and NCCL's limitations for the plan."""
     order = rank_order(plan)
     names = [server.name for server in file.servers] if file is not None else None
     hosts = [names[s] if names else f"server{s}" for s in order]

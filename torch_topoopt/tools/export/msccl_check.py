@@ -1,9 +1,8 @@
-"""Runs an algorithm of MSCCL XML on symbols, and says whether its collective comes out.
+"""Runs an algorithm of MSCCL XML on symbols, and checks the result of its collective.
 
-A chunk is the set of (rank, number of input chunk) that were added up in it: a reduction that
-counts a rank twice is seen, as is one that leaves a rank out. Connections hold few messages, as
-NCCL's buffers do, and thread blocks advance in any order: several random ones are tried, which must
-all come to an end, with the same result.
+A chunk is the set of (rank, number of input chunk) that it sums, so a rank that is counted twice or
+left out is an error. Connections hold few messages, like NCCL's buffers. Thread blocks advance in
+several random orders, which must all finish with the same result.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class ReadAlgorithm:
 
 @dataclass(frozen=True)
 class Checked:
-    """What came out: numbers for people."""
+    """The figures of a successful check."""
 
     algorithm: ReadAlgorithm
     steps: int
@@ -76,7 +75,7 @@ class Checked:
 
 
 def check_text(text: str) -> Checked:
-    """Reads and runs; raises ExportError with the place of what is wrong."""
+    """Reads and runs a file; raises ExportError with the place of an error."""
     algorithm = read_algorithm(text)
     results = [_Execution(algorithm, random.Random(seed)).run() for seed in range(_ORDERS)]
     for other in results[1:]:
@@ -93,7 +92,7 @@ def check_text(text: str) -> Checked:
 
 
 def read_algorithm(text: str) -> ReadAlgorithm:
-    """Raises ExportError for what is not of the format, or contradicts itself."""
+    """Parses a file; raises ExportError if it is invalid or inconsistent."""
     try:
         root = ET.fromstring(text)
     except ET.ParseError as error:
@@ -344,7 +343,7 @@ def _sum(own: list[Chunk | None], other: list[Chunk | None], where: str) -> list
 
 
 def _compare(algorithm: ReadAlgorithm, outputs: list[list[Chunk | None]]) -> None:
-    """Raises ExportError for the first chunk that is not what the collective makes."""
+    """Raises ExportError for the first chunk that differs from the collective's result."""
     count = len(algorithm.gpus)
     for rank, output in enumerate(outputs):
         for place, chunk in enumerate(output):

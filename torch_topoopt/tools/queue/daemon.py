@@ -1,9 +1,8 @@
-"""The daemon of a shared cluster: takes every job one step further, again and again.
+"""The daemon of a shared cluster: repeatedly advances every job by one step.
 
-`step` reads the database and does, for each job, what its state asks for (see `jobs`). It keeps
-nothing that it could not do without: killed at any moment, the next daemon starts with `recover`,
-and goes on from the database, the switches, and the processes of the jobs, which do not depend
-on it.
+`step` reads the database and acts on the state of each job (see `jobs`). It keeps no essential
+state: after a kill, the next daemon starts with `recover`, and continues from the database, the
+switches, and the jobs' processes, which outlive it.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
     from torch_topoopt.tools.queue.switch_work import Changes, SwitchWork
 
 _MOST_RETRY_S = 60.0
-_START_AGAIN_S = 10.0  # a supervisor that has not said who it is by then never will
-_KILL_S = 30.0  # from asking a job to end until its remaining processes are killed
+_START_AGAIN_S = 10.0  # a supervisor without an identity file by then has failed
+_KILL_S = 30.0  # from the request to end until remaining processes are killed
 
 
 class Daemon:
@@ -79,7 +78,7 @@ class Daemon:
         self._started_at: dict[int, float] = {}  # monotonic; when a supervisor was started
         self._stopped_at: dict[int, float] = {}
         self._checked_at: dict[int, float] = {}
-        self._unverified: set[int] = set()  # ready before this daemon came; not looked at yet
+        self._unverified: set[int] = set()  # ready before this daemon started; not checked yet
         self._sweep: Future[Changes] | None = None
         self._sweep_at: float | None = None
         self._sweep_failures = 0
@@ -96,7 +95,7 @@ class Daemon:
         }
 
     def recover(self) -> None:
-        """Says what the last daemon left, and has it looked at first. Call once, before `step`."""
+        """Logs the last daemon's jobs, and schedules their checks. Call once, before `step`."""
         self._store.log(None, f"the daemon has started (process {os.getpid()})")
         for job in self._store.jobs(ended=False):
             if job.state != j.QUEUED:  # nothing was begun of a job in the queue
@@ -106,7 +105,7 @@ class Daemon:
         self._sweep_at = 0.0
 
     def step(self) -> bool:
-        """One look at everything; whether anything has got on."""
+        """Acts on every job once; returns whether any advanced."""
         self._processes.reap()
         progress = self._sweep_sockets()
         for job in self._store.jobs(ended=False):
@@ -152,7 +151,7 @@ class Daemon:
         return progress
 
     def _propose(self, mesh: MeshPlaces, waiting: Waiting, holdings: Sequence[Holding]) -> None:
-        """Says once which jobs would have to move for the first of the queue."""
+        """Logs once which jobs would have to move for the first of the queue."""
         state = waiting.job, frozenset(holding.job for holding in holdings)
         if state == self._proposed:
             return
@@ -218,7 +217,7 @@ class Daemon:
         return False
 
     def _flip(self, job: QueuedJob) -> None:
-        """Sends light to the side of the job. Raises SwitchError."""
+        """Flips the 1x2 switches to the side of the job. Raises SwitchError."""
         assert job.layout is not None
         ports = selected_ports(self._cluster, job.layout.servers)
         if self._selector is None or not ports:
@@ -233,7 +232,7 @@ class Daemon:
         folder = self._folder(job)
         identity = self._processes.find(folder)
         alive = identity is not None and identity.alive
-        if ended := self._processes.ended(folder):  # asked after `alive`: it is the last it writes
+        if ended := self._processes.ended(folder):  # read after `alive`, because it is written last
             code = ended.exit_code
             outcome = j.FAILED if code else j.DONE
             text = f"ended with exit code {code}"
@@ -256,7 +255,7 @@ class Daemon:
             return self._free(job, j.CANCELLED, "cancelled before it had started")
         identity = self._processes.find(folder)
         if identity is None:
-            # forbidden by the last daemon, or a supervisor that is about to say who it is
+            # forbidden by the last daemon, or a supervisor about to write its identity
             return self._processes.forbidden(folder) and self._free(
                 job, j.CANCELLED, "cancelled before it had started"
             )
@@ -282,14 +281,14 @@ class Daemon:
         )
 
     def _leave(self, job: QueuedJob) -> bool:
-        """From a state without processes to the end."""
+        """Ends a job that has no processes."""
         text = "cancelled; its circuits are being removed"
         return self._store.move(job, j.CLEARING, text, outcome=j.CANCELLED)
 
     def _free(self, job: QueuedJob, outcome: str, text: str, **values: Any) -> bool:
-        """No process of it may be left when its servers become free."""
+        """Frees the servers of a job after its last process has ended."""
         if self._processes.kill_marked(self._mark_of(job)):
-            return False  # look again: they need a moment to go
+            return False  # check again: processes take a moment to end
         return self._store.release_servers(job, j.CLEARING, text, outcome=outcome, **values)
 
     def _changed(self, job: QueuedJob, what: str) -> Changes | None:
@@ -311,7 +310,7 @@ class Daemon:
             return None
 
     def _check(self, job: QueuedJob) -> None:
-        """Looks at the switches from time to time; circuits that are gone are set again."""
+        """Checks the switches periodically, and sets missing circuits again."""
         pending = self._pending.get(job.id)
         if pending is None:
             now = time.monotonic()

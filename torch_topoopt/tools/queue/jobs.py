@@ -1,11 +1,11 @@
-"""Jobs of a shared cluster: what a user submits, and the states that it goes through.
+"""Jobs of a shared cluster: their specification and their states.
 
     queued -> preparing -> ready -> starting -> running -> clearing -> done | failed | cancelled
                                                    stopping ^
 
-Each state is an intent that is in the database before anything is done about it; the next one
-confirms it. So a daemon that reads the database after a crash knows the step that may be half done,
-and does it again: every act is idempotent.
+Each state is an intent, recorded in the database before the daemon acts; the next state confirms
+it. So after a crash a daemon finds the step that may be half done, and repeats it: every act is
+idempotent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLEARING = "clearing"  # its processes are gone; its circuits are being removed
 DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
 
 FINAL = frozenset({DONE, FAILED, CANCELLED})
-# The states in which a job's circuits have to be there; before and after, they have to be gone.
+# states with the job's circuits set; in all others they are removed
 WIRED = frozenset({PREPARING, READY, STARTING, RUNNING, STOPPING})
 
 
@@ -56,7 +56,7 @@ class JobSpec(Document):
 
     @property
     def where(self) -> str:
-        """The place where it runs, for people: servers run nothing unless hosts are reached."""
+        """A description of the machines that run it."""
         return {
             "run": "emulated on the daemon's machine; the servers themselves run nothing "
             "(--launch hosts starts it on them)",
@@ -97,7 +97,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class JobLayout(Document):
-    """The place of a job: its servers in the order of its plan, one side of them, its cables."""
+    """The resources of a job: its servers in the order of its plan, their side, its cables."""
 
     KIND: ClassVar[str] = "Layout"
     VERSION: ClassVar[int] = 1
@@ -115,8 +115,8 @@ class JobLayout(Document):
 class QueuedJob:
     """A row of the database. Times are seconds since the epoch.
 
-    `order`: when it got its servers, among all jobs. `outcome`: the final state that it is being
-    cleared for. `problem`: why it does not get on; tried again at `next_try_at`, after `attempts`.
+    `order`: its rank in the assignment of servers. `outcome`: its final state after clearing.
+    `problem`: the reason for a delay; retried at `next_try_at`, after `attempts`.
     """
 
     id: int

@@ -33,7 +33,7 @@ def prepare_folder(folder: Path, job: QueuedJob, cluster: ClusterFile) -> None:
 def commands_of(
     folder: Path, job: QueuedJob, cluster: ClusterFile, topoopt: Sequence[str]
 ) -> list[Command]:
-    """The commands of a job. `topoopt`: how this machine calls it."""
+    """The commands of a job. `topoopt`: the words that start it on this machine."""
     assert job.layout is not None
     spec, plan = job.spec, str(folder / "plan.json")
     script = (spec.script, *spec.arguments)

@@ -1,7 +1,7 @@
 """A job's part of the cluster: its servers, one side of their ports, and the sockets behind them.
 
-Everything that is done for a job is done to the cluster file that `partition` returns, as if there
-were no other servers and sockets: the sockets in it are the fence that no change gets past.
+A job's changes use only the cluster file from `partition`, without other servers and sockets: its
+sockets are the fence of every change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def partition(cluster: ClusterFile, names: Sequence[str], side: Side) -> Cluster
 
 
 def unheld(cluster: ClusterFile, held: Iterable[tuple[str, Side]]) -> ClusterFile | None:
-    """The cluster with the sockets that belong to a port and to no job; None if there are none."""
+    """The cluster with the sockets of ports without a job; None if there are none."""
     taken = set(held)
     sockets = {
         plug
@@ -107,7 +107,7 @@ def ports_needed(plan: Plan) -> int:
 
 
 def lay_out(plan: Plan, cluster: ClusterFile, names: Sequence[str], side: Side) -> JobLayout:
-    """The sockets to join for the cables of `plan`; the same arguments give the same result.
+    """The sockets to connect for the cables of `plan`; deterministic.
 
     None on a HammingMesh, whose trees lead from any server to any. Raises FabricError saying what
     does not fit.

@@ -1,13 +1,12 @@
 """Processes that outlive their parent: started once, found again, ended for good.
 
-A job's folder holds what is to be started (`commands.json`). A supervisor, in a session of its own,
-takes the folder's lock, writes who it is (`process.json`), runs the commands and writes how they
-ended (`ended.json`). Its pid alone could be another process by now; together with the time at
-which it started, and the boot that this time is counted from, it is unmistakable.
+A job's folder has its commands (`commands.json`). A supervisor, in a session of its own, locks the
+folder, writes its identity (`process.json`), runs the commands and writes their exit codes
+(`ended.json`). Its identity is pid, start time and boot, because pids are reused.
 
-The daemon need not know whether it has started a job already: a second supervisor finds the
-lock taken, or `process.json` there, and goes. All processes of a job carry its mark in their
-environment, so what a dead supervisor left behind is found and ended too.
+The daemon may start a supervisor twice: the second one finds the lock or `process.json`, and exits.
+All processes of a job carry its mark in their environment, so that leftovers of a dead supervisor
+are found and killed.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class LocalProcesses:
         return None if value is None else Ended(value)
 
     def forbid(self, folder: Path) -> bool:
-        """Makes sure that nothing will be started for `folder`; False if something was."""
+        """Prevents any start for `folder`; False if a supervisor has started."""
         with locked(folder) as mine:
             if not mine or (folder / "process.json").exists():
                 return False
@@ -120,12 +119,12 @@ class LocalProcesses:
             return True
 
     def forbidden(self, folder: Path) -> bool:
-        """Whether `forbid` was there before."""
+        """Whether `forbid` was called before."""
         value = _read(folder / "process.json")
         return value is not None and value.get("pid") is None
 
     def stop(self, identity: ProcessIdentity) -> None:
-        """Asks a supervisor to end its commands (SIGTERM, and SIGKILL after a while)."""
+        """Requests a supervisor to end its commands (SIGTERM, and SIGKILL after a while)."""
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(identity.pid)
             try:

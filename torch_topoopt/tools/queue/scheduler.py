@@ -4,12 +4,10 @@ A server with 1x2 switches has two sides, and each can hold one job: the one tha
 to) on one side, the next one on the other, prepared while the first runs (paper, Appendix C). All
 servers of a job use the same side, since the two sides may be on different switches.
 
-Jobs get their servers strictly in the order in which they were submitted, also servers that are
-busy now; a job that does not fit yet stops all behind it. From then on each waits only for the
-jobs that were before it on its own servers, so a small job on idle servers starts at once while
-a large one ahead of it still waits for busy ones. The run time of a job is unknown, and
-without that any job which overtakes in the queue may delay the one that it overtook for ever; so
-there is no further backfilling.
+Jobs get their servers, even busy ones, strictly in the order of submission; a job that does not fit
+yet blocks all later ones. After that each waits only for earlier jobs on its own servers, so a
+small job on idle servers starts while a large one ahead waits for busy ones. There is no other
+backfilling: run times are unknown, so an overtaking job could delay another for ever.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Holding:
-    """A job that has servers. `leaving`: it needs them no more, only its circuits must go."""
+    """A job that has servers. `leaving`: only its circuits remain to be removed."""
 
     job: int
     order: int
@@ -91,7 +89,7 @@ def assign(
 ) -> list[Assignment]:
     """The assignments that can be made now, in the order of `queue`.
 
-    `choose` picks servers of a job where not any will do: of those that could be its, so many.
+    `choose` picks a number of servers from the candidates if not every set is valid.
     """
     held = {(server, h.side): h for h in holding for server in h.servers}
     assignments = []
@@ -108,7 +106,7 @@ def assign(
 
 
 def may_start(job: Holding, holding: Iterable[Holding]) -> bool:
-    """Whether no job that was there before still needs one of its servers."""
+    """Whether no earlier job still needs one of its servers."""
     return not any(
         other.order < job.order and not other.leaving and other.servers & job.servers
         for other in holding
@@ -119,7 +117,7 @@ def may_start(job: Holding, holding: Iterable[Holding]) -> bool:
 def fits(
     servers: Sequence[ServerSides], waiting: Waiting, choose: Choose | None = None
 ) -> Assignment | None:
-    """Its servers if the cluster were empty; None: it can never run."""
+    """Its servers on an empty cluster; None: it can never run."""
     return _place(servers, {}, waiting, choose)
 
 
@@ -129,7 +127,7 @@ def _place(
     waiting: Waiting,
     choose: Choose | None,
 ) -> Assignment | None:
-    """On the side, and the servers of it, where it waits for the fewest and the oldest jobs."""
+    """The side and servers with the fewest and oldest jobs to wait for."""
     best: tuple[tuple[int, int], Assignment] | None = None
     for side in SIDES:
         ahead: dict[str, int] = {}  # server -> order of the job to wait for; 0: idle

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from torch_topoopt.tools.queue.store import Store
 
 _LOCK = "daemon.lock"
-_BUSY_S = 2.0  # after which it looks for signals, and tries again
+_BUSY_S = 2.0  # then it handles signals, and retries
 _LOCKED_LIMIT_S = 600.0
 _LOOK_S = 0.1  # for what commands have written, and for processes that have ended
 
 
 @contextmanager
 def only_daemon(folder: Path) -> Iterator[None]:
-    """Holds the right to be the daemon of `folder`; raises StoreError if it is taken.
+    """Holds the daemon's lock of `folder`; raises StoreError if another process has it.
 
-    The kernel takes it back from a process that ends, however it ends.
+    The kernel releases it at the end of the process, even after a kill.
     """
     handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -52,7 +52,7 @@ def only_daemon(folder: Path) -> Iterator[None]:
 
 
 def daemon_pid(folder: Path) -> int | None:
-    """The process that is the daemon of `folder`; None: there is none."""
+    """The daemon's process number; None if no daemon runs."""
     try:
         handle = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,10 +1,9 @@
 """The queue: one SQLite file that daemon and commands share, and the only way to reach the daemon.
 
-A command writes what it wants and the daemon finds it there, so nothing is lost while no daemon
-runs, and there is no second protocol that could break off half-way. Write-ahead logging lets
-`status` read while the daemon writes. Every change of a job's state is one transaction, with what
-it stands for (sides held, servers used) and its event, and only happens if the
-job still is in the state that the caller believes it to be in.
+A command writes its request for the daemon, so requests are kept while no daemon runs, and no other
+protocol is needed. Write-ahead logging lets `status` read while the daemon writes. Every change of
+a job's state is one transaction with its resources (sides, servers) and its event; it fails unless
+the job is still in the state that the caller read.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class StoreError(FabricError):
 
 
 class StoreLockedError(StoreError):
-    """A queue that another process keeps locked; later it may be free."""
+    """Another process keeps the queue locked; a retry may succeed."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Event:
 
 
 class _Connection(sqlite3.Connection):
-    """One whose lock that another process has is a StoreLockedError."""
+    """A connection that raises StoreLockedError if another process has the lock."""
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
         with _saying_locked():
@@ -76,9 +75,9 @@ def _saying_locked() -> Iterator[None]:
 
 
 def _make_private(folder: Path) -> None:
-    """The file holds what --env says, passwords perhaps: no other user reads or replaces it.
+    """Hides the file from other users, because values of --env may be passwords.
 
-    Raises StoreError for a folder in which others could, and OSError.
+    Raises OSError, and StoreError if other users can write to the folder.
     """
     found = folder.stat()
     if found.st_uid not in (os.getuid(), 0):
@@ -124,7 +123,7 @@ class Store:
             raise StoreError(f"state: {path}: {error}") from None
 
     def wait_for_locks(self, seconds: float) -> None:
-        """From now on instead of BUSY_S; no signal is handled while it waits."""
+        """Replaces BUSY_S; no signal is handled during the wait."""
         self._connection.execute(f"PRAGMA busy_timeout={round(1000 * seconds)}")
 
     def close(self) -> None:
@@ -172,7 +171,7 @@ class Store:
             raise
 
     def changes(self) -> int:
-        """A number that differs once another process has changed the queue."""
+        """A number that changes when another process changes the queue."""
         number: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
         return number
 
@@ -198,7 +197,7 @@ class Store:
         return job
 
     def cancel(self, job: int) -> str:
-        """Asks for the end of a job; one without servers ends at once. Returns the state it is in.
+        """Requests the end of a job, and returns its state; one without servers ends at once.
 
         Raises StoreError for an unknown job.
         """
@@ -226,7 +225,7 @@ class Store:
         return _job(row)
 
     def assign(self, job: QueuedJob, layout: JobLayout, state: str, text: str) -> bool:
-        """Gives a queued job its servers; False if it is queued no more."""
+        """Assigns servers to a queued job; False if it is no longer queued."""
         with self._transaction():
             if self.job(job.id).state != job.state:
                 return False
@@ -240,7 +239,7 @@ class Store:
         return True
 
     def move(self, job: QueuedJob, state: str, text: str, **values: Any) -> bool:
-        """From the state that `job` was read in to another; False if it is not in that state."""
+        """Moves a job to another state; False if its state differs from that of `job`."""
         with self._transaction():
             if self.job(job.id).state != job.state:
                 return False
@@ -249,7 +248,7 @@ class Store:
         return True
 
     def take_servers(self, job: QueuedJob, state: str, text: str) -> bool:
-        """As `move`, and the servers of the job are in use by it from now on."""
+        """Like `move`; the job uses its servers from now on."""
         assert job.layout is not None
         with self._transaction():
             if self.job(job.id).state != job.state:
@@ -263,7 +262,7 @@ class Store:
         return True
 
     def release_servers(self, job: QueuedJob, state: str, text: str, **values: Any) -> bool:
-        """As `move`, and its servers are free for the next job; it still holds their sides."""
+        """Like `move`; the job frees its servers, but still holds their sides."""
         with self._transaction():
             if self.job(job.id).state != job.state:
                 return False
@@ -273,7 +272,7 @@ class Store:
         return True
 
     def release_sides(self, job: QueuedJob, state: str, text: str) -> bool:
-        """As `move`, and it holds nothing any more."""
+        """Like `move`; the job holds nothing any more."""
         with self._transaction():
             if self.job(job.id).state != job.state:
                 return False
@@ -283,14 +282,14 @@ class Store:
         return True
 
     def postpone(self, job: QueuedJob, problem: str, next_try_at: float) -> None:
-        """Records a problem, and when the work will be tried again."""
+        """Records a problem and the time of the next try."""
         with self._transaction():
             self._set(job.id, problem=problem, attempts=job.attempts + 1, next_try_at=next_try_at)
             if problem != job.problem:
                 self._event(job.id, problem)
 
     def settle(self, job: QueuedJob, text: str) -> None:
-        """The problem that `postpone` wrote is over."""
+        """Clears the problem that `postpone` recorded."""
         with self._transaction():
             self._set(job.id, problem=None, attempts=0, next_try_at=0)
             self._event(job.id, text)

@@ -1,9 +1,9 @@
-"""Runs the commands of one job and writes how they ended: a process of its own, see `processes`.
+"""Runs the commands of one job and writes their exit codes, in a process; see `processes`.
 
     python -m torch_topoopt.tools.queue.supervisor FOLDER
 
-If one command fails, the others are ended: a job without one of its servers is none. SIGTERM ends
-all; processes that are left after 10 s are killed.
+If one command fails, the others are ended, because a job needs all of its servers. SIGTERM ends
+all; remaining processes are killed after 10 s.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _unblock() -> None:
 
 
 def _end(running: dict[str, subprocess.Popen[bytes]], number: signal.Signals) -> float:
-    """Sends a signal to each command and its process group; returns when to be harder."""
+    """Sends a signal to each command's process group; returns the time to escalate."""
     for process in running.values():
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

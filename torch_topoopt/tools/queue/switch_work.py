@@ -1,8 +1,8 @@
 """Changes of switches, made one after the other beside the daemon's loop.
 
-A change takes milliseconds on an optical switch and minutes on a patch panel, and a flip must not
-wait for it: so it happens in a thread. Nothing about it is kept anywhere but in the switches and
-the database: a daemon killed in the middle asks for the same change again.
+A change takes milliseconds on an optical switch and minutes on a patch panel. It runs in a thread,
+so that a flip never waits for it. Its only state is in the switches and the database: after a kill,
+the next daemon requests the same change again.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SwitchWork:
             self._on_done()
 
     def _driver(self, entry: SwitchEntry) -> CircuitSwitch:
-        """Opened once: closing ends its connection, and the next request makes another."""
+        """The driver of a switch, opened once; it reconnects on demand after close()."""
         if entry.name not in self._drivers:
             self._drivers[entry.name] = self._open(entry)
         return self._drivers[entry.name]

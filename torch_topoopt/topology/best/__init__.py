@@ -1,1 +1,1 @@
-"""Networks that are searched for a demand, not built in one pass."""
+"""Searches networks for a demand, instead of building one in a single pass."""

@@ -51,14 +51,14 @@ _MOST_WEIGHT = 1 << 40  # of all pairs together; the search counts hops times we
 def candidates(
     cluster: Cluster, demand: Demand, *, seed: int, work: int, paths: int
 ) -> Iterator[Network]:
-    """Networks for `demand` on three servers or more; `work` is shared among them.
+    """Networks for `demand` on three servers or more; they share `work`. In this order:
 
-    First the rings that are best for an unknown demand, where they are for the whole cluster.
-    Then, for every number of ports that the AllReduce groups together may take (the paper's split
-    is one of these), rings and links annealed for the model-parallel pairs. Then, for the paper's
-    split, the links of an exact matching, and what annealing makes of them. Where the links are a
-    perfect matching, as those of an odd port, also with a matching that crosses a ring
-    (`crossed_rings`).
+    1. the best rings for an unknown demand, if they span the whole cluster;
+    2. for every possible number of AllReduce ports (one is the paper's split), rings and links
+       annealed for the model-parallel pairs;
+    3. for the paper's split, the links of an exact matching, before and after annealing.
+
+    If the links are a perfect matching, also with one that crosses a ring (`crossed_rings`).
     """
     matrix = demand_matrix(demand, cluster.servers)
     pairs = pairs_of(matrix)
@@ -67,7 +67,7 @@ def candidates(
     build = _NetworkBuilder(cluster, demand, pairs, paths)
     alike = len(pairs) == matrix.size - len(matrix) and len(set(pairs.values())) == 1
     only_whole = all(not count or g == whole for split in splits for g, count in split.items())
-    # Without pairs or with all of them alike, the rings for an unknown demand are those for it.
+    # without pairs, or with equal ones, the rings for an unknown demand are the best ones
     tasks = 0 if only_whole and (not pairs or alike) else len(splits)
     union: RingUnion | None = None
     if only_whole:
@@ -165,8 +165,8 @@ def _exact(cluster: Cluster, rings_of: _Rings, pairs: Mapping[Pair, int]) -> lis
 def _grant_more(
     cluster: Cluster, counts: dict[Servers, int], asking: Sequence[Servers], degree: int
 ) -> None:
-    """Gives ports that are left out of `degree` to further rings: here any order is one, so a group
-    does not run out of them as it runs out of strides."""
+    """Gives the remaining ports of `degree` to further rings: any order is a ring here, so groups
+    have enough of them, unlike strides."""
     left = [degree] * cluster.servers
     for servers, count in counts.items():
         for server in servers:
@@ -215,7 +215,7 @@ def _start(
             orders[group].append(union.rings[i] if known and union else tuple(order))
         for server in group:
             free[server] -= count * ports_per_ring(cluster, len(group))
-    if union is not None:  # the union's other links are a good start for the links
+    if union is not None:  # start from the union's other links
         for ring in union.rings[split[whole] :]:
             links += hops_around(ring)
             free = [ports - ports_per_ring(cluster, len(whole)) for ports in free]
@@ -260,8 +260,8 @@ class _NetworkBuilder:
     def networks(self, rings_of: _Rings, links: Sequence[Pair]) -> Iterator[Network]:
         """None if the links do not connect the cluster, one, or several where ports are not alike.
 
-        Ports are handed out fastest first. So then the links that carry most come first, and
-        either they come before the rings or after them.
+        Fast ports are used first. So the busiest links come first, either before or after the
+        rings.
         """
         joined = sorted(_lower_first(links, self._cluster.ports == "duplex"))
         network = self._network(rings_of, joined, rings_first=True)

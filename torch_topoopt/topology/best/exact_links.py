@@ -1,10 +1,9 @@
-"""The links that bring the most bytes one hop away: an exact matching with several ports a server.
+"""The links with the most bytes: an exact matching with several ports per server.
 
-The paper wires one maximum-weight matching after the other (Algorithm 1, lines 13-17), and each
-round takes ports that a later one might have used better. Here all ports are given at once: a
-maximum-weight b-matching, as an integer program (HiGHS). Between transmitters and receivers
-(simplex) its linear program is integral already; between ports that carry both directions (duplex)
-branching settles the odd cycles.
+The paper wires one maximum-weight matching after the other (Algorithm 1, lines 13-17), so a round
+may use ports that a later one could use better. This is one maximum-weight b-matching over all
+ports, as an integer program (HiGHS). On simplex its linear program is already integral; on duplex
+branching resolves the odd cycles.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def exact_links(
     pairs = sorted(pair for pair in worth if free[pair[0]] and free[pair[1]])
     if not pairs:
         return ()
-    # One variable per link, in [0, 1]; the relaxed program takes dear copies first by itself.
+    # one variable per link, in [0, 1]; the relaxed program uses valuable copies first
     values = np.array([worth[p] / 2**k for k in range(copies) for p in pairs])
     ends = np.array(pairs * copies)
     columns = np.arange(len(ends))

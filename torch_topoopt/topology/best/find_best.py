@@ -1,9 +1,9 @@
-"""Mode `best` of TopologyFinder: networks searched for the demand at hand, not built in one pass.
+"""Mode `best` of TopologyFinder: searches a network for the demand.
 
 The paper's steps choose a degree split, strides and matchings one after the other, each by a rule.
-Here several splits are tried; for each, rings and links are searched together (`best_candidates`);
-routes are planned for every result; and the network that serves the demand best is kept. The
-paper's own network is one of them, so the result is never worse than it.
+Mode `best` tries several splits, searches rings and links together (`best_candidates`), plans
+routes for every candidate, and returns the best network. The paper's own network is a candidate, so
+the result is never worse.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ def find_best_network(
 ) -> Network:
     """The network half of a Plan for `demand`, validated: the best of all that were looked at.
 
-    `search` says what best is, and what may be spent on it. As in mode `paper`, groups list the
-    whole cluster first, rings of one group have equal shares (where ports are not alike, shares
-    that follow their slowest link), and a ring is there in both directions on duplex. `routing` is
-    a policy of `routing.policies`, for every candidate.
+    `search` defines the objective and the budget. As in mode `paper`, groups list the whole cluster
+    first, rings of one group have equal shares (at unequal rates, in proportion to their slowest
+    link), and duplex rings have both directions. `routing` is a policy of `routing.policies`.
 
     Raises DocumentError if `cluster` or `demand` is not valid, and ValueError for a negative seed
     or a budget that is not a finite number above 0.

@@ -18,16 +18,16 @@ BUDGET_S_PER_SERVER = 1 / 64  # so that 128 servers get two seconds
 class NetworkSearch:
     """Checked by `validate`.
 
-    Best is the least `price(network)`, for example the predicted seconds of an iteration; where
-    that is equal, or without a `price`, the least of `demand_cost`.
+    The best network has the least `price(network)`, for example the predicted seconds of an
+    iteration; ties, or no `price`: the least `demand_cost`.
 
-    `budget_s` is what the search over rings and links may cost, in seconds of a core that does
-    `ring_unions.WORK_PER_S` operations in each: steps are counted, no clock is read, so the same
-    arguments give the same network, byte for byte. More finds better; the default is
-    `BUDGET_S_PER_SERVER` for each server. Planning routes comes on top.
+    `budget_s` limits the search over rings and links, in seconds of a core with
+    `ring_unions.WORK_PER_S` operations per second. Operations are counted, without a clock, so the
+    search is deterministic. The default is `BUDGET_S_PER_SERVER` for each server. Planning routes
+    is extra.
 
-    `on_better` is called with every network that is better than all before it, the paper's own
-    first: for a caller that ends the search early.
+    `on_better` is called with every new best network, the paper's own first, for callers that end
+    the search early.
     """
 
     seed: int = 0

@@ -1,12 +1,11 @@
 """Rings that need not be circulant: unions of Hamiltonian cycles with few hops between servers.
 
-The C++ annealing (`csrc/topology/ring_search.h`) changes rings a little at a time and keeps each a
-ring. How well it does depends most on the symmetry it is held to: with none there are far more
-networks, and better ones, than it can look at; with all of it (circulant networks, symmetry n)
-there are few, all of them poor. In between lie small search spaces with networks close to the Moore
-bound. Which symmetry is best depends on n, so all divisors of n race, with more work for fewer of
-them in each round. Where a generalised Kautz network is a union of rings, the search starts from
-that one too.
+The C++ annealing (`csrc/topology/ring_search.h`) changes rings in small steps and keeps each a
+ring. Its quality depends mostly on the required symmetry. Without symmetry the space is too large;
+with full symmetry (circulant networks, symmetry n) there are few networks, all of them poor. In
+between are small search spaces with networks close to the Moore bound. The best symmetry depends on
+n, so all divisors of n compete, and each round gives fewer of them more work. If a generalised
+Kautz network is a union of rings, the search also starts from it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from torch_topoopt.topology.finder.crossed_rings import Order
 
 
-WORK_PER_S = 4_000_000_000  # operations on words; about what one core does, but taken as fixed
+WORK_PER_S = 4_000_000_000  # word operations of one core, as a fixed constant
 _HOT, _COLD = 1.0, 0.05  # temperatures, in hops per source
 _SHARE_OF_KAUTZ = 0.25  # part of the work for cutting a Kautz network, and again for changing it
 _SHARE_OF_LAST = 0.4  # part of the work that the last round, of one symmetry, gets
@@ -169,7 +168,7 @@ def anneal_for_pairs(
     """
     search = _core.RingSearch(servers, 1, duplex, rings, links, weights, seed)
     total = sum(weights)
-    connected = search.cost <= total * (servers - 1)  # a pair without a path costs a hop of all
+    connected = search.cost <= total * (servers - 1)  # no path costs a hop of all
     hot = max(1.0, (search.cost if connected else 2 * total) / servers * heat)
     search.anneal(work, hot, hot / 100)
     found, ends = search.best()

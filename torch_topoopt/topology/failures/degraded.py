@@ -1,8 +1,7 @@
-"""The network that a plan is left with when a link or a server is lost.
+"""The remaining network of a plan after the loss of a link or a server.
 
-The rings that are given up and some ways between ring neighbours were chosen beforehand and stand
-in the plan (`failures`); everything else follows from the network by the rules here, the same on
-every server. Pure functions.
+The plan's `failures` list the dropped rings and some detours between ring neighbours; the rules
+here derive everything else, the same on every server. Pure functions.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class DisconnectedError(ValueError):
-    """The rest of a network is not connected, so nothing can be routed over it."""
+    """The remaining network is not connected."""
 
 
 class Survivors:
-    """The links that are left, and the rule for routes that must be found anew."""
+    """The remaining links, and the rule for new routes."""
 
     def __init__(self, servers: int, adjacent: Collection[Pair]) -> None:
         self.table = neighbours(servers, adjacent)
@@ -34,8 +33,8 @@ class Survivors:
     def path(self, source: int, target: int) -> tuple[int, ...]:
         """A path with the fewest hops; raises DisconnectedError if there is none.
 
-        Where several servers are equally near to the target, the choice turns with source and
-        target, so that pairs that lost the same link do not all take the same way.
+        Among servers equally near to the target, the choice rotates with source and target, so that
+        pairs that lost the same link use different ways.
         """
         if target not in self._hops_to:
             self._hops_to[target] = hop_distances(self._incoming, target)
@@ -51,7 +50,7 @@ class Survivors:
     def routes(self, pair: Pair, planned: Iterable[Route], lost: Set[Pair]) -> list[Route]:
         """The routes of a pair: those `planned` over none of the `lost` pairs, else a new one.
 
-        Those that are left share all bytes in the proportion of their weights.
+        Remaining routes share all bytes in proportion to their weights.
         """
         planned = tuple(planned)
         left = [r for r in planned if lost.isdisjoint(pairwise(r.servers))]
@@ -127,7 +126,7 @@ def _routes_left(
     detours: Sequence[Route],
     server: int | None,
 ) -> tuple[Route, ...]:
-    """For every pair without a link, and for those with one whose plan says otherwise."""
+    """Routes of every pair without a link, and of linked pairs with planned routes."""
     chosen: dict[Pair, list[Route]] = {}
     for route in detours:
         chosen.setdefault((route.servers[0], route.servers[-1]), []).append(route)

@@ -1,9 +1,9 @@
-"""Failure plans: how a network goes on without any one cable, link or server.
+"""Failure plans: the repair of a network after the loss of any one cable, link or server.
 
 Paper, section 7 ("Handling failures"): a lost fiber leaves the graph connected, and a link meant
-for MP recovers the ring. Here a ring is given up where that is better: its bytes move to the other
-rings of the group, so that of r rings alike 1/r of the bandwidth is lost, and no ring waits for a
-detour. Which of the two is better is judged by the demand of the plan. Nothing is rewired.
+for MP recovers the ring. The alternative is to drop the ring: its bytes move to the group's other
+rings, which costs 1/r of the bandwidth of r equal rings, without a detour. The plan's demand
+decides between the two. Nothing is rewired.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class FailureFigures:
     """The cost of a failure, in seconds of the busiest link for the demand of one iteration.
 
-    Without failure `all_reduce_s` counts the AllReduce bytes alone and `busiest_s` all bytes; the
-    same after it, both None where the servers are not connected any more.
+    `all_reduce_s` counts the AllReduce bytes alone and `busiest_s` all bytes, before the failure
+    and after it; both are None if the servers are no longer connected.
     """
 
     failure: Failure | None
@@ -46,7 +46,7 @@ class FailureFigures:
 
 
 def with_failures(plan: Plan) -> Plan:
-    """`plan` with how to go on after the loss of any one link or server."""
+    """`plan` with repairs for the loss of any one link or server."""
     failures = plan_failures(plan.cluster, plan.network, plan.demand)
     return replace(plan, failures=failures).validate()
 
@@ -99,7 +99,7 @@ def failure_figures(plan: Plan) -> tuple[FailureFigures, list[FailureFigures]]:
     """The figures of the whole network, and of every failure: links in order, then servers."""
     model = LoadModel(plan.cluster, plan.network, plan.demand)
     failures = plan.failures or plan_failures(plan.cluster, plan.network, plan.demand)
-    if not any(model.all_reduce_bytes):  # nothing is asked for: one byte for every group
+    if not any(model.all_reduce_bytes):  # no demand: one byte for every group
         model.all_reduce_bytes = [1] * len(model.all_reduce_bytes)
     load = model.zeros()
     for g, size_bytes in enumerate(model.all_reduce_bytes):
@@ -148,7 +148,7 @@ def _choose(model: LoadModel, lost: int, *, server: bool) -> Failure:
 
 
 def _best_repair(model: LoadModel, loss: Loss, g: int, others: NDArray[np.float64]) -> Repair:
-    """The cheapest of the options; what cannot be beaten ends the search."""
+    """The cheapest option; one that reaches the bound ends the search."""
     bound_s = loss.bound_s(g, others)
     best: tuple[tuple[float, float, float], Repair] | None = None
     for dropped in _ways_to_drop(model, loss, g):
@@ -175,10 +175,10 @@ def _cost(
 
 
 def _ways_to_drop(model: LoadModel, loss: Loss, g: int) -> list[tuple[int, ...]]:
-    """The rings that the group may do without, the likely best first; some ring is always left.
+    """Sets of rings that the group may drop, the likely best first; a ring always remains.
 
-    Of those that a lost link cuts: one (on duplex with the other direction of its cables), all, or
-    none. A lost server is on all rings of its groups, so none is dropped for it.
+    Of the rings on a lost link: one (on duplex with its reverse), all, or none. A lost server is on
+    all rings of its groups, so none is dropped for it.
     """
     if loss.server is not None:
         return [()]

@@ -1,7 +1,7 @@
-"""The loads of a demand on the links that are left after a failure, updated from one to all.
+"""The loads of a demand on the remaining links after a failure, computed incrementally.
 
-`LoadModel` holds, for a whole network, which traffic crosses which linked pair, so that a failure
-costs only the traffic that it touches.
+`LoadModel` records which traffic crosses which linked pair, so that the cost of a failure grows
+only with its affected traffic.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class Repair:
 
 
 class Loss:
-    """One failure: what is left, which groups it touches, and the load of everything else.
+    """One failure: the remaining network, the affected groups, and the load of all other traffic.
 
-    `detours` are ways of pairs that are settled; `repair` finds more.
+    `detours` are decided; `repair` finds more.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Loss:
         return self.detours.get(pair) or self.survivors.routes(pair, planned, self.lost)
 
     def bound_s(self, g: int, others: NDArray[np.float64]) -> float:
-        """No repair of group `g` makes the busiest link less busy: what its servers must send."""
+        """A lower bound on the busiest link for any repair of group `g`, by its servers' bytes."""
         members = set(self.model.network.groups[g].servers) - {self.server}
         if len(members) < 2:
             return self.busiest_s(others)
@@ -194,9 +194,8 @@ class Loss:
     ) -> Repair:
         """Group `g` without the rings `dropped`.
 
-        Hops take the routes that `degraded_network` would find. With `others`, the load of all
-        other traffic, neighbours whose link is lost, or which were none before, get new detours
-        instead, such that the busiest link on them is as little busy as can be.
+        Hops use the routes of `degraded_network`. With `others`, the load of all other traffic, new
+        neighbours and those that lost their link get detours that minimise the busiest link.
         """
         model = self.model
         group = model.network.groups[g]
@@ -237,8 +236,7 @@ class Loss:
     ) -> dict[Pair, list[Route]]:
         """Detours of `hops`, each with its bytes per byte of group `g`; adds them to `load`.
 
-        One hop after the other, and again against the others' detours where a link is busier than
-        it need be.
+        It places one hop after the other, and improves the worst ones against the others' detours.
         """
         # a group without bytes gets detours as if it were alone
         scale, floor_s = 1, 0.0
@@ -302,10 +300,10 @@ class Loss:
         floor_s: float,
         avoid: Collection[int],
     ) -> tuple[int, ...]:
-        """The way for `size` bytes whose busiest link is least busy, then with the fewest hops.
+        """The way for `size` bytes with the least busy maximum, then with the fewest hops.
 
-        Links that are busy for no longer than `floor_s`, or than the busiest is anyway, count
-        alike. Among those, a way that passes no server of `avoid` comes first.
+        Links below `floor_s`, or below the current maximum, count as equal. Among equal ways, one
+        that passes no server of `avoid` comes first.
         """
         floor_s = max(floor_s, self.busiest_s(busy)) * (1 + 1e-9)
         seconds = ((busy + size) / self.rate).tolist()  # by edge

@@ -1,4 +1,4 @@
-"""Model-parallel bytes on the links that are left after a failure, for all pairs at once."""
+"""Model-parallel bytes on the remaining links after a failure, for all pairs at once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class PairTraffic:
     ) -> NDArray[np.float64]:
         """Bytes on every edge without the edges `lost`, by the rules of `degraded_network`.
 
-        `left` are the linked pairs that are left, `server` is lost too, and `detours` come first.
+        `left` are the remaining linked pairs, `server` is lost too, and `detours` come first.
         """
         load = self.load.copy()
         if not self.number:
@@ -91,7 +91,7 @@ class PairTraffic:
         )
         hops = self.hop_edge[_ranges(self._hops_of_route, routes)]
         load += np.bincount(hops, carried, len(load))
-        load[list(lost)] = 0.0  # and not what rounding leaves
+        load[list(lost)] = 0.0  # clear rounding errors
         at_server = (self.ends[moved] == (-1 if server is None else server)).any(axis=1)
         anew = moved[(total == 0) & ~at_server & ~np.isin(moved, gone)]
         if len(anew):

@@ -1,7 +1,7 @@
-"""The network that some servers of a plan have among themselves, when the others are gone.
+"""The network among the remaining servers of a plan, after any servers are lost.
 
-Failures that a plan has prepared for, one link or one server, are in `degraded`; here any servers
-are missing, and rings and routes are found anew, as on cables that are given. Pure functions.
+Planned failures, of one link or one server, are in `degraded`. Here rings and routes are computed
+again, as for given cables. Pure functions.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def remaining_network(cluster: Cluster, network: Network, servers: Collection[int]) -> Network:
     """The links between `servers`, with rings over all of them and routes over no others.
 
-    Servers and ports keep their numbers. Raises DisconnectedError if the links that are left do not
-    join all of `servers`.
+    Servers and ports keep their numbers. Raises DisconnectedError if the remaining links do not
+    connect all of `servers`.
     """
     members = sorted(servers)
     left = set(members)
@@ -44,7 +44,7 @@ def remaining_network(cluster: Cluster, network: Network, servers: Collection[in
     )
     if cluster.ports == "simplex":
         routes = _shortest_routes(len(members), compact)
-        groups: tuple[Group, ...] = ()  # a ring is found for each when it is asked for
+        groups: tuple[Group, ...] = ()  # rings are found on demand
     else:
         cables = [
             Cable(

@@ -1,1 +1,1 @@
-"""TopologyFinder as the paper and its artifact have it, step by step; rings on given cables."""
+"""TopologyFinder by the paper and by its artifact, step by step; rings on given cables."""

@@ -1,4 +1,4 @@
-"""Rings through a perfect matching: what the odd port of every server is worth to AllReduce.
+"""Rings through a perfect matching, so that AllReduce uses the odd port of every server.
 
 A duplex ring takes two ports of a server, so an odd degree leaves one, and the cables of these
 ports are a matching. A ring over an even number of servers is itself two perfect matchings, laid in
@@ -97,7 +97,7 @@ def crossing_matching(
 
 
 def crossing_of(orders: Sequence[Order], matching: Sequence[Pair]) -> tuple[int, tuple[Order, ...]]:
-    """The one of `orders` that the `matching` crosses, the last first, and the two rings it gives;
+    """The index of the last of `orders` that `matching` crosses, and the two resulting rings;
     (-1, ()) if none."""
     for i in reversed(range(len(orders))):
         if crossed := crossed_orders(orders[i], matching):
@@ -106,7 +106,7 @@ def crossing_of(orders: Sequence[Order], matching: Sequence[Pair]) -> tuple[int,
 
 
 def spare_cables(links: Iterable[Link], orders: Iterable[Order]) -> list[Pair]:
-    """The cables of duplex `links` that none of these rings takes, as pairs (lower, higher)."""
+    """The cables of duplex `links` that no ring uses, as pairs (lower, higher)."""
     cables = Counter((link.source, link.target) for link in links if link.source < link.target)
     for order in orders:
         cables.subtract(set(map(_ascending, hops_around(order))))

@@ -1,7 +1,7 @@
 """Rings and routes on cables that are given: any connected graph, of unequal bandwidths.
 
-TopologyFinder chooses the cables with the rings; here they are there already, plugged by people or
-found by discovery. Pure functions.
+TopologyFinder chooses cables with the rings; these cables exist already, plugged by people or found
+by discovery. Pure functions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from torch_topoopt.topology.routing.shortest_paths import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-UNKNOWN_GBPS = 10.0  # taken for interfaces of unknown speed
+UNKNOWN_GBPS = 10.0  # assumed for interfaces of unknown speed
 _PATHS = 4  # shortest paths that share the bytes of a pair without a link
 _SEARCH_STEPS = 200_000  # for one ring; about a second
 
@@ -53,14 +53,13 @@ class Cable:
 def network_of_cables(count: int, links: tuple[Link, ...], cables: list[Cable]) -> Network:
     """The network of servers 0..count-1 whose `links`, of duplex cables, connect all of them.
 
-    The one group is all servers. Its rings take cables only, the fastest, where there is such an
-    order of the servers; cables that leave over as much again carry further rings. Where what then
-    is left joins the servers in pairs, its cables are on rings too if these pairs cross a ring
-    (`crossed_rings`) and an AllReduce is faster so. Elsewhere one short walk, with relays, is the
-    ring. Of cables that are a torus and alike the group has the grid, and as rings the two cycles
-    that use every cable. Shares are in proportion to the slowest link of each ring,
-    and so are the bytes of a pair to the slowest link of each of its paths. Raises DocumentError if
-    the network breaks a rule, as when links do not connect all servers.
+    The one group is all servers. Its rings use cables only, the fastest first; remaining cables
+    carry further rings. If the rest pairs up the servers, it is on rings, too, if these pairs cross
+    a ring (`crossed_rings`) and make an AllReduce faster. If there is no such ring, one short walk
+    with relays is the ring. For a torus of equal cables the group has the grid, and as rings the
+    two cycles that use every cable. Shares of rings, and of a pair's paths, are in proportion to
+    their slowest links. Raises DocumentError if the network breaks a rule, for example if links do
+    not connect all servers.
     """
     adjacent = {(link.source, link.target) for link in links}
     of_pair: dict[Pair, list[float]] = {}
@@ -104,7 +103,7 @@ def _routes(
         for target in range(count):
             if target == source or (source, target) in adjacent:
                 continue
-            # Cables carry both directions, so what a server reaches also reaches it.
+            # cables carry both directions, so reachability is symmetric
             seen: Mapping[Pair, float] = load
             if rates is not None:
                 seen = LoadWithBytes(load, rates, 1.0)

@@ -1,4 +1,4 @@
-"""Whether given cables are a two-dimensional torus, and which server is where on it."""
+"""Detects whether given cables are a two-dimensional torus, and places the servers on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def torus_of(count: int, cables: Iterable[Pair]) -> Grid:
     """The rows of servers 0..count-1 where `cables` are those of a torus, no more and no fewer.
 
     A dimension of two has two cables between its servers. Server 0 is the first of the first row.
-    Of several ways to see one, the squarest with no more rows than columns; () where there is none.
+    Of several, the squarest with no more rows than columns; () if there is none.
     """
     wires = Counter((min(pair), max(pair)) for pair in cables)
     if sum(wires.values()) != 2 * count:
@@ -40,7 +40,7 @@ def torus_of(count: int, cables: Iterable[Pair]) -> Grid:
 
 
 def torus_cycles(grid: Grid) -> list[tuple[int, ...]]:
-    """Two cycles of all servers that share no cable; none where there are none."""
+    """Two cycles over all servers that share no cable; empty if there are none."""
     rows, columns = len(grid), len(grid[0])
     if not has_disjoint_cycles(rows, columns):
         return []

@@ -1,4 +1,4 @@
-"""A single ring: the reference that a plan is compared with."""
+"""A single ring: the reference for comparisons with a plan."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def single_ring(cluster: Cluster, demand: Demand) -> Network:
     """The servers wired as one plain ring in the order of their numbers, and nothing else.
 
-    What a backend that knows one path does: every group has one ring, in ascending order and in
-    one direction only, and every pair one shortest route. On duplex the cables also carry the
-    other direction, which only routes use. Other ports stay dark.
+    It models a backend with one path: every group has one ring, in ascending order and one
+    direction, and every pair one shortest route. On duplex the cables also carry the other
+    direction, for routes only. Other ports stay unused.
 
     `groups` lists the whole cluster first, as `find_network` does.
 

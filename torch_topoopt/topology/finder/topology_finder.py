@@ -1,4 +1,4 @@
-"""Links, rings and routes for a demand, as the paper or its artifact finds them.
+"""Links, rings and routes for a demand, by the rules of the paper or of its artifact.
 
 Source: paper section 4.2, Algorithm 1.
 """
@@ -58,7 +58,7 @@ def wire_by_rule(
     paths: int = 4,
     routing: Policy | UserFunction = "shortest",
 ) -> Network:
-    """Modes `paper` and `released` of `find_network`, which says what they do. No search."""
+    """Modes `paper` and `released`, see `find_network`. No search."""
     cluster.validate()
     validate_demand(cluster, demand)
     demanded = merge_groups(cluster, demand)

@@ -1,4 +1,4 @@
-"""Rings and routes of a network that is wired, for ports of unequal rates."""
+"""Rings and routes of a wired network with ports of unequal rates."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def groups_by_rate(cluster: Cluster, network: Network) -> tuple[Group, ...]:
 def weighted_by_rate(cluster: Cluster, network: Network, demand: Demand, paths: int) -> Network:
     """`network` with ring shares, and routes for `demand`, that follow the rates of its links.
 
-    Shares of rings over routes depend on the routes, and routes on what the rings load, so both are
-    made twice.
+    Shares of rings over routes depend on the routes, and routes on the rings' load, so both are
+    computed twice.
     """
     sizes, pairs = group_bytes(demand), demand_matrix(demand, cluster.servers)
     rates = cluster.pair_gbps(network.links)

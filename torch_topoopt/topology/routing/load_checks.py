@@ -1,4 +1,4 @@
-"""Rules of what algorithms hand to each other: matchings, and bytes on links."""
+"""Checks of results passed between algorithms: matchings, and bytes on links."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def validate_link_bytes(
 ) -> None:
     """Raises DocumentError unless `link_bytes[i]` on `network.links[i]` are those of `demand`.
 
-    First that bytes are conserved: a server sends on what it receives, but for what it has or wants
-    itself. Then that every link has what rings and routes put on it. A byte per pair and group is
-    allowed for rounding. Raises ValueError if rings or routes for the demand are missing.
+    It first checks that bytes are conserved: a server sends what it receives, except its own
+    demand. Then it compares every link with the bytes of rings and routes. The tolerance is a byte
+    per pair and group. Raises ValueError if rings or routes for the demand are missing.
     """
     if len(link_bytes) != len(network.links):
         raise DocumentError(f"{_WHERE}: {len(link_bytes)} entries for {len(network.links)} links")

@@ -125,9 +125,9 @@ def link_bytes(network: Network, traffic: NDArray[np.float64]) -> NDArray[np.flo
 def demand_cost(cluster: Cluster, demand: Demand, network: Network) -> tuple[float, float, float]:
     """The quality of `network` for `demand`, less being better: three figures in order of weight.
 
-    The bytes on its busiest link, for no demand is met before that link is done; the bytes on all
-    links (bandwidth tax); and the mean hops between servers, for whatever was not foreseen. Where
-    ports are not alike, bytes over the link's rate in Gb/s.
+    The bytes on its busiest link, which finishes last; the bytes on all links (bandwidth tax); and
+    the mean hops between servers, for unknown demand. At unequal rates, bytes are divided by the
+    link's rate in Gb/s.
     """
     loads: tuple[float, ...] = link_load_bytes(network, demand)
     if cluster.port_gbps is not None:
@@ -160,10 +160,10 @@ def link_load_bytes(network: Network, demand: Demand) -> tuple[int, ...]:
 
 
 def bandwidth_tax(demand: Demand, network: Network) -> float:
-    """Bytes on links / bytes asked for (paper section 5.4): 1 if every byte crosses one link.
+    """Bytes on links / bytes of demand (paper section 5.4): 1 if every byte crosses one link.
 
-    Asked for: every MP byte once, and 2 (k - 1) times the size of an AllReduce among k servers.
-    1 for a demand of no bytes. Raises ValueError as `link_load_bytes` does.
+    Demand: every MP byte once, and 2 (k - 1) times the size of an AllReduce among k servers.
+    1 for a demand of no bytes. Raises ValueError like `link_load_bytes`.
     """
     traffic = traffic_matrix(network, demand, _servers(network, demand))
     asked = float(traffic.sum())

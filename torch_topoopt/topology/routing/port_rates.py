@@ -1,4 +1,4 @@
-"""Ports of unequal rates: how many a share of the bandwidth takes, and what a link costs."""
+"""Ports of unequal rates: the number of ports for a share of the bandwidth, and link costs."""
 
 from __future__ import annotations
 
