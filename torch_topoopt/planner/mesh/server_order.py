@@ -36,7 +36,7 @@ _MOST_ROTATED = 8  # servers, up to which triples are tried
 _CHANGES = 150  # strategies priced for swaps
 _CHANGES_OF_FEW = 1500  # the same with triples
 _Moves = list[tuple[int, ...]]
-_GAIN = 1e-9  # relative, of what is worth a change
+_GAIN = 1e-9  # least relative gain of a swap
 
 
 @dataclass(frozen=True)
