@@ -1,4 +1,4 @@
-"""The runs of a model, and errors of strategies that cannot run, in words of the command line."""
+"""Programs of a model, and errors of non-executable strategies in words of the command line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def graph_and_program(
 
 
 def show(terminal: Terminal, program: Program) -> None:
-    """Says what is considered, and what stays on all servers, and why."""
+    """Reports the strategies considered, and the operators that stay on all servers, and why."""
     own = [name for name in program.operators if name not in program.boundary]
     pinned = Counter(program.pinned[name] for name in own if name in program.pinned)
     terminal.line(
