@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from torch_topoopt.models.sizes import choose
 
@@ -127,19 +127,3 @@ def example_batch(batch_size: int | None = None, *, size: str = DEFAULT_SIZE) ->
     """Tokens, all zero, [batch_size, sequence]; only shapes matter to a profile."""
     chosen = choose(SIZES, size)
     return torch.zeros(batch_size or chosen.batch_size, chosen.sequence, dtype=torch.long)
-
-
-def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of every token but the first, given its predecessors."""
-    return cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-
-
-def training_step(
-    model: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Optimizer
-) -> torch.Tensor:
-    """One step on a batch of tokens [batch, sequence]; returns the loss before it."""
-    optimizer.zero_grad()
-    loss = next_token_loss(model(tokens), tokens)
-    loss.backward()
-    optimizer.step()
-    return loss.detach()

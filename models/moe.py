@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu
 
-from torch_topoopt.models.gpt import MLP, Attention, Embedding, GPTSize, next_token_loss
+from torch_topoopt.models.gpt import MLP, Attention, Embedding, GPTSize
 from torch_topoopt.models.sizes import choose
 
 
@@ -40,7 +40,6 @@ SIZES = {
     "tiny": MoESize(2, 16, 4, 8, 64, 4, experts=4),
 }
 DEFAULT_SIZE = "gpt2-64e"
-BALANCE = 0.01  # weight of the load-balancing loss (Switch Transformer, section 2.2)
 
 
 class Router(nn.Module):
@@ -146,15 +145,3 @@ def example_batch(batch_size: int | None = None, *, size: str = DEFAULT_SIZE) ->
     """Tokens, all zero, [batch_size, sequence]; only shapes matter to a profile."""
     chosen = choose(SIZES, size)
     return torch.zeros(batch_size or chosen.batch_size, chosen.sequence, dtype=torch.long)
-
-
-def training_step(
-    model: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Optimizer
-) -> torch.Tensor:
-    """One step on a batch of tokens [batch, sequence]; returns the loss before it."""
-    optimizer.zero_grad()
-    logits, balance = model(tokens)
-    loss = next_token_loss(logits, tokens) + BALANCE * balance
-    loss.backward()
-    optimizer.step()
-    return loss.detach()

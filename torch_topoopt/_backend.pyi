@@ -48,6 +48,20 @@ class CableEnds:
         self, link: torch_topoopt.plan.Link, a: int, b: int, duplex: bool, rate: float = 1.0
     ) -> None: ...
 
+class FabricOffer:
+    @property
+    def address(self) -> str:
+        """
+        An IP address, or "".
+        """
+    @property
+    def domain(self) -> str:
+        """
+        An interface or an RDMA device.
+        """
+    @property
+    def provider(self) -> str: ...
+
 class HopTable:
     """
     Links on the shortest route between each two servers. The rules are those of
@@ -307,9 +321,9 @@ class ProcessGroupTopoopt(torch._C._distributed_c10d.Backend):
         `companion`: a group of the same ranks, which ends with this one. `place_of_caller`: where
         the calling thread is in the script, which ranks compare, or None.
         """
-    def device_memory(self) -> list[tuple[str, bool, int]]:
+    def device_memory(self) -> list[DeviceMemoryUse]:
         """
-        Of tensors on devices: (kind of memory or why it was copied, in place, bytes) each.
+        Memory of tensors on devices, by its kind.
         """
     def perform_nocolor_split(self, arg0: torch.device) -> None: ...
     def ring_counters(self) -> list[RingCounters]: ...
@@ -321,15 +335,25 @@ class ProcessGroupTopoopt(torch._C._distributed_c10d.Backend):
     @property
     def options(self) -> torch._C._distributed_c10d.Backend.Options: ...
 
+class DeviceMemoryUse:
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def in_place(self) -> bool: ...
+    @property
+    def kind(self) -> str:
+        """
+        The kind of memory, or why it was copied.
+        """
+
 def fabric_missing() -> str:
     """
     Why libfabric cannot be used, and what to install; "" if it can.
     """
 
-def fabric_offers(provider: str) -> list[tuple[str, str, str]]:
+def fabric_offers(provider: str) -> list[FabricOffer]:
     """
-    What `provider` of libfabric offers: (its name, interface or RDMA device, IP address or "")
-    each. Raises RuntimeError without libfabric.
+    Interfaces of `provider` of libfabric. Raises RuntimeError without libfabric.
     """
 
 def fabric_version() -> str:

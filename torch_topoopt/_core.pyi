@@ -16,6 +16,14 @@ import torch_topoopt.plan
 import torch_topoopt.search.shards
 import torch_topoopt.shared_networks.allocation.boards
 
+class Computation:
+    @property
+    def host(self) -> int: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def task(self) -> int: ...
+
 class ProgramLink:
     @property
     def bits_per_s(self) -> float: ...
@@ -74,10 +82,7 @@ class FlowProgram:
         How often every loop has to end before the run does.
         """
     @property
-    def compute_tasks(self) -> list[tuple[int, int, int]]:
-        """
-        (task, host, priority) of every computation.
-        """
+    def compute_tasks(self) -> list[Computation]: ...
     @property
     def flow_count(self) -> int: ...
     @property
@@ -203,6 +208,20 @@ class Job:
         overhead_s: float = 0.0,
         servers_at_once: float = ...,
     ) -> None: ...
+
+class SimulatedIteration:
+    """
+    Seconds of an iteration, compute seconds of the busiest server, bytes per link, and the number
+    of tasks.
+    """
+    @property
+    def compute_s(self) -> float: ...
+    @property
+    def iteration_s(self) -> float: ...
+    @property
+    def link_bytes(self) -> list[float]: ...
+    @property
+    def tasks(self) -> int: ...
 
 class WeightedPath:
     """
@@ -571,6 +590,25 @@ class RingTransfers:
     @property
     def now_s(self) -> float: ...
 
+class Rerouted:
+    @property
+    def bound(self) -> float:
+        """
+        No routing has less utilisation.
+        """
+    @property
+    def paths(self) -> list[list[tuple[list[int], float]]]:
+        """
+        (servers, bytes) of every path, by commodity.
+        """
+    @property
+    def sweeps(self) -> int: ...
+    @property
+    def utilisation(self) -> float:
+        """
+        Of the busiest edge.
+        """
+
 class AdaptiveRouting:
     """
     Which links a packet may take next, on which virtual channel. One object must not be used from
@@ -632,6 +670,20 @@ class BytesOfPairs:
     def items(self) -> list[tuple[tuple[int, int], float]]:
         """
         ((source, target), bytes) in ascending order of pairs
+        """
+
+class HopTotals:
+    """
+    The least hops of all ordered pairs of servers.
+    """
+    @property
+    def diameter(self) -> int: ...
+    @property
+    def sum(self) -> int: ...
+    @property
+    def unreachable(self) -> int:
+        """
+        Pairs without a path.
         """
 
 class ShortestPathLoads:
@@ -809,13 +861,7 @@ def hop_matrix(
     Least hops [source][target] as an int16 array; -1 without a path
     """
 
-def hop_summary(
-    servers: int, links: collections.abc.Sequence[tuple[int, int]]
-) -> tuple[int, int, int]:
-    """
-    (sum of least hops over all ordered pairs, diameter, pairs without a path)
-    """
-
+def hop_summary(servers: int, links: collections.abc.Sequence[tuple[int, int]]) -> HopTotals: ...
 def max_min_rates(
     capacity: collections.abc.Sequence[float],
     paths: collections.abc.Sequence[collections.abc.Sequence[int]],
@@ -897,11 +943,7 @@ def rerouted(
     commodities: collections.abc.Sequence[tuple[int, int, float]],
     gap: float,
     sweeps: int,
-) -> tuple[list[list[tuple[list[int], float]]], float, float, int]:
-    """
-    (paths and bytes of every commodity, maximum utilisation, bound below it, sweeps)
-    """
-
+) -> Rerouted: ...
 def rings_of_group(
     groups: collections.abc.Sequence[torch_topoopt.plan.Group],
     servers: collections.abc.Sequence[int],
@@ -942,8 +984,7 @@ def simulate_iteration(
     network: RoutedNetwork,
     strategy: collections.abc.Sequence[torch_topoopt.plan.Placement],
     fold: bool | None = None,
-) -> tuple[float, float, list[float], int]:
+) -> SimulatedIteration:
     """
-    (iteration seconds, compute seconds of the busiest server, bytes per link, tasks). `fold`:
-    whether what behaves alike is simulated once; None: where that saves time.
+    `fold`: whether what behaves alike is simulated once; None: where that saves time.
     """

@@ -104,7 +104,7 @@ def optimum_of(
                 groups=networks[n].groups,
             )
         simulated += 1
-        took_s = _core.simulate_iteration(job, routed[n], promising[s])[0]
+        took_s = _core.simulate_iteration(job, routed[n], promising[s]).iteration_s
         if took_s < best_s:
             best_s, best = took_s, s
     if best_s > limit_s:

@@ -154,18 +154,12 @@ void bindLibfabric(py::module_& module) {
              "The release of libfabric that is installed; \"\": none that this build can use.");
   module.def("fabric_missing", &fabricMissing,
              "Why libfabric cannot be used, and what to install; \"\" if it can.");
-  module.def(
-      "fabric_offers",
-      [](const std::string& provider) {
-        std::vector<std::tuple<std::string, std::string, std::string>> offers;
-        for (const FabricOffer& offer : fabricOffers(provider)) {
-          offers.emplace_back(offer.provider, offer.domain, offer.address);
-        }
-        return offers;
-      },
-      py::arg("provider"),
-      "What `provider` of libfabric offers: (its name, interface or RDMA device, IP address or "
-      "\"\") each. Raises RuntimeError without libfabric.");
+  py::class_<FabricOffer>(module, "FabricOffer")
+      .def_readonly("provider", &FabricOffer::provider)
+      .def_readonly("domain", &FabricOffer::domain, "An interface or an RDMA device.")
+      .def_readonly("address", &FabricOffer::address, "An IP address, or \"\".");
+  module.def("fabric_offers", &fabricOffers, py::arg("provider"),
+             "Interfaces of `provider` of libfabric. Raises RuntimeError without libfabric.");
 }
 
 void bindGroupConfig(py::module_& module) {
@@ -288,11 +282,16 @@ void bindOptions(py::object scope) {
           }));
 }
 
-std::vector<std::tuple<std::string, bool, uint64_t>> deviceMemory(
-    const ProcessGroupTopoopt& group) {
-  std::vector<std::tuple<std::string, bool, uint64_t>> memory;
-  for (const auto& [what, use] : group.deviceMemory()) {
-    memory.emplace_back(what, use.in_place, use.bytes);
+struct DeviceMemoryUse {
+  std::string kind;
+  bool in_place;
+  uint64_t bytes;
+};
+
+std::vector<DeviceMemoryUse> deviceMemory(const ProcessGroupTopoopt& group) {
+  std::vector<DeviceMemoryUse> memory;
+  for (const auto& [kind, use] : group.deviceMemory()) {
+    memory.push_back({kind, use.in_place, use.bytes});
   }
   return memory;
 }
@@ -431,10 +430,13 @@ void bindProcessGroup(py::module_& module) {
   py::class_<ProcessGroupTopoopt, c10d::Backend, c10::intrusive_ptr<ProcessGroupTopoopt>> group(
       module, "ProcessGroupTopoopt");
   bindOptions(group);
+  py::class_<DeviceMemoryUse>(module, "DeviceMemoryUse")
+      .def_readonly("kind", &DeviceMemoryUse::kind, "The kind of memory, or why it was copied.")
+      .def_readonly("in_place", &DeviceMemoryUse::in_place)
+      .def_readonly("bytes", &DeviceMemoryUse::bytes);
   group.def_property_readonly("group_name", &ProcessGroupTopoopt::groupName)
       .def("ring_counters", &ProcessGroupTopoopt::ringCounters, no_gil)
-      .def("device_memory", &deviceMemory, no_gil,
-           "Of tensors on devices: (kind of memory or why it was copied, in place, bytes) each.")
+      .def("device_memory", &deviceMemory, no_gil, "Memory of tensors on devices, by its kind.")
       .def_property_readonly("is_shut_down", &ProcessGroupTopoopt::isShutDown)
       .def_property_readonly("options", &ProcessGroupTopoopt::getBackendOptions)
       .def("shutdown", &ProcessGroupTopoopt::shutdown, no_gil)

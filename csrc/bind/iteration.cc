@@ -39,9 +39,17 @@ const plan::Placement& checked(const plan::Placement& placement) {
   return placement;
 }
 
-std::tuple<double, double, std::vector<double>, int> simulateIteration(
-    const std::shared_ptr<Job>& job, const std::shared_ptr<RoutedNetwork>& network,
-    const std::vector<plan::Placement>& strategy, std::optional<bool> fold) {
+struct SimulatedIteration {
+  double iteration_s;
+  double compute_s;
+  std::vector<double> link_bytes;
+  int tasks;
+};
+
+SimulatedIteration simulateIteration(const std::shared_ptr<Job>& job,
+                                     const std::shared_ptr<RoutedNetwork>& network,
+                                     const std::vector<plan::Placement>& strategy,
+                                     std::optional<bool> fold) {
   IterationModel model(job, network, foldingOf(fold));
   const std::vector<int> ids = model.costs().intern(strategy);
   double seconds = 0;
@@ -115,9 +123,15 @@ void bindIteration(py::module_& module) {
            py::arg("local_reduce_s_per_byte"), py::arg("operators"),
            py::arg("buckets") = py::none(), py::arg("overhead_s") = 0.0,
            py::arg("servers_at_once") = kAll);
+  py::class_<SimulatedIteration>(module, "SimulatedIteration",
+                                 "Seconds of an iteration, compute seconds of the busiest server, "
+                                 "bytes per link, and the number of tasks.")
+      .def_readonly("iteration_s", &SimulatedIteration::iteration_s)
+      .def_readonly("compute_s", &SimulatedIteration::compute_s)
+      .def_readonly("link_bytes", &SimulatedIteration::link_bytes)
+      .def_readonly("tasks", &SimulatedIteration::tasks);
   module.def("simulate_iteration", &simulateIteration, py::arg("job").none(false),
              py::arg("network").none(false), py::arg("strategy"), py::arg("fold") = py::none(),
-             "(iteration seconds, compute seconds of the busiest server, bytes per link, tasks). "
              "`fold`: whether what behaves alike is simulated once; None: where that saves time.");
   module.def("memory_bytes", &memoryBytes, py::arg("job").none(false), py::arg("strategy"),
              "Bytes in the memory of each accelerator of every server.");

@@ -19,9 +19,15 @@ using EdgeTuple = std::tuple<int, int, double>;
 // The paths of every commodity as lists of servers.
 using PathTuple = std::pair<std::vector<int>, double>;
 
-std::tuple<std::vector<std::vector<PathTuple>>, double, double, int64_t> rerouted(
-    int servers, const std::vector<EdgeTuple>& edges, const std::vector<EdgeTuple>& commodities,
-    double gap, int sweeps) {
+struct Rerouted {
+  std::vector<std::vector<PathTuple>> paths;
+  double utilisation;
+  double bound;
+  int64_t sweeps;
+};
+
+Rerouted rerouted(int servers, const std::vector<EdgeTuple>& edges,
+                  const std::vector<EdgeTuple>& commodities, double gap, int sweeps) {
   std::vector<Edge> links;
   for (const auto& [source, target, capacity] : edges) links.push_back({source, target, capacity});
   std::vector<Commodity> wanted;
@@ -44,9 +50,13 @@ std::tuple<std::vector<std::vector<PathTuple>>, double, double, int64_t> reroute
 }  // namespace
 
 void bindRouting(py::module_& module) {
+  py::class_<Rerouted>(module, "Rerouted")
+      .def_readonly("paths", &Rerouted::paths, "(servers, bytes) of every path, by commodity.")
+      .def_readonly("utilisation", &Rerouted::utilisation, "Of the busiest edge.")
+      .def_readonly("bound", &Rerouted::bound, "No routing has less utilisation.")
+      .def_readonly("sweeps", &Rerouted::sweeps);
   module.def("rerouted", &rerouted, py::arg("servers"), py::arg("edges"), py::arg("commodities"),
-             py::arg("gap"), py::arg("sweeps"), py::call_guard<py::gil_scoped_release>(),
-             "(paths and bytes of every commodity, maximum utilisation, bound below it, sweeps)");
+             py::arg("gap"), py::arg("sweeps"), py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace topoopt

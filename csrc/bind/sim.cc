@@ -159,17 +159,27 @@ std::vector<int> flowTasks(const FlowProgram& program) {
   return flows;
 }
 
-std::vector<std::tuple<int, int, int>> computeTasks(const FlowProgram& program) {
-  std::vector<std::tuple<int, int, int>> found;
+struct Computation {
+  int task;
+  int host;
+  int priority;
+};
+
+std::vector<Computation> computeTasks(const FlowProgram& program) {
+  std::vector<Computation> found;
   for (int number = 0; number < program.graph().size(); ++number) {
     const Task& task = program.graph().tasks()[number];
     if (task.kind != TaskKind::kCompute) continue;
-    found.emplace_back(number, task.resource, task.priority);
+    found.push_back({number, task.resource, task.priority});
   }
   return found;
 }
 
 void bindFlowProgram(py::module_& module) {
+  py::class_<Computation>(module, "Computation")
+      .def_readonly("task", &Computation::task)
+      .def_readonly("host", &Computation::host)
+      .def_readonly("priority", &Computation::priority);
   py::class_<ProgramLink>(module, "ProgramLink")
       .def_readonly("id", &ProgramLink::id)
       .def_readonly("source", &ProgramLink::source)
@@ -213,8 +223,7 @@ void bindFlowProgram(py::module_& module) {
       .def_property_readonly("task_count",
                              [](const FlowProgram& program) { return program.graph().size(); })
       .def_property_readonly("flow_tasks", &flowTasks)
-      .def_property_readonly("compute_tasks", &computeTasks,
-                             "(task, host, priority) of every computation.")
+      .def_property_readonly("compute_tasks", &computeTasks)
       .def_property_readonly("links", &FlowProgram::links)
       .def("flow", &flowOf, "The flow that is task `task`; its links are indices.",
            py::arg("task"));

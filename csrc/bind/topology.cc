@@ -27,15 +27,11 @@ namespace {
 
 using Links = std::vector<std::pair<int, int>>;
 
-std::tuple<int64_t, int, int64_t> hopSummary(int servers, const Links& links) {
-  HopSummary found;
-  {
-    py::gil_scoped_release release;
-    std::vector<int> sources(servers > 0 ? servers : 0);
-    for (int s = 0; s < servers; ++s) sources[s] = s;
-    found = HopCounter().summary(InLinks(servers, links), sources);
-  }
-  return {found.sum, found.diameter, found.unreachable};
+HopSummary hopSummary(int servers, const Links& links) {
+  py::gil_scoped_release release;
+  std::vector<int> sources(servers > 0 ? servers : 0);
+  for (int s = 0; s < servers; ++s) sources[s] = s;
+  return HopCounter().summary(InLinks(servers, links), sources);
 }
 
 py::array_t<int16_t> hopMatrix(int servers, const Links& links) {
@@ -166,8 +162,11 @@ void bindCircuits(py::module_& module) {
 
 void bindTopology(py::module_& module) {
   bindCircuits(module);
-  module.def("hop_summary", &hopSummary, py::arg("servers"), py::arg("links"),
-             "(sum of least hops over all ordered pairs, diameter, pairs without a path)");
+  py::class_<HopSummary>(module, "HopTotals", "The least hops of all ordered pairs of servers.")
+      .def_readonly("sum", &HopSummary::sum)
+      .def_readonly("diameter", &HopSummary::diameter)
+      .def_readonly("unreachable", &HopSummary::unreachable, "Pairs without a path.");
+  module.def("hop_summary", &hopSummary, py::arg("servers"), py::arg("links"));
   module.def("hop_matrix", &hopMatrix, py::arg("servers"), py::arg("links"),
              "Least hops [source][target] as an int16 array; -1 without a path");
   py::class_<ShortestPathLoads> loads(

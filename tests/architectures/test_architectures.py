@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.architectures import (
     ARCHITECTURES,
@@ -162,7 +163,7 @@ class TestContract:
             assert price == parts_of(topology).cost()
             assert price.total == pytest.approx(sum(vars(price).values()))
         if topology.optics != "none" or not topology.duplex:
-            with pytest.raises(ValueError, match="without a price here"):
+            with refused(ValueError, "price"):
                 cable_parts(topology, GBPS)
             return
         parts = cable_parts(topology, GBPS)
@@ -388,10 +389,9 @@ def test_a_kautz_or_de_bruijn_graph_has_a_logarithmic_diameter(
 
 @pytest.mark.parametrize("name", ["kautz", "de-bruijn"])
 def test_a_kautz_or_de_bruijn_graph_needs_two_links_out_of_every_server(name: str) -> None:
-    message = f"degree: 3 is too small for a {name} network of 5 servers on duplex .* least 4"
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, "degree", 3, name, 5, "duplex", 4):
         ARCHITECTURES[name](Cluster(5, 3, GBPS))
-    with pytest.raises(ValueError, match=r"on simplex ports: .* use at least 2"):
+    with refused(ValueError, "ports", 2):
         ARCHITECTURES[name](Cluster(3, 1, GBPS, "simplex"))
     for degree, ports in itertools.product((1, 2, 4), ("duplex", "simplex")):
         assert hops(ARCHITECTURES[name](Cluster(2, degree, GBPS, ports))) == 1
@@ -399,7 +399,7 @@ def test_a_kautz_or_de_bruijn_graph_needs_two_links_out_of_every_server(name: st
 
 @pytest.mark.parametrize("name", ["fat-tree", "ideal-switch", "leaf-spine", "hyperx", "dragonfly"])
 def test_a_rate_of_nothing_is_an_error(name: str) -> None:
-    with pytest.raises(ValueError, match="server_gbps: 0 is not above 0"):
+    with refused(ValueError, "server_gbps", 0):
         ARCHITECTURES[name](cluster_of(8), server_gbps=0)
 
 
@@ -445,33 +445,36 @@ def test_tors_are_wired_like_servers_and_rings_stay_long_in_a_tor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "field"),
+    ("call", "tokens"),
     [
-        (lambda: architecture("fat-treee"), "architecture: 'fat-treee'"),
-        (lambda: fat_tree.build(cluster_of(128), radix=7), "radix: 7"),
-        (lambda: fat_tree.build(cluster_of(128), radix=6), "radix: 6"),
-        (lambda: fat_tree.build(cluster_of(16), edge_taper=0.0), "edge_taper: 0.0"),
-        (lambda: leaf_spine.build(cluster_of(128), radix=8), "radix: 8"),
-        (lambda: leaf_spine.build(cluster_of(8), oversubscription=0.5), "oversubscription: 0.5"),
-        (lambda: torus.build(cluster_of(12), dimensions=(4, 4)), "dimensions: 4 x 4"),
-        (lambda: torus.build(cluster_of(27, 4), dimensions=(3, 3, 3)), "dimensions: 3 x 3 x 3"),
-        (lambda: hyperx.build(cluster_of(4), shape=(0, 4)), "shape: "),
-        (lambda: dragonfly.build(cluster_of(73), p=2), "p: 2"),
-        (lambda: dragonfly.build(cluster_of(72), p=2, a=4, h=1, groups=9), "groups: 9 groups of 4"),
-        (lambda: dragonfly.build(cluster_of(8), p=0, a=2, h=1), "p: 0 is not at least 1"),
-        (lambda: dragonfly.build(cluster_of(8), switches_per_chassis=3), "switches_per_chassis: 3"),
-        (lambda: tapered_fat_tree.build(cluster_of(80), radix=7), "radix: 7 is not even"),
-        (lambda: tapered_fat_tree.build(cluster_of(200), radix=8), "it takes 160"),
-        (lambda: tapered_fat_tree.build(cluster_of(8), taper=1.5), "taper: 1.5 is not above 0"),
-        (lambda: torus.build(cluster_of(12), planes=0), "planes: 0 is not at least 1"),
-        (lambda: torus.build(cluster_of(12), board=(5, 1)), "board: .5, 1. does not divide"),
-        (lambda: topoopt_tors.build(cluster_of(8), servers_per_tor=0), "servers_per_tor: 0"),
-        (lambda: ARCHITECTURES["jellyfish"](cluster_of(4, 4)), "degree: 4"),
-        (lambda: ARCHITECTURES["xpander"](Cluster(11, 3, 1.0)), "servers: 11"),
+        (lambda: architecture("fat-treee"), ("architecture", "fat-treee")),
+        (lambda: fat_tree.build(cluster_of(128), radix=7), ("radix", 7)),
+        (lambda: fat_tree.build(cluster_of(128), radix=6), ("radix", 6)),
+        (lambda: fat_tree.build(cluster_of(16), edge_taper=0.0), ("edge_taper", 0.0)),
+        (lambda: leaf_spine.build(cluster_of(128), radix=8), ("radix", 8)),
+        (lambda: leaf_spine.build(cluster_of(8), oversubscription=0.5), ("oversubscription", 0.5)),
+        (lambda: torus.build(cluster_of(12), dimensions=(4, 4)), ("dimensions", "4 x 4")),
+        (lambda: torus.build(cluster_of(27, 4), dimensions=(3, 3, 3)), ("dimensions", "3 x 3 x 3")),
+        (lambda: hyperx.build(cluster_of(4), shape=(0, 4)), ("shape",)),
+        (lambda: dragonfly.build(cluster_of(73), p=2), ("p", 2)),
+        (lambda: dragonfly.build(cluster_of(72), p=2, a=4, h=1, groups=9), ("groups", 9, 4)),
+        (lambda: dragonfly.build(cluster_of(8), p=0, a=2, h=1), ("p", 0, 1)),
+        (
+            lambda: dragonfly.build(cluster_of(8), switches_per_chassis=3),
+            ("switches_per_chassis", 3),
+        ),
+        (lambda: tapered_fat_tree.build(cluster_of(80), radix=7), ("radix", 7, "even")),
+        (lambda: tapered_fat_tree.build(cluster_of(200), radix=8), (160,)),
+        (lambda: tapered_fat_tree.build(cluster_of(8), taper=1.5), ("taper", 1.5, 0)),
+        (lambda: torus.build(cluster_of(12), planes=0), ("planes", 0, 1)),
+        (lambda: torus.build(cluster_of(12), board=(5, 1)), ("board", "5, 1")),
+        (lambda: topoopt_tors.build(cluster_of(8), servers_per_tor=0), ("servers_per_tor", 0)),
+        (lambda: ARCHITECTURES["jellyfish"](cluster_of(4, 4)), ("degree", 4)),
+        (lambda: ARCHITECTURES["xpander"](Cluster(11, 3, 1.0)), ("servers", 11)),
     ],
 )
-def test_what_cannot_be_built_is_named(call: object, field: str) -> None:
-    with pytest.raises(ValueError, match=field):
+def test_what_cannot_be_built_is_named(call: object, tokens: tuple[object, ...]) -> None:
+    with refused(ValueError, *tokens):
         call()  # type: ignore[operator]
 
 
@@ -484,22 +487,24 @@ THERE, BACK = NodeLink(0, 1, 1.0, 0.0), NodeLink(1, 0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("topology", "message"),
+    ("topology", "tokens"),
     [
-        (two((THERE,)), "0 to 1, but not as many back"),
-        (two((THERE,), duplex=False), "do not reach each other"),
-        (two((THERE, BACK, THERE, BACK)), "2 cables and 1 ports"),
-        (two((NodeLink(0, 0, 1.0, 0.0),)), "joins node 0 to itself"),
-        (two((NodeLink(0, 2, 1.0, 0.0),)), "node 2 is not in"),
-        (two((NodeLink(0, 1, math.nan, 0.0),)), "gbps: nan"),
-        (two((NodeLink(0, 1, 1.0, -1.0),)), "latency_s: -1.0"),
-        (two((THERE, BACK), rings=()), "rings: none"),
-        (two((THERE, BACK), rings=(Ring((0, 1), 0.5),)), "shares sum to 0.5"),
-        (two((THERE, BACK), rings=(Ring((0, 0), 1.0),)), "must visit every server"),
-        (two((THERE, BACK), paths=(NodePath((0, 1), 0.4),)), "sum to 0.4"),
-        (two((THERE, BACK), paths=(NodePath((0, 1, 0), 1.0),)), "loop-free"),
+        (two((THERE,)), ("0 to 1", "back")),
+        (two((THERE,), duplex=False), ("reach",)),
+        (two((THERE, BACK, THERE, BACK)), (2, 1)),
+        (two((NodeLink(0, 0, 1.0, 0.0),)), ("node 0", "itself")),
+        (two((NodeLink(0, 2, 1.0, 0.0),)), ("node 2",)),
+        (two((NodeLink(0, 1, math.nan, 0.0),)), ("gbps", "nan")),
+        (two((NodeLink(0, 1, 1.0, -1.0),)), ("latency_s", -1.0)),
+        (two((THERE, BACK), rings=()), ("rings",)),
+        (two((THERE, BACK), rings=(Ring((0, 1), 0.5),)), (0.5,)),
+        (two((THERE, BACK), rings=(Ring((0, 0), 1.0),)), ("visit",)),
+        (two((THERE, BACK), paths=(NodePath((0, 1), 0.4),)), (0.4,)),
+        (two((THERE, BACK), paths=(NodePath((0, 1, 0), 1.0),)), ("loop-free",)),
     ],
 )
-def test_a_topology_that_breaks_a_rule_is_refused(topology: Topology, message: str) -> None:
-    with pytest.raises(DocumentError, match=message):
+def test_a_topology_that_breaks_a_rule_is_refused(
+    topology: Topology, tokens: tuple[object, ...]
+) -> None:
+    with refused(DocumentError, *tokens):
         topology.validate()

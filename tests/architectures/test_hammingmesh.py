@@ -7,6 +7,7 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.architectures import hammingmesh
 from torch_topoopt.architectures.hammingmesh import DIRECTIONS, HxMesh
@@ -157,22 +158,22 @@ def test_a_large_mesh_has_the_trees_of_appendix_c(
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "tokens"),
     [
-        (lambda: HxMesh(0, 1, 2, 2), "a: 0 is not at least 1"),
-        (lambda: HxMesh(1, 1, 2, 2, span="rows"), "span: 'rows' is not one of auto"),
-        (lambda: HxMesh(1, 1, 2, 2, taper=0), "taper: 0 is not above 0"),
-        (lambda: HxMesh(1, 1, 2, 2, column_taper=2), "column_taper: 2 is not above 0"),
-        (lambda: HxMesh(1, 1, 1025, 1), "radix: 64 is not enough for two levels over 2050 ports"),
-        (lambda: HxMesh(1, 1, 2, 2).switches_of(3), "node: 3 is not a switch; those are 4..7"),
-        (lambda: hammingmesh.build(Cluster(6, 4, 1.0), board=(2, 2)), "servers: 6 is not a mult"),
-        (lambda: hammingmesh.build(Cluster(8, 4, 1.0), boards=(3, 2)), "boards: 3 x 2 boards"),
-        (lambda: hammingmesh.build(Cluster(8, 6, 1.0)), "degree: 6 is not a multiple of 4"),
-        (lambda: hammingmesh.build(Cluster(8, 4, 1.0), planes=2), "planes: 2 of 4 ports"),
+        (lambda: HxMesh(0, 1, 2, 2), ("a", 0, 1)),
+        (lambda: HxMesh(1, 1, 2, 2, span="rows"), ("span", "rows")),
+        (lambda: HxMesh(1, 1, 2, 2, taper=0), ("taper", 0)),
+        (lambda: HxMesh(1, 1, 2, 2, column_taper=2), ("column_taper", 2, 0)),
+        (lambda: HxMesh(1, 1, 1025, 1), ("radix", 64, 2050)),
+        (lambda: HxMesh(1, 1, 2, 2).switches_of(3), ("node", 3, "4..7")),
+        (lambda: hammingmesh.build(Cluster(6, 4, 1.0), board=(2, 2)), ("servers", 6)),
+        (lambda: hammingmesh.build(Cluster(8, 4, 1.0), boards=(3, 2)), ("boards", "3 x 2")),
+        (lambda: hammingmesh.build(Cluster(8, 6, 1.0)), ("degree", 6, 4)),
+        (lambda: hammingmesh.build(Cluster(8, 4, 1.0), planes=2), ("planes", 2, 4)),
     ],
 )
-def test_what_cannot_be_built_is_named(call: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_built_is_named(call: object, tokens: tuple[object, ...]) -> None:
+    with refused(ValueError, *tokens):
         call()  # type: ignore[operator]
 
 

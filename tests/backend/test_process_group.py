@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_ranks, values
 from support.limits import limit_s
+from support.refusals import refused
 
 from torch_topoopt.runtime.backend import _extension
 
@@ -43,9 +44,7 @@ def check_options(rank: int, world: int) -> None:
         options = subgroup._get_backend(CPU).options
         assert options.global_ranks_in_group == [0, 2]
         assert options._timeout == timedelta(seconds=9)
-    with pytest.raises(
-        TypeError, match=r"pg_options: _?Options is not ProcessGroupTopoopt\.Options"
-    ):
+    with refused(TypeError, "pg_options", "ProcessGroupTopoopt.Options"):
         dist.new_group(pg_options=dist.ProcessGroupGloo._Options())
 
 
@@ -191,9 +190,9 @@ def reduce_sparse_tensors(rank: int, world: int) -> None:
     empty = torch.sparse_coo_tensor(torch.empty(2, 0, dtype=torch.long), torch.empty(0), (3, 3))
     dist.all_reduce(empty)
     assert empty._nnz() == 0
-    with pytest.raises(ValueError, match="has another shape or type"):
+    with refused(ValueError, "shape", "type"):
         dist.all_reduce(torch.ones(3 + rank).to_sparse())
-    with pytest.raises(ValueError, match="can sum and average only"):
+    with refused(ValueError, "sum", "average"):
         dist.all_reduce(torch.ones(3).to_sparse(), dist.ReduceOp.MAX)
     dist.barrier()
     dist.destroy_process_group()

@@ -9,6 +9,7 @@ import alltoall
 import alltoall_plots
 import numpy as np
 import pytest
+from support.refusals import named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,4 +94,4 @@ def test_plots_of_nothing_are_an_error(
     monkeypatch.setattr("sys.argv", ["alltoall.py", "plot", "--keep", "none.json"])
     with pytest.raises(SystemExit):
         alltoall.main()
-    assert "keep: none.json is no file" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "keep", "none.json")

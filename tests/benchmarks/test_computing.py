@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from support.refusals import refused
 
 from figures.papers.computing import iteration_compute_s
 from torch_topoopt.models.gpt import GPT, GPTSize
@@ -49,11 +50,11 @@ def test_twice_the_blocks_take_about_twice_as_long(graph: OpGraph) -> None:
 
 
 def test_what_does_not_fit_is_named(graph: OpGraph) -> None:
-    with pytest.raises(ValueError, match="blocks: 8 are fewer than 9 stages"):
+    with refused(ValueError, "blocks", 8, 9):
         iteration_compute_s(graph, replace(SPLIT, pipeline=9), micro_batches=1)
-    with pytest.raises(ValueError, match="micro_batches: 0 is not at least 1"):
+    with refused(ValueError, "micro_batches", 0, 1):
         iteration_compute_s(graph, SPLIT, micro_batches=0)
-    with pytest.raises(ValueError, match="op_graph: has 0 repeated layers, not 1"):
+    with refused(ValueError, "op_graph", 0, 1):
         iteration_compute_s(replace(graph, layers=()), SPLIT, micro_batches=1)
-    with pytest.raises(ValueError, match="accelerator: 'abacus' is not known"):
+    with refused(ValueError, "accelerator", "abacus"):
         iteration_compute_s(graph, SPLIT, device="abacus", micro_batches=1)

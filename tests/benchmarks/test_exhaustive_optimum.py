@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from support.refusals import refused
 
 from references import exhaustive_optimum
 from references.optimality_gaps import job_of
@@ -46,7 +47,7 @@ def test_the_optimum_is_that_of_all_strategies_on_all_networks(
         link_s = loads.seconds(per_byte)
         alone = loads.by_name(per_byte.max(axis=0))
         for i in range(len(strategies)):
-            seconds = _core.simulate_iteration(job, network, strategies[i])[0]
+            seconds = _core.simulate_iteration(job, network, strategies[i]).iteration_s
             assert seconds >= bound_s[i]
             assert seconds >= link_s[i]
             if i % 7 == 0:
@@ -60,7 +61,7 @@ def test_the_optimum_is_that_of_all_strategies_on_all_networks(
     )
     assert known.iteration_s == least_s
     assert known.promising < found.promising
-    with pytest.raises(ValueError, match="at_most_s: nothing is as fast"):
+    with refused(ValueError, "at_most_s"):
         exhaustive_optimum.optimum_of(
             graph, cluster, dimensions=DIMENSIONS, at_most_s=least_s * 0.99
         )

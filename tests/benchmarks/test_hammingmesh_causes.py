@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from support.refusals import refused
 
 from figures.papers.hammingmesh import (
     DRAGONFLIES,
@@ -259,5 +260,5 @@ def test_all_reduce_at_flow_level_beside_packets_of_long_messages(board: int, mo
 def test_rows_and_columns_that_are_no_grid_are_refused() -> None:
     built = hammingmesh.build(cluster_of(16), board=(2, 2), boards=(2, 2))
     traffic = TableNetwork("mesh", built, PRINTED).traffic
-    with pytest.raises(ValueError, match="rows, columns: 3 x 5 is not a torus of 16 servers"):
+    with refused(ValueError, "rows", "columns", "3 x 5", 16):
         torus_all_reduce_seconds(built, traffic, 3, 5, 1e6)

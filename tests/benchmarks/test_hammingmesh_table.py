@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from support.refusals import refused
 
 from figures.papers.hammingmesh import (
     SIZES,
@@ -353,10 +354,10 @@ def test_cables_are_counted_in_every_plane_and_a_chassis_once() -> None:
 def test_what_has_no_price_is_named() -> None:
     cluster = Cluster(8, 4, 100.0)
     circuits = topoopt.build(cluster, Demand((GroupDemand(tuple(range(8)), 10**9),), ()))
-    with pytest.raises(ValueError, match="topoopt has optical switches, without a price"):
+    with refused(ValueError, "topoopt", "optical switches"):
         cable_parts(circuits, 100.0)
     simplex = replace(ideal_switch.build(cluster), duplex=False)
-    with pytest.raises(ValueError, match="ideal-switch has simplex links, without a price"):
+    with refused(ValueError, "ideal-switch", "simplex"):
         cable_parts(simplex, 100.0)
 
 
@@ -370,19 +371,19 @@ def test_the_latency_of_an_all_reduce_is_that_of_its_ring_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "tokens"),
     [
-        (lambda: table("medium"), "size: 'medium' is not one of small, large"),  # type: ignore[arg-type]
-        (lambda: table("small", message_bytes=0), "message_bytes: 0 is not a finite number above"),
-        (lambda: _core.ShortestPathLoads(2, [0], [0], [1.0]), "joins node 0 to itself"),
-        (lambda: _core.ShortestPathLoads(2, [0], [2], [1.0]), "node 2 is not in 0..1"),
-        (lambda: _core.ShortestPathLoads(2, [0], [1], [0.0]), "rate 0.0* is not a finite"),
+        (lambda: table("medium"), ("size", "medium")),  # type: ignore[arg-type]
+        (lambda: table("small", message_bytes=0), ("message_bytes", 0)),
+        (lambda: _core.ShortestPathLoads(2, [0], [0], [1.0]), ("node 0", "itself")),
+        (lambda: _core.ShortestPathLoads(2, [0], [2], [1.0]), ("node 2", "0..1")),
+        (lambda: _core.ShortestPathLoads(2, [0], [1], [0.0]), ("rate",)),
         (
             lambda: _core.ShortestPathLoads(2, [0], [1], [1.0]).of_pairs([1], [0], [1.0]),
-            "node 1 has no path to node 0",
+            ("node 1", "node 0"),
         ),
     ],
 )
-def test_wrong_arguments_are_named(call: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_wrong_arguments_are_named(call: object, tokens: tuple[object, ...]) -> None:
+    with refused(ValueError, *tokens):
         call()  # type: ignore[operator]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.refusals import refused
 
 from figures.load_balance import load_balance
 from torch_topoopt.plan import Demand, Link, Network, PairDemand, Route
@@ -31,5 +32,5 @@ def test_links_alike_are_one_point_and_no_bytes_are_balanced() -> None:
 
 
 def test_a_network_without_links_has_no_balance() -> None:
-    with pytest.raises(ValueError, match="network: has no links"):
+    with refused(ValueError, "network"):
         load_balance(Network((), (), ()), Demand((), ()), 1)

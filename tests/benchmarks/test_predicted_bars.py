@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import predicted_bars
 import pytest
+from support.refusals import named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +60,4 @@ def test_a_csv_that_is_not_there_is_one_line(
 ) -> None:
     with pytest.raises(SystemExit):
         _main(monkeypatch, tmp_path)
-    assert "figure_19.csv: No such file or directory; `make figure-19` measures it" in (
-        capsys.readouterr().err
-    )
+    assert named(capsys.readouterr().err, "figure_19.csv", "make figure-19")

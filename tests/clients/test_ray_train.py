@@ -16,6 +16,7 @@ import pytest
 from client_jobs import LIMIT_S, SCRIPTS, run
 from support.limits import limit_s
 from support.plain_namespaces import Namespaces
+from support.refusals import refused
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
@@ -149,30 +150,30 @@ def _wait_for_start(log: Path, node: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "tokens"),
     [
-        ({"backend": "gloo"}, "backend: 'gloo' does not name \"topoopt\""),
-        ({"cluster": "lab.yaml", "degree": 2}, "degree: the cluster file says it"),
-        ({"cluster": "nowhere.yaml"}, "nowhere.yaml: cannot read this cluster file"),
-        ({"bandwidth": "1Gbps"}, "bandwidth: needs a cluster file, or the degree"),
-        ({"degree": 2, "bandwidth": "fast"}, "bandwidth: "),
-        ({"degree": 2, "workers_per_server": 0}, "workers_per_server: 0 is not at least 1"),
-        ({"degree": 2, "batch_size": 8}, "batch_size: is that of a model"),
-        ({"degree": 2, "plan": "a.json", "model": "vgg"}, "model: a plan is given"),
-        ({"degree": 2, "plan": "nowhere.json"}, "nowhere.json: cannot read this Plan"),
+        ({"backend": "gloo"}, ("backend", "gloo", "topoopt")),
+        ({"cluster": "lab.yaml", "degree": 2}, ("degree", "cluster file")),
+        ({"cluster": "nowhere.yaml"}, ("nowhere.yaml",)),
+        ({"bandwidth": "1Gbps"}, ("bandwidth", "degree")),
+        ({"degree": 2, "bandwidth": "fast"}, ("bandwidth",)),
+        ({"degree": 2, "workers_per_server": 0}, ("workers_per_server", 0, 1)),
+        ({"degree": 2, "batch_size": 8}, ("batch_size", "model")),
+        ({"degree": 2, "plan": "a.json", "model": "vgg"}, ("model", "plan")),
+        ({"degree": 2, "plan": "nowhere.json"}, ("nowhere.json",)),
     ],
 )
 def test_options_that_cannot_work_are_refused_at_once(
-    options: dict[str, object], message: str
+    options: dict[str, object], tokens: tuple[object, ...]
 ) -> None:
     from torch_topoopt.ray_train import TopoOptConfig
 
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with refused(ValueError, *tokens):
         TopoOptConfig(**options)
 
 
 def test_workers_are_pinned_to_clusters_only() -> None:
     from torch_topoopt.ray_train import TopoOptConfig
 
-    with pytest.raises(ValueError, match="without a cluster file there is no order"):
+    with refused(ValueError, "cluster file", "order"):
         TopoOptConfig(degree=2).scaling_config()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import graph, one_all_reduce, operator, random_graph, random_strategy
 
 from torch_topoopt.architectures import ARCHITECTURES, ocs_reconfig, sip_ml
@@ -118,11 +119,11 @@ def test_wrong_arguments_are_errors() -> None:
     op_graph, strategy = one_transfer(MB)
     cluster = cluster_of(4)
     topology = ocs_reconfig.build(cluster)
-    with pytest.raises(ValueError, match="does not change its circuits"):
+    with refused(ValueError, "circuits"):
         MovingCircuits(replace(topology, reconfiguration=None), op_graph, cluster, strategy)
-    with pytest.raises(ValueError, match="iterations: 0 is not at least 1"):
+    with refused(ValueError, "iterations", 0, 1):
         MovingCircuits(topology, op_graph, cluster, strategy, iterations=0)
-    with pytest.raises(ValueError, match="transport: 'tcp'"):
+    with refused(ValueError, "transport", "tcp"):
         MovingCircuits(topology, op_graph, cluster, strategy, level="packet").run(transport="tcp")
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 
 import networkx as nx
 import pytest
+from support.refusals import refused
 
 from figures.papers.traffic_patterns import ring_all_reduce
 from torch_topoopt.architectures import topoopt
@@ -89,20 +90,22 @@ def test_interfaces_are_in_the_cluster_file() -> None:
 
 def test_a_subnet_that_is_too_small_is_refused() -> None:
     cluster, network = wired(6, 2)
-    with pytest.raises(ValueError, match=r"^subnet: 10\.0\.0\.0/28 has 4 subnets .* 6 cables"):
+    with refused(ValueError, "subnet", "10.0.0.0/28", 4, 6):
         sheets.cables_of(cluster, network, names(6), ipaddress.IPv4Network("10.0.0.0/28"))
 
 
 @pytest.mark.parametrize(
-    ("servers", "ports", "message"),
+    ("servers", "ports", "tokens"),
     [
-        (1, 2, "servers: must be at least 2"),
-        (3, 0, "ports: must be at least 1"),
-        (3, 1, "ports: 1 port of each"),
+        (1, 2, ("servers", 2)),
+        (3, 0, ("ports", 1)),
+        (3, 1, ("ports", 1)),
     ],
 )
-def test_what_cannot_be_cabled_is_refused(servers: int, ports: int, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
+def test_what_cannot_be_cabled_is_refused(
+    servers: int, ports: int, tokens: tuple[object, ...]
+) -> None:
+    with refused(ValueError, *tokens):
         cluster_for(servers, ports, 1.0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import chain
 
 from torch_topoopt.comparison.compare import Comparison, compare, planned_again
@@ -120,5 +121,5 @@ def test_what_no_bandwidth_reaches_has_none_and_what_any_reaches_the_least_that_
 
 
 def test_a_reference_that_is_not_compared_is_refused(comparison: Comparison, job: OpGraph) -> None:
-    with pytest.raises(ValueError, match="same-time: 'kautz' is not one of topoopt, torus"):
+    with refused(ValueError, "same-time", "kautz"):
         same_times(comparison, job, CLUSTER, "kautz")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.limits import limit_s
+from support.refusals import refused
 
 from torch_topoopt.fabric import loopback
 from torch_topoopt.fabric.loopback import LoopbackFabric, candidate_blocks
@@ -119,7 +120,7 @@ def test_closing_frees_the_addresses(ring_plan: RingPlan, driver: LoopbackFabric
 
 def test_a_driver_wires_one_plan_at_a_time(ring_plan: RingPlan, driver: LoopbackFabric) -> None:
     driver.connect(ring_plan(3))
-    with pytest.raises(FabricError, match="wired a plan already"):
+    with refused(FabricError, "wired"):
         driver.connect(ring_plan(4))
 
 
@@ -139,7 +140,7 @@ def test_no_free_block_is_an_error_that_names_the_address(
     plan = ring_plan(4)
     with (
         socket.create_server((f"127.{only[0]}.1.1", only[1])),
-        pytest.raises(FabricError, match=rf"127\.{only[0]}\.1\.1 port {only[1]} is in use"),
+        refused(FabricError, f"127.{only[0]}.1.1", only[1]),
     ):
         driver.connect(plan)
     driver.connect(plan)  # nothing of the failed attempt is left behind
@@ -170,10 +171,7 @@ def test_a_stranger_at_the_other_end_is_found_and_the_link_named(
 ) -> None:
     with (
         _other_end(monkeypatch, b"HTTP/1.1 400 Bad Request\r\n" * 3),
-        pytest.raises(
-            FabricError,
-            match="link from server 0 port 0 to server 1 port 1: the other end is in another job",
-        ),
+        refused(FabricError, "server 0", "port 0", "server 1", "port 1"),
     ):
         driver.connect(ring_plan(4))
 
@@ -184,7 +182,7 @@ def test_silence_at_the_other_end_runs_into_the_time_limit(
     with (
         _other_end(monkeypatch, b""),
         contextlib.closing(LoopbackFabric(job=JOB, timeout_s=0.1)) as driver,
-        pytest.raises(FabricError, match=r"server 0 port 0 .*: no answer within 0.1 s"),
+        refused(FabricError, "server 0", "port 0", 0.1),
     ):
         driver.connect(ring_plan(4))
 
@@ -194,7 +192,7 @@ def test_more_servers_than_addresses_is_refused(driver: LoopbackFabric) -> None:
         class cluster:  # noqa: N801 - stands in for a Plan with too many servers
             servers, degree = 256, 2
 
-    with pytest.raises(FabricError, match="servers: 256 is more than 255"):
+    with refused(FabricError, "servers", 256, 255):
         driver.connect(Oversized)  # type: ignore[arg-type]
 
 

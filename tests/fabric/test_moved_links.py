@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.fabric.switches.moved_links import first_links, moved_links
 from torch_topoopt.links.errors import FabricError
@@ -44,14 +45,16 @@ def test_a_dark_port_has_no_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "text"),
+    ("targets", "tokens"),
     [
-        ([[1], [0], [1]], r"links\[2\]\[0\]: more than 1 circuits lead to server 1"),
-        ([[1], [2]], r"links\[1\]\[0\]: there is no server 2"),
+        ([[1], [0], [1]], ("links[2][0]", 1, "server 1")),
+        ([[1], [2]], ("links[1][0]", "server 2")),
     ],
 )
-def test_impossible_topologies_name_the_place(targets: list[list[int]], text: str) -> None:
-    with pytest.raises(FabricError, match=text):
+def test_impossible_topologies_name_the_place(
+    targets: list[list[int]], tokens: tuple[object, ...]
+) -> None:
+    with refused(FabricError, *tokens):
         moved_links(targets)
 
 
@@ -87,5 +90,5 @@ def test_several_cycles_reach_their_own_servers_only() -> None:
 
 
 def test_a_circuit_without_a_way_back_is_refused() -> None:
-    with pytest.raises(FabricError, match="from server 1 to server 2 has no way back"):
+    with refused(FabricError, "server 1", "server 2"):
         first_links(3, moved_links([[1, 1], [0, 2], [2, 2]]))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.launcher import COMMAND
 from support.limits import limit_s
+from support.refusals import refused
 
 from torch_topoopt.fabric.cluster_file import strict_yaml
 from torch_topoopt.launcher.errors import InputError
@@ -63,14 +64,14 @@ def test_a_scalar_that_does_not_parse_names_its_line(scalar: str, message: str) 
 
 @pytest.mark.parametrize("text", ["{a: " * DEEP + "1" + "}" * DEEP, "[" * DEEP + "]" * DEEP])
 def test_yaml_that_is_nested_too_deeply(text: str) -> None:
-    with pytest.raises(DocumentError, match=r"^not valid YAML: objects or lists nested"):
+    with refused(DocumentError, "YAML", "nested"):
         strict_yaml.parse(text)
 
 
 @pytest.mark.parametrize("kind", [Plan, OpGraph])
 @pytest.mark.parametrize("text", ['{"a":' * DEEP + "1" + "}" * DEEP, "[" * DEEP + "]" * DEEP])
 def test_json_that_is_nested_too_deeply(kind: type[Plan | OpGraph], text: str) -> None:
-    with pytest.raises(DocumentError, match="objects or lists nested too deeply"):
+    with refused(DocumentError, "nested"):
         kind.from_json(text)
 
 
@@ -81,7 +82,7 @@ def test_files_that_are_no_documents_may_be_nested_too_deeply_as_well(
     (tmp_path / "deep.json").write_text(text)
     said = _refused(capsys, "discover", "--hostfile", str(tmp_path / "deep.json"))
     assert said.endswith("deep.json: not an MLX hostfile: nested too deeply")
-    with pytest.raises(DocumentError, match="objects or lists nested too deeply"):
+    with refused(DocumentError, "nested"):
         strategy_files._json_document(text)
 
 
@@ -148,7 +149,7 @@ def test_a_cluster_that_no_machine_could_plan_is_refused_at_once(
 
 def test_the_limits_follow_from_one_number() -> None:
     limits.check_servers(limits.MOST_SERVERS)
-    with pytest.raises(DocumentError, match=r"would take 4\.3 GB of memory, and at most 4\.29 GB"):
+    with refused(DocumentError, 4.3, 4.29):
         limits.check_servers(limits.MOST_SERVERS + 1)
     limits.check_items(limits.MOST_ITEMS, "n", 3, "nodes")
 
@@ -158,15 +159,15 @@ def test_a_flow_file_with_a_billion_nodes_is_refused(tmp_path: Path) -> None:
     path.write_text(
         "nodes 1000000000 hosts 1000000000\nlink 0 0 1 1e9 1\nflow 0 0 1 9 path 1 0 deps 0\n"
     )
-    with pytest.raises(ValueError, match=rf"^{path}: nodes: 1000000000 asks for more than 41943"):
+    with refused(ValueError, path, "nodes", 1000000000, 4194304):
         flows.read_flows(str(path))
     link = flows.FlowLink(0, 10**9, 1e9)
-    with pytest.raises(ValueError, match=r"^nodes: 1000000001 asks for more than"):
+    with refused(ValueError, "nodes", 1000000001):
         flows.run_flows([link], [flows.Flow(0, 10**9, 1.0, (0,))])
 
 
 def test_a_run_folder_with_a_name_that_no_file_system_takes(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^run-dir: .*: File name too long$"):
+    with refused(InputError, "run-dir", "name too long"):
         RunFolder(tmp_path / ("r" * 300), 0.0)
 
 
@@ -242,7 +243,7 @@ def test_brackets_without_end_are_refused_at_any_limit_of_recursion() -> None:
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(1_000_000)
     try:
-        with pytest.raises(DocumentError, match="nested too deeply"):
+        with refused(DocumentError, "nested"):
             strict_yaml.parse("[" * 5000)
     finally:
         sys.setrecursionlimit(before)
@@ -257,5 +258,5 @@ def test_names_and_words_are_shown_in_one_line_of_plain_text(tmp_path: Path) -> 
     assert "\n" not in str(cluster.value)
     path = tmp_path / "flows.txt"
     path.write_bytes(b"nodes 2 hosts 2\n\x80\x1b[2J\n")
-    with pytest.raises(ValueError, match=r"line 2: '\\x80\\x1b\[2J' is not a record"):
+    with refused(ValueError, "line 2", "\\x80\\x1b[2J"):
         flows.read_flows(str(path))

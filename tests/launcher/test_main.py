@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from support.limits import limit_s
+from support.refusals import named
 
 from torch_topoopt.launcher.main import VERBS, main
 
@@ -41,7 +42,7 @@ def test_an_unknown_verb_suggests_the_nearest(capsys: pytest.CaptureFixture[str]
         "topoopt: error: 'repotr' is not a verb; did you mean `topoopt report`?\n"
     )
     assert main(["frobnicate"]) == 2
-    assert "is not a verb; verbs: profile, plan, " in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "verb", "profile, plan")
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))

@@ -9,54 +9,55 @@ from typing import NoReturn
 import pytest
 from support.launcher import COMMAND
 from support.limits import limit_s
+from support.refusals import named
 
 from torch_topoopt.launcher import documents, parser
 from torch_topoopt.launcher.main import main
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "tokens"),
     [
-        ("plan vgg --sevrers 4", "--sevrers: there is no such option; did you mean --servers?"),
-        ("topology --sevrers=4", "--sevrers: there is no such option; did you mean --servers?"),
-        ("run --sevrers 4 x.py", "--sevrers: there is no such option; did you mean --servers?"),
-        ("run --nproc-per-nodes 4 x.py", "did you mean --nproc-per-node?"),
-        ("plan vgg --frobnicate", "--frobnicate: there is no such option (see `topoopt plan"),
-        ("completion --fast 4 bash", "--fast: there is no such option (see `topoopt completion"),
-        ("completion csh", "argument SHELL: invalid choice: 'csh'"),
-        ("plan vgg --servers 0", "error: --servers: must be at least 1"),
-        ("plan vgg", "error: --servers: missing; say how many"),
-        ("plan vgg --servers 4 --batch-size 0", "error: --batch-size: must be at least 1 (got 0)"),
-        ("plan vgg --servers 4 --evaluations -1", "error: --evaluations: -1 is negative"),
-        ("plan vgg --servers 4 --rounds 0", "error: --rounds: must be at least 1"),
-        ("plan vgg --servers 4 --chains 0", "error: --chains: must be at least 1 (got 0)"),
-        ("plan vgg --servers 4 --costs none.json", "error: --costs: none.json: there is no such"),
+        ("plan vgg --sevrers 4", ("--sevrers", "--servers")),
+        ("topology --sevrers=4", ("--sevrers", "--servers")),
+        ("run --sevrers 4 x.py", ("--sevrers", "--servers")),
+        ("run --nproc-per-nodes 4 x.py", ("--nproc-per-node",)),
+        ("plan vgg --frobnicate", ("--frobnicate", "topoopt")),
+        ("completion --fast 4 bash", ("--fast", "topoopt")),
+        ("completion csh", ("SHELL", "choice", "csh")),
+        ("plan vgg --servers 0", ("error", "--servers", 1)),
+        ("plan vgg", ("error", "--servers", "missing")),
+        ("plan vgg --servers 4 --batch-size 0", ("error", "--batch-size", 1, 0)),
+        ("plan vgg --servers 4 --evaluations -1", ("error", "--evaluations", -1)),
+        ("plan vgg --servers 4 --rounds 0", ("error", "--rounds", 1)),
+        ("plan vgg --servers 4 --chains 0", ("error", "--chains", 1, 0)),
+        ("plan vgg --servers 4 --costs none.json", ("error", "--costs", "none.json")),
         (
             "plan vgg --servers 4 -o no/x.json",
-            "error: --output: no/x.json: there is no such folder",
+            ("error", "--output", "no/x.json"),
         ),
-        ("plan vgg --servers 4 -o /", "error: --output: /: is a folder"),
-        ("plan vgg --servers 4 --export-strategy no/x", "error: --export-strategy: no/x: there is"),
-        ("profile vgg -o no/x.json", "error: --output: no/x.json: there is no such folder"),
-        ("advise --degree 2", "error: --degree: this option is called --ports here"),
-        ("advise --servers 4 --ports 2 --speed 1Gbps -o /dev/null/x", "/dev/null is not a folder"),
-        ("cluster submit", "required: SCRIPT (see"),
-        ("cluster submit x.py --cluster lab.yaml", "--cluster after x.py is passed to x.py"),
-        ("inspect no-run", "error: no-run: there is no such folder"),
-        ("plan vgg more", "unrecognized arguments: more (see"),
-        ("plan vgg --bandwidth -5Mbps", "bandwidth: -5Mbps is negative; write a rate, as 25Gbps"),
-        ("plan vgg --bandwidth=-5Mbps", "bandwidth: -5Mbps is negative; write a rate, as 25Gbps"),
-        ("run --bandwidth -5Mbps x.py", "bandwidth: -5Mbps is negative; write a rate, as 25Gbps"),
-        ("plan vgg --bandwidth --ports duplex", "--bandwidth: expected one argument"),
-        ("plan vgg --bandwidth 200", "error: --bandwidth: '200' has no unit; write 200Gbps"),
+        ("plan vgg --servers 4 -o /", ("error", "--output", "/")),
+        ("plan vgg --servers 4 --export-strategy no/x", ("error", "--export-strategy", "no/x")),
+        ("profile vgg -o no/x.json", ("error", "--output", "no/x.json")),
+        ("advise --degree 2", ("error", "--degree", "--ports")),
+        ("advise --servers 4 --ports 2 --speed 1Gbps -o /dev/null/x", ("/dev/null", "folder")),
+        ("cluster submit", ("required", "SCRIPT")),
+        ("cluster submit x.py --cluster lab.yaml", ("--cluster", "x.py")),
+        ("inspect no-run", ("error", "no-run")),
+        ("plan vgg more", ("unrecognized arguments", "more")),
+        ("plan vgg --bandwidth -5Mbps", ("bandwidth", "-5Mbps", "25Gbps")),
+        ("plan vgg --bandwidth=-5Mbps", ("bandwidth", "-5Mbps", "25Gbps")),
+        ("run --bandwidth -5Mbps x.py", ("bandwidth", "-5Mbps", "25Gbps")),
+        ("plan vgg --bandwidth --ports duplex", ("--bandwidth", "argument")),
+        ("plan vgg --bandwidth 200", ("error", "--bandwidth", 200, "200Gbps")),
     ],
 )
 def test_one_line_says_what_is_wrong(
-    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, tokens: tuple[object, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments.split()) == 2
     error = capsys.readouterr().err
-    assert message in error
+    assert named(error, *tokens)
     assert error.count("\n") == 1
 
 
@@ -112,4 +113,4 @@ def test_an_output_that_is_full_is_one_line(arguments: str) -> None:
         )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "standard output cannot be written" in done.stderr
+    assert named(done.stderr, "standard output")

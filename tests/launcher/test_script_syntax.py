@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.launcher import script_syntax
 from torch_topoopt.launcher.errors import InputError
@@ -88,16 +88,18 @@ def test_nothing_of_the_script_is_executed(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "tokens"),
     [
-        (b"x = 1\nif x\n", "train.py, line 2: expected ':'"),
-        (b"\x00\x01", "train.py"),
-        (b"# \xff\xfe\n", "train.py"),
+        (b"x = 1\nif x\n", ("train.py", "line 2")),
+        (b"\x00\x01", ("train.py",)),
+        (b"# \xff\xfe\n", ("train.py",)),
     ],
 )
-def test_what_is_no_python_is_said_in_one_line(tmp_path: Path, data: bytes, message: str) -> None:
+def test_what_is_no_python_is_said_in_one_line(
+    tmp_path: Path, data: bytes, tokens: tuple[object, ...]
+) -> None:
     (tmp_path / "train.py").write_bytes(data)
-    with pytest.raises(InputError, match=re.escape(message)) as error:
+    with refused(InputError, *tokens) as error:
         script_syntax.read(str(tmp_path / "train.py"))
     assert "\n" not in str(error.value)
 

@@ -62,8 +62,8 @@ def test_a_cluster_file_with_link_local_addresses_survives_its_yaml() -> None:
             "eth1",
             ("servers[0].ports[0].address", "fe80::1/64"),
         ),
-        ("fd00::1%eth1", "fe80::2%a", "eth1", ("IPv6",)),
-        ("fe80::1%eth1/abc", "fe80::2%a", "eth1", ("IPv6",)),
+        ("fd00::1%eth1", "fe80::2%a", "eth1", ("IPv6", "interface")),
+        ("fe80::1%eth1/abc", "fe80::2%a", "eth1", ("IPv6", "interface")),
         (
             "fe80::1%eth2/64",
             "fe80::2%a",
@@ -92,7 +92,7 @@ def test_a_cluster_file_with_routable_ipv6_addresses_has_them_as_the_kernel_writ
     assert [port.address for port in ports] == ["fd93:1::1/64", "fd93:1::2/64"]
     assert [port.ip for port in ports] == ["fd93:1::1", "fd93:1::2"]
     assert ClusterFile.from_yaml(file.to_yaml()) == file
-    with refused(DocumentError, "fd93:1::1"):
+    with refused(DocumentError, "fd93:1::1", "already"):
         cluster("fd93:1::1/64", "fd93:1:0::1/64")
     with refused(DocumentError, "subnet"):
         cluster("fd93:1::1/64", "fd93:2::1/64")
@@ -161,7 +161,7 @@ def test_a_link_local_address_is_reached_through_the_own_interface() -> None:
     assert far_endpoint("fe80::2%there", 6, "fe80::1%lo") == ("fe80::2", 6, 0, loopback)
     assert own_endpoint("10.0.0.1", 5) == ("10.0.0.1", 5)
     assert far_endpoint("10.0.0.2", 6, "10.0.0.1") == ("10.0.0.2", 6)
-    with refused(OSError, "none0"):
+    with refused(OSError, "none0", "interface"):
         own_endpoint("fe80::1%none0", 5)
     for text in ("fe80::1", "2001:db8::1%lo", "nonsense"):
         with refused(ValueError, text):

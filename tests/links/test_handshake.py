@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.limits import limit_s
-from support.refusals import refused
+from support.refusals import named, refused
 
 from torch_topoopt.links import handshake
 from torch_topoopt.links.errors import FabricError
@@ -399,7 +399,7 @@ def test_a_crowd_has_one_line_each_at_first_and_then_a_number(
                 acceptor.poll(0.1)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 5
-    assert all("it sent no greeting of this torch_topoopt: b'GET / HT'" in line for line in lines)
+    assert all(named(line, "greeting", "b'GET / HT'") for line in lines)
     acceptor._unauthenticated.report()
     assert caplog.records[-1].getMessage() == "closed 45 other connections that proved nothing"
 

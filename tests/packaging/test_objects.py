@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.limits import limit_s
+from support.refusals import refused
 
 CSRC = Path(__file__).parents[2] / "csrc"
 sys.path.insert(0, str(CSRC))
@@ -83,7 +84,7 @@ def test_the_command_says_where_compiling_failed(tmp_path):
 def test_a_compiler_that_fails_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "false")
     unit = objects.Unit((CSRC / "common" / "log.cc",), "precompiled/standard.h", "-O3")
-    with pytest.raises(objects.CompileError, match="compiling failed"):
+    with refused(objects.CompileError, "compiling"):
         objects.compile_unit(tmp_path, unit)
 
 
@@ -105,7 +106,7 @@ def test_a_batch_has_neighbours_of_one_folder_and_every_file_is_in_one(monkeypat
 
 def test_a_number_of_lines_that_is_none_is_named(monkeypatch):
     monkeypatch.setenv("TOPOOPT_BATCH_LINES", "many")
-    with pytest.raises(objects.CompileError, match="TOPOOPT_BATCH_LINES: 'many' is not a number"):
+    with refused(objects.CompileError, "TOPOOPT_BATCH_LINES", "many"):
         objects._batches(objects.sources("common"))
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_bare_ranks, run_ranks, values
+from support.refusals import named, refused
 from torch.distributed import checkpoint
 
 import torch_topoopt
@@ -247,9 +248,9 @@ def test_gradients_add_up_and_tables_live_on_their_server_only(tmp_path: Path) -
     kept = [set(of_rank[0]) for of_rank in done]
     assert kept[0] & kept[1] == set()
     assert len(kept[0] | kept[1]) == 3
-    for _, wrong, refused, saved in done:
+    for _, wrong, errors, saved in done:
         assert wrong
-        assert refused == [
+        assert errors == [
             "topoopt: load_state_dict: 'tables.1.weight' has shape (3, 10), not (10, 3)",
             "topoopt: load_state_dict: 'top.0.bias' is missing",
             "topoopt: load_state_dict: 'other' is not of this module",
@@ -263,26 +264,28 @@ def test_gradients_add_up_and_tables_live_on_their_server_only(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("strategy", "message"),
+    ("strategy", "tokens"),
     [
-        ([Placement("tables.0", (0,))], "'bottom.0': it is not placed"),
-        ([Placement("tables.9", (0,))], "is not placed|no such operator"),
-        ({"tables.0": (1, 1)}, r"'tables.0': \[1, 1\] are not different servers in 0..3"),
-        ({"tables.0": (0, 4)}, r"'tables.0': \[0, 4\] are not different servers"),
+        ([Placement("tables.0", (0,))], ("bottom.0", "placed")),
+        ([Placement("tables.9", (0,))], ("operator",)),
+        ({"tables.0": (1, 1)}, ("tables.0", "[1, 1]", "0..3")),
+        ({"tables.0": (0, 4)}, ("tables.0", "[0, 4]")),
         (
             {"stack": (0, 1, 2)},
-            r"'stack' cannot run on servers \[0, 1, 2\]: 3 servers cannot share",
+            ("stack", "[0, 1, 2]", 3),
         ),
-        ({"output": (0,)}, r"'output' cannot run on servers \[0\]: every rank reads its own"),
+        ({"output": (0,)}, ("output", "[0]")),
     ],
 )
-def test_a_strategy_that_cannot_be_executed_is_named(strategy: Any, message: str) -> None:
+def test_a_strategy_that_cannot_be_executed_is_named(
+    strategy: Any, tokens: tuple[object, ...]
+) -> None:
     program = Program.of(parallel_models.build("tables"), parallel_models.batch("tables", 4))
     if isinstance(strategy, dict):
         strategy = [
             Placement(name, strategy.get(name, tuple(range(4)))) for name in program.operators
         ]
-    with pytest.raises(StrategyError, match=message):
+    with refused(StrategyError, *tokens):
         placed(program, strategy, 4)
 
 
@@ -337,7 +340,7 @@ def test_what_cannot_be_spread_says_why() -> None:
 
 def test_parallelize_needs_a_process_group_and_a_plan() -> None:
     model, batch = parallel_models.build("tables"), parallel_models.batch("tables", 4)
-    with pytest.raises(RuntimeError, match=r"no process group; call init_process_group\(\)"):
+    with refused(RuntimeError, "init_process_group", "group"):
         torch_topoopt.parallelize(model, batch)
 
 
@@ -354,4 +357,4 @@ def without_a_plan(rank: int, world: int) -> str:
 
 def test_without_a_plan_it_says_how_to_get_one() -> None:
     (said,) = values(run_bare_ranks(1, without_a_plan))
-    assert "this job has no plan; start the script with `topoopt run`, or say strategy=" in said
+    assert named(said, "topoopt run", "strategy=")

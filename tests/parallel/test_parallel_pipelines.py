@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_ranks, values
 from support.limits import limit_s
+from support.refusals import refused
 from torch import nn
 
 from torch_topoopt.parallel import (
@@ -192,24 +193,24 @@ def test_a_pipeline_trains_as_its_model_does_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "message"),
+    ("blocks", "tokens"),
     [
         (
             (("embed", (0, 1)), ("first.1", (1, 2))),
-            "pipelines, whose stages have as many servers each, and none in common",
+            ("pipelines", "stages"),
         ),
-        ((("embed", (0, 1)), ("head", (2,))), "as many servers each"),
+        ((("embed", (0, 1)), ("head", (2,))), ("as many",)),
         (
             (("embed", (0,)), ("relu", (1,))),
-            "would both have to pass from stage 1 to stage 2; one tensor can",
+            ("stage 1", "stage 2"),
         ),
     ],
 )
 def test_what_cannot_be_cut_says_why(
-    blocks: tuple[tuple[str, tuple[int, ...]], ...], message: str
+    blocks: tuple[tuple[str, tuple[int, ...]], ...], tokens: tuple[object, ...]
 ) -> None:
     program = Program.of(build(), batch(8)[0])
-    with pytest.raises(StrategyError, match=message):
+    with refused(StrategyError, *tokens):
         stages_of(program, strategy(program, *blocks))
 
 
@@ -228,11 +229,11 @@ def test_stages_share_no_parameter_and_only_the_first_reads_the_batch() -> None:
     attention = Program.of(
         parallel_models.build("attention"), parallel_models.batch("attention", 4)
     )
-    with pytest.raises(StrategyError, match=r"'embed' and 'head' share the parameter '.*weight'"):
+    with refused(StrategyError, "embed", "head", "weight"):
         stages_of(attention, strategy(attention, ("embed", (0,)), ("head", (1,))))
     tables = Program.of(parallel_models.build("tables"), parallel_models.batch("tables", 4))
-    with pytest.raises(StrategyError, match=r"'tables\.1' of stage 2 reads the batch"):
+    with refused(StrategyError, "tables.1", "stage 2"):
         stages_of(tables, strategy(tables, ("tables.0", (0,)), ("tables.1", (1,))))
     in_place = Program.of(parallel_models.build("in-place"), parallel_models.batch("in-place", 4))
-    with pytest.raises(StrategyError, match="'relu' changes the result of 'first' in place"):
+    with refused(StrategyError, "relu", "first"):
         stages_of(in_place, strategy(in_place, ("first", (0,)), ("relu", (1,))))

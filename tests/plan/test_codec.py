@@ -190,7 +190,7 @@ def test_a_bad_file_is_named_and_a_missing_one_is_an_os_error(tmp_path: Path) ->
     with pytest.raises(FileNotFoundError):
         Plan.load(path)
     path.write_bytes(b"\xff\xfe\x00")
-    with refused(DocumentError, "plan.json"):
+    with refused(DocumentError, "plan.json", "text file"):
         Plan.load(path)
     path.write_text("{}")
     with refused(DocumentError, "plan.json", "version"):
@@ -253,7 +253,7 @@ def _operators(**changes: Any) -> dict[str, Any]:
         ({"batch_size": 0}, ("batch_size", 0, 1)),
         ({"operators": ()}, ("operators", "OpGraph")),
         (_operators(name=""), ("operators[1] ().name", "empty")),
-        (_operators(name="embed"), ("operators[1] (embed).name",)),
+        (_operators(name="embed"), ("operators[1] (embed).name", "unique")),
         (_operators(forward_flops=-1), ("operators[1] (head).forward_flops", -1)),
         (_operators(backward_flops=-1), ("backward_flops", -1)),
         (_operators(parameter_bytes=-1), ("parameter_bytes", -1)),

@@ -102,7 +102,7 @@ def test_each_rule_of_a_link_rejects(
 def test_a_duplex_cable_without_its_other_direction_is_refused(ring_plan: RingPlan) -> None:
     network = ring_plan(4).network
     one_way = dataclasses.replace(network, links=network.links[:-1])
-    with refused(DocumentError, "links[3]"):
+    with refused(DocumentError, "links[3]", "direction"):
         validate_network(FOUR, one_way)
     simplex = ring_plan(4, ports="simplex")
     assert validate_network(simplex.cluster, simplex.network) is simplex.network
@@ -150,7 +150,7 @@ EVERYONE = (0, 1, 2, 3)
         ),
         (
             Group((0, 1, 2), (Ring((0, 1, 2), 1.0),), ((0, 1), (2, 3))),
-            ("groups[0].grid",),
+            ("groups[0].grid", "once"),
         ),
     ],
 )
@@ -168,7 +168,7 @@ def test_each_rule_of_a_group_rejects(
         (Route((), 1.0), ("routes[0].servers", "empty")),
         (Route((0, 1, 4), 1.0), ("routes[0].servers", "server 4", "0..3")),
         (Route((0, 1, 0, 3, 2), 1.0), ("routes[0].servers", "twice")),
-        (Route((0,), 1.0), ("routes[0].servers",)),
+        (Route((0,), 1.0), ("routes[0].servers", "source")),
         (Route((0, 2), 1.0), ("routes[0]", "server 0", 2)),
         (Route((0, 1, 2), 0.0), ("routes[0].weight", 0.0, 0)),
         (Route((0, 1, 2), float("nan")), ("routes[0].weight", 0, "nan")),

@@ -48,7 +48,7 @@ def test_degrees_say_how_the_servers_are_shared() -> None:
         ({"servers": 0}, ("servers", 0, 1)),
         ({"batch_size": 0}, ("batch_size", 0, 1)),
         ({"micro_batches": 3}, ("micro_batches", 3, 64)),
-        ({"strategy": ()}, ("strategy",)),
+        ({"strategy": ()}, ("strategy", "operators")),
         ({"strategy": (Placement("a", (0,)),) * 2}, ("strategy[1].operator", "a", "empty")),
         ({"strategy": (Placement("a", (8,)),)}, ("strategy[0].servers", "server 8", "0..7")),
         ({"strategy": (Placement("a", (0, 0)),)}, ("strategy[0].servers", "[0, 0]")),

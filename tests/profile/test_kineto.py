@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from support.refusals import refused
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from torch_topoopt.profile.kineto import load_trace
@@ -99,16 +100,18 @@ def test_kernels_are_what_takes_time_where_there_are_some(trace: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "tokens"),
     [
-        ("{", "not a Kineto trace: "),
-        ("[]", "it has no list traceEvents"),
-        ('{"traceEvents": []}', "no operation with a backward pass"),
-        ('{"traceEvents": [{"ph": "X", "cat": "cpu_op"}]}', "an event without 'ts'"),
+        ("{", ("Kineto",)),
+        ("[]", ("traceEvents",)),
+        ('{"traceEvents": []}', ("backward",)),
+        ('{"traceEvents": [{"ph": "X", "cat": "cpu_op"}]}', ("ts",)),
     ],
 )
-def test_what_is_no_trace_is_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_what_is_no_trace_is_refused(
+    tmp_path: Path, content: str, tokens: tuple[object, ...]
+) -> None:
     path = tmp_path / "bad.json"
     path.write_text(content)
-    with pytest.raises(ProfileError, match=message):
+    with refused(ProfileError, *tokens):
         load_trace(path, BATCH)

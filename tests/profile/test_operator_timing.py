@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.refusals import refused
 from torch import nn
 
 from torch_topoopt.models import MODELS
@@ -92,7 +93,7 @@ def test_what_is_too_large_or_too_late_is_left_out_and_said() -> None:
     assert "bytes of memory, of 1000000" in large.left_out["1"]
     late = timed(build, torch.zeros(2, 8), 2, limit_s=5.0)
     assert late.left_out == {"1": "5 s have passed", "2": "5 s have passed"}
-    with pytest.raises(ProfileError, match="none of its operators could be measured: 1e-09 s"):
+    with refused(ProfileError, "1e-09"):
         timed(build, torch.zeros(2, 8), 2, limit_s=1e-9)
 
 

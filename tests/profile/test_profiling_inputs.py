@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from support.refusals import refused
 from torch import nn
 
 from torch_topoopt.profile.profiling import ProfileError, load_model, profile
@@ -67,27 +67,29 @@ def test_what_cannot_be_traced_is_one_line_that_names_the_module(action: Any, me
 
 
 @pytest.mark.parametrize(
-    ("model", "batch", "message"),
+    ("model", "batch", "tokens"),
     [
-        (lambda: Broken(lambda x: x.argmax(1)), torch.zeros(4, 8), "not reducible to a loss"),
-        (lambda: Broken(lambda x: None), torch.zeros(4, 8), "not reducible to a loss"),
-        (Layers, {"x": 3}, "no tensor with a batch dimension"),
-        (Layers, (), "no tensor with a batch dimension"),
-        (Layers, torch.zeros(4, 7), "in Linear (stem): "),
-        (Layers, (torch.zeros(4, 8), 1), "TypeError"),
-        (lambda: 3, torch.zeros(4, 8), "expected an nn.Module, got int"),
-        (lambda: nn.Linear(8, -1), torch.zeros(4, 8), "building the model: "),
-        (nn.Sequential(nn.LazyLinear(3)), torch.zeros(4, 8), "lazy parameters"),
+        (lambda: Broken(lambda x: x.argmax(1)), torch.zeros(4, 8), ("reducible", "loss")),
+        (lambda: Broken(lambda x: None), torch.zeros(4, 8), ("reducible", "loss")),
+        (Layers, {"x": 3}, ("batch", "dimension")),
+        (Layers, (), ("batch", "dimension")),
+        (Layers, torch.zeros(4, 7), ("stem",)),
+        (Layers, (torch.zeros(4, 8), 1), ("TypeError",)),
+        (lambda: 3, torch.zeros(4, 8), ("nn.Module", "int")),
+        (lambda: nn.Linear(8, -1), torch.zeros(4, 8), ("building the model",)),
+        (nn.Sequential(nn.LazyLinear(3)), torch.zeros(4, 8), ("lazy", "parameters")),
     ],
 )
-def test_what_cannot_be_profiled_is_one_line(model: Any, batch: Any, message: str) -> None:
-    with pytest.raises(ProfileError, match=re.escape(message)) as caught:
+def test_what_cannot_be_profiled_is_one_line(
+    model: Any, batch: Any, tokens: tuple[object, ...]
+) -> None:
+    with refused(ProfileError, *tokens) as caught:
         profile(model, batch, name="x")
     assert "\n" not in str(caught.value)
 
 
 def test_a_wrong_batch_size_is_refused() -> None:
-    with pytest.raises(ProfileError, match=r"batch_size: .* 5 as its first dimension \(found 4\)"):
+    with refused(ProfileError, "batch_size", 5, 4):
         profile(Layers, torch.zeros(4, 8), name="x", batch_size=5)
 
 
@@ -158,25 +160,27 @@ def test_a_name_is_a_model(spec: str, batch_size: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "size", "message"),
+    ("spec", "size", "tokens"),
     [
         (
             "alexnet",
             None,
-            "'alexnet' is not one of bert, candle, cosmoflow, dlrm",
+            ("alexnet", "candle"),
         ),
-        ("vgg:huge", None, "'huge' is not a size of vgg; it has paper"),
-        ("vgg", "huge", "'huge' is not a size of vgg"),
-        ("vgg:tiny", "paper", "contradict"),
-        ("missing.py", None, "there is no file missing.py"),
-        ("{script}:nothing", None, "has no callable 'nothing'"),
-        ("{script}:failing", None, "failing() raised OSError: no such weights"),
-        ("{script}:number", None, "returned int, not an nn.Module"),
-        ("{script}", "tiny", "is for shipped models"),
+        ("vgg:huge", None, ("huge", "vgg")),
+        ("vgg", "huge", ("huge", "vgg")),
+        ("vgg:tiny", "paper", ("contradict",)),
+        ("missing.py", None, ("missing.py",)),
+        ("{script}:nothing", None, ("nothing",)),
+        ("{script}:failing", None, ("OSError", "failing")),
+        ("{script}:number", None, ("nn.Module", "int")),
+        ("{script}", "tiny", ("shipped",)),
     ],
 )
-def test_a_wrong_name_is_one_line(script: Path, spec: str, size: str | None, message: str) -> None:
-    with pytest.raises(ProfileError, match=re.escape(message)) as caught:
+def test_a_wrong_name_is_one_line(
+    script: Path, spec: str, size: str | None, tokens: tuple[object, ...]
+) -> None:
+    with refused(ProfileError, *tokens) as caught:
         load_model(spec.format(script=script), size=size)
     assert "\n" not in str(caught.value)
 
@@ -184,19 +188,19 @@ def test_a_wrong_name_is_one_line(script: Path, spec: str, size: str | None, mes
 def test_a_file_that_fails_on_import_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("import sys\nsys.exit('needs a cluster')\n")
-    with pytest.raises(ProfileError, match="raised SystemExit: needs a cluster"):
+    with refused(ProfileError, "SystemExit"):
         load_model(str(path))
 
 
 def test_what_is_no_module_is_said_before_its_batch_is_missed(tmp_path: Path) -> None:
     path = tmp_path / "odd.py"
     path.write_text("def build_model():\n    return [3]\n")
-    with pytest.raises(ProfileError, match=r"build_model\(\) returned list, not an nn.Module"):
+    with refused(ProfileError, "build_model", "nn.Module"):
         load_model(str(path))
 
 
 def test_the_error_of_a_file_without_a_batch_names_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "bare.py"
     path.write_text("import torch\ndef build_model():\n    return torch.nn.Linear(8, 2)\n")
-    with pytest.raises(ProfileError, match=r"has no example_batch\(batch_size\)"):
+    with refused(ProfileError, "example_batch"):
         load_model(str(path))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from oracles.schedule_matrices import check_barriers, check_matrix_form, matrix_form
+from support.refusals import refused
 
 from torch_topoopt.reconfiguration.all_to_all.bounds import (
     carried_bound_slots,
@@ -94,18 +95,18 @@ def test_the_worked_example_chooses_two_topologies() -> None:
 def test_one_number_alone_is_that_number() -> None:
     (option,) = compared(16, 2, COSTS[1], Sizes(4e6), count=3)
     assert option.strategy.reconfigurations == 3
-    with pytest.raises(ValueError, match="reconfigurations: 9 is not from 1 to 8"):
+    with refused(ValueError, "reconfigurations", 9, 1, 8):
         compared(16, 2, COSTS[1], Sizes(4e6), count=9)
 
 
 def test_sizes_that_cannot_be_planned_are_errors() -> None:
-    with pytest.raises(ValueError, match="servers: 1 is not from 2 to 4096"):
+    with refused(ValueError, "servers", 1, 2, 4096):
         check_size(1, 1, "best")
-    with pytest.raises(ValueError, match="degree: 8 is not from 1 to 7"):
+    with refused(ValueError, "degree", 8, 1, 7):
         check_size(8, 8, "best")
-    with pytest.raises(ValueError, match="mode: 'x' is not one of best, paper"):
+    with refused(ValueError, "mode", "x"):
         check_size(8, 1, "x")
-    with pytest.raises(ValueError, match="servers: 300 is more than 256"):
+    with refused(ValueError, "servers", 300, 256):
         check_size(300, 2, "paper")
 
 
@@ -180,7 +181,7 @@ def test_routes_over_a_sequence_are_balanced_and_skip_what_is_not_used() -> None
     one[0, int(links[1, 0, 0])] = 4
     short = sequence_schedule(links[:2], one)
     assert (short.reconfigurations, short.slots) == (1, 4)
-    with pytest.raises(ValueError, match="topologies: nothing leads from server 0 to"):
+    with refused(ValueError, "topologies", "server 0"):
         sequence_schedule(np.zeros((1, 12, 1), dtype=np.int32), one)
 
 
@@ -193,24 +194,24 @@ def test_parallel_circuits_share_what_goes_their_way() -> None:
 def test_chunks_are_as_many_as_bytes_need() -> None:
     matrix = check_matrix(np.array([[5.0, 9.0], [0.0, 7.0]]), 2)
     assert chunks_of(matrix, 4).tolist() == [[0, 3], [0, 0]]
-    with pytest.raises(ValueError, match="chunk: 0 bytes is not a size above 0"):
+    with refused(ValueError, "chunk", 0):
         chunks_of(matrix, 0)
-    with pytest.raises(ValueError, match="chunk: 1e-06 bytes makes more than 4000000 chunks; use"):
+    with refused(ValueError, "chunk", "1e-06", 4000000):
         chunks_of(matrix, 1e-6)
 
 
 @pytest.mark.parametrize(
-    ("matrix", "message"),
+    ("matrix", "tokens"),
     [
-        (np.ones((3, 4)), r"matrix: has the shape \(3, 4\), and 4 servers need \(4, 4\)"),
-        (-np.ones((4, 4)), "matrix: expected bytes, numbers from 0 on"),
-        (np.full((4, 4), np.nan), "matrix: expected bytes, numbers from 0 on"),
-        (np.full((4, 4), "x"), "matrix: expected bytes, numbers from 0 on"),
-        (np.eye(4), "matrix: no server has anything for another"),
+        (np.ones((3, 4)), ("matrix", "(3, 4)", 4, "(4, 4)")),
+        (-np.ones((4, 4)), ("matrix", 0)),
+        (np.full((4, 4), np.nan), ("matrix", 0)),
+        (np.full((4, 4), "x"), ("matrix", 0)),
+        (np.eye(4), ("matrix", "anything")),
     ],
 )
-def test_a_matrix_that_is_none_is_an_error(matrix: np.ndarray, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_matrix_that_is_none_is_an_error(matrix: np.ndarray, tokens: tuple[object, ...]) -> None:
+    with refused(ValueError, *tokens):
         check_matrix(matrix, 4)
 
 

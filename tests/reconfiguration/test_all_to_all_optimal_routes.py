@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.reconfiguration.all_to_all.demand_topologies import greedy_links
 from torch_topoopt.reconfiguration.all_to_all.kautz_links import kautz_links
@@ -72,10 +73,10 @@ def test_circuits_side_by_side_share_their_chunks() -> None:
 
 def test_what_has_no_routes_is_an_error() -> None:
     counts = _random_counts(6, 2)
-    with pytest.raises(ValueError, match="links: the linear program has no routes"):
+    with refused(ValueError, "links", "linear program"):
         optimal_schedule(circulant_links(6, [[2]]), counts)
     many = np.zeros((70, 70), dtype=np.int32)
-    with pytest.raises(ValueError, match="9800 variables, more than 8400"):
+    with refused(ValueError, 9800, 8400):
         optimal_schedule(circulant_links(70, [[1, 2]]), many)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
 from torch_topoopt.reconfiguration.all_to_all.packet_level import simulated
@@ -75,11 +76,11 @@ def test_uneven_sizes_are_simulated() -> None:
 
 def test_what_cannot_be_simulated_is_an_error() -> None:
     schedule = _schedules(5, 1)[0]
-    with pytest.raises(ValueError, match="bytes-per-pair: 0 bytes is not a size above 0"):
+    with refused(ValueError, "bytes-per-pair", 0):
         simulated(schedule, COSTS, 0)
-    with pytest.raises(ValueError, match=r"packet would send .* packets over circuits"):
+    with refused(ValueError, "packet", "packets"):
         simulated(schedule, COSTS, 1e13)
-    with pytest.raises(ValueError, match="pigeons"):
+    with refused(ValueError, "pigeons"):
         simulated(schedule, COSTS, 1e6, pigeons=2)
 
 
@@ -95,5 +96,5 @@ def test_flows_take_what_a_timeline_says(collective: str, servers: int, degree: 
                 assert run.completion_s == pytest.approx(option.seconds, rel=1e-9)
             packets = simulated_timeline(option.timeline, COSTS, header_bytes=1)
             assert packets.completion_s == pytest.approx(run.completion_s, rel=2e-4)
-    with pytest.raises(ValueError, match=r"packet would send .* packets"):
+    with refused(ValueError, "packet", "packets"):
         simulated_timeline(replace(option.timeline, total_bytes=1e15), COSTS)

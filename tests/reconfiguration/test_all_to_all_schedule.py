@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.schedule_matrices import check_barriers, check_matrix_form, matrix_form
+from support.refusals import refused
 
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.reconfiguration.all_to_all.bounds import (
@@ -51,11 +52,11 @@ def test_bounds_fall_with_topologies_and_circuits(n: int, k: int, d: int) -> Non
 
 
 def test_a_bound_of_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="servers: 1 is not at least 2"):
+    with refused(ValueError, "servers", 1, 2):
         uncarried_bound_slots(1, 1, 1)
-    with pytest.raises(ValueError, match="degree: 0"):
+    with refused(ValueError, "degree", 0):
         carried_bound_slots(4, 0, 1)
-    with pytest.raises(ValueError, match="reconfigurations: 0"):
+    with refused(ValueError, "reconfigurations", 0):
         uncarried_bound_slots(4, 1, 0)
 
 
@@ -63,9 +64,9 @@ def test_costs_are_alpha_beta_and_the_delay() -> None:
     costs = CircuitCosts(link_gbps=800, latency_s=500e-9, reconfiguration_s=1e-5)
     assert costs.slot_s(4e6) == pytest.approx(500e-9 + 4e6 * 8 / 800e9)
     assert costs.seconds(28, 2, 4e6) == pytest.approx(2e-5 + 28 * costs.slot_s(4e6))
-    with pytest.raises(ValueError, match="reconfiguration-delay: -1 s"):
+    with refused(ValueError, "reconfiguration-delay", -1):
         CircuitCosts(800, 0, -1)
-    with pytest.raises(ValueError, match="bandwidth: 0 Gb/s"):
+    with refused(ValueError, "bandwidth", 0):
         CircuitCosts(0, 0, 0)
 
 
@@ -134,7 +135,7 @@ def _figure_8c() -> AllToAllSchedule:
 def test_round_4_of_figure_8c_contends() -> None:
     printed = _figure_8c()
     assert printed.slots == 8
-    with pytest.raises(ScheduleError, match=r"slot 7: port 1 .* carries the chunk 0 to \d and"):
+    with refused(ScheduleError, "slot 7", "port 1", "chunk 0"):
         verify(printed)
     assert check_matrix_form(printed.links, matrix_form(printed)) <= 8  # matrices cannot see it
 
@@ -142,20 +143,20 @@ def test_round_4_of_figure_8c_contends() -> None:
 def test_dark_ports_overfull_servers_and_long_rounds_are_found() -> None:
     links = np.array([[[1], [1], [0]]], dtype=np.int32)
     sends = _rows((0, 0, 0, 0, 1))
-    with pytest.raises(ScheduleError, match="chunk 0 to 2: is never sent"):
+    with refused(ScheduleError, "chunk 0", 2):
         verify(AllToAllSchedule(links, ((1,),), sends, translated=False))
     dark = _rows((0, 1, 0, 1, 2))
-    with pytest.raises(ScheduleError, match="slot 0: port 0 of server 1 is dark"):
+    with refused(ScheduleError, "slot 0", "port 0", "server 1"):
         verify(AllToAllSchedule(links, ((1,),), dark, translated=False))
     crowded = np.array([[[1], [1], [1]]], dtype=np.int32)
     crowded[0, 1] = 0
-    with pytest.raises(ScheduleError, match="topology 0: server 1 receives on 2 circuits"):
+    with refused(ScheduleError, "topology 0", "server 1", 2):
         verify(AllToAllSchedule(crowded, ((1,),), sends, translated=False))
     ring = shift_schedule(4, [1])
     check_barriers(ring)
     cut = AllToAllSchedule(ring.links, ((1, 1, 4),), ring.sends, translated=True)
     verify(cut)
-    with pytest.raises(ScheduleError, match="chunk 0 to 2: is under way when its round ends"):
+    with refused(ScheduleError, "chunk 0", 2):
         check_barriers(cut)
 
 
@@ -163,11 +164,11 @@ def test_the_sum_of_matrices_is_refused_where_it_is_not_the_all_to_all() -> None
     schedule = shift_schedule(6, [1, 5])
     terms = matrix_form(schedule)
     assert check_matrix_form(schedule.links, terms) == schedule.slots
-    with pytest.raises(ScheduleError, match="do not sum to the all-to-all"):
+    with refused(ScheduleError, "all-to-all"):
         check_matrix_form(schedule.links, terms[1:])
     hops, mask = terms[0]
     wrong = ((hops[0] + 1, *hops[1:]), mask)
-    with pytest.raises(ScheduleError, match="no walk has the hops"):
+    with refused(ScheduleError, "walk"):
         check_matrix_form(schedule.links, [wrong, *terms[1:]])
 
 
@@ -181,19 +182,19 @@ def test_a_schedule_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "tokens"),
     [
-        ('"translated": true', '"translated": false', "chunk 1 to 0: is never sent"),
-        ("[0, 1, 0, 0]", "[0, 1, 0, 1]", r"chunks\[0\]: expected servers below 4, slots below 6"),
-        ("[0, 1, 0, 0]", "[0, 1, 0]", r"chunks\[0\]: expected source, target, and a slot"),
-        ("[0, 1, 0, 0]", "[0, 1, 1, 0]", "slot 1: port 0 of server 0 carries the chunk"),
-        ('"degree": 1', '"degree": 2', r"topologies\[0\].links: expected 4 lists of 2 servers"),
-        ('"servers": 4', '"servers": 1', "servers, degree, topologies: expected at least"),
+        ('"translated": true', '"translated": false', ("chunk 1", 0)),
+        ("[0, 1, 0, 0]", "[0, 1, 0, 1]", ("chunks[0]", 4, 6)),
+        ("[0, 1, 0, 0]", "[0, 1, 0]", ("chunks[0]",)),
+        ("[0, 1, 0, 0]", "[0, 1, 1, 0]", ("slot 1", "port 0", "server 0")),
+        ('"degree": 1', '"degree": 2', ("topologies[0].links", 4, 2)),
+        ('"servers": 4', '"servers": 1', ("servers", "degree", "topologies")),
     ],
 )
-def test_a_wrong_file_is_one_clear_line(old: str, new: str, message: str) -> None:
+def test_a_wrong_file_is_one_clear_line(old: str, new: str, tokens: tuple[object, ...]) -> None:
     text = schedule_file(shift_schedule(4, [1])).to_json()
     assert old in text
-    with pytest.raises(DocumentError, match=message) as error:
+    with refused(DocumentError, *tokens) as error:
         AllToAllScheduleFile.from_json(text.replace(old, new))
     assert not re.search("\n", str(error.value))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
@@ -197,54 +198,55 @@ def test_rules_that_are_broken_are_named() -> None:
     costs = _costs(1e-6)
     first, last = made.sends[0], made.sends[-1]
 
-    def refused(why: str, changed: PortTimeline) -> None:
-        with pytest.raises(TimelineError, match=why):
+    def refuse(token: str, changed: PortTimeline) -> None:
+        with refused(TimelineError, token):
             replay(changed, costs)
 
     def with_last(**changes: object) -> PortTimeline:
         return replace(made, sends=(*made.sends[:-1], replace(last, **changes)))  # type: ignore[arg-type]
 
-    refused("while it is dark", replace(made, moves=made.moves[1:]))
-    refused("there are 2", with_last(port=2))
-    refused("blocks take", with_last(begin_s=last.begin_s + 1e-7))
+    refuse("dark", replace(made, moves=made.moves[1:]))
+    refuse("2", with_last(port=2))
+    refuse("blocks", with_last(begin_s=last.begin_s + 1e-7))
     late = replace(first, begin_s=last.end_s, end_s=last.end_s + 1e-3)
-    refused("adds a contribution twice|whole", replace(made, sends=(*made.sends, late)))
-    refused("two sends at once", replace(made, sends=(*made.sends, first)))
+    with pytest.raises(TimelineError, match=r"twice|whole"):
+        replay(replace(made, sends=(*made.sends, late)), costs)
+    refuse("at once", replace(made, sends=(*made.sends, first)))
     twice = replace(last.part, offsets=last.part.offsets[:1] * 2)
-    refused("listed twice", with_last(part=twice))
+    refuse("twice", with_last(part=twice))
     short = tuple(replace(move, begin_s=move.end_s - 1e-7) for move in made.moves)
-    refused("less than the switch's delay", replace(made, moves=short))
-    refused("a stride of 12", replace(made, moves=(replace(made.moves[0], stride=12),)))
-    refused("nothing is sent", replace(made, sends=()))
-    refused("there are", with_last(piece=99))
+    refuse("delay", replace(made, moves=short))
+    refuse("stride of 12", replace(made, moves=(replace(made.moves[0], stride=12),)))
+    refuse("nothing", replace(made, sends=()))
+    refuse("piece", with_last(piece=99))
 
 
 def test_a_file_is_replayed_when_it_is_read() -> None:
     for collective in COLLECTIVES:
         document = timeline_file(_timeline(collective), _costs(1e-6))
         assert CollectiveTimelineFile.from_json(document.to_json()) == document
-    with pytest.raises(DocumentError, match=r"does not get all of it|does not have"):
+    with pytest.raises(DocumentError, match=r"all of it|does not have"):
         replace(document, sends=document.sends[:-1]).validate()
-    with pytest.raises(DocumentError, match="servers: 1 is not from 2 to 512"):
+    with refused(DocumentError, "servers", 1, 2, 512):
         replace(document, servers=1).validate()
-    with pytest.raises(DocumentError, match=r"senders: expected servers below 12"):
+    with refused(DocumentError, "senders", 12):
         replace(document, sends=(replace(document.sends[0], senders=(12,)),)).validate()
 
 
 def test_what_cannot_be_planned_is_an_error() -> None:
-    for changes, why in (
-        (("all_to_none", 8, 1, 1e6), "collective: 'all_to_none' is not one of"),
-        (("all_reduce", 513, 1, 1e6), "servers: 513 is not from 2 to 512"),
-        (("all_reduce", 8, 9, 1e6), "degree: 9 is not from 1 to 8"),
-        (("all_reduce", 8, 1, 0.0), "bytes: 0 is not a size above 0"),
+    for changes, tokens in (
+        (("all_to_none", 8, 1, 1e6), ("collective", "all_to_none")),
+        (("all_reduce", 513, 1, 1e6), ("servers", 513, 2, 512)),
+        (("all_reduce", 8, 9, 1e6), ("degree", 9, 1, 8)),
+        (("all_reduce", 8, 1, 0.0), ("bytes", 0)),
     ):
         collective, n, degree, size = changes
-        with pytest.raises(ValueError, match=why):
+        with refused(ValueError, *tokens):
             options(collective, n, degree, _costs(0), size)
-    with pytest.raises(ValueError, match="reach 4 servers, not 5"):
+    with refused(ValueError, 4, 5):
         digits_of(5, (2, 2))
-    with pytest.raises(ValueError, match="make 4 servers, not 5"):
+    with refused(ValueError, 4, 5):
         doubling_phases(5, (2, 2))
-    with pytest.raises(ValueError, match="collective: 'gossip'"):
+    with refused(ValueError, "collective", "gossip"):
         phases_of("gossip", 4, [(1, 4)], fan=False)
     assert StridePart(1, ()).count == 1

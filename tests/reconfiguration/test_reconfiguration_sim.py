@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import graph, one_all_reduce, operator, random_graph, random_strategy
 
 from torch_topoopt.architectures import ARCHITECTURES, ocs_reconfig, sip_ml
@@ -108,13 +109,13 @@ def test_what_cannot_be_simulated_is_named() -> None:
     cluster = cluster_of(4)
     op_graph = one_all_reduce(10)
     strategy = data_parallel(op_graph, 4)
-    with pytest.raises(ValueError, match="torus does not change"):
+    with refused(ValueError, "torus", "change"):
         MovingCircuits(ARCHITECTURES["torus"](cluster), op_graph, cluster, strategy)
-    with pytest.raises(ValueError, match="iterations: 0"):
+    with refused(ValueError, "iterations", 0):
         MovingCircuits(sip_ml.build(cluster), op_graph, cluster, strategy, iterations=0)
-    with pytest.raises(ValueError, match="window_s: 0"):
+    with refused(ValueError, "window_s", 0):
         sip_ml.build(cluster, window_s=0)
-    with pytest.raises(ValueError, match="delay_s: -1"):
+    with refused(ValueError, "delay_s", -1):
         ocs_reconfig.build(cluster, delay_s=-1)
 
 

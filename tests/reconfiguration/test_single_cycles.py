@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.schedule_matrices import check_barriers, check_matrix_form, matrix_form
+from support.refusals import refused
 
 from torch_topoopt.reconfiguration.all_to_all.bounds import uncarried_bound_slots
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import (
@@ -105,11 +106,11 @@ def test_more_topologies_never_take_more_slots() -> None:
 
 
 def test_what_cannot_be_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"shifts: \[2, 4\] never reach the server 1 further on"):
+    with refused(ValueError, "shifts", "[2, 4]", "server 1"):
         shift_schedule(8, [2, 4])
-    with pytest.raises(ValueError, match="shifts: 8 is not from 1 to 7"):
+    with refused(ValueError, "shifts", 8, 1, 7):
         shift_slots(8, [8])
-    with pytest.raises(ValueError, match="are not all from 1 to 7"):
+    with refused(ValueError, 1, 7):
         best_shifts(8, [8])
-    with pytest.raises(ValueError, match="servers: 1 is not from 2 to"):
+    with refused(ValueError, "servers", 1, 2):
         shift_hops(1)

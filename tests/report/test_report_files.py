@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +14,7 @@ from report_runs import (
     make_plan,
     vgg_graph,
 )
+from support.refusals import named, refused
 
 from torch_topoopt.plan import Plan, Prediction
 from torch_topoopt.plan.codec import DocumentError
@@ -140,42 +140,44 @@ def test_a_torn_line_in_the_middle_is_an_error_that_names_the_line(run: Path) ->
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     lines[2] = lines[2][:9] + "\n"
     (run / "metrics.jsonl").write_text("".join(lines))
-    with pytest.raises(DocumentError, match=r"metrics\.jsonl:3: not a line of JSON"):
+    with refused(DocumentError, "metrics.jsonl:3", "JSON"):
         write_report(run)
     assert not (run / "report.html").exists()
 
 
-WRONG_LINES: list[tuple[Any, str]] = [
-    ([1], "expected an object, got list"),
-    ({"evnt": "end"}, "event: expected a text, got None"),
-    ({"event": "end", "exit_code": True}, "exit_code: expected an integer, got True"),
-    ({"event": "stage", "name": "trane", "seconds": 1}, "name: 'trane' is not one of profile"),
-    ({"event": "stage", "name": "wire", "seconds": -1}, "seconds: expected a number from 0 on"),
-    ({"event": "stage", "name": "wire", "seconds": float("nan")}, "seconds: expected a number"),
+WRONG_LINES: list[tuple[Any, tuple[object, ...]]] = [
+    ([1], ("object", "list")),
+    ({"evnt": "end"}, ("event", None)),
+    ({"event": "end", "exit_code": True}, ("exit_code", True)),
+    ({"event": "stage", "name": "trane", "seconds": 1}, ("name", "trane", "profile")),
+    ({"event": "stage", "name": "wire", "seconds": -1}, ("seconds", 0)),
+    ({"event": "stage", "name": "wire", "seconds": float("nan")}, ("seconds",)),
     (
         {"event": "run", "command": "x", "servers": 1, "degree": 1, "seed": 0, "time": ""},
-        "command: expected a list of texts, got 'x'",
+        ("command", "list", "'x'"),
     ),
     (
         {"event": "run", "command": [], "servers": "4", "degree": 1, "seed": 0, "time": ""},
-        "servers: expected an integer from 0 on, got '4'",
+        ("servers", 0, "'4'"),
     ),
     (
         {"event": "link", "source": 0, "source_port": 0, "target": 1, "target_port": 1,
          "sent_bytes": 5, "relayed_bytes": 6},
-        "relayed_bytes: 6 is more than 5, the sent_bytes it is part of",
+        ("relayed_bytes", 6, 5, "sent_bytes"),
     ),
     (
         {"event": "link", "source": 0, "source_port": 0, "target": 1, "target_port": 1,
          "sent_bytes": 1.5, "relayed_bytes": 0},
-        "sent_bytes: expected int, got 1.5",
+        ("sent_bytes", "int", 1.5),
     ),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "message"), WRONG_LINES)
-def test_a_wrong_event_is_an_error_that_names_line_field_and_value(line: Any, message: str) -> None:
-    with pytest.raises(DocumentError, match=re.escape(f"metrics.jsonl:1: {message}")):
+@pytest.mark.parametrize(("line", "tokens"), WRONG_LINES)
+def test_a_wrong_event_is_an_error_that_names_line_field_and_value(
+    line: Any, tokens: tuple[object, ...]
+) -> None:
+    with refused(DocumentError, "metrics.jsonl:1", *tokens):
         parse_metrics(json.dumps(line).encode())
 
 
@@ -184,12 +186,10 @@ def test_a_link_that_was_measured_twice_or_is_not_planned_is_an_error(run: Path)
     events = make_events(plan)
     link = next(event for event in events if event["event"] == "link")
     (run / "metrics.jsonl").write_text(as_lines([*events, link]))
-    with pytest.raises(DocumentError, match=r"link 0:0 -> 1:1 was measured on an earlier line"):
+    with refused(DocumentError, "link 0:0 -> 1:1"):
         write_report(run)
     (run / "metrics.jsonl").write_text(as_lines([{**link, "target": 2}]))
-    with pytest.raises(
-        DocumentError, match=r"run/metrics\.jsonl: link 0:0 -> 2:1 is not a link of plan\.json"
-    ):
+    with refused(DocumentError, "run/metrics.jsonl", "link 0:0 -> 2:1", "plan.json"):
         write_report(run)
 
 
@@ -197,13 +197,13 @@ def test_a_folder_without_a_plan_and_corrupt_documents_are_errors_that_name_the_
     run: Path,
 ) -> None:
     (run / "opgraph.json").write_text("{")
-    with pytest.raises(DocumentError, match=r"opgraph\.json: not valid JSON"):
+    with refused(DocumentError, "opgraph.json", "JSON"):
         write_report(run)
     (run / "plan.json").write_text('{"version": 99}')
-    with pytest.raises(DocumentError, match=r"plan\.json: version: 99 is newer"):
+    with refused(DocumentError, "plan.json", "version", 99):
         summary(run)
     (run / "plan.json").unlink()
-    with pytest.raises(DocumentError, match=r"plan\.json: missing"):
+    with refused(DocumentError, "plan.json", "missing"):
         write_report(run)
 
 
@@ -213,7 +213,7 @@ def test_files_of_different_runs_in_one_folder_are_pointed_out(run: Path) -> Non
     events[0]["servers"] = 8
     (run / "metrics.jsonl").write_text(as_lines(events[:-3]))
     notes = " ".join(summary(run)["notes"])
-    assert "opgraph.json is of model 'another' with batch size 64" in notes
+    assert named(notes, "opgraph.json", "another", 64)
     assert "metrics.jsonl is of 8 servers" in notes
     assert "1 of 8 links have no measured traffic" in notes
 

@@ -15,6 +15,7 @@ from report_runs import (
     train_events,
     write_run,
 )
+from support.refusals import refused
 
 from torch_topoopt.plan import Cluster, Group, Link, Network, Ring, Route
 from torch_topoopt.plan.codec import DocumentError
@@ -216,5 +217,5 @@ def test_a_run_without_all_to_alls_has_no_section_on_them(run: Path) -> None:
 
 def test_an_all_to_all_that_cannot_be_read_is_an_error(run: Path) -> None:
     (run / "metrics.jsonl").write_text(as_lines([{**alltoall_event(2, 1.0), "topologies": "two"}]))
-    with pytest.raises(DocumentError, match=r"metrics.jsonl:1: topologies: "):
+    with refused(DocumentError, "metrics.jsonl:1", "topologies"):
         read_run(run)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.dumps import NOW_NS, collective, dump, message
+from support.refusals import refused
 from support.small_op_graphs import chain, one_all_reduce
 
 from torch_topoopt.launcher.main import main
@@ -214,16 +215,16 @@ def test_files_of_a_run_are_read_back(tmp_path: Path) -> None:
     assert second == timeline(1, NOW_NS)
     assert found is not None
     assert found.rank == 1
-    with pytest.raises(DocumentError, match="ends_ns"):
+    with refused(DocumentError, "ends_ns"):
         RankTimeline(1, 0, 0, 5, (2, 1), (), (), ()).validate()
-    with pytest.raises(DocumentError, match="1 numbers for 0 links"):
+    with refused(DocumentError, 1, 0):
         RankTimeline(1, 0, 0, 5, (1, 2), (), (), (LinkSample(1, (5,)),)).validate()
 
 
 @pytest.mark.parametrize("text", ["", "5", "5:5", "0:3", "a:b", "1:99999", "-1:3"])
 def test_ranges_that_are_none(text: str) -> None:
     assert parse_range("10:18") == (10, 18)
-    with pytest.raises(ValueError, match="is not FIRST:END"):
+    with refused(ValueError, "FIRST:END"):
         parse_range(text)
 
 

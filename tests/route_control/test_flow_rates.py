@@ -7,6 +7,7 @@ import math
 import random
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt import _core
 from torch_topoopt.route_control.clos_network import ClosNetwork, leaf_spine
@@ -80,16 +81,16 @@ def test_a_job_is_as_fast_as_its_slowest_flow() -> None:
 @pytest.mark.parametrize("choice", [[0], [0, 2], [-1, 0]])
 def test_a_choice_is_one_path_of_each_flow(choice: list[int]) -> None:
     problem = RoutingProblem(leaf_spine(2, 2), [SwitchedFlow(0, 1), SwitchedFlow(1, 0)])
-    with pytest.raises(ValueError, match="choice"):
+    with refused(ValueError, "choice"):
         fair_shares(problem, choice)
 
 
 def test_links_that_there_are_not_are_refused() -> None:
-    with pytest.raises(ValueError, match="there is no link 1"):
+    with refused(ValueError, "link 1"):
         _core.max_min_rates([1.0], [[0, 1]])
-    with pytest.raises(ValueError, match="capacity"):
+    with refused(ValueError, "capacity"):
         _core.max_min_rates([0.0], [[0]])
-    with pytest.raises(ValueError, match="at least one link"):
+    with refused(ValueError, "link"):
         _core.max_min_rates([1.0], [[]])
 
 
@@ -97,5 +98,5 @@ def test_a_window_is_the_share_for_a_round_trip_and_its_slack() -> None:
     assert window_bytes(100e9, 8e-6, slack=0) == 100_000
     assert window_bytes(100e9, 8e-6, slack=0.25) == 125_000
     for share, trip, slack in ((0, 1, 0), (1, 0, 0), (1, 1, -0.1), (math.inf, 1, 0)):
-        with pytest.raises(ValueError, match="is not a number"):
+        with refused(ValueError, "number"):
             window_bytes(share, trip, slack=slack)

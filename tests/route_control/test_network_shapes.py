@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.route_control.clos_network import leaf_spine
 from torch_topoopt.route_control.network_shapes import fat_tree_file, leaf_spine_file
@@ -35,11 +36,11 @@ def test_a_fat_tree_file_is_the_fat_tree(radix: int) -> None:
 
 
 def test_shapes_that_cannot_be_are_refused_by_name() -> None:
-    for call, field in (
-        (lambda: leaf_spine_file(2, 0, 1, 1e8), "spines: 0"),
-        (lambda: fat_tree_file(3, 1e8), "radix: 3"),
-        (lambda: fat_tree_file(0, 1e8), "radix: 0"),
-        (lambda: fat_tree_file(4, 1e8, 3), "hosts_per_tor: 3"),
+    for call, tokens in (
+        (lambda: leaf_spine_file(2, 0, 1, 1e8), ("spines", 0)),
+        (lambda: fat_tree_file(3, 1e8), ("radix", 3)),
+        (lambda: fat_tree_file(0, 1e8), ("radix", 0)),
+        (lambda: fat_tree_file(4, 1e8, 3), ("hosts_per_tor", 3)),
     ):
-        with pytest.raises(ValueError, match=field):
+        with refused(ValueError, *tokens):
             call()

@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt import _core
 from torch_topoopt.route_control.clos_network import ClosNetwork, leaf_spine
@@ -144,15 +145,17 @@ def test_colours_are_balanced(colours: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flows", "message"),
+    ("flows", "tokens"),
     [
-        ([SwitchedFlow(0, 0)], r"flows\[0\]: \[0, 0\] are not two of 3 ToRs"),
-        ([SwitchedFlow(0, 1), SwitchedFlow(0, 3)], r"flows\[1\]: \[0, 3\]"),
-        ([SwitchedFlow(0, 1, -1)], r"flows\[0\]: demand -1 is not a number above 0"),
-        ([SwitchedFlow(2, 1)], r"flows\[0\]: no path is left from 2 to 1"),
+        ([SwitchedFlow(0, 0)], ("flows[0]", "[0, 0]", 3, "ToRs")),
+        ([SwitchedFlow(0, 1), SwitchedFlow(0, 3)], ("flows[1]", "[0, 3]")),
+        ([SwitchedFlow(0, 1, -1)], ("flows[0]", -1, 0)),
+        ([SwitchedFlow(2, 1)], ("flows[0]", 2, 1)),
     ],
 )
-def test_flows_that_cannot_be_routed_are_named(flows: list[SwitchedFlow], message: str) -> None:
+def test_flows_that_cannot_be_routed_are_named(
+    flows: list[SwitchedFlow], tokens: tuple[object, ...]
+) -> None:
     network = leaf_spine(3, 2, dead_links=[(2, 0), (2, 1)])
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, *tokens):
         RoutingProblem(network, flows)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.limits import limit_s
+from support.refusals import refused
 
 import torch_topoopt
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
@@ -64,14 +65,14 @@ def test_what_json_cannot_hold_is_refused_by_name(
 ) -> None:
     if not inside_a_run:
         monkeypatch.delenv(METRICS_VARIABLE)
-    with pytest.raises(ValueError, match=r"metrics: loss=.* is not a finite number, text, bool"):
+    with refused(ValueError, "metrics", "loss="):
         torch_topoopt.log(epoch=1, loss=value)
     assert not metrics.exists()
 
 
 @pytest.mark.parametrize("name", ["event", "time_s"])
 def test_reserved_names_are_refused(metrics: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=f"the name '{name}' is reserved"):
+    with refused(ValueError, name, "reserved"):
         torch_topoopt.log(**{name: 1})
     assert not metrics.exists()
 
@@ -104,7 +105,7 @@ def test_a_full_disk_is_no_error_of_a_script(metrics: Path) -> None:
 def test_the_launcher_goes_on_where_nothing_can_be_written(metrics: Path) -> None:
     metrics.symlink_to("/dev/full")
     writer = MetricsWriter(metrics, time.time())
-    with pytest.raises(OSError, match="No space left"):
+    with refused(OSError, "No space left"):
         writer.write("run")
     writer.keeps_on = True
     writer.write("end", exit_code=0)

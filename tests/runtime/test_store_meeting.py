@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch.distributed as dist
+from support.refusals import refused
 
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.meeting import receive
@@ -34,7 +35,7 @@ def test_ranks_read_what_the_others_publish() -> None:
 
 
 def test_one_that_does_not_come_is_named() -> None:
-    with pytest.raises(FabricError, match=r"rank 0: no sign of rank 1, 2 in time \(plan\)"):
+    with refused(FabricError, "rank 0", "rank 1", 2):
         StoreMeeting(dist.HashStore(), 0).collect("plan", [1, 2], time.monotonic() + 0.01)
 
 
@@ -74,8 +75,8 @@ def test_with_a_secret_only_those_that_know_it_are_believed(
     stranger = StoreMeeting(store, 2)
     first.publish("plan", "a plan")
     assert second.collect("plan", [0], time.monotonic() + 20) == {0: "a plan"}
-    with pytest.raises(FabricError, match="plan/1/0: others have a TOPOOPT_SECRET_FILE"):
+    with refused(FabricError, "plan/1/0", "TOPOOPT_SECRET_FILE"):
         stranger.collect("plan", [0], time.monotonic() + 20)
     store.set("plan/1/0", "a plot")
-    with pytest.raises(FabricError, match="plan/1/0: not signed with the secret"):
+    with refused(FabricError, "plan/1/0", "not signed"):
         second.collect("plan", [0], time.monotonic() + 20)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 from support.small_op_graphs import operator
 
 from torch_topoopt.search.accelerators import (
@@ -28,14 +29,16 @@ def kind(name: str, flops: int = 0) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "tokens"),
     [
-        ("tpu", f"'tpu' is not known; use one of {', '.join(names())}"),
-        ("a100:fp8", "'fp8' in 'a100:fp8' is not one of fp32, tf32, bf16"),
+        ("tpu", ("tpu", ", ".join(names()))),
+        ("a100:fp8", ("fp8", "a100:fp8", "fp32", "tf32", "bf16")),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_known_ones(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_an_unknown_name_is_answered_with_the_known_ones(
+    name: str, tokens: tuple[object, ...]
+) -> None:
+    with refused(ValueError, *tokens):
         accelerator(name)
 
 

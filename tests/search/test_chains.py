@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.refusals import refused
 from support.search_cases import coarse_simulator, memory_by_server, wired
 from support.small_op_graphs import chain, embeddings, graph, operator, random_graph
 
@@ -187,7 +188,7 @@ def test_proposals_too_large_for_memory_are_never_taken() -> None:
     for candidate in result.candidates:
         held = memory_by_server(op_graph, cluster, candidate.strategy)
         assert max(held) <= memory_limit(cluster)
-    with pytest.raises(ValueError, match="no start fits into memory"):
+    with refused(ValueError, "memory"):
         ThreadedChains(replace(problem, starts=(data_parallel(op_graph, 4),)))
 
 
@@ -257,20 +258,20 @@ def test_what_a_callback_raises_ends_the_search_and_leaves_the_best_so_far() -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "tokens"),
     [
-        (SearchOptions(chains=0), "chains: must be at least 1"),
-        (SearchOptions(workers=0), "workers: must be at least 1"),
+        (SearchOptions(chains=0), ("chains", 1)),
+        (SearchOptions(workers=0), ("workers", 1)),
     ],
 )
-def test_options_out_of_range_are_named(options: SearchOptions, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_options_out_of_range_are_named(options: SearchOptions, tokens: tuple[object, ...]) -> None:
+    with refused(ValueError, *tokens):
         TwoLevelSearch(problem_of(), options=options)
 
 
 def test_without_ray_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match="ray: the package ray is not installed; `pip install"):
+    with refused(ValueError, "ray", "pip"):
         TwoLevelSearch(problem_of(), options=SearchOptions(ray="auto"))
 
 

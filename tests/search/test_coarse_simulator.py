@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 from support.search_cases import coarse_simulator, wired
 from support.small_op_graphs import (
     chain,
@@ -214,7 +215,9 @@ def test_an_ideal_switch_is_a_network_too() -> None:
     switch = lower_ideal_switch(cluster)
     everywhere = data_parallel(op_graph, 4)
     coarse = _core.CoarseSimulator(job, switch).run(everywhere)
-    assert coarse == pytest.approx(_core.simulate_iteration(job, switch, everywhere)[0], rel=1e-6)
+    assert coarse == pytest.approx(
+        _core.simulate_iteration(job, switch, everywhere).iteration_s, rel=1e-6
+    )
 
 
 def test_what_has_no_cost_or_no_base_is_refused() -> None:
@@ -223,9 +226,9 @@ def test_what_has_no_cost_or_no_base_is_refused() -> None:
     coarse = coarse_simulator(
         op_graph, cluster, wired(op_graph, cluster), [data_parallel(op_graph, 4)]
     )
-    with pytest.raises(ValueError, match="run one of as many operators first"):
+    with refused(ValueError, "operators", "first"):
         coarse.propose(data_parallel(op_graph, 4))
-    with pytest.raises(ValueError, match="no cost of operator 0 for 2 parts of the samples"):
+    with refused(ValueError, "operator 0", 2):
         coarse.run(tuple(Placement(op.name, (0, 1)) for op in op_graph.operators))
-    with pytest.raises(ValueError, match="places 1 of 3 operators"):
+    with refused(ValueError, 1, 3):
         coarse.run(data_parallel(op_graph, 4)[:1])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import graph, operator
 
 from torch_topoopt.op_graph import MeasuredCost, OpGraph, Split
@@ -74,7 +75,7 @@ def test_the_first_entry_that_covers_an_operator_counts() -> None:
 
 
 def test_an_entry_that_covers_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"costs\[0\]\.operator: 'stem' is no operator of test"):
+    with refused(ValueError, "costs[0].operator", "stem"):
         with_costs(layers(), table(OperatorCost("stem", POINTS)))
 
 
@@ -86,46 +87,48 @@ def test_documents_survive_a_round_trip() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "tokens"),
     [
-        ({"costs": []}, "costs: a CostTable needs at least one entry"),
-        ({"device": 3}, "device: expected"),
-        ({"colour": 1}, "colour: unknown field"),
-        ({"costs": [{"operator": "x", "points": []}]}, r"costs\[0\] \(x\).points: needs at least"),
+        ({"costs": []}, ("costs", "CostTable")),
+        ({"device": 3}, ("device",)),
+        ({"colour": 1}, ("colour", "unknown")),
+        ({"costs": [{"operator": "x", "points": []}]}, ("costs[0] (x).points",)),
         (
             {"costs": [{"operator": "x", "points": [{"samples": 0, "forward_s": 1}]}]},
-            r"costs\[0\].points\[0\].backward_s: missing field",
+            ("costs[0].points[0].backward_s", "missing"),
         ),
         (
             {"costs": [{"operator": "x", "points": [vars(CostPoint(0, 1.0, 1.0))]}]},
-            r"points\[0\].samples: 0 is not above 0",
+            ("points[0].samples", 0),
         ),
         (
             {"costs": [{"operator": "x", "points": [vars(CostPoint(4, -1.0, 1.0))]}]},
-            r"points\[0\].forward_s: -1.0 is negative",
+            ("points[0].forward_s", -1.0),
         ),
     ],
 )
 def test_a_malformed_table_is_one_line_that_names_the_field(
-    change: dict[str, Any], message: str
+    change: dict[str, Any], tokens: tuple[object, ...]
 ) -> None:
     document = {**json.loads(table().to_json()), **change}
-    with pytest.raises(DocumentError, match=message) as raised:
+    with refused(DocumentError, *tokens) as raised:
         CostTable.from_json(json.dumps(document))
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("measured", "message"),
+    ("measured", "tokens"),
     [
-        ((MeasuredCost(0.0, 1.0, 1.0),), r"measured\[0\].shards: 0.0 must be above 0"),
+        ((MeasuredCost(0.0, 1.0, 1.0),), ("measured[0].shards", 0.0, 0)),
         (
             (MeasuredCost(2.0, 1.0, 1.0), MeasuredCost(2.0, 1.0, 1.0)),
-            r"measured\[1\].shards: 2.0 must be above 0 and above the one before",
+            ("measured[1].shards", 2.0, 0),
         ),
-        ((MeasuredCost(1.0, -1.0, 1.0),), r"measured\[0\]: seconds must not be negative"),
+        ((MeasuredCost(1.0, -1.0, 1.0),), ("measured[0]", "negative")),
     ],
 )
-def test_an_op_graph_with_impossible_costs_is_refused(measured: Any, message: str) -> None:
-    with pytest.raises(DocumentError, match=message):
+def test_an_op_graph_with_impossible_costs_is_refused(
+    measured: Any, tokens: tuple[object, ...]
+) -> None:
+    with refused(DocumentError, *tokens):
         graph(replace(operator("x", flops=1), measured=measured))

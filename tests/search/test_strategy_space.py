@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import chain, graph, operator
 
 from torch_topoopt.op_graph import Split
@@ -32,7 +33,7 @@ def test_server_sets_are_runs_and_strides_from_every_start() -> None:
         for members in server_sets(12, count):
             assert len(members) == count
             assert list(members) == sorted(set(members))
-    with pytest.raises(ValueError, match="count: 3 does not divide 4"):
+    with refused(ValueError, "count", 3, 4):
         server_sets(4, 3)
 
 
@@ -56,25 +57,25 @@ def test_what_is_not_executable_is_not_in_the_space() -> None:
     space = strategy_space(op_graph, 4, executable)
     assert space.moves_of(0) == space.moves_of(2) == strategy_space(op_graph, 4).moves[0]
     assert space.moves_of(1) == (SplitChoice(Degrees(4), ((0, 1, 2, 3),)),)
-    with pytest.raises(ValueError, match="executable: operator 'a' may run on no servers"):
+    with refused(ValueError, "executable", "a"):
         strategy_space(op_graph, 4, lambda _: False)
 
 
 @pytest.mark.parametrize(
-    ("strategy", "message"),
+    ("strategy", "tokens"),
     [
-        ((), "must place the 1 operators"),
-        ((Placement("other", (0,)),), "must place the 1 operators"),
-        ((Placement("layer0", ()),), "layer0.*servers: empty"),
-        ((Placement("layer0", (0, 0)),), r"\[0, 0\] names a server twice"),
-        ((Placement("layer0", (0, 4)),), "server 4 is not in 0..3"),
-        ((Placement("layer0", (-1,)),), "server -1 is not in 0..3"),
+        ((), (1, "operators")),
+        ((Placement("other", (0,)),), (1, "operators")),
+        ((Placement("layer0", ()),), ("layer0", "servers", "empty")),
+        ((Placement("layer0", (0, 0)),), ("[0, 0]", "twice")),
+        ((Placement("layer0", (0, 4)),), ("server 4", "0..3")),
+        ((Placement("layer0", (-1,)),), ("server -1", "0..3")),
     ],
 )
 def test_a_strategy_that_does_not_fit_is_named(
-    strategy: tuple[Placement, ...], message: str
+    strategy: tuple[Placement, ...], tokens: tuple[object, ...]
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, *tokens):
         check_strategy(chain(1), 4, strategy)
 
 
@@ -125,21 +126,21 @@ def test_a_search_draws_from_samples_as_often_as_from_each_other_dimension() -> 
 
 
 @pytest.mark.parametrize(
-    ("placement", "message"),
+    ("placement", "tokens"),
     [
-        (Placement("layer", (0, 1), columns=2, rows=2), "columns and rows are both above 1"),
-        (Placement("layer", (0, 1, 2), columns=2), "3 servers are no multiple of 2 parts"),
-        (Placement("layer", (0,), columns=0), "columns: 0 is not at least 1"),
-        (Placement("layer", (0, 1), experts=2), "may be split by columns in at most 8, rows in"),
-        (Placement("layer", (0, 1, 2, 3), rows=4), "rows: 4 parts of 6 would differ by too much"),
-        (Placement("layer", (0, 1, 2, 3), attribute=4), "attribute in at most 2"),
-        (Placement("layer", tuple(range(65))), "64 samples cannot be shared by 65 servers"),
+        (Placement("layer", (0, 1), columns=2, rows=2), ("columns", "rows")),
+        (Placement("layer", (0, 1, 2), columns=2), (3, 2)),
+        (Placement("layer", (0,), columns=0), ("columns", 0, 1)),
+        (Placement("layer", (0, 1), experts=2), ("columns", 8, "rows")),
+        (Placement("layer", (0, 1, 2, 3), rows=4), ("rows", 4, 6)),
+        (Placement("layer", (0, 1, 2, 3), attribute=4), ("attribute", 2)),
+        (Placement("layer", tuple(range(65))), (64, 65)),
     ],
 )
 def test_a_split_that_the_operator_does_not_allow_is_named(
-    placement: Placement, message: str
+    placement: Placement, tokens: tuple[object, ...]
 ) -> None:
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(ValueError, *tokens) as error:
         check_strategy(graph(LAYER), 80, (placement,))
     assert "\n" not in str(error.value)
 
@@ -148,14 +149,14 @@ def test_micro_batches_are_equal_and_their_stages_follow_each_other() -> None:
     op_graph = chain(3)
     line = tuple(Placement(f"layer{i}", (i,)) for i in range(3))
     assert check_strategy(op_graph, 3, line, micro_batches=64) == line
-    with pytest.raises(ValueError, match="micro_batches: 3 does not divide the batch of 64"):
+    with refused(ValueError, "micro_batches", 3, 64):
         check_strategy(op_graph, 3, line, micro_batches=3)
     wide = tuple(Placement(f"layer{i}", (0, 1, 2)) for i in range(3))
-    with pytest.raises(ValueError, match=r"2 samples cannot be shared by 3.*32 micro-batches"):
+    with refused(ValueError, 2, 3, 32):
         check_strategy(op_graph, 3, wide, micro_batches=32)
     back = (Placement("layer0", (0,)), Placement("layer1", (1,)), Placement("layer2", (2, 0)))
     assert check_strategy(op_graph, 3, back) == back
-    with pytest.raises(ValueError, match="must not wait for each other in a cycle"):
+    with refused(ValueError, "cycle"):
         check_strategy(op_graph, 3, back, micro_batches=2)  # 0 and 2 are one stage
 
 

@@ -8,6 +8,7 @@ from statistics import mean
 
 import numpy as np
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import one_all_reduce, random_graph, random_strategy
 
 from torch_topoopt import _core
@@ -159,14 +160,14 @@ def test_a_pair_has_one_path_or_every_flow_its_own(ecmp: str) -> None:
 def test_what_cannot_be_placed_is_named() -> None:
     routes = Routes(ideal_switch.build(CLUSTER))
     tasks = tasks_of(0)
-    with pytest.raises(ValueError, match="servers: 3 different ones for a job of 4"):
+    with refused(ValueError, "servers", 3, 4):
         PlacedJob.on(routes, tasks, [0, 1, 2])
-    with pytest.raises(ValueError, match=r"servers: 16 is not in 0\.\.15"):
+    with refused(ValueError, "servers", 16, "0..15"):
         PlacedJob.on(routes, tasks, [0, 1, 2, 16])
     jobs = [PlacedJob.on(routes, tasks, four) for four in ([0, 1, 2, 3], [3, 4, 5, 6])]
-    with pytest.raises(ValueError, match=r"jobs\[1\]\.servers: 3 belongs to another job"):
+    with refused(ValueError, "jobs[1].servers", 3):
         run_concurrent(routes, jobs, [0.0, 0.0], 1)
-    with pytest.raises(ValueError, match="rounds: 0 is not at least 1"):
+    with refused(ValueError, "rounds", 0, 1):
         run_concurrent(routes, jobs[:1], [0.0], 0)
 
 
@@ -194,7 +195,7 @@ def test_loops_that_are_none_are_refused() -> None:
     program = _core.FlowProgram(1, 1)
     program.add_delay(0.0)
     program.add_loop(0, 0)
-    with pytest.raises(ValueError, match="a round takes no time"):
+    with refused(ValueError, "round", "time"):
         run_program(program)
 
 

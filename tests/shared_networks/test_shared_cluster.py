@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import graph, one_all_reduce, operator
 
 from torch_topoopt.plan.codec import DocumentError
@@ -129,7 +130,7 @@ def test_an_oversubscribed_tree_is_never_faster_than_an_ideal_switch() -> None:
 def test_a_tree_that_costs_more_than_topoopt_at_any_rate_needs_a_rate_of_its_own() -> None:
     cluster = {"servers": 16, "degree": 2, "link_gbps": 25.0}
     trees = [{"name": "fat-tree"}]
-    with pytest.raises(ValueError, match=r"architectures: fat-tree: .* give it a server_gbps"):
+    with refused(ValueError, "architectures", "fat-tree", "server_gbps"):
         simulate_jobs(document(cluster=cluster, architectures=trees), graph_of)
     trees = [{"name": "fat-tree", "server_gbps": 50}]
     (outcome,) = simulate_jobs(document(cluster=cluster, architectures=trees), graph_of)
@@ -149,7 +150,7 @@ def test_jobs_without_an_end_are_measured_as_they_go_on() -> None:
 
 
 def test_a_model_that_takes_no_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="big: an iteration takes no time"):
+    with refused(ValueError, "big", "iteration"):
         simulate_jobs(document(), lambda model, accelerators: one_all_reduce(10**6))
 
 
@@ -222,65 +223,65 @@ def test_every_job_counts_alike_in_mean_and_tail() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "tokens"),
     [
-        ({"jobs": []}, "jobs: give either a list of jobs or a mix"),
-        ({"jobs": [{"model": "big", "servers": 17}]}, r"jobs\[0\]\.servers: 17 is not in 1\.\.16"),
-        ({"jobs": [{"model": "big", "server": 1}]}, r"jobs\[0\]\.server: unknown field"),
+        ({"jobs": []}, ("jobs", "mix")),
+        ({"jobs": [{"model": "big", "servers": 17}]}, ("jobs[0].servers", 17, "1..16")),
+        ({"jobs": [{"model": "big", "server": 1}]}, ("jobs[0].server", "unknown")),
         (
             {"jobs": [{"model": "big", "servers": 2}]},
-            r"jobs\[0\]\.servers: TopoOpt's shard of 2: degree: 4 ports",
+            ("jobs[0].servers", "TopoOpt", 2, 4),
         ),
         (
             {"jobs": [{"model": "big", "servers": 4, "iterations": 0}]},
-            r"jobs\[0\]\.iterations: 0 is not in 1\.\.",
+            ("jobs[0].iterations", 0, 1),
         ),
         (
             {"jobs": [{"model": "big", "servers": 4, "arrival_s": -1.0}]},
-            r"jobs\[0\]\.arrival_s: -1\.0 is not a number from 0 on",
+            ("jobs[0].arrival_s", -1.0, 0),
         ),
-        ({"architectures": []}, "architectures: names none"),
-        ({"architectures": [{"name": "tree"}]}, r"architectures\[0\]\.name: 'tree' is not one of"),
+        ({"architectures": []}, ("architectures", "none")),
+        ({"architectures": [{"name": "tree"}]}, ("architectures[0].name", "tree")),
         (
             {"architectures": [{"name": "fat-tree"}] * 2},
-            r"architectures\[1\]: 'fat-tree' is already there",
+            ("architectures[1]", "fat-tree"),
         ),
         (
             {"architectures": [{"name": "topoopt", "server_gbps": 1.0}]},
-            r"architectures\[0\]\.server_gbps: TopoOpt has the cluster's ports",
+            ("architectures[0].server_gbps", "TopoOpt"),
         ),
         (
             {"cluster": {"servers": 0, "degree": 2, "link_gbps": 1}},
-            r"cluster\.servers: must be at least 1 \(got 0\)",
+            ("cluster.servers", 1, 0),
         ),
-        ({"placement": "best"}, "placement: 'best' is not one of"),
-        ({"patch_panels": {"flip_s": -1}}, r"patch_panels\.flip_s: -1\.0 is not a number"),
-        ({"samples": 0}, r"samples: 0 is not in 1\.\.1000"),
-        ({"seed": -1}, "seed: -1 is not in 0"),
-        ({"version": 2}, "version: 2"),
+        ({"placement": "best"}, ("placement", "best")),
+        ({"patch_panels": {"flip_s": -1}}, ("patch_panels.flip_s", -1.0)),
+        ({"samples": 0}, ("samples", 0, "1..1000")),
+        ({"seed": -1}, ("seed", -1, 0)),
+        ({"version": 2}, ("version", 2)),
     ],
 )
-def test_a_bad_field_is_one_line(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DocumentError, match=message) as error:
+def test_a_bad_field_is_one_line(changes: dict[str, Any], tokens: tuple[object, ...]) -> None:
+    with refused(DocumentError, *tokens) as error:
         document(**changes)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "tokens"),
     [
-        ({"arrivals": "poisson", "load": 0.5}, r"mix\.iterations: missing, and poisson"),
-        ({"arrivals": "poisson", "iterations": 5}, r"mix\.load: missing, and poisson"),
-        ({"load": 0.5}, r"mix\.load: 0\.5 is for poisson arrivals"),
-        ({"models": []}, r"mix\.models: names no model"),
-        ({"models": [{"model": "a", "share": 0}]}, r"mix\.models\[0\]\.share: 0\.0 is not above 0"),
-        ({"jobs": 0}, r"mix\.jobs: 0 is not in 1\.\."),
-        ({"servers": 17}, r"mix\.servers: 17 is not in 1\.\.16"),
+        ({"arrivals": "poisson", "load": 0.5}, ("mix.iterations", "missing")),
+        ({"arrivals": "poisson", "iterations": 5}, ("mix.load", "missing")),
+        ({"load": 0.5}, ("mix.load", 0.5)),
+        ({"models": []}, ("mix.models",)),
+        ({"models": [{"model": "a", "share": 0}]}, ("mix.models[0].share", 0.0, 0)),
+        ({"jobs": 0}, ("mix.jobs", 0, 1)),
+        ({"servers": 17}, ("mix.servers", 17, "1..16")),
     ],
 )
-def test_a_bad_mix_is_one_line(changes: dict[str, Any], message: str) -> None:
+def test_a_bad_mix_is_one_line(changes: dict[str, Any], tokens: tuple[object, ...]) -> None:
     mix = {"models": [{"model": "big", "share": 1}], "jobs": 2, "servers": 4, **changes}
-    with pytest.raises(DocumentError, match=message):
+    with refused(DocumentError, *tokens):
         document(jobs=[], mix=mix)
 
 

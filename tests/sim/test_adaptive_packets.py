@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.refusals import refused
 
 from figures.papers.traffic_patterns import (
     random_permutation,
@@ -82,7 +83,7 @@ def test_unrestricted_choices_end_in_the_deadlock_that_the_rule_excludes() -> No
     pattern = shifted_all_to_all(topology, 400_000)
     assert _run(pattern, **TIGHT).complete
     unrestricted = adaptive_routing(topology, ANY_PATH)
-    with pytest.raises(ValueError, match=r"lossless: deadlock at .* waits for link") as caught:
+    with refused(ValueError, "lossless", "deadlock") as caught:
         _run(replace(pattern, routing=unrestricted), **TIGHT)
     waiting = [int(link) for link in re.findall(r"link (\d+) \(", str(caught.value))]
     dependencies = set(map(tuple, unrestricted.dependencies(range(topology.servers)).tolist()))
@@ -170,7 +171,7 @@ def test_a_routing_with_detours_needs_channels_for_both_parts() -> None:
     topology = _dragonfly(detours=True)
     assert topology.channel_rule is not None
     few = replace(topology, channel_rule=replace(topology.channel_rule, channels=7))
-    with pytest.raises(ValueError, match=r"channels: 7 is not enough: packets .* need 9"):
+    with refused(ValueError, "channels", 7, 9):
         _run(shifted_all_to_all(few, 1000))
 
 
@@ -231,61 +232,61 @@ def test_rings_on_an_hxmesh_share_no_link_and_take_their_closed_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "tokens"),
     [
-        ({"path_choice": "best"}, "path_choice: 'best' is not one of adaptive, planned"),
-        ({"path_choice": "adaptive", "transport": "roce"}, "needs transport constant, not roce"),
-        ({"path_choice": "adaptive", "sends_at_once": -1}, "sends_at_once: -1 is not at least 0"),
-        ({"sends_at_once": 4}, "sends_at_once: needs path_choice adaptive"),
-        ({"path_choice": "adaptive", "paths": {0: [(0,)]}}, "paths: cannot change where"),
+        ({"path_choice": "best"}, ("path_choice", "best")),
+        ({"path_choice": "adaptive", "transport": "roce"}, ("transport", "roce")),
+        ({"path_choice": "adaptive", "sends_at_once": -1}, ("sends_at_once", -1, 0)),
+        ({"sends_at_once": 4}, ("sends_at_once", "path_choice")),
+        ({"path_choice": "adaptive", "paths": {0: [(0,)]}}, ("paths",)),
         (
             {"path_choice": "adaptive", "reroutes": [Reroute(0.0, 0, (0,))]},
-            "reroutes: cannot change where",
+            ("reroutes",),
         ),
         (
             {"path_choice": "adaptive", "changes": [LinkChange(1e-9, 0, 0.0)]},
-            "changes: link 0 cannot fail where path_choice is adaptive",
+            ("changes", "link 0", "path_choice"),
         ),
         (
             {"path_choice": "adaptive", "routing": _core.AdaptiveRouting(2, [(1, 0)])},
-            "routing: is not of this network",
+            ("routing",),
         ),
-        ({"routing": _core.AdaptiveRouting(2, [(0, 1)])}, "routing: needs path_choice adaptive"),
+        ({"routing": _core.AdaptiveRouting(2, [(0, 1)])}, ("routing", "path_choice")),
         (
             {"path_choice": "adaptive", "routing": _core.AdaptiveRouting(2, [(0, 1)], 1, [0])},
-            "channels: 1 is not enough: packets from node 0 to node 1 need 2",
+            ("channels", 1, "node 0", "node 1", 2),
         ),
     ],
 )
-def test_wrong_options_are_errors(options: dict[str, Any], message: str) -> None:
+def test_wrong_options_are_errors(options: dict[str, Any], tokens: tuple[object, ...]) -> None:
     links, flows = [FlowLink(0, 1, RATE, 1000)], [Flow(0, 1, 1e6, (0,))]
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, *tokens):
         run_flows(links, flows, level="packet", **options)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "tokens"),
     [
-        ((2, [(0, 2)]), r"links\[0\]: node 2 is not in 0..1"),
-        ((2, [(0, 1)], 0), "channels: 0 is not in 1..255"),
-        ((2, [(0, 1)], 2, [1]), "raises: link 1 is not in 0..0"),
-        ((2, [(0, 1)], 2, [], [-1]), "last: link -1 is not in 0..0"),
-        ((2, [(0, 1)], 2, [], [], [], [[0]]), "detours: every link has to raise the channel"),
-        ((2, [(0, 1)], 2, [0], [], [], [[0], []]), r"detours\[1\]: no nodes"),
-        ((2, [(0, 1)], 2, [0], [], [], [[2]]), r"detours\[0\]: node 2 is not in 0..1"),
-        ((2, [(0, 1)], 2, [0], [], [], [[0], [1, 0]]), r"detours\[1\]: node 0 is named a second"),
+        ((2, [(0, 2)]), ("links[0]", "node 2", "0..1")),
+        ((2, [(0, 1)], 0), ("channels", 0, "1..255")),
+        ((2, [(0, 1)], 2, [1]), ("raises", "link 1", "0..0")),
+        ((2, [(0, 1)], 2, [], [-1]), ("last", "link -1", "0..0")),
+        ((2, [(0, 1)], 2, [], [], [], [[0]]), ("detours", "channel")),
+        ((2, [(0, 1)], 2, [0], [], [], [[0], []]), ("detours[1]",)),
+        ((2, [(0, 1)], 2, [0], [], [], [[2]]), ("detours[0]", "node 2", "0..1")),
+        ((2, [(0, 1)], 2, [0], [], [], [[0], [1, 0]]), ("detours[1]", "node 0")),
     ],
 )
-def test_wrong_routings_are_errors(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_wrong_routings_are_errors(arguments: tuple[Any, ...], tokens: tuple[object, ...]) -> None:
+    with refused(ValueError, *tokens):
         _core.AdaptiveRouting(*arguments)
 
 
 def test_wrong_patterns_are_errors() -> None:
     topology = _hx()
-    with pytest.raises(ValueError, match=r"shifts: 36 is not in 1..35"):
+    with refused(ValueError, "shifts", 36, "1..35"):
         shifted_all_to_all(topology, 1.0, shifts=[36])
-    with pytest.raises(ValueError, match=r"rows, columns: 5 x 7 is not a torus of 36 servers"):
+    with refused(ValueError, "rows", "columns", "5 x 7", 36):
         torus_all_reduce(topology, 5, 7, 1.0)
-    with pytest.raises(ValueError, match=r"steps: 71 is not in 1..70"):
+    with refused(ValueError, "steps", 71, "1..70"):
         ring_all_reduce(topology, [range(36)], 1.0, steps=71)

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import one_all_reduce, random_graph, random_strategy
 
 from torch_topoopt.architectures import ARCHITECTURES
@@ -71,11 +72,11 @@ def test_what_cannot_be_a_program_is_named() -> None:
     op_graph = one_all_reduce(10)
     strategy = data_parallel(op_graph, 4)
     torus = ARCHITECTURES["torus"](cluster)
-    with pytest.raises(ValueError, match="iterations: 0"):
+    with refused(ValueError, "iterations", 0):
         architecture_program(torus, op_graph, cluster, strategy, iterations=0)
-    with pytest.raises(ValueError, match="circuits of sip-ml change"):
+    with refused(ValueError, "sip-ml"):
         architecture_program(ARCHITECTURES["sip-ml"](cluster), op_graph, cluster, strategy)
-    with pytest.raises(ValueError, match="topology: has 4 servers"):
+    with refused(ValueError, "topology", 4):
         architecture_program(torus, op_graph, Cluster(8, 2, 25.0), strategy)
 
 

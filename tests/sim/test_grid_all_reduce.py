@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import one_all_reduce
 
 from torch_topoopt import _core
@@ -142,7 +143,7 @@ def test_a_part_of_the_servers_has_no_grid() -> None:
 def test_a_grid_that_is_none_is_refused(grid: tuple[tuple[int, ...], ...]) -> None:
     cluster, network = torus_of(2, 2)
     group = Group((0, 1, 2, 3), (Ring((0, 1, 3, 2), 1.0),), grid)
-    with pytest.raises(ValueError, match=r"groups\[0\].grid: "):
+    with refused(ValueError, "groups[0].grid"):
         lower_network(cluster, replace(network, groups=(group,)))
 
 
@@ -161,7 +162,7 @@ def test_architectures_have_the_grid_of_their_servers(size: int) -> None:
         pairs = set(itertools.permutations(range(16), 2))
         with_grid = lower_topology(routes, pairs).network
         plain = lower_topology(routes, pairs, {}).network
-        times = [_core.simulate_iteration(job, n, strategy)[0] for n in (with_grid, plain)]
+        times = [_core.simulate_iteration(job, n, strategy).iteration_s for n in (with_grid, plain)]
         assert with_grid.takes_grid(range(16), size) == (times[0] < times[1] * (1 - 1e-9))
         assert times[0] <= times[1]
         program = architecture_program(topology, op_graph, cluster, strategy)
@@ -179,7 +180,7 @@ def test_the_search_prices_what_is_simulated() -> None:
         strategy = data_parallel(op_graph, 16)
         job = lower_job(op_graph, cluster, degrees_of([strategy]))
         coarse = _core.CoarseSimulator(job, core).run(strategy)
-        exact = _core.simulate_iteration(job, core, strategy)[0]
+        exact = _core.simulate_iteration(job, core, strategy).iteration_s
         assert coarse == pytest.approx(exact, rel=1e-9)
 
 

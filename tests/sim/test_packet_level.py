@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.refusals import refused
 
 from torch_topoopt import _core
 from torch_topoopt.sim import (
@@ -317,7 +318,7 @@ def test_a_deadlock_is_an_error_that_names_the_cycle() -> None:
         for _ in range(2)
     ]
     options = {"transport": "roce", "lossless": True}
-    with pytest.raises(ValueError, match=r"deadlock at .*link 0 \(0 to 1\) waits for link 1"):
+    with refused(ValueError, "deadlock", "link 0 (0 to 1)", "link 1"):
         _packet(links, flows, pause_above_bytes=40_000, resume_below_bytes=20_000, **options)
 
 
@@ -351,7 +352,7 @@ def test_a_deadlock_is_found_in_the_cycle_and_not_in_what_waits_behind_it(
         "dcqcn_mark_from_bytes": 10**8,
         "dcqcn_mark_all_from_bytes": 2 * 10**8,
     }
-    with pytest.raises(ValueError, match="deadlock at") as caught:
+    with refused(ValueError, "deadlock") as caught:
         _packet(links, flows, **options)
     waits = _waits(str(caught.value))
     assert sorted(link for link, _, _ in waits) == list(range(n))  # all of the ring, nothing else
@@ -416,7 +417,7 @@ def test_links_fail_and_come_back_and_routes_change(transport: str) -> None:
     assert back.link_bytes[2] == 0
     moved = _packet(links, flows, changes=[down], reroutes=[Reroute(2e-4, 0, (2, 3))], **timeout)
     assert moved.link_bytes[3] > 2.5e6
-    with pytest.raises(ValueError, match="failed"):
+    with refused(ValueError, "failed"):
         _packet(links, flows, changes=[down], **timeout)
 
 
@@ -454,21 +455,21 @@ def test_a_run_can_be_ended_early() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "tokens"),
     [
-        ({"transport": "tcp"}, "transport: 'tcp' is not one of constant, dctcp, roce, dcqcn, ndp"),
-        ({"mtu_bytes": 0}, "mtu_bytes: 0 is not in 1..1048576"),
-        ({"mtu_bytes": "large"}, "mtu_bytes: 'large' is not a value of its type"),
-        ({"colour": "red"}, "colour: is no option of the packet level"),
-        ({"relay_queue_bytes": 10}, "relay_queue_bytes: 10 is not 0"),
-        ({"lossless": True, "transport": "ndp"}, "lossless"),
-        ({"lossless": True, "control_first": False}, "control_first: 0 is not possible where"),
-        ({"acks": "links", "transport": "roce"}, "acks: links: link 0 from node 0 to 1 has no"),
-        ({"paths": {0: [(1,)]}}, "paths: link 1 is not in 0..0"),
-        ({"paths": {4: [(0,)]}}, "paths: 4 is not a flow"),
-        ({"reroutes": [Reroute(math.nan, 0, (0,))]}, "reroutes: time_s"),
+        ({"transport": "tcp"}, ("transport", "tcp")),
+        ({"mtu_bytes": 0}, ("mtu_bytes", 0, "1..1048576")),
+        ({"mtu_bytes": "large"}, ("mtu_bytes", "large")),
+        ({"colour": "red"}, ("colour", "option")),
+        ({"relay_queue_bytes": 10}, ("relay_queue_bytes", 10, 0)),
+        ({"lossless": True, "transport": "ndp"}, ("lossless",)),
+        ({"lossless": True, "control_first": False}, ("control_first", 0)),
+        ({"acks": "links", "transport": "roce"}, ("acks", "links", "link 0", "node 0", 1)),
+        ({"paths": {0: [(1,)]}}, ("paths", "link 1", "0..0")),
+        ({"paths": {4: [(0,)]}}, ("paths", 4)),
+        ({"reroutes": [Reroute(math.nan, 0, (0,))]}, ("reroutes", "time_s")),
     ],
 )
-def test_wrong_options_are_errors(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
+def test_wrong_options_are_errors(options: dict[str, Any], tokens: tuple[object, ...]) -> None:
+    with refused(ValueError, *tokens):
         _packet(_links((0, 1)), [Flow(0, 1, 1.0, (0,))], **options)

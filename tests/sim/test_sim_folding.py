@@ -7,6 +7,7 @@ import random
 from dataclasses import fields, replace
 
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import (
     graph,
     operator,
@@ -154,12 +155,13 @@ def test_an_iteration_of_any_strategy(seed: int, on_switch: bool) -> None:
     job = lower_job(op_graph, cluster, degrees_of([strategy]))
     whole = _core.simulate_iteration(job, core, strategy, fold=False)
     folded = _core.simulate_iteration(job, core, strategy, fold=True)
-    assert folded[:2] == pytest.approx(whole[:2], rel=1e-9)
-    assert folded[2] == pytest.approx(whole[2], rel=1e-9)
-    assert folded[3] == whole[3]
+    assert folded.iteration_s == pytest.approx(whole.iteration_s, rel=1e-9)
+    assert folded.compute_s == pytest.approx(whole.compute_s, rel=1e-9)
+    assert folded.link_bytes == pytest.approx(whole.link_bytes, rel=1e-9)
+    assert folded.tasks == whole.tasks
 
 
 def test_a_cycle_is_named_as_without_folding() -> None:
     tasks = [ComputeTask(0, 1.0, (1,)), ComputeTask(0, 1.0, (0,))]
-    with pytest.raises(ValueError, match="form a cycle"):
+    with refused(ValueError, "cycle"):
         simulate_tasks([], tasks, fold=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from oracles.reference_simulation import IterationReference
+from support.refusals import refused
 from support.small_op_graphs import (
     chain,
     graph,
@@ -331,25 +332,27 @@ def test_a_transfer_over_weighted_routes_loads_every_link_by_its_weight() -> Non
 
 
 @pytest.mark.parametrize(
-    ("network", "message"),
+    ("network", "tokens"),
     [
-        (Network((Link(0, 0, 9, 0),), (), ()), r"links\[0\]: server 9 is not in 0..3"),
-        (Network((Link(1, 0, 1, 0),), (), ()), "to itself"),
-        (Network((Link(0, 0, 1, 0),), (), (Route((0, 1, 2), 1.0),)), "no link from server 1 to 2"),
-        (Network((Link(0, 0, 1, 0),), (), ()), "no link and no route from server 1 to"),
-        (Network((), (), RouteTable(4, (StrideRoute((1,), 1.0),))), "no link from server 0 to 1"),
-        (Network((), (), RouteTable(4, (StrideRoute((5,), 1.0),))), r"stride 5 is not in 1\.\.3"),
-        (Network((), (), RouteTable(4, (), ((0, 1), (0, 1)))), "next_hops: 4 entries are not one"),
+        (Network((Link(0, 0, 9, 0),), (), ()), ("links[0]", "server 9", "0..3")),
+        (Network((Link(1, 0, 1, 0),), (), ()), ("itself",)),
+        (Network((Link(0, 0, 1, 0),), (), (Route((0, 1, 2), 1.0),)), ("server 1", 2)),
+        (Network((Link(0, 0, 1, 0),), (), ()), ("link", "route", "server 1")),
+        (Network((), (), RouteTable(4, (StrideRoute((1,), 1.0),))), ("server 0", 1)),
+        (Network((), (), RouteTable(4, (StrideRoute((5,), 1.0),))), ("stride 5", "1..3")),
+        (Network((), (), RouteTable(4, (), ((0, 1), (0, 1)))), ("next_hops", 4)),
         (
             Network((), (), RouteTable(4, (), ((0, 9, 2, 3),) * 4)),
-            r"next_hops\[1\]: server 9 is not",
+            ("next_hops[1]", "server 9"),
         ),
-        (Network((), (), RouteTable(4, (), ((0,) * 4,) * 4)), "has a loop"),
+        (Network((), (), RouteTable(4, (), ((0,) * 4,) * 4)), ("loop",)),
     ],
 )
-def test_a_network_that_cannot_carry_the_strategy_is_named(network: Network, message: str) -> None:
+def test_a_network_that_cannot_carry_the_strategy_is_named(
+    network: Network, tokens: tuple[object, ...]
+) -> None:
     op_graph = one_all_reduce(1000)
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, *tokens):
         predict(op_graph, ring_cluster(4), network, data_parallel(op_graph, 4))
 
 
@@ -378,5 +381,5 @@ def test_the_rules_of_a_route_table_carry_what_the_routes_they_stand_for_carry(r
 def test_an_unknown_accelerator_is_answered_with_the_known_ones() -> None:
     op_graph = one_all_reduce(1000)
     cluster = Cluster(1, 1, 10.0, accelerator="abacus")
-    with pytest.raises(ValueError, match=r"accelerator: 'abacus'.*cpu-core, a100"):
+    with refused(ValueError, "accelerator", "abacus", "cpu-core", "a100"):
         predict(op_graph, cluster, Network((), (), ()), data_parallel(op_graph, 1))

@@ -7,6 +7,7 @@ import random
 
 import pytest
 from oracles.reference_simulation import reference_finish
+from support.refusals import refused
 from support.task_programs import ComputeTask, FlowTask, SimLink, Task, simulate_tasks
 
 
@@ -48,7 +49,7 @@ def test_devices_that_compute_at_once_share_what_there_is_evenly() -> None:
     one_after_the_other = [ComputeTask(0, 1.0), ComputeTask(1, 3.0, after=(0,))]
     assert simulate_tasks([], one_after_the_other, devices_at_once=1).end_s == 4.0
     assert simulate_tasks([], tasks, devices_at_once=2) == simulate_tasks([], tasks)
-    with pytest.raises(ValueError, match=r"devices_at_once: 0\.0+ is not above 0"):
+    with refused(ValueError, "devices_at_once"):
         simulate_tasks([], tasks, devices_at_once=0)
 
 
@@ -100,18 +101,18 @@ def test_a_device_computes_one_task_at_a_time_by_priority() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "message"),
+    ("tasks", "tokens"),
     [
-        ([FlowTask((0,), math.nan)], r"flows\[0\]: bytes nan"),
-        ([ComputeTask(0, 1.0), FlowTask((0,), 0.0)], r"flows\[0\]: bytes 0 is not .* above 0"),
-        ([ComputeTask(0, math.inf)], r"tasks\[0\]: seconds inf"),
-        ([FlowTask((0,), 1.0), ComputeTask(0, -2.0)], r"tasks\[1\]: seconds -2"),
-        ([ComputeTask(-1, 1.0)], r"tasks\[0\]: host -1"),
-        ([FlowTask((0,), 1.0, (5,))], "after: task 5 is not in 0..0"),
-        ([ComputeTask(0, 1.0, (1,)), ComputeTask(0, 1.0, (0,))], "form a cycle: . after . after ."),
-        ([ComputeTask(0, 1.0), ComputeTask(0, 1.0, (1,))], "form a cycle: 1 after 1"),
+        ([FlowTask((0,), math.nan)], ("flows[0]", "nan")),
+        ([ComputeTask(0, 1.0), FlowTask((0,), 0.0)], ("flows[0]", 0)),
+        ([ComputeTask(0, math.inf)], ("tasks[0]", "inf")),
+        ([FlowTask((0,), 1.0), ComputeTask(0, -2.0)], ("tasks[1]", -2)),
+        ([ComputeTask(-1, 1.0)], ("tasks[0]", "host -1")),
+        ([FlowTask((0,), 1.0, (5,))], ("after", "task 5", "0..0")),
+        ([ComputeTask(0, 1.0, (1,)), ComputeTask(0, 1.0, (0,))], ("cycle", "after")),
+        ([ComputeTask(0, 1.0), ComputeTask(0, 1.0, (1,))], ("cycle", 1)),
     ],
 )
-def test_bad_tasks_are_named(tasks: list[Task], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_bad_tasks_are_named(tasks: list[Task], tokens: tuple[object, ...]) -> None:
+    with refused(ValueError, *tokens):
         simulate_tasks([SimLink(1.0)], tasks)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.dumps import collective, dump, link, message, save
+from support.refusals import refused
 
 from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
@@ -77,7 +78,7 @@ def test_what_is_no_pickle_of_plain_values_is_refused_and_not_run(
     content: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "rank_0").write_bytes(content)
-    with pytest.raises(DocumentError, match="rank_0: is no pickle of plain values"):
+    with refused(DocumentError, "rank_0", "pickle"):
         read_plain(tmp_path / "rank_0")
 
 
@@ -94,25 +95,27 @@ def changed(field: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "error"),
+    ("field", "value", "tokens"),
     [
-        ("entries", {}, "entries: {} is no list"),
-        ("entries", [3], r"entries\[0\].: 3 is no dict"),
-        ("entries.state", "lost", r"entries\[0\].state: 'lost' is not scheduled, started"),
-        ("entries.input_sizes", [["a"]], r"entries\[0\].input_sizes: .* is no list of lists"),
-        ("entries.process_group", "0", "process_group: '0' is no pair of texts"),
-        ("entries.topoopt.bytes", 1.5, r"entries\[0\].topoopt.bytes: 1.5 is no int"),
-        ("entries.is_p2p", True, r"entries\[0\].topoopt.sender: nothing is no int"),
-        ("pg_config", 4, "pg_config.: 4 is no dict"),
-        ("pg_config.0.ranks", "[0, __import__('os')]", "pg_config.0.ranks: .* is no list of ranks"),
-        ("topoopt.rank", "0", "topoopt.rank: '0' is no int"),
-        ("topoopt.links.sends", 1, r"topoopt.links\[0\].sends: 1 is no bool"),
+        ("entries", {}, ("entries", "{}")),
+        ("entries", [3], ("entries[0]", 3)),
+        ("entries.state", "lost", ("entries[0].state", "lost")),
+        ("entries.input_sizes", [["a"]], ("entries[0].input_sizes",)),
+        ("entries.process_group", "0", ("process_group", 0)),
+        ("entries.topoopt.bytes", 1.5, ("entries[0].topoopt.bytes", 1.5)),
+        ("entries.is_p2p", True, ("entries[0].topoopt.sender", "int")),
+        ("pg_config", 4, ("pg_config", 4)),
+        ("pg_config.0.ranks", "[0, __import__('os')]", ("pg_config.0.ranks",)),
+        ("topoopt.rank", "0", ("topoopt.rank", 0)),
+        ("topoopt.links.sends", 1, ("topoopt.links[0].sends", 1)),
     ],
 )
-def test_a_wrong_field_is_named(field: str, value: Any, error: str, tmp_path: Path) -> None:
+def test_a_wrong_field_is_named(
+    field: str, value: Any, tokens: tuple[object, ...], tmp_path: Path
+) -> None:
     path = tmp_path / "rank_0"
     path.write_bytes(pickle.dumps(changed(field, value)))
-    with pytest.raises(DocumentError, match=error):
+    with refused(DocumentError, *tokens):
         read_dump(path)
 
 
@@ -120,17 +123,17 @@ def test_what_others_dump_is_named_as_that(tmp_path: Path) -> None:
     others = dump(0, [])
     del others["topoopt"]
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(others))
-    with pytest.raises(DocumentError, match="topoopt: missing; this is not our dump"):
+    with refused(DocumentError, "topoopt", "missing"):
         read_dumps(tmp_path)
 
 
 def test_a_folder_without_dumps_and_two_of_a_rank_are_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(DocumentError, match="has no dumps of a flight recorder"):
+    with refused(DocumentError, "flight recorder"):
         read_dumps(tmp_path)
     save(tmp_path, dump(0, []))
     (tmp_path / "other_0").write_bytes((tmp_path / "rank_0").read_bytes())
-    with pytest.raises(DocumentError, match="is a second dump of rank 0"):
+    with refused(DocumentError, "rank 0", "second"):
         read_dumps(tmp_path)
 
 

@@ -18,15 +18,15 @@ _Error = TypeVar("_Error", bound=BaseException)
 def refused(
     error: type[_Error] | tuple[type[_Error], ...], *tokens: object
 ) -> Iterator[pytest.ExceptionInfo[_Error]]:
-    """`pytest.raises`, with a message that names all tokens (see `names`)."""
+    """`pytest.raises`, with a message that names all tokens (see `named`)."""
     __tracebackhide__ = True
     with pytest.raises(error) as caught:
         yield caught
     message = str(caught.value)
-    assert names(message, *tokens), f"{missing(message, *tokens)} not in: {message}"
+    assert named(message, *tokens), f"{missing(message, *tokens)} not in: {message}"
 
 
-def names(text: str, *tokens: object) -> bool:
+def named(text: str, *tokens: object) -> bool:
     """Whether the text has each token as a whole, in any order: 1 is neither in 10 nor in 1.5."""
     return not missing(text, *tokens)
 

@@ -311,7 +311,7 @@ _DETOUR = (Route((1, 2), 1.0),)
         ),
         ({"dropped": (DroppedRings(0, (4,)),)}, ("[4]", "0..3")),
         ({"dropped": (DroppedRings(0, (1, 1)),)}, ("[1, 1]",)),
-        ({"dropped": (DroppedRings(0, ()),)}, ("[]",)),
+        ({"dropped": (DroppedRings(0, ()),)}, ("[]", "rings")),
         ({"dropped": (DroppedRings(0, (0, 1, 2, 3)),)}, (4, "group 0")),
         ({"detours": (Route((0, 1), 1.0),)}, ("server 0", 1)),
         ({"detours": _DETOUR}, ("server 1", 2)),

@@ -64,8 +64,8 @@ def predict_on(
     asked = demand(op_graph, strategy, cluster.servers)
     folded = lower_topology(routes, pairs_of(routes, asked))
     job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
-    iteration_s, compute_s, simulated, _ = _core.simulate_iteration(job, folded.network, strategy)
-    link_bytes = routes.link_bytes(folded.edge_bytes(simulated))
+    simulated = _core.simulate_iteration(job, folded.network, strategy)
+    link_bytes = routes.link_bytes(folded.edge_bytes(simulated.link_bytes))
     sent = sum(
         size
         for size, link in zip(link_bytes, topology.links, strict=True)
@@ -73,7 +73,7 @@ def predict_on(
     )
     needed = demand_bytes(asked)
     return ArchitectureEstimate(
-        iteration_s, compute_s, link_bytes, sent / needed if needed else 1.0
+        simulated.iteration_s, simulated.compute_s, link_bytes, sent / needed if needed else 1.0
     )
 
 

@@ -166,5 +166,6 @@ class OwnSearches:
         job = self._problem.job(candidates)
         network = _all_pairs(topology)
         return min(
-            candidates, key=lambda strategy: _core.simulate_iteration(job, network, strategy)[0]
+            candidates,
+            key=lambda strategy: _core.simulate_iteration(job, network, strategy).iteration_s,
         )

@@ -183,15 +183,17 @@ class _Predicted:
 
     def _add_compute(self, at: float) -> None:
         core, names = self._added.tasks.core, [o.name for o in self._graph.operators]
-        for task, server, priority in self._program.compute_tasks:
-            begin, end = self._times(task)
+        for computation in self._program.compute_tasks:
+            begin, end = self._times(computation.task)
             if not end > begin:
                 continue
-            number, batch, is_backward = core.computed(priority)
+            number, batch, is_backward = core.computed(computation.priority)
             what = "backward" if is_backward else "forward"
             name = f"{names[number]} {what}" if number >= 0 else "overhead of a step"
             thread = f"compute, {_PREDICTED}"
-            self._trace.slice(server, thread, name, at + begin, at + end, micro_batch=batch)
+            self._trace.slice(
+                computation.host, thread, name, at + begin, at + end, micro_batch=batch
+            )
 
     def _add_flows(self, at: float) -> None:
         """A slice on every link of a flow's path, with an arrow from hop to hop and to where it

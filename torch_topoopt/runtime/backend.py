@@ -343,10 +343,15 @@ def stats() -> dict[str, list[dict[str, Any]]]:
         del link["iteration_bytes"]  # measured at the end
     memory = [_held_memory(job) for job in jobs]
     device_memory = [
-        {"group": group.group_name, "memory": what, "in_place": in_place, "bytes": size}
+        {
+            "group": group.group_name,
+            "memory": use.kind,
+            "in_place": use.in_place,
+            "bytes": use.bytes,
+        }
         for job in jobs
         for group in _open_groups(job).values()
-        for what, in_place, size in group.device_memory()
+        for use in group.device_memory()
     ]
     return {"links": links, "rings": rings, "memory": memory, "device_memory": device_memory}
 

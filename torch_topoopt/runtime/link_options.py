@@ -58,7 +58,7 @@ def provider_chooser(extension: Any, transport: str) -> Callable[[socket.socket]
         return lambda _: provider
     verbs = set()
     if not extension.fabric_missing():
-        verbs = {address for _, _, address in extension.fabric_offers("verbs") if address}
+        verbs = {offer.address for offer in extension.fabric_offers("verbs") if offer.address}
     other = "tcp" if transport == "fabric" else ""
 
     def provider_of(connection: socket.socket) -> str:

@@ -108,7 +108,6 @@ LEVELS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-# parameters: `options` are the level's own, which only the caller and the level know
 def run_flows(
     links: Sequence[FlowLink],
     flows: Sequence[Flow],
@@ -117,16 +116,13 @@ def run_flows(
     nodes: int | None = None,
     hosts: int | None = None,
     changes: Sequence[LinkChange] = (),
-    until_s: float = math.inf,
-    keep_going: Callable[[float, int], bool] | None = None,
     **options: Any,
 ) -> FlowsResult:
     """Simulates `flows` over `links` from time 0.
 
     Nodes 0..hosts-1 are hosts, the others switches; by default there are as many nodes as the links
-    name, and all are hosts. `changes` change rates while it runs. `until_s` ends the run early, and
-    so does `keep_going(now_s, finished_flows)`, which is called now and then, by returning False.
-    `options` are those of the level.
+    name, and all are hosts. `changes` change rates while it runs. `options` are those of
+    `run_program`.
 
     Raises ValueError, naming link or flow, for: an unknown node, link or flow; a rate or size that
     is zero, negative, NaN or infinite; a path that does not lead from source to target; a cycle in
@@ -148,7 +144,7 @@ def run_flows(
             program.add_dependency(before, i)
     for change in changes:
         program.add_change(change.time_s, change.link, change.bits_per_s)
-    return run_program(program, level=level, until_s=until_s, keep_going=keep_going, **options)
+    return run_program(program, level=level, **options)
 
 
 def read_flows(path: str) -> _core.FlowProgram:
@@ -166,17 +162,9 @@ def read_flows(path: str) -> _core.FlowProgram:
     return program
 
 
-def run_flow_file(
-    path: str,
-    *,
-    level: str = "flow",
-    until_s: float = math.inf,
-    keep_going: Callable[[float, int], bool] | None = None,
-    **options: Any,
-) -> FlowsResult:
-    """`run_flows` for a file in the text format; raises ValueError, see `run_flows`."""
-    program = read_flows(path)
-    return run_program(program, level=level, until_s=until_s, keep_going=keep_going, **options)
+def run_flow_file(path: str, **options: Any) -> FlowsResult:
+    """`run_program` for a file in the text format; raises ValueError, see `run_flows`."""
+    return run_program(read_flows(path), **options)
 
 
 def run_program(
@@ -187,7 +175,11 @@ def run_program(
     keep_going: Callable[[float, int], bool] | None = None,
     **options: Any,
 ) -> FlowsResult:
-    """Runs a program that was read or built already; raises ValueError, see `run_flows`."""
+    """Runs a program that was read or built already; raises ValueError, see `run_flows`.
+
+    `until_s` ends the run early, and so does `keep_going(now_s, finished_flows)`, which is called
+    now and then, by returning False. `options` are those of the level.
+    """
     if level not in LEVELS:
         raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
     if not until_s > 0:

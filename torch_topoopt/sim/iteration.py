@@ -70,8 +70,9 @@ def price(
     problem: LoweredProblem, network: Network | None, strategy: Strategy, micro_batches: int
 ) -> IterationEstimate:
     """`predict`, or `predict_ideal_switch` where `network` is None, for many strategies."""
-    iteration_s, compute_s, link_bytes, _ = _simulated(problem, network, strategy, micro_batches)
-    return IterationEstimate(iteration_s, compute_s, tuple(round(size) for size in link_bytes))
+    found = _simulated(problem, network, strategy, micro_batches)
+    link_bytes = tuple(round(size) for size in found.link_bytes)
+    return IterationEstimate(found.iteration_s, found.compute_s, link_bytes)
 
 
 def seconds_of(
@@ -81,14 +82,15 @@ def seconds_of(
     prices = problem.iteration_prices(network, micro_batches)
     seconds = prices.find(strategy)
     if seconds is None:
-        seconds, _, _, tasks = _simulated(problem, network, strategy, micro_batches)
-        prices.add(strategy, seconds, tasks)
+        found = _simulated(problem, network, strategy, micro_batches)
+        seconds = found.iteration_s
+        prices.add(strategy, seconds, found.tasks)
     return seconds
 
 
 def _simulated(
     problem: LoweredProblem, network: Network | None, strategy: Strategy, micro_batches: int
-) -> tuple[float, float, list[float], int]:
+) -> _core.SimulatedIteration:
     check_strategy(problem.op_graph, problem.cluster.servers, strategy, micro_batches=micro_batches)
     return _core.simulate_iteration(
         problem.job(degrees_of([strategy]), micro_batches), problem.network(network), strategy

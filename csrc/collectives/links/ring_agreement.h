@@ -12,7 +12,7 @@
 // first member sends the end again.
 //
 // A member that has shut the group down takes part in nothing more, so its endpoint answers for it
-// (Endpoint::onControl). Where a member has not created the group yet, the others would wait for
+// (Channels::onControl). Where a member has not created the group yet, the others would wait for
 // it; so a proposal that is not answered in time is taken back, and made again later.
 
 #pragma once

@@ -1,4 +1,4 @@
-// How fast this rank's cables are: compared with what they carried before, and with each other.
+// The rates of this rank's cables, compared with their earlier rates and with each other.
 //
 // A cable is at its usual rate or slow (rate_watch.h). The connections of a link that has several
 // share what it carries, so their rates are judged together: one alone is slow whenever the others

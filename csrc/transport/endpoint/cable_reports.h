@@ -1,4 +1,4 @@
-// What all ranks report of their cables, and what this rank does about it.
+// The reports of all ranks about their cables, and the reactions of this rank.
 //
 // A report is flooded by the rank at an end of the cable, and passed on by every rank that learns
 // something new from it (cable_graph.h). After each change frames take other ways, and the groups
@@ -37,7 +37,7 @@ class CableReports {
   // Of the end of a cable here: it is up, or lost, in this generation.
   void reportUp(int cable, uint64_t generation);
   void reportLost(int cable, uint64_t generation, Loss loss);
-  // The part of its usual rate that the cable carries from here.
+  // `speed`: the part of its usual rate that the cable carries from here.
   void reportSpeed(int cable, double speed);
   // kCableState; react() follows. False if it is about no cable.
   bool onState(const Link& link, const FrameHeader& header);

@@ -1,10 +1,9 @@
 #include "transport/endpoint/endpoint.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -15,11 +14,6 @@
 
 namespace topoopt {
 namespace {
-
-bool fitsItsMessage(const FrameHeader& header) {
-  return header.payload_bytes <= header.message_bytes &&
-         header.offset <= header.message_bytes - header.payload_bytes;
-}
 
 void checkRank(const char* field, int rank, int size) {
   if (rank >= 0 && rank < size) return;
@@ -75,13 +69,13 @@ Endpoint::Endpoint(EndpointConfig config)
       workers_(config_.workers > 0 ? std::make_unique<WorkerPool>(config_.workers) : nullptr),
       links_(openLinks(config_, {config_.rank, reactor_, buffers_, *this})),
       graph_(graphOf(config_)),
-      routes_(config_.rank, links_, config_.routes, graph_.get(), limits_, buffers_,
-              [this](const std::string& why) { end_.failAll(why); }),
+      routes_(config_.rank, links_, config_.routes, graph_.get(), limits_, buffers_, fail_job_),
       end_(config_.rank, config_.size, reactor_, links_, routes_, *this),
       status_(end_.status()),
-      peers_(static_cast<size_t>(config_.size)),
-      neighbours_(config_.silence_limit, reactor_, links_, status_,
-                  [this](const std::string& why) { end_.failAll(why); }) {
+      channels_(reactor_, routes_),
+      out_(config_.rank, config_.size, config_.window_bytes, limits_, routes_),
+      in_(config_.rank, config_.size, limits_, links_, routes_, status_, fail_job_),
+      neighbours_(config_.silence_limit, reactor_, links_, status_, fail_job_) {
   if (graph_) startCables();
   try {
     reactor_.run([this] {
@@ -122,24 +116,18 @@ void Endpoint::stop() {
 // ---- cables ------------------------------------------------------------------------------------
 
 void Endpoint::startCables() {
-  const auto fail = [this](const std::string& why) { end_.failAll(why); };
   reports_ = std::make_unique<CableReports>(config_.rank, config_.silence_limit, reactor_, *graph_,
-                                            routes_, status_, fail, [this] {
-                                              const auto channels = channels_;  // owners may close
-                                              for (const auto& [number, channel] : channels) {
-                                                if (channel.events.links_changed)
-                                                  channel.events.links_changed();
-                                              }
-                                            });
-  cables_ = std::make_unique<LocalCables>(
-      LocalCables::Config{config_.rank, config_.cable_tick, config_.silence_limit}, reactor_,
-      links_, *graph_, routes_, *reports_, status_, fail);
+                                            routes_, status_, fail_job_,
+                                            [this] { channels_.linksChanged(); });
+  const LocalCables::Config config{config_.rank, config_.cable_tick, config_.silence_limit};
+  cables_ = std::make_unique<LocalCables>(config, reactor_, links_, *graph_, routes_, *reports_,
+                                          status_, fail_job_);
 }
 
 void Endpoint::tick() {
   cables_->tick();
   if (status_.failed()) return;
-  remindReceivers();
+  out_.remindReceivers();
   reactor_.after(config_.cable_tick, [this] { tick(); });
 }
 
@@ -212,179 +200,46 @@ void Endpoint::replaceCable(int cable, int fd, std::string tls_key) {
   reactor_.run([&] { cables_->replace(cable, fd, std::move(tls_key)); });
 }
 
-// ---- sending -----------------------------------------------------------------------------------
+// ---- messages ----------------------------------------------------------------------------------
 
 void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t fingerprint,
                     Done done, bool prompt) {
   if (status_.failed()) return done(peerLost(status_.failure));
   if (status_.hasLeft(flow.peer)) return done(peerLost(JobStatus::leftText(flow.peer)));
-  const Routes::Ways* const ways = routes_.waysTo(flow.peer);
+  Routes::Ways* const ways = routes_.waysTo(flow.peer);
   if (ways == nullptr) {
     return done(peerLost("the plan has no route to rank " + std::to_string(flow.peer)));
   }
   const auto iteration = static_cast<uint16_t>(iteration_.load());
   if (flow.channel < kFirstProbeChannel) own_iterations_.add(iteration, bytes);
-  const auto [entry, begins] = out_.try_emplace(flow);
-  OutFlow& out = entry->second;
-  if (begins) out.generation = peers_[flow.peer].generation;
-  out.relayed = ways->relayed();
   auto progress = std::make_shared<SendProgress>(SendProgress{bytes, std::move(done), prompt});
-  out.pending.push_back({static_cast<const std::byte*>(data), bytes, 0, out.next_number++,
-                         fingerprint, iteration, std::move(progress)});
-  pump(flow, out);
+  out_.send(flow, *ways, {data, bytes, fingerprint, iteration, std::move(progress)});
 }
 
 void Endpoint::hurry(uint32_t channel) {
   if (!graph_) return;  // nothing is kept
-  for (const auto& [id, flow] : out_) {
-    if (id.channel != channel) continue;
-    for (const OutMessage& message : flow.pending) message.progress->prompt = true;
-  }
+  out_.hurry(channel);
   for (const auto& [spec, link] : links_) link->hurry(channel);
 }
 
-void Endpoint::pump(const FlowId& id, OutFlow& flow) {
-  Routes::Ways& ways = *routes_.waysTo(id.peer);
-  while (!flow.pending.empty() && flow.sent - flow.acked < config_.window_bytes) {
-    const std::optional<size_t> allowed = allowance(id, flow);
-    if (!allowed) return;
-    OutMessage& message = flow.pending.front();
-    const size_t left = message.bytes - message.framed;
-    const size_t route = ways.next();
-    const size_t payload = std::min({left, ways.framePayload(message.bytes, route), *allowed});
-    ways.charge(route, payload);
-    OutFrame frame;
-    frame.header.source = static_cast<uint16_t>(config_.rank);
-    frame.header.target = static_cast<uint16_t>(id.peer);
-    frame.header.channel = id.channel;
-    frame.header.stream = id.stream;
-    frame.header.route = static_cast<uint16_t>(route);
-    frame.header.iteration = message.iteration;
-    frame.header.message = message.number;
-    frame.header.message_bytes = message.bytes;
-    frame.header.offset = message.framed;
-    frame.header.payload_bytes = static_cast<uint32_t>(payload);
-    frame.header.generation = flow.generation;
-    frame.header.fingerprint = message.fingerprint;
-    frame.payload = message.data + message.framed;
-    frame.message = message.progress;
-    message.framed += payload;
-    flow.sent += costOf(payload);
-    if (message.number >= flow.granted) addEarly(id, flow, costOf(payload));
-    if (message.framed == message.bytes) flow.pending.pop_front();
-    settle(id, flow);
-    routes_.send(ways, std::move(frame));
-  }
-}
-
-// ---- receiving ---------------------------------------------------------------------------------
-
-Endpoint::Posted* Endpoint::postedFor(InFlow& flow, uint64_t message) {
-  if (message < flow.base || message - flow.base >= flow.posted.size()) return nullptr;
-  return &flow.posted[message - flow.base];
-}
-
-bool Endpoint::matches(const FlowId& id, size_t bytes, uint64_t fingerprint, size_t message_bytes,
-                       uint64_t message_fingerprint, const Done& done) {
-  if (bytes == message_bytes && fingerprint == message_fingerprint) return true;
-  done(std::make_exception_ptr(MessageMismatch(
-      id.peer, config_.rank, {message_bytes, message_fingerprint}, {bytes, fingerprint})));
-  return false;
-}
-
-void Endpoint::receive(const FlowId& id, void* data, size_t bytes, uint64_t fingerprint,
+void Endpoint::receive(const FlowId& flow, void* data, size_t bytes, uint64_t fingerprint,
                        Done done) {
-  post(id, {static_cast<std::byte*>(data), bytes, fingerprint, std::move(done)});
+  in_.post(flow, {data, bytes, fingerprint, std::move(done)});
 }
 
-void Endpoint::receiveUpTo(const FlowId& id, void* data, size_t capacity, uint64_t fingerprint,
+void Endpoint::receiveUpTo(const FlowId& flow, void* data, size_t capacity, uint64_t fingerprint,
                            size_t* bytes, Done done) {
-  Posted posted{static_cast<std::byte*>(data), capacity, fingerprint, std::move(done)};
-  posted.actual = bytes;
-  post(id, std::move(posted));
-}
-
-void Endpoint::post(const FlowId& id, Posted wanted) {
-  if (status_.failed()) return wanted.done(peerLost(status_.failure));
-  InFlow& flow = in_[id];
-  const uint64_t number = flow.base + flow.posted.size();
-  const auto early = flow.early.find(number);
-  if (early == flow.early.end() && status_.hasLeft(id.peer)) {
-    return wanted.done(peerLost(JobStatus::leftText(id.peer)));
-  }
-  if (early != flow.early.end()) {
-    wanted.learnSize(early->second.message_bytes);
-    if (!matches(id, wanted.bytes, wanted.fingerprint, early->second.message_bytes,
-                 early->second.fingerprint, wanted.done)) {
-      return;
-    }
-  }
-  const uint64_t fingerprint = wanted.fingerprint;
-  flow.posted.push_back(std::move(wanted));
-  if (number + 1 == flow.requested) acknowledge(id, flow);
-  // Now it is the turn of the next message, which may be here already (messages can overtake).
-  if (early == flow.early.end()) return bindAnyReceives(id);
-  Posted& posted = flow.posted.back();
-  const size_t cost = early->second.cost;
-  for (const auto& [offset, payload] : early->second.frames) {
-    if (!payload.empty()) std::memcpy(posted.data + offset, payload.data(), payload.size());
-    posted.received += payload.size();
-  }
-  uncountEarly(id, fingerprint);
-  forgetEarly(id.peer, cost);
-  flow.early.erase(early);
-  posted.complete = posted.received == posted.bytes;
-  consumed(id, flow, cost);
-  completeFront(id);
-  bindAnyReceives(id);
+  in_.post(flow, {data, capacity, fingerprint, std::move(done), bytes});
 }
 
 void Endpoint::receiveAny(const std::vector<int>& peers, uint32_t channel, uint64_t stream,
                           void* data, size_t bytes, uint64_t fingerprint,
                           std::function<void(int)> from, Done done) {
-  if (status_.failed()) return done(peerLost(status_.failure));
-  for (int peer : peers) {
-    const FlowId id{peer, channel, stream};
-    const auto flow = in_.find(id);
-    if (flow == in_.end() || !flow->second.hasNext()) continue;
-    from(peer);
-    return receive(id, data, bytes, fingerprint, std::move(done));
-  }
-  if (allLeft(peers)) return done(peerLost(JobStatus::leftText(peers.back())));
-  any_.push_back({peers, channel, stream, static_cast<std::byte*>(data), bytes, fingerprint,
-                  std::move(from), std::move(done)});
+  in_.postAny({peers, channel, stream, std::move(from),
+               InFlows::ReceiveBuffer{data, bytes, fingerprint, std::move(done)}});
 }
 
-// If the next message of `id` is here without a receive, gives it to the oldest receiveAny that
-// accepts it; the receive then looks for the message after that.
-void Endpoint::bindAnyReceives(const FlowId& id) {
-  const auto flow = in_.find(id);
-  if (flow == in_.end()) return;
-  if (!flow->second.hasNext()) return;
-  for (auto any = any_.begin(); any != any_.end(); ++any) {
-    if (any->channel != id.channel || any->stream != id.stream) continue;
-    if (std::find(any->peers.begin(), any->peers.end(), id.peer) == any->peers.end()) continue;
-    AnyReceive taken = std::move(*any);
-    any_.erase(any);
-    taken.from(id.peer);
-    return receive(id, taken.data, taken.bytes, taken.fingerprint, std::move(taken.done));
-  }
-}
-
-// Completes the receives at the head of the flow that have all their bytes, in order.
-void Endpoint::completeFront(const FlowId& id) {
-  for (;;) {
-    // Looked up anew: a callback may change the table.
-    const auto found = in_.find(id);
-    if (found == in_.end()) return;
-    InFlow& flow = found->second;
-    if (flow.posted.empty() || !flow.posted.front().complete) return;
-    const Done done = std::move(flow.posted.front().done);
-    flow.posted.pop_front();
-    ++flow.base;
-    done(nullptr);
-  }
-}
+// ---- frames ------------------------------------------------------------------------------------
 
 // What is wrong with the ranks that a frame names, or "".
 std::string Endpoint::wrongEnds(const FrameHeader& header) const {
@@ -409,15 +264,7 @@ std::string Endpoint::wrongEnds(const FrameHeader& header) const {
 
 std::byte* Endpoint::onHeader(Link&, const FrameHeader& header) {
   if (header.type != FrameType::kData || header.target != config_.rank) return nullptr;
-  const auto flow = in_.find(flowOf(header));
-  if (flow == in_.end() || !isCurrent(flow->second, header.generation)) return nullptr;
-  Posted* posted = postedFor(flow->second, header.message);
-  if (posted) posted->learnSize(header.message_bytes);
-  if (!posted || posted->bytes != header.message_bytes ||
-      posted->fingerprint != header.fingerprint || !fitsItsMessage(header)) {
-    return nullptr;
-  }
-  return posted->data + header.offset;
+  return in_.placeFor(header);
 }
 
 void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload, bool placed) {
@@ -428,9 +275,11 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
     return end_.failAll("link " + textOf(link.name()) +
                         " carried a frame that does not fit its message");
   }
+  const auto text = [&payload] {
+    return std::string(reinterpret_cast<const char*>(payload.data()), payload.size());
+  };
   if (header.type == FrameType::kLeave || header.type == FrameType::kFailure) {
-    const std::string text(reinterpret_cast<const char*>(payload.data()), payload.size());
-    return end_.onFlooded(link, header, text);
+    return end_.onFlooded(link, header, text());
   }
   if (header.type == FrameType::kHeartbeat) return;
   if (cables_ && header.type == FrameType::kCableState) return cables_->onState(link, header);
@@ -440,11 +289,15 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
   if (cables_ && header.type == FrameType::kLinkLost) return cables_->onLinkLost(header);
   switch (header.type) {
     case FrameType::kData:
-      return onData(header, std::move(payload), placed);
+      if (channels_.isClosed(header.channel)) return in_.refuse(header);
+      if (in_.onData(header, std::move(payload), placed)) channels_.reportIfOver(header);
+      return;
     case FrameType::kAck:
-      return onAck(header);
+      out_.onAck(header, channels_.isClosed(header.channel));
+      return end_.continueLeaving();
     case FrameType::kAckRequest:
-      return onAckRequest(header);
+      if (channels_.isClosed(header.channel)) return in_.refuse(header);
+      return in_.onAckRequest(header);
     case FrameType::kCall:
     case FrameType::kStateAsk:
     case FrameType::kState:
@@ -452,68 +305,132 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
     case FrameType::kRings:
     case FrameType::kRingsAnswer:
     case FrameType::kRingsStart:
-      return onControl(header, {reinterpret_cast<const char*>(payload.data()), payload.size()});
+      return channels_.onControl(header, text());
     case FrameType::kRequestToSend:
-      return onRequestToSend(header);
+      if (channels_.isClosed(header.channel)) return in_.refuse(header);
+      if (in_.onRequestToSend(header)) channels_.reportIfOver(header);
+      return;
     case FrameType::kForget:
-      return onForget(header, payload);
+      return in_.onForget(header, payload);
     default:
       return end_.failAll("link " + textOf(link.name()) + " carried a frame of unknown type");
   }
 }
 
-void Endpoint::onAckRequest(const FrameHeader& header) {
-  const FlowId id = flowOf(header);
-  if (closed_channels_.contains(id.channel)) return acknowledgeEverything(id, header.generation);
-  InFlow& flow = in_[id];
-  if (!isCurrent(flow, header.generation)) return;  // its answer has come by other ways
-  if (header.offset == 0) {
-    flow.ack_at_once = true;
-  } else {
-    flow.requested = std::max(flow.requested, header.message);
-    if (header.message_bytes < flow.acked) {
-      logLine(LogLevel::kInfo, "rank " + std::to_string(id.peer) + " waits for " +
-                                   std::to_string(flow.acked - header.message_bytes) +
-                                   " bytes that were acknowledged: acknowledged again");
-    }
-  }
-  acknowledge(id, flow);
-  if (header.offset != 0) bindAnyReceives(id);
+// ---- channels ----------------------------------------------------------------------------------
+
+void Endpoint::openChannel(uint32_t channel, ChannelEvents events) {
+  if (status_.failed()) return events.failed(peerLost(status_.failure));
+  if (channels_.isClosed(channel)) return events.failed(peerLost(channels_.whyClosed(channel)));
+  channels_.open(channel, std::move(events));
+  if (graph_ && !graph_->intact()) reports_->announce();
+  for (const int rank : std::set<int>(status_.left)) channels_.left(channel, rank);
 }
 
-void Endpoint::onData(const FrameHeader& header, PayloadBuffer payload, bool placed) {
-  const FlowId id = flowOf(header);
-  if (closed_channels_.contains(id.channel)) return acknowledgeEverything(id, header.generation);
-  InFlow& flow = in_[id];
-  if (!isCurrent(flow, header.generation)) {
-    return end_.failAll("rank " + std::to_string(id.peer) +
-                        " has sent a frame of a flow that it had "
-                        "forgotten");
+void Endpoint::finishCall(uint32_t channel, uint64_t number) {
+  if (!channels_.finishCall(channel, number)) return;
+  const auto call = static_cast<uint32_t>(number);
+  const std::optional<int> sender = in_.senderWithoutReceive(channel, call);
+  if (sender) channels_.reportUnmatched(channel, *sender, call);
+}
+
+void Endpoint::closeChannel(uint32_t channel, const std::string& why) {
+  if (!channels_.close(channel, why)) return;
+  if (const auto oldest = channels_.forgetOldest()) end_.forgetChannel(*oldest);
+  routes_.dropOwn(channel, [this](const FrameHeader& header) { out_.onDropped(header); });
+  in_.closeChannel(channel);
+  out_.closeChannel(channel);
+}
+
+void Endpoint::failChannel(uint32_t channel, const std::string& why, bool broadcast) {
+  closeChannel(channel, why);
+  out_.failChannel(channel);
+  if (broadcast) end_.broadcastFailure(channel, why);
+}
+
+// ---- the end -----------------------------------------------------------------------------------
+
+void Endpoint::onLost(Link& link, Loss loss, const std::string& why) {
+  // Not at once: this may be in the middle of a send.
+  const auto delay = link.holds() ? kLateTime : std::chrono::milliseconds(0);
+  reactor_.after(delay, [this, &link, loss, why] {
+    if (end_.allLeft()) return end_.continueLeaving();
+    if (status_.failed()) return;
+    if (link.cable() != kNoCable && !link.dead()) return;  // it already has a new connection
+    if (link.cable() != kNoCable && cables_) return cables_->onLost(link, loss, why);
+    end_.failAll("lost the link " + textOf(link.name()) + ": " + why);
+  });
+}
+
+void Endpoint::onJobFailed(const std::string& why) { channels_.failAll(why); }
+
+void Endpoint::onChannelFailed(uint32_t channel, const std::string& why) {
+  const auto failed = channels_.failureHandler(channel);
+  if (!failed) return closeChannel(channel, why);
+  failed(peerLost(why));
+}
+
+void Endpoint::onRankLeft(int rank) {
+  std::set<uint32_t> waiting = in_.waitingFor(rank);
+  waiting.merge(out_.giveUp(rank));
+  for (const uint32_t channel : waiting) {
+    const auto failed = channels_.failureHandler(channel);
+    if (!failed) continue;
+    const std::string why = JobStatus::leftText(rank);
+    failChannel(channel, why, true);
+    failed(peerLost(why));
   }
-  Posted* posted = postedFor(flow, header.message);
-  if (posted) {
-    if (!placed) {
-      // It was posted, or bound, while the payload was still being read; or the ends disagree.
-      if (!posted->done) return;  // it has failed because the ends disagree
-      posted->learnSize(header.message_bytes);
-      Done done = std::exchange(posted->done, nullptr);
-      if (!matches(id, posted->bytes, posted->fingerprint, header.message_bytes, header.fingerprint,
-                   done)) {
-        return;
-      }
-      posted->done = std::move(done);
-      if (!payload.empty()) {
-        std::memcpy(posted->data + header.offset, payload.data(), payload.size());
-      }
-    }
-    posted->received += header.payload_bytes;
-    posted->complete = posted->received == posted->bytes;
-    consumed(id, flow, costOf(header.payload_bytes));
-    return completeFront(id);
+  channels_.left(rank);
+}
+
+// ---- counters ----------------------------------------------------------------------------------
+
+std::vector<LinkTraffic> Endpoint::traffic() {
+  std::vector<LinkTraffic> list;
+  reactor_.run([&] { list = trafficOnLoop(); });
+  return list;
+}
+
+std::vector<LinkTraffic> Endpoint::trafficOnLoop() const {
+  std::vector<LinkTraffic> list;
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const auto& [spec, link] = links_[i];
+    list.push_back({spec.link, link->counters(), spec.kind, spec.sends, spec.cable, end_.wasUp(i)});
   }
-  const bool first = keepEarly(id, flow, header, std::move(payload));
-  if (first && header.stream < kFirstMessageStream) countEarly(header);
-  bindAnyReceives(id);
+  return list;
+}
+
+std::vector<std::vector<uint64_t>> Endpoint::iterationBytes(uint64_t first, size_t count) {
+  std::vector<std::vector<uint64_t>> list;
+  reactor_.run([&] {
+    for (const auto& [spec, link] : links_) list.push_back(link->iterations().from(first, count));
+  });
+  return list;
+}
+
+std::vector<uint64_t> Endpoint::ownIterationBytes(uint64_t first, size_t count) {
+  std::vector<uint64_t> list;
+  reactor_.run([&] { list = own_iterations_.from(first, count); });
+  return list;
+}
+
+size_t Endpoint::rememberedEntries() {
+  size_t entries = 0;
+  reactor_.run([&] {
+    entries = out_.rememberedEntries() + in_.rememberedEntries() + channels_.rememberedEntries() +
+              end_.rememberedEntries();
+  });
+  return entries;
+}
+
+HeldMemory Endpoint::heldMemory() {
+  HeldMemory memory;
+  reactor_.run([&] {
+    memory.relayed = buffers_.relayed();
+    memory.early = in_.early();
+    memory.buffers = buffers_.held;
+  });
+  return memory;
 }
 
 }  // namespace topoopt

@@ -1,15 +1,12 @@
 // This rank's place in the network: messages to and from every other rank, over planned links only.
 //
-// A message for a rank without a link is cut into frames that the ranks in between relay. Each flow
-// may have `window_bytes` in the network that its receiver has not consumed, and all flows of a
-// source together what flow_limits.h says, and no more. So a relay never has to refuse a frame. No
-// frame ever waits for room at the next hop, hence no cycle of relays can wait for each other,
-// whatever the routes and the operations are.
-//
-// A cable that is lost costs no frame: what its two ends have not passed to each other goes other
-// ways, and so does what comes later, until the cable has a new connection (local_cables.h).
-//
-// A rank that is done says so to all others and goes on relaying until all are done (leave()).
+// A message for a rank without a link is cut into frames that the ranks in between relay. The state
+// belongs to classes that know nothing of each other but what their constructors take: the flows
+// that this rank sends and receives (out_flows.h, in_flows.h), the channels that they belong to
+// (channels.h), the ways of frames (routes.h), cables that are lost, slow or moved
+// (local_cables.h, cable_rates.h, cable_reports.h), neighbours that fall silent
+// (neighbour_watch.h), and the end of the job (job_end.h). The endpoint hands each frame to the one
+// that it is about, and does what concerns several of them.
 //
 // Callbacks run on the reactor thread. Functions marked "loop" may only be called there.
 
@@ -18,27 +15,23 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
-#include <exception>
 #include <functional>
-#include <future>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "common/errors.h"
 #include "common/worker_pool.h"
 #include "transport/endpoint/cable_graph.h"
 #include "transport/endpoint/cable_reports.h"
+#include "transport/endpoint/channels.h"
+#include "transport/endpoint/in_flows.h"
 #include "transport/endpoint/job_end.h"
 #include "transport/endpoint/local_cables.h"
 #include "transport/endpoint/neighbour_watch.h"
 #include "transport/endpoint/open_links.h"
+#include "transport/endpoint/out_flows.h"
 #include "transport/endpoint/routes.h"
 #include "transport/frames/flow_limits.h"
 #include "transport/frames/frame.h"
@@ -46,38 +39,6 @@
 #include "transport/reactor.h"
 
 namespace topoopt {
-
-// Flows to one rank that are forgotten together.
-inline constexpr size_t kForgottenFlows = 256;
-
-// A message and the receive that it came to do not fit.
-struct MessageMismatch : MismatchError {
-  struct Side {
-    size_t bytes;
-    uint64_t fingerprint;
-  };
-
-  MessageMismatch(int sender, int receiver, Side sent, Side expected);
-
-  const int sender;
-  const Side sent;
-  const Side expected;
-};
-
-// What an endpoint calls the owner of a channel for, on the loop.
-struct ChannelEvents {
-  // Another rank fails the channel, or a link is lost.
-  std::function<void(std::exception_ptr)> failed;
-  // A frame between members of the group came: of type kCall, kStateAsk, kState, kLook or
-  // kRings... .
-  std::function<void(const FrameHeader& header, const std::string& payload)> control{};
-  // `peer` has sent a message of collective `number`, which is over here and had no receive for it.
-  std::function<void(int peer, uint32_t number)> unmatched{};
-  // Cables were lost, came back or have another rate, a short time ago; see cables().
-  std::function<void()> links_changed{};
-  // A rank has left the job in good order, before or since the channel was opened.
-  std::function<void(int rank)> left{};
-};
 
 struct EndpointConfig {
   int rank = 0;
@@ -156,7 +117,7 @@ class Endpoint final : private Link::Observer, private JobEnd::Host {
   void finishCall(uint32_t channel, uint64_t number);
 
   // Loop. Of the flow from its peer: the cost of what has come to its receives so far.
-  uint64_t consumedOf(const FlowId& flow) const;
+  uint64_t consumedOf(const FlowId& flow) const { return in_.consumedOf(flow); }
 
   // Loop. To one rank: a frame without place in a flow, over the first route. The source is set
   // here.
@@ -234,154 +195,18 @@ class Endpoint final : private Link::Observer, private JobEnd::Host {
   std::vector<uint64_t> ownIterationBytes(uint64_t first, size_t count);
 
  private:
-  struct OutMessage {
-    const std::byte* data;
-    size_t bytes;
-    size_t framed = 0;
-    uint64_t number;
-    uint64_t fingerprint;
-    uint16_t iteration;
-    std::shared_ptr<SendProgress> progress;
-  };
-  struct OutFlow {
-    std::deque<OutMessage> pending;  // not yet cut into frames completely
-    uint64_t next_number = 0;
-    uint64_t sent = 0;     // cost of all frames handed to links
-    uint64_t acked = 0;    // cost of all frames consumed
-    uint64_t granted = 0;  // the receives of all messages before this number are posted
-    uint64_t asked = 0;    // the receiver has been asked for those before this number
-    uint64_t early = 0;    // cost of what is on its way, or there, and not known to have a receive
-    uint64_t charged = 0;  // to out_relayed_
-    bool relayed = false;  // over relays, on some route at least
-    bool waits_early = false;
-    bool waits_relayed = false;
-    bool listed = false;      // in Peer::idle
-    uint32_t generation = 0;  // Peer::generation when it began
-    uint32_t requests = 0;    // kRequestToSend sent
-    uint32_t answered = 0;    // of which the receiver has answered so many
-    // Progress at the last look of remindReceivers(), and the number of looks without any.
-    uint64_t progress_seen = 0;
-    uint32_t looks_without_progress = 0;
-
-    // Nothing of it is on its way, in either direction.
-    bool idle() const { return pending.empty() && sent == acked && requests == answered; }
-  };
-  struct Posted {
-    std::byte* data;
-    size_t bytes;
-    uint64_t fingerprint;
-    Done done;
-    size_t received = 0;
-    bool complete = false;
-    size_t* actual = nullptr;  // of receiveUpTo, until the size of its message is known
-
-    void learnSize(size_t message_bytes) {
-      if (actual == nullptr || message_bytes > bytes) return;
-      bytes = *std::exchange(actual, nullptr) = message_bytes;
-    }
-  };
-  struct Channel {
-    ChannelEvents events;
-    uint64_t next_call = 0;  // collectives before this number have made all their receives
-  };
-  struct ClosedChannel {
-    std::string why;
-    uint64_t next_call = 0;  // number of the first collective that has not been made here
-  };
-  struct Early {  // frames that came before their receive
-    size_t message_bytes = 0;
-    uint64_t fingerprint = 0;
-    size_t cost = 0;
-    std::vector<std::pair<size_t, PayloadBuffer>> frames{};  // offset, payload
-  };
-  struct InFlow {
-    std::deque<Posted> posted;
-    uint64_t base = 0;  // number of the message that the first posted receive takes
-    std::map<uint64_t, Early> early;
-    uint64_t consumed = 0;
-    uint64_t acked = 0;
-    uint64_t requested = 0;  // the sender has asked for the receives before this number
-    bool ack_at_once = false;
-    bool listed = false;      // in Peer::unacked
-    bool begun = false;       // something has come, so `generation` is known
-    uint32_t generation = 0;  // as its sender has it
-    uint32_t requests = 0;    // kRequestToSend received
-
-    // A message is here, or on its way, that no receive is posted for.
-    bool hasNext() const {
-      const uint64_t next = base + posted.size();
-      return requested > next || early.contains(next);
-    }
-  };
-  struct Peer {                  // another rank, as a receiver and as a source
-    uint64_t out_early = 0;      // cost of what it may be keeping for its application
-    uint64_t in_early = 0;       // the same of what is kept here
-    uint64_t unacked_bytes = 0;  // consumed since it was notified last
-    std::vector<FlowId> unacked{};
-    uint32_t generation = 0;     // of flows to it that begin now
-    std::vector<FlowId> idle{};  // flows to it that may be forgotten
-  };
-  struct AnyReceive {
-    std::vector<int> peers;
-    uint32_t channel;
-    uint64_t stream;
-    std::byte* data;
-    size_t bytes;
-    uint64_t fingerprint;
-    std::function<void(int)> from;
-    Done done;
-  };
   std::byte* onHeader(Link& link, const FrameHeader& header) override;
   void onFrame(Link& link, const FrameHeader& header, PayloadBuffer payload, bool placed) override;
   void onLost(Link& link, Loss loss, const std::string& why) override;
   void onWritten(uint32_t channel) override { hurry(channel); }
 
-  bool allConsumed() const override;
-  void requestAcknowledgements() override;
+  bool allConsumed() const override { return out_.allConsumed(); }
+  void requestAcknowledgements() override { out_.requestAcknowledgements(status_); }
   void onRankLeft(int rank) override;
   void onJobFailed(const std::string& why) override;
   void onChannelFailed(uint32_t channel, const std::string& why) override;
 
-  // The flow of a frame for this rank, from its source; an acknowledgement is about the flow of the
-  // same name in the other direction.
-  static FlowId flowOf(const FrameHeader& header) {
-    return {header.source, header.channel, header.stream};
-  }
-  void pump(const FlowId& id, OutFlow& flow);
   std::string wrongEnds(const FrameHeader& header) const;
-  void onData(const FrameHeader& header, PayloadBuffer payload, bool placed);
-  void onAck(const FrameHeader& header);
-  void onAckRequest(const FrameHeader& header);
-  void onControl(const FrameHeader& header, const std::string& payload);
-  void countEarly(const FrameHeader& header);
-  void reportIfOver(const FrameHeader& header);
-  void uncountEarly(const FlowId& id, uint64_t fingerprint);
-  void reportUnmatched(uint32_t channel, int peer, uint32_t number);
-  void post(const FlowId& id, Posted posted);
-  Posted* postedFor(InFlow& flow, uint64_t message);
-  void bindAnyReceives(const FlowId& id);
-  std::optional<size_t> allowance(const FlowId& id, OutFlow& flow);
-  void addEarly(const FlowId& id, OutFlow& flow, size_t cost);
-  void settle(const FlowId& id, OutFlow& flow);
-  void release(const FlowId& id, OutFlow& flow);
-  void resumeWaiting();
-  void onRequestToSend(const FrameHeader& header);
-  void remindReceivers();
-  void noteIdle(const FlowId& id, OutFlow& flow);
-  void forgetIdle(int peer);
-  void onForget(const FrameHeader& header, const PayloadBuffer& payload);
-  static void beginAnew(InFlow& flow);
-  static bool isCurrent(InFlow& flow, uint32_t generation);
-  bool keepEarly(const FlowId& id, InFlow& flow, const FrameHeader& header, PayloadBuffer payload);
-  void forgetEarly(int source, size_t cost);
-  void consumed(const FlowId& id, InFlow& flow, size_t cost);
-  void acknowledge(const FlowId& id, InFlow& flow);
-  void acknowledgeEverything(const FlowId& id, uint32_t generation);
-  void completeFront(const FlowId& id);
-  bool matches(const FlowId& id, size_t bytes, uint64_t fingerprint, size_t message_bytes,
-               uint64_t message_fingerprint, const Done& done);
-  bool allLeft(const std::vector<int>& peers) const;
-  void forgetChannel(uint32_t channel);
   void startCables();
   void tick();
   void onCables(const std::function<void(LocalCables&)>& function);
@@ -399,31 +224,17 @@ class Endpoint final : private Link::Observer, private JobEnd::Host {
   };
   const ReactorEnd reactor_end_{reactor_};
   const std::unique_ptr<CableGraph> graph_;  // if there are cables
+  const FailJob fail_job_ = [this](const std::string& why) { end_.failAll(why); };
   Routes routes_;
   JobEnd end_;
   const JobStatus& status_;
-  std::unordered_map<FlowId, OutFlow, FlowHash> out_;
-  std::unordered_map<FlowId, InFlow, FlowHash> in_;
-  std::vector<Peer> peers_;
-  uint64_t out_early_ = 0;    // of all flows
-  uint64_t out_relayed_ = 0;  // of all flows
-  // Flows that found no room; one that is forgotten, or has gone on, may still stand here.
-  std::deque<FlowId> waiting_early_;
-  std::deque<FlowId> waiting_relayed_;
-  HeldBytes kept_early_;
-  std::deque<AnyReceive> any_;
-  std::map<uint32_t, Channel> channels_;
-  // Messages of lanes that are here before their receive, by channel and number of the collective.
-  std::unordered_map<uint64_t, uint32_t> early_calls_;
-  std::map<uint32_t, ClosedChannel> closed_channels_;  // the last ones, as closed_order_ has them
-  std::deque<uint32_t> closed_order_;
-  // For channels that are not open yet.
-  std::deque<std::pair<FrameHeader, std::string>> early_controls_;
+  Channels channels_;
+  OutFlows out_;
+  InFlows in_;
   std::unique_ptr<CableReports> reports_;  // if there are cables
   std::unique_ptr<LocalCables> cables_;    // likewise
   NeighbourWatch neighbours_;
   int cables_held_ = 0;  // by so many, while circuits move
-  Reactor::Clock::time_point next_reminder_{};
   std::atomic<uint64_t> iteration_{0};
   IterationBytes own_iterations_;
   bool stopped_ = false;

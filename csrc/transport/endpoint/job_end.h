@@ -1,9 +1,9 @@
-// How the job ends for this rank: it leaves in good order, or everything fails.
+// The end of the job for this rank: it leaves in good order, or everything fails.
 //
-// leave() goes through these states. Draining: what this rank sent is not all consumed. Announced:
-// it is, and all ranks are notified; this rank goes on relaying. Closing: all ranks have left, so
-// the links end; each closes when both sides have ended, so that nothing in flight is cut off.
-// Resolved: leave() returns. A failure ends every state at once.
+// leave() goes through four states. Draining: receivers have not consumed everything that this rank
+// sent. Announced: they have, all ranks are notified, and this rank goes on relaying. Closing: all
+// ranks have left, so the links end; each closes when both sides have ended, so that nothing in
+// flight is cut off. Resolved: leave() returns. A failure resolves it at once.
 //
 // Invariant: a rank that has left has nothing of its own in the network, so a receive that waits
 // for it is unmatched. Every rank passes each leave and each failure on exactly once, before it
@@ -46,7 +46,7 @@ struct JobStatus {
 
 class JobEnd {
  public:
-  // What the end of the job needs to know, and who reacts to it.
+  // The state that the end of the job depends on, and the reactions to it.
   class Host {
    public:
     // Whether all that this rank has sent is consumed.

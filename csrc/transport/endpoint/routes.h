@@ -1,9 +1,9 @@
 // The way of every frame that leaves this rank, its own and those that it relays.
 //
-// A frame is in one of three states. It is planned while its link is the first one of the route
-// that it names. It is on a detour once a cable of that route is lost: then every rank sends it
-// over the shortest way that is left, and it is never planned again, because ranks behind the gap
-// may not be on its route. It is stranded while there is no way; findWays() sends it on.
+// A frame is in one of three states. Planned: it follows the route that it names. On a detour: a
+// cable of that route is lost, and every rank sends it over the shortest way that is left. It never
+// becomes planned again, because ranks behind the gap may not be on its route. Stranded: there is
+// no way, until findWays() finds one.
 //
 // Invariant: no frame between two ranks is dropped here. A relay never waits for room at the next
 // hop; instead it fails the job if a source has more bytes here than flow_limits.h says.

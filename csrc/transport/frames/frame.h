@@ -20,7 +20,7 @@ enum class FrameType : uint8_t {
   // offset: so many kRequestToSend have come
   kAck = 2,
   // The sender wants every byte acknowledged at once from now on. With an offset, it makes no
-  // progress and wants one kAck now (Endpoint::remindReceivers). message: the number of messages
+  // progress and wants one kAck now (OutFlows::remindReceivers). message: the number of messages
   // that it has requested receives for; message_bytes: the consumed bytes that it knows of
   kAckRequest = 3,
   kLeave = 4,      // flooded: rank `source` will start nothing new
@@ -76,7 +76,7 @@ struct FrameHeader {
   uint64_t message_bytes = 0;
   uint64_t offset = 0;  // of this payload in the message
   uint32_t payload_bytes = 0;
-  uint32_t generation = 0;   // of the flow: see Endpoint::forgetIdle
+  uint32_t generation = 0;   // of the flow: see out_flows.h
   uint64_t fingerprint = 0;  // of the operation; both ends must agree
 };
 static_assert(sizeof(FrameHeader) == 64, "the header goes to the wire as it lies in memory");

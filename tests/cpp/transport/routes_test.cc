@@ -14,11 +14,11 @@
 namespace topoopt {
 namespace {
 
-constexpr size_t kLimit = 1 << 20;
-
 // Rank 0, with routes to rank 2 over rank 1 and over rank 3, and one of rank 3 to rank 1.
 class RoutesOfARing : public testing::Test {
  protected:
+  static constexpr size_t kLimit = 1 << 20;
+
   RoutesOfARing() {
     on([](Routes&) {});
   }

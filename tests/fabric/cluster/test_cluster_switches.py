@@ -10,6 +10,7 @@ from support.fabric.sonic_ocs_device import OcsDevice
 from support.fabric.sonic_ocs_server import OcsServer
 from support.fabric.switched_clusters import Memories, switched_file
 from support.limits import limit_s, slowness
+from support.refusals import named, refused
 
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
 from torch_topoopt.fabric.cluster.switches import Switches, save_snapshots
@@ -84,11 +85,11 @@ def test_when_one_switch_fails_the_others_go_back(memories: Memories, tmp_path: 
         before = memories.circuits()
         other = OTHER | {"ocs1": (("1", "2"), ("3", "4"))}
         memories.by_name["ocs1"].broken.add(Circuit("1A", "2B"))
-        with pytest.raises(NotSettled, match=r"ocs1: no light on 1A-2B") as caught:
+        with refused(NotSettled, "ocs1", "1A-2B") as caught:
             switches.configure(other, timeout_s=1.0 * slowness(), folder=tmp_path / "before")
         assert memories.circuits() == before
     message = str(caught.value)
-    assert "the circuits from before are restored; ocs0 is restored too" in message
+    assert named(message, "ocs0 is restored")
     assert "all circuits from before are in" not in message
     assert not (tmp_path / "before").exists(), "there is nothing to go back to"
 
@@ -102,7 +103,7 @@ def test_a_switch_that_fails_while_going_back_is_named(memories: Memories) -> No
 
     with (
         memories.switches() as switches,
-        pytest.raises(SwitchError, match=r"going back on ocs0 failed .ocs0: no answer"),
+        refused(SwitchError, "ocs0", "no answer"),
     ):
         switches.configure(RING, progress=progress)
 
@@ -112,7 +113,7 @@ def test_nothing_changes_when_one_switch_would_refuse(memories: Memories) -> Non
     memories.by_name["ocs1"].apply(Difference((), (Circuit("4A", "8B"),)))
     with (
         memories.switches() as switches,
-        pytest.raises(CircuitError, match="port 4A is in use by circuit 4A-8B, whose other end"),
+        refused(CircuitError, "4A", "4A-8B"),
     ):
         switches.configure(RING)
     assert memories.circuits()["ocs0"] == frozenset()
@@ -148,7 +149,7 @@ def test_a_switch_that_fails_to_go_back_does_not_keep_the_others(
     with memories.switches() as switches:
         switches.configure(RING, folder=tmp_path)
         memories.by_name["ocs0"].fails_after = 0
-        with pytest.raises(SwitchError, match="ocs0: the connection broke"):
+        with refused(SwitchError, "ocs0", "connection"):
             switches.restore(tmp_path)
     assert memories.circuits()["ocs1"] == frozenset()
 
@@ -156,22 +157,22 @@ def test_a_switch_that_fails_to_go_back_does_not_keep_the_others(
 def test_snapshots_are_never_overwritten_and_must_fit(memories: Memories, tmp_path: Path) -> None:
     with memories.switches() as switches:
         switches.configure(RING, folder=tmp_path)
-        with pytest.raises(FabricError, match=r"ocs0\.json exists; give another folder"):
+        with refused(FabricError, "ocs0.json", "exists"):
             switches.configure(OTHER, folder=tmp_path)
         assert switches.preview(RING)["ocs0"] == Difference((), ())
         ours = Snapshot.load(tmp_path / "ocs0.json")
         replace(ours, ports=(*ours.ports, "7A")).save(tmp_path / "ocs0.json")
-        with pytest.raises(FabricError, match="port 7A is not of a socket"):
+        with refused(FabricError, "7A", "socket"):
             switches.restore(tmp_path)
         replace(ours, switch="ocs1").save(tmp_path / "ocs0.json")
-        with pytest.raises(FabricError, match="is a snapshot of ocs1, not of ocs0"):
+        with refused(FabricError, "ocs1", "ocs0"):
             switches.restore(tmp_path)
-        with pytest.raises(FabricError, match="cannot read this snapshot: No such file"):
+        with refused(FabricError, "snapshot", "No such file"):
             switches.restore(tmp_path / "nowhere")
 
 
 def test_a_cluster_without_switches() -> None:
-    with pytest.raises(FabricError, match="cluster lab has none"):
+    with refused(FabricError, "cluster lab"):
         Switches(replace(switched_file(4, [1]), switches=()))
 
 
@@ -207,6 +208,6 @@ def test_two_sonic_switches_over_their_protocol(
         second = sonic_servers[1].device
         second.broken |= {Circuit("1A", "3B"), Circuit("2A", "4B")}
         moved = {"ocs0": OTHER["ocs0"], "ocs1": OTHER["ocs0"]}
-        with pytest.raises(NotSettled, match=r"1A-3B .*2A-4B .*ocs0 is restored too"):
+        with refused(NotSettled, "1A-3B", "2A-4B", "ocs0", "restored"):
             switches.configure(moved, timeout_s=0.5 * slowness())
     assert [server.device.circuits() for server in sonic_servers] == before

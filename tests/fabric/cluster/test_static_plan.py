@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of, place
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
@@ -110,44 +110,43 @@ def test_a_plan_made_elsewhere_finds_its_cables_under_any_names_of_ports(
 
 
 @pytest.mark.parametrize(
-    ("file", "message"),
+    ("file", "tokens"),
     [
         (
             make_file(4, [(0, 1), (1, 2), (2, 3), (0, 2)]),
-            "the plan needs a cable between h0 and h3 (server 0 port 1, server 3 port 0), but "
-            "cluster lab has none; the cables of h0 go to h1, h2",
+            ("h0", "h3", "server 0", "port 1", "server 3", "port 0", "h1", "h2"),
         ),
         (
             make_file(3, [(0, 1), (1, 2), (2, 0)]),
-            "the plan is for 4 servers, but cluster lab has 3",
+            (4, 3),
         ),
     ],
 )
 def test_a_plan_that_needs_other_cables_is_refused(
-    ring_plan: RingPlan, file: ClusterFile, message: str
+    ring_plan: RingPlan, file: ClusterFile, tokens: tuple[object, ...]
 ) -> None:
-    with pytest.raises(FabricError, match=re.escape(message)):
+    with refused(FabricError, *tokens):
         place(ring_plan(4), file)
 
 
 def test_one_of_two_cables_that_is_missing_is_an_error() -> None:
     twice = plan_on(make_file(2, [(0, 1), (0, 1)]))
-    with pytest.raises(FabricError, match=r"needs 2 cables between h0 and h1 .* has 1;"):
+    with refused(FabricError, 2, "h0", "h1", 1):
         place(twice, make_file(2, [(0, 1)]))
 
 
 def test_a_simplex_plan_is_refused(ring_plan: RingPlan) -> None:
-    with pytest.raises(FabricError, match="simplex ports, but a cable carries both directions"):
+    with refused(FabricError, "simplex", "cable"):
         place(ring_plan(4, ports="simplex"), make_file(4, RING))
 
 
 def test_servers_that_no_cable_joins_are_named() -> None:
-    with pytest.raises(FabricError, match="cables: h2, h3 and h0 are not connected"):
+    with refused(FabricError, "cables", "h2", "h3", "h0"):
         network_of(make_file(4, [(0, 1), (2, 3)]))
 
 
 def test_unequal_accelerators_are_an_error() -> None:
     file = make_file(2, [(0, 1)])
     uneven = replace(file, servers=(file.servers[0], replace(file.servers[1], accelerators=4)))
-    with pytest.raises(FabricError, match="accelerators: h0 has 1 and h1 has 4; a job has equally"):
+    with refused(FabricError, "accelerators", "h0", 1, "h1", 4):
         cluster_of(uneven)

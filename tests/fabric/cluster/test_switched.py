@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.fabric.switched_clusters import Memories, switched_file
 from support.limits import limit_s
+from support.refusals import refused
 
 from torch_topoopt.fabric.cluster.static_plan import place
 from torch_topoopt.fabric.cluster.switched import SwitchedFabric
@@ -93,7 +94,7 @@ def test_the_driver_makes_the_circuits_and_then_verifies(
         assert set(switches.preview(wanted).values()) == {Difference((), ())}
     other = SwitchedFabric(memories.file, 1, board, verify, open_switch=_never)
     assert other.connect(plan) == wiring
-    with pytest.raises(FabricError, match="has wired a plan already"):
+    with refused(FabricError, "wired"):
         fabric.connect(plan)
     fabric.close()
     fabric.close()
@@ -114,7 +115,7 @@ def test_links_that_fail_on_the_hosts_side_undo_the_circuits(
         lambda file: Verifier(file, "link 0 to 1: no answer in time"),
         open_switch=memories.open,
     )
-    with pytest.raises(FabricError, match="no answer in time; ocs0 is restored too; ocs1 is"):
+    with refused(FabricError, "ocs0", "ocs1", "restored"):
         fabric.connect(ring_plan(4))
     assert memories.circuits() == {"ocs0": frozenset(), "ocs1": frozenset()}
 
@@ -129,5 +130,5 @@ def test_all_hosts_are_notified_of_a_switch_that_failed(
         for server in (0, 1)
     ]
     for host in hosts:
-        with pytest.raises(FabricError, match="ocs1: no answer"):
+        with refused(FabricError, "ocs1", "no answer"):
             host.connect(ring_plan(4))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from support.refusals import refused
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry
@@ -240,15 +241,15 @@ def test_a_password_in_the_file_is_an_error_that_does_not_show_it() -> None:
 def test_anything_else_is_one_clear_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
-    with pytest.raises(DocumentError, match=r"^.*cluster\.yaml: "):
+    with refused(DocumentError, "cluster.yaml"):
         load_cluster(path)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DocumentError, match=r"none\.yaml: cannot read this cluster file: No such"):
+    with refused(DocumentError, "none.yaml", "No such file"):
         load_cluster(tmp_path / "none.yaml")
     (tmp_path / "image.yaml").write_bytes(b"\xff\xd8\xff")
-    with pytest.raises(DocumentError, match=r"image\.yaml: not a text file"):
+    with refused(DocumentError, "image.yaml", "text file"):
         load_cluster(tmp_path / "image.yaml")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.fabric.real_hosts import cluster_of
+from support.refusals import refused
 from support.small_op_graphs import one_all_reduce
 
 from torch_topoopt.fabric.cluster.switched_plan import place_on_switches
@@ -161,7 +162,7 @@ def _changed_ports(file: ClusterFile, **changes: object) -> ClusterFile:
 def test_a_port_without_an_interface_is_named(ring_plan: RingPlan) -> None:
     plan = ring_plan(4)
     file = _changed_ports(cluster_of(plan), interface=None)
-    with pytest.raises(FabricError, match=r"h2:p0: the cluster file does not say its interface"):
+    with refused(FabricError, "h2:p0", "interface"):
         host_setup(plan, file, "h2")
 
 
@@ -169,5 +170,5 @@ def test_two_servers_on_one_machine_are_refused(ring_plan: RingPlan) -> None:
     plan = ring_plan(4)
     file = cluster_of(plan)
     servers = tuple(replace(s, host="box") if i < 2 else s for i, s in enumerate(file.servers))
-    with pytest.raises(FabricError, match="h0 shares the machine box with h1"):
+    with refused(FabricError, "h0", "h1", "box"):
         host_setup(plan, replace(file, servers=servers), "h0")

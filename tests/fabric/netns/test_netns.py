@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.fabric.netns_fixtures import a_name, make_plan, own_state, require_namespaces
 from support.limits import limit_s
+from support.refusals import refused
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import state as netns_state
@@ -148,9 +149,9 @@ def test_it_is_verified_written_down_and_removed() -> None:
         assert netns_state.describe(name)[0] == "in use"
         assert len(netns_kernel.of_fabric(name)) == 5
         outside = socket.if_nametoindex(record.layout.launcher_interface)
-        with pytest.raises(FabricError, match="wired a plan already"):
+        with refused(FabricError, "wired"):
             fabric.connect(plan)
-        with pytest.raises(FabricError, match=f"there is a fabric '{name}' already"):
+        with refused(FabricError, name, "already"):
             NetnsFabric(name).connect(plan)
         assert len(netns_kernel.of_fabric(name)) == 5
     finally:
@@ -199,15 +200,15 @@ def test_what_ends_half_way_leaves_nothing(stage: str, failure: BaseException) -
 
 
 def test_what_it_cannot_wire_is_refused_by_name() -> None:
-    with pytest.raises(FabricError, match=r"mtu: 100 is not in 576\.\.65521"):
+    with refused(FabricError, "mtu", 100, "576..65521"):
         NetnsFabric("x", NetnsOptions(mtu=100))
-    with pytest.raises(FabricError, match=r"bandwidth: 40 Gb/s is more than 32 Gb/s"):
+    with refused(FabricError, "bandwidth", 40, 32):
         NetnsFabric("x", NetnsOptions(gbps=40.0))
-    with pytest.raises(FabricError, match=r"switch-delay-s: -1 is not in 0\.\.600 seconds"):
+    with refused(FabricError, "switch-delay-s", -1, "0..600"):
         NetnsFabric("x", NetnsOptions(switch_delay_s=-1.0))
     import dataclasses
 
     plan = make_plan(3, 2)
     simplex = dataclasses.replace(plan.cluster, ports="simplex")
-    with pytest.raises(FabricError, match="ports: 'simplex' cannot be a veth pair"):
+    with refused(FabricError, "ports", "simplex"):
         NetnsFabric(a_name()).connect(dataclasses.replace(plan, cluster=simplex))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.fabric.netns_fixtures import a_name, make_plan, own_state, require_namespaces
 from support.limits import limit_s
+from support.refusals import refused
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.fabric import NetnsFabric
@@ -146,7 +147,7 @@ def test_a_circuit_that_stays_dark_brings_the_circuits_of_the_plan_back(
 
     monkeypatch.setattr(switch, "_add_rule", stick)
     before = switch.circuits()
-    with pytest.raises(FabricError, match=r"2A-\d+B"):
+    with refused(FabricError, "2A"):
         mover.move(number)
     assert switch.circuits() == before
     for source, target in itertools.permutations(range(SERVERS), 2):
@@ -158,7 +159,7 @@ def test_a_circuit_that_stays_dark_brings_the_circuits_of_the_plan_back(
 
 def test_topologies_that_do_not_fit_are_refused(wired: tuple[Wired, NetnsCircuitMover]) -> None:
     _, mover = wired
-    with pytest.raises(FabricError, match="expected 2 targets at most for each of 5 servers"):
+    with refused(FabricError, 2, "targets", 5):
         mover.prepare(targets((1, 2, 3)))
 
 
@@ -171,7 +172,7 @@ def test_a_fabric_that_cannot_move_says_why(
     fabric = NetnsFabric(a_name(), NetnsOptions(switch_delay_s=0.005))
     try:
         fabric.connect(plan)
-        with pytest.raises(FabricError, match="hosts forward by"):
+        with refused(FabricError, "forward"):
             fabric.circuit_mover(plan)
     finally:
         fabric.close()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.fabric.netns_fixtures import a_name, make_plan, own_state, require_namespaces
+from support.refusals import refused
 
 from torch_topoopt.fabric.netns import filters as netns_filters
 from torch_topoopt.fabric.netns import goodput as netns_goodput
@@ -89,9 +90,9 @@ def test_without_a_queue_or_a_classifier_the_error_names_those_that_were_tried(
         route.tc("add", "nosuchqueue", index=index, handle=0x10000)
 
     monkeypatch.setattr(netns_shaper, "SHAPERS", {"tbf": missing, "htb": missing})
-    with pytest.raises(FabricError, match=r"rate of a link \(tbf: .+; htb: .+\); load the module"):
+    with refused(FabricError, "rate", "tbf", "htb"):
         NetnsFabric(a_name(), NetnsOptions(gbps=1.0)).connect(make_plan(2, 1))
-    with pytest.raises(FabricError, match=r"by MAC address \(nosuchone: .+\); load the modules"):
+    with refused(FabricError, "MAC", "nosuchone"):
         netns_filters.choose(("nosuchone",))
     assert netns_state.names() == []
 

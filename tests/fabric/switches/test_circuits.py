@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.fabric.switches.circuits import (
     Circuit,
@@ -85,7 +85,7 @@ def test_a_port_that_two_wanted_circuits_need_is_refused(
     taken = data.draw(st.sampled_from(sorted(wanted, key=circuit_order) or [Circuit("0", "1")]))
     port = data.draw(st.sampled_from(taken.ports))
     second = data.draw(st.sampled_from([Circuit(port, "new"), Circuit("new", port)]))
-    with pytest.raises(CircuitError, match=f"both need port {port};"):
+    with refused(CircuitError, f"port {port}"):
         reconcile((), {*wanted, taken, second})
 
 
@@ -102,16 +102,16 @@ def test_a_fence_owns_what_lies_within_and_refuses_what_crosses(
     fence = Fence(frozenset(ports))
     crossing = [c for c in circuits if len(set(c.ports) & ports) == 1]
     if crossing:
-        with pytest.raises(CircuitError, match="is in use by circuit"):
+        with refused(CircuitError, "in use"):
             fence.own(circuits)
-        with pytest.raises(CircuitError, match="is not a port of this job"):
+        with refused(CircuitError, "not a port"):
             fence.check(circuits)
         return
     own = fence.own(circuits)
     assert own == {c for c in circuits if set(c.ports) <= ports}
     fence.check(own)
     if own != circuits:
-        with pytest.raises(CircuitError, match=r"\(ports|\(no ports"):
+        with refused(CircuitError, "ports"):
             fence.check(circuits)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.fabric.switches.circuits import (
     Circuit,
@@ -41,10 +42,7 @@ def switch() -> MemorySwitch:
 @pytest.mark.parametrize("step", range(STEPS))
 def test_a_change_that_breaks_off_at_any_step_is_undone(switch: MemorySwitch, step: int) -> None:
     switch.fails_after = step
-    outcome = (
-        "the circuits from before are restored" if step else "its circuits are those from before"
-    )
-    with pytest.raises(SwitchUnreachable, match=rf"broke; {outcome}$"):
+    with refused(SwitchUnreachable, "broke", "restored" if step else "those from before"):
         configure(switch, WANTED, FENCE, timeout_s=LIMIT_S)
     assert switch.circuits() == {*BEFORE, THEIRS}
     configure(switch, WANTED, FENCE, timeout_s=LIMIT_S)
@@ -95,7 +93,7 @@ def test_a_deaf_device_is_an_error_before_anything_is_written(
     switch: MemorySwitch, tmp_path: Path
 ) -> None:
     switch.deaf = True
-    with pytest.raises(SwitchUnreachable, match="no answer"):
+    with refused(SwitchUnreachable, "no answer"):
         configure(switch, WANTED, FENCE, timeout_s=LIMIT_S, snapshot=tmp_path / "before.json")
     assert list(tmp_path.iterdir()) == []
 
@@ -103,14 +101,14 @@ def test_a_deaf_device_is_an_error_before_anything_is_written(
 def test_circuits_that_never_settle_are_named_and_undone(switch: MemorySwitch) -> None:
     bad = duplex_circuit("5", "6")
     switch.broken.add(bad)
-    with pytest.raises(NotSettled, match=r"no light on 5-6 after 1 s; the circuits .* restored$"):
+    with refused(NotSettled, "5-6", 1, "restored"):
         configure(switch, WANTED, FENCE, timeout_s=LIMIT_S)
     assert switch.circuits() == {*BEFORE, THEIRS}
 
 
 def test_where_what_was_there_before_stays_dark_going_back_says_so(switch: MemorySwitch) -> None:
     switch.broken |= {duplex_circuit("5", "6"), *BEFORE}
-    with pytest.raises(NotSettled, match=r"going back failed too .*no light on 1-2, 3-4"):
+    with refused(NotSettled, "going back", "1-2", "3-4"):
         configure(switch, WANTED, FENCE, timeout_s=LIMIT_S)
 
 
@@ -121,7 +119,7 @@ def _ignores(switch: MemorySwitch, ignored: Callable[[Difference], Difference]) 
 
 def test_a_removal_that_the_device_only_claims_is_found(switch: MemorySwitch) -> None:
     _ignores(switch, lambda d: Difference((), d.add))
-    with pytest.raises(SwitchError, match=r"circuits still differ: - 1-2, - 3-4"):
+    with refused(SwitchError, "differ", "1-2", "3-4"):
         configure(switch, (), FENCE, timeout_s=LIMIT_S)
     assert switch.circuits() == {*BEFORE, THEIRS}
 
@@ -130,7 +128,7 @@ def test_going_back_is_read_back_too(switch: MemorySwitch) -> None:
     configure(switch, (), FENCE, timeout_s=LIMIT_S)
     _ignores(switch, lambda d: Difference((), d.add))
     switch.fails_after = 2
-    with pytest.raises(SwitchUnreachable, match=r"failed too .*still differ: - 1-3, - 2-4"):
+    with refused(SwitchUnreachable, "differ", "1-3", "2-4"):
         configure(switch, WANTED, FENCE, timeout_s=LIMIT_S)
 
 
@@ -165,7 +163,7 @@ def test_a_snapshot_that_cannot_be_written_stops_the_change(
     switch: MemorySwitch, tmp_path: Path
 ) -> None:
     path = tmp_path / "no such folder" / "before.json"
-    with pytest.raises(SwitchError, match=r"before\.json cannot be written .*nothing was changed"):
+    with refused(SwitchError, "before.json", "nothing was changed"):
         configure(switch, WANTED, FENCE, timeout_s=LIMIT_S, snapshot=path)
     assert switch.circuits() == {*BEFORE, THEIRS}
 
@@ -185,12 +183,12 @@ def test_a_snapshot_is_a_document_of_this_job_alone(switch: MemorySwitch, tmp_pa
 
 def test_a_snapshot_of_another_switch_is_refused(switch: MemorySwitch) -> None:
     other = Snapshot(1, "lab-2", tuple("12"), ())
-    with pytest.raises(SwitchError, match="memory: this is a snapshot of lab-2"):
+    with refused(SwitchError, "memory", "lab-2"):
         restore(switch, other, timeout_s=LIMIT_S)
     assert switch.circuits() == {*BEFORE, THEIRS}
 
 
 def test_a_snapshot_with_a_circuit_outside_of_its_ports_is_refused() -> None:
     text = Snapshot(1, "memory", ("1", "2"), (Circuit("1", "9"),)).to_json()
-    with pytest.raises(DocumentError, match=r"circuits\[0\]: '9' is not in ports"):
+    with refused(DocumentError, "circuits[0]", 9):
         Snapshot.from_json(text)

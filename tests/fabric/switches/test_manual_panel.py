@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.fabric.switch_contract import Bench, SwitchContract
 from support.limits import limit_s
+from support.refusals import named, refused
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.switches.circuits import Circuit, Difference, Fence, duplex_circuit
@@ -168,7 +169,7 @@ def test_the_svg_picture_shows_every_cable(tmp_path: Path) -> None:
 
 def test_a_picture_that_cannot_be_written_stops_before_the_first_move(tmp_path: Path) -> None:
     panel, _ = scripted(tmp_path, "a\n", tmp_path / "no folder" / "moves.svg")
-    with pytest.raises(SwitchError, match=r"moves\.svg cannot be written .*nothing was changed"):
+    with refused(SwitchError, "moves.svg", "nothing was changed"):
         panel.apply(Difference((), (cable(1, 2),)))
     assert panel.circuits() == frozenset()
 
@@ -176,7 +177,7 @@ def test_a_picture_that_cannot_be_written_stops_before_the_first_move(tmp_path: 
 def test_an_answer_that_is_none_is_asked_for_again(tmp_path: Path) -> None:
     panel, output = scripted(tmp_path, "maybe\n y \n")
     panel.apply(Difference((), (cable(1, 2),)))
-    assert "'maybe' is none of Enter, a and n" in output.getvalue()
+    assert named(output.getvalue(), "maybe", "Enter", "a", "n")
     assert output.getvalue().count("Done?") == 2
 
 
@@ -191,11 +192,16 @@ def test_the_end_of_the_input_undoes_nothing_and_says_what_is_believed(tmp_path:
     panel, output = scripted(tmp_path, "\n")
     with pytest.raises(PersonLeft) as caught:
         configure(panel, [cable(1, 2), cable(3, 4)], FENCE, timeout_s=1)
-    assert (
-        "the input ended at move 2 of 2: plug a cable into sockets 3 and 4; the moves before "
-        "it are not undone; "
-        f"taken to hold the cables 1-2 ({tmp_path}/panel.json); going back failed too"
-    ) in str(caught.value)
+    assert named(
+        str(caught.value),
+        "move 2",
+        3,
+        4,
+        "not undone",
+        "1-2",
+        f"{tmp_path}/panel.json",
+        "going back failed",
+    )
     assert output.getvalue().count("in this order") == 1  # the person is not asked to undo
     again, _ = scripted(tmp_path, "\n")
     assert configure(again, [cable(1, 2), cable(3, 4)], FENCE, timeout_s=1).add == (cable(3, 4),)
@@ -215,10 +221,10 @@ def test_a_move_that_cannot_be_done_is_named_and_the_way_back_is_asked_for(
     tmp_path: Path,
 ) -> None:
     panel, output = scripted(tmp_path, "\nn\n\n")
-    with pytest.raises(NotSettled, match=r"move 2 of 2 cannot be done: .* 3 and 4; .* restored"):
+    with refused(NotSettled, "move 2", 3, 4, "restored"):
         configure(panel, [cable(1, 2), cable(3, 4)], FENCE, timeout_s=1)
     assert panel.circuits() == frozenset()
-    assert "move 1 of 1: take the cable out of sockets 1 and 2" in output.getvalue()
+    assert named(output.getvalue(), "move 1", "out of sockets 1")
 
 
 def test_ctrl_c_undoes_nothing_and_says_what_is_believed(tmp_path: Path) -> None:
@@ -266,7 +272,7 @@ def test_unattended_moves_are_taken_as_done(tmp_path: Path) -> None:
     output = io.StringIO()
     panel = ManualPanel(SOCKETS, person=AssumedPerson(output), state=tmp_path / "panel.json")
     configure(panel, [cable(1, 2)], FENCE, timeout_s=1)
-    assert "move 1 of 1 is taken as done" in output.getvalue()
+    assert named(output.getvalue(), "move 1", "done")
     assert "no " + str(tmp_path / "panel.json") + " yet; taken to be empty" in output.getvalue()
 
 
@@ -274,13 +280,13 @@ def test_sockets_in_use_are_refused_before_the_person_is_asked(tmp_path: Path) -
     panel, output = scripted(tmp_path, "\n")
     panel.apply(Difference((), (cable(1, 2),)))
     asked = output.getvalue()
-    for wanted, message in (
-        (cable(2, 3), "port 2 is in use by circuit 1-2"),
-        (Circuit("3", "99"), "port '99' is not one of its sockets"),
-        (Circuit("4", "3"), "4-3 is not two sockets, the lower first"),
-        (Circuit("5", "5"), "5-5 is not two sockets"),
+    for wanted, tokens in (
+        (cable(2, 3), ("port 2", "1-2")),
+        (Circuit("3", "99"), (99, "sockets")),
+        (Circuit("4", "3"), ("4-3", "sockets")),
+        (Circuit("5", "5"), ("5-5", "sockets")),
     ):
-        with pytest.raises(SwitchError, match=message):
+        with refused(SwitchError, *tokens):
             panel.apply(Difference((), (wanted,)))
     assert output.getvalue() == asked
 
@@ -300,24 +306,26 @@ def test_two_jobs_at_one_panel_keep_each_others_moves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "tokens"),
     [
-        ("{", "not valid JSON"),
-        ('{"version": 1, "panel": "other", "circuits": []}', "is the state of panel 'other'"),
+        ("{", ("JSON",)),
+        ('{"version": 1, "panel": "other", "circuits": []}', ("panel", "other")),
         (
             '{"version": 1, "panel": "panel", "circuits": [{"ingress": "2", "egress": "1"}]}',
-            r"circuits\[0\]: 2-1 must be two sockets, the lower as ingress",
+            ("circuits[0]", "2-1"),
         ),
         (
             '{"version": 1, "panel": "panel", "circuits": [{"ingress": "1", "egress": "2"}, '
             '{"ingress": "2", "egress": "3"}]}',
-            r"circuits\[1\]: socket '2' is also in circuits\[0\]",
+            ("circuits[1]", 2, "circuits[0]"),
         ),
     ],
 )
-def test_a_state_that_cannot_be_true_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_state_that_cannot_be_true_is_refused(
+    tmp_path: Path, text: str, tokens: tuple[object, ...]
+) -> None:
     (tmp_path / "panel.json").write_text(text)
-    with pytest.raises(SwitchError, match=message):
+    with refused(SwitchError, *tokens):
         scripted(tmp_path, "")[0].circuits()
 
 
@@ -326,7 +334,7 @@ def test_a_move_that_cannot_be_remembered_is_named(tmp_path: Path) -> None:
     panel = ManualPanel(
         SOCKETS, person=AssumedPerson(io.StringIO()), state=tmp_path / "file" / "panel.json"
     )
-    with pytest.raises(SwitchError, match=r"file/panel\.json"):
+    with refused(SwitchError, "file/panel.json"):
         panel.apply(Difference((), (cable(1, 2),)))
 
 
@@ -339,7 +347,7 @@ def test_the_state_lies_in_the_users_state_folder(
     panel.apply(Difference((), (cable(1, 2),)))
     assert PanelState.load(state_file("rack-2")).circuits == (cable(1, 2),)
     for name in ("../x", "", ".hidden", "a/b"):
-        with pytest.raises(SwitchError, match="must consist of letters"):
+        with refused(SwitchError, "letters"):
             state_file(name)
 
 
@@ -367,13 +375,15 @@ def test_a_panel_of_a_cluster_file(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "tokens"),
     [
-        ({}, "switch wall: give its sockets, or options.size"),
-        ({"sockets": ("7",), "options": {"size": 6}}, "sockets: '7' is not one of 1 to 6"),
-        ({"options": {"confirm": "no"}}, "options.confirm: manual has no such option"),
+        ({}, ("wall", "options.size")),
+        ({"sockets": ("7",), "options": {"size": 6}}, ("sockets", 7, 1, 6)),
+        ({"options": {"confirm": "no"}}, ("options.confirm", "option")),
     ],
 )
-def test_a_panel_entry_that_makes_no_sense_is_named(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(DocumentError, match=message):
+def test_a_panel_entry_that_makes_no_sense_is_named(
+    fields: dict[str, Any], tokens: tuple[object, ...]
+) -> None:
+    with refused(DocumentError, *tokens):
         open_switch(entry(**fields))

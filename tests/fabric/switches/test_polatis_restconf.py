@@ -13,6 +13,7 @@ import pytest
 from support.fabric.certificates import write_certificate
 from support.fabric.polatis_contract import C1, C2, PASSWORD, PolatisContract, device_with_users
 from support.fabric.polatis_restconf_server import MEDIA_TYPE, PolatisRestconfServer
+from support.refusals import refused
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
@@ -75,7 +76,7 @@ def switch(server: PolatisRestconfServer, connect: Connect) -> PolatisSwitch:
 
 
 class TestPolatisRestconf(PolatisContract):
-    forbidden = r"'bob' may not PUT .*may only read"
+    forbidden = ("bob", "PUT", "read")
 
     def entry(self, server: PolatisServer) -> SwitchEntry:
         assert isinstance(server, PolatisRestconfServer)
@@ -96,7 +97,7 @@ class TestPolatisRestconf(PolatisContract):
 
 
 def test_an_option_of_another_protocol_is_an_error() -> None:
-    with pytest.raises(DocumentError, match=r"options\.lock_s: .* no such option"):
+    with refused(DocumentError, "options.lock_s", "option"):
         open_switch(SwitchEntry("ocs0", "polatis-restconf", "ocs", options={"lock_s": 1}))
 
 
@@ -115,7 +116,7 @@ def test_an_input_that_another_client_takes_between_reading_and_writing_stays_th
 ) -> None:
     switch.circuits()
     device.before_request = lambda line: line.startswith("PUT") and device.connect("bob", 1, 12)
-    with pytest.raises(SwitchError, match="port 1 is in use: another client connected it"):
+    with refused(SwitchError, "port 1", "another client"):
         switch.apply(Difference((), (C1,)))
     assert device.circuits() == {Circuit("1", "12")}
 
@@ -130,7 +131,7 @@ def test_a_circuit_that_another_client_changes_before_it_is_removed_stays_theirs
             device.connect("bob", 1, 12)
 
     device.before_request = take_over
-    with pytest.raises(SwitchError, match="another client changed the circuit of port 1"):
+    with refused(SwitchError, "port 1", "another client"):
         switch.apply(Difference((C1,), ()))
     assert device.circuits() == {Circuit("1", "12")}
     switch.apply(Difference((C1,), ()))  # it is gone
@@ -153,27 +154,27 @@ def test_https_is_verified(
     with PolatisRestconfServer(device, certificate) as secure:
         trusting = connect(secure, insecure=False, ca_file=str(certificate))
         assert trusting.circuits() == frozenset()
-        with pytest.raises(SwitchError, match=r"certificate .* is not trusted"):
+        with refused(SwitchError, "certificate", "trusted"):
             connect(secure, insecure=False).circuits()
-    with pytest.raises(SwitchError, match="insecure: true"):
+    with refused(SwitchError, "insecure", "true"):
         connect(server, insecure=False)  # plain http
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("answer", "tokens"),
     [
-        ((200, "text/html", b"<html>"), "is not JSON"),
-        ((200, MEDIA_TYPE, b"[1]"), "is not as its YANG says"),
-        ((200, MEDIA_TYPE, b'{"optical-switch:x": {}}'), "is this a Polatis switch"),
-        ((404, "text/html", b"nothing here"), "404: nothing here"),
-        ((500, MEDIA_TYPE, b'{"ietf-restconf:errors": {"error": [{}]}}'), "500"),
+        ((200, "text/html", b"<html>"), ("JSON",)),
+        ((200, MEDIA_TYPE, b"[1]"), ("YANG",)),
+        ((200, MEDIA_TYPE, b'{"optical-switch:x": {}}'), ("Polatis", "switch")),
+        ((404, "text/html", b"nothing here"), (404,)),
+        ((500, MEDIA_TYPE, b'{"ietf-restconf:errors": {"error": [{}]}}'), (500,)),
     ],
 )
 def test_an_answer_that_makes_no_sense_is_an_error(
-    server: PolatisRestconfServer, switch: PolatisSwitch, answer: Any, error: str
+    server: PolatisRestconfServer, switch: PolatisSwitch, answer: Any, tokens: tuple[object, ...]
 ) -> None:
     server.answer_all = answer
-    with pytest.raises(SwitchError, match=error):
+    with refused(SwitchError, *tokens):
         switch.circuits()
 
 

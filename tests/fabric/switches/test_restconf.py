@@ -10,6 +10,7 @@ from support.fabric.certificates import write_certificate
 from support.fabric.sonic_ocs_device import OcsDevice
 from support.fabric.sonic_ocs_server import OcsServer
 from support.limits import limit_s
+from support.refusals import refused
 
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.fabric.switches.restconf import RestconfOptions, RestconfSession
@@ -65,28 +66,28 @@ def test_a_slow_answer_is_waited_for_and_a_missing_one_is_not(
 ) -> None:
     server.slow_s = 0.2
     assert connect(timeout_s=10.0).get(_PORTS) is not None
-    with pytest.raises(SwitchUnreachable, match=r"nothing came within 0\.05 s"):
+    with refused(SwitchUnreachable, 0.05, "within"):
         connect(timeout_s=0.05).get(_PORTS)
 
 
 def test_no_device_at_the_address(connect: Connect) -> None:
-    with pytest.raises(SwitchUnreachable, match=r"no answer from https://127\.0\.0\.1:1 .*refused"):
+    with refused(SwitchUnreachable, "https://127.0.0.1:1"):
         connect(address="127.0.0.1:1").get(_PORTS)
 
 
 def test_the_device_s_own_words_are_shown(server: OcsServer, connect: Connect) -> None:
     error = {"error-type": "application", "error-tag": "in-use", "error-message": "DB locked"}
     server.refuse(409, {"ietf-restconf:errors": {"error": [error]}})
-    with pytest.raises(SwitchError, match=r"POST .*bulk-update: 409: DB locked"):
+    with refused(SwitchError, "POST", "bulk-update", 409, "DB locked"):
         connect().post(_BULK_UPDATE, _NOTHING)
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
+    ("status", "body", "tokens"),
     [
-        (200, "<html>log in</html>", "the answer is not JSON: '<html>log in</html>'"),
-        (302, "elsewhere", "bulk-update: 302: elsewhere"),
-        (500, "", "bulk-update: 500: Internal Server Error"),
+        (200, "<html>log in</html>", ("JSON", "<html>log in</html>")),
+        (302, "elsewhere", ("bulk-update", 302)),
+        (500, "", ("bulk-update", 500)),
     ],
 )
 def test_an_answer_of_something_else_is_shown(
@@ -94,10 +95,10 @@ def test_an_answer_of_something_else_is_shown(
     connect: Connect,
     status: int,
     body: str,
-    said: str,
+    tokens: tuple[object, ...],
 ) -> None:
     server.refuse(status, body)
-    with pytest.raises(SwitchError, match=said):
+    with refused(SwitchError, *tokens):
         connect().post(_BULK_UPDATE, _NOTHING)
 
 
@@ -105,7 +106,7 @@ class TestTrust:
     def test_an_unknown_certificate_is_refused_before_the_password_is_sent(
         self, server: OcsServer, connect: Connect
     ) -> None:
-        with pytest.raises(SwitchError, match=r"is not trusted \(self.signed.*options.ca_file"):
+        with refused(SwitchError, "trusted", "options.ca_file"):
             connect(ca_file=None).get(_PORTS)
         assert server.asked == []
 
@@ -116,12 +117,12 @@ class TestTrust:
         assert "insecure: true" in caplog.text
 
     def test_a_ca_file_that_is_not_there(self, connect: Connect) -> None:
-        with pytest.raises(SwitchError, match=r"ca_file /nowhere\.pem: No such file"):
+        with refused(SwitchError, "ca_file", "/nowhere.pem"):
             connect(ca_file="/nowhere.pem").get(_PORTS)
 
     def test_plain_http_needs_insecure(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with OcsServer(OcsDevice()) as plain:
-            with pytest.raises(SwitchError, match="any host on the way reads the password"):
+            with refused(SwitchError, "password"):
                 RestconfSession("ocs0", plain.address)
             monkeypatch.setenv("OCS_PASSWORD", OcsServer.password)
             switch = RestconfSession(
@@ -135,19 +136,19 @@ class TestTrust:
             switch.close()
 
     @pytest.mark.parametrize(
-        ("address", "said"),
+        ("address", "token"),
         [
-            ("https://admin:secret@ocs", "give user and password as fields of their own"),
-            ("ftp://ocs", "is not a host, host:port"),
-            ("ocs:99999", "not a number from 0 to 65535"),
-            ("ocs/restconf", "is not a host"),
+            ("https://admin:secret@ocs", "user"),
+            ("ftp://ocs", "host:port"),
+            ("ocs:99999", "65535"),
+            ("ocs/restconf", "ocs/restconf"),
         ],
     )
-    def test_an_address_that_is_none(self, address: str, said: str) -> None:
-        with pytest.raises(SwitchError, match=f"ocs0: address: .*{said}") as caught:
+    def test_an_address_that_is_none(self, address: str, token: str) -> None:
+        with refused(SwitchError, "ocs0", "address", token) as caught:
             RestconfSession("ocs0", address)
         assert "secret" not in str(caught.value)
 
     def test_a_user_without_a_password(self) -> None:
-        with pytest.raises(SwitchError, match="belong together"):
+        with refused(SwitchError, "user", "password"):
             RestconfSession("ocs0", "ocs", user="admin")

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import SelectorEntry
@@ -71,7 +72,7 @@ def test_ports_are_flipped_and_others_are_not(selector: Selector) -> None:
 
 
 def test_a_port_that_does_not_move_is_named(selector: Selector) -> None:
-    with pytest.raises(SwitchError, match="h0:stuck did not move to lookahead; light still takes"):
+    with refused(SwitchError, "h0:stuck", "lookahead"):
         flip(selector, {"h0:p0": "lookahead", "h0:stuck": "lookahead"})
 
 
@@ -82,23 +83,25 @@ def test_a_flip_takes_milliseconds_not_the_time_of_a_switch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "tokens"),
     [
-        (("/nowhere/relays",), "No such file"),
-        ((sys.executable, "-c", "print('h0:p0 upwards')"), "'h0:p0 upwards', which is not"),
-        ((sys.executable, "-c", "print('h9:p9 switch')"), "'h9:p9 switch', which is not"),
-        ((sys.executable, "-c", ""), "said nothing of h0:p0"),
-        ((sys.executable, "-c", "raise SystemExit('board off')"), "exit code 1: board off"),
+        (("/nowhere/relays",), ("No such file",)),
+        ((sys.executable, "-c", "print('h0:p0 upwards')"), ("h0:p0 upwards",)),
+        ((sys.executable, "-c", "print('h9:p9 switch')"), ("h9:p9 switch",)),
+        ((sys.executable, "-c", ""), ("h0:p0",)),
+        ((sys.executable, "-c", "raise SystemExit('board off')"), ("exit code 1", "board off")),
     ],
 )
-def test_a_program_that_fails_is_an_error(program: tuple[str, ...], said: str) -> None:
-    with pytest.raises(SwitchError, match=said):
+def test_a_program_that_fails_is_an_error(
+    program: tuple[str, ...], tokens: tuple[object, ...]
+) -> None:
+    with refused(SwitchError, *tokens):
         CommandSelector(program, 30).sides(["h0:p0"])
 
 
 def test_a_program_that_hangs_has_a_limit() -> None:
     program = (sys.executable, "-c", "import time; time.sleep(60)")
-    with pytest.raises(SwitchUnreachable, match=r"no answer in 0\.1 s"):
+    with refused(SwitchUnreachable, 0.1, "no answer"):
         CommandSelector(program, 0.1).sides(["h0:p0"])
 
 
@@ -111,19 +114,21 @@ def test_the_cluster_file_holds_both_sockets_of_a_port_and_the_program() -> None
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "tokens"),
     [
-        ('"ocs0:5"', '"ocs0:9"', "lookahead: 'ocs0:9': '9' is not in the sockets of ocs0"),
-        ('"ocs0:5"', '"ocs0:1"', r"lookahead: 'ocs0:1' is already servers\[0\].ports\[0\].switch"),
-        ('switch: "ocs0:1", ', "", "without a switch"),
-        ("kind: command, program: [/opt/relays", "kind: memory, program: [/opt/relays", "leave it"),
-        ('program: [/opt/relays, "--board", "1"], ', "", "selector.program: missing"),
-        ("selector: {kind: command", "selector: {kind: ttl", "selector.kind: 'ttl' is not one of"),
-        ("timeout_s: 3", "timeout_s: 0", "selector.timeout_s: 0 is not at least 1"),
-        (CLUSTER[CLUSTER.index("selector:") :], "", "something has to flip the 1x2 switch"),
+        ('"ocs0:5"', '"ocs0:9"', ("lookahead", "ocs0:9", 9, "ocs0")),
+        ('"ocs0:5"', '"ocs0:1"', ("lookahead", "ocs0:1", "servers[0].ports[0].switch")),
+        ('switch: "ocs0:1", ', "", ("switch",)),
+        ("kind: command, program: [/opt/relays", "kind: memory, program: [/opt/relays", ("leave",)),
+        ('program: [/opt/relays, "--board", "1"], ', "", ("selector.program", "missing")),
+        ("selector: {kind: command", "selector: {kind: ttl", ("selector.kind", "ttl")),
+        ("timeout_s: 3", "timeout_s: 0", ("selector.timeout_s", 0, 1)),
+        (CLUSTER[CLUSTER.index("selector:") :], "", ("1x2", "flip")),
     ],
 )
-def test_a_wrong_file_is_an_error_with_its_field(old: str, new: str, said: str) -> None:
+def test_a_wrong_file_is_an_error_with_its_field(
+    old: str, new: str, tokens: tuple[object, ...]
+) -> None:
     assert old in CLUSTER
-    with pytest.raises(DocumentError, match=said):
+    with refused(DocumentError, *tokens):
         ClusterFile.from_yaml(CLUSTER.replace(old, new))

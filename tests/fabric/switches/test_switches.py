@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.limits import limit_s
+from support.refusals import refused
 
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
 from torch_topoopt.fabric.credentials import PasswordSource
@@ -24,9 +25,9 @@ def _entry(kind: str, **fields: Any) -> SwitchEntry:
 
 
 def test_an_unknown_kind_names_the_known_ones() -> None:
-    with pytest.raises(DocumentError, match=r"^switch ocs0: kind: 'sonic' is not one of sonic-ocs"):
+    with refused(DocumentError, "ocs0", "kind", "sonic"):
         open_switch(_entry("sonic"))
-    with pytest.raises(DocumentError, match="did you mean 'polatis-restconf'"):
+    with refused(DocumentError, "polatis-restconf"):
         open_switch(_entry("polatis-restcnof"))
 
 
@@ -34,7 +35,7 @@ def test_an_unknown_kind_names_the_known_ones() -> None:
 def test_every_kind_has_a_driver_that_names_an_option_it_does_not_know(kind: str) -> None:
     login = {"user": "admin"} if kind == "telescent" else {}
     entry = _entry(kind, sockets=("1", "2"), options={"frobnicate": 1}, **login)
-    with pytest.raises(DocumentError, match=f"options.frobnicate: {kind} has no such option"):
+    with refused(DocumentError, "options.frobnicate", kind):
         open_switch(entry)
 
 
@@ -42,7 +43,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DocumentError, match=r"^switch ocs0: kind: .*'torch-topoopt\[ocs\]'"):
+    with refused(DocumentError, "ocs0", "kind", "torch-topoopt[ocs]"):
         open_switch(_entry("telescent", sockets=("1", "2"), user="admin"))
 
 
@@ -64,30 +65,30 @@ def test_a_memory_switch_has_the_sockets_of_its_entry() -> None:
     switch = open_switch(_entry("memory", sockets=("2", "11"), options={"duplex": True}))
     assert isinstance(switch, MemorySwitch)
     assert switch.fibres("11") == ("11", "11")
-    with pytest.raises(SwitchError, match="'12'"):
+    with refused(SwitchError, 12):
         switch.fibres("12")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "tokens"),
     [
-        ({"inscure": True}, "options.inscure: sonic-ocs has no such option .*insecure"),
-        ({"insecure": "yes"}, "options.insecure: 'yes' is not true or false"),
-        ({"timeout_s": "5"}, "options.timeout_s: '5' is not a number"),
-        ({"timeout_s": 0}, "options.timeout_s: 0 is not a time"),
-        ({"patience_s": True}, "options.patience_s: True is not a number"),
-        ({"ca_file": 1}, "options.ca_file: 1 is not text"),
+        ({"inscure": True}, ("options.inscure", "sonic-ocs", "insecure")),
+        ({"insecure": "yes"}, ("options.insecure", "yes")),
+        ({"timeout_s": "5"}, ("options.timeout_s", "'5'")),
+        ({"timeout_s": 0}, ("options.timeout_s", 0)),
+        ({"patience_s": True}, ("options.patience_s", True)),
+        ({"ca_file": 1}, ("options.ca_file", 1)),
     ],
 )
-def test_a_wrong_option_is_named(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(DocumentError, match=f"^switch ocs0: {said}"):
+def test_a_wrong_option_is_named(options: dict[str, Any], tokens: tuple[object, ...]) -> None:
+    with refused(DocumentError, "ocs0", *tokens):
         open_switch(_entry("sonic-ocs", options=options))
 
 
 def test_an_address_or_user_that_cannot_be_is_named() -> None:
-    with pytest.raises(SwitchError, match="ocs0: address"):
+    with refused(SwitchError, "ocs0", "address"):
         open_switch(_entry("sonic-ocs", address="telnet://ocs"))
-    with pytest.raises(SwitchError, match="ocs0: user and password belong together"):
+    with refused(SwitchError, "ocs0", "user", "password"):
         open_switch(_entry("sonic-ocs", user="admin"))
 
 

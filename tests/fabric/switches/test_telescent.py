@@ -12,6 +12,7 @@ import paramiko
 import pytest
 from support.fabric.switch_contract import Bench, SwitchContract
 from support.fabric.telescent_server import PASSWORD, USER, Panel, TelescentServer
+from support.refusals import refused
 
 from torch_topoopt.fabric.clock import HandClock
 from torch_topoopt.fabric.cluster_file.entries import SwitchEntry
@@ -141,7 +142,7 @@ def test_a_port_that_someone_took_meanwhile_is_never_forced(
     panel: Panel, switch: TelescentPanel
 ) -> None:
     panel.answer("connect --force 9 3")
-    with pytest.raises(SwitchError, match="port 3 is in use by circuit 3-9"):
+    with refused(SwitchError, "port 3", "3-9"):
         switch.apply(Difference((), (cable(2, 3),)))
     assert panel.circuits() == {(3, 9)}
     assert not any("connect" in line for line in panel.commands[1:])
@@ -154,7 +155,7 @@ def test_a_one_way_circuit_of_ours_is_replaced_and_of_others_is_refused(
     panel.clock.sleep(1)
     assert switch.circuits() == {Circuit("2", "1")}
     assert preview(switch, [cable(1, 2)], FENCE).describe() == ["- 2-1", "+ 1-2"]
-    with pytest.raises(CircuitError, match="port 1 is in use by circuit 2-1"):
+    with refused(CircuitError, "port 1", "2-1"):
         preview(switch, [cable(1, 3)], Fence(frozenset("13")))
     configure(switch, [cable(1, 2)], FENCE, timeout_s=5)
     assert panel.circuits() == {(1, 2)}
@@ -173,7 +174,7 @@ def test_a_loop_back_into_the_same_port_is_a_circuit(panel: Panel, switch: Teles
 )
 def test_what_the_panel_says_is_passed_on(panel: Panel, switch: TelescentPanel, text: str) -> None:
     panel.fails["connect"] = f"working\r\n{text}\r\nbye"
-    with pytest.raises(SwitchError, match="`connect --force 1 2`: ") as caught:
+    with refused(SwitchError, "connect --force 1 2") as caught:
         configure(switch, [cable(1, 2)], FENCE, timeout_s=5)
     assert text in str(caught.value)
     assert str(caught.value).endswith("its circuits are those from before")
@@ -184,7 +185,7 @@ def test_a_wrong_password_is_named_and_never_shown(
 ) -> None:
     monkeypatch.setenv("PANEL_PASSWORD", "wrong secret")
     switch = TelescentPanel(login)
-    with pytest.raises(AuthenticationFailed, match="refused the login of user 'operator'") as error:
+    with refused(AuthenticationFailed, "operator", "login") as error:
         switch.circuits()
     assert "wrong secret" not in str(error.value)
 
@@ -232,7 +233,7 @@ def test_the_users_own_keys_are_tried_only_where_no_other_way_is_given(
         with pytest.raises(AuthenticationFailed):
             TelescentPanel(dataclasses.replace(login, password=password)).circuits()
         missing = dataclasses.replace(login, key_file=str(tmp_path / "no_key"))
-        with pytest.raises(SwitchError, match=r"robot: .*/no_key: No such file"):
+        with refused(SwitchError, "robot", "/no_key"):
             TelescentPanel(missing, name="robot").circuits()
 
 
@@ -240,7 +241,7 @@ def test_an_unknown_host_key_is_refused_with_the_way_to_add_it(
     server: TelescentServer, login: SshLogin
 ) -> None:
     server.known_hosts.write_text("")
-    with pytest.raises(SwitchError, match=f"ssh-keyscan -p {server.port} 127.0.0.1") as caught:
+    with refused(SwitchError, f"ssh-keyscan -p {server.port} 127.0.0.1") as caught:
         TelescentPanel(login).circuits()
     assert server.host_key.fingerprint in str(caught.value)
     assert server.logins == 0
@@ -253,7 +254,7 @@ def test_another_host_key_is_refused(
     server.known_hosts.write_text(
         f"[127.0.0.1]:{server.port} {other.get_name()} {other.get_base64()}\n"
     )
-    with pytest.raises(SwitchError, match="another host key"):
+    with refused(SwitchError, "host key"):
         TelescentPanel(login).circuits()
     assert panel.commands == []
 
@@ -270,7 +271,7 @@ def test_host_keys_are_left_unchecked_only_on_request(
 def test_no_device_listens(login: SshLogin) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(SwitchUnreachable, match=f"127.0.0.1:{port}"):
+    with refused(SwitchUnreachable, f"127.0.0.1:{port}"):
         TelescentPanel(dataclasses.replace(login, port=port)).circuits()
 
 
@@ -289,7 +290,7 @@ def test_something_that_is_no_ssh_server(login: SshLogin, says: bytes) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(SwitchUnreachable, match=f"telescent: {address.address}: ."):
+        with refused(SwitchUnreachable, "telescent", address.address):
             TelescentPanel(address).circuits()
         thread.join(20)
         assert not thread.is_alive()
@@ -300,7 +301,7 @@ def test_known_hosts_that_cannot_be_read_are_named(
     server: TelescentServer, login: SshLogin, text: bytes
 ) -> None:
     server.known_hosts.write_bytes(text)
-    with pytest.raises(SwitchError, match=r"telescent: .*known_hosts cannot be read"):
+    with refused(SwitchError, "telescent", "known_hosts"):
         TelescentPanel(login).circuits()
     assert server.panel.commands == []
 
@@ -314,7 +315,7 @@ def test_a_connection_lost_while_the_robot_moves_is_made_again(
     switch.wait_settled([cable(1, 2)], timeout_s=10 * MINUTES)
     assert server.logins == 3
     panel.cut_reads = 10_000
-    with pytest.raises(SwitchUnreachable, match="connection broke during `switchstate`"):
+    with refused(SwitchUnreachable, "switchstate", "connection"):
         switch.wait_settled([cable(1, 2)], timeout_s=20)
     switch.close()
 
@@ -366,7 +367,7 @@ def test_a_panel_that_restarts_and_forgets_its_queue_is_found(
             panel.restart()
 
     wanted = [cable(1, 2), cable(3, 4)]
-    with pytest.raises(NotSettled, match="3-4; its circuits are those from before") as caught:
+    with refused(NotSettled, "3-4", "before") as caught:
         configure(switch, wanted, FENCE, timeout_s=10 * MINUTES, progress=restart)
     assert caught.value.circuits == {cable(3, 4)}
     assert panel.circuits() == {(1, 2)}
@@ -377,7 +378,7 @@ def test_a_panel_that_restarts_and_forgets_its_queue_is_found(
 def test_a_removal_that_never_ends_is_an_error(panel: Panel, switch: TelescentPanel) -> None:
     configure(switch, [cable(1, 2)], FENCE, timeout_s=5)
     panel.move_s = 1e9
-    with pytest.raises(NotSettled, match="not removed after 5 s: 1-2"):
+    with refused(NotSettled, "not removed", "1-2"):
         switch.apply(Difference((cable(1, 2),), ()))
 
 
@@ -391,7 +392,7 @@ def test_a_torn_answer_is_an_error_rather_than_free_ports(
         "nothing here",
     ):
         panel.fails["switchstate"] = text
-        with pytest.raises(SwitchError, match=r"`switchstate`: (expected row R|no row)"):
+        with refused(SwitchError, "switchstate", "row"):
             switch.circuits()
 
 
@@ -400,7 +401,7 @@ def test_a_row_missing_at_the_end_does_not_pass_for_free_ports(
 ) -> None:
     switch.capabilities()
     panel.tear = True
-    with pytest.raises(SwitchError, match="84 ports, 96 before"):
+    with refused(SwitchError, "84 ports", 96):
         switch.circuits()
 
 
@@ -411,7 +412,7 @@ def test_an_answer_that_never_ends_is_an_error_with_its_last_words(
     assert shell.run("unlock --force 3", 20) == ""
     monkeypatch.setattr(server.panel, "answer", lambda line: "R0#\x1b[1mN A1\r\nntm\r\nntm>  >")
     monkeypatch.setattr("support.fabric.telescent_server.PROMPT", "still talking> ")
-    with pytest.raises(SwitchUnreachable, match=r"after 1 s; it ends in 'still talking> '"):
+    with refused(SwitchUnreachable, 1, "still talking>"):
         shell.run("switchstate", 1)
     shell.close()
 
@@ -430,7 +431,7 @@ def test_a_panel_of_a_cluster_file(server: TelescentServer, login: SshLogin, pan
     assert switch.name == "robot"
     assert switch.fibres("95") == ("95", "95")
     panel.commands.clear()
-    with pytest.raises(SwitchError, match=r"robot: .* port 3, which is not a port of this job"):
+    with refused(SwitchError, "robot", "port 3"):
         switch.apply(Difference((), (cable(1, 3),)))
     assert panel.commands == []
     switch.apply(Difference((), (cable(1, 2),)))
@@ -439,19 +440,21 @@ def test_a_panel_of_a_cluster_file(server: TelescentServer, login: SshLogin, pan
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "tokens"),
     [
-        ({"address": "ssh://robot"}, "address: 'ssh://robot' is not HOST or HOST:PORT"),
-        ({"address": "robot:99999"}, "address: 'robot:99999' is not HOST or HOST:PORT"),
-        ({"address": "me@robot"}, "address: 'me@robot' is not"),
-        ({"address": ""}, "address: '' is not"),
-        ({"user": None}, "user: missing"),
-        ({"options": {"check_host_key": "no"}}, "options.check_host_key: 'no' is not true or"),
+        ({"address": "ssh://robot"}, ("address", "ssh://robot")),
+        ({"address": "robot:99999"}, ("address", "robot:99999")),
+        ({"address": "me@robot"}, ("address", "me@robot")),
+        ({"address": ""}, ("address", "''")),
+        ({"user": None}, ("user", "missing")),
+        ({"options": {"check_host_key": "no"}}, ("options.check_host_key", "no")),
     ],
 )
-def test_an_entry_that_makes_no_sense_is_named(fields: dict[str, Any], message: str) -> None:
+def test_an_entry_that_makes_no_sense_is_named(
+    fields: dict[str, Any], tokens: tuple[object, ...]
+) -> None:
     entry = SwitchEntry("robot", "telescent", "10.0.0.9", user="me")
-    with pytest.raises(DocumentError, match=f"^switch robot: {message}"):
+    with refused(DocumentError, "robot", *tokens):
         open_switch(dataclasses.replace(entry, **fields))
 
 

@@ -13,6 +13,7 @@ import pytest
 from support.fabric.real_hosts import cluster_of
 from support.limits import limit_s
 from support.plans import renumbered
+from support.refusals import named
 
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.launcher import main
@@ -66,7 +67,7 @@ def test_an_environment_without_cables_comes_with_a_warning(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _run() == 0
-    assert "TOPOOPT_NCCL_WIRING has no value" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "TOPOOPT_NCCL_WIRING", "no value")
     assert _run("--rank", "1") == 0  # what only this rank needs, besides the file of all
     assert _run("--wiring", "wiring.json", "-o", "job.nccl") == 0
     assert not capsys.readouterr().err

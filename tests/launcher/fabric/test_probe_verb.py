@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.fabric.netns_fixtures import a_name, own_state, require_namespaces
+from support.refusals import named
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns.layout import LAUNCHER, NetnsLayout
@@ -135,26 +136,29 @@ def test_what_a_fabric_of_a_plan_can_do_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "tokens"),
     [
-        (["--host", "h9"], "host: 'h9' is not a host of the network file"),
-        (["--host", "h0"], "host: the network file has no address of h0"),
-        ([], "host: no host of the network file has an address of this one"),
-        (["--target-port", "0"], "target-port: 0 is not in 1..65535"),
-        (["--controller", "http://127.0.0.1:1"], "--controller and --token-file need each other"),
+        (["--host", "h9"], ("host", "h9")),
+        (["--host", "h0"], ("host", "h0")),
+        ([], ("host",)),
+        (["--target-port", "0"], ("target-port", 0, "1..65535")),
+        (["--controller", "http://127.0.0.1:1"], ("--controller", "--token-file")),
     ],
 )
 def test_bad_input_of_a_probe_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    tokens: tuple[object, ...],
 ) -> None:
     leaf_spine_file(2, 2, 2, 1e8).save(tmp_path / "network.json")
     network = str(tmp_path / "network.json")
     assert main(["probe", "--network", network, f"--target-port={PORT}", *options]) == 2
     error = capsys.readouterr().err
-    assert words in error
+    assert named(error, *tokens)
     assert "Traceback" not in error
 
 
 def test_a_network_and_a_plan_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fabric", "up", "lab", "--network", "network.json", "--degree", "2"]) == 2
-    assert "degree: --degree and --network exclude each other" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "degree", "--degree", "--network")

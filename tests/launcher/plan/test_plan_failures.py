@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from support.refusals import named
+
 from torch_topoopt.launcher.main import main
 from torch_topoopt.plan import Plan
 
@@ -63,7 +65,7 @@ def test_parallel_links_are_asked_for(
     size = ("--servers", "3", "--degree", "4", "--bandwidth", "25Gbps")
     command = ["plan", str(op_graph_file), *size, *QUICK, "-o", str(output)]
     assert main(command) == 2
-    assert "or ask for parallel links" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "parallel")
     assert not output.exists()
     assert main([*command, "--parallel-links"]) == 0
     assert len(Plan.load(output).network.links) == 12
@@ -82,4 +84,4 @@ def test_an_emulated_fabric_refuses_a_plan_with_links_of_unequal_rates(
     script.write_text("")
     capsys.readouterr()
     assert main(["run", "--plan", str(output), str(script)]) == 2
-    assert "cluster.port_gbps: the ports of this plan are not alike" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "cluster.port_gbps", "alike")

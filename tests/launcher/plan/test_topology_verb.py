@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.refusals import named, refused
 
 from torch_topoopt.launcher.main import main
 
@@ -73,7 +74,7 @@ def test_more_ports_than_other_servers_must_be_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["topology", "--servers", "3", "--degree", "4"]) == 2
-    assert "ask for parallel links" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "parallel")
     found = results(capsys, "--servers", "3", "--degree", "4", "--parallel-links")
     assert found["strides"] == [1, 1]
     assert len(found["links"]) == 12
@@ -139,7 +140,7 @@ def test_failures_are_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_help_says_what_is_wired_for_without_a_demand(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
+    with refused(SystemExit, 0):
         main(["topology", "--help"])
     out = capsys.readouterr().out
     assert "Without --demand: one AllReduce of 1 GB over all servers" in out
@@ -147,33 +148,33 @@ def test_help_says_what_is_wired_for_without_a_demand(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("arguments", "demand", "message"),
+    ("arguments", "demand", "tokens"),
     [
-        (("--servers", "1", "--degree", "1"), None, "servers: must be at least 2"),
-        (("--servers", "8", "--degree", "0"), None, "degree: must be at least 1"),
-        (("--servers", "8", "--degree", "8"), None, "degree: 8 ports per server cannot reach 7"),
-        (("--servers", "8", "--degree", "1"), None, "degree: 1 port per server cannot connect 8"),
-        (("--servers", "8", "--operations", "3"), None, "operations: mode paper does not search"),
+        (("--servers", "1", "--degree", "1"), None, ("servers", 2)),
+        (("--servers", "8", "--degree", "0"), None, ("degree", 1)),
+        (("--servers", "8", "--degree", "8"), None, ("degree", 8, 7)),
+        (("--servers", "8", "--degree", "1"), None, ("degree", 1, 8)),
+        (("--servers", "8", "--operations", "3"), None, ("operations", "mode paper")),
         (("--servers", "8", "--degree", "2", "--mode", "best", "--operations", "4e6", "--routing",
-          "coin-change"), None, "routing: coin-change needs strides that all servers have"),
-        (("--servers", "8", "--degree", "2", "--plot", "x.txt"), None, "plot: x.txt does not end"),
-        (("--servers", "8", "--degree", "2", "--demand", "/x/y"), None, "/x/y: No such file"),
-        ((), '{"version": 1}', "groups, pairs: both are empty"),
+          "coin-change"), None, ("routing",)),
+        (("--servers", "8", "--degree", "2", "--plot", "x.txt"), None, ("plot", "x.txt")),
+        (("--servers", "8", "--degree", "2", "--demand", "/x/y"), None, ("/x/y", "No such file")),
+        ((), '{"version": 1}', ("groups", "pairs", "empty")),
         ((), '{"version": 1, "pairs": [{"source": 0, "target": 9, "size_bytes": 1}]}',
-         "demand.pairs[0]: server 9 is not in 0..7"),
+         ("demand.pairs[0]", "server 9", "0..7")),
         ((), '{"version": 1, "groups": [{"servers": [0, 8], "size_bytes": 1}]}',
-         "demand.groups[0].servers: server 8 is not in 0..7"),
+         ("demand.groups[0].servers", "server 8", "0..7")),
         ((), '{"version": 1, "groups": [{"servers": [0, 1], "size_bytes": 0}]}',
-         "groups[0].size_bytes: 0 is not above 0; leave the entry out"),
+         ("groups[0].size_bytes", 0)),
         ((), '{"version": 1, "groups": [{"servers": [0, 1], "size_bytes": -4}]}',
-         "groups[0].size_bytes: -4 is not at least 0"),
+         ("groups[0].size_bytes", -4, 0)),
         ((), '{"version": 1, "groups": [{"servers": [0, 1], "size_bytes": NaN}]}',
-         "groups[0].size_bytes: expected int, got nan"),
+         ("groups[0].size_bytes", "nan")),
         ((), '{"version": 1, "pairs": {"all_to_all": [{"servers": [0, 0], "size_bytes": 1}]}}',
-         "demand.pairs.all_to_all[0].servers: [0, 0] names a server twice"),
+         ("demand.pairs.all_to_all[0].servers", "[0, 0]", "twice")),
         ((), '{"version": 1, "pairs": {"all_to_all": [{"servers": [0, 1], "size_bytes": 0}]}}',
-         "pairs.all_to_all[0].size_bytes: 0 is not above 0"),
-        ((), '{"version": 1, "sizes": []}', "sizes: unknown field"),
+         ("pairs.all_to_all[0].size_bytes", 0)),
+        ((), '{"version": 1, "sizes": []}', ("sizes", "unknown")),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -181,7 +182,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     tmp_path: Path,
     arguments: tuple[str, ...],
     demand: str | None,
-    message: str,
+    tokens: tuple[object, ...],
 ) -> None:
     if demand is not None:
         file = tmp_path / "demand.json"
@@ -189,6 +190,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
         arguments = ("--servers", "8", "--degree", "2", "--demand", str(file))
     assert main(["topology", *arguments]) == 2
     captured = capsys.readouterr()
-    assert message in captured.err
+    assert named(captured.err, *tokens)
     assert captured.err.count("\n") == 1
     assert captured.out == ""

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import named
 
 from torch_topoopt.launcher.main import main
 from torch_topoopt.op_graph import OpGraph
@@ -28,16 +29,16 @@ def test_a_chakra_trace_is_profiled_and_planned(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "tokens"),
     [
-        ((), "MODEL: missing"),
-        (("--from-trace", "x.json"), "batch-size: missing"),
-        (("--from-trace", "x.json", "--batch-size", "0"), "batch-size: must be at least 1"),
-        (("vgg", "--from-trace", "x.json"), "from-trace: it stands in for MODEL"),
-        (("--from-trace", "x.json", "--measure"), "from-trace: a trace has its times"),
-        (("--from-trace", "x.json", "--world-size", "2"), "from-trace: nothing is run"),
-        (("--from-trace", "/no/x.json", "--batch-size", "1"), "from-trace: /no/x.json: No such"),
-        (("--from-trace", "bad.et", "--batch-size", "1"), "Chakra: an empty file"),
+        ((), ("MODEL", "missing")),
+        (("--from-trace", "x.json"), ("batch-size", "missing")),
+        (("--from-trace", "x.json", "--batch-size", "0"), ("batch-size", 1)),
+        (("vgg", "--from-trace", "x.json"), ("from-trace", "MODEL")),
+        (("--from-trace", "x.json", "--measure"), ("from-trace", "times")),
+        (("--from-trace", "x.json", "--world-size", "2"), ("from-trace", "nothing")),
+        (("--from-trace", "/no/x.json", "--batch-size", "1"), ("from-trace", "/no/x.json")),
+        (("--from-trace", "bad.et", "--batch-size", "1"), ("Chakra", "empty")),
     ],
 )
 def test_bad_input_is_one_line(
@@ -45,9 +46,9 @@ def test_bad_input_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
-    message: str,
+    tokens: tuple[object, ...],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.et").touch()
     assert main(["profile", *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert named(capsys.readouterr().err, *tokens)

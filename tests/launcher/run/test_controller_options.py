@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import controller_options
@@ -45,14 +46,19 @@ def test_without_it_the_environment_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "wrong"),
+    ("argv", "tokens"),
     [
-        (["--controller", "http://c:1"], "controller: needs --controller-token-file, too"),
-        (["--controller-token-file", "token"], "controller-token-file: needs --controller, too"),
-        (["--controller", "c:1", "--controller-token-file", "token"], "controller: 'c:1' is not"),
-        (["--controller", "http://c:1", "--controller-token-file", "no"], "token-file: .* No such"),
+        (["--controller", "http://c:1"], ("controller", "--controller-token-file")),
+        (["--controller-token-file", "token"], ("controller-token-file", "--controller")),
+        (["--controller", "c:1", "--controller-token-file", "token"], ("controller", "c:1")),
+        (
+            ["--controller", "http://c:1", "--controller-token-file", "no"],
+            ("token-file", "No such file"),
+        ),
     ],
 )
-def test_what_cannot_be_used_is_one_line(token: str, argv: list[str], wrong: str) -> None:
-    with pytest.raises(InputError, match=wrong):
+def test_what_cannot_be_used_is_one_line(
+    token: str, argv: list[str], tokens: tuple[object, ...]
+) -> None:
+    with refused(InputError, *tokens):
         controller_options.check(parsed(*argv))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import link_options
@@ -55,19 +56,19 @@ def test_ranks_get_the_variables_of_the_options(
 
 
 @pytest.mark.parametrize(
-    ("argv", "controller", "message"),
+    ("argv", "controller", "tokens"),
     [
-        (("--connections", "2", "--transport", "auto"), None, "^connections: a link over auto has"),
-        (("--connections", "2"), "http://10.0.0.1:7411", "^connections: a controller of routes as"),
-        (("--link-threads", "--transport", "auto"), None, "^link-threads: a link over auto has no"),
-        (("--zero-copy", "--encrypt"), None, "^zero-copy: an encrypted link sends a copy; leave "),
-        (("--encrypt", "--transport", "fabric"), None, "^transport: links over fabric are not enc"),
+        (("--connections", "2", "--transport", "auto"), None, ("connections", "auto")),
+        (("--connections", "2"), "http://10.0.0.1:7411", ("connections", "controller")),
+        (("--link-threads", "--transport", "auto"), None, ("link-threads", "auto")),
+        (("--zero-copy", "--encrypt"), None, ("zero-copy", "encrypted")),
+        (("--encrypt", "--transport", "fabric"), None, ("transport", "fabric")),
     ],
 )
 def test_options_that_exclude_each_other_are_refused_by_flag(
-    argv: tuple[str, ...], controller: str | None, message: str
+    argv: tuple[str, ...], controller: str | None, tokens: tuple[object, ...]
 ) -> None:
-    with pytest.raises(FabricError, match=message):
+    with refused(FabricError, *tokens):
         link_options.check(parsed(*argv, controller=controller))
 
 
@@ -84,5 +85,5 @@ def test_options_that_exclude_each_other_are_refused_by_flag(
 def test_a_value_that_an_option_does_not_have_is_refused_by_the_parser(
     flag: str, text: str
 ) -> None:
-    with pytest.raises(InputError, match=f"^{flag}: .*'{text}'"):
+    with refused(InputError, flag, f"'{text}'"):
         main(["--servers", "2", flag, text, __file__])

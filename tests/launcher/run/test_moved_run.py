@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from support.fabric.netns_fixtures import own_state, require_namespaces
+from support.refusals import refused
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import alltoall
@@ -79,9 +80,9 @@ def check_measured(launcher: Launcher, file: Path) -> None:
 @pytest.mark.parametrize(
     ("switch_delay", "relay", "accelerators", "why"),
     [
-        (None, "kernel", 1, "there is no switch between the servers"),
-        (0.01, "user", 1, "the hosts do not forward for each other"),
-        (0.01, "kernel", 2, "there are 2 ranks on a server, not 1"),
+        (None, "kernel", 1, "switch"),
+        (0.01, "user", 1, "forward"),
+        (0.01, "kernel", 2, "2 ranks"),
     ],
 )
 def test_where_circuits_cannot_move_it_is_refused_with_the_reason(
@@ -89,7 +90,7 @@ def test_where_circuits_cannot_move_it_is_refused_with_the_reason(
 ) -> None:
     arguments = argparse.Namespace(alltoall="reconfigure", switch_delay=switch_delay, relay=relay)
     cluster = Cluster(4, 2, 1.0, accelerators_per_server=accelerators)
-    with pytest.raises(InputError, match=f"^alltoall: reconfigure is not possible: {why}"):
+    with refused(InputError, "alltoall", "reconfigure", why):
         alltoall.check(arguments, cluster)
     arguments.alltoall = "auto"
     alltoall.check(arguments, cluster)

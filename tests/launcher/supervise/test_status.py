@@ -9,6 +9,7 @@ from support.backend.ranks import make_plan, wired
 from support.dumps import link, save_statuses, status
 from support.launcher import LIMIT_S
 from support.limits import limit_s
+from support.refusals import named
 
 from torch_topoopt.launcher.main import main
 from torch_topoopt.supervision import job_files
@@ -96,7 +97,7 @@ def test_the_job_that_runs_is_found(
     (tmp_path / "runtime").mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     assert main(["status", "--once"]) == 2
-    assert "no job of yours runs on this machine" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "no job")
     job_files.note_running(save_statuses(tmp_path / "job", status(0)))
     try:
         assert main(["status", "--once"]) == 0
@@ -148,4 +149,4 @@ def test_a_job_of_topoopt_run_is_shown_while_it_runs_and_goes_on(
         out, err = process.communicate(timeout=limit_s(LIMIT_S))
     assert process.returncode == 0, out + err
     assert main(["status", str(run), "--once"]) == 2
-    assert "this job is not running" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "not running")

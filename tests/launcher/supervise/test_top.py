@@ -18,6 +18,7 @@ from support.backend.ranks import make_plan, wired
 from support.dumps import link, save_statuses, status
 from support.launcher import LIMIT_S
 from support.limits import limit_s
+from support.refusals import named, refused
 
 from torch_topoopt.launcher import console
 from torch_topoopt.launcher.errors import InputError
@@ -138,7 +139,7 @@ def test_links_of_one_server(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     rows = [line for line in capsys.readouterr().out.splitlines() if " -> " in line]
     assert len(rows) == 4
     assert main(["top", str(run), "--once", "--server", "4"]) == 2
-    assert "server: 4 is not one of 0..3" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "server", 4, "0..3")
 
 
 def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,9 +157,9 @@ def test_a_job_that_does_not_run_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["top", str(tmp_path)]) == 2
-    assert "this job is not running; use `topoopt report`" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "not running", "topoopt report")
     assert main(["top", "--serve-host", "lab1"]) == 2
-    assert "'lab1' is not an IP address" in capsys.readouterr().err
+    assert named(capsys.readouterr().err, "lab1", "IP")
 
 
 def test_bars_and_curves() -> None:
@@ -211,7 +212,7 @@ def test_a_reader_gets_every_state_and_the_end() -> None:
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:
-    with page_of({}) as page, pytest.raises(InputError, match=f"serve-port: .*:{page.port}: "):
+    with page_of({}) as page, refused(InputError, "serve-port", page.port):
         LivePage("127.0.0.1", page.port)
 
 

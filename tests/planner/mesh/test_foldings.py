@@ -6,6 +6,7 @@ import itertools
 import math
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.architectures.topology import ServerGrid
 from torch_topoopt.plan import Placement
@@ -77,7 +78,7 @@ def test_boards_are_walked_one_after_the_other() -> None:
 
 
 def test_a_folding_that_is_too_large_is_refused() -> None:
-    with pytest.raises(ValueError, match="folding: 2 x 8 places do not fit into 4 x 4"):
+    with refused(ValueError, "folding", "2 x 8", "4 x 4"):
         Folding((AxisFold(2, 8),), (0,), (0,)).order(ServerGrid(4, 4))
 
 

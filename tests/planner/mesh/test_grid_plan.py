@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import chain, embeddings, graph, operator
 
 from torch_topoopt.architectures import hammingmesh, torus
@@ -95,7 +96,7 @@ def test_known_strategies_are_placed_without_a_search() -> None:
     known = planning_starts(SearchProblem(job, cluster))[0]
     found = plan_on_grid(job, cluster, topology, FEW, starts=(), known=(known,))
     assert [p.degrees for p in found.placed.strategy] == [p.degrees for p in known]
-    with pytest.raises(ValueError, match="strategy: none to begin at"):
+    with refused(ValueError, "strategy", "none"):
         plan_on_grid(job, cluster, topology, FEW, starts=())
 
 

@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import chain, random_graph, random_hybrid_strategy
 
 from figures.papers.training_workloads import gpt3, resnet152
@@ -110,7 +111,7 @@ def test_the_same_arguments_give_the_same_order() -> None:
 def test_a_network_without_a_grid_or_of_other_servers_is_refused() -> None:
     cluster = cluster_of(16)
     cube = torus.build(cluster_of(8), dimensions=(8,))
-    with pytest.raises(ValueError, match="topology: the servers of torus lie in no grid"):
+    with refused(ValueError, "topology", "grid"):
         GridPricing(chain(2), cluster, cube)
-    with pytest.raises(ValueError, match="topology: has 64 servers, and the cluster 16"):
+    with refused(ValueError, "topology", 64, 16):
         GridPricing(chain(2), cluster, hammingmesh.build_hx2(cluster_of(64)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from support.refusals import refused
 from torch.distributed.checkpoint import save
 
 from torch_topoopt.op_graph import GradientBuckets
@@ -160,14 +161,14 @@ def test_a_script_of_few_steps_is_timed_to_its_end(tmp_path: Path, ending: str) 
     assert timing.steps == LEAST
     assert timing.buckets == GradientBuckets(3 * 2**20, 3 * 2**20)
     script.write_text(text.replace("while True", f"for _ in range({LEFT_OUT + LEAST - 1})"))
-    with pytest.raises(ScriptError, match="too few optimizer steps"):
+    with refused(ScriptError, "optimizer"):
         time_steps(str(script), [], world_size=1, variables={"MINE": ""})
 
 
 def test_a_script_that_cannot_be_timed_is_named_with_the_reason(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("raise ValueError('no data')")
-    with pytest.raises(ScriptError, match=r"train\.py, rank 0: ValueError: no data") as error:
+    with refused(ScriptError, "train.py", "rank 0", "ValueError") as error:
         time_steps(str(script), [], world_size=1)
     assert len(str(error.value).splitlines()) == 1
 
@@ -184,6 +185,6 @@ def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(runner, "shared", fork_server.shared)  # with a server of its own
-    with pytest.raises(ScriptError, match=r"too few steps within 0\.5 s"):
+    with refused(ScriptError, 0.5, "steps"):
         time_steps(str(script), [], world_size=1, limit_s=0.5)
     assert [process.poll() for process in started] == [-signal.SIGKILL]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairDemand, PairTable
 from torch_topoopt.plan.codec import DocumentError
@@ -150,7 +150,7 @@ def test_members_that_ask_for_different_bytes_are_named() -> None:
 
 
 def test_a_script_that_sends_nothing_is_refused() -> None:
-    with pytest.raises(DocumentError, match=r"train\.py: no bytes between ranks in iteration 0"):
+    with refused(DocumentError, "train.py", 0):
         demand_of(_trace(2, _call(0, "Barrier", 0, (0, 1)), _call(1, "Barrier", 0, (0, 1))))
 
 
@@ -163,17 +163,17 @@ def test_the_order_of_ranks_in_a_group_does_not_matter(order: list[int], size_by
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "tokens"),
     [
-        (_call(0, "AllReduce", -1, (0, 1)), "calls[0].size_bytes: -1 is negative"),
-        (_call(0, "AllReduce", 1, (0, 2)), "calls[0].group: 2 is not a rank of a world of 2"),
-        (_call(0, "AllReduce", 1, (1,)), "calls[0].group: expected distinct ranks, 0 among them"),
-        (_call(0, "Send", 1, (0, 1)), "calls[0].peer: missing; Send has one"),
-        (_call(0, "AllToAll", 3, (0, 1), None, (1, 1)), "calls[0].part_bytes: 2 in sum"),
+        (_call(0, "AllReduce", -1, (0, 1)), ("calls[0].size_bytes", -1)),
+        (_call(0, "AllReduce", 1, (0, 2)), ("calls[0].group", 2)),
+        (_call(0, "AllReduce", 1, (1,)), ("calls[0].group", 0)),
+        (_call(0, "Send", 1, (0, 1)), ("calls[0].peer", "missing")),
+        (_call(0, "AllToAll", 3, (0, 1), None, (1, 1)), ("calls[0].part_bytes", 2)),
     ],
 )
-def test_a_malformed_call_is_refused(call: CollectiveCall, message: str) -> None:
-    with pytest.raises(DocumentError, match=re.escape(message)):
+def test_a_malformed_call_is_refused(call: CollectiveCall, tokens: tuple[object, ...]) -> None:
+    with refused(DocumentError, *tokens):
         _trace(2, call)
 
 

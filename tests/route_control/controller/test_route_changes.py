@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 from route_control.controller.test_route_state import busiest, leaf_spine_file, report
+from support.refusals import refused
 
 from torch_topoopt import _core
 from torch_topoopt.route_control.controller.state import RouteState
@@ -120,21 +121,23 @@ def test_few_flows_move_to_make_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "message"),
+    ("operation", "tokens"),
     [
-        (((7,), (), (), None), "flow: 7"),
-        (((0, 0), (), (), None), "ended, a second time: 0"),
-        (((), (5,), (), None), "kind: 5"),
-        (((), (), ((0, 9),), None), "kind: 9"),
-        (((), (), (), (99,)), "dead: a link: 99"),
+        (((7,), (), (), None), ("flow", 7)),
+        (((0, 0), (), (), None), ("time", 0)),
+        (((), (5,), (), None), ("kind", 5)),
+        (((), (), ((0, 9),), None), ("kind", 9)),
+        (((), (), (), (99,)), ("dead", "link", 99)),
     ],
 )
-def test_changes_of_what_is_not_there(operation: tuple[object, ...], message: str) -> None:
+def test_changes_of_what_is_not_there(
+    operation: tuple[object, ...], tokens: tuple[object, ...]
+) -> None:
     assignment = _core.PathAssignment(2, 1, [(0, 2), (2, 1)], [1.0, 1.0], "ours", False)
     assert assignment.add_kind(0, 1, [[0, 1]]) == 0
     first = assignment.change(_core.AssignmentChange((), (0,), (), None), 1)
     assert first.moved == [(0, 0)]
-    with pytest.raises(ValueError, match=message):
+    with refused(ValueError, *tokens):
         assignment.change(_core.AssignmentChange(*operation), 1)  # type: ignore[arg-type]
     assert list(assignment.loads) == [1, 1]
 

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.route_control.controller.leases import Leases
@@ -129,19 +130,19 @@ def test_hosts_of_one_leaf_need_no_spine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flows", "message"),
+    ("flows", "tokens"),
     [
-        ([report("new", "h0", "h9")], r"flows\[0\].target: 'h9' is not a host"),
-        ([report("new", "h0", "h0")], r"flows\[0\].target: 'h0' is its source, too"),
-        ([report("new", "h0", "h2"), report("new", "h0", "h2")], r"flows\[1\].id: .* twice"),
-        ([report("old", "h0", "h3")], r"flows\[0\].id: 'old' is another flow already"),
+        ([report("new", "h0", "h9")], ("flows[0].target", "h9")),
+        ([report("new", "h0", "h0")], ("flows[0].target", "h0")),
+        ([report("new", "h0", "h2"), report("new", "h0", "h2")], ("flows[1].id", "twice")),
+        ([report("old", "h0", "h3")], ("flows[0].id", "old")),
     ],
 )
-def test_refused_flows_change_nothing(flows: list[FlowReport], message: str) -> None:
+def test_refused_flows_change_nothing(flows: list[FlowReport], tokens: tuple[object, ...]) -> None:
     state = two_hosts_a_leaf()
     state.start("j", [report("old", "h0", "h2")])
     before = state.epoch, dict(state.flows)
-    with pytest.raises(DocumentError, match=message):
+    with refused(DocumentError, *tokens):
         state.start("j", flows)
     assert (state.epoch, state.flows) == before
 
@@ -175,12 +176,12 @@ def test_a_silent_host_has_no_lease() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
-    [(("leaf0", "leaf1"), "not a path"), (("leaf1", "spine0", "leaf0"), "not a path")],
+    ("path", "tokens"),
+    [(("leaf0", "leaf1"), ("path",)), (("leaf1", "spine0", "leaf0"), ("path",))],
 )
-def test_probed_paths_must_be_there(path: tuple[str, ...], message: str) -> None:
+def test_probed_paths_must_be_there(path: tuple[str, ...], tokens: tuple[object, ...]) -> None:
     state = two_hosts_a_leaf()
-    with pytest.raises(DocumentError, match=message):
+    with refused(DocumentError, *tokens):
         state.set_ports("h0", {"h2": {4000: path}})
     assert not state.ports
 
@@ -193,17 +194,17 @@ def test_a_network_file_is_what_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "tokens"),
     [
-        ('"spine0"}', '"spine1"}', "given twice"),
-        ('"switch": "leaf0"', '"switch": "x"', r"hosts\[0\].switch: 'x' is not a switch"),
-        ("100000000.0", "-1.0", r"links\[0\].bits_per_s: -1.0 is not above 0"),
-        ('["leaf0", "spine0"]', '["leaf0", "leaf0"]', r"links\[0\].ends: .* not two switches"),
+        ('"spine0"}', '"spine1"}', ("twice",)),
+        ('"switch": "leaf0"', '"switch": "x"', ("hosts[0].switch", "x")),
+        ("100000000.0", "-1.0", ("links[0].bits_per_s", -1.0, 0)),
+        ('["leaf0", "spine0"]', '["leaf0", "leaf0"]', ("links[0].ends",)),
     ],
 )
-def test_bad_network_files(old: str, new: str, message: str) -> None:
+def test_bad_network_files(old: str, new: str, tokens: tuple[object, ...]) -> None:
     text = leaf_spine_file(2, 2, 1).to_json()
     text = text.replace('"name": "spine0", "addresses": []', '"name": "spine0"')
     assert old in text
-    with pytest.raises(DocumentError, match=message):
+    with refused(DocumentError, *tokens):
         NetworkFile.from_json(text.replace(old, new, 1))

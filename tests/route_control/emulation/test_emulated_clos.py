@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.emulated_networks import GBPS, emulated
 from support.fabric.netns_fixtures import require_namespaces
+from support.refusals import refused
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.fabric.netns import state as netns_state
@@ -80,7 +81,7 @@ def test_a_tor_that_is_cut_off_is_reached_by_nobody_until_it_is_back(clos: Emula
 
 
 def test_a_cable_that_there_is_not_cannot_be_cut(clos: EmulatedClos) -> None:
-    with pytest.raises(FabricError, match="no cable core0 - tor0"):
+    with refused(FabricError, "core0", "tor0"):
         clos.cut([("tor0", "core0")])
 
 
@@ -93,14 +94,14 @@ def test_jobs_share_a_network_each_on_its_own_hosts(clos: EmulatedClos) -> None:
 
 
 def test_jobs_that_cannot_be_wired_are_refused_by_name(clos: EmulatedClos) -> None:
-    with pytest.raises(FabricError, match="'h99' is not a host"):
+    with refused(FabricError, "h99", "host"):
         JobOnClos(clos, ["h0", "h99"])
-    with pytest.raises(FabricError, match="given twice"):
+    with refused(FabricError, "twice"):
         JobOnClos(clos, ["h0", "h0"])
     job = JobOnClos(clos, ["h0", "h1", "h2"])
-    with pytest.raises(FabricError, match="servers: 4 for 3 hosts"):
+    with refused(FabricError, "servers", 4, 3):
         job.connect(ring(4))
-    with pytest.raises(FabricError, match="ports: 'duplex'"):
+    with refused(FabricError, "ports", "duplex"):
         job.connect(ring(3, "duplex", 2))
 
 
@@ -109,7 +110,7 @@ def test_nothing_is_left_of_a_network_that_is_closed(tmp_path: Path) -> None:
         name = clos.names.layout.name
         assert len(netns_kernel.of_fabric(name)) == 3 + 2 + 1
         assert netns_state.describe(name)[0] == netns_state.IN_USE
-        with pytest.raises(FabricError, match="is built already"):
+        with refused(FabricError, "built"):
             clos.build()
     assert netns_kernel.of_fabric(name) == []
     assert not (tmp_path / "topoopt" / "fabrics" / name).exists()
@@ -120,11 +121,11 @@ def test_networks_that_cannot_be_emulated_are_refused_by_name() -> None:
     file = leaf_spine_file(2, 1, 1, 1e8)
     own = replace(file.hosts[1], addresses=("10.0.0.1",))
     same = replace(file.hosts[0], name="leaf1")
-    for network, words in (
-        (replace(file, hosts=(file.hosts[0], own)), r"hosts\[1\].addresses: h1"),
-        (replace(file, hosts=(same,)), "'leaf1' is a switch as well"),
-        (replace(file, hosts=()), "hosts: 0"),
-        (leaf_spine_file(2, 1, 1, 4e10), "bandwidth: 40"),
+    for network, tokens in (
+        (replace(file, hosts=(file.hosts[0], own)), ("hosts[1].addresses", "h1")),
+        (replace(file, hosts=(same,)), ("leaf1", "switch")),
+        (replace(file, hosts=()), ("hosts", 0)),
+        (leaf_spine_file(2, 1, 1, 4e10), ("bandwidth", 40)),
     ):
-        with pytest.raises(FabricError, match=words):
+        with refused(FabricError, *tokens):
             EmulatedClos("never", network, GBPS)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_bare_ranks, values, wired
 from support.limits import limit_s
+from support.refusals import named
 from support.route_controller import Controller, leaf_of_each, path
 
 from torch_topoopt.links.sockets import connections, describe
@@ -271,4 +272,4 @@ def test_small_flows_are_left_to_ecmp(tmp_path: Path) -> None:
 
 def test_a_job_starts_without_the_controller_and_says_so(tmp_path: Path) -> None:
     for lines in run_controlled(tmp_path, stay, running=False):
-        assert any("goes on with ECMP" in line for line in lines)
+        assert any(named(line, "ECMP") for line in lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.route_control.host.settings import controller_settings
@@ -43,28 +44,30 @@ def test_all_of_it_is_read(token_file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "wrong"),
+    ("change", "tokens"),
     [
-        ({"TOPOOPT_CONTROLLER": "https://c:7411"}, "TOPOOPT_CONTROLLER: 'https://c:7411' is not"),
-        ({"TOPOOPT_CONTROLLER": "http://c"}, "is not http://HOST:PORT"),
-        ({"TOPOOPT_CONTROLLER": "http://c:70000"}, "is not http://HOST:PORT"),
-        ({"TOPOOPT_CONTROLLER_TOKEN_FILE": ""}, "TOPOOPT_CONTROLLER_TOKEN_FILE: not set"),
-        ({"TOPOOPT_CONTROLLER_TOKEN_FILE": "/nowhere"}, "No such file"),
-        ({"TOPOOPT_CONTROLLER_THRESHOLD": "4"}, "TOPOOPT_CONTROLLER_THRESHOLD: '4' has no unit"),
+        ({"TOPOOPT_CONTROLLER": "https://c:7411"}, ("TOPOOPT_CONTROLLER", "https://c:7411")),
+        ({"TOPOOPT_CONTROLLER": "http://c"}, ("http://HOST:PORT",)),
+        ({"TOPOOPT_CONTROLLER": "http://c:70000"}, ("http://HOST:PORT",)),
+        ({"TOPOOPT_CONTROLLER_TOKEN_FILE": ""}, ("TOPOOPT_CONTROLLER_TOKEN_FILE",)),
+        ({"TOPOOPT_CONTROLLER_TOKEN_FILE": "/nowhere"}, ("No such file",)),
+        ({"TOPOOPT_CONTROLLER_THRESHOLD": "4"}, ("TOPOOPT_CONTROLLER_THRESHOLD", 4)),
     ],
 )
-def test_what_cannot_be_used_is_named(token_file: Path, change: dict[str, str], wrong: str) -> None:
+def test_what_cannot_be_used_is_named(
+    token_file: Path, change: dict[str, str], tokens: tuple[object, ...]
+) -> None:
     good = {
         "TOPOOPT_CONTROLLER": "http://c:7411",
         "TOPOOPT_CONTROLLER_TOKEN_FILE": str(token_file),
     }
-    with pytest.raises(FabricError, match=wrong):
+    with refused(FabricError, *tokens):
         controller_settings(good | change)
 
 
 def test_a_token_that_others_may_read_is_refused(token_file: Path) -> None:
     token_file.chmod(0o644)
-    with pytest.raises(FabricError, match="chmod 600"):
+    with refused(FabricError, "chmod 600"):
         controller_settings(
             {
                 "TOPOOPT_CONTROLLER": "http://c:7411",

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.route_control.network_shapes import leaf_spine_file
@@ -43,7 +44,7 @@ def test_every_path_has_as_many_ports_as_asked_for(per_path: int) -> None:
 
 def test_what_no_port_leads_over_is_an_error_that_names_the_path() -> None:
     chooser = PortChooser(FILE, lambda flows: hashed(flows, (0, 2)), 20000, ports=range(1, 500))
-    with pytest.raises(FabricError, match=r"1\.\.499 of h0 lead to h4 over leaf0 - spine1 - leaf2"):
+    with refused(FabricError, "1..499", "h0", "h4", "leaf0", "spine1", "leaf2"):
         chooser.choose("h0", ["h4"])
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.emulated_networks import cables_taken, emulated
+from support.refusals import refused
 
 from torch_topoopt.fabric.netns import kernel as netns_kernel
 from torch_topoopt.links.errors import FabricError
@@ -96,5 +97,5 @@ def test_tracing_without_the_right_to_says_which_one(
         raise PermissionError
 
     monkeypatch.setattr(traced_paths.socket, "socket", refuse)
-    with pytest.raises(FabricError, match="CAP_NET_RAW"):
+    with refused(FabricError, "CAP_NET_RAW"):
         PathTracer(clos.network, clos.names.host_address("h0"))

@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from support.refusals import refused
 from support.search_cases import memory_by_server
 from support.small_op_graphs import chain, graph, operator
 
@@ -46,7 +47,7 @@ def test_stages_are_on_servers_of_their_own_in_order() -> None:
     assert strategy is not None
     assert [p.servers for p in strategy] == [(0, 1), (0, 1), (2, 3), (2, 3)]
     assert pipeline(chain(2), Cluster(4, 2, 10.0), 4, 8) is None
-    with pytest.raises(ValueError, match="stages: 3 does not divide 4 servers"):
+    with refused(ValueError, "stages", 3, 4):
         pipeline(chain(4), Cluster(4, 2, 10.0), 3, 8)
 
 
@@ -64,7 +65,7 @@ def test_three_dimensions_split_the_servers_between_them() -> None:
     assert [p.servers for p in strategy] == [(0, 1, 2, 3)] * 2 + [(4, 5, 6, 7)] * 2
     assert [p.degrees for p in strategy] == [Degrees(2, "columns", 2), Degrees(2, "rows", 2)] * 2
     assert split_pipeline(op_graph, cluster, 8, 2, 4, ("columns",)) is None
-    with pytest.raises(ValueError, match="stages: 3 does not divide 8 servers"):
+    with refused(ValueError, "stages", 3, 8):
         split_pipeline(op_graph, cluster, 3, 2, 4, ("columns",))
     starts = (strategy,)
     problem = SearchProblem(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 from support.search_cases import memory_by_server
 from support.small_op_graphs import chain, graph, operator, random_graph, random_hybrid_strategy
 
@@ -116,11 +116,11 @@ def test_what_is_offered_is_legal_and_counted(rng: random.Random) -> None:
 def test_layers_that_fit_nowhere_are_split() -> None:
     cluster = Cluster(4, 2, 10.0)  # of 4 GiB
     large = block(parameters=5 * GIB // 2)  # and as much for the gradients
-    with pytest.raises(ValueError, match=r"needs \d+ bytes in the memory"):
+    with refused(ValueError, "bytes", "memory"):
         starting_strategies(large, cluster)
     (start, *_) = planning_starts(SearchProblem(large, cluster, dimensions=DIMENSIONS))
     assert {p.parameter for p in start if p.operator in ("q", "k", "out")} == {4}
-    with pytest.raises(ValueError, match=r"needs \d+ bytes in the memory"):
+    with refused(ValueError, "bytes", "memory"):
         planning_starts(SearchProblem(large, cluster))
 
 
@@ -146,7 +146,7 @@ def test_what_fits_only_with_many_transfers_is_offered_and_not_called_too_large(
         SearchProblem(large, cluster, dimensions=DIMENSIONS, max_transfers=count // 2), ()
     )
     assert [transfer_count(large, start) for start in some] == [count]
-    with pytest.raises(ValueError, match=rf"^transfers: .* make {count} transfers, .* than 0"):
+    with refused(ValueError, "transfers", count, 0):
         split_starts(SearchProblem(large, cluster, dimensions=DIMENSIONS, max_transfers=0), ())
     other = (data_parallel(large, 4),)
     assert (
@@ -160,7 +160,7 @@ def test_a_plan_is_found_for_fewer_samples_than_servers() -> None:
         block(batch_size=2), Cluster(4, 2, 10.0), PlanningOptions(evaluations=50, rounds=1)
     )
     check_strategy(block(batch_size=2), 4, found.strategy)
-    with pytest.raises(ValueError, match="2 samples cannot be shared by 4 servers"):
+    with refused(ValueError, 2, 4):
         plan(
             block(batch_size=2),
             Cluster(4, 2, 10.0),

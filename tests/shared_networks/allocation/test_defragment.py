@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from torch_topoopt.shared_networks.allocation.allocation import Allocation
 from torch_topoopt.shared_networks.allocation.board_job import BoardJob, ShapeRules
@@ -107,7 +108,7 @@ def test_jobs_that_exchange_boards_stop_together() -> None:
     together = DefragmentationPlan(((JobMove(left, at, to), JobMove(right, to, at)),), after)
     assert list(execute(before, together))[-1].placed == after.placed
     apart = DefragmentationPlan(((JobMove(left, at, to),), (JobMove(right, to, at),)), after)
-    with pytest.raises(ValueError, match=r"board \[0, 1\] has job"):
+    with refused(ValueError, "[0, 1]"):
         list(execute(before, apart))
 
 
@@ -115,7 +116,7 @@ def test_a_plan_that_starts_on_a_failed_board_is_refused() -> None:
     job, own = BoardJob("job", 1, 1), SubMesh((0,), (0,))
     before = Allocation(Boards(1, 1, frozenset({(0, 0)})), {}, (job,))
     plan = DefragmentationPlan(((JobMove(job, None, own),),), before)
-    with pytest.raises(ValueError, match="job job: would start on a failed board"):
+    with refused(ValueError, "job", "failed"):
         list(execute(before, plan))
 
 
@@ -149,5 +150,5 @@ def test_a_step_costs_one_transfer_and_one_restart() -> None:
     ],
 )
 def test_costs_out_of_range_are_refused(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=r"is not|are none"):
+    with refused(ValueError, f"{value:g}"):
         MoveCost(**{field: value})  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import torch.distributed as dist
+from support.refusals import refused
 
 from harness.rank_processes import RankError, call_in_processes
 from torch_topoopt.tools.bench.operations import Buffers, Case
@@ -75,12 +76,12 @@ def test_a_process_that_fails_is_named_and_the_others_end() -> None:
         if rank == 1:
             raise ValueError("no cable")
 
-    with pytest.raises(RankError, match=r"^rank 1: ValueError: no cable$"):
+    with refused(RankError, "rank 1", "ValueError"):
         call_in_processes(2, run, limit_s=20.0)
 
 
 def test_a_process_that_is_late_is_named() -> None:
-    with pytest.raises(RankError, match=r"rank 0: no answer within 0\.2 s"):
+    with refused(RankError, "rank 0", 0.2):
         call_in_processes(1, lambda _: time.sleep(60), limit_s=0.2)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 import pytest
+from support.refusals import refused
 from support.small_op_graphs import chain, random_graph, random_hybrid_strategy
 
 from torch_topoopt.plan import Cluster, Plan
@@ -122,7 +123,7 @@ def test_a_data_parallel_chain_computes_forward_then_backward() -> None:
 def test_a_pipeline_is_refused() -> None:
     graph = chain(2)
     plan = plan_for(graph, data_parallel(graph, 2), 2)
-    with pytest.raises(ExportError, match="2 micro-batches"):
+    with refused(ExportError, 2, "micro-batches"):
         traces(replace(plan, micro_batches=2), graph)
 
 
@@ -176,18 +177,18 @@ def test_the_bytes_are_those_of_the_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "tokens"),
     [
-        (b"", "an empty file"),
-        (b"\x05ab", "a message of 5 bytes is cut off"),
-        (b"\xff" * 9, "not the length of a message"),
-        (b"\x02\x0a\x05", "message 0"),
-        (b"\x1f\x8bnonsense", "broken gzip"),
-        (encode(ChakraTrace(()))[:] + b"\x02\x18\x63", "type 99 is not known"),
+        (b"", ("empty",)),
+        (b"\x05ab", ("message", 5)),
+        (b"\xff" * 9, ("length", "message")),
+        (b"\x02\x0a\x05", ("message 0",)),
+        (b"\x1f\x8bnonsense", ("broken", "gzip")),
+        (encode(ChakraTrace(()))[:] + b"\x02\x18\x63", ("type 99",)),
     ],
 )
-def test_what_is_no_trace_is_refused(data: bytes, message: str) -> None:
-    with pytest.raises(DocumentError, match=message):
+def test_what_is_no_trace_is_refused(data: bytes, tokens: tuple[object, ...]) -> None:
+    with refused(DocumentError, *tokens):
         decode(data)
 
 
@@ -249,5 +250,5 @@ def test_backward_nodes_of_pytorch_keep_their_order() -> None:
 
 
 def test_a_trace_that_computes_nothing_is_refused() -> None:
-    with pytest.raises(DocumentError, match="no COMP node"):
+    with refused(DocumentError, "COMP"):
         op_graph_of(ChakraTrace(()), "empty", 1)

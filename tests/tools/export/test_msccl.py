@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from support.refusals import refused
 
 from torch_topoopt.plan import Cluster, Group, Plan, Ring, Route
 from torch_topoopt.tools.export import msccl
@@ -97,7 +98,7 @@ def test_neighbours_without_a_cable_are_joined_through_scratch() -> None:
 
 
 def test_a_ring_that_passes_a_link_twice_is_refused() -> None:
-    with pytest.raises(ExportError, match="the link from server 2 to 3 twice"):
+    with refused(ExportError, "server 2", 3, "twice"):
         msccl.all_reduce(relayed(2, 3))
 
 
@@ -124,14 +125,14 @@ def test_more_rings_than_channels_are_refused() -> None:
     plan = plan_of(4, 2)
     rings = tuple(Ring((0, 1, 2, 3), 1 / 40) for _ in range(40))
     group = Group(plan.network.groups[0].servers, rings)
-    with pytest.raises(ExportError, match="40 channels, and NCCL has 32"):
+    with refused(ExportError, 40, "NCCL", 32):
         msccl.all_reduce(replace(plan, network=replace(plan.network, groups=(group,)))).xml()
 
 
 def test_several_accelerators_of_a_server_are_refused() -> None:
     plan = plan_of(4, 2)
     several = replace(plan, cluster=replace(plan.cluster, accelerators_per_server=2))
-    with pytest.raises(ExportError, match="2 accelerators of each server"):
+    with refused(ExportError, 2, "accelerators"):
         msccl.all_reduce(several)
 
 
@@ -141,28 +142,28 @@ def test_a_file_written_by_hand_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text", "message"),
+    ("pattern", "text", "tokens"),
     [
         (r'type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="1"', 'type="nop" srcbuf="i" '
-         'srcoff="0" dstbuf="o" dstoff="1"', r"gpu\[1\]: chunk 1 .* lacks that of rank 1"),
+         'srcoff="0" dstbuf="o" dstoff="1"', ("gpu[1]", "chunk 1", "rank 1")),
         (r'type="r" srcbuf="i" srcoff="0" dstbuf="o" dstoff="1"', 'type="rrc" srcbuf="i" '
-         'srcoff="0" dstbuf="o" dstoff="1"', "chunk 1 .* has too much"),
-        (r'o_chunks="2"', 'o_chunks="1"', "chunks 1 to 1 of o, which has 1"),
-        (r'send="1" recv="1" chan="0"', 'send="1" recv="-1" chan="0"', "has no peer for it"),
-        (r'send="1" recv="1" chan="0"', 'send="0" recv="1" chan="0"', "0 is no other GPU"),
-        (r'ngpus="2"', 'ngpus="3"', "algo.ngpus: 3 is not 2"),
-        (r'coll="allgather"', 'coll="gather"', "algo.coll: 'gather' is not one of"),
-        (r'type="cpy"', 'type="copy"', "'copy' is not one of"),
-        (r'cnt="1"', 'cnt="x"', "'x' is not a number"),
-        (r"<tb id", "<block id", "not XML"),
-        (r'depid="-1" deps="-1"', 'depid="1" deps="-1"', "contradict each other"),
-        (r'depid="-1" deps="-1"', 'depid="1" deps="7"', "waits for step 7 of tb 1"),
+         'srcoff="0" dstbuf="o" dstoff="1"', ("chunk 1", "too much")),
+        (r'o_chunks="2"', 'o_chunks="1"', ("chunks 1 to 1", "o")),
+        (r'send="1" recv="1" chan="0"', 'send="1" recv="-1" chan="0"', ("peer",)),
+        (r'send="1" recv="1" chan="0"', 'send="0" recv="1" chan="0"', (0, "GPU")),
+        (r'ngpus="2"', 'ngpus="3"', ("algo.ngpus", 3, 2)),
+        (r'coll="allgather"', 'coll="gather"', ("algo.coll", "gather")),
+        (r'type="cpy"', 'type="copy"', ("copy",)),
+        (r'cnt="1"', 'cnt="x"', ("x", "number")),
+        (r"<tb id", "<block id", ("XML",)),
+        (r'depid="-1" deps="-1"', 'depid="1" deps="-1"', ("contradict",)),
+        (r'depid="-1" deps="-1"', 'depid="1" deps="7"', ("step 7", "tb 1")),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(pattern: str, text: str, message: str) -> None:
+def test_what_is_wrong_is_named(pattern: str, text: str, tokens: tuple[object, ...]) -> None:
     wrong, count = re.subn(pattern, text, GATHER, count=1)
     assert count == 1
-    with pytest.raises(ExportError, match=message):
+    with refused(ExportError, *tokens):
         check_text(wrong)
 
 
@@ -171,14 +172,14 @@ def test_steps_that_wait_for_each_other_are_found() -> None:
     first = re.compile(r'<step s="0" (type="s".*)/>\n(.*)<step s="1" (type="r".*)/>')
     swapped, count = first.subn(r'<step s="0" \3/>\n\2<step s="1" \1/>', GATHER)
     assert count == 2
-    with pytest.raises(ExportError, match=r"waits for ever, as do 1 other"):
+    with refused(ExportError, "for ever", 1):
         check_text(swapped)
 
 
 def test_a_rank_that_is_added_twice_is_found() -> None:
     text = msccl.all_reduce(plan_of(4, 2)).xml()
     wrong = re.sub(r'type="rrs" srcbuf="i" srcoff="\d+"', 'type="rrs" srcbuf="i" srcoff="0"', text)
-    with pytest.raises(ExportError, match=r"lacks that of rank|has too much|added twice"):
+    with pytest.raises(ExportError, match=r"lacks|too much|twice"):
         check_text(wrong)
 
 
@@ -187,5 +188,5 @@ def test_sends_and_receives_must_agree() -> None:
     algorithm = read_algorithm(text)
     assert algorithm.collective == "alltoall"
     cut = re.sub(r'(<step s="\d+" type="r" .*) cnt="1"', r'\1 cnt="2"', text, count=1)
-    with pytest.raises(ExportError, match=r"or their sizes differ|which has"):
+    with pytest.raises(ExportError, match=r"sizes|which has"):
         check_text(cut)

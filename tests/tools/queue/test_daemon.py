@@ -15,6 +15,7 @@ from mesh_cluster import make_mesh_cluster
 from shared_cluster import make_cluster, program, used_servers
 from support.launcher import wait_for
 from support.limits import limit_s
+from support.refusals import named
 
 from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.credentials import PasswordSource
@@ -349,7 +350,7 @@ def test_the_exit_code_of_a_job_is_kept(small: Site) -> None:
     small.until("failed")
     job = small.store.job(1)
     assert (job.exit_code, small.circuits()) == (3, set())
-    assert any("ended with exit code 3 (program 3); see " in text for text in small.log(1))
+    assert any(named(text, "exit code 3", "program 3") for text in small.log(1))
 
 
 def test_servers_are_free_only_when_no_process_of_a_dead_supervisor_is_left(small: Site) -> None:

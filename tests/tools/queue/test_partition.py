@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from shared_cluster import make_cluster, program
+from support.refusals import refused
 
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.codec import DocumentError
@@ -85,25 +86,25 @@ def test_servers_and_sides_as_the_scheduler_sees_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("servers", "have", "said"),
+    ("servers", "have", "tokens"),
     [
-        (5, 4, "the job needs 5, cluster lab has 4; it could never run"),
-        (3, 4, "no choice leaves enough ports"),  # a ring of three on two switches
+        (5, 4, (5, 4)),
+        (3, 4, ("ports",)),  # a ring of three on two switches
     ],
 )
 def test_what_could_never_run_is_refused(
-    servers: int, have: int, said: str, ring_plan: Callable[..., Plan]
+    servers: int, have: int, tokens: tuple[object, ...], ring_plan: Callable[..., Plan]
 ) -> None:
-    with pytest.raises(FabricError, match=said):
+    with refused(FabricError, *tokens):
         check_fits(ring_plan(servers), make_cluster(have, addresses=("", "")))
 
 
 def test_too_few_ports_and_simplex_plans_are_refused(ring_plan: Callable[..., Plan]) -> None:
     cluster = make_cluster(4)
     bare = replace(cluster.servers[0], ports=cluster.servers[0].ports[:1])
-    with pytest.raises(FabricError, match="4 servers with 2 ports on switches each"):
+    with refused(FabricError, "4 servers", "2 ports"):
         check_fits(ring_plan(4), replace(cluster, servers=(bare, *cluster.servers[1:])))
-    with pytest.raises(FabricError, match="simplex"):
+    with refused(FabricError, "simplex"):
         check_fits(ring_plan(4, ports="simplex"), cluster)
 
 
@@ -150,23 +151,23 @@ def test_a_name_that_ssh_would_take_for_an_option_starts_nothing(
     cluster = make_cluster(4)
     hostile = [replace(s, management="-oProxyCommand=touch hacked") for s in cluster.servers]
     unchecked = replace(cluster, servers=tuple(hostile))
-    with pytest.raises(ValueError, match="is not the name or address of a host"):
+    with refused(ValueError, "name", "address"):
         commands_of(tmp_path, job, unchecked, ("topoopt",))
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "tokens"),
     [
-        ({"launch": "hosts"}, "launch hosts needs it"),
-        ({"reach": ("ssh",)}, "no other has it"),
-        ({"launch": "hosts", "reach": ("ssh", "{rank}")}, r"reach\[1\]: '{rank}'"),
-        ({"environment": ("NAME",)}, r"environment\[0\]: 'NAME' is not NAME=value"),
-        ({"script": ""}, "script: missing"),
+        ({"launch": "hosts"}, ("launch hosts",)),
+        ({"reach": ("ssh",)}, ("no other",)),
+        ({"launch": "hosts", "reach": ("ssh", "{rank}")}, ("reach[1]", "{rank}")),
+        ({"environment": ("NAME",)}, ("environment[0]", "NAME", "NAME=value")),
+        ({"script": ""}, ("script", "missing")),
     ],
 )
 def test_a_wrong_spec_is_an_error_with_its_field(
-    changes: dict[str, object], said: str, tmp_path: Path
+    changes: dict[str, object], tokens: tuple[object, ...], tmp_path: Path
 ) -> None:
     spec: JobSpec = replace(program(tmp_path), **changes)  # type: ignore[arg-type]
-    with pytest.raises(DocumentError, match=said):
+    with refused(DocumentError, *tokens):
         spec.validate()

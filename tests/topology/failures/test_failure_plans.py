@@ -286,3 +286,13 @@ def test_detours_are_loop_free_and_over_links_that_are_left() -> None:
             assert len(set(route.servers)) == len(route.servers)
             seen += 1
     assert seen
+
+
+def test_groups_that_differ_by_the_lost_server_alone_are_one_afterwards() -> None:
+    cluster = Cluster(4, 2, 10.0)
+    demand = Demand((GroupDemand((0, 1, 2, 3), 1 << 20), GroupDemand((0, 2, 3), 1 << 20)), ())
+    network = find_network(cluster, demand)
+    failures = plan_failures(cluster, network, demand)
+    plan = Plan.of_network(cluster, network, demand, model="", mode="fixed")
+    left = degraded(dataclasses.replace(plan, failures=failures), server=1)
+    assert [sorted(group.servers) for group in left.groups] == [[0, 2, 3]]

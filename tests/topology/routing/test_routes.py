@@ -153,11 +153,11 @@ def test_a_plan_with_a_table_is_read_as_it_was_written_and_a_list_still_is() -> 
         (ring_table(8, by_offset=(StrideRoute((1, 1), 0.0),)), ("[0].weight", 0.0, 0)),
         (ring_table(8, by_offset=(StrideRoute((1, 1), 0.5),)), (2, 0.5, 1)),
         (ring_table(8, by_offset=(StrideRoute((1, 1), 1.0),)), ("link", "route")),
-        (ring_table(8, listed=(Route((0, 2), 1.0),)), ("routes.listed[0]",)),
+        (ring_table(8, listed=(Route((0, 2), 1.0),)), ("routes.listed[0]", "link")),
         (ring_table(8, next_hops=((0,),)), ("by_offset", "next_hops")),
         (RouteTable(8, next_hops=((0,),)), ("next_hops", 8)),
         (RouteTable(8, next_hops=((9,) * 8,) * 8), ("0..7",)),
-        (RouteTable(8, next_hops=((2,) * 8,) * 8), ("[0][0]",)),
+        (RouteTable(8, next_hops=((2,) * 8,) * 8), ("[0][0]", "link")),
         (
             RouteTable(8, next_hops=tuple((s,) * 8 for s in range(8))),
             ("[0][1]", "server 0", 0),

@@ -134,7 +134,7 @@ class GridPricing:
             folded = FoldedPairs(routes, pairs)
         job = self._problem.job(degrees_of([strategy]), self.micro_batches)
         self.priced += 1
-        return _core.simulate_iteration(job, folded.network(topology).network, strategy)[0]
+        return _core.simulate_iteration(job, folded.network(topology).network, strategy).iteration_s
 
 
 def moved(strategy: Strategy, order: Order) -> Strategy:

@@ -74,7 +74,7 @@ def verify(schedule: AllToAllSchedule) -> ScheduleReplay:
     if np.any(dark := receivers == sends[:, SENDER]):
         row = sends[int(np.argmax(dark))]
         raise ScheduleError(f"slot {row[SLOT]}: port {row[PORT]} of server {row[SENDER]} is dark")
-    order = np.lexsort((sends[:, SLOT], _chunks(schedule)))
+    order = np.lexsort((sends[:, SLOT], chunk_numbers(schedule, sends)))
     starts = _check_walks(schedule, sends[order], receivers[order])
     changed = np.diff(topology[order]) != 0
     changed[starts[1:] - 1] = False  # between two chunks
@@ -93,10 +93,6 @@ def chunk_numbers(schedule: AllToAllSchedule, sends: NDArray[np.int32]) -> NDArr
     pairs = sends[:, SOURCE].astype(np.int64) * schedule.servers
     numbers: NDArray[np.int64] = pairs + sends[:, TARGET]
     return numbers * _most_parts(schedule) + sends[:, PART]
-
-
-def _chunks(schedule: AllToAllSchedule) -> NDArray[np.int64]:
-    return chunk_numbers(schedule, schedule.sends)
 
 
 def _most_parts(schedule: AllToAllSchedule) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from torch_topoopt import _core
-    from torch_topoopt.shared_networks.allocation.board_job import BoardJob, Shape
+    from torch_topoopt.shared_networks.allocation.board_job import BoardJob
     from torch_topoopt.shared_networks.allocation.boards import Board, Boards
 
 _MOST_TRIES = 4000  # sets of jobs to move away for one waiting job
@@ -254,15 +254,11 @@ def _find(
     mesh: _core.BoardMesh, job: BoardJob, boards: Boards, heuristics: Heuristics
 ) -> SubMesh | None:
     fit = "local" if heuristics.locality else "tight"
-    for rows, columns in _shapes(job, boards, heuristics):
+    for rows, columns in heuristics.shapes.shapes(job, boards.rows, boards.columns):
         found = mesh.find(rows, columns, fit, heuristics.boards_per_leaf)
         if found is not None:
             return found
     return None
-
-
-def _shapes(job: BoardJob, boards: Boards, heuristics: Heuristics) -> list[Shape]:
-    return heuristics.shapes.shapes(job, boards.rows, boards.columns)
 
 
 def _all_afresh(

@@ -74,7 +74,8 @@ def degraded_network(
     """The rest of `network` after the loss of link, or with `server` of server, `failure.lost`.
 
     Servers and ports keep their numbers; a lost server has no links and is in no group, and a group
-    of it alone is gone. The network passes `validate_network`, with a lost server as `without`.
+    of it alone is gone. Of groups that differed only by the lost server, the first stays. The
+    network passes `validate_network`, with a lost server as `without`.
     Raises DisconnectedError if not all servers can reach each other.
     """
     lost_server = failure.lost if server else None
@@ -85,14 +86,14 @@ def degraded_network(
     adjacent = {(link.source, link.target) for link in links}
     lost = {(link.source, link.target) for link in network.links} - adjacent
     dropped = {drop.group: set(drop.rings) for drop in failure.dropped}
-    groups = [
-        _group_left(group, dropped.get(i, set()), lost_server)
-        for i, group in enumerate(network.groups)
-    ]
+    groups: dict[frozenset[int], Group] = {}
+    for i, group in enumerate(network.groups):
+        left = _group_left(group, dropped.get(i, set()), lost_server)
+        groups.setdefault(frozenset(left.servers), left)
     routes = _routes_left(
         network, Survivors(cluster.servers, adjacent), adjacent, lost, failure.detours, lost_server
     )
-    return Network(tuple(links), tuple(group for group in groups if group.servers), routes)
+    return Network(tuple(links), tuple(group for group in groups.values() if group.servers), routes)
 
 
 def links_left(cluster: Cluster, network: Network, lost: int, *, server: bool) -> list[Link]:

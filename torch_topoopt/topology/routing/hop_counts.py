@@ -30,10 +30,11 @@ def hop_summary(servers: int, links: Iterable[Link]) -> HopSummary:
     Both are 0 for one server. Raises ValueError if some server cannot reach another, or a link
     names a server that is not there.
     """
-    total, diameter, unreachable = _core.hop_summary(servers, _ends(links))
-    if unreachable:
-        raise ValueError(f"links: {unreachable} ordered pairs of servers have no path")
-    return HopSummary(total / (servers * (servers - 1)) if servers > 1 else 0.0, diameter)
+    found = _core.hop_summary(servers, _ends(links))
+    if found.unreachable:
+        raise ValueError(f"links: {found.unreachable} ordered pairs of servers have no path")
+    mean = found.sum / (servers * (servers - 1)) if servers > 1 else 0.0
+    return HopSummary(mean, found.diameter)
 
 
 def hop_matrix(servers: int, links: Iterable[Link]) -> NDArray[np.int16]:

@@ -107,14 +107,14 @@ def _approximate(
     edges = [(int(a), int(b), float(capacity[a, b])) for a, b in np.argwhere(capacity > 0)]
     pairs = [(int(s), int(t), float(traffic[s, t]) / unit) for s, t in np.argwhere(traffic > 0)]
     # A little is left to the weights, whose smallest ones are given up below.
-    ways, _, bound, _ = _core.rerouted(len(traffic), edges, pairs, gap * 0.9, _SWEEPS)
+    found = _core.rerouted(len(traffic), edges, pairs, gap * 0.9, _SWEEPS)
     routes = {
         (source, target): _weighted([(tuple(path), size) for path, size in paths])
-        for (source, target, _), paths in zip(pairs, ways, strict=True)
+        for (source, target, _), paths in zip(pairs, found.paths, strict=True)
     }
     period = len(traffic)
     reached = _utilisation(capacity, traffic, routes, period)
-    return OptimalRoutes(period, routes, reached, min(bound * unit, reached), False)
+    return OptimalRoutes(period, routes, reached, min(found.bound * unit, reached), False)
 
 
 def _weighted(paths: Sequence[tuple[tuple[int, ...], float]]) -> tuple[Route, ...]:

@@ -9,6 +9,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.refusals import named, refused
 
 from torch_topoopt.launcher.errors import BAD_INPUT, OK, InputError
 from torch_topoopt.launcher.signals import Interrupted, interruptible
@@ -83,7 +84,7 @@ def test_every_sub_verb_is_a_module_that_explains_itself(
         assert f"usage: topoopt cluster {name}" in text
         assert "examples:" in text
     assert cluster.main([]) == BAD_INPUT
-    with pytest.raises(InputError, match="did you mean `topoopt cluster submit`"):
+    with refused(InputError, "topoopt cluster submit"):
         cluster.main(["sumbit"])
 
 
@@ -154,7 +155,7 @@ def test_a_dry_run_says_where_and_when_and_submits_nothing(
 
 
 def test_a_job_that_can_never_fit_is_refused_at_once(lab: Path) -> None:
-    with pytest.raises(InputError, match="4 is more than the 3 of cluster lab; it could never"):
+    with refused(InputError, 4, 3):
         cluster.main([*_submit("--servers", "4")])
     assert not (lab / "xdg").exists()
     assert cluster.main([*_submit("--servers", "3", "--degree", "2")]) == OK
@@ -165,28 +166,30 @@ def test_a_plan_that_needs_more_ports_than_there_are_is_refused(
 ) -> None:
     ring_plan(4).save(lab / "plan.json")
     argv = ["submit", "--cluster", "lab.yaml", "--plan", "plan.json", "job.sh"]
-    with pytest.raises(FabricError, match="the job needs 4, cluster lab has 3"):
+    with refused(FabricError, 4, 3):
         cluster.main(argv)
-    with pytest.raises(InputError, match="servers: the plan says it"):
+    with refused(InputError, "servers", "plan"):
         cluster.main([*argv[:-1], "--servers", "2", "job.sh"])
     assert not (lab / "xdg").exists()
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "tokens"),
     [
-        (("submit", "--servers", "2", "--degree", "1", "job.sh"), "cluster: missing"),
-        (("submit", "--cluster", "lab.yaml", "job.sh"), "servers: missing"),
-        (_submit(script="nowhere.sh"), "nowhere.sh: no such script"),
-        (_submit("--reach", "ssh"), "reach: only --launch hosts"),
-        (_submit("--env", "NO_SUCH_NAME"), "env: NO_SUCH_NAME has no value here"),
-        (_submit(script="lab.yaml"), "is not executable"),
-        (("status",), "state: which queue"),
-        (("daemon", "--cluster", "lab.yaml", "--retry", "0"), "retry: 0 is not greater than 0"),
+        (("submit", "--servers", "2", "--degree", "1", "job.sh"), ("cluster", "missing")),
+        (("submit", "--cluster", "lab.yaml", "job.sh"), ("servers", "missing")),
+        (_submit(script="nowhere.sh"), ("nowhere.sh", "script")),
+        (_submit("--reach", "ssh"), ("reach", "--launch")),
+        (_submit("--env", "NO_SUCH_NAME"), ("env", "NO_SUCH_NAME")),
+        (_submit(script="lab.yaml"), ("executable",)),
+        (("status",), ("state",)),
+        (("daemon", "--cluster", "lab.yaml", "--retry", "0"), ("retry", 0)),
     ],
 )
-def test_a_wrong_option_is_named(lab: Path, argv: tuple[str, ...], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_a_wrong_option_is_named(
+    lab: Path, argv: tuple[str, ...], tokens: tuple[object, ...]
+) -> None:
+    with refused(InputError, *tokens):
         cluster.main(list(argv))
     assert not (lab / "xdg").exists()
 
@@ -194,7 +197,7 @@ def test_a_wrong_option_is_named(lab: Path, argv: tuple[str, ...], said: str) ->
 def test_a_switch_of_an_unknown_kind_ends_the_daemon_before_it_starts(lab: Path) -> None:
     text = (lab / "lab.yaml").read_text()
     (lab / "lab.yaml").write_text(text.replace("kind: memory, address", "kind: memorie, address"))
-    with pytest.raises(DocumentError, match="did you mean 'memory'"):
+    with refused(DocumentError, "memory"):
         cluster.main(["daemon", "--cluster", "lab.yaml", "--until-idle"])
 
 
@@ -204,11 +207,11 @@ def test_jobs_are_cancelled_and_ended_ones_are_an_error(
     cluster.main([*_submit()])
     cluster.main([*_submit()])
     assert cluster.main(["cancel", "1", "--dry-run"]) == OK
-    assert "job 1 (job) would be taken out of the queue" in capsys.readouterr().out
+    assert named(capsys.readouterr().out, "job 1", "queue")
     assert _json(capsys, "cancel", "1")["jobs"] == [{"job": 1, "state": "cancelled"}]
-    with pytest.raises(InputError, match=r"job 1 \(job\) is cancelled already"):
+    with refused(InputError, "job 1", "cancelled"):
         cluster.main(["cancel", "2", "1"])
-    with pytest.raises(FabricError, match="there is no job 9"):
+    with refused(FabricError, "job 9"):
         cluster.main(["cancel", "2", "9"])
     assert [job["state"] for job in _json(capsys, "status")["jobs"]] == ["queued"]
 
