@@ -27,8 +27,8 @@ def graph_and_program(
 ) -> tuple[OpGraph, Program]:
     """The OpGraph of MODEL, with batch and output if `boundary`, and how to run it.
 
-    `batch_size`, `accelerators` and `costs` as in `documents.op_graph_of`.
-    Raises InputError for a saved OpGraph, no such model, or one that cannot be traced.
+    `batch_size`, `accelerators` and `costs` as in `documents.op_graph_of`. Raises InputError for a
+    saved OpGraph, no such model, or one that cannot be traced.
     """
     from torch_topoopt.parallel import Program
     from torch_topoopt.profile import profiling

@@ -75,8 +75,8 @@ class HxMesh:
     in Appendix C of the paper, is "board" if one switch has enough ports, else "accelerator";
     columns likewise. `taper` and `column_taper` are the uplinks of a leaf over its ports below, in
     the trees of rows and of columns; a single switch has no uplinks. Raises ValueError for sizes
-    below 1, another span, a taper outside
-    (0, 1], or a row that needs more than two levels of switches.
+    below 1, another span, a taper outside (0, 1], or a row that needs more than two levels of
+    switches.
     """
 
     a: int

@@ -32,9 +32,8 @@ def build(
 
     `radix` defaults to the smallest even one for two levels, or to 64 and three levels if none up
     to 64 suffices. One switch is enough for up to its number of ports. Every link has `server_gbps`
-    (default: degree x link rate). `demand` and `seed`
-    change nothing. Raises DocumentError for an invalid cluster and ValueError for a radix that is
-    odd or too small, or a taper outside (0, 1].
+    (default: degree x link rate). `demand` and `seed` change nothing. Raises DocumentError for an
+    invalid cluster and ValueError for a radix that is odd or too small, or a taper outside (0, 1].
     """
     wires = Wires.of(cluster, pair_tables=False)
     check_switches(2 if radix is None else radix, taper)

@@ -46,9 +46,9 @@ def build(
     A dimension of two joins its servers by two cables, or by one if ports are short. `board` is a
     board's size along each dimension: its traces join its servers, DACs all others. `planes` equal
     tori divide the ports; the built one has the rates of all. `demand` and `seed` change nothing.
-    Raises DocumentError for an invalid cluster, and
-    ValueError for dimensions that do not multiply to the number of servers, or that need more ports
-    than it has, boards that do not divide them, or no plane.
+    Raises DocumentError for an invalid cluster, and ValueError for dimensions that do not multiply
+    to the number of servers, or that need more ports than it has, boards that do not divide them,
+    or no plane.
     """
     wires = Wires.of(cluster, pair_tables=False)
     if planes < 1:

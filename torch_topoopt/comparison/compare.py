@@ -76,9 +76,9 @@ class Comparison:
     """`rows` in the requested order; `plan` is TopoOpt's.
 
     `equal_cost_gbps`: the rate of the fat-tree that costs as much as TopoOpt; degree x rate if that
-    fat-tree is still cheaper, None if every fat-tree costs more.
-    `impossible`: why an architecture has no row because the cluster cannot be wired so.
-    `strategies`, `topologies`: of the rows, by architecture; `grid_plans`: for rows and columns."""
+    fat-tree is still cheaper, None if every fat-tree costs more. `impossible`: why an architecture
+    has no row because the cluster cannot be wired so. `strategies`, `topologies`: of the rows, by
+    architecture; `grid_plans`: for rows and columns."""
 
     rows: tuple[Compared, ...]
     plan: Plan

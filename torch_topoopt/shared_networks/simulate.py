@@ -41,8 +41,8 @@ def simulate_jobs(
     `kinds` are those of a document that differs in its jobs, their placement or the seed alone; its
     plans are reused. The same arguments give the same outcomes. `on_progress` is called now and
     then, and its exception ends the simulation. Raises DocumentError for an invalid document, and
-    ValueError for a model that does not fit, or a
-    fat-tree that costs more than TopoOpt at any rate.
+    ValueError for a model that does not fit, or a fat-tree that costs more than TopoOpt at any
+    rate.
     """
     document.validate()
     switched = {

@@ -27,8 +27,7 @@ class JobOnClos:
 
     All ports of a server share the host's one interface; the hash of each connection selects its
     cables between switches. Ports have to be simplex: each link is a connection of its own, over
-    which its source sends. Jobs that share hosts need different `tcp_port`s. Raises
-    FabricError.
+    which its source sends. Jobs that share hosts need different `tcp_port`s. Raises FabricError.
     """
 
     name = "emulated-clos"

@@ -2,8 +2,7 @@
 
 Every row, and every column, of boards has a tree. Boards in the same run of `boards_per_leaf`
 positions share a switch of the lowest level; a byte between two others crosses an upper level. A
-byte between boards in different rows and columns passes one tree of each kind
-(section IV-C).
+byte between boards in different rows and columns passes one tree of each kind (section IV-C).
 """
 
 from __future__ import annotations
