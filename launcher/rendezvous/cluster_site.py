@@ -336,8 +336,8 @@ def _open_store(choice: ClusterChoice, deadline: float) -> Any:
 def _in_time(connect: Callable[[], Any], deadline: float) -> Any:
     """The result of `connect`; raises TimeoutError after the deadline, and signals' exceptions.
 
-    torch waits in C++ for a silent store, without signals or a limit, so that thread is left
-    behind: this process ends soon.
+    torch waits in C++ for a silent store, without signals or a limit. That thread is left behind,
+    because this process ends soon.
     """
     result: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 

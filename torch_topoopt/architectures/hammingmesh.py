@@ -316,7 +316,7 @@ def north_last_rule(mesh: HxMesh, links: Sequence[NodeLink]) -> ChannelRule:
     A packet leaves boards at most once in each dimension, so three channels suffice. A path over
     switches within one board counts if it is as short as one on the board. Where the ports of one
     board are on several leaves of a tree, a path over another board can be as short as that over a
-    spine, and leaves boards twice in that dimension.
+    spine. It leaves boards twice in that dimension.
     """
     dimensions: tuple[Dimension, ...] = ("row", "column")
     channels = 3 + sum(_splits_boards(mesh, dimension) for dimension in dimensions)

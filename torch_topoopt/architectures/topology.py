@@ -2,8 +2,8 @@
 
 A Plan's Network has servers only. Here nodes 0..servers-1 are servers and the others are switches;
 links are directed and have rates of their own. Bytes of a pair without listed paths are spread over
-all shortest paths, at every node in proportion to the rates of the next links (per-packet or
-many-flow ECMP). A server with several links relays for others only in networks without switches.
+all shortest paths (per-packet or many-flow ECMP). Each node splits them by the rates of the next
+links. A server with several links relays for others only in networks without switches.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Several Markov chains side by side, priced by the coarse simulator (csrc/search).
 
 FlexFlow's search (Jia et al. 2019; paper section 4.1, the Computation x Communication plane)
-proposes another placement for an operator, propagates one along the edges of the graph, swaps two,
-or moves a run of operators. It simulates the change and accepts by Metropolis' rule against the
+proposes another placement for an operator, propagates one along edges of the graph, swaps two, or
+moves a run of operators. It simulates the change and accepts by Metropolis' rule against the
 current strategy; the energy is the relative change of the predicted time. Chains cool down over
 their budget. Each is seeded by its number and they share nothing, so the result depends on the
 number of chains, not of threads or machines.

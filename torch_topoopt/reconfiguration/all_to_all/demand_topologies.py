@@ -1,8 +1,8 @@
 """Topologies made for a matrix of sizes: greedy circuits, and sums of permutations.
 
 Greedy circuits are MixNet's wiring of a matrix: the largest demand first. Permutations are FAST's:
-a matrix with equal row and column sums is a sum of permutations (Birkhoff and von Neumann), each of
-which is a topology with a direct link for every chunk.
+a matrix with equal row and column sums is a sum of permutations (Birkhoff and von Neumann). Each is
+a topology with a direct link for every chunk.
 """
 
 from __future__ import annotations
