@@ -137,7 +137,7 @@ def _detour_rule(built: Topology, shape: DragonflyShape) -> ChannelRule:
 def _shape_of(
     servers: int, a: int | None, p: int | None, h: int | None, groups: int | None
 ) -> DragonflyShape:
-    """The defaults filled in; ValueError for what is below 1 or not enough."""
+    """The sizes with defaults; ValueError for sizes below 1 or too small."""
     least = smallest_p(servers)
     if p is None:
         p = least

@@ -109,7 +109,7 @@ class Reconfiguration:
     forwarding: bool
 
     def validate(self) -> Self:
-        """Returns self, or raises ValueError: field, value, and what would be right."""
+        """Returns self, or raises ValueError: field, value, and the valid range."""
         if not 0 < self.window_s < math.inf:
             raise ValueError(f"window_s: {self.window_s} is not a finite number above 0")
         if not 0 <= self.delay_s < math.inf:

@@ -97,7 +97,7 @@ class PlanningOptions:
         return tuple(dict.fromkeys((given,) if isinstance(given, int) else given))
 
     def validate(self) -> None:
-        """Raises ValueError for what is out of range."""
+        """Raises ValueError for values out of range."""
         if self.seed < 0:
             raise ValueError(f"seed: {self.seed} is negative")
         if self.rounds is not None and self.rounds < 1:

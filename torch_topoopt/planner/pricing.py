@@ -85,13 +85,13 @@ class PairPricing:
         """Seconds per iteration where all ports are on a single ring."""
         cluster = self._cluster
         asked = demand(self._op_graph, strategy, cluster.servers)
-        if self._options.network is not None:  # its degree may be 1; a ring takes two ports
+        if self._options.network is not None:  # of any degree, while a ring takes two ports
             degree = 2 if cluster.servers > 2 else 1
             cluster = replace(cluster, degree=degree, port_gbps=None)
         return seconds_of(self._problem, single_ring(cluster, asked), strategy, count)
 
     def prediction(self, pair: PricedPair) -> Prediction:
-        """Of a Plan with this pair."""
+        """The prediction of a Plan with this pair."""
         estimate = price(self._problem, pair.network, pair.strategy, pair.micro_batches)
         single_ring_s, ideal_switch_s = self.references(pair)
         return Prediction(

@@ -54,7 +54,7 @@ def fat_tree_file(radix: int, bits_per_s: float, hosts_per_tor: int | None = Non
 
 
 def _names(**tiers: int) -> list[str]:
-    """Of the switches by their numbers, the lowest tier first."""
+    """The names of switches by number, the lowest tier first."""
     return [f"{tier}{i}" for tier, count in tiers.items() for i in range(count)]
 
 

@@ -22,7 +22,7 @@ def register() -> None:
 
 
 def register_named() -> None:
-    """Registers the backend; raises whatever prevents it."""
+    """Registers the backend; raises the error that prevents it."""
     import torch
 
     try:

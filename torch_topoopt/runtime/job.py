@@ -160,7 +160,7 @@ class Job:
         )
 
     def hold(self) -> None:
-        """Keeps the job open until leave(), whatever its number of groups."""
+        """Keeps the job open until leave(), regardless of its groups."""
         self.session.hold()
         self.held = True
 
@@ -338,7 +338,7 @@ def _install_meter(job: Job) -> None:
 
 
 def _work_meter(job: Job) -> WorkMeter:
-    """Of a job of all ranks, with a file for those who watch it."""
+    """The meter of a job of all ranks, with a file for observers."""
     index, everybody = job.place.index, len(job.place.ranks) == job.place.world_size
     rank = job.place.ranks[index]
     folder = JobFolder(Path(os.environ["TOPOOPT_RUN_DIR"]).absolute())
@@ -411,7 +411,7 @@ def _begin_iteration(job: Job | None) -> int:
 
 
 def _iteration_bytes(job: Job | None, first: int, count: int) -> tuple[list[int], list[list[int]]]:
-    """Of this rank's own messages, and of the planned links, in order."""
+    """Bytes of this rank's own messages, and of the planned links, in order."""
     if job is None:
         return [0] * count, []
     own, of_connections = job.session.iteration_bytes(first, count)

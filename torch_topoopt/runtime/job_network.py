@@ -83,7 +83,7 @@ class StoreMeeting:
         }
 
     def missing(self, topic: str, ranks: Sequence[int]) -> list[int]:
-        """Those of `ranks` that have not published; does not wait."""
+        """The `ranks` that have not published; does not wait."""
         keys = [self._key(topic, rank) for rank in ranks]
         if not keys or self._store.check(keys):
             return []

@@ -169,7 +169,7 @@ class ThreadedChains:
         return self.result()
 
     def progress(self) -> ChainProgress:
-        """Of all chains together."""
+        """The result of all chains together."""
         return together([chain.progress() for chain in self._chains])
 
     def result(self) -> ChainResult:

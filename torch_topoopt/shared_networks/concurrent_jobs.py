@@ -107,7 +107,7 @@ def concurrent_program(
     return program
 
 
-# parameters: what runs where, for how long, and at which level
+# parameters: the network and jobs, the duration, and the level
 def run_concurrent(
     routes: Routes,
     jobs: Sequence[PlacedJob],

@@ -128,7 +128,7 @@ class JobKinds:
         return self._graphs[kind]
 
     def plan(self, kind: Kind) -> Plan:
-        """Of a TopoOpt shard. Raises ValueError for a model that does not fit."""
+        """The plan of a TopoOpt shard. Raises ValueError for a model that does not fit."""
         if kind not in self._plans:
             text = f"planning {kind[0]} on {kind[1]} servers"
             self._report(text)

@@ -107,7 +107,7 @@ def disconnecting_pairs(servers: int, network: Network) -> list[tuple[int, int]]
 
 
 def times_on_cables(cluster: Cluster, network: Network, sizes: Sequence[float]) -> Times:
-    """Of collectives over all servers, each of whose buffers has one of `sizes` in bytes.
+    """Seconds of collectives over all servers, with buffers of each of `sizes` in bytes.
 
     AllReduce: 2 (n - 1) steps along the plan's rings. All-to-all: size / n from each to each other
     over the plan's routes, all at once.

@@ -216,7 +216,7 @@ def _paths(
 def _walks(
     graph: _Sequence, tree: _Tree
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]]:
-    """Of one tree: source and target of every chunk, and per topology the edges of its route, the
+    """For one tree: source and target of every chunk, and per topology the edges of its route, the
     last one first."""
     d, n, _ = graph.shape
     targets = np.flatnonzero(tree.amounts)

@@ -121,7 +121,7 @@ class _PlanRun:
         self.starts: list[tuple[Phase, int, tuple[int, ...], float]] = []  # with piece and ports
 
     def step_s(self, phase: Phase) -> list[float]:
-        """Of each step of a phase."""
+        """Seconds of each step of a phase."""
         block_bytes = self.piece_bytes / phase.blocks
         return [
             self.costs.slot_s(max(part.count for part in parts) * block_bytes)

@@ -56,7 +56,7 @@ def replay(timeline: PortTimeline, costs: CircuitCosts) -> float:
 
 
 def _strides(timeline: PortTimeline, costs: CircuitCosts, slack_s: float) -> list[int]:
-    """Of the circuit of each send; checks moves."""
+    """The stride of each send's circuit; checks moves."""
     moves: list[list[PortMove]] = [[] for _ in range(timeline.degree)]
     for move in timeline.moves:
         if not 0 <= move.port < timeline.degree or not 0 < move.stride < timeline.servers:

@@ -35,7 +35,7 @@ class Leases:
         self._heard[host] = now_s
 
     def ended(self, hosts: Iterable[str], now_s: float) -> list[str]:
-        """Those of `hosts` whose leases have ended."""
+        """The hosts among `hosts` with expired leases."""
         return [
             host
             for host in hosts

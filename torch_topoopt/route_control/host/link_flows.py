@@ -38,7 +38,7 @@ def job_name(wiring: Wiring, *parts: object) -> str:
 
 
 def link_flows(job: str, plan: Plan, wiring: Wiring, links: Iterable[Link]) -> list[LinkFlow]:
-    """Those of `links` between different addresses."""
+    """The `links` between different addresses."""
     addresses = wiring.by_port()
     planned = _planned_bytes(plan)
     flows = []

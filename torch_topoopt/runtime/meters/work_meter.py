@@ -134,7 +134,7 @@ class WorkMeter:
             self._path.unlink(missing_ok=True)
 
     def result(self, dump: Dump | None) -> RankWork | None:
-        """Of the iterations with all operations in `dump`; None if there are none.
+        """The work in the iterations with all operations in `dump`; None without any.
 
         Times are means over the middle half of the iterations, as those of IterationMeter are.
         """

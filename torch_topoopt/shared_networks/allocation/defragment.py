@@ -88,7 +88,7 @@ class DefragmentationPlan:
         return [move for step in self.steps for move in step]
 
     def seconds(self, cost: MoveCost) -> float:
-        """Of all steps. A step takes one transfer and one restart if it moves a job."""
+        """Seconds of all steps. A step takes one transfer and one restart if it moves a job."""
         moving = [step for step in self.steps if any(m.before is not None for m in step)]
         sending = sum(any(move.sent() for move in step) for step in moving)
         return sending * cost.transfer_s + len(moving) * cost.restart_s

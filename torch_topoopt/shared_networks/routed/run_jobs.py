@@ -242,7 +242,7 @@ class _RoutedRun:
                 self.transfers.reroute(transfer, hops)
 
     def _flows(self, index: int, rings: Iterable[int]) -> Iterable[Flow]:
-        """Those of a job's rings that leave their ToR."""
+        """The flows of a job's rings that leave their ToR."""
         hops = self.running[index].hops
         tor_of = self.fabric.tor_of
         for number in rings:
