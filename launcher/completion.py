@@ -1,4 +1,4 @@
-"""`topoopt completion`: a script by which a shell completes verbs, options and their choices."""
+"""`topoopt completion`: a shell script that completes verbs, options and their choices."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def parser_of(verb: str, sub_verb: str = "") -> argparse.ArgumentParser:
     """The parser of a verb, or of a sub-verb of it."""
     from torch_topoopt.launcher.main import module_of
 
-    if verb == "run":  # whose options are more than its module
+    if verb == "run":  # its options include torchrun's
         sub_verb = "run_parser"
     module = module_of(verb)
     if sub_verb:

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 _PLAIN_WIDTH = 120
 _LEAST_WIDTH = 40  # on narrower terminals, lines are left to the terminal to wrap
-_QUIET_S = 30.0  # a computation that takes longer says so, where no line can move
+_QUIET_S = 30.0  # before a longer computation is announced, if no line can move
 _MOST_ERROR, _ERROR_START, _ERROR_END = 2000, 800, 400  # characters
 
 
 def error(message: str) -> None:
-    """The one line of a command that failed; of a very long one, its beginning and its end."""
+    """The error line of a failed command; of a very long one, its beginning and its end."""
     if len(message) > _MOST_ERROR:
         left_out = len(message) - _ERROR_START - _ERROR_END
         end = message[-_ERROR_END:]
@@ -59,7 +59,7 @@ class StageProgress:
         self._show = show
 
     def progress(self, fraction: float | None, text: str) -> None:
-        """Shows how far it is (None: unknown); also where an unnoticed signal takes effect."""
+        """Shows the progress (None: unknown), and raises for an unnoticed signal."""
         signals.check()
         self._show(fraction, text)
 
@@ -83,7 +83,7 @@ class Terminal:
         self.show(FittedTable(title, columns, rows))
 
     def show(self, part: RenderableType) -> None:
-        """What rich draws, as it is."""
+        """Prints a renderable of rich."""
         with self._console.capture() as capture:
             self._console.print(part, crop=False)
         for line in capture.get().splitlines():
@@ -91,13 +91,13 @@ class Terminal:
 
     @property
     def moves(self) -> bool:
-        """Whether what is shown can be replaced: this is a terminal."""
+        """Whether output can be replaced: this is a terminal."""
         return self._console.is_terminal
 
     @contextmanager
     def screen(self) -> Iterator[Callable[[Sequence[_Part]], None]]:
-        """Gives a function that shows lines, tables (as `table` takes them) and what rich draws in
-        place of those that it showed before; the last ones stay."""
+        """Gives a function that replaces the lines, tables (arguments of `table`) and renderables
+        that it showed before; the last ones stay."""
         with Live(console=self._console, auto_refresh=False) as live:
 
             def show(parts: Sequence[_Part]) -> None:
@@ -196,7 +196,7 @@ def _reminders(heading: str) -> Iterator[Callable[[float | None, str], None]]:
 
 
 def make_console(file: IO[str]) -> Console:
-    """A rich console whose lines never depend on the width of something that is no terminal."""
+    """A rich console whose lines never depend on the width of a non-terminal."""
     if file.isatty():
         return Console(file=file, width=max(shutil.get_terminal_size().columns, _LEAST_WIDTH))
     return Console(file=file, width=_PLAIN_WIDTH, force_terminal=False, color_system=None)
@@ -213,7 +213,7 @@ def print_json(result: object, text: Callable[[Any], str] = _indented) -> None:
 
 @contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """Sends everything that this process and its children print to stderr, for `--json`."""
+    """Redirects stdout of this process and its children to stderr, for `--json`."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:

@@ -1,4 +1,4 @@
-"""Reading what the user names on the command line, with one clear line where that fails."""
+"""Reading files named on the command line, with a one-line error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AnyDocument = TypeVar("AnyDocument", bound=Document)
 
 
 def load(kind: type[AnyDocument], path: str) -> AnyDocument:
-    """Reads a document; raises DocumentError for a bad one and InputError for no readable file."""
+    """Reads a document; raises DocumentError for a bad one and InputError if unreadable."""
     try:
         return kind.load(path)
     except OSError as error:
@@ -42,7 +42,7 @@ def save(document: Document, path: str) -> None:
 
 
 def check_one_rate(plan: Plan, path: str) -> None:
-    """Raises InputError for a plan with links of unequal rates: emulated ones are all alike."""
+    """Raises InputError for a plan with unequal link rates: emulated ones are all equal."""
     if plan.cluster.port_gbps is not None:
         raise InputError(
             f"{path}: cluster.port_gbps: the ports of this plan are not alike, and emulated links "
@@ -59,10 +59,10 @@ def op_graph_of(
 ) -> OpGraph:
     """The OpGraph of MODEL: a saved one (*.json), or the profile of a model.
 
-    `batch_size` is the number of samples of one iteration on `accelerators` together (None: for a
-    shipped model, as many times List 1's batch of one; for a file, what its example_batch gives).
-    `costs` is a file of measured costs that replace estimates. Raises InputError if there is no
-    such model, if it cannot be traced, and if `batch_size` cannot be shared evenly.
+    `batch_size` is the number of samples of one iteration on `accelerators` together. None: for a
+    shipped model, as many times List 1's batch of one; for a file, that of its example_batch.
+    `costs` is a file of measured costs that replace estimates. Raises InputError if the model is
+    unknown or cannot be traced, and if `batch_size` cannot be shared evenly.
     """
     return with_measured_costs(_op_graph(model, batch_size, accelerators), costs)
 
@@ -97,7 +97,7 @@ def _op_graph(model: str, batch_size: int | None, accelerators: int) -> OpGraph:
 
 
 def is_script_without_model(model: str) -> bool:
-    """Whether MODEL is a file whose top level has no build_model(): there is nothing to profile."""
+    """Whether MODEL is a file without a top-level build_model(), so not a model."""
     return (
         model.endswith(".py")
         and Path(model).is_file()
@@ -106,9 +106,9 @@ def is_script_without_model(model: str) -> bool:
 
 
 def load_model(model: str, batch_size: int | None, accelerators: int) -> LoadedModel:
-    """The model and its batch on `accelerators` together, as `op_graph_of` says.
+    """The model and its batch on `accelerators` together; see `op_graph_of`.
 
-    Raises ProfileError for what is no model, and InputError for a batch that cannot be shared.
+    Raises ProfileError if it is not a model, and InputError for a batch that cannot be shared.
     """
     from torch_topoopt.profile import profiling
     from torch_topoopt.profile.tracing import batch_size_of, positional_and_keyword
@@ -137,8 +137,8 @@ def op_graph_path(plan_path: str | Path) -> Path:
 
 
 def op_graph_of_plan(plan: Plan, plan_path: str, batch_size: int | None = None) -> OpGraph:
-    """The OpGraph of a plan: the file beside the plan (`op_graph_path`, or opgraph.json in a run
-    folder) that is of its model and batch size, else the shipped model that the plan names.
+    """The OpGraph of a plan: the file next to the plan (`op_graph_path`, or opgraph.json in a run
+    folder) with its model and batch size, else the shipped model that the plan names.
 
     Another `batch_size` than the plan's needs the model. Raises InputError if there is neither.
     """
@@ -163,7 +163,7 @@ def op_graph_of_plan(plan: Plan, plan_path: str, batch_size: int | None = None) 
 
 
 class StoppedEarly(BaseException):
-    """A signal ended the planning; `plan` is the best that was found before. As Interrupted."""
+    """A signal ended the planning; `plan` is the best found before. As Interrupted."""
 
     def __init__(self, plan: Plan, by: Interrupted) -> None:
         super().__init__(str(by))
@@ -172,11 +172,11 @@ class StoppedEarly(BaseException):
 
 
 def without_progress(part: float | None, what: str) -> None:
-    """As the progress of what follows: plans of a moment are not shown."""
+    """The progress callback of later planning: intermediate plans are not shown."""
 
 
 def with_failures(plan: Plan, progress: Callable[[float | None, str], None]) -> Plan:
-    """`plan` with how to go on after the loss of any one link or server."""
+    """`plan` with recovery plans for the loss of any one link or server."""
     from torch_topoopt.topology.failures import failure_plans
 
     progress(None, "what the loss of a cable or server costs")
@@ -191,10 +191,10 @@ def make_plan(
     *,
     keep_best: bool = False,
 ) -> Plan:
-    """Runs the planner and reports its progress; raises InputError for what cannot be planned.
+    """Runs the planner and reports its progress; raises InputError if it cannot plan.
 
-    With `keep_best`, a signal raises StoppedEarly where there is a plan to keep, else Interrupted
-    as always.
+    With `keep_best`, a signal raises StoppedEarly if there is a plan to keep, else Interrupted as
+    always.
     """
     from torch_topoopt.planner.alternation import Planning
 

@@ -15,12 +15,12 @@ BAD_INPUT = 2
 
 
 class InputError(Exception):
-    """Something that the user gave cannot work; the message says what, and what would be right."""
+    """Invalid user input; the message names the error and a valid alternative."""
 
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """A ValueError of the library, which names what was given, becomes an InputError."""
+    """Converts a ValueError of the library, which names the input, to an InputError."""
     try:
         yield
     except ValueError as error:

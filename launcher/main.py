@@ -126,8 +126,8 @@ def main(argv: list[str] | None = None) -> int:
     """Runs `topoopt` with `argv` (default: the process's own arguments); returns the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # not where a test reads instead
-            stream.reconfigure(errors="replace")  # of what a terminal without UTF-8 cannot show
+        if isinstance(stream, io.TextIOWrapper):  # a test may replace it
+            stream.reconfigure(errors="replace")  # for characters outside the terminal's encoding
     try:
         with signals.interruptible():
             return _ended(arguments)
@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
 def _ended(arguments: Sequence[str]) -> int:
     """Runs the verb, and turns errors into an exit code.
 
-    Imports here and not above, where a Ctrl-C would end in a traceback.
+    Imports here, since a Ctrl-C during a top-level import would end in a traceback.
     """
     from torch_topoopt.launcher import console, parser
     from torch_topoopt.links.errors import FabricError
@@ -169,7 +169,7 @@ def _ended(arguments: Sequence[str]) -> int:
 
 
 def _can_write_stdout() -> bool:
-    """Whether an OSError that names no file is another's than that of stdout."""
+    """Whether an OSError without a file name is from something other than stdout."""
     try:
         return os.write(1, b"\n") == 1
     except OSError:
@@ -177,7 +177,7 @@ def _can_write_stdout() -> bool:
 
 
 def _drop_stdout() -> None:
-    """Keeps the flush at the exit quiet, once stdout cannot be written."""
+    """Silences the flush at exit, once stdout cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

@@ -21,7 +21,7 @@ def add_level(options: argparse.ArgumentParser) -> None:
 
 
 def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: bool = True) -> None:
-    """Adds them; without `seed` where the verb has a --seed of its own, without `rings` where it
+    """Adds the options; without `seed` if the verb has its own --seed, without `rings` if it
     simulates none."""
     from torch_topoopt.sim.iteration_program import RING_STEPS
     from torch_topoopt.sim.packet import ACKS, PATH_CHOICES, TRANSPORTS
@@ -70,7 +70,7 @@ def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: b
 
 
 def given_options(arguments: argparse.Namespace, *, seed: bool = True) -> dict[str, Any]:
-    """The keywords of the packet level that were asked for; raises InputError."""
+    """The requested keywords of the packet level; raises InputError."""
     given = {
         "transport": arguments.transport,
         "mtu_bytes": arguments.mtu,

@@ -27,7 +27,7 @@ _in_use: tuple[argparse.ArgumentParser, list[str]] | None = None
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises InputError instead of printing its whole usage."""
+    """Raises InputError instead of printing the whole usage."""
 
     def __init__(self, verb: str, description: str, examples: str) -> None:
         super().__init__(
@@ -40,13 +40,13 @@ class Parser(argparse.ArgumentParser):
         self._given: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does; remembers the arguments, to say more about a wrong one."""
+        """As argparse does; remembers the arguments, for better error messages."""
         self._given = list(sys.argv[1:] if args is None else args)
         use(self, self._given)
         return super().parse_known_args(args, namespace)
 
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
-        """As argparse does, but without hiding that the help cannot be written."""
+        """As argparse does, but reports if the help cannot be written."""
         (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
@@ -80,8 +80,8 @@ def as_option(message: str) -> str:
 
 
 def refuse_after_script(script: str, words: Sequence[str], missing: str, *others: str) -> None:
-    """Raises InputError where the option `missing`, or one of `others` that replace it, is among
-    the arguments of the script, so was meant for us."""
+    """Raises InputError if the option `missing`, or one of `others` that replace it, is among the
+    arguments of the script, so was meant for us."""
     for name in (missing, *others):
         if any(word == name or word.startswith(f"{name}=") for word in words):
             raise InputError(
@@ -91,10 +91,10 @@ def refuse_after_script(script: str, words: Sequence[str], missing: str, *others
 
 
 def fail(options: argparse.ArgumentParser, message: str, given: Sequence[str]) -> NoReturn:
-    """Raises InputError for what argparse says about the arguments `given`, in plain words.
+    """Raises InputError for argparse's error about the arguments `given`, in plain words.
 
-    A misspelt option gets a suggestion; a value that begins with "-", which argparse takes for an
-    option, is judged as a value.
+    A misspelt option gets a suggestion. A value that begins with "-", which argparse treats as an
+    option, is checked as a value.
     """
     missing = re.fullmatch(r"argument (\S+): expected one argument", message)
     if missing:
@@ -120,7 +120,7 @@ def fail(options: argparse.ArgumentParser, message: str, given: Sequence[str]) -
 
 
 def _required(options: argparse.ArgumentParser, message: str) -> str:
-    """`message` without arguments that may be left out, though argparse requires them."""
+    """`message` without optional arguments that argparse calls required."""
     head, colon, names = message.partition(": ")
     rest = {a.metavar or a.dest for a in options._actions if a.nargs == argparse.REMAINDER}
     return head + colon + ", ".join(name for name in names.split(", ") if name not in rest)
@@ -141,7 +141,7 @@ def _dashed_value(
 
 
 def spellings(options: argparse.ArgumentParser) -> list[str]:
-    """The long options that there are, without those that only say what they are called now."""
+    """The long options, without deprecated ones that only name their successors."""
     return [
         name
         for action in options._actions
@@ -179,7 +179,7 @@ class NamesOrFile(tuple[str, ...]):
 
 
 def name_or_function(option: str, text: str) -> str | UserFunction:
-    """argparse type of what a name or FILE.py:NAME may say."""
+    """argparse type of a name or FILE.py:NAME."""
     try:
         return UserFunction.load(option, text) if is_file(text) else text
     except UserFunctionError as error:
@@ -197,7 +197,7 @@ def rate(text: str) -> float:
 
 
 def micro_batches(text: str) -> MicroBatches:
-    """argparse type of "4", "1,4,8" or "auto"; one number comes alone."""
+    """argparse type of "4", "1,4,8" or "auto"; one number is not in a tuple."""
     if text == "auto":
         return "auto"
     parts = text.split(",")

@@ -1,4 +1,4 @@
-"""The two lists of prices by which `advise` and `compare` give costs: their names and contents."""
+"""The two price lists of `advise` and `compare`: their names and contents."""
 
 TOPOOPT = "TopoOpt prices"
 HAMMINGMESH = "HammingMesh prices"

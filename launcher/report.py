@@ -117,8 +117,8 @@ def write(
     plots: str | None = None,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Path:
-    """Writes the page of a run folder or of a plan; raises InputError or DocumentError for what is
-    neither."""
+    """Writes the page of a run folder or of a plan; raises InputError or DocumentError for anything
+    else."""
     from torch_topoopt.report import write_plan_report, write_report
 
     _check(run_dir)

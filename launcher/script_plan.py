@@ -1,4 +1,4 @@
-"""A script to trace where there is no model, and its demand in words."""
+"""A script to trace if there is no model, and its demand in words."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from torch_topoopt.profile.script import CommunicationTrace, TraceLimits, TrainingScript
 
 
-SHORT_BYTES = 256 << 10  # calls of less, on average, may go by trees on a network of any speed
-SAME = 0.01  # bytes of an iteration that are not further apart than this part are as predicted
-# Their sizes are counted alike in a trace and by ranks.
+SHORT_BYTES = 256 << 10  # mean size below which trees may win on a network of any speed
+SAME = 0.01  # relative difference of an iteration's bytes that counts as equal
+# A trace and ranks count their sizes alike.
 _COMPARED = frozenset(
     {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll"}
 )
@@ -31,15 +31,15 @@ _COMPARED = frozenset(
 
 @dataclass(frozen=True)
 class Script:
-    """A script to trace, and what its trace may take."""
+    """A script to trace, and the limits of its trace."""
 
     runs: TrainingScript
     limits: TraceLimits
-    iterations: int = DEFAULT_ITERATIONS  # the last of them is planned for
+    iterations: int = DEFAULT_ITERATIONS  # the plan is for the last one
 
     @property
     def name(self) -> str:
-        """Of the file, or the module."""
+        """The name of the file, or the module."""
         return self.runs.name
 
     def trace(self, cluster: Cluster, server: ForkServer | None) -> CommunicationTrace:
@@ -59,7 +59,7 @@ class Script:
 def demand_of_script(
     script: Script | None, cluster: Cluster, server: ForkServer | None = None
 ) -> tuple[Demand, CommunicationTrace | None, str]:
-    """The demand that a trace of `script` finds, and the trace; else an unknown one, and why."""
+    """The demand in a trace of `script`, and the trace; else an unknown one, and the reason."""
     from torch_topoopt.planner.demand_plan import demand_of_trace, unknown_demand
     from torch_topoopt.profile.script import ScriptError
 
@@ -86,7 +86,7 @@ def demand_text(demand: Demand) -> str:
 
 
 def short_calls(trace: CommunicationTrace) -> str:
-    """A sentence for a script whose collectives are short, so may not go by rings; else empty."""
+    """A sentence for a script with short collectives, which may not use rings; else empty."""
     last = trace.iterations - 1
     sizes = [c.size_bytes for c in trace.calls if c.iteration == last and c.size_bytes]
     mean = sum(sizes) / len(sizes) if sizes else 0.0
@@ -99,7 +99,7 @@ def short_calls(trace: CommunicationTrace) -> str:
 
 
 def other_calls(trace: CommunicationTrace, works: Sequence[RankWork]) -> str:
-    """A sentence where the collectives of a rank were not those of the traced iteration; else "".
+    """A sentence if a rank's collectives differ from those of the traced iteration; else "".
 
     Bytes per iteration are compared, by the size of the group.
     """

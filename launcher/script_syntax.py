@@ -1,4 +1,4 @@
-"""Facts of a script by its syntax tree: it is not imported, for it may train then."""
+"""Facts of a script by its syntax tree; importing it might start training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-# of torch, and of the libraries for threads that are loaded with it
+# of torch, and of its threading libraries
 _IMPORT_VARIABLE = re.compile(
     r"(OMP|GOMP|KMP|MKL|OPENBLAS|ATEN|PYTORCH|TORCH(?!ELASTIC)\w*)_[A-Z0-9_]+$"
 )
@@ -23,10 +23,10 @@ _IMPORT_VARIABLE = re.compile(
 
 @dataclass(frozen=True)
 class ScriptSyntax:
-    """`builds_model`: there is a build_model() at module level that needs no arguments. `guarded`:
-    what must not run when the script is imported stands under `if __name__ == "__main__"`.
-    `imports` are the modules it names in import statements, anywhere. `import_variables` are the
-    environment variables it names of those that are read when torch is imported."""
+    """`builds_model`: a module-level build_model() without required arguments exists. `guarded`:
+    code that must not run on import is under `if __name__ == "__main__"`. `imports` are the modules
+    in its import statements, anywhere. `import_variables` are the environment variables in it that
+    are read when torch is imported."""
 
     builds_model: bool
     guarded: bool
@@ -40,9 +40,9 @@ class ScriptSyntax:
 
 
 def read(path: str) -> ScriptSyntax:
-    """Raises InputError for a file that is no Python."""
+    """Raises InputError unless the file is Python."""
     try:
-        with tokenize.open(path) as file:  # in the encoding that it declares
+        with tokenize.open(path) as file:  # in its declared encoding
             tree = ast.parse(file.read(), path)
     except SyntaxError as error:
         where = f", line {error.lineno}" if error.lineno else ""
@@ -61,10 +61,10 @@ def read(path: str) -> ScriptSyntax:
 
 
 def is_of_script(model: str, script: str, syntax: ScriptSyntax | None) -> bool:
-    """Whether `script` trains MODEL, as far as can be seen.
+    """Whether `script` trains MODEL, as far as its syntax shows.
 
-    That is its own build_model() or callable, one of a file that it imports, a saved OpGraph of its
-    name, or a shipped model that it imports. `syntax` is None where the script is not Python.
+    MODEL is its own build_model() or callable, one of a file that it imports, a saved OpGraph of
+    its name, or an imported shipped model. `syntax` is None if the script is not Python.
     """
     stem = Path(script).stem
     imports = syntax.imports if syntax else frozenset()

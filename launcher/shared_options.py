@@ -1,5 +1,5 @@
-"""Every option that several verbs have: defined once, so that it is spelt, meant and defaulted
-alike. docs/reference/commands.md lists them; a test compares the verbs."""
+"""Every option of several verbs, defined once, so that spelling, meaning and default agree. See
+docs/reference/commands.md; a test compares the verbs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ same options."""
 
 
 def output_file(text: str) -> str:
-    """argparse type of a file to write: checked before anything long has begun."""
+    """argparse type of a file to write: checked before any long computation."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: is a folder; name a file in it")
@@ -70,7 +70,7 @@ def output_file(text: str) -> str:
 
 
 def output_folder(text: str) -> str:
-    """argparse type of a folder to write into, which is made if need be."""
+    """argparse type of a folder to write into, made if necessary."""
     path = Path(text)
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not there.is_dir():
@@ -247,7 +247,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def add(options: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
-    """Adds the shared options `names`; a verb that has to differ says how in `changes`."""
+    """Adds the shared options `names`; `changes` are a verb's differences."""
     for name in names:
         keywords = {**_OPTIONS[name], **changes}
         options.add_argument(f"--{name}", **keywords)
@@ -273,8 +273,8 @@ def cluster_of(
 ) -> Cluster:
     """The Cluster that the options of CLUSTER describe, with their defaults.
 
-    `accelerator` is that of a verb where none is given. Raises InputError or DocumentError for what
-    cannot be; `or_else` says what may stand in for --servers.
+    `accelerator` is the verb's default. Raises InputError or DocumentError for impossible values;
+    `or_else` names the alternative to --servers.
     """
     if arguments.servers is None:
         raise InputError(f"servers: missing; say how many, as --servers 4{or_else}")
@@ -291,14 +291,14 @@ def cluster_of(
 
 
 def degree_of(arguments: argparse.Namespace) -> int:
-    """The degree that is asked for, or that of the smallest ring."""
+    """The requested degree, or that of the smallest ring."""
     if arguments.degree is not None:
         return int(arguments.degree)
     return 2 if arguments.servers > 2 else 1
 
 
 def accelerators_of(arguments: argparse.Namespace) -> int:
-    """Those of each server; raises InputError for less than one."""
+    """The accelerators of each server; raises InputError for less than one."""
     count: int | None = getattr(arguments, "accelerators_per_server", None)
     if count is not None and count < 1:
         raise InputError(f"accelerators-per-server: must be at least 1 (got {count})")
@@ -306,7 +306,7 @@ def accelerators_of(arguments: argparse.Namespace) -> int:
 
 
 def refuse_beside_cluster_file(arguments: argparse.Namespace) -> None:
-    """Raises InputError for an option that a cluster file already answers."""
+    """Raises InputError for an option that the cluster file determines."""
     for name in CLUSTER:
         value = getattr(arguments, name.replace("-", "_"))
         if value is not None and value is not False:

@@ -1,4 +1,4 @@
-"""Ctrl-C and friends: one exception, at every stage, and no child process left behind."""
+"""Ctrl-C and other signals: one exception, at every stage, and no child process left behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal asked the command to stop. Not an Exception, so that no library swallows it."""
+    """A signal requested a stop. Not an Exception, so that no library swallows it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
@@ -46,14 +46,14 @@ def _handle(signum: int, frame: FrameType | None) -> None:
 
 
 def _note(signum: int, frame: FrameType | None) -> None:
-    """For `check`, which raises where the command may be stopped again."""
+    """Defers the signal to `check`, which raises where the command may be stopped again."""
     global _received
     if _received is None:
         _received = signum
 
 
 def check() -> None:
-    """Raises Interrupted if a signal came where nothing may be raised, or where Python swallows
+    """Raises Interrupted if a signal came where raising was disabled, or where Python swallows
     exceptions (a finaliser, say)."""
     if _received is not None:
         raise Interrupted(_received)
@@ -61,9 +61,9 @@ def check() -> None:
 
 @contextmanager
 def noted() -> Iterator[Callable[[], Interrupted | None]]:
-    """Inside, a signal raises nothing, wherever it comes; the function given says whether one came.
+    """Inside, signals do not raise; the yielded function says whether one came.
 
-    For what has to end in its own way to keep what it has done.
+    For code that has to end in its own way to keep its results.
     """
     global _noting, _noted
     _noting, _noted = True, None
@@ -95,13 +95,13 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def elastic_launch_signals(grace_s: float, spared: Collection[int] = ()) -> Iterator[None]:
-    """Around torch's elastic launcher, which installs handlers of its own and leaves them there.
+    """Around torch's elastic launcher, which installs handlers of its own and leaves them.
 
-    Inside, SIGTERM and SIGHUP reach the ranks as torchrun sends them. SIGINT, which torch must not
-    handle, ends them by SIGTERM, so that they say nothing (of a KeyboardInterrupt each would print
-    a traceback, once it is out of a collective), and after `grace_s` by SIGKILL. Leaving, our
-    handlers are back and whatever the launcher did not manage to end is killed, but not the
-    children `spared`. A signal that comes while they are killed is found by `check`.
+    Inside, SIGTERM and SIGHUP reach the ranks as torchrun sends them. SIGINT is kept from torch: it
+    ends the ranks by SIGTERM, without messages (each would print the traceback of a
+    KeyboardInterrupt once out of a collective), and after `grace_s` by SIGKILL. At the end our
+    handlers are restored, and all remaining children except `spared` are killed. A signal during
+    the kills is left to `check`.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
 
@@ -149,7 +149,7 @@ def children() -> list[int]:
 
 
 def kill_children(spared: Collection[int] = (), limit_s: float = 10.0) -> None:
-    """Kills the ranks that are left, with their process groups, and waits until they are gone."""
+    """Kills the remaining ranks, with their process groups, and waits until they are gone."""
     deadline = time.monotonic() + limit_s
     for pid in children():
         if pid in spared:
@@ -165,7 +165,7 @@ def kill_children(spared: Collection[int] = (), limit_s: float = 10.0) -> None:
 
 
 def _reap(pid: int, deadline: float) -> None:
-    """Collects a killed child; gives up at `deadline` on one that the kernel does not let die."""
+    """Reaps a killed child; gives up at `deadline` on one that the kernel does not let die."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -174,6 +174,6 @@ def _reap(pid: int, deadline: float) -> None:
         select.select([handle], [], [], max(0.0, deadline - time.monotonic()))
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
-        return  # its Popen object has collected it
+        return  # its Popen object has reaped it
     finally:
         os.close(handle)

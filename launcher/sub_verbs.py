@@ -18,7 +18,7 @@ def run(
 ) -> int:
     """Runs `topoopt VERB SUB-VERB ...` in the module `package.SUB-VERB`; returns the exit code.
 
-    `sub_verbs`: a description of each, for `help_text`, whose `{sub_verbs}` they fill.
+    `sub_verbs`: a description of each, inserted into `help_text` at `{sub_verbs}`.
     """
     if not argv or argv[0] in ("-h", "--help"):
         lines = "\n".join(f"  {name:<9}{text}" for name, text in sub_verbs.items())

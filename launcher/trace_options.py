@@ -1,4 +1,4 @@
-"""The demand of `topoopt run`: a model, a trace of the script, or nothing known; the options."""
+"""The demand of `topoopt run`: a model, a trace of the script, or unknown; the options."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 @dataclass(frozen=True)
 class DemandSource:
-    """The source of the demand: `model`, else a trace of `script`, else `unknown` says why not.
+    """The source of the demand: `model`, else a trace of `script`, else `unknown` is the reason.
 
-    Where a model that was only `found` in the script cannot be profiled, the script is traced.
-    `of_script`: whether model or plan are of the script that is trained, so that predictions can
-    be compared with it.
+    If a model that was only `found` in the script cannot be profiled, the script is traced.
+    `of_script`: whether model or plan belong to the trained script, so that predictions are
+    comparable with it.
     """
 
     model: str = ""
@@ -97,7 +97,7 @@ def choose(
     cluster: Cluster,
     plan: Plan | None,
 ) -> DemandSource:
-    """The source of the demand to plan for; raises InputError for limits that cannot be kept."""
+    """The source of the demand to plan for; raises InputError for impossible limits."""
     if not arguments.trace_timeout > 0:
         raise InputError(
             f"trace-timeout: {arguments.trace_timeout:g} is not above 0; --model none does "

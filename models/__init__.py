@@ -1,10 +1,10 @@
-"""The paper's six workloads (List 1, Appendix D) and four of today, one file each.
+"""The paper's six workloads (List 1, Appendix D) and four current ones, one file each.
 
 Every module has `SIZES`, `DEFAULT_SIZE`, `build(size)` and `example_batch(batch_size, size=...)`,
-which gives what the model is called with. List 1 has one value for each evaluation: sizes
-"paper-5.3" (dedicated cluster; also called "paper"), "paper-5.4" (all-to-all traffic), "paper-5.6"
-(shared cluster) and "paper-6" (testbed), where a model has them; "tiny" has the same structure and
-fits a test. A size's `batch_size` is that of one accelerator.
+which returns the model's input. List 1 has one value for each evaluation: sizes "paper-5.3"
+(dedicated cluster; also called "paper"), "paper-5.4" (all-to-all traffic), "paper-5.6" (shared
+cluster) and "paper-6" (testbed), where a model has them; "tiny" has the same structure and fits a
+test. A size's `batch_size` is that of one accelerator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAMES = (
 
 
 class _Models(Mapping[str, ModuleType]):
-    """Name -> module; a module is imported when it is first asked for."""
+    """Name -> module; a module is imported on first access."""
 
     def __getitem__(self, name: str) -> ModuleType:
         if name not in _NAMES:

@@ -1,10 +1,10 @@
 """BERT (Devlin et al., NAACL 2019) for masked-language pre-training.
 
 Word embeddings are factorised: List 1 gives an embedding size (512) of its own, below the hidden
-size, so a projection stands between the two, and the output layer shares the embedding's weights.
+size. So a projection joins the two, and the output layer shares the embedding's weights.
 
-Size "released" is what stands for BERT in the simulations that the paper released: an encoder and a
-decoder of attention and dense layers, without embeddings and norms.
+Size "released" is the BERT of the simulations that the paper released: an encoder and a decoder of
+attention and dense layers, without embeddings and norms.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """CANDLE Uno: the response of a tumour to two drugs, from their features and doses.
 
-Each of five feature vectors has a tower of dense layers of its own; the towers' outputs and the two
-doses are joined and go through more dense layers. Widths of the inputs are those of the Uno
-benchmark; List 1 gives the layers.
+Each of five feature vectors has its own tower of dense layers. The towers' outputs and the two
+doses are joined and go through more dense layers. Input widths are those of the Uno benchmark;
+List 1 gives the layers.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from torch_topoopt.models.sizes import choose
 class CosmoFlowSize:
     """A sample has `channels` of `side`^3 voxels; convolution i has `filters * 2**i` outputs.
 
-    `dense` are the widths behind the convolutions, the last of them the parameters to predict.
-    `batch_size` is that of one accelerator.
+    `dense` are the widths after the convolutions, the last of them the number of predicted
+    parameters. `batch_size` is that of one accelerator.
     """
 
     side: int

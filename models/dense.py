@@ -1,4 +1,4 @@
-"""The stack of dense layers that the recommendation and drug-response models are made of."""
+"""The stack of dense layers used by the recommendation and drug-response models."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""DLRM (Naumov et al., 2019): embedding tables beside a dense network.
+"""DLRM (Naumov et al., 2019): embedding tables and a dense network.
 
 List 1 gives the sizes. Its simulations join the two by concatenation; "dot" also gives the products
-of all pairs of embeddings to the layers above, as DLRM does by default. Two choices follow the
-simulations that the paper released: the dense input is as wide as the dense layers, and every table
-sums a bag of 100 rows per sample.
+of all pairs of embeddings to the layers above, as DLRM does by default. As in the simulations that
+the paper released, the dense input is as wide as the dense layers, and every table sums a bag of
+100 rows per sample.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class DLRMSize:
     """`tables` of `rows` x `width`; `dense` layers below the interaction, `top` layers above it.
 
     `bag` is the number of rows that a sample looks up in each table, `batch_size` List 1's batch
-    per accelerator. With the interaction "dot", the bottom layers end in one of `width` outputs, so
-    that they take part in it like a table.
+    per accelerator. With the interaction "dot", the bottom layers end in one of `width` outputs,
+    which takes part in it like a table.
     """
 
     dense: int

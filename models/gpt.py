@@ -1,9 +1,9 @@
-"""GPT: a decoder of equal blocks, in modules along which it can be split.
+"""GPT: a decoder of equal blocks, in modules that can be split in three ways.
 
 - Pipeline stages: `embedding`, the `blocks` one after the other, `norm` and `head` share nothing.
-- Columns and rows: queries, keys, values and `up` make features that `out` and `down` sum over; the
-  attention works with as many heads as its input has features for, so that a shard of the columns
-  of the former is what a shard of the rows of the latter needs (Shoeybi et al., 2019, section 3).
+- Columns and rows: queries, keys, values and `up` produce features that `out` and `down` sum over.
+  The number of attention heads follows from the number of input features. So a column shard of the
+  former feeds a row shard of the latter (Shoeybi et al., 2019, section 3).
 - Samples: everything.
 
 Blocks are those of GPT-2 (layer norm first); the output layer has weights of its own.
@@ -32,7 +32,7 @@ class GPTSize:
     batch_size: int
 
 
-_VOCABULARY = 50304  # GPT-2's 50257, made a multiple of 128 so that it can be split
+_VOCABULARY = 50304  # GPT-2's 50257, rounded up to a multiple of 128 for splitting
 
 SIZES = {
     "gpt2": GPTSize(12, 768, 12, 1024, _VOCABULARY, 8),
@@ -90,7 +90,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each beside a shortcut."""
+    """Attention and an MLP, each with a shortcut."""
 
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens [batch, sequence] to logits [batch, sequence, vocabulary] of what follows each."""
+    """Tokens [batch, sequence] to logits [batch, sequence, vocabulary] of the next token."""
 
     def __init__(self, size: GPTSize) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""A GPT whose every other MLP is a mixture of experts, with a capacity that makes shapes static.
+"""A GPT with a mixture of experts in every other MLP; a capacity keeps shapes static.
 
 A router sends each token to its `top` best experts (GShard, Lepikhin et al., 2021; Switch
 Transformer, Fedus et al., 2022). Of all the tokens of a batch, an expert takes at most `capacity`
-times its even share, in their order; for the rest, the layer is its shortcut alone. So the experts
-see [experts, places, hidden] whatever the router says, and what is sent to servers that hold
-experts, the all-to-all, has a size that does not depend on data.
+times its even share, in order; for the rest, the layer is its shortcut alone. So the experts see
+[experts, places, hidden] for any routing, and the all-to-all to the experts' servers has a size
+that does not depend on data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch_topoopt.models.sizes import choose
 
 @dataclass(frozen=True)
 class MoESize(GPTSize):
-    """A GPTSize with `experts` in every other block, of which a token goes to `top`.
+    """A GPTSize with `experts` in every other block; each token goes to `top` of them.
 
     `capacity` is an expert's number of places over its even share of the tokens.
     """
@@ -81,7 +81,7 @@ class Mixture(nn.Module):
         probabilities = self.router(tokens)
         shares, chosen = probabilities.topk(self.top, dim=-1)
         places = math.ceil(self.capacity * self.top * len(tokens) / self.count)
-        # First choices of all tokens come before second ones. [top * tokens] from here on.
+        # First choices of all tokens precede second ones. [top * tokens] from here on.
         expert = chosen.t().flatten()
         sent = expert[:, None] == torch.arange(self.count, device=x.device)
         rank = (sent.cumsum(0) * sent).sum(-1) - 1
@@ -98,7 +98,7 @@ class Mixture(nn.Module):
 
 
 class MoEBlock(nn.Module):
-    """As GPT's; `mixture` says which of the two kinds of MLP it has."""
+    """As GPT's; `mixture` selects the kind of MLP."""
 
     def __init__(self, size: MoESize, mixture: bool) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Neural collaborative filtering (He et al., WWW 2017, NeuMF): matrix factorisation beside a MLP.
+"""Neural collaborative filtering (He et al., WWW 2017, NeuMF): matrix factorisation and an MLP.
 
-Users and items are described by several indices each, one per embedding table (List 1).
+Users and items have several indices each, one per embedding table (List 1).
 """
 
 from __future__ import annotations

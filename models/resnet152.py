@@ -1,7 +1,7 @@
-"""ResNet-152 (He et al., CVPR 2016, table 1): the blocks of ResNet50, 50 of them.
+"""ResNet-152 (He et al., CVPR 2016, table 1): 50 of the blocks of ResNet50.
 
 The HammingMesh paper trains it with data parallelism, in 10 groups of gradients (section V-B2);
-benchmarks/figures/papers/training_workloads.py has its computing time and volumes.
+benchmarks/figures/papers/training_workloads.py has its compute time and volumes.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ DEFAULT_SIZE = "paper"
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut, which is projected where shapes differ."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut, which is projected where shapes differ."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()

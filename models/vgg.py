@@ -31,7 +31,7 @@ class VGGSize:
 
     @property
     def side(self) -> int:
-        """Pixels of a side of what the first dense layer takes."""
+        """Side length, in pixels, of the first dense layer's input."""
         side = self.pixels
         for block in self.blocks:
             side += len(block) * 2 * (self.padding - 1)
@@ -42,8 +42,8 @@ class VGGSize:
 _VGG16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 _VGG19 = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)
 
-# "vgg19" is what the testbed of section 6 trains to an accuracy (Figure 20). "released" is VGG16 in
-# the simulations that the paper released: 289 million parameters instead of 138.
+# "vgg19" is the model trained to an accuracy on the testbed of section 6 (Figure 20). "released" is
+# VGG16 of the simulations that the paper released: 289 million parameters instead of 138.
 SIZES = with_alias(
     {
         "paper-5.3": VGGSize(_VGG16, (4096, 4096), 1000, 3, 224, 0.5, 64),

@@ -29,7 +29,7 @@ def new_process_group(store: Any, rank: int, world_size: int, **options: Any) ->
 
 
 def parallelize(module: Any, example_batch: Any, **options: Any) -> Any:
-    """Spreads a module over the ranks as the plan of the job says; see `parallel.parallelize`."""
+    """Distributes a module over the ranks by the job's plan; see `parallel.parallelize`."""
     package = importlib.import_module("torch_topoopt.parallel")  # which imports torch
     return package.parallelize(module, example_batch, **options)
 

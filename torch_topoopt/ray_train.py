@@ -1,16 +1,15 @@
-"""Ray Train on planned cables: `TopoOptConfig` in the place of `TorchConfig` in a TorchTrainer.
+"""Ray Train on planned cables: `TopoOptConfig` instead of `TorchConfig` in a TorchTrainer.
 
     config = TopoOptConfig(cluster="lab.yaml")
     TorchTrainer(train_loop, torch_config=config, scaling_config=config.scaling_config()).fit()
 
-Ray has numbered its workers when a backend starts, and their ranks stay as they are: a checkpoint
-that is written by Ray's rank 0 is that of torch's rank 0. So ranks are ordered before, by the nodes
-on which `scaling_config` has Ray place them (along a ring of cables), and what is left is to number
-the servers of the plan as Ray has numbered its nodes. After a failure Ray starts a new group of
-workers, and they are planned for and wired anew.
+Ray has numbered its workers when a backend starts, and their ranks must stay: Ray's rank 0, which
+writes a checkpoint, is torch's rank 0. So `scaling_config` orders the ranks earlier, by the nodes
+on which Ray places them (along a ring of cables). The servers of the plan are then numbered like
+Ray's nodes. After a failure Ray starts a new group of workers, which is planned and wired again.
 
 Rank 0 plans. The first worker of each server opens and verifies its links, as `topoopt run` does;
-the process group "topoopt" starts with the plan and the wiring that all workers were given.
+the process group "topoopt" then starts with the plan and the wiring.
 """
 
 from __future__ import annotations
@@ -64,24 +63,23 @@ class TopoOptConfig(TorchConfig):
     """Configuration of the process group "topoopt" for Ray Train's TorchTrainer.
 
     With `cluster`, a cluster file (`topoopt discover` writes it), workers run on its servers, each
-    on the Ray node that has the server's management address, and their traffic goes over the file's
-    cables and switches. With `degree`, all workers are on one machine and every
-    `workers_per_server` of them are an emulated server with that many ports of `bandwidth`
-    ("200Mbps"; None: as fast as the machine). Without both, workers discover which hosts reach each
-    other, and nothing is planned.
+    on the Ray node with the server's management address. Their traffic uses the file's cables and
+    switches. With `degree`, all workers are on one machine, and every `workers_per_server` of them
+    are an emulated server with that many ports of `bandwidth` ("200Mbps"; None: as fast as the
+    machine). Without both, workers discover their connections, and nothing is planned.
 
-    `plan` is the path of a plan to use. Else rank 0 plans for data parallelism of `model` (a name,
-    `file.py:callable`, or a saved OpGraph) with `batch_size` samples of all workers together, or
-    without a model for AllReduce among all servers. Cluster file and plan are read where the
-    configuration is made, a model by the worker of rank 0.
+    `plan` is the path of a plan to use. By default rank 0 plans for data parallelism of `model` (a
+    name, `file.py:callable`, or a saved OpGraph) with `batch_size` samples of all workers together,
+    or without a model for AllReduce among all servers. Cluster file and plan are read when you make
+    the configuration, a model by the worker of rank 0.
 
     `backend`, `init_method` and `timeout_s` are TorchConfig's; `backend` may also be a list such as
-    "cpu:topoopt,cuda:topoopt". `meet_timeout_s` bounds how long servers wait for each other while
-    they wire. Variables of docs/reference/environment.md go into Ray's runtime environment.
+    "cpu:topoopt,cuda:topoopt". `meet_timeout_s` limits how long servers wait for each other during
+    wiring. Variables of docs/reference/environment.md go into Ray's runtime environment.
 
     Raises:
-        ValueError: options that contradict each other, a bandwidth that is none, or (DocumentError,
-            which is one) a cluster file or a plan that cannot be read.
+        ValueError: contradictory options, an invalid bandwidth, or (DocumentError, a subclass) an
+            unreadable cluster file or plan.
     """
 
     backend: str | None = _NAME
@@ -128,7 +126,7 @@ class TopoOptConfig(TorchConfig):
 
     @property
     def backend_cls(self) -> type:
-        """What starts the process group of a worker group."""
+        """The class that starts the process groups of a worker group."""
         return _TopoOptBackend
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,11 +144,11 @@ class TopoOptConfig(TorchConfig):
             raise ValueError(f"bandwidth: {error}") from None
 
     def scaling_config(self, **options: Any) -> Any:
-        """A ScalingConfig that has Ray number its workers along the cables of the cluster file.
+        """A ScalingConfig that makes Ray number its workers along the cables of the cluster file.
 
-        A worker for each accelerator, pinned to the Ray node of its server; ranks follow a ring of
-        cables (those of a given plan the numbers of its servers), so that neighbours in rank have a
-        cable where the cables allow it. `options` are others of ScalingConfig, such as `use_gpu`.
+        There is a worker for each accelerator, pinned to the Ray node of its server. Ranks follow a
+        ring of cables (with a given plan, its server numbers), so that neighbours in rank share a
+        cable where possible. `options` are others of ScalingConfig, such as `use_gpu`.
         Needs ray.init().
 
         Raises:
@@ -163,7 +161,7 @@ class TopoOptConfig(TorchConfig):
         for name in ("num_workers", "label_selector"):
             if name in options:
                 raise ValueError(f"{name}: the cluster file says it; leave {name} out")
-        listed: Any = ray.nodes  # which Ray leaves without types
+        listed: Any = ray.nodes  # untyped in Ray
         nodes = {node["NodeManagerAddress"]: node["NodeID"] for node in listed() if node["Alive"]}
         order = _order_of(file) if self.given is None else range(len(file.servers))
         pinned = []
@@ -211,7 +209,7 @@ class _TopoOptBackend(_TorchBackend):  # type: ignore[misc]
     """Plans and wires before Ray's own backend starts the process groups of the workers."""
 
     def on_start(self, worker_group: Any, backend_config: TopoOptConfig) -> None:
-        """On a new group of workers; raises what planning and wiring raise."""
+        """Plans and wires for a new group of workers; raises the errors of both."""
         try:
             if backend_config.file is not None:
                 _wire_cluster(worker_group, backend_config)
@@ -223,7 +221,7 @@ class _TopoOptBackend(_TorchBackend):  # type: ignore[misc]
             raise
 
     def on_shutdown(self, worker_group: Any, backend_config: TopoOptConfig) -> None:
-        """Ends the process groups, then what the workers hold."""
+        """Ends the process groups, then releases the workers' resources."""
         super().on_shutdown(worker_group, backend_config)
         _release_all(worker_group)
 
@@ -289,7 +287,7 @@ def _wire_cluster(group: Any, config: TopoOptConfig) -> None:
     )
 
 
-# ---- what runs in workers ------------------------------------------------------------------------
+# ---- functions that run in workers ---------------------------------------------------------------
 
 _held = contextlib.ExitStack()  # of this worker: links' addresses, and its folder
 _folder = Path()
@@ -300,7 +298,7 @@ def _machine() -> str:
 
 
 def _prepare(secret: str) -> None:
-    """Makes this worker's folder, with the secret of the job unless it was given another one."""
+    """Makes this worker's folder, with the secret of the job unless it already has another."""
     global _folder
     _release()
     _folder = _held.enter_context(scratch_folder())
@@ -316,7 +314,7 @@ def _release() -> None:
 
 
 def _use(plan: str, wiring: str) -> None:
-    """The process groups of this worker are those of this plan."""
+    """Sets this plan for the process groups of this worker."""
     for variable, text in (("TOPOOPT_PLAN", plan), ("TOPOOPT_WIRING", wiring)):
         path = _folder / f"{variable.removeprefix('TOPOOPT_').lower()}.json"
         path.write_text(text)
@@ -369,7 +367,7 @@ def _server_here(file: ClusterFile) -> str:
 
 
 def _plan_cluster(config: TopoOptConfig, file: ClusterFile, per_server: int) -> str:
-    """`file` has the servers that there are workers on, in the order of their ranks."""
+    """`file` with only the workers' servers, in the order of their ranks."""
     plan, names = config.given, [server.name for server in file.servers]
     if plan is None:
         switched = bool(file.switches)
@@ -393,7 +391,7 @@ def _plan_cluster(config: TopoOptConfig, file: ClusterFile, per_server: int) -> 
 
 
 def _planned(config: TopoOptConfig, cluster: Cluster, network: Network | None) -> str:
-    """For the model, or for AllReduce of an unknown size, with how to go on after a failure."""
+    """The plan for the model, or for an AllReduce of unknown size, with its recovery options."""
     if config.model is None:
         demand = unknown_demand(cluster.validate(any_degree=network is not None))
         plan = plan_for_demand(cluster, demand, None, name="ray", seed=config.seed, network=network)
@@ -411,7 +409,7 @@ def _free_port() -> int:
 
 
 def _connect_server(plan: str, choice: ClusterChoice) -> str:
-    """Wires the server of this worker, the first on it, together with those of all others."""
+    """Wires the server of this worker, the first on it, together with all others."""
     with ClusterSite.join(choice) as site:
         driver = site.fabric(_folder / "switches-before")
         _held.callback(driver.close)

@@ -1,4 +1,4 @@
-"""FILE.py:NAME: functions that stand in files of the user's, and what they raise, in one line."""
+"""FILE.py:NAME: functions in users' files, and one-line errors for their exceptions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class UserFunction:
 
     @classmethod
     def load(cls, field: str, spec: str) -> Self:
-        """The function that `spec`, FILE.py:NAME, names.
+        """The function named by `spec`, FILE.py:NAME.
 
-        Raises UserFunctionError for a missing file, one that raises while it is imported, and a
-        name that is not there or cannot be called.
+        Raises UserFunctionError for a missing file, a file whose import raises, and a name that is
+        missing or not callable.
         """
         file, _, name = spec.rpartition(":")
         if not file:
@@ -59,7 +59,7 @@ class UserFunction:
 
     @contextmanager
     def checking_result(self) -> Iterator[None]:
-        """Raises what a rule says about the function's result as a UserFunctionError."""
+        """Raises the violation of a rule by the function's result as a UserFunctionError."""
         try:
             yield
         except (ValueError, TypeError) as error:
@@ -67,13 +67,13 @@ class UserFunction:
 
 
 def is_file(spec: str) -> bool:
-    """Whether `spec` names a file of the user's, and nothing that is shipped."""
+    """Whether `spec` names a user's file rather than a built-in."""
     return spec.endswith(".py") or ".py:" in spec
 
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """While a user's code runs, its neighbours can be imported, as when it is run as a script."""
+    """Makes the file's neighbours importable while user code runs, as for a script."""
     entry = str(folder.resolve())
     sys.path.insert(0, entry)
     try:
@@ -91,7 +91,7 @@ def load_module(field: str, path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UserFunctionError(f"{field}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses of the file look themselves up there
+    sys.modules[name] = module  # dataclasses of the file look up their module there
     with user_code(field, f"importing {path} (put what must not run then under __main__)", path):
         spec.loader.exec_module(module)
     return module
@@ -107,7 +107,7 @@ def function_of(field: str, module: ModuleType, path: Path, name: str) -> Callab
 
 @contextmanager
 def user_code(field: str, what: str, path: Path) -> Iterator[None]:
-    """Turns what a user's file raises into one line with the cause, and the line if it is there."""
+    """One line with the cause of a user file's exception, and the line number if known."""
     try:
         yield
     except UserFunctionError:

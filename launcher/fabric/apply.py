@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
 
     file = switch_verbs.load_switched(arguments.cluster)
     plan = documents.load(Plan, arguments.plan)
-    place_on_switches(plan, file)  # a plan that does not fit is refused before a switch is asked
+    place_on_switches(plan, file)  # rejects an unsuitable plan before contacting a switch
     terminal = console.Terminal(json_output=arguments.json)
     folder = None
     with Switches(file) as switches, switch_verbs.progress_of(terminal, file) as progress:

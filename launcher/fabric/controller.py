@@ -1,4 +1,4 @@
-"""`topoopt controller`: tells the hosts of a switched network which path each flow takes."""
+"""`topoopt controller`: assigns paths to the flows of hosts on a switched network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch_topoopt.route_control.controller.service import RouteService
     from torch_topoopt.route_control.controller.state import RouteState
 
-_SCHEMES = ("greedy", "ecmp", "annealing", "ours")  # those that always have an answer, soon
+_SCHEMES = ("greedy", "ecmp", "annealing", "ours")  # always have an answer, quickly
 
 _DESCRIPTION = """\
 Serves HTTP until it is stopped: hosts report flows as they start and end, and are told the path of
@@ -42,7 +42,7 @@ _EXAMPLES = """\
 
 @dataclass(frozen=True)
 class ServedController:
-    """What `topoopt controller` prints once it serves."""
+    """The output of `topoopt controller` once it serves."""
 
     url: str
     hosts: int
@@ -125,7 +125,7 @@ def main(argv: list[str]) -> int:
     try:
         how = AssignmentOptions(arguments.lease, arguments.limit_rates, arguments.precompute)
         service = RouteService(store, token, arguments.scheme, how=how)
-        gc.freeze()  # thousands of flows, in no cycle: collections need not walk them
+        gc.freeze()  # thousands of flows, in no cycle: collections can skip them
         received = asyncio.run(_serve(service, address[1], int(address[2]), arguments.json))
     finally:
         store.close()
@@ -133,7 +133,7 @@ def main(argv: list[str]) -> int:
 
 
 async def _serve(service: RouteService, host: str, port: int, as_json: bool) -> int:
-    """Until a signal, which is returned; asyncio would lose an exception of its handler."""
+    """Waits for a signal and returns it; asyncio would lose an exception of its handler."""
     loop = asyncio.get_running_loop()
     received: asyncio.Future[int] = loop.create_future()
 

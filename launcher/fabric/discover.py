@@ -1,4 +1,4 @@
-"""`topoopt discover`: which port is cabled to which, written as a cluster file."""
+"""`topoopt discover`: finds which port is cabled to which, and writes a cluster file."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _run_agent(arguments: argparse.Namespace) -> None:
     from torch_topoopt.links.sockets import LISTEN_QUEUE
 
     if arguments.stdio:
-        # sshd says by which of its addresses it was reached: client, its port, server, its port
+        # SSH_CONNECTION: client, its port, server, its port
         reached = os.environ.get("SSH_CONNECTION", "").split()
         streams = (sys.stdin.buffer, sys.stdout.buffer)
         client, management = (reached[0], reached[2]) if len(reached) == 4 else ("", "")
@@ -274,7 +274,7 @@ def _run_agent(arguments: argparse.Namespace) -> None:
 
 
 def _nothing(found: Survey, interfaces: str) -> str:
-    """Why there is no cable in what was found, and what to look at."""
+    """Why no cable was found, and what to check."""
     looked_at = f" among interfaces {interfaces}" if interfaces else ""
     remarks = "; ".join(found.remarks[:3]) or "no interface is up"
     more = f"; {len(found.remarks) - 3} more" if len(found.remarks) > 3 else ""

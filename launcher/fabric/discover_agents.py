@@ -1,4 +1,4 @@
-"""Connections of `topoopt discover` to the agents of the hosts: over ssh, or where they listen."""
+"""Connections of `topoopt discover` to the agents of the hosts: over ssh, or direct."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 29501
 CONNECT_S = 10.0
-_ENDING_S = 1.0  # for an ssh whose connection broke to end, with its reason
+_ENDING_S = 1.0  # for an ssh with a broken connection to end, with its reason
 LIMIT_S = 120.0  # for a whole survey; a host that does not answer must not block the command
 
 
@@ -95,9 +95,9 @@ def _is_ipv6(text: str) -> bool:
 
 @contextmanager
 def ssh_agents(hosts: Sequence[str], command: str) -> Iterator[list[Channel]]:
-    """Channels to agents that ssh starts, without passwords, and that end with this block.
+    """Channels to agents that ssh starts, without passwords; they end with this block.
 
-    Where one fails, raises FabricError with the reasons of all whose ssh has failed.
+    If one fails, raises FabricError with the reasons of all failed ssh processes.
     """
     try:
         started_by = [_ssh(host, command) for host in hosts]
@@ -155,7 +155,7 @@ class _SshAgent:
         self._errors.close()
 
     def failure(self, deadline: float) -> str:
-        """Why this ssh has failed by then; "" if it has not."""
+        """Why this ssh has failed by now; "" if it has not."""
         try:
             status = self._process.wait(timeout=max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""`topoopt nccl-env`: the environment of ranks that use stock NCCL, for those who start them."""
+"""`topoopt nccl-env`: the environment of ranks that use stock NCCL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _EXAMPLES = """\
   topoopt nccl-env plan.json --json"""
 
 _NOT_WRITTEN = "the file that --cluster and -o write"
-_TCP_PORTS = range(20000, 30000)  # below those that Linux gives to outgoing connections
+_TCP_PORTS = range(20000, 30000)  # below Linux's ephemeral ports
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def main(argv: list[str]) -> int:
 
 
 def _write(arguments: argparse.Namespace, plan: Plan) -> str:
-    """Writes the plugin's file if that was asked for; its path, or "" without one."""
+    """Writes the plugin's file on request; its path, or "" without one."""
     from torch_topoopt.links.nccl_wiring import write_nccl_wiring
 
     if arguments.output is None:

@@ -1,4 +1,4 @@
-"""`topoopt probe`: which source port of this host takes which path through the switches."""
+"""`topoopt probe`: the path of each source port of this host through the switches."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _report(arguments: argparse.Namespace, host: str, found: PortPaths) -> None:
 
 
 def _own_name(network: NetworkFile, given: str | None) -> str:
-    """Of this host; raises InputError where it is not known, or has no address in the file."""
+    """This host's name; raises InputError if it is unknown, or has no address in the file."""
     for host in network.hosts:
         if given is None and any(map(_is_here, host.addresses)):
             return host.name
@@ -185,7 +185,7 @@ def _targets(network: NetworkFile, host: str, given: str | None) -> list[str]:
 
 
 def _without_ports(network: NetworkFile, host: str, found: PortPaths) -> dict[str, list[list[str]]]:
-    """Target -> paths that no port was found for; only targets that have such."""
+    """Target -> paths without a port; only targets with such paths."""
     numbered, tor_of, clos = network.numbered, network.tor_of, network.network()
     missing = {}
     for target, table in found.items():

@@ -1,4 +1,4 @@
-"""`topoopt fabric script`: the shell script that sets up one real host, or takes that back."""
+"""`topoopt fabric script`: the shell script that sets up one real host, or reverts that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`topoopt fabric snapshot`: writes down the circuits of a cluster on its switches."""
+"""`topoopt fabric snapshot`: records the circuits of a cluster on its switches."""
 
 from __future__ import annotations
 

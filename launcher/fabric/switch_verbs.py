@@ -58,15 +58,15 @@ def load_switched(path: str) -> ClusterFile:
 
 
 def panels_of_people(file: ClusterFile) -> list[str]:
-    """The switches that are a person at a patch panel, who is asked on the terminal."""
+    """The switches that are a person at a patch panel, prompted on the terminal."""
     return [switch.name for switch in file.switches if switch.kind == "manual"]
 
 
 @contextmanager
 def progress_of(terminal: console.Terminal, file: ClusterFile) -> Iterator[SwitchProgress]:
-    """Shows what the switches are doing; also where an unnoticed Ctrl-C takes effect.
+    """Shows the activity of the switches, and raises for an unnoticed Ctrl-C.
 
-    Where a person is asked there is no moving line: it would wipe the question away.
+    A prompt to a person excludes a moving line, which would erase it.
     """
     if panels_of_people(file):
         yield lambda name, done, of, what: signals.check()
@@ -121,6 +121,6 @@ class ChangedSwitches:
 
 
 def new_folder(given: str | None, cluster: str, stamp: str) -> Path:
-    """The folder of a snapshot: as given, or a new one beside the cluster file each time."""
+    """The folder of a snapshot: the given one, or a new one next to the cluster file each time."""
     path = Path(cluster)
     return Path(given) if given else path.with_name(f"{path.stem}-before-{stamp}")

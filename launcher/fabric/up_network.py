@@ -1,4 +1,4 @@
-"""`topoopt fabric up --network`: hosts that hang on emulated switches."""
+"""`topoopt fabric up --network`: hosts connected to emulated switches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOT_WITH = {
 
 @dataclass(frozen=True)
 class NamespaceAddress:
-    """The place of a host or a switch."""
+    """The namespace of a host or a switch."""
 
     namespace: str
     address: str
@@ -68,7 +68,7 @@ class NetworkToMake:
 
 
 def make(arguments: argparse.Namespace) -> int:
-    """What `arguments` of `fabric up` with --network ask for; returns the exit code."""
+    """Runs `fabric up` with --network; returns the exit code."""
     from torch_topoopt.route_control.emulation.clos import EmulatedClos
     from torch_topoopt.route_control.network_file import NetworkFile
 

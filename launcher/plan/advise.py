@@ -1,4 +1,4 @@
-"""`topoopt advise`: how to cable servers, what that gives, and what else would."""
+"""`topoopt advise`: how to cable servers, the resulting speed, and alternatives."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def _plan(
     graph: OpGraph | None,
     progress: Callable[[float | None, str], None],
 ) -> Plan:
-    """The plan of the model; without one, of training in general, which predicts nothing."""
+    """The plan of the model; without one, for training in general, without a prediction."""
     from torch_topoopt.comparison.cabling.advice import wire
     from torch_topoopt.plan import Plan
     from torch_topoopt.planner.options import PlanningOptions
@@ -258,7 +258,7 @@ def _alternatives(
     plan: Plan,
     progress: Callable[[float | None, str], None],
 ) -> tuple[CablingOption, ...]:
-    """What was asked for, one port more, and switches with all ports and with one of each."""
+    """The requested wiring, one port more, and switches with all ports and with one of each."""
     from torch_topoopt.comparison.cabling.advice import cluster_for, on_cables, on_switch
 
     sizes = arguments.sizes

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.plan.failure_tables import WorstLoss
     from torch_topoopt.plan import Cluster, Plan
 
-_MOST_LISTED = 12  # servers, whose ports are listed one by one
+_MOST_LISTED = 12  # servers; up to here ports are listed one by one
 
 
 @dataclass(frozen=True)
 class Advice:
-    """All that is shown and written; the first of the `alternatives` is what was asked for."""
+    """All output; the first of the `alternatives` is the requested one."""
 
     JSON_FIELDS: ClassVar = (
         "cluster.servers", "ports=cluster.degree", "gbps=cluster.link_gbps", "model", "cables",
@@ -127,7 +127,7 @@ def _show_cables(terminal: Terminal, advice: Advice) -> None:
         columns = ("cable", "one end", "address", "other end", "address")
         terminal.table("Plug these cables", columns, rows)
         return
-    # what is alike is said once: a row for each server, the peers of its ports in order
+    # common facts once: a row for each server, the peers of its ports in order
     peers: list[dict[int, str]] = [{} for _ in advice.names.servers]
     for cable in advice.cables:
         (a, b), (a_port, b_port) = cable.servers, cable.ports
@@ -172,7 +172,7 @@ def _show_alternatives(terminal: Terminal, advice: Advice) -> None:
 
 
 def _changes(first: CablingOption, others: tuple[CablingOption, ...]) -> list[str]:
-    """A line on each alternative: by which factor the largest sizes change, and the cost."""
+    """A line per alternative: the factor for the largest sizes, and the cost."""
     lines = []
     for other in others:
         parts = []

@@ -1,4 +1,4 @@
-"""The result of `topoopt allocate`, and what it prints and draws."""
+"""The result of `topoopt allocate`, printed and drawn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_ROWS = 60  # of a table for people
 
 @dataclass(frozen=True)
 class Defragmentation:
-    """The steps, what they cost, and the allocation after them."""
+    """The steps, their cost, and the allocation after them."""
 
     JSON_FIELDS: ClassVar = (
         "plan.steps", "jobs_moved", "sent_bytes", "transfer_seconds=cost.transfer_s", "seconds",
@@ -44,8 +44,8 @@ class Defragmentation:
 
 @dataclass(frozen=True)
 class BoardsOfJobs:
-    """The result of `topoopt allocate`; entries of "placement" are jobs that FILE may have as they
-    are, but for "virtual"."""
+    """The result of `topoopt allocate`; entries of "placement" are valid jobs for FILE, except for
+    "virtual"."""
 
     JSON_FIELDS: ClassVar = (
         "scheme", "seconds", *within("found", *Allocation.JSON_FIELDS), "defragmentation",

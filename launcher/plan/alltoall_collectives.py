@@ -156,7 +156,7 @@ def show_table(
     rows: list[list[str]],
     options: Sequence[Option | CollectiveOption],
 ) -> None:
-    """The table, with a column of the packet simulator where that has run."""
+    """The table, with a column of the packet simulator if that has run."""
     times = [o.packet_seconds for o in options if o.packet_seconds is not None]
     if times:
         columns = [*columns, "packets"]
@@ -165,7 +165,7 @@ def show_table(
 
 
 def check_all_to_all(arguments: argparse.Namespace) -> None:
-    """Raises InputError for what is of other collectives."""
+    """Raises InputError for options of other collectives."""
     if arguments.bytes is not None:
         raise InputError("bytes: is of --collective; an all-to-all has --bytes-per-pair")
 
@@ -192,7 +192,7 @@ def _show(
 
 
 def _show_worth(terminal: Terminal, options: list[CollectiveOption], pays_s: float) -> None:
-    """Whether to move, and up to which delay of the switch that pays."""
+    """Whether to move, and the longest delay of the switch at which that pays."""
     stay = next(option for option in options if option.stays)
     if stay is not options[0]:
         faster = stay.seconds / options[0].seconds

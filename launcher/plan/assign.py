@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
     with input_errors():
         network = leaf_spine(arguments.tors, arguments.spines, dead_links=dead)
         problem = RoutingProblem(network, flows)
-        problem.prepare()  # what a controller has before flows come
+        problem.prepare()  # a controller has this before flows arrive
         began = time.perf_counter()
         choice = SCHEMES[arguments.scheme](problem, arguments.seed)
         seconds = time.perf_counter() - began

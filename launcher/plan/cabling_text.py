@@ -17,7 +17,7 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a cell, b
 
 
 class _Canvas:
-    """Characters, each of 2 x 4 dots; text that is written hides dots, and no other text."""
+    """Characters, each of 2 x 4 dots; text hides dots, but no other text."""
 
     def __init__(self, wide: int, high: int) -> None:
         self._dots = [[0] * wide for _ in range(high)]
@@ -30,7 +30,7 @@ class _Canvas:
             self._dots[row][column] |= _DOTS[int((y - row) * 4)][int((x - column) * 2)]
 
     def write(self, x: float, y: float, text: str) -> bool:
-        """Centred there; False, and nothing written, where other text is or would be touched."""
+        """Writes it centred there; False, without writing, if it would touch other text."""
         row = int(y)
         left = max(0, min(len(self._dots[0]) - len(text), round(x - len(text) / 2)))
         beside = self._text[row][max(0, left - 1) : left + len(text) + 1]
@@ -53,8 +53,8 @@ class _Canvas:
 
 
 def draw_text(names: Sequence[str], cables: Sequence[LabelledCable]) -> list[str]:
-    """The lines of the drawing, of at most `MOST_DRAWN` servers; none for more, whose cables would
-    hide each other."""
+    """The lines of the drawing, of at most `MOST_DRAWN` servers; none for more, because cables
+    would hide each other."""
     count = len(names)
     if count > MOST_DRAWN:
         return []

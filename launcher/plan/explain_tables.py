@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show(terminal: Terminal, explained: tuple[Explanation, ...]) -> None:
-    """A row for each operator, one for how it is split, and one for each alternative."""
+    """A row for each operator, one for its split, and one for each alternative."""
     if not explained:
         terminal.line("no operator has a large share of the computing, bytes or parameters")
         return

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorstLoss:
-    """The worst case over `losses`. `disconnecting` counts those that separate other servers; the
-    rest is over the others, None if there is none: the share of the AllReduce bandwidth that is
-    left, and the time of the busiest link for the bytes of one iteration."""
+    """The worst case over `losses`. `disconnecting` counts those that separate other servers. The
+    rest is over the others, None if there is none: the remaining share of the AllReduce bandwidth,
+    and the time of the busiest link for the bytes of one iteration."""
 
     losses: int
     disconnecting: int

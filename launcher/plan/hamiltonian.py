@@ -1,4 +1,4 @@
-"""`topoopt hamiltonian`: two cycles over all servers of a torus that share no cable."""
+"""`topoopt hamiltonian`: two cycles over all servers of a torus without a common cable."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
 def drawing(rows: int, columns: int, first: tuple[int, ...]) -> list[str]:
     """The torus with the cables of the first cycle in heavy lines and all others dotted.
 
-    What leaves at an edge comes back at the opposite one.
+    Lines that leave at an edge return at the opposite one.
     """
     heavy = _cables_of(rows, columns, first)
     lines = []
@@ -96,8 +96,8 @@ def _last_south(rows: int, columns: int, heavy: set[tuple[int, int, int]]) -> li
 def _cables_of(rows: int, columns: int, cycle: tuple[int, ...]) -> set[tuple[int, int, int]]:
     """The row and column of each cable's northern or western end, and 0 if it runs east, else 1.
 
-    Of the two cables between the servers of a dimension of two, either may be the one: the other
-    cycle has the other.
+    Of the two cables in a dimension of two servers, either may be meant; the other cycle has the
+    other.
     """
     cables = set()
     for a, b in hops_around(cycle):

@@ -46,7 +46,7 @@ _EXAMPLES = """\
 
 @dataclass(frozen=True)
 class PlanResult(plan_tables.PlanFigures):
-    """The result of `topoopt plan`: where the plan and the operators of its model are, too."""
+    """The result of `topoopt plan`, with the paths of the plan and of the model's operators."""
 
     JSON_FIELDS: ClassVar = (
         *plan_tables.PlanFigures.JSON_FIELDS, "failures", "explain", "plan=output", "op_graph",
@@ -143,7 +143,7 @@ def main(argv: list[str]) -> int:
 def _plan_traced(
     arguments: argparse.Namespace, cluster: Cluster, network: Network | None, terminal: Terminal
 ) -> int:
-    """The network for what a trace of the script finds, as `topoopt run` plans it."""
+    """The network for the demand in a trace of the script, as `topoopt run` plans it."""
     script = arguments.model
     advice = "; name a model instead of the script"
     planning.refuse_without_model(planning.given(arguments), arguments, script, advice)
@@ -214,7 +214,7 @@ def _explained(
 
 
 def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
-    """The demand to plan for, and its network if that is there; raises InputError, FabricError."""
+    """The demand to plan for, and an existing network; raises InputError, FabricError."""
     accelerator = arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     if arguments.cluster is None:
         cluster = shared_options.cluster_of(

@@ -23,7 +23,7 @@ def show_rounds(terminal: Terminal, plan: Plan) -> None:
     """The table of rounds of the alternating optimisation, predicted seconds per iteration.
 
     A round keeps the faster of its two pairs of strategy and network, if it is the best so far.
-    Nothing for a plan that predicts nothing.
+    Empty for a plan without predictions.
     """
     if not plan.rounds:
         return
@@ -70,7 +70,7 @@ def show_plan(terminal: Terminal, plan: Plan) -> None:
 
 
 def dark_ports_lines(cluster: Cluster, network: Network) -> list[str]:
-    """A line on the ports that no cable could use; none if there are none."""
+    """A line on the ports without a cable; none if all are used."""
     dark = cluster.dark_ports(network.links)
     if not dark:
         return []
@@ -105,13 +105,13 @@ def network_lines(plan: Plan) -> list[str]:
 
 
 def _relayed(network: Network) -> int:
-    """The number of ordered pairs of servers without a link, whose bytes others forward."""
+    """The number of ordered pairs of servers without a link, which others relay."""
     ends = {(route.servers[0], route.servers[-1]) for route in network.routes}
     return len(ends - {(link.source, link.target) for link in network.links})
 
 
 def _rates(plan: Plan) -> str:
-    """The rate of the links, or from which to which."""
+    """The rate of the links, or the range of rates."""
     rates = sorted({plan.cluster.gbps_of(link) for link in plan.network.links})
     if len(rates) < 2:
         return format_gbps(plan.cluster.link_gbps)
@@ -166,7 +166,7 @@ def strategy_lines(plan: Plan) -> list[str]:
 
 @dataclass(frozen=True)
 class PlanFigures:
-    """What `--json` prints of a plan; times in seconds, null where they are not predicted."""
+    """The figures of a plan for `--json`; times in seconds, null where they are not predicted."""
 
     JSON_FIELDS: ClassVar = (
         *within("plan", "digest", "model", "batch_size", "seed"),

@@ -1,4 +1,4 @@
-"""Planning by plan, run and compare: their shared options, and the Plan that follows."""
+"""Planning by plan, run and compare: their shared options, and the resulting Plan."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _CALLS: tuple[tuple[str, Space], ...] = (("pipeline", "pipeline"), ("parallelize
 
 @dataclass(frozen=True)
 class PlanningChoice:
-    """The shared options; `options` are those that the planner itself takes.
+    """The shared options; `options` are the planner's own.
 
-    `strategy` is the name of a file; `micro_batches` is None where none were asked for, `stages`
-    where any number will do.
+    `strategy` is the name of a file; `micro_batches` is None if unset, `stages` if any number is
+    allowed.
     """
 
     space: Space
@@ -47,9 +47,9 @@ class PlanningChoice:
     def of(
         cls, arguments: argparse.Namespace, model: str, script: str | None = None
     ) -> PlanningChoice:
-        """Checked as far as that is possible without the model; raises InputError.
+        """Checks as far as possible without the model; raises InputError.
 
-        `script` is what will be trained, if that is known; else `model` may be a script.
+        `script` is the script to train, if known; else `model` may be a script.
         """
         from torch_topoopt.planner.options import PlanningOptions
         from torch_topoopt.search.two_levels import SearchOptions
@@ -99,8 +99,8 @@ class PlanningChoice:
         program: Program | None = None,
         keep_best: bool = False,
     ) -> Plan:
-        """The Plan; with a `program`, of what can be executed for it. Raises InputError, and with
-        `keep_best` StoppedEarly, as `documents.make_plan`."""
+        """The Plan; with a `program`, an executable one. Raises InputError, and with `keep_best`
+        StoppedEarly, as `documents.make_plan`."""
         options = replace(self.options, network=network)
         if self.space == "pipeline" and self.strategy is None:
             asked = "auto" if self.micro_batches is None else self.micro_batches
@@ -151,7 +151,7 @@ class PlanningChoice:
             )
 
     def options_from(self, plan: Plan) -> PlanningOptions:
-        """To go on searching at the strategy of `plan`, if only that was asked for."""
+        """Continues the search at the strategy of `plan`, if nothing else was requested."""
         if self.space == "pipeline":
             return replace(self.options, evaluations=0, strategy=plan.strategy)
         if self.strategy is not None:
@@ -187,7 +187,7 @@ def _check_pipeline(arguments: argparse.Namespace, space: Space) -> None:
 
 
 def given(arguments: argparse.Namespace, *more: str) -> list[str]:
-    """The options that say how to plan, and were not left at their defaults; `more` are others."""
+    """The planning options with values other than their defaults; `more` are others."""
     defaults = argparse.ArgumentParser()
     fixed = (*shared_options.CLUSTER, "accelerator")
     names = [*(name for name in shared_options.PLANNING if name not in fixed), *more]
@@ -203,7 +203,7 @@ def given(arguments: argparse.Namespace, *more: str) -> list[str]:
 def refuse_without_model(
     names: Iterable[str], arguments: argparse.Namespace, script: str, advice: str
 ) -> None:
-    """Raises InputError for options that need a model, where `script` has none."""
+    """Raises InputError for options that need a model if `script` has none."""
     for name in names:
         data_parallel = name == "strategy-space" and arguments.strategy_space == "data-parallel"
         if name not in _NEED_NO_MODEL and not data_parallel:
@@ -214,7 +214,7 @@ def refuse_without_model(
 
 
 def check_stages(choice: PlanningChoice, cluster: Cluster) -> None:
-    """Raises InputError for stages that are not equally many servers each."""
+    """Raises InputError unless stages have equal numbers of servers."""
     if choice.stages is not None and cluster.servers % choice.stages:
         raise InputError(
             f"stages: {choice.stages} does not divide {cluster.servers} servers evenly"
@@ -222,7 +222,7 @@ def check_stages(choice: PlanningChoice, cluster: Cluster) -> None:
 
 
 def space_of(asked: str, model: str, script: str | None = None) -> Space:
-    """The strategy space that is `asked` for, "auto" being decided by what the script calls.
+    """The requested strategy space; "auto" depends on the functions that the script calls.
 
     A model (a name, file.py:callable or *.json) without a script may be split in any way.
     """
@@ -234,7 +234,7 @@ def space_of(asked: str, model: str, script: str | None = None) -> Space:
         script = model
     try:
         called = _calls(Path(script).read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):  # a program of another language, or none: no call
+    except (OSError, ValueError, SyntaxError):  # not Python, or missing: no call
         called = set()
     return next((space for name, space in _CALLS if name in called), "data-parallel")
 
@@ -282,7 +282,7 @@ def assumptions(
 
 
 def whole_model_lines(graph: OpGraph) -> list[str]:
-    """A line for a model none of whose operators can be split: every server would compute all."""
+    """A line for a model without splittable operators, all of which every server would compute."""
     if any(operator.splittable or operator.splits for operator in graph.operators):
         return []
     return [

@@ -1,4 +1,4 @@
-"""The runs of a model, and errors of strategies that cannot run, in words of the command line."""
+"""Programs of a model, and errors of non-executable strategies in words of the command line."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def graph_and_program(
 ) -> tuple[OpGraph, Program]:
     """The OpGraph of MODEL, with batch and output if `boundary`, and how to run it.
 
-    `batch_size`, `accelerators` and `costs` as in `documents.op_graph_of`.
-    Raises InputError for a saved OpGraph, no such model, or one that cannot be traced.
+    `batch_size`, `accelerators` and `costs` as in `documents.op_graph_of`. Raises InputError for a
+    saved OpGraph, no such model, or one that cannot be traced.
     """
     from torch_topoopt.parallel import Program
     from torch_topoopt.profile import profiling
@@ -48,7 +48,7 @@ def graph_and_program(
 
 
 def show(terminal: Terminal, program: Program) -> None:
-    """Says what is considered, and what stays on all servers, and why."""
+    """Reports the strategies considered, and the operators that stay on all servers, and why."""
     own = [name for name in program.operators if name not in program.boundary]
     pinned = Counter(program.pinned[name] for name in own if name in program.pinned)
     terminal.line(

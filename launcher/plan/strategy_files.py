@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GivenStrategy(NamedTuple):
-    """A strategy that was checked, and its number of micro-batches."""
+    """A checked strategy, and its number of micro-batches."""
 
     strategy: Strategy
     micro_batches: int
@@ -28,8 +28,8 @@ def load_strategy(
 ) -> GivenStrategy:
     """The strategy of `path` for `graph` on `servers` servers, checked.
 
-    A JSON object is a StrategyFile or a Plan, anything else FlexFlow's text. `micro_batches` stands
-    in for what the file says. Raises InputError, in one line that begins with the path.
+    A JSON object is a StrategyFile or a Plan, anything else FlexFlow's text. `micro_batches`
+    replaces the file's. Raises InputError, in one line that begins with the path.
     """
     from torch_topoopt.search.flexflow_strategy import parse_flexflow
     from torch_topoopt.search.strategy_space import check_strategy
@@ -65,7 +65,7 @@ def _json_document(text: str) -> StrategyFile:
     try:
         is_plan = "network" in json.loads(text)
     except (ValueError, RecursionError):
-        is_plan = False  # the document says what is wrong
+        is_plan = False  # reading the document reports the error
     return strategy_of(Plan.from_json(text)) if is_plan else StrategyFile.from_json(text)
 
 
@@ -86,7 +86,7 @@ def strategy_of(plan: Plan) -> StrategyFile:
 def save_strategy(path: str, graph: OpGraph, plan: Plan) -> None:
     """Writes the strategy of `plan`: native JSON where the name ends in .json, else FlexFlow's.
 
-    Raises InputError for what the format cannot say, and where nothing can be written.
+    Raises InputError for strategies outside the format, and for an unwritable file.
     """
     from torch_topoopt.plan.codec import write_text_atomically
     from torch_topoopt.search.flexflow_strategy import flexflow_text

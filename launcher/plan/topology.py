@@ -1,4 +1,4 @@
-"""`topoopt topology`: links, rings and routes for a demand, and what they are worth."""
+"""`topoopt topology`: links, rings and routes for a demand, and their predicted performance."""
 
 from __future__ import annotations
 
@@ -185,8 +185,8 @@ def _demand(path: str | None, cluster: Cluster) -> Demand:
 def _find(
     cluster: Cluster, demand: Demand, arguments: argparse.Namespace
 ) -> tuple[Network, float, Interrupted | None]:
-    """The network, the seconds that it took to find, and the signal that ended the search, if one
-    did: the best network until then is kept."""
+    """The network, the seconds of the search, and the signal that ended it, if any; the best
+    network found by then is kept."""
     if arguments.operations is not None and arguments.mode != "best":
         raise InputError(
             f"operations: mode {arguments.mode} does not search; leave --operations out"
@@ -230,8 +230,8 @@ def _find(
 
 
 def _beside(find: Callable[[], Network]) -> Network:
-    """The result of `find`, which runs beside this thread, where signals arrive: a search does not
-    look at them for as long as one of its steps takes."""
+    """The result of `find`, which runs in another thread, so that this one can handle signals: a
+    step of a search does not check for them."""
     outcome: list[Network | BaseException] = []
 
     def run() -> None:
@@ -251,7 +251,7 @@ def _beside(find: Callable[[], Network]) -> Network:
 
 
 def _with_failures(cluster: Cluster, network: Network, demand: Demand) -> Plan:
-    """The network as a plan that says how to go on after any one loss."""
+    """The network as a plan with recovery from any one loss."""
     from torch_topoopt.plan import Plan
 
     plan = Plan.of_network(cluster, network, demand, model="")

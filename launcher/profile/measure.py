@@ -72,7 +72,7 @@ def measure(
 
 
 def _device() -> tuple[str, int]:
-    """This machine's device, and the bytes of its memory that a measurement may take: half."""
+    """This machine's device, and the memory limit of a measurement in bytes: half."""
     import torch
 
     if torch.cuda.is_available():

@@ -50,7 +50,7 @@ _EXAMPLES = """\
 
 @dataclass(frozen=True)
 class ProfiledLayer:
-    """A layer that the model has several times, and its number of operators."""
+    """A layer that occurs several times in the model, and its number of operators."""
 
     kind: str
     operators: int
@@ -197,7 +197,7 @@ def show(
 ) -> None:
     """The table of operators and the line of totals; a repeated layer is shown once.
 
-    With `times`, seconds of both passes of every operator stand instead of FLOPs.
+    With `times`, seconds of both passes of every operator replace FLOPs.
     """
     columns = ("operator", "times", "kind", "forward", "backward", "parameters", "output", "split")
     work = [(format_seconds(passes[0]), format_seconds(passes[1])) for passes in times] or [

@@ -56,7 +56,7 @@ def split(argv: list[str]) -> tuple[list[str], bool, list[str]]:
 
 
 def wanted(arguments: argparse.Namespace, dashes: bool) -> bool:
-    """Whether a script is to be run; raises InputError for options that need --world-size."""
+    """Whether to run a script; raises InputError for options that need --world-size."""
     if arguments.world_size is not None:
         if arguments.batch_size is not None:
             raise InputError("batch-size: the script decides; pass it an argument after --")
@@ -133,7 +133,7 @@ def _ranks(arguments: argparse.Namespace) -> list[int] | None:
 
 @dataclass(frozen=True)
 class ScriptCall:
-    """Calls of one rank that are alike."""
+    """Equal calls of one rank."""
 
     rank: int
     phase: str

@@ -1,4 +1,4 @@
-"""`topoopt profile --from-trace`: an OpGraph of what a profiler has recorded."""
+"""`topoopt profile --from-trace`: an OpGraph from a profiler's recording."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHAKRA = ".et"
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises InputError unless there is one thing to profile, and all that it needs."""
+    """Raises InputError unless there is one thing to profile, with all required options."""
     if arguments.from_trace is None:
         if arguments.model is None:
             raise InputError("MODEL: missing; name one, or a --from-trace FILE")

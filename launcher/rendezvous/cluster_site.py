@@ -1,8 +1,8 @@
 """The rendezvous of a cluster's hosts: one `topoopt run` on each, over the management network.
 
-Server 0 holds torch's TCPStore, the one that its ranks use afterwards. It also profiles and plans,
-for all: two hosts with other processors or libraries may well find other plans, and what all do has
-to be one thing. A failure on one host ends the run on all of them, with the same words.
+Server 0 holds torch's TCPStore, which its ranks use afterwards, too. It also profiles and plans for
+all hosts, because hosts with other processors or libraries may find other plans, and all need the
+same one. A failure on one host ends the run on all of them, with the same message.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.rendezvous.hosts_attempt import HostsAttempt
 
 _RETRY_S = 0.2  # until server 0 listens
-_LATE_S = 10.0  # for server 0, which waits as long as the others, to name the late ones
-_SHUTDOWN_S = 10.0  # for the other hosts to receive all from server 0, also its reason to give up
+_LATE_S = 10.0  # more for the others, so that server 0 times out first and names the late ones
+_SHUTDOWN_S = 10.0  # for the other hosts to read everything from server 0, or its failure
 _GATHER_S = 60.0  # for the last host's ranks to end, after those of this one
 _FAILED_S = 5.0  # the same, once a rank has failed: its host may be gone for good
-_LOOK_S = 0.1  # between two looks for what others publish
-_PLAN_S = 3600.0  # a big model takes a while to profile, a big cluster to plan
+_LOOK_S = 0.1  # between two polls of others' messages
+_PLAN_S = 3600.0  # profiling a big model, or planning a big cluster, takes a while
 
 
 @dataclass(frozen=True)
 class ClusterChoice:
-    """The cluster, the number of this host's server, and where server 0 holds the store."""
+    """The cluster, the number of this host's server, and the address of server 0's store."""
 
     file: ClusterFile
     path: str
@@ -67,16 +67,16 @@ class ClusterChoice:
 
 
 def servers_here(file: ClusterFile) -> list[int]:
-    """The servers of `file` whose management addresses this host has."""
+    """The servers of `file` with a management address of this host."""
     return [number for number, server in enumerate(file.servers) if _is_here(server)]
 
 
 def _is_here(server: ServerEntry) -> bool:
-    """Whether this host has the management address of `server`: only then can it be bound to."""
+    """Whether this host has the management address of `server`, by binding to it."""
     try:
         found = socket.getaddrinfo(server.management, 0, type=socket.SOCK_DGRAM)
     except OSError:
-        return False  # a name that is not known here is not this host's
+        return False  # an unresolvable name is not this host's
     for family, kind, protocol, _, address in found:
         try:
             with socket.socket(family, kind, protocol) as probe:
@@ -88,10 +88,10 @@ def _is_here(server: ServerEntry) -> bool:
 
 
 class ClusterSite:
-    """This host among the hosts of its cluster, which are all there once `join` has returned.
+    """This host among the hosts of its cluster, which are all present once `join` has returned.
 
-    As a context it ends with a shutdown handshake: server 0 stays until the others need its store
-    no more.
+    As a context it ends with a shutdown handshake: server 0 stays until the others no longer need
+    its store.
     """
 
     def __init__(self, choice: ClusterChoice, store: Any) -> None:
@@ -106,7 +106,7 @@ class ClusterSite:
 
     def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
         if kind is not None and not issubclass(kind, Exception):
-            return  # Ctrl-C: at once, even if others wait
+            return  # Ctrl-C: at once, without waiting for others
         with contextlib.suppress(FabricError):
             self._meeting.publish("left", "")
             if self.leads:
@@ -114,7 +114,7 @@ class ClusterSite:
 
     @classmethod
     def join(cls, choice: ClusterChoice) -> ClusterSite:
-        """Meets the other hosts; raises FabricError naming those that are missing or do not fit."""
+        """Meets the other hosts; raises FabricError naming the missing or mismatching ones."""
         deadline = time.monotonic() + choice.meet_timeout_s
         site = cls(choice, _open_store(choice, deadline))
         with contextlib.ExitStack() as on_failure:
@@ -124,7 +124,7 @@ class ClusterSite:
         return site
 
     def measure_cables(self) -> tuple[CableRate, ...]:
-        """What the cables carry, on all hosts; from now on the site's cluster has these rates."""
+        """The rates of the cables, from all hosts; from now on the site's cluster has them."""
         from torch_topoopt.discovery.cable_rates import measured_cables, with_rates
 
         rates = measured_cables(self.choice.file, self.choice.server, self._meeting)
@@ -173,8 +173,8 @@ class ClusterSite:
         return SwitchedFabric(file, server, self._meeting, on_cables, folder=snapshots)
 
     def attempt(self, run_id: str) -> HostsAttempt:
-        """The start of the ranks that is next. Those of a restart have a store of their own: in the
-        one before they would find what the ranks before them left."""
+        """The next start of the ranks. A restart has a new store, since the old one still has the
+        keys of the ranks before."""
         from torch.distributed import PrefixStore
         from torch.distributed.elastic.rendezvous import RendezvousStoreInfo
 
@@ -199,7 +199,7 @@ class ClusterSite:
         )
 
     def go_on(self, lost: Collection[int]) -> None:
-        """Another attempt, without the servers `lost`; the others are numbered anew."""
+        """Another attempt, without the servers `lost`; the others are renumbered."""
         from torch.distributed import PrefixStore
 
         file, server = self.choice.file, self.choice.server
@@ -216,7 +216,7 @@ class ClusterSite:
     def gather(self, topic: str, value: Any, *, failed: bool) -> list[Any]:
         """The values of all hosts, on server 0; the one of this host, on the others.
 
-        A host that has gone is left out; where the ranks `failed` it is not waited for as long.
+        A lost host is omitted; after its ranks `failed`, the timeout is shorter.
         """
         with contextlib.suppress(FabricError) if failed else contextlib.nullcontext():
             self._meeting.publish(topic, json.dumps(value))
@@ -229,11 +229,11 @@ class ClusterSite:
                 gathered[server] = json.loads(
                     self._meeting.collect(topic, [server], deadline)[server]
                 )
-        self._present = [*gathered]  # a host that has gone takes no part in the shutdown handshake
+        self._present = [*gathered]  # a lost host takes no part in the shutdown handshake
         return [*gathered.values()]
 
     def _gather_hosts(self, deadline: float) -> None:
-        """Server 0 checks that all are there with the same file; the others wait for the result."""
+        """Server 0 checks that all hosts have the same file; the others wait for the result."""
         digest = hashlib.sha256(self.choice.file.to_yaml().encode()).hexdigest()[:16]
         here = {"version": torch_topoopt.__version__, "cluster": digest}
         self._meeting.publish("here", json.dumps(here))
@@ -281,7 +281,7 @@ class _LauncherMeeting:
     def collect(self, topic: str, ranks: Iterable[int], deadline: float) -> dict[int, str]:
         ranks = list(ranks)
         try:
-            # torch's own wait handles no signal, and logs two lines each time that it is over
+            # torch's own wait handles no signal, and logs two lines at each timeout
             while missing := self._meeting.missing(topic, ranks):
                 if time.monotonic() >= deadline:
                     raise self._meeting.late(topic, missing)
@@ -318,7 +318,7 @@ def _open_store(choice: ClusterChoice, deadline: float) -> Any:
         _wait_until_listening(choice, deadline)
     left = timedelta(seconds=max(1.0, deadline - time.monotonic()))
     try:
-        if leads:  # the elastic agent and the ranks find the same one at this port
+        if leads:  # the elastic agent and the ranks use the same store at this port
             return rendezvous.listening_store(address, port, left)
         return _in_time(
             lambda: TCPStore(address, port, timeout=left, wait_for_workers=False), deadline
@@ -336,8 +336,8 @@ def _open_store(choice: ClusterChoice, deadline: float) -> Any:
 def _in_time(connect: Callable[[], Any], deadline: float) -> Any:
     """The result of `connect`; raises TimeoutError after the deadline, and signals' exceptions.
 
-    torch waits in C++ for a store that says nothing, deaf to signals and without a limit, so that
-    thread is left behind: this process ends soon.
+    torch waits in C++ for a silent store, without signals or a limit. That thread is left behind,
+    because this process ends soon.
     """
     result: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 

@@ -1,8 +1,8 @@
 """One start of the ranks on several hosts, whose launchers end and restart it together.
 
-Where ranks of one host fail, the other hosts are notified through the store of server 0, so that
-they end theirs too, also those that are in no collective. Then server 0 collects how it ended
-everywhere. A host whose launcher says nothing is gone; the others may go on without it.
+If ranks of one host fail, the other hosts are notified through the store of server 0, and end their
+ranks, too, even those in no collective. Then server 0 collects all outcomes. A host with a silent
+launcher is lost; the others may continue without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch_topoopt.links.meeting import Meeting
 
     class LauncherMeeting(Meeting, Protocol):
-        """The rendezvous of the launchers; all that breaks it is a FabricError."""
+        """The rendezvous of the launchers; its errors are FabricErrors."""
 
         def has_published(self, topic: str, rank: int) -> bool: ...
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 _FAILED = "failed"
 _LOOK_S = 0.2
 _APART_S = 300.0  # between the ends of two hosts' ranks, where all went well; torch's own limit
-_NOTICE_S = 10.0  # for a launcher to notice a failure, which it looks for all the time
-_END_S = 60.0  # for its ranks to end then: torch gives them 30 s
+_NOTICE_S = 10.0  # for a launcher to notice a failure, which it polls for
+_END_S = 60.0  # for its ranks to end afterwards: torch gives them 30 s
 
 
 class HostsAttempt(RendezvousHandler):  # type: ignore[misc]
-    """This host, `server` of `hosts`, in one attempt; for its agent the rendezvous.
+    """This host, `server` of `hosts`, in one attempt; the rendezvous of its agent.
 
-    `store` is of this attempt alone, `where` that of its ranks, `of_ranks` is kept until the end.
+    `store` is for this attempt only, `where` that of its ranks, `of_ranks` is kept until the end.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class HostsAttempt(RendezvousHandler):  # type: ignore[misc]
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """At once: the hosts have met."""
+        """Returns at once: the hosts have met."""
         store = PrefixStore("agents", self._store)
         return RendezvousInfo(store, self._server, self._hosts, self._where)
 
     def num_nodes_waiting(self) -> int:
-        """1, which ends the ranks of this host, where those of another have failed."""
+        """1 if ranks of another host have failed, which ends the ranks of this host."""
         return int(self.has_failed())
 
     def is_closed(self) -> bool:
@@ -106,20 +106,20 @@ class HostsAttempt(RendezvousHandler):  # type: ignore[misc]
             ) from None
 
     def notice(self, *, failed: bool) -> None:
-        """This launcher knows that the attempt is over; `failed`: the others shall know, too."""
+        """Marks the attempt as over on this launcher; `failed`: notifies the others, too."""
         try:
             if failed:
                 self._store.set(_FAILED, "")
         except DistError:
-            return  # `settle` says so
+            return  # `settle` reports the error
         if not self._noticed:
             self._noticed = True
             self._meeting.publish("noticed", "")
 
     def settle(self, outcome: str) -> tuple[dict[int, str], tuple[int, ...]]:
-        """The `outcome` of each host by its server, and the servers that are gone; on all hosts.
+        """The `outcome` of each host by its server, and the lost servers; on all hosts.
 
-        Raises FabricError without server 0, and where the others have given this host up.
+        Raises FabricError without server 0, and if the others have declared this host lost.
         """
         self.notice(failed=False)
         self._meeting.publish("outcome", outcome)
@@ -134,7 +134,7 @@ class HostsAttempt(RendezvousHandler):  # type: ignore[misc]
         return {int(server): text for server, text in listed}, tuple(lost)
 
     def _collect(self) -> dict[int, str]:
-        """On server 0: of the hosts that are there."""
+        """On server 0: the outcomes of the present hosts."""
         limit = time.monotonic() + _APART_S
         hosts = range(self._hosts)
         while not self.has_failed() and time.monotonic() < limit:

@@ -1,4 +1,4 @@
-"""The rendezvous of the ranks of one machine, which no other machine can reach.
+"""The rendezvous of the ranks of one machine, unreachable from other machines.
 
 torch's own rendezvous for one machine ("c10d") keeps its state in a TCPStore that listens on all
 addresses, has no password, and holds pickled objects that the agent loads: any client that connects
@@ -28,17 +28,17 @@ from torch_topoopt.links.errors import FabricError
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-BACKEND = "topoopt"  # the name by which torch's launcher finds it
+BACKEND = "topoopt"  # its name in torch's launcher
 _BACKLOG = 4096  # all ranks connect at once
 _CONNECT_S = 60.0
 
 
 class OneMachine(RendezvousHandler):  # type: ignore[misc]
-    """The rendezvous of one agent, which needs no other: it is always complete.
+    """The rendezvous of a single agent: it is always complete.
 
     The ranks find the store by MASTER_ADDR and MASTER_PORT, as with torch's static rendezvous. Each
-    start of the ranks has a store of its own: torch gives their keys no prefix, so after a restart
-    they would find the addresses that the ranks before them left.
+    start of the ranks has a new store: torch gives keys no prefix, so after a restart ranks would
+    find the addresses of those before.
     """
 
     def __init__(self, run_id: str, address: str, port: int) -> None:
@@ -59,13 +59,13 @@ class OneMachine(RendezvousHandler):  # type: ignore[misc]
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """At once: rank 0 of one agent. Raises FabricError if the port was taken in between."""
+        """Returns at once: rank 0 of one agent. Raises FabricError if the port is taken by now."""
         if self._used:
-            self._of_ranks = None  # ends what listens at a port that was asked for
+            self._of_ranks = None  # frees a requested port
             self._of_ranks = listening_store(self._address, self._port)
         self._used = True
         where = RendezvousStoreInfo(self._of_ranks.host, self._of_ranks.port)
-        return RendezvousInfo(HashStore(), 0, 1, where)  # the first is of the agent alone
+        return RendezvousInfo(HashStore(), 0, 1, where)  # the first store is the agent's own
 
     def is_closed(self) -> bool:
         """Never: it ends with the launcher."""
@@ -115,14 +115,14 @@ def listening_store(address: str, port: int, timeout: timedelta | None = None) -
         timeout=timeout or timedelta(seconds=_CONNECT_S),
         wait_for_workers=False,
         multi_tenant=True,
-        master_listen_fd=listener.detach(),  # which the store owns from here on
+        master_listen_fd=listener.detach(),  # now owned by the store
     )
 
 
 def check_reachable(address: str) -> None:
-    """Raises FabricError for a name that stands for a loopback address, though it does not say so.
+    """Raises FabricError for a name that resolves to a loopback address.
 
-    Linux distributions give a machine's own name 127.0.1.1: no other machine reaches that.
+    Linux distributions give a machine's own name 127.0.1.1, unreachable from other machines.
     """
     _, resolved = _resolve(address)
     if ipaddress.ip_address(resolved).is_loopback and address not in (resolved, "localhost"):

@@ -31,7 +31,7 @@ def run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
     site = options.site
     folder = RunFolder(options.run_dir, started, suffix=f"-{site.name}" if site else "")
     metrics = MetricsWriter(folder / "metrics.jsonl", started)
-    # It imports torch while a plan is made.
+    # Imports torch while a plan is being made.
     server = ForkServer("torch_topoopt.runtime.before_fork") if options.forks else None
     job = RunInProgress(
         options, console.Terminal(json_output=options.json), folder, metrics, server

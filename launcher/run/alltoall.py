@@ -1,7 +1,7 @@
 """`topoopt run --alltoall`: whether circuits move during the all-to-alls of a job.
 
-They can where a switch is between the servers, and their hosts forward for each other: emulated
-servers with --fabric netns --switch-delay S --relay kernel, and one rank on each.
+This needs a switch between the servers, and hosts that forward for each other: emulated servers
+with --fabric netns --switch-delay S --relay kernel, and one rank on each.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
 
 
 def check(arguments: argparse.Namespace, cluster: Cluster) -> None:
-    """Raises InputError for options that cannot work together."""
+    """Raises InputError for options that exclude each other."""
     if arguments.alltoall != "reconfigure":
         return
     why = _obstacle(arguments.switch_delay, arguments.relay, cluster)
@@ -65,20 +65,20 @@ def _obstacle(switch_delay_s: float | None, relay: str, cluster: Cluster) -> str
 
 
 class AllToAlls:
-    """What has become of the all-to-alls of one run, for its summary and its metrics."""
+    """The all-to-alls of one run, for its summary and its metrics."""
 
     def __init__(self, terminal: Terminal, metrics: MetricsWriter, folder: Path) -> None:
         self._terminal = terminal
         self._metrics = metrics
         self._file = folder / MATRIX_FILE
-        self._sum: NDArray[np.int64] | None = None  # of the matrices of bytes
-        self._count = 0  # of them
+        self._sum: NDArray[np.int64] | None = None  # of the byte matrices
+        self._count = 0  # of the matrices
         self._lock = threading.Lock()
         self._said: set[str] = set()
         self.moved, self.stayed, self.stopped = 0, 0, 0
 
     def add(self, exchange: MovedExchange) -> None:
-        """From the thread that serves the ranks. Every choice is printed once."""
+        """Called by the thread that serves the ranks. Every choice is printed once."""
         schedule = exchange.choice.schedule
         with self._lock:
             if exchange.error:
@@ -113,8 +113,8 @@ class AllToAlls:
             self._sum, self._count = self._sum + matrix, self._count + 1
 
     def write(self) -> None:
-        """Writes the bytes that each server had for each on average, rounded up, which `topoopt
-        alltoall --matrix` reads; no file where there was no all-to-all."""
+        """Writes the mean byte matrix, rounded up, as input of `topoopt alltoall --matrix`; no file
+        without an all-to-all."""
         with self._lock:
             if self._sum is not None:
                 import numpy as np
@@ -141,9 +141,9 @@ class AllToAlls:
 def served(
     choice: str, fabric: FabricDriver, plan: Plan, all_to_alls: AllToAlls, terminal: Terminal
 ) -> Iterator[str]:
-    """Inside, ranks may move the circuits of `fabric`; yields the path that they connect to.
+    """Inside, ranks may move the circuits of `fabric`; yields the path of the service's socket.
 
-    It is "" where circuits stay. Raises FabricError if the first move fails.
+    It is "" if circuits stay. Raises FabricError if the first move fails.
     """
     from torch_topoopt.fabric.netns.fabric import NetnsFabric
 

@@ -1,4 +1,4 @@
-"""Whether a measured iteration may be held against the predicted one, and why not, in words."""
+"""Whether a measured iteration is comparable with the predicted one, and why not."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, IterationTimes
 
-_SAME = 0.6  # of a rate: measurements differ by less
+_SAME = 0.6  # of a rate: the tolerance of a measurement
 
 
 def why_not_compared(
     iterations: IterationTimes, cluster: Cluster, rates: Sequence[CableRate] | None, *, paced: bool
 ) -> str:
-    """ "" where it may.
+    """The reason, or "" if it is comparable.
 
-    `cluster` is the plan's. `rates` are those of its cables; None where links are emulated, and
-    then `paced` says whether they have a rate.
+    `cluster` is the plan's. `rates` are those of its cables; None for emulated links, and then
+    `paced` says whether they have a rate.
     """
     if iterations.count < FEWEST_COMPARED:
         return f"fewer than {FEWEST_COMPARED} iterations were measured"
@@ -42,7 +42,7 @@ def why_not_compared(
 def show_rates(
     terminal: Terminal, rates: Sequence[CableRate], stated: dict[tuple[str, str], float | None]
 ) -> None:
-    """One line for cables that carry less than the cluster file says."""
+    """One line for cables below their rate in the cluster file."""
     slower = [rate for rate in rates if rate.gbps and rate.gbps != stated[rate.ends]]
     if not slower:
         return

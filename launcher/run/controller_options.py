@@ -27,7 +27,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises InputError for options that cannot be used."""
+    """Raises InputError for invalid options."""
     if (arguments.controller is None) != (arguments.controller_token_file is None):
         given, other = "controller", "controller-token-file"
         if arguments.controller is None:
@@ -49,7 +49,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def variables(arguments: argparse.Namespace) -> dict[str, str]:
-    """What ranks find in their environment; what is there already stays without the options."""
+    """The ranks' environment; existing variables stay unless an option replaces them."""
     if arguments.controller is None:
         return {}
     from torch_topoopt.route_control.host.settings import TOKEN_VARIABLE

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 30.0
 _MEMORY_BYTES = 1 << 30
-_PARTS = (1, 4, 16)  # of a server's samples that are measured, beside all samples of the batch
+_PARTS = (1, 4, 16)  # parts of a server's samples to measure, besides the whole batch
 
 
 def measured(
@@ -31,9 +31,9 @@ def measured(
 ) -> tuple[OpGraph, str]:
     """`graph` with the costs of its operators measured here, in one thread as ranks run them.
 
-    Where servers are `emulated` on this machine, they share its processors, so everything takes as
-    many times longer as there are ranks per processor. Also returns what was done, in words. Raises
-    InputError if nothing can be measured.
+    `emulated` servers share this machine's processors, so all times are multiplied by the number of
+    ranks per processor. Also returns a line for people. Raises InputError if nothing can be
+    measured.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""torch's elastic agent for one attempt of a job: what failed ends it, and we start the next.
+"""torch's elastic agent for one attempt of a job: a failure ends it; restarts.py starts the next.
 
-torch restarts ranks on the nodes and with the environment of before. A job here may go on with
-fewer servers, on another plan and other links, so the loop over attempts is that of restarts.py,
-and the agent only says in torchrun's variables which attempt this is.
+torch restarts ranks on the same nodes with the same environment. A job here may continue with fewer
+servers, on another plan and other links. So restarts.py has the loop over attempts, and the agent
+only sets torchrun's variables for this one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.05
 _NOTICE_S = 1.0  # for the other ranks to notice a failure and to dump
-_DUMP_S = 3.0  # for those that have not, once they are asked
+_DUMP_S = 3.0  # for the others, after a request to dump
 
 
 @dataclass
 class Attempt:
     """Start number `number` (0: the first) of the ranks, of at most `most` + 1.
 
-    `stopped` are the ranks that were found stopped (SIGSTOP) when others failed, `ended_well` those
-    that had exit code 0 when others failed; `others` is the number of ranks that ended because of
-    those that failed. On several hosts `hosts` is the rendezvous of the agents, and ends the
-    attempt on all of them. `job` is where ranks leave their dumps.
+    `stopped` are the ranks found stopped (SIGSTOP) when others failed, `ended_well` those with exit
+    code 0 by then; `others` is the number of ranks that ended because of the failed ones. On
+    several hosts `hosts` is the rendezvous of the agents, and ends the attempt on all of them.
+    Ranks leave their dumps in `job`.
     """
 
     number: int
@@ -49,7 +49,7 @@ class Attempt:
 
 
 class EndedElsewhere(Exception):  # noqa: N818 - the error is another host's
-    """Ranks of another host have failed, so those of this one were ended."""
+    """Ranks of another host have failed, which ended those of this one."""
 
 
 @contextlib.contextmanager
@@ -65,7 +65,7 @@ def attempting(attempt: Attempt) -> Iterator[None]:
                 spec = options["spec"]
                 spec.rdzv_handler, spec.master_addr, spec.master_port = attempt.hosts, None, None
             super().__init__(*arguments, **options)
-            self._remaining_restarts = attempt.most - attempt.number  # hence the variable
+            self._remaining_restarts = attempt.most - attempt.number  # sets torchrun's variable
 
         def _monitor_workers(self, worker_group: Any) -> Any:
             if any(_has_failed(worker.id) for worker in worker_group.workers):
@@ -101,7 +101,7 @@ def attempting(attempt: Attempt) -> Iterator[None]:
 
 
 def _kill_stopped(workers: list[Any]) -> list[int]:
-    """The ranks that are stopped; they would not react to the agent's SIGTERM, so they get SIGKILL.
+    """The stopped ranks; they would not react to the agent's SIGTERM, so they get SIGKILL.
 
     Without that the agent would wait for them for half a minute.
     """
@@ -115,16 +115,16 @@ def _kill_stopped(workers: list[Any]) -> list[int]:
 
 
 def _await_dumps(attempt: Attempt, workers: list[Any]) -> None:
-    """Until the ranks that are left have dumped their flight recorders: torch ends them next.
+    """Waits until the remaining ranks have dumped their flight recorders: torch ends them next.
 
-    They do so as soon as they notice the failure, and else when they are asked.
+    They dump when they notice the failure, and otherwise on request.
     """
     job = attempt.job
     late = _until_none(_without_dump, attempt, workers, _NOTICE_S)
     if not late:
         return
     before = {worker.id: _changed_ns(job, attempt, worker) for worker in late}
-    with contextlib.suppress(OSError):  # the launcher warns where its folder is broken
+    with contextlib.suppress(OSError):  # the launcher warns if its folder is broken
         job.ask_for_dumps("another rank has failed")
         _until_none(
             lambda attempt, worker: _changed_ns(job, attempt, worker) == before[worker.id],
@@ -135,7 +135,7 @@ def _await_dumps(attempt: Attempt, workers: list[Any]) -> None:
 def _until_none(
     holds: Callable[[Attempt, Any], bool], attempt: Attempt, workers: list[Any], limit_s: float
 ) -> list[Any]:
-    """Waits while that holds for a worker that runs; returns those of which it still holds."""
+    """Waits while the condition holds for a running worker; returns those that still fulfil it."""
     deadline = time.monotonic() + limit_s
     while True:
         workers = [w for w in workers if not _has_ended(w.id) and holds(attempt, w)]
@@ -145,7 +145,7 @@ def _until_none(
 
 
 def _without_dump(attempt: Attempt, worker: Any) -> bool:
-    """Whether this rank is in a job, and has not noticed yet that the job has failed."""
+    """Whether this rank is in a job, and has not yet noticed its failure."""
     try:
         status = read_status(attempt.job.status(int(worker.global_rank)))
     except DocumentError:
@@ -165,14 +165,14 @@ def _has_ended(process: int) -> bool:
 
 
 def _has_failed(process: int) -> bool:
-    """Whether this child has ended, and not well."""
+    """Whether this child has ended with a failure."""
     found = _ended(process)
     return bool(found) and found != (os.CLD_EXITED, 0)
 
 
 def _ended(process: int) -> tuple[int, ...] | None:
-    """How this child has ended, (code, status), which is left for the agent to collect; () if it is
-    collected, None if it runs."""
+    """The end of this child, (code, status), without reaping it, which the agent does; () if it is
+    reaped, None if it runs."""
     try:
         found = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -181,7 +181,7 @@ def _ended(process: int) -> tuple[int, ...] | None:
 
 
 def _state(process: int) -> str:
-    """That of proc(5): "T" is stopped; "" where there is none."""
+    """The state of proc(5): "T" is stopped; "" without a process."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""--nnodes MIN:MAX of `topoopt run`: jobs that may go on with fewer servers."""
+"""--nnodes MIN:MAX of `topoopt run`: jobs that may continue with fewer servers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def chooses_rendezvous(arguments: argparse.Namespace) -> bool:
-    """Whether the user chose the rendezvous, which may be closed for ever once an agent has left
-    it: torch restarts ranks by itself there, on the same servers."""
+    """Whether the user chose the rendezvous. It may be closed for ever once an agent has left it,
+    so torch itself restarts ranks there, on the same servers."""
     chosen = arguments.rdzv_backend != "static" or arguments.rdzv_endpoint
     return bool(chosen and not arguments.standalone and not arguments.cluster)
 
 
 def cluster_of(cluster: Cluster, servers: int) -> Cluster:
-    """The same machines, but only that many; no more ports each than there are others to reach."""
+    """The same machines, but fewer; at most as many ports each as there are other machines."""
     degree = cluster.degree
     if not cluster.parallel_links and servers > 1:
         degree = min(degree, servers - 1)
@@ -59,7 +59,7 @@ def check(
     cluster: Cluster,
     least: int | None,
 ) -> None:
-    """Raises InputError for restarts that cannot be, or not with fewer servers."""
+    """Raises InputError for impossible restarts, or those that exclude fewer servers."""
     if arguments.max_restarts < 0:
         raise InputError(f"max-restarts: {arguments.max_restarts} is negative")
     if least is None:

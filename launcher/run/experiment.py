@@ -1,4 +1,4 @@
-"""What a run hands to experiment trackers (Weights & Biases, TensorBoard), the same to each."""
+"""The data of a run for experiment trackers (Weights & Biases, TensorBoard)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _DOTS = 100
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run that has ended. `config` is flat; `series` are (time_s, values) in order of time;
-    `links` have the plan's and the measured bytes of an iteration."""
+    """A finished run. `config` is flat; `series` are (time_s, values) in order of time; `links`
+    have the plan's and the measured bytes of an iteration."""
 
     name: str
     config: dict[str, Any]
@@ -36,7 +36,7 @@ class Experiment:
 
 
 def read_experiment(folder: Path, plan: Plan, links: list[LinkTraffic]) -> Experiment:
-    """Of a run folder. Raises DocumentError."""
+    """Reads a run folder. Raises DocumentError."""
     run = read_run(folder)
     return Experiment(
         name=folder.name,
@@ -51,7 +51,7 @@ def read_experiment(folder: Path, plan: Plan, links: list[LinkTraffic]) -> Exper
 
 
 def _config(plan: Plan) -> dict[str, Any]:
-    """What was chosen and what for; the network and the routes are in the plan file."""
+    """The configuration and the job; the network and the routes are in the plan file."""
     network = plan.network
     return {
         "model": plan.model,
@@ -74,7 +74,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _series(run: Run) -> list[tuple[float, dict[str, float]]]:
-    """The script's own records, and step times and losses that rank 0 noted."""
+    """The script's own records, and rank 0's step times and losses."""
     assert run.metrics is not None
     series = [
         (
@@ -135,8 +135,8 @@ def _links(plan: Plan, links: list[LinkTraffic]) -> list[dict[str, Any]]:
 
 
 def _heatmap(plan: Plan, links: list[LinkTraffic]) -> bytes:
-    """Bytes between servers on one scale: predicted for an iteration and measured in one, or of
-    the whole run where no iteration was measured."""
+    """Bytes between servers on one scale: predicted for an iteration, and measured in one or, if
+    none was measured, in the whole run."""
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""The fabrics that `topoopt run` can wire, and where on each of them the ranks run."""
+"""The fabrics that `topoopt run` can wire, and the place of the ranks on each."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Plan
 
 FABRICS = ("loopback", "netns")
-# Where circuits move acknowledgements share the links of many others: fewer of them, then.
+# Where circuits move, acknowledgements share links with many others, so there are fewer of them.
 _MOVED_MTU = 9000
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Namespaces that the ranks enter: rank R that of server R // `ranks_per_server`, or of that
-    place in `order`, which has all servers, if it is not empty.
+    """Namespaces for the ranks. Rank R enters that of server R // `ranks_per_server`, or of that
+    entry of `order`, which lists all servers unless it is empty.
 
     `namespaces` is their path without the server's number; the rendezvous is at `address` of this
-    machine, which all of them reach.
+    machine, reachable from all of them.
     """
 
     namespaces: str
@@ -60,7 +60,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
 
 
 def check(fabric: str, arguments: argparse.Namespace) -> None:
-    """Raises InputError or FabricError for options of `topoopt run` that the fabric cannot have."""
+    """Raises InputError or FabricError for options of `topoopt run` that the fabric lacks."""
     if arguments.relay == "kernel" and fabric != "netns":
         raise InputError(
             "relay: kernel needs hosts that forward for each other, as those of --fabric netns do"
@@ -118,7 +118,7 @@ def driver(
 
 
 def hosts(wired: FabricDriver, plan: Plan) -> Hosts | None:
-    """The hosts of the ranks once `plan` is wired; None: as any other process of this machine."""
+    """The namespaces of the ranks once `plan` is wired; None: the ranks need no namespace."""
     if wired.name != "netns":
         return None
     from torch_topoopt.fabric.netns import kernel as netns_kernel

@@ -1,4 +1,4 @@
-"""What the launcher knows of a rank that failed, beside what the rank itself has said."""
+"""The launcher's remarks on a failed rank, in addition to the rank's own message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VMSTAT = Path("/proc/vmstat")
 
 
 class KernelKills:
-    """Whether this machine's kernel kills processes because memory runs out, from now on."""
+    """Whether this machine's kernel kills processes for lack of memory, from now on."""
 
     def __init__(self, vmstat: Path = _VMSTAT) -> None:
         self._vmstat = vmstat
@@ -41,7 +41,7 @@ class KernelKills:
 def remarked(
     failures: Sequence[RankFailure], run: Path, where: Sequence[str], kills: KernelKills
 ) -> list[RankFailure]:
-    """The failures with remarks. `where[i]` is the server of failure i, as people know it."""
+    """The failures with remarks. `where[i]` is the server of failure i, in words."""
     return [
         replace(failure, remark=_remark(failure, run, server, kills))
         for failure, server in zip(failures, where, strict=True)

@@ -1,4 +1,4 @@
-"""The folder of one run: made when the run starts, and left with complete files only."""
+"""The folder of one run: made when the run starts; only complete files remain at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_topoopt.launcher.run import link_bytes, requested_groups
 
 DOCUMENTS = ("opgraph.json", "trace.json", "plan.json")
 _KEPT = ("opgraph.json", "plan.json", "wiring.json", "metrics.jsonl")
-_PROBE_BYTES = 4096  # a block: less may fit where the disk is full
+_PROBE_BYTES = 4096  # a block: fewer bytes may fit on a full disk
 
 
 class RunFolder:
@@ -41,17 +41,17 @@ class RunFolder:
 
     @property
     def has_plan(self) -> bool:
-        """Whether it is far enough for a report."""
+        """Whether there is enough for a report."""
         return (self / "plan.json").is_file()
 
     def keep(self) -> None:
-        """Remembers the documents of this moment, for `restore`."""
+        """Remembers the current documents, for `restore`."""
         self._kept = {name: (self / name).read_bytes() for name in _KEPT if (self / name).is_file()}
 
     def restore(self) -> bool:
-        """Writes the documents of `keep` again that are gone, with the folder; whether any was.
+        """Restores deleted documents of `keep`, with the folder; returns whether any was missing.
 
-        Raises OSError. The folder itself says nothing: ranks make it anew for their status.
+        Raises OSError. The folder alone proves nothing: ranks recreate it for their status.
         """
         missing = [name for name in self._kept if not (self / name).exists()]
         if missing:
@@ -61,7 +61,7 @@ class RunFolder:
         return bool(missing)
 
     def probe(self) -> None:
-        """Raises OSError where nothing can be written into the folder."""
+        """Raises OSError if the folder is not writable."""
         path = self / f".{os.getpid()}-probe"
         try:
             path.write_bytes(bytes(_PROBE_BYTES))
@@ -69,16 +69,16 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def discard_unfinished(self) -> bool:
-        """After a run that was stopped: keeps what is complete; True if anything is worth keeping.
+        """After a stopped run: keeps complete files; True if anything is worth keeping.
 
-        Without an OpGraph, a trace or a Plan there is nothing, and the folder goes as well.
+        Without an OpGraph, a trace or a Plan there is nothing, and the folder is removed.
         """
         link_bytes.remove(self.path)
         requested_groups.remove(self.path)
         if any((self.path / name).is_file() for name in DOCUMENTS):
             return True
         (self.path / "metrics.jsonl").unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # not empty: another run's folder lies in it
+        with contextlib.suppress(OSError):  # not empty: it contains another run's folder
             for folder in reversed(self._made):
                 folder.rmdir()
         return False

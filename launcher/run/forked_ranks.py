@@ -1,7 +1,7 @@
 """Ranks as forks of a process that has imported PyTorch, under torch's own elastic launcher.
 
 torch starts a command per rank; ours is rank_main's (see ranks.py). Inside `forking` that command
-becomes a request to a fork server where it is the Python of this process that runs a script.
+becomes a request to a fork server if it runs a script with this process's Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def forking(server: ForkServer | None) -> Iterator[None]:
-    """Inside, ranks are forks of `server`; without one, programs as ever. Raises InputError."""
+    """Inside, ranks are forks of `server`; without one, programs as usual. Raises InputError."""
     if server is None:
         yield
         return
@@ -55,9 +55,9 @@ def forking(server: ForkServer | None) -> Iterator[None]:
 
 
 def arguments_to_fork(command: Sequence[str]) -> list[str] | None:
-    """Those of `python` for a fork that becomes what `command` (of ranks.py) would have become.
+    """The arguments of `python` for a fork equivalent to `command` (of ranks.py).
 
-    None for what is no Python program of this interpreter, or more of one than a script or module:
+    None if it is not a Python program of this interpreter, or not just a script or module: it has
     flags other than -u, which the server has, too.
     """
     if command[3:4] != (rank_main.__file__,) or command[7:9] != (sys.executable, "-u"):

@@ -78,14 +78,14 @@ class RunInProgress:
     terminal: Terminal
     folder: RunFolder
     metrics: MetricsWriter
-    server: ForkServer | None = None  # of the ranks, and what traces them before
+    server: ForkServer | None = None  # forks the ranks, and before that the script's trace
     site: ClusterSite | None = None
     stage_s: dict[str, float] = field(default_factory=dict)
-    start_up_s: float | None = None  # of the train stage, until the first iteration ended
+    start_up_s: float | None = None  # from the train stage to the end of the first iteration
     counts: tuple[list[LinkTraffic], IterationTimes | None] = ([], None)
-    works: list[RankWork] = field(default_factory=list)  # of all ranks, where measured
-    other_processors: float | None = None  # that others kept busy while emulated servers trained
-    trace: CommunicationTrace | None = None  # of the script, if that was planned for
+    works: list[RankWork] = field(default_factory=list)  # of all ranks, if measured
+    other_processors: float | None = None  # kept busy by others while emulated servers trained
+    trace: CommunicationTrace | None = None  # of the script, if planned for
     rates: Sequence[CableRate] = ()  # of the cables of --cluster
     attempt: Attempt | None = None
     restarts: list[Restart] = field(default_factory=list)
@@ -96,7 +96,7 @@ class RunInProgress:
 
     @contextlib.contextmanager
     def stage(self, name: str, *, live: bool = True) -> Iterator[StageProgress]:
-        """A stage that is shown, timed, and recorded in metrics.jsonl when it has ended."""
+        """A stage that is shown, timed, and recorded in metrics.jsonl at its end."""
         number = STAGES.index(name) + 1
         with self.terminal.stage(number, len(STAGES), name, live=live) as stage:
             yield stage
@@ -131,7 +131,7 @@ class RunInProgress:
             yield
 
     def _measure_cables(self, file: ClusterFile) -> None:
-        """Before anything is planned or predicted for them."""
+        """Checks the hosts before any planning or prediction for them."""
         assert self.site is not None
         self.rates = self.site.measure_cables()
         comparability.show_rates(self.terminal, self.rates, static_plan.stated_rates(file))
@@ -141,7 +141,7 @@ class RunInProgress:
             self.options = replace(self.options, site=self.site.choice)
 
     def why_not_compared(self, plan: Plan, iterations: IterationTimes) -> str:
-        """Why the measured iteration is not held against the predicted one; "" where it is."""
+        """Why the measured iteration is not comparable with the prediction; "" if it is."""
         return comparability.why_not_compared(
             iterations,
             plan.cluster,
@@ -157,8 +157,7 @@ class RunInProgress:
         return fabrics.driver(options.fabric, options.gbps, options.relay, options.switch_delay_s)
 
     def attempts(self) -> tuple[Plan, list[RankFailure]]:
-        """All stages, and those that follow from restarts; the last plan, and the ranks that failed
-        on it first."""
+        """All stages, and those after restarts; the last plan, and its first failed ranks."""
         plan = self.plan()
         while True:
             driver = self.driver()
@@ -187,7 +186,7 @@ class RunInProgress:
     def _settle(
         self, hosts: HostsAttempt, failures: list[RankFailure]
     ) -> tuple[list[RankFailure], tuple[int, ...]]:
-        """The failures of all hosts, and the servers whose launchers have ended."""
+        """The failures of all hosts, and the servers whose launchers are lost."""
         assert self.site is not None
         outcomes, gone = hosts.settle(json.dumps([asdict(failure) for failure in failures]))
         for server in gone:
@@ -196,7 +195,7 @@ class RunInProgress:
         return ranks.causes_of(listed), gone
 
     def _restart(self, restart: Restart, plan: Plan) -> Plan:
-        """The plan of the next attempt. What the one before has counted is left out."""
+        """The plan of the next attempt, which drops the counters of the last one."""
         script = self.options.torchrun.training_script
         restart.announce(script, self.options.least_servers)
         self.restarts.append(restart)
@@ -232,7 +231,7 @@ class RunInProgress:
 
     def wire(self, plan: Plan, driver: FabricDriver) -> Wiring:
         """Stage 3."""
-        # where a person moves cables, a moving line would wipe the questions away
+        # a person moves cables: a moving line would erase the prompts
         by_hand = self.site is not None and switch_verbs.panels_of_people(self.site.choice.file)
         with self.stage("wire", live=not by_hand) as stage:
             stage.progress(None, driver.name)
@@ -252,7 +251,7 @@ class RunInProgress:
         return wiring
 
     def _hosts(self, driver: FabricDriver, plan: Plan) -> Hosts | None:
-        """Where the ranks run; those of NCCL in the order of its ring."""
+        """The place of the ranks; those of NCCL are in the order of its ring."""
         hosts = fabrics.hosts(driver, plan)
         order = nccl_ranks.order_of(plan) if self.options.nccl else ()
         if order and self.site is not None:
@@ -266,7 +265,7 @@ class RunInProgress:
         return hosts if hosts is None else replace(hosts, order=order)
 
     def _variables(self, plan: Plan, wiring: Wiring, circuits: str) -> dict[str, str]:
-        """Of the ranks' environment. `circuits` is where they ask for moves."""
+        """For the ranks' environment. `circuits` is the socket for requests of moves."""
         if self.options.nccl:
             return nccl_ranks.variables(
                 plan,
@@ -332,7 +331,7 @@ class RunInProgress:
         return failures
 
     def others_text(self) -> str:
-        """After a failure: how many other ranks of this host it ended, and where to read more."""
+        """After a failure: the number of other ranks of this host that it ended, and the logs."""
         parts = []
         if self.attempt is not None and self.attempt.others:
             parts.append(f"{counted(self.attempt.others, 'other rank')} ended because of it")
@@ -343,7 +342,7 @@ class RunInProgress:
         return "; ".join(parts)
 
     def _server_of(self, rank: int) -> str:
-        """The server of a rank of this host, for people."""
+        """The server of a rank of this host, in words."""
         if self.site is not None:
             return self.site.choice.describe(self.site.choice.server)
         per_server = self.options.cluster.accelerators_per_server

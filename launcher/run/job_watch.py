@@ -1,9 +1,9 @@
-"""A thread of the launcher that watches the job while it trains, and warns of what goes unseen.
+"""A thread of the launcher that watches the job while it trains, and warns of silent problems.
 
 It warns once of every stall: a time in which no rank makes progress while at least one waits in an
-operation. And it warns, once, when the run folder has been deleted or cannot be written any more.
-Training needs neither, so it goes on. A folder that was deleted is made anew with the documents
-that it had when training began.
+operation. It also warns, once, when the run folder has been deleted or is not writable. Training
+needs neither, so it continues. A deleted folder is recreated with its documents from the start of
+training.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FRESH_S = 5.0  # a rank writes its status every second
 
 
 def stall_limit_s(environment: Mapping[str, str] = os.environ) -> float:
-    """Seconds without progress that are worth a warning; infinite where the user wants none.
+    """Seconds without progress before a warning; infinite if the user wants none.
 
     Raises InputError.
     """
@@ -55,7 +55,7 @@ def stall_limit_s(environment: Mapping[str, str] = os.environ) -> float:
 
 
 class StallWatch:
-    """Finds the times in which no rank makes progress; `limit_s` as in stall_limit_s()."""
+    """Finds times in which no rank makes progress; `limit_s` as in stall_limit_s()."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -66,8 +66,8 @@ class StallWatch:
     def stalled(self, ranks: Mapping[int, Status], now_s: float, now_ns: int) -> bool:
         """Whether a stall has just become long enough: True once for each of them.
 
-        `now_s` is of a monotonic clock, `now_ns` since the epoch, as the ranks have it. A rank
-        that computes for long is no stall, unless others wait for it.
+        `now_s` is of a monotonic clock, `now_ns` since the epoch, as on the ranks. A rank that
+        computes for long is no stall, unless others wait for it.
         """
         progress = {r: (s.iteration, s.called, s.unfinished) for r, s in ranks.items()}
         if progress != self._progress:
@@ -82,7 +82,7 @@ class StallWatch:
 
 
 class FolderWatch:
-    """Finds out that a run folder was deleted, or cannot be written; `metrics` notes it."""
+    """Detects a deleted or unwritable run folder; `metrics` notes it."""
 
     def __init__(self, folder: RunFolder, metrics: MetricsWriter) -> None:
         self._folder = folder
@@ -91,7 +91,7 @@ class FolderWatch:
         folder.keep()
 
     def look(self) -> None:
-        """Warns the first time that something is wrong."""
+        """Warns on the first problem."""
         try:
             restored = self._folder.restore()
             self._folder.probe()
@@ -129,7 +129,7 @@ def watching(folder: RunFolder, metrics: MetricsWriter) -> Iterator[None]:
                     if status.alive
                 }
             except (DocumentError, OSError):
-                continue  # of ranks that end just now, or in a folder that is broken
+                continue  # the ranks are ending, or the folder is broken
             if stalls.stalled(ranks, time.monotonic(), time.time_ns()):
                 console.warning(
                     f"no rank has made progress for {limit_s:g} s; `topoopt inspect {folder.path}` "

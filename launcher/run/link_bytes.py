@@ -1,4 +1,4 @@
-"""The byte counters that the ranks leave behind, one file per rank, gathered into one list."""
+"""The ranks' byte counters, one file per rank, merged into one list."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _PATTERN = "links-rank*.json"
 def gather(run_dir: Path) -> tuple[list[LinkTraffic], IterationTimes | None, list[RankWork]]:
     """Reads and removes the ranks' files, in rank order; empty if no rank wrote one.
 
-    An iteration takes what it takes the ranks on average; None where no rank measured one. Raises
-    DocumentError for a file that is not as it should be.
+    Iteration times are averaged over the ranks; None if no rank measured one. Raises DocumentError
+    for an invalid file.
     """
     files = [RankTraffic.load(path) for path in run_dir.glob(_PATTERN)]
     remove(run_dir)
@@ -42,7 +42,7 @@ def gather(run_dir: Path) -> tuple[list[LinkTraffic], IterationTimes | None, lis
 
 
 def iterations_of(run_dir: Path, rank: int) -> int:
-    """How many iterations a rank had ended, before `gather`; 0 where that is not known."""
+    """The number of iterations of a rank, before `gather`; 0 if unknown."""
     try:
         return RankTraffic.load(run_dir / _PATTERN.replace("*", str(rank))).ended_iterations
     except (OSError, DocumentError):
@@ -65,10 +65,10 @@ def show(
     compared: bool = True,
     why_not: str = "",
 ) -> None:
-    """Measured bytes, and, if they may be `compared`, what was predicted next to them.
+    """Measured bytes, with the predicted ones if they may be `compared`.
 
-    By iteration, where iterations were measured; else as fractions of their totals. `why_not` says
-    why the time of an iteration is not held against the predicted one.
+    Per iteration, if iterations were measured; else as fractions of their totals. `why_not` is why
+    the time of an iteration is not compared with the prediction.
     """
     predicted = _predicted(plan) if compared and plan.predicts_bytes else None
     by_iteration = iterations is not None and all(k.iteration_bytes is not None for k in links)
@@ -160,7 +160,7 @@ def _name(link: LinkTraffic) -> str:
 
 
 def relative_difference(measured: float, predicted: float) -> float | None:
-    """(measured - predicted) / predicted; None where nothing was predicted, but 0 if both are 0."""
+    """(measured - predicted) / predicted; None without a prediction, but 0 if both are 0."""
     if not predicted:
         return None if measured else 0.0
     return (measured - predicted) / predicted
@@ -179,12 +179,12 @@ def iteration_figures(
     compared: bool = True,
     why_not: str = "",
 ) -> dict[str, Any] | None:
-    """One iteration, predicted and measured, for `--json`; None where none was measured.
+    """One iteration, predicted and measured, for `--json`; None if none was measured.
 
-    Its times have no `difference` where `why_not` says why they are not compared.
+    Its times have no `difference` if `why_not` gives a reason against comparing them.
 
-    `link_bytes_difference` is the largest relative difference of any link, without its sign. What
-    was not predicted, or is not `compared`, is None.
+    `link_bytes_difference` is the largest relative difference of any link, without its sign.
+    Without a prediction, or unless `compared`, values are None.
     """
     if iterations is None:
         return None

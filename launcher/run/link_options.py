@@ -21,7 +21,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
 
 
 def _text(option: LinkOption, text: str) -> str:
-    """argparse type of a text that the option has."""
+    """argparse type of a valid value of the option."""
     try:
         option.value_of(text)
     except ValueError as error:
@@ -30,12 +30,12 @@ def _text(option: LinkOption, text: str) -> str:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises FabricError for options that cannot be used."""
+    """Raises FabricError for invalid options."""
     environment = variables(arguments) | controller_options.variables(arguments)
     RequestedLinks.of(environment, by_flag=True)
 
 
 def variables(arguments: argparse.Namespace) -> dict[str, str]:
-    """The environment of ranks; without an option it stays as it is."""
+    """The environment of ranks; unset options leave it unchanged."""
     texts = {o.variable: getattr(arguments, o.flag.replace("-", "_")) for o in LINK_OPTIONS}
     return {name: "1" if text is True else text for name, text in texts.items() if text}

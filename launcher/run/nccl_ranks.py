@@ -1,4 +1,4 @@
-"""`topoopt run --nccl`: ranks that use stock NCCL, over the plugin, on the plan's network."""
+"""`topoopt run --nccl`: ranks with stock NCCL, over the plugin, on the plan's network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
 
 
 def check(arguments: argparse.Namespace, cluster: Cluster, plan: Plan | None) -> None:
-    """Raises InputError for options that --nccl cannot have."""
+    """Raises InputError for options that exclude --nccl."""
     if not arguments.nccl:
         return
     for name, given, why in (
@@ -53,7 +53,7 @@ def check(arguments: argparse.Namespace, cluster: Cluster, plan: Plan | None) ->
 
 
 def require(cluster: Cluster, *, emulated: bool) -> None:
-    """Raises InputError with all that this host lacks."""
+    """Raises InputError with everything that this host lacks."""
     import torch
     import torch.distributed as dist
 
@@ -76,7 +76,7 @@ def require(cluster: Cluster, *, emulated: bool) -> None:
 
 
 def _gpus() -> str:
-    """The GPUs of this machine, as CUDA_VISIBLE_DEVICES names them."""
+    """The GPUs of this machine, in the form of CUDA_VISIBLE_DEVICES."""
     import torch
 
     every = ",".join(map(str, range(torch.cuda.device_count())))
@@ -84,7 +84,7 @@ def _gpus() -> str:
 
 
 def order_of(plan: Plan) -> tuple[int, ...]:
-    """The servers in the order of their ranks; () if it is that of their numbers."""
+    """The servers in the order of their ranks; () if that is the order of their numbers."""
     order = ring_order(plan)
     return () if order == tuple(range(len(order))) else order
 
@@ -98,7 +98,7 @@ def variables(
     site: ClusterSite | None,
     interface: str | None,
 ) -> dict[str, str]:
-    """Writes what the plugin reads to `path`; the variables of all ranks of this host."""
+    """Writes the plugin's file to `path`; returns the variables of all ranks of this host."""
 
     def make() -> str:
         per_server = plan.cluster.accelerators_per_server

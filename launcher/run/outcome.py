@@ -92,7 +92,7 @@ def finish(
 
 
 def _page(job: RunInProgress) -> Path | None:
-    """The report; without one where the run folder was broken while the ranks trained."""
+    """The report; none if the run folder was broken during training."""
     try:
         return report.write(job.folder.path)
     except (InputError, DocumentError) as error:
@@ -169,7 +169,7 @@ def _summary(
 
 
 def _track(job: RunInProgress, plan: Plan, links: list[LinkTraffic]) -> dict[str, Path]:
-    """By tracker that was requested: the path of the run there."""
+    """Per requested tracker: the path of the run there."""
     options, folder = job.options, job.folder.path
     if not options.trackers:
         return {}

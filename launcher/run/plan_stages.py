@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace
 
-# of a run; the first two are here
+# of a run; this module has the first two
 STAGES = ("profile", "co-optimise", "wire", "train")
 
 
 class PlanStages:
-    """Profile and co-optimise, unless the user brought a plan.
+    """Profile and co-optimise, unless the user supplied a plan.
 
     After `plan`, `trace` is that of the script, if it was traced.
     """
@@ -44,7 +44,7 @@ class PlanStages:
         server: ForkServer | None,
         stage: Callable[[str], AbstractContextManager[StageProgress]],
     ) -> None:
-        """`server` forks what traces a script; `stage` begins one of STAGES."""
+        """`server` forks the tracing processes; `stage` begins one of STAGES."""
         self._options = options
         self._terminal = terminal
         self._folder = folder
@@ -53,7 +53,7 @@ class PlanStages:
         self.trace: CommunicationTrace | None = None
 
     def plan(self) -> Plan:
-        """Both stages. Raises InputError where there is nothing to plan for."""
+        """Both stages. Raises InputError without anything to plan for."""
         plan = self._options.plan
         cluster = self._options.cluster
         choice = self._options.planning
@@ -75,7 +75,7 @@ class PlanStages:
         return plan
 
     def _plan_for_model(self) -> Plan | None:
-        """None without a model, and where the one that the script seems to have is none."""
+        """None without a model, and if the model found in the script is not one."""
         if not self._options.source.model:
             return None
         try:
@@ -89,7 +89,7 @@ class PlanStages:
         return self._co_optimise(graph, program)
 
     def _plan_for_script(self) -> Plan:
-        """For what a trace of the script finds, else for an unknown demand."""
+        """For the demand in a trace of the script, else for an unknown demand."""
         from torch_topoopt.planner import demand_plan
 
         cluster = self._options.cluster
@@ -118,7 +118,7 @@ class PlanStages:
         return plan
 
     def _demand_of_script(self) -> tuple[Demand, CommunicationTrace | None, str]:
-        """With the trace that found it, or without one and why."""
+        """With the source trace, or the reason for its absence."""
         script, cluster = self._options.source.script, self._options.cluster
         if script is None:
             from torch_topoopt.planner.demand_plan import unknown_demand
@@ -136,7 +136,7 @@ class PlanStages:
         return demand, trace, why
 
     def _given_network(self) -> Network | None:
-        """That of the cables, where they are plugged already."""
+        """The network of the cables, if they are already plugged."""
         site = self._options.site
         if site is None or site.file.switches:
             return None
@@ -148,7 +148,7 @@ class PlanStages:
             program = None
             choice, cluster = self._options.planning, self._options.cluster
             if choice.space != "data-parallel":
-                # a pipeline's first stage has its input, and its last its output, already
+                # a pipeline's first stage has its input, and its last its output, locally
                 graph, program = programs.graph_and_program(
                     self._options.source.model,
                     boundary=choice.space != "pipeline",
@@ -216,7 +216,7 @@ class PlanStages:
     def _price_as_measured(
         self, graph: OpGraph, plan: Plan, stage: StageProgress
     ) -> tuple[Plan, str]:
-        """A plan that is more than data parallel, priced by its own steps; what was measured."""
+        """A plan that is more than data parallel, priced by its own steps; and the measurement."""
         if not run_steps.measures(self._options) or plan.is_data_parallel:
             return plan, ""
         graph, plan, steps = run_steps.measured_plan(

@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 _NOTICED = 0.05  # of all processors
-_IDLE = (3, 4)  # idle and iowait, among the columns of /proc/stat; from 8 on they count twice
+_IDLE = (3, 4)  # idle and iowait, among the columns of /proc/stat; columns from 8 on are repeats
 _COLUMNS = 8
 
 
 class ProcessorUse:
-    """Processors that others than this process and its children keep busy, from now on."""
+    """Processors kept busy by others than this process and its children, from now on."""
 
     def __init__(self) -> None:
         self._began = _Readings()
@@ -29,7 +29,7 @@ class ProcessorUse:
 
 
 def described(others: float | None) -> str:
-    """One line; empty where others computed next to nothing, or it was not measured."""
+    """One line; empty if others computed next to nothing, or without a measurement."""
     processors = os.cpu_count() or 1
     if others is None or others < _NOTICED * processors:
         return ""
@@ -40,7 +40,7 @@ def described(others: float | None) -> str:
 
 
 class _Readings:
-    """Seconds: of the clock, of all processors that computed, and of this process's part of it.
+    """Seconds: of the clock, of all busy processors, and of this process's part of these.
 
     Source: proc(5), /proc/stat.
     """

@@ -1,4 +1,4 @@
-"""What an iteration was to each rank: who is slow, and what is hidden behind other work."""
+"""The iteration of each rank: slow ranks, and communication hidden behind other work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write(metrics: MetricsWriter, works: list[RankWork]) -> None:
-    """Into metrics.jsonl: an event for each rank, and one for each kind of operation."""
+    """Writes to metrics.jsonl: an event for each rank, and one for each kind of operation."""
     for work in works:
         fields = asdict(work)
         del fields["operations"]
@@ -27,7 +27,7 @@ def write(metrics: MetricsWriter, works: list[RankWork]) -> None:
 
 
 def as_json(works: list[RankWork]) -> list[dict[str, Any]]:
-    """For the hosts of a job: what `decode` reads, on this host as on others."""
+    """The input of `decode`, to exchange between the hosts of a job."""
     return [
         asdict(work) | {"operations": [asdict(one) for one in work.operations]} for work in works
     ]

@@ -36,12 +36,12 @@ _GRACE_S = 2.0  # for ranks to end after Ctrl-C
 
 @dataclass(frozen=True)
 class RankFailure:
-    """One rank that failed: how (exit code, or minus the signal), and what is known of why.
+    """One failed rank: how it ended (exit code, or minus the signal), and the known cause.
 
-    `message` comes from the rank's error file (see torch_topoopt.runtime.rank_errors); it is
-    empty where the script ended without an exception, or before it imported torch. A rank that was
-    found stopped when others had failed has minus SIGSTOP. One that left the job early and well has
-    0. `remark` is what the launcher adds: where it ran, for example.
+    `message` comes from the rank's error file (see torch_topoopt.runtime.rank_errors). It is empty
+    if the script ended without an exception, or before it imported torch. A rank that was stopped
+    when others failed has minus SIGSTOP; one that left the job early and well has 0. `remark` is
+    the launcher's addition, such as where it ran.
     """
 
     rank: int
@@ -50,7 +50,7 @@ class RankFailure:
     remark: str = ""
 
     def how(self) -> str:
-        """Its end, for people."""
+        """Its end, in words."""
         if self.exit_code == -signal.SIGSTOP:
             how = "was stopped (SIGSTOP) and did not go on"
         elif self.exit_code == -signal.SIGTERM and self.remark:  # it ran on, until torch ended it
@@ -67,7 +67,7 @@ class RankFailure:
 
 
 def describe(failures: Sequence[RankFailure], script: str) -> list[str]:
-    """A line for each failure; ranks that ended alike share one."""
+    """A line for each failure; ranks with the same end share one."""
     alike: dict[str, list[int]] = {}
     for failure in failures:
         alike.setdefault(failure.how(), []).append(failure.rank)
@@ -92,7 +92,7 @@ def train(
     """
     if not (arguments.cluster or chooses_rendezvous(arguments) or arguments.rdzv_id != "none"):
         arguments.rdzv_id = str(uuid.uuid4())  # of all attempts
-    arguments = argparse.Namespace(**vars(arguments))  # another attempt makes its own choices
+    arguments = argparse.Namespace(**vars(arguments))  # a copy: other attempts choose again
     with scratch_folder() as scratch:
         if arguments.log_dir is None:
             redirected = arguments.redirects != "0" or arguments.tee != "0"
@@ -129,7 +129,7 @@ def _launch(
     from torch.distributed.launcher.api import elastic_launch
 
     if hosts is None and not arguments.cluster:
-        # gloo, where a script asks for it, would listen at the address of this machine's name
+        # gloo, if a script requests it, would listen at the address of this machine's name
         variables = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"), **variables}
     _choose_rendezvous(arguments, arguments.master_addr if hosts is None else hosts.address)
     try:
@@ -148,7 +148,7 @@ def _launch(
 
 
 def _without_sigint(arguments: argparse.Namespace) -> float:
-    """Leaves SIGINT to us; returns how long ranks may take to end then: --shutdown-timeout, if the
+    """Leaves SIGINT to us; returns the time for ranks to end after it: --shutdown-timeout, if the
     installed torch has it."""
     names = getattr(arguments, "signals_to_handle", "").split(",")
     if "SIGINT" in names:
@@ -158,10 +158,10 @@ def _without_sigint(arguments: argparse.Namespace) -> float:
 
 
 def _choose_rendezvous(arguments: argparse.Namespace, address: str) -> None:
-    """One of this machine alone at `address`, and a free port unless the user names one.
+    """A rendezvous of this machine alone at `address`, and a free port unless the user names one.
 
-    What the user says of the rendezvous is left to torch, which then does what torchrun does; the
-    hosts of a cluster have chosen already.
+    The user's own rendezvous options are left to torch, as in torchrun; the hosts of a cluster have
+    one already.
     """
     if arguments.cluster:
         return
@@ -171,7 +171,7 @@ def _choose_rendezvous(arguments: argparse.Namespace, address: str) -> None:
 
         rendezvous.register()
         port = 0 if arguments.standalone else arguments.master_port or 0
-        arguments.standalone = False  # else torch would take its own instead
+        arguments.standalone = False  # else torch would use its own rendezvous
         arguments.rdzv_backend = rendezvous.BACKEND
         arguments.rdzv_endpoint = f"{address}:{port}"
         if arguments.rdzv_id == "none":  # torch's default
@@ -192,7 +192,7 @@ def _configure(arguments: argparse.Namespace, hosts: Hosts | None) -> tuple[Any,
         raise InputError(str(error)) from None
     if callable(command):  # --run-path: torch starts it with multiprocessing, which ends it with us
         return config, command, command_arguments
-    emulated = arguments.nccl and not arguments.cluster  # machines, as NCCL is to see them
+    emulated = arguments.nccl and not arguments.cluster  # NCCL has to see them as machines
     per_server = str(arguments.accelerators_per_server or int(emulated))
     where = "-"
     if hosts is not None:
@@ -204,10 +204,10 @@ def _configure(arguments: argparse.Namespace, hosts: Hosts | None) -> tuple[Any,
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Puts `variables` into this process's environment, which the ranks inherit, for a while."""
+    """Sets `variables` in this process's environment, which the ranks inherit, for a while."""
     before = dict(os.environ)
     os.environ.update(variables)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default, without its banner
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's default, without its banner
     try:
         yield
     finally:
@@ -216,8 +216,8 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _first_failures(failures: dict[int, Any], ended_well: Collection[int]) -> list[RankFailure]:
-    """Torch notes failures to the second; ranks that it ended itself (SIGTERM) are no cause, nor
-    are those that only report what another rank's failure did to them, be it noted first."""
+    """The causes among the failures. Torch's times have a resolution of a second. Ranks that it
+    ended itself (SIGTERM), or that only report another rank's failure, are no cause."""
     found = [_described(rank, failure) for rank, failure in sorted(failures.items())]
     causes = causes_of([f for f in found if f.exit_code != -signal.SIGTERM] or found)
     if left := early_leavers(causes, ended_well):
@@ -235,7 +235,7 @@ def _first_failures(failures: dict[int, Any], ended_well: Collection[int]) -> li
 
 
 def _described(rank: int, failure: Any) -> RankFailure:
-    """Python was ending, with exit code 1, where torch's SIGTERM met a rank that had raised."""
+    """Whether SIGTERM met a rank that had raised, so that Python was ending with exit code 1."""
     message, exit_code = _recorded(failure), int(failure.exitcode)
     return RankFailure(rank, 1 if message and exit_code == -signal.SIGTERM else exit_code, message)
 
@@ -243,7 +243,7 @@ def _described(rank: int, failure: Any) -> RankFailure:
 def early_leavers(causes: list[RankFailure], ended_well: Collection[int]) -> dict[int, str]:
     """The ranks that left the job while others still had calls, and one of these calls.
 
-    Only where nothing else has failed. Others may find such a rank gone, if its end was quick.
+    Only without any other failure. Others may find such a rank gone, if its end was quick.
     """
     if not all(reports_another(cause.message) for cause in causes):
         return {}
@@ -257,8 +257,8 @@ def early_leavers(causes: list[RankFailure], ended_well: Collection[int]) -> dic
 
 @contextlib.contextmanager
 def _without_torchs_report() -> Iterator[None]:
-    """Inside, torch's launcher does not log which rank it saw fail first, which may be one that
-    only reports another, nor which processes it ends."""
+    """Inside, torch's launcher does not log the rank that it saw fail first, which may only report
+    another, nor the processes that it ends."""
     logger = logging.getLogger("torch.distributed.elastic.multiprocessing.api")
     texts = ("failed (exitcode: ", "Sending process ", "Closing process ")
 
@@ -273,7 +273,7 @@ def _without_torchs_report() -> Iterator[None]:
 
 
 def causes_of(failures: list[RankFailure]) -> list[RankFailure]:
-    """Those that are not about another rank; all of them where there are no others."""
+    """The failures that are not about another rank; all of them if there are none."""
     return [failure for failure in failures if not reports_another(failure.message)] or failures
 
 

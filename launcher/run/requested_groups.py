@@ -1,4 +1,4 @@
-"""The process groups that the script requested: one file per rank, gathered into one record."""
+"""The process groups that the script requested: one file per rank, merged into one record."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class RankGroups(Document):
 
 @dataclass(frozen=True)
 class RequestedGroups:
-    """Of all ranks: backends that the script named, which of them topoopt took the place of, and
-    whether any rank opened a topoopt group."""
+    """Of all ranks: backends that the script named, those that topoopt replaced, and whether any
+    rank opened a topoopt group."""
 
     requested: tuple[str, ...] = ()
     taken_over: tuple[str, ...] = ()
@@ -43,14 +43,14 @@ class RequestedGroups:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Backends whose traffic is not that of the planned links."""
+        """Backends whose traffic is outside the planned links."""
         return tuple(
             name for name in self.requested if "topoopt" not in name and name not in self.taken_over
         )
 
     @classmethod
     def together(cls, records: Iterable[RequestedGroups | RankGroups]) -> RequestedGroups:
-        """The groups that several ranks, or hosts, requested."""
+        """The union over several ranks, or hosts."""
         listed = list(records)
         return cls(
             tuple(sorted({name for record in listed for name in record.requested})),
@@ -60,7 +60,7 @@ class RequestedGroups:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> RequestedGroups:
-        """The record whose `figures` these are."""
+        """The record with these `figures`."""
         return cls(tuple(fields["asked"]), tuple(fields["taken_over"]), fields["opened_topoopt"])
 
     def figures(self) -> dict[str, Any]:
@@ -73,21 +73,21 @@ class RequestedGroups:
 
 
 def gather(run_dir: Path) -> RequestedGroups:
-    """Reads and removes the ranks' files; raises DocumentError for one that is not as it should."""
+    """Reads and removes the ranks' files; raises DocumentError for an invalid one."""
     files = [RankGroups.load(path) for path in run_dir.glob(requested_backends.FILE_PATTERN)]
     remove(run_dir)
     return RequestedGroups.together(files)
 
 
 def remove(run_dir: Path) -> None:
-    """Removes the ranks' files, also those that a killed rank was still writing."""
+    """Removes the ranks' files, including incomplete ones of a killed rank."""
     for pattern in (requested_backends.FILE_PATTERN, f".{requested_backends.FILE_PATTERN}*"):
         for path in run_dir.glob(pattern):
             path.unlink(missing_ok=True)
 
 
 def unused_links(groups: RequestedGroups, *, measured: bool) -> str:
-    """Why the planned links carried nothing, in a sentence; empty where they were used."""
+    """Why the planned links carried nothing, in a sentence; empty if they were used."""
     if measured:
         return ""
     if groups.opened:
@@ -108,8 +108,8 @@ def unused_links(groups: RequestedGroups, *, measured: bool) -> str:
 
 
 def beside(groups: RequestedGroups, compared: Sequence[str] = ()) -> str:
-    """Describes traffic beside the planned links of which others used some; "" without any, and
-    for backends that are `compared` on purpose."""
+    """Describes traffic outside the planned links if these were used, too; "" without any, and for
+    backends that are `compared` on purpose."""
     others = [name for name in groups.others if name not in compared]
     if not groups.opened or not others:
         return ""

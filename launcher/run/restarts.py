@@ -1,9 +1,8 @@
-"""Restarts of a job: which servers are gone with the ranks that failed, and the options for the
-servers that are left.
+"""Restarts of a job: the servers lost with the failed ranks, and the options for the others.
 
-Emulated servers have no launcher of their own that could end. There a rank that SIGKILL ended, as
-the kernel does where memory is short, stands for a server that is gone, if --nnodes MIN:MAX says
-that the job may go on without it; any other failure restarts the same servers.
+Emulated servers have no launchers of their own to lose. There a rank killed by SIGKILL, as the
+kernel does when memory is short, counts as a lost server if --nnodes MIN:MAX allows to continue
+without it. Any other failure restarts the same servers.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 class Restart:
     """Restart `number` of at most `most`, after `failures` on `servers` servers.
 
-    `lost` are the servers that are gone, by their numbers of before.
+    `lost` are the lost servers, by their old numbers.
     """
 
     number: int
@@ -42,11 +41,11 @@ class Restart:
 
     @property
     def left(self) -> tuple[int, ...]:
-        """The servers that go on, by their numbers of before."""
+        """The remaining servers, by their old numbers."""
         return tuple(server for server in range(self.servers) if server not in self.lost)
 
     def announce(self, script: str, least: int | None) -> None:
-        """Prints who failed of what, which restart this is, and on which servers."""
+        """Prints the failed ranks and causes, the restart's number, and its servers."""
         for line in describe(self.failures, script):
             console.warning(line)
         all_of = {1: "the one server", 2: "both servers"}
@@ -82,8 +81,8 @@ def _servers(numbers: Sequence[int]) -> str:
 def after(
     failures: Sequence[RankFailure], options: RunOptions, restarts: int, gone: Sequence[int] = ()
 ) -> Restart | None:
-    """The restart that follows `failures`, after that many restarts; None, and one line why, where
-    none may follow. `gone` are servers of a cluster whose launchers have ended."""
+    """The restart after `failures`, given the number of earlier ones; None, and the reason in one
+    line, if none is allowed. `gone` are servers of a cluster whose launchers are lost."""
     most = options.max_restarts
     if not (failures or gone) or not most or chooses_rendezvous(options.torchrun):
         return None
@@ -114,7 +113,7 @@ def _killed(failures: Sequence[RankFailure], options: RunOptions) -> tuple[int, 
 
 
 def options_at(options: RunOptions, choice: ClusterChoice) -> RunOptions:
-    """Those of a job on the machines of `choice`."""
+    """The options of a job on the machines of `choice`."""
     from torch_topoopt.fabric.cluster import static_plan, switched_plan
 
     file = choice.file
@@ -126,9 +125,9 @@ def options_at(options: RunOptions, choice: ClusterChoice) -> RunOptions:
 
 
 def options_for(options: RunOptions, left: Sequence[int]) -> RunOptions:
-    """Those of a job on the servers `left` alone. Steps of the script are not measured again.
+    """The options of a job on the servers `left` alone. Steps of the script are not measured again.
 
-    A plan that was given is found anew for its demand among those. Raises InputError.
+    A supplied plan is replaced by a new one for its demand among those. Raises InputError.
     """
     cluster = cluster_of(options.cluster, len(left))
     torchrun = argparse.Namespace(**vars(options.torchrun))

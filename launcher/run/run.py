@@ -26,7 +26,7 @@ def main(argv: list[str], compared: tuple[str, ...] = ()) -> int:
         _check_tls()
     if options.nccl:
         nccl_ranks.require(options.cluster, emulated=options.site is None)
-    # After the checks: these modules draw reports, and their imports take half a second.
+    # After the checks, since these modules draw reports, and their imports take half a second.
     from torch_topoopt.launcher.run import all_stages, outcome
 
     outcome.require(options.trackers)

@@ -43,7 +43,7 @@ _EXAMPLES = """\
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The options of the verb: torchrun's, which are those of the installed torch, and ours."""
+    """The options of the verb: those of the installed torchrun, and ours."""
     from torch.distributed.run import get_args_parser
 
     options: argparse.ArgumentParser = get_args_parser()
@@ -52,7 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.epilog = f"examples:\n{_EXAMPLES}"
     options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.print_help = print_help  # type: ignore[method-assign]
-    # Distinguishes options that were given from defaults, which differ between versions of torch.
+    # Distinguishes explicit options from defaults, which differ between versions of torch.
     for name in ("nproc_per_node", "node_rank", "master_addr", "master_port", "start_method"):
         if f"PET_{name.upper()}" not in os.environ:
             options.set_defaults(**{name: None})
@@ -74,7 +74,7 @@ def own_parser() -> parser.Parser:
         metavar="...",
         help="arguments passed to it",
     )
-    its_arguments.required = False  # argparse would name them where SCRIPT is missing
+    its_arguments.required = False  # else argparse would name them if SCRIPT is missing
     return options
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunServers:
-    """`site` is None for emulated servers; after a failure the job goes on with `least` servers or
-    more (None: with all). `gbps` limits each link, None: nothing does. `torchrun` has the values
-    of torchrun's options that follow."""
+    """`site` is None for emulated servers. After a failure the job continues with at least `least`
+    servers (None: with all). `gbps` limits each link (None: no limit). `torchrun` has the values of
+    torchrun's options."""
 
     cluster: Cluster
     site: ClusterChoice | None
@@ -69,7 +69,7 @@ def emulated(arguments: argparse.Namespace, plan: Plan | None) -> RunServers:
 
 
 def _check_master_port(arguments: argparse.Namespace, address: str) -> None:
-    """Finds an address that cannot be listened at before profiling, not when ranks start."""
+    """Checks before profiling, not when ranks start, that the address can be listened at."""
     if arguments.standalone or arguments.rdzv_backend != "static" or arguments.rdzv_endpoint:
         return
     port = arguments.master_port or 0

@@ -1,9 +1,9 @@
 """A few steps of the script without its messages, measured before an emulated run is planned.
 
 All ranks of emulated servers share this machine, and a step is more than the operators of the
-model: data loading, loss, optimizer, Python. That time is measured, not estimated. A plan
-that is more than data parallel is measured once more as planned, because operators elsewhere, and
-the code that moves tensors between them, take other times.
+model: data loading, loss, optimizer, Python. That time is measured, not estimated. A plan beyond
+data parallelism is measured again as planned, because remote operators, and the code that moves
+tensors between them, take other times.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 def measures(options: RunOptions) -> bool:
-    """Whether steps are to be measured: of emulated servers, if the model is the script's own."""
+    """Whether to measure steps: on emulated servers, if the model is the script's own."""
     return options.site is None and options.measure_steps and options.source.of_script
 
 
 def buckets_of(options: RunOptions) -> GradientBuckets:
-    """The buckets of gradients where no step is measured."""
+    """The buckets of gradients if no step is measured."""
     if options.planning.space not in ("full", "pipeline"):
         return DEFAULT_BUCKETS
     from torch_topoopt.parallel.gradients import BUCKETS
@@ -48,9 +48,9 @@ def buckets_of(options: RunOptions) -> GradientBuckets:
 def measured_graph(
     graph: OpGraph, options: RunOptions, progress: Progress, server: ForkServer | None = None
 ) -> tuple[OpGraph, str]:
-    """`graph` as the script works through it, and one line about what was measured of that.
+    """`graph` with the script's measured times, and one line about the measurement.
 
-    Where nothing is to be measured the line is empty.
+    The line is empty if nothing is to be measured.
     """
     graph = replace(graph, gradient_buckets=buckets_of(options))
     if not measures(options):
@@ -68,9 +68,9 @@ def measured_plan(
     progress: Progress,
     server: ForkServer | None = None,
 ) -> tuple[OpGraph, Plan, str]:
-    """The same after the steps of `plan` itself were measured, and `plan` with its new prediction.
+    """The same after measuring the steps of `plan` itself, and `plan` with its new prediction.
 
-    Its rounds keep the prices by which it was chosen.
+    Its rounds keep the prices of the search.
     """
     from torch_topoopt.planner.alternation import Planning
 
@@ -112,7 +112,7 @@ def _measured(
     if timing.buckets is not None:
         graph = replace(graph, gradient_buckets=timing.buckets)
     at_once = timing.ranks_at_once / cluster.accelerators_per_server
-    alone = min(1.0, at_once / cluster.servers)  # of what a rank takes beside all others
+    alone = min(1.0, at_once / cluster.servers)  # relative to a rank's time next to all others
     graph = with_measured_step(
         graph,
         cluster,

@@ -28,7 +28,7 @@ def require() -> None:
 def write(run_dir: Path, experiment: Experiment) -> Path:
     """Writes the event file below `run_dir`/tensorboard and returns that folder, for --logdir.
 
-    A step is a second of the run where nothing counts iterations; that of the search is an
+    A step is a second of the run if iterations are not counted; a step of the search is an
     evaluation. Configuration and figures are hyperparameters, so that runs can be compared.
     """
     import numpy as np

@@ -1,4 +1,4 @@
-"""`--wandb`: a run for Weights & Biases, offline unless WANDB_MODE says more; no key is needed."""
+"""`--wandb`: a run for Weights & Biases, offline by default (WANDB_MODE); no key is needed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(run_dir: Path, experiment: Experiment) -> Path:
 
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_MODE", "offline")
-    if os.environ["WANDB_MODE"] == "offline":  # reports of errors do not leave the machine, either
+    if os.environ["WANDB_MODE"] == "offline":  # error reports stay on the machine, too
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "torch_topoopt"),

@@ -1,7 +1,7 @@
 """`topoopt run --watch` and `--serve`: the view of `topoopt top` while the job trains.
 
-With --watch the terminal is the view's. So what ranks print goes to the logs of the run, and its
-end is shown below the view. Where the output is no terminal, a line is printed now and then.
+With --watch the view owns the terminal. So the ranks' output goes to the logs of the run, and its
+end is shown below the view. If the output is no terminal, a line is printed now and then.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def redirects(arguments: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def watching(arguments: argparse.Namespace, terminal: Terminal, run: Path) -> Iterator[None]:
-    """Inside, the job of that folder is shown as the options ask."""
+    """Inside, the job of that folder is shown as requested."""
     if not (arguments.watch or arguments.serve):
         yield
         return
@@ -84,7 +84,7 @@ def watching(arguments: argparse.Namespace, terminal: Terminal, run: Path) -> It
 
 
 class _View:
-    """A thread, since torch's launcher has the main one."""
+    """A thread, since torch's launcher occupies the main one."""
 
     def __init__(self, run: Path, terminal: Terminal | None, page: LivePage | None) -> None:
         self._job = LiveJob(JobFolder(run.absolute()))
@@ -110,7 +110,7 @@ class _View:
                             show([Group(view, *map(Text, last_lines(self._logs)))])
             else:
                 self._lines()
-        except (DocumentError, OSError) as error:  # training goes on without a view
+        except (DocumentError, OSError) as error:  # training continues without a view
             console.warning(f"watch: {error}")
 
     def _lines(self) -> None:
@@ -123,7 +123,7 @@ class _View:
             self._terminal.line(f"      {top_view.one_line(self._job)}")
 
     def _read(self) -> bool:
-        """After a while; False when the job is over."""
+        """Waits a while; False when the job is over."""
         if self._over.wait(_INTERVAL_S):
             return False
         self._job.read()
@@ -133,7 +133,7 @@ class _View:
 
 
 def last_lines(logs: Path, count: int = _TAIL_LINES) -> list[str]:
-    """Of what was printed last, in the log that grew last."""
+    """The last lines of the log that grew last."""
     paths = [path for path in logs.glob("**/std*.log") if path.is_file()]
     paths = [path for path in paths if path.stat().st_size]
     if not paths:

@@ -122,7 +122,7 @@ def main(argv: list[str]) -> int:
     return OK
 
 
-# parameters: the parsed options, and what was made of them
+# parameters: the parsed options, and the objects made from them
 def _compared(
     arguments: argparse.Namespace,
     choice: planning.PlanningChoice,
@@ -198,7 +198,7 @@ class ComparedModel:
     same_time: SameTimes | None = None
 
 
-# The lists of prices by the field that holds a cost.
+# The price lists by the field of a cost.
 _PRICE_LISTS = {
     "cost": "TopoOpt's prices (Table 2)",
     "cable_cost": "HammingMesh's prices (III-C)",
@@ -275,7 +275,7 @@ def _show(terminal: Terminal, comparison: Comparison, level: str, *, by_time: bo
 
 
 def _order(found: GridPlan) -> str:
-    """What the order of the servers on the rows and columns of a grid gains."""
+    """The gain from the order of the servers on the rows and columns of a grid."""
     if found.placed.order == found.naive.order:
         return "no order of the servers is faster than that of their numbers"
     without = format_seconds(found.naive.iteration_s)

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from torch_topoopt.comparison.compare import Comparison
 
-_WIDE = 20.0  # times the least value: from here on an axis is logarithmic
+_WIDE = 20.0  # ratio of the largest to the least value above which an axis is logarithmic
 _BAR, _OURS = "#9db4cf", "#d1495b"  # others, and TopoOpt's own networks
 
 
 class BarChart(NamedTuple):
-    """One chart. Values are None where they are not known, which is written at their places."""
+    """One chart. Unknown values are None and labelled as such."""
 
     title: str
     values: Sequence[float | None]
@@ -26,7 +26,7 @@ class BarChart(NamedTuple):
 
     @property
     def is_logarithmic(self) -> bool:
-        """Whether a linear axis would leave most bars too short to tell apart."""
+        """Whether a linear axis would make most bars too short to tell apart."""
         known = [value for value in self.values if value]
         return bool(known) and max(known) > _WIDE * min(known)
 

@@ -1,4 +1,4 @@
-"""`topoopt simulate --routed-jobs`: jobs on a leaf-spine network whose paths a scheme chooses."""
+"""`topoopt simulate --routed-jobs`: jobs on a leaf-spine network with paths by a scheme."""
 
 from __future__ import annotations
 

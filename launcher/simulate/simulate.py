@@ -140,7 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Runs the verb; returns the exit code. After Ctrl-C it shows how far the simulation came."""
+    """Runs the verb; returns the exit code. After Ctrl-C it shows the progress so far."""
     arguments = make_parser().parse_args(argv)
     from torch_topoopt import sim
 
@@ -195,8 +195,8 @@ def _refuse_others(arguments: argparse.Namespace, chosen: str, options: dict[str
 def _program(
     arguments: argparse.Namespace, terminal: console.Terminal
 ) -> tuple[FlowProgram, dict[str, Any], dict[int, FlowName]]:
-    """The program, what its level has to know besides (the mover of its circuits, the routing of
-    packets that choose their paths), and the names of its flows.
+    """The program, the additional input of its level (the mover of its circuits, the routing of
+    adaptive packets), and the names of its flows.
 
     Raises InputError, DocumentError or ValueError.
     """
@@ -245,7 +245,7 @@ def _program(
 
 
 def _planned_graph(plan: Plan, arguments: argparse.Namespace) -> OpGraph:
-    """Of --model, or of what was planned; raises InputError, DocumentError."""
+    """The graph of --model, or of the planned model; raises InputError, DocumentError."""
     model, batch_size = arguments.model, arguments.batch_size
     if model is None:
         return documents.op_graph_of_plan(plan, arguments.plan, batch_size)

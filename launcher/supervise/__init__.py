@@ -1,1 +1,1 @@
-"""Verbs that look at a job: `topoopt inspect` and `topoopt status`."""
+"""Verbs that observe a job, such as `topoopt inspect` and `topoopt status`."""

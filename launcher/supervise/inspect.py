@@ -98,12 +98,12 @@ def main(argv: list[str]) -> int:
 
 
 def _ask_running_ranks(terminal: Terminal, job: JobFolder, limit_s: float) -> None:
-    """New dumps of the ranks that run; waits for them, though not for ever."""
+    """New dumps of the running ranks; waits for them, with a limit."""
     from torch_topoopt.supervision.statuses import read_statuses
 
     running = [status for status in read_statuses(job).values() if status.alive]
     if not running or any(status.failure for status in running):
-        return  # the dumps of a failure are not to be replaced
+        return  # keeps the dumps of a failure
     before = {s.rank: _changed(job.dump(s.attempt, s.rank)) for s in running}
     try:
         job.ask_for_dumps("asked for")

@@ -1,4 +1,4 @@
-"""Which job a verb is about: the folder that the user names, or the job that runs."""
+"""The job of a verb: the folder that the user names, or the running job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_run(options: argparse.ArgumentParser, text: str) -> None:
 
 
 def find(run: Path | None) -> JobFolder:
-    """Raises InputError where there is no such folder, or no job runs."""
+    """Raises InputError without such a folder, or a running job."""
     if run is not None:
         if not run.is_dir():
             raise InputError(f"{run}: there is no such folder; name that of a run")

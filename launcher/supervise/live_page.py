@@ -1,8 +1,8 @@
 """`--serve`: a running job on a web page of this machine.
 
-The page asks for nothing but itself and a stream of server-sent events. Both are below a path that
-holds a random token, and only requests that name the address itself are answered, so that neither
-another user nor a web site that the browser also has open can read them.
+The page requests only itself and a stream of server-sent events. Both are below a path with a
+random token, and only requests that name the address itself are answered. So neither another user
+nor another web site in the same browser can read them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _SECURITY = (
 )
 _PLACE = b"/* the figures */null"
 _MOST_READERS = 16
-_IDLE_S = 10.0  # a client that has connected has to ask within this time
-_COMMENT_S = 5.0  # a stream says something that often, or it would not see that its reader is gone
+_IDLE_S = 10.0  # a connected client has to send its request within this time
+_COMMENT_S = 5.0  # between messages of a stream, which otherwise would not notice a lost reader
 
 
 def add_options(group: argparse._ActionsContainer) -> None:
@@ -59,7 +59,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises InputError for an address that cannot be one."""
+    """Raises InputError for an invalid address."""
     if not 0 <= arguments.serve_port < 1 << 16:
         raise InputError(f"serve-port: {arguments.serve_port} is not in 0..65535")
     try:
@@ -71,7 +71,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 class LivePage:
-    """The page while it is served; `publish` gives all readers the figures that they show."""
+    """The page while it is served; `publish` updates the figures of all readers."""
 
     def __init__(self, host: str, port: int) -> None:
         self._token = secrets.token_urlsafe(24)
@@ -111,12 +111,12 @@ class LivePage:
         self._thread.join()
 
     def _page_now(self) -> bytes:
-        """The page with the figures of this moment in it, so that it is never empty."""
+        """The page with the current figures in it, so that it is never empty."""
         state = self._next(-1)[0].replace(b"<", b"\\u003c")
         return self._page.replace(_PLACE, state, 1)
 
     def _next(self, version: int) -> tuple[bytes, int, bool]:
-        """The state, and its version if it is not `version`, after a while in any case."""
+        """The state, and its version if it is not `version`; returns after a while in any case."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._version != version, _COMMENT_S)
             return self._state, self._version, self._closed
@@ -183,12 +183,12 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that breaks off is its own affair."""
+        """Ignores a client that disconnects."""
 
 
 @contextlib.contextmanager
 def served(arguments: argparse.Namespace) -> Iterator[LivePage | None]:
-    """The page if --serve asks for it."""
+    """The page, with --serve."""
     if not arguments.serve:
         yield None
         return

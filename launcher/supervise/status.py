@@ -1,4 +1,4 @@
-"""`topoopt status`: what a running job does at this moment."""
+"""`topoopt status`: the current state of a running job."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
 
 
 def _tables(job: RunningJob) -> list[Any]:
-    """Lines, and what Terminal.table takes."""
+    """Lines, and arguments of Terminal.table."""
     speed = "" if job.iterations_per_s is None else f", {job.iterations_per_s:.3g} a second"
     lines: list[Any] = [
         f"{job.folder.path}: {len(job.ranks)} of {job.world_size} ranks, iteration "

@@ -1,4 +1,4 @@
-"""`topoopt top`: a running job, drawn again every second on the terminal or on a web page."""
+"""`topoopt top`: a running job, redrawn every second on the terminal or on a web page."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _LINK_COLUMNS = (
     "relayed",
 )
 _FEW_RANKS = 8
-_OFF = 0.2  # a step that is so much off its prediction is coloured
+_OFF = 0.2  # relative deviation of a step from its prediction that is coloured
 
 
 def job_view(job: RunningJob, server: int | None = None) -> RenderableType:
@@ -59,7 +59,7 @@ def job_view(job: RunningJob, server: int | None = None) -> RenderableType:
 
 
 def one_line(job: RunningJob) -> str:
-    """The same where nothing can move: the output of a batch system, say."""
+    """The same for output that cannot move, such as that of a batch system."""
     if not job.ranks:
         return f"no rank runs yet {_stage(job)}".rstrip()
     words = [f"iteration {job.iteration}"]
@@ -95,7 +95,7 @@ def curve(points: Sequence[Point], width: int = _CURVE) -> str:
 
 
 def bar(part: float | None, width: int = _BAR) -> str:
-    """A bar that is full at 1 or more; empty where the part is not known."""
+    """A bar that is full at 1 or more; empty if the part is unknown."""
     if part is None:
         return ""
     filled = round(min(max(part, 0.0), 1.0) * width)
@@ -141,7 +141,7 @@ def _figures(job: RunningJob) -> Table:
 
 
 class _LastPoints:
-    """The last points, as many as there is room for."""
+    """The last points, as many as fit."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         self._points = points
@@ -184,7 +184,7 @@ def _rates(group: LinkGroup) -> str:
 
 
 def _operations(ranks: Sequence[Status]) -> list[str]:
-    """What ranks are in, those in the same operation together."""
+    """The current operations of ranks, grouped by operation."""
     doing: dict[str, list[int]] = {}
     for status in ranks:
         call = next((c for c in status.calls if c.state == "started"), None)

@@ -1,7 +1,7 @@
 """Reference networks: one file, one `build(cluster, demand, seed=...)` -> Topology, and one line
 of `ARCHITECTURES` that names it.
 
-A Cluster says how many servers there are, with how many ports of which rate; a network of switches
+A Cluster has a number of servers, and the number and rate of their ports. A network of switches
 gives each server one link of degree x rate by default.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Build(Protocol):
-    """The signature of every architecture; `demand` matters to those that are wired for a job."""
+    """The signature of every architecture; `demand` matters to networks wired for a job."""
 
     def __call__(
         self, cluster: Cluster, demand: Demand | None = None, *, seed: int = 0

@@ -1,9 +1,9 @@
 """Adaptive routing of a Topology: which links a packet may take next, on which virtual channel.
 
-Packets choose at every node among the links of all shortest paths that the rule allows. The rule is
-the topology's own (`Topology.channel_rule`), none (all shortest paths on one channel), or a channel
-more at every hop, which is free of deadlocks on any network and needs as many channels as the
-longest path has links.
+At every node, packets choose among the links of all shortest paths that the rule allows. The rule
+is the topology's own (`Topology.channel_rule`), none (all shortest paths on one channel), or one
+more channel at every hop. The last is free of deadlocks on any network; it needs as many channels
+as the longest path has links.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def adaptive_routing(topology: Topology, rule: ChannelRule | None = None) -> _co
 
 
 def every_hop_rule(topology: Topology) -> ChannelRule:
-    """A channel more at every hop (HammingMesh paper, section IV-C, its simple solution)."""
+    """One more channel at every hop (HammingMesh paper, section IV-C, its simple solution)."""
     plain = adaptive_routing(topology, ANY_PATH)
     longest = max(max(plain.hops(target)) for target in range(topology.servers))
     return ChannelRule(channels=longest + 1, raises=tuple(range(len(topology.links))))

@@ -1,9 +1,9 @@
-"""Circuits for the demand of the moment (TopoOpt paper, Appendix E.4, Algorithm 5).
+"""Circuits for the current demand (TopoOpt paper, Appendix E.4, Algorithm 5).
 
-Greedy: the pair with the most unsatisfied bytes gets a circuit, and with `halve` its bytes count
-half for the next one (the paper's Discount, equation 2); without it they do not (Appendix F,
-Discount = 1: SiP-ML). Ports that no demand asks for keep their circuits or are joined at random.
-Circuits are directed: every server has `degree` transmitters and receivers.
+Greedy: the pair with the most unsatisfied bytes gets a circuit. With `halve` its bytes then count
+half (the paper's Discount, equation 2); without, they do not (Appendix F, Discount = 1: SiP-ML).
+Ports without demand keep their circuits or are joined at random. Circuits are directed: every
+server has `degree` transmitters and receivers.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ def choose_circuits(
 ) -> list[Pair]:
     """The circuits (source, target), in ascending order; parallel ones are listed again.
 
-    `unsatisfied` holds bytes by ordered pair. Ports that no demand asks for keep those of the
-    circuits `present` that they have, where both ends are free. With `connect`,
-    two-edge replacement makes the graph strongly connected where circuits use every port.
-    Raises ValueError for a pair with a server that is not there.
+    `unsatisfied` holds bytes by ordered pair. Ports without demand keep their circuits of `present`
+    where both ends are free. With `connect`, two-edge replacement makes the graph strongly
+    connected where circuits use every port. Raises ValueError for a pair with an unknown server.
     """
     if not isinstance(unsatisfied, _core.BytesOfPairs):
         unsatisfied = _core.BytesOfPairs(unsatisfied)
@@ -69,7 +68,7 @@ def _fill(
             circuits.append((source, target))
         else:
             loops.append(source)
-    for server in loops:  # goes into the middle of a circuit that does not touch it
+    for server in loops:  # splits a circuit that does not touch it
         around = [i for i, circuit in enumerate(circuits) if server not in circuit]
         if around:
             source, target = circuits[i := rng.choice(around)]

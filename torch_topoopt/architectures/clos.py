@@ -1,8 +1,8 @@
-"""Two levels of switches over the ports of anything: what joins the boards of a HammingMesh row.
+"""Two levels of switches over any ports, such as those of the boards of a HammingMesh row.
 
-Appendix C of the HammingMesh paper: leaves of `radix` ports share them out between what is below
-and uplinks, 32 and 32 of 64 where nothing is tapered, 42 and 22 at 50 %, 51 and 13 at 75 %; spines
-take all uplinks. What fits into one switch needs no tree.
+Appendix C of the HammingMesh paper: leaves of `radix` ports divide them between ports below and
+uplinks, 32 and 32 of 64 without taper, 42 and 22 at 50 %, 51 and 13 at 75 %; spines take all
+uplinks. Ports that fit into one switch need no tree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RADIX = 64  # ports of the switch of the HammingMesh paper
 
 
 def uplinks_of(radix: int, taper: float) -> int:
-    """Ports of a leaf that lead up if they shall carry `taper` of what comes from below."""
+    """Uplinks of a leaf that carry the fraction `taper` of the traffic from below."""
     return math.ceil(radix * taper / (1 + taper) - 1e-9)
 
 
@@ -52,7 +52,7 @@ class TwoLevels:
 
     @property
     def down(self) -> int:
-        """Ports of a leaf for what is below."""
+        """Ports of a leaf towards the nodes below."""
         return self.radix - self.up
 
     @property

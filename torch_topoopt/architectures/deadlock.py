@@ -1,10 +1,10 @@
 """Deadlock freedom of adaptive routing, on its channel dependency graph.
 
-Where buffers are never overrun, a packet that holds a virtual channel of a link may have to wait
-for any channel that its routing allows next. If those dependencies form no cycle, no packets can
-wait for each other for ever (Dally and Seitz, IEEE ToC 1987); this is sufficient, and not necessary
-where packets choose among several channels. The graph is made from the same object that the packet
-level asks for the next links (`_core.AdaptiveRouting`).
+Where buffers never overflow, a packet that holds a virtual channel of a link may wait for any
+channel that its routing allows next. Without a cycle of such dependencies there is no deadlock
+(Dally and Seitz, IEEE ToC 1987). This is sufficient, but not necessary where packets choose among
+several channels. The graph comes from the object that the packet level uses for the next links
+(`_core.AdaptiveRouting`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ class VirtualChannel:
 def dependency_cycle(
     topology: Topology, routing: _core.AdaptiveRouting, hosts: Sequence[int] | None = None
 ) -> tuple[VirtualChannel, ...]:
-    """Channels each of which packets may hold while they wait for the next, and for the first at
-    the end; none if the routing of packets between `hosts` (default: all servers) has no such cycle
-    and so cannot deadlock.
+    """A cycle of channels: packets may hold each while they wait for the next. Empty if packets
+    between `hosts` (default: all servers) have none and so cannot deadlock.
 
     Raises ValueError for hosts without a path between them, or with one that needs more channels
     than the routing has.
@@ -52,8 +51,8 @@ def dependency_cycle(
 
 
 def _cycle(edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Nodes of a cycle of a directed graph, in its order; none if it has none. In time that grows
-    with the edges, which a search for the cycle itself does not keep to."""
+    """Nodes of a cycle of a directed graph, in order; empty without one. The time is linear in the
+    edges; a direct search for a cycle may take longer."""
     out: dict[int, list[int]] = {}
     into: dict[int, list[int]] = {}
     for a, b in edges:
@@ -61,7 +60,7 @@ def _cycle(edges: Sequence[tuple[int, int]]) -> list[int]:
         into.setdefault(b, []).append(a)
     waits = {node: len(before) for node, before in into.items()}
     free = [node for node in out if node not in waits]
-    for node in free:  # grows: what nothing leads to any more is no part of a cycle
+    for node in free:  # grows: a node without remaining predecessors is in no cycle
         for after in out.get(node, ()):
             waits[after] -= 1
             if waits[after] == 0:

@@ -1,10 +1,10 @@
 """Dragonfly (Kim et al., ISCA 2008): groups of switches, joined all to all inside and outside.
 
 p servers on a switch, a switches in a group, h links of a switch to other groups; balanced, a = 2p
-and h = p. There are at most a h + 1 groups; with fewer the links between groups are dealt out
-evenly. Routes are minimal; packets that choose their links may go over a third group (`detours`).
-Several switches may be parts of one chassis (HammingMesh paper, Appendix C: two of 31 ports in one
-of 64).
+and h = p. There are at most a h + 1 groups; with fewer, the links between groups are spread evenly.
+Routes are minimal; with `detours`, packets that choose their links may go through a third group.
+Several switches may be in one chassis (HammingMesh paper, Appendix C: two of 31 ports in one of
+64).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class DragonflyShape:
     groups: int
 
     def group_pairs(self, *, every_port: bool) -> Iterator[tuple[int, int]]:
-        """The groups at the ends of each link between groups: as many for every two as all can
-        have; then, with `every_port`, what is left joins each group to those 1, 2, ... further on,
-        and to the opposite one."""
+        """The groups at the ends of each link between groups. Every pair gets the same number; with
+        `every_port`, remaining links join each group to the groups 1, 2, ... further on, and to the
+        opposite one."""
         if self.groups < 2:
             return
         ports = self.a * self.h
@@ -61,7 +61,7 @@ class DragonflyShape:
                 yield group, group + self.groups // 2
 
 
-# parameters: each is one choice of the generator, with the name that the papers give it
+# parameters: one choice of the generator each, with the papers' names
 def build(
     cluster: Cluster,
     demand: Demand | None = None,
@@ -76,14 +76,14 @@ def build(
     every_port: bool = False,
     detours: bool = False,
 ) -> Topology:
-    """A Dragonfly with `p` servers on a switch (default: the smallest p that is enough, balanced).
+    """A Dragonfly with `p` servers on a switch (default: the smallest sufficient p, balanced).
 
-    `a` defaults to 2p, `h` to p, `groups` to as few as are enough. Every link has `server_gbps`
-    (default: degree x link rate). Where the ports of a group do not divide evenly among the other
-    groups, those that are left stay dark, or, with `every_port`, join some groups once more.
-    `switches_per_chassis` switches that follow each other in a group are one for cost and cables.
-    Links inside of a group are DACs. With `detours` packets that choose their links at packet level
-    go over a third group where their switch has the shorter queues (UGAL-L). `demand` and `seed`
+    `a` defaults to 2p, `h` to p, `groups` to the fewest that are enough. Every link has
+    `server_gbps` (default: degree x link rate). Where a group's ports do not divide evenly among
+    the other groups, the rest stay dark or, with `every_port`, join some groups again.
+    `switches_per_chassis` consecutive switches of a group count as one for cost and cables. Links
+    inside a group are DACs. With `detours`, packets that choose their links at packet level go
+    through a third group where the queues of their switch are shorter (UGAL-L). `demand` and `seed`
     change nothing. Raises DocumentError for an invalid cluster and ValueError for a size that does
     not fit.
     """
@@ -120,7 +120,7 @@ def build(
 
 
 def _detour_rule(built: Topology, shape: DragonflyShape) -> ChannelRule:
-    """Over any group, on a channel more at every hop: as many as two shortest paths have links."""
+    """Detours over any group, with one more channel at every hop: enough for two shortest paths."""
     per_group = shape.a * shape.p
     first = built.servers
     groups = tuple(
@@ -137,7 +137,7 @@ def _detour_rule(built: Topology, shape: DragonflyShape) -> ChannelRule:
 def _shape_of(
     servers: int, a: int | None, p: int | None, h: int | None, groups: int | None
 ) -> DragonflyShape:
-    """The defaults filled in; ValueError for what is below 1 or not enough."""
+    """The sizes with defaults; ValueError for sizes below 1 or too small."""
     least = smallest_p(servers)
     if p is None:
         p = least

@@ -1,9 +1,8 @@
 """k-ary fat-tree (Al-Fares et al., SIGCOMM 2008) of three levels, for any number of servers.
 
-Pods of k/2 edge and k/2 aggregation switches, k/2 servers on an edge switch. What a number of
-servers other than k^3/4 does not need is left out: whole pods and edge switches, and core switches,
-by giving those that stay several cables to a pod; the bisection stays full. Tapering leaves out
-uplinks.
+Pods of k/2 edge and k/2 aggregation switches, k/2 servers on an edge switch. For other numbers of
+servers than k^3/4, unneeded pods and edge switches are omitted. Core switches are omitted by giving
+the others several cables to a pod, so the bisection stays full. Tapering omits uplinks.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ def build(
     edge_taper: float = 1.0,
     core_taper: float = 1.0,
 ) -> Topology:
-    """A fat-tree of switches with `radix` ports (default: the smallest that is enough).
+    """A fat-tree of switches with `radix` ports (default: the smallest sufficient radix).
 
     Every link has `server_gbps` (default: degree x link rate), and each server one. `edge_taper`
-    and `core_taper` are the fractions of the uplinks of edge and aggregation switches that are
-    there. `demand` and `seed` change nothing. Raises DocumentError for an invalid cluster and
+    and `core_taper` are the remaining fractions of the uplinks of edge and aggregation switches.
+    `demand` and `seed` change nothing. Raises DocumentError for an invalid cluster and
     ValueError for a radix that is odd or too small, or a taper outside (0, 1].
     """
     wires = Wires.of(cluster)
@@ -86,7 +85,7 @@ def _aggregate(
     edge_taper: float,
     core_taper: float,
 ) -> int:
-    """Wires what is above the edge switches; returns the number of nodes."""
+    """Wires the levels above the edge switches; returns the number of nodes."""
     pods = math.ceil(edges / half)
     uplinks = max(1, round(half * edge_taper))  # of an edge switch
     first = first_edge + edges
@@ -97,7 +96,7 @@ def _aggregate(
         return first + uplinks
     core_links = max(1, round(half * core_taper))  # of an aggregation switch
     width = 2 * half // pods  # cables from one core switch to each pod
-    cores = math.ceil(core_links / width)  # that share the i-th aggregation switch of every pod
+    cores = math.ceil(core_links / width)  # for the i-th aggregation switch of every pod
     first_core = first + pods * uplinks
     for pod in range(pods):
         for i in range(uplinks):

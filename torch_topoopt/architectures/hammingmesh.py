@@ -2,11 +2,11 @@
 switches.
 
 `HxMesh` describes one without building it. Its accelerators are the servers of the cluster, each
-with four ports (E, W, N, S) in each of several planes that are alike and isolated: the Topology has
-one plane, whose links have the rates of all planes together; costs count every plane. All the W and
-E ports of a row of boards, or of a row of accelerators, are joined by one switch or a two-level
-fat-tree; so are the N and S ports of a column. A dimension of one board has no switches: its
-opposite ports are joined (section III, "wrapped around").
+with four ports (E, W, N, S) in each of several equal, isolated planes. The Topology has one plane,
+whose links have the rates of all planes together; costs count every plane. One switch or two-level
+fat-tree joins all W and E ports of a row of boards, or of a row of accelerators; likewise the N and
+S ports of a column. A dimension of one board has no switches: its opposite ports are joined
+(section III, "wrapped around").
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class HxMesh:
     """An x x y HammingMesh of boards of a x b accelerators: `a` and `x` count along a row (west to
     east), `b` and `y` along a column (north to south).
 
-    Accelerators and boards are numbered row by row from the north-west corner, from 0. `span` says
-    what shares switches: the boards of a row ("board"), each row of accelerators ("accelerator"),
-    or, "auto", as in Appendix C of the paper, all of a row of boards if one switch has ports
-    enough, else each row of accelerators; columns likewise. `taper` and `column_taper` are the
-    uplinks of a leaf over its ports below, in the trees of rows and of columns; where one switch is
-    enough there are no uplinks. Raises ValueError for sizes below 1, another span, a taper outside
-    (0, 1], or a row that needs more than two levels of switches.
+    Accelerators and boards are numbered row by row from the north-west corner, from 0. `span` is
+    the scope of a switch: a row of boards ("board") or of accelerators ("accelerator"). "auto", as
+    in Appendix C of the paper, is "board" if one switch has enough ports, else "accelerator";
+    columns likewise. `taper` and `column_taper` are the uplinks of a leaf over its ports below, in
+    the trees of rows and of columns; a single switch has no uplinks. Raises ValueError for sizes
+    below 1, another span, a taper outside (0, 1], or a row that needs more than two levels of
+    switches.
     """
 
     a: int
@@ -133,7 +133,7 @@ class HxMesh:
     def neighbours(self, accelerator: int) -> dict[Direction, int]:
         """The node at the other end of each of its ports: an accelerator of the board, or a switch.
 
-        Ports that lead nowhere are missing: of a single row without boards to the south or north.
+        Unconnected ports are missing: those of a single row without boards to the south or north.
         """
         return {
             direction: node
@@ -142,7 +142,7 @@ class HxMesh:
         }
 
     def neighbour(self, accelerator: int, direction: Direction) -> int | None:
-        """As `neighbours`, of one port; None where it leads nowhere."""
+        """As `neighbours`, of one port; None if unconnected."""
         row, column = self.place(accelerator)
         along_row = direction in ("E", "W")
         step = 1 if direction in ("E", "S") else -1
@@ -175,8 +175,8 @@ class HxMesh:
 
     @cached_property
     def switches(self) -> tuple[RowSwitches, ...]:
-        """Those of all rows, from the north, then of all columns, from the west; none of a
-        dimension that has one board."""
+        """Switches of all rows, from the north, then of all columns, from the west; none for a
+        dimension of one board."""
         found: list[RowSwitches] = []
         first = self.accelerators
         sizes: tuple[tuple[Dimension, int, int], ...] = (
@@ -198,7 +198,7 @@ class HxMesh:
         return self.switches[-1].nodes.stop if self.switches else self.accelerators
 
     def switches_of(self, node: int) -> RowSwitches:
-        """Those that the switch `node` is one of; ValueError for a node that is no switch."""
+        """The group of the switch `node`; ValueError for another node."""
         if not self.accelerators <= node < self.nodes:
             raise ValueError(
                 f"node: {node} is not a switch; those are {self.accelerators}..{self.nodes - 1}"
@@ -210,7 +210,7 @@ class HxMesh:
         return self.switches[of_rows + (node - first_column) // self.shape("column").switches]
 
     def switches_at(self, accelerator: int, dimension: Dimension) -> RowSwitches | None:
-        """Those that its board's edges lead to along its row (column); None if it has none."""
+        """The switches at its board's edges along its row (column); None without any."""
         row, column = self.place(accelerator)
         if (self.x if dimension == "row" else self.y) < 2:
             return None
@@ -240,12 +240,12 @@ class HxMesh:
         return at.first + port // at.shape.down
 
     def ring_orders(self) -> tuple[tuple[int, ...], ...]:
-        """Cycles through all accelerators on the torus that rows and columns form: two that share
-        no cable where there are such, else one."""
+        """Cycles through all accelerators on the torus of rows and columns: two without a common
+        cable if they exist, else one."""
         return _cycles(self.rows, self.columns)
 
 
-# parameters: each is one choice of the generator, with the name that the paper gives it
+# parameters: one choice of the generator each, with the paper's names
 def build(
     cluster: Cluster,
     demand: Demand | None = None,
@@ -309,14 +309,14 @@ def build(
 
 
 def north_last_rule(mesh: HxMesh, links: Sequence[NodeLink]) -> ChannelRule:
-    """The routing of section IV-C on the `links` of `mesh`: north-last on boards, and a virtual
-    channel more with every link that leaves a board, for a switch or around a dimension of one
+    """The routing of section IV-C on the `links` of `mesh`: north-last on boards, and one more
+    virtual channel with every link that leaves a board, to a switch or around a dimension of one
     board.
 
-    A packet leaves boards at most once in each dimension, so three channels are enough; on its own
-    board too, where a path over switches is taken if it is as short as one on the board. Where the
-    ports of one board are on several leaves of a tree, a path over another board can be as short as
-    that over a spine: twice in that dimension.
+    A packet leaves boards at most once in each dimension, so three channels suffice. A path over
+    switches within one board counts if it is as short as one on the board. Where the ports of one
+    board are on several leaves of a tree, a path over another board can be as short as that over a
+    spine. It leaves boards twice in that dimension.
     """
     dimensions: tuple[Dimension, ...] = ("row", "column")
     channels = 3 + sum(_splits_boards(mesh, dimension) for dimension in dimensions)
@@ -384,7 +384,7 @@ def default_board(servers: int) -> tuple[int, int]:
 
 
 def build_hx1(cluster: Cluster, demand: Demand | None = None, *, seed: int = 0) -> Topology:
-    """An Hx1Mesh, which is a 2D HyperX with a server to each place."""
+    """An Hx1Mesh: a 2D HyperX with a server at each place."""
     return build(cluster, demand, seed=seed, board=(1, 1), name="hx1mesh")
 
 
@@ -416,14 +416,14 @@ def _wire_boards(wires: Wires, mesh: HxMesh, gbps: float) -> None:
 
 
 def _cycles(rows: int, columns: int) -> tuple[tuple[int, ...], ...]:
-    """Hamiltonian cycles of the torus, of which a dimension of two has two cables."""
+    """Hamiltonian cycles of the torus; a dimension of two has two cables."""
     if has_disjoint_cycles(rows, columns):
         return disjoint_cycles(rows, columns)
     return (_one_cycle(rows, columns),)
 
 
 def _one_cycle(rows: int, columns: int) -> tuple[int, ...]:
-    """One where there are no two: of a single row or column, or of 2 x n or n x 2."""
+    """One cycle where two do not exist: a single row or column, or 2 x n or n x 2."""
     if min(rows, columns) == 1:
         return tuple(range(rows * columns))
     if rows == 2:

@@ -1,4 +1,4 @@
-"""Ideal switch (TopoOpt paper, section 5.1): one electrical switch that never blocks.
+"""Ideal switch (TopoOpt paper, section 5.1): one non-blocking electrical switch.
 
 Each server has one link of degree x link rate. No network of the same ports and rates carries more.
 """
@@ -22,7 +22,7 @@ def build(
 ) -> Topology:
     """A switch with a port of `server_gbps` (default: degree x link rate) for every server.
 
-    A path through it has the latency of one hop, as the planner's reference has. `demand` and
+    A path through it has the latency of one hop, as in the planner's reference. `demand` and
     `seed` change nothing. Raises DocumentError for an invalid cluster.
     """
     cluster.validate(any_degree=True)

@@ -1,7 +1,7 @@
 """Expander of servers: a random regular graph (Jellyfish, Singla et al., NSDI 2012).
 
 As in the TopoOpt paper, section 5.1, the graph joins the ports of the servers themselves. AllReduce
-knows nothing of it: its ring goes in the order of the servers' numbers, over routes.
+ignores it: its ring follows the servers' numbers, over routes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OCS-reconfig (TopoOpt paper, section 5.1 and Appendix E.4): circuits follow the demand.
 
-Every 50 ms the bytes that wait are measured and the circuits chosen again by Algorithm 5; while an
-optical circuit switch moves them, for 10 ms, nothing is sent.
+Every 50 ms the pending bytes are measured and Algorithm 5 chooses new circuits. While an optical
+circuit switch moves them, for 10 ms, nothing is sent.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def build(
     delay_s: float = 0.01,
     forwarding: bool = True,
 ) -> Topology:
-    """Random circuits, to begin with, and when and how they change.
+    """Random initial circuits, and the rules of their changes.
 
-    Servers relay with `forwarding`; without it bytes wait for a circuit of their own. The demand is
-    not looked at: it is measured while a job runs. Raises DocumentError for an invalid cluster and
+    Servers relay with `forwarding`; without it bytes wait for a circuit of their own. `demand` is
+    ignored: it is measured while a job runs. Raises DocumentError for an invalid cluster and
     ValueError for times that are negative or a window that is not above 0.
     """
     cluster.validate(any_degree=True)

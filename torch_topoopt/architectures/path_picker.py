@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PathPicker:
-    """One path for each flow that asks, at random where a pair has several."""
+    """One path for each requested flow, at random where a pair has several."""
 
     def __init__(self, routes: Routes, rng: random.Random) -> None:
         self._routes = routes

@@ -1,7 +1,7 @@
 """Rail-only (Wang et al., 2023): port i of every server goes to rail switch i; nothing joins rails.
 
 Inside a server its own interconnect joins the accelerators, so any of them reaches any rail. Here a
-server is one node, so what it sends is spread over its rails.
+server is one node, so its traffic is spread over its rails.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The loads of pairs: from a Topology to (link, load) per pair of servers, reduced by symmetry.
 
-Servers with a single link are attached to a switch and left out of the path search. Links that
-every flow loads in the same proportion to their rates (the uplinks of one level of a fat-tree under
-spread routing) bound every flow alike, so one represents all of them: exact, and a fat-tree becomes
-a tree.
+Servers with a single link are attached to a switch and omitted from the path search. Some links are
+loaded by every flow in the same proportion to their rates, such as the uplinks of one level of a
+fat-tree under spread routing. One of them represents all: this is exact, and makes a fat-tree a
+tree.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PairLoads:
-    """Row i: the pair `source[i]` to `target[i]`, whose every byte puts `load[u]` bytes on edge
-    `edge[u]` for u in begin[i]..begin[i + 1], and takes at most `latency_s[i]` on the way."""
+    """Row i: every byte from `source[i]` to `target[i]` puts `load[u]` bytes on edge `edge[u]`, for
+    u in begin[i]..begin[i + 1]; its path latency is at most `latency_s[i]`."""
 
     source: Ints
     target: Ints
@@ -96,7 +96,7 @@ class Routes:
 
     @cached_property
     def rings(self) -> _core.RoutedNetwork:
-        """The rings of every group; it knows no paths."""
+        """The rings of every group, without paths."""
         return lower_topology(self, ()).network
 
     def loads(self, pairs: Iterable[Pair]) -> PairLoads:
@@ -110,7 +110,7 @@ class Routes:
         first, last = router[source], router[target]
         inner = self._router_loads(set(zip(first.tolist(), last.tolist(), strict=True)))
         nodes = self.topology.nodes
-        # Of each pair: the link to its first router, those between routers, the link from there.
+        # per pair: the link to its first router, those between routers, the last link
         up, down = np.flatnonzero(first != source), np.flatnonzero(last != target)
         between = np.flatnonzero(first != last)
         row = np.searchsorted(
@@ -228,8 +228,8 @@ def _spans(first: Ints, lengths: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Folded:
-    """A network for the simulator, and the way back: edge e carries `ratio[e]` times the bytes of
-    the simulated link `representative[e]` (-1: no pair uses it)."""
+    """A network for the simulator, and the mapping back: edge e carries `ratio[e]` times the bytes
+    of the simulated link `representative[e]` (-1: no pair uses it)."""
 
     network: _core.RoutedNetwork
     representative: tuple[int, ...]
@@ -244,8 +244,8 @@ class Folded:
 
 
 class FoldedPairs:
-    """The loads of some pairs of servers, equal links folded into one: for networks that differ in
-    their rings alone."""
+    """The loads of some pairs of servers, equal links folded into one: for networks with the same
+    links and routes, and other rings."""
 
     def __init__(self, routes: Routes, pairs: Iterable[Pair]) -> None:
         """Raises ValueError for a pair that has no path."""
@@ -299,7 +299,7 @@ def _groups(topology: Topology) -> list[tuple[tuple[int, ...], tuple[Ring, ...]]
 
 
 def grids_of(topology: Topology) -> Grids:
-    """Of each group with rings of its own that is a rectangle of the grid, the rows."""
+    """The grid rows of each group with rings of its own that is a rectangle."""
     if topology.grid is None:
         return {}
     found = {servers: topology.grid.lines(servers) for servers, _ in _groups(topology)}
@@ -313,13 +313,13 @@ def lower_topology(routes: Routes, pairs: Iterable[Pair], grids: Grids | None = 
 
 
 def _rounded(values: Floats) -> Floats:
-    """The leading 40 bits, so that loads are equal in any order of additions."""
+    """The leading 40 bits, so that equal loads compare equal in any order of additions."""
     mantissa, exponent = np.frexp(values)
     return np.ldexp(np.round(mantissa * 2.0**40) / 2.0**40, exponent)
 
 
 def ring_hops(network: _core.RoutedNetwork, group: Sequence[int]) -> set[Pair]:
-    """The pairs of servers that follow each other on the rings of `group`, or in its grid."""
+    """The pairs of neighbours on the rings of `group`, or in its grid."""
     rows = network.grid(group)
     lines = [*rows, *zip(*rows, strict=True)]
     orders = [ring.servers for ring in network.rings(group)]

@@ -1,8 +1,8 @@
 """SiP-ML (Khani et al., SIGCOMM 2021) as the TopoOpt paper compares it (section 5.1, Appendix F).
 
 SiP-Ring with `degree` wavelengths of the link rate per server, reconfigured in 25 us. The paper
-puts Algorithm 5 with Discount = 1 in the place of SiP-Ring's integer program, on a flat layer of
-circuits instead of a physical ring, and bytes wait for a circuit of their own.
+replaces SiP-Ring's integer program by Algorithm 5 with Discount = 1, on a flat layer of circuits
+instead of a physical ring; bytes wait for a circuit of their own.
 """
 
 from __future__ import annotations

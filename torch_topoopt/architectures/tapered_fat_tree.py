@@ -1,10 +1,10 @@
 """Fat trees tapered at the leaves (HammingMesh paper, Appendix C): two levels, or three with pods.
 
-A leaf shares its ports out between servers and uplinks, where `fat_tree` leaves uplinks out: 42
-servers and 22 uplinks of 64 ports at 50 %. What is above is not tapered: a pod of radix / 2 leaves
-has as many switches as a leaf has uplinks, each with as many cables up as down; the last pod has
-as many as it needs. Core switches are as few as take all uplinks, dealt out in turn, one of
-each switch of a pod after the other: so each switch has about as many cables towards another pod.
+A leaf divides its ports between servers and uplinks (`fat_tree` omits uplinks instead): 42 servers
+and 22 uplinks of 64 ports at 50 %. Levels above are not tapered. A pod of radix / 2 leaves has as
+many switches as a leaf has uplinks, each with as many cables up as down; the last pod only has
+those it needs. The fewest core switches take all uplinks, one from each switch of a pod in turn, so
+that each switch has about equally many cables to another pod.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ def build(
 ) -> Topology:
     """A fat tree whose leaves have uplinks for at least `taper` of their servers.
 
-    `radix` defaults to the smallest even one with which two levels are enough, to 64 where more
-    would be needed; then there are three. Servers fit into one switch where they are not more than
-    its ports. Every link has `server_gbps` (default: degree x link rate). `demand` and `seed`
-    change nothing. Raises DocumentError for an invalid cluster and ValueError for a radix that is
-    odd or too small, or a taper outside (0, 1].
+    `radix` defaults to the smallest even one for two levels, or to 64 and three levels if none up
+    to 64 suffices. One switch is enough for up to its number of ports. Every link has `server_gbps`
+    (default: degree x link rate). `demand` and `seed` change nothing. Raises DocumentError for an
+    invalid cluster and ValueError for a radix that is odd or too small, or a taper outside (0, 1].
     """
     wires = Wires.of(cluster, pair_tables=False)
     check_switches(2 if radix is None else radix, taper)
@@ -60,7 +59,7 @@ def build(
 
 
 def smallest_radix(servers: int, taper: float) -> int:
-    """The smallest even radix of at most 64 with which two levels take `servers`; else 64."""
+    """The smallest even radix up to 64 for two levels of `servers`; else 64."""
     for radix in range(4, RADIX, 2):
         if TwoLevels(servers, radix, taper).leaves <= radix:
             return radix
@@ -68,7 +67,7 @@ def smallest_radix(servers: int, taper: float) -> int:
 
 
 def _wire_pods(wires: Wires, leaf: TwoLevels, first_leaf: int, gbps: float) -> int:
-    """Wires what is above the leaves in three levels; returns the number of nodes."""
+    """Wires the levels above the leaves, of three; returns the number of nodes."""
     half, up = leaf.radix // 2, leaf.up
     node = first_leaf + leaf.leaves
     uplinks: list[int] = []  # the switch of the second level at the lower end of each

@@ -1,10 +1,9 @@
-"""Topology: any network of servers and switches, as simulators and cost figures take it.
+"""Topology: any network of servers and switches, for simulators and cost figures.
 
 A Plan's Network has servers only. Here nodes 0..servers-1 are servers and the others are switches;
-links are directed and have rates of their own. Where no path is listed for a pair, its bytes are
-spread over all shortest paths, at every node in proportion to the rates of the links that lead on
-(what per-packet or many-flow ECMP comes to). A server with several links relays for others only in
-networks that have no switch on the way.
+links are directed and have rates of their own. Bytes of a pair without listed paths are spread over
+all shortest paths (per-packet or many-flow ECMP). Each node splits them by the rates of the next
+links. A server with several links relays for others only in networks without switches.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ Medium = Literal["usual", "trace", "dac", "aoc", "inside"]
 class NodeLink:
     """A directed link between two nodes; several may join the same two.
 
-    `medium` is what it is made of: a "trace" of a board, a "dac" (copper cable), an "aoc" (optical
-    cable), or a connection "inside" the chassis that both switches are parts of. The "usual" one is
-    a dac from a server and an aoc between switches.
+    `medium` is a board's "trace", a "dac" (copper cable), an "aoc" (optical cable), or a connection
+    "inside" the chassis of both switches. The "usual" one is a dac from a server and an aoc between
+    switches.
     """
 
     source: int
@@ -46,7 +45,7 @@ class NodeLink:
 
 @dataclass(frozen=True)
 class NodePath:
-    """Nodes from a source to a destination; `weight` is its part of the pair's bytes."""
+    """Nodes from a source to a destination; `weight` is its share of the pair's bytes."""
 
     nodes: tuple[int, ...]
     weight: float
@@ -54,14 +53,14 @@ class NodePath:
 
 @dataclass(frozen=True)
 class ChannelRule:
-    """What adaptive routing may do beside taking shortest paths; the fields beside `channels`
-    are indices of links.
+    """The rules of adaptive routing beyond shortest paths; all fields except `channels` and
+    `detours` are indices of links.
 
-    A packet is made for virtual channel 0 of `channels`, goes to the next one with every link that
-    `raises`, and keeps its channel with every other. Behind a link of `last` it may take only links
-    of `last` or `lifts`. With the links to the north of a mesh as `last` that is north-last routing
-    (Glass and Ni, ISCA 1992). With `detours`, disjoint groups of nodes, a packet may be sent over a
-    group first where queues say so (UGAL-L; Kim et al., ISCA 2008); then every link has to raise.
+    A packet starts on virtual channel 0 of `channels`, moves to the next one with every link that
+    `raises`, and keeps its channel otherwise. After a link of `last` it may take only links of
+    `last` or `lifts`. With the links to the north of a mesh as `last` that is north-last routing
+    (Glass and Ni, ISCA 1992). With `detours`, disjoint groups of nodes, a packet may go through a
+    group first if queues favour it (UGAL-L; Kim et al., ISCA 2008); then every link has to raise.
     """
 
     channels: int = 1
@@ -90,8 +89,8 @@ class ServerGrid:
         return row * self.columns + column
 
     def lines(self, servers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """The rows of `servers` that are a rectangle, also of rows and columns that are not
-        neighbours; none unless it has two rows and two columns at least."""
+        """The rows of `servers` that are a rectangle, not necessarily of adjacent rows or columns;
+        none unless it has at least two rows and two columns."""
         rows = sorted({server // self.columns for server in servers})
         columns = sorted({server % self.columns for server in servers})
         if min(len(rows), len(columns)) < 2 or len(rows) * len(columns) != len(servers):
@@ -101,9 +100,8 @@ class ServerGrid:
 
 @dataclass(frozen=True)
 class Reconfiguration:
-    """Rules of circuits that follow the demand: measured every `window_s`, moved in
-    `delay_s` without any traffic, chosen by Algorithm 5 of the TopoOpt paper with or without
-    halving."""
+    """Rules of circuits that follow the demand: measured every `window_s`, moved in `delay_s`
+    without any traffic, chosen by Algorithm 5 of the TopoOpt paper, halving or not."""
 
     window_s: float
     delay_s: float
@@ -111,7 +109,7 @@ class Reconfiguration:
     forwarding: bool
 
     def validate(self) -> Self:
-        """Returns self, or raises ValueError: field, value, and what would be right."""
+        """Returns self, or raises ValueError: field, value, and the valid range."""
         if not 0 < self.window_s < math.inf:
             raise ValueError(f"window_s: {self.window_s} is not a finite number above 0")
         if not 0 <= self.delay_s < math.inf:
@@ -125,12 +123,11 @@ class Topology:
 
     `rings` carry an AllReduce of all servers; one of fewer servers uses the same orders without the
     others, unless `group_rings` has rings of its own. `paths` are between attachment
-    nodes: the servers themselves, or the switches of those with a single link. `server_ports` is
-    how many ports a server may use, `switch_ports` how many a switch. Cables join the ports
-    directly (`optics` "none") or run through patch panels or optical circuit switches. With a
-    `reconfiguration` the links are those of the beginning. `channel_rule` keeps packets that choose
-    their paths themselves from deadlocks (deadlock.py). `grid` is how servers lie in networks of
-    rows and columns.
+    nodes: the servers themselves, or the switches of those with a single link. `server_ports` and
+    `switch_ports` limit the ports of a server and of a switch. Cables join the ports directly
+    (`optics` "none") or run through patch panels or optical circuit switches. With a
+    `reconfiguration`, `links` are the initial ones. `channel_rule` keeps packets that choose their
+    own paths from deadlocks (deadlock.py). `grid` gives the rows and columns of servers.
     """
 
     architecture: str
@@ -180,8 +177,8 @@ class Wires:
 
     @classmethod
     def of(cls, cluster: Cluster, *, pair_tables: bool = True) -> Wires:
-        """None yet, with the latency of `cluster`; raises DocumentError if that is invalid as in
-        `Cluster.validate`."""
+        """No links yet; the latency is that of `cluster`. Raises DocumentError if that is invalid
+        as in `Cluster.validate`."""
         cluster.validate(any_degree=True, pair_tables=pair_tables)
         return cls(cluster.link_latency_s)
 
@@ -200,7 +197,7 @@ class Wires:
 
 
 def link_gbps_of(cluster: Cluster, server_gbps: float | None) -> float:
-    """Of a server's only link to a switch: `server_gbps`, or what all its ports have together.
+    """The rate of a server's only link to a switch: `server_gbps`, or that of all its ports.
 
     Raises ValueError unless it is above 0."""
     if server_gbps is None:
@@ -247,7 +244,7 @@ def switched(
 
 
 def rank_order(servers: int, *, both_ways: bool) -> tuple[Ring, ...]:
-    """The servers in the order of their numbers: what a library that knows no topology uses."""
+    """The servers in the order of their numbers: the ring of a topology-unaware library."""
     return rings_of([tuple(range(servers))], both_ways=both_ways)
 
 

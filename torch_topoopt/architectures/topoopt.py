@@ -1,4 +1,4 @@
-"""TopoOpt (sections 3 and 4.2): servers joined through patch panels as TopologyFinder says."""
+"""TopoOpt (sections 3 and 4.2): servers joined through patch panels by TopologyFinder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def build(
     network: Network | None = None,
     optics: Optics = "patch-panel",
 ) -> Topology:
-    """The network that TopologyFinder finds for `demand`, or a `network` that was found before.
+    """TopologyFinder's network for `demand`, or an existing `network`.
 
     Without a demand: one AllReduce of all servers. `seed` changes nothing. Raises DocumentError for
     an invalid cluster, demand or network.
@@ -32,7 +32,7 @@ def build(
 
 
 def all_reduce_demand(servers: int) -> Demand:
-    """One AllReduce of all servers, of a size that only has to be more than nothing."""
+    """One AllReduce of all servers, of an arbitrary size above 0."""
     return Demand((GroupDemand(tuple(range(servers)), 1),), ())
 
 

@@ -1,7 +1,7 @@
 """Hierarchical TopoOpt (section 3): servers under ToR switches, the ToRs joined through optics.
 
-TopologyFinder wires the ToRs for what their servers ask of each other together. An AllReduce of all
-servers goes through the servers of one ToR and on to the next ToR of the ring.
+TopologyFinder wires the ToRs for the summed demand of their servers. An AllReduce of all servers
+goes through the servers of one ToR and on to the next ToR of the ring.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def build(
 
 
 def _rings_of_servers(network: Network, servers: int, size: int) -> tuple[Ring, ...]:
-    """Rings over all servers, which go through those of one ToR after the other, in the order of
-    the rings over all ToRs of `network`; `size` servers are under each ToR."""
+    """Rings over all servers: through those of one ToR after the other, in the order of the rings
+    over all ToRs of `network`. Each ToR has `size` servers."""
     tors = math.ceil(servers / size)
     whole = next(group for group in network.groups if len(group.servers) == tors)
     return tuple(

@@ -1,7 +1,7 @@
 """Torus: servers in a grid with wrap-around, degree/2 dimensions (HammingMesh paper, section 3).
 
-AllReduce runs on Hamiltonian cycles in both directions. In two dimensions these are two that share
-no cable, so all four links of a server carry it; in others one.
+AllReduce runs on Hamiltonian cycles in both directions. In two dimensions there are two without a
+common cable, so all four links of a server carry it; in others there is one.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def build(
 ) -> Topology:
     """A torus of `dimensions` (default: the one of at most degree/2 with the least diameter).
 
-    A dimension of two joins its servers by two cables, or by one if ports are short. `board` is how
-    many servers a board has along each dimension: they are joined by its traces, all others by
-    DACs. `planes` tori that are alike share the ports out; the one that is built has the rates of
-    all. `demand` and `seed` change nothing. Raises DocumentError for an invalid cluster, and
-    ValueError for dimensions that do not multiply to the number of servers, or that need more ports
-    than it has, boards that do not divide them, or no plane.
+    A dimension of two joins its servers by two cables, or by one if ports are short. `board` is a
+    board's size along each dimension: its traces join its servers, DACs all others. `planes` equal
+    tori divide the ports; the built one has the rates of all. `demand` and `seed` change nothing.
+    Raises DocumentError for an invalid cluster, and ValueError for dimensions that do not multiply
+    to the number of servers, or that need more ports than it has, boards that do not divide them,
+    or no plane.
     """
     wires = Wires.of(cluster, pair_tables=False)
     if planes < 1:
@@ -84,11 +84,11 @@ def build(
 
 
 def _north_last_rule(dimensions: Dimensions, links: Sequence[NodeLink]) -> ChannelRule:
-    """A torus of two dimensions as a HammingMesh of one board: north-last between its edges, a
-    virtual channel more around each (HammingMesh paper, section IV-C).
+    """A torus of two dimensions as a HammingMesh of one board: north-last between its edges, and
+    one more virtual channel around each (HammingMesh paper, section IV-C).
 
-    Around the edge to the north nothing but north follows either: packets that might turn there
-    would all turn in the row behind it.
+    After the edge around to the north, only north is allowed, too: otherwise all packets would turn
+    in the row behind it.
     """
     rows, columns = dimensions
     raises: list[int] = []

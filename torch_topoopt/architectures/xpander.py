@@ -1,9 +1,9 @@
 """Xpander (Valadarsky et al., CoNEXT 2016): a random lift of the complete graph of degree + 1.
 
 Every server of the complete graph becomes a meta-node of equally many servers, every cable a random
-matching between two meta-nodes. Of several lifts the one with the smallest second eigenvalue is
-taken. Servers beyond a multiple of degree + 1 are put in as the paper grows a network: each takes
-the place of degree/2 cables.
+matching between two meta-nodes. Of several lifts, the one with the smallest second eigenvalue is
+used. Servers beyond a multiple of degree + 1 are inserted by the paper's rule for growth: each
+replaces degree/2 cables.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _lift(servers: int, degree: int, rng: random.Random) -> list[Edge]:
 
 
 def _insert(server: int, degree: int, edges: list[Edge], rng: random.Random) -> list[Edge]:
-    """Puts `server` into the middle of degree/2 cables that share no end."""
+    """Inserts `server` into degree/2 cables without a common end."""
     rng.shuffle(edges)
     taken: list[Edge] = []
     used: set[int] = set()
@@ -80,7 +80,7 @@ def _insert(server: int, degree: int, edges: list[Edge], rng: random.Random) -> 
 
 
 def second_eigenvalue(servers: int, edges: list[Edge]) -> float:
-    """The second largest absolute eigenvalue of the graph: small means it expands well."""
+    """The second largest absolute eigenvalue of the graph; small means good expansion."""
     matrix = np.zeros((servers, servers))
     for a, b in edges:
         matrix[a, b] += 1

@@ -1,1 +1,1 @@
-"""Networks side by side: an iteration on each of them, at both levels, and what they cost."""
+"""Comparison of networks: one iteration on each, at both levels, and the cost of each."""

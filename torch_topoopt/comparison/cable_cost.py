@@ -1,8 +1,8 @@
 """Capital cost of switches and cables, from the prices of the HammingMesh paper (III-C).
 
-Ports of accelerators and traces of boards are part of the accelerators. All else is counted from a
-Topology: a link that is k times as fast as a port stands for k cables in k planes that are alike,
-and a switch with such links for k switches; switches that are parts of one chassis are one.
+Ports of accelerators and traces of boards are part of the accelerators. Everything else is counted
+in a Topology. A link k times as fast as a port counts as k cables in k equal planes, and a switch
+with such links as k switches. Switches in one chassis count as one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLFAX_2022 = CablePrices()
 
 @dataclass(frozen=True)
 class CableParts:
-    """How many there are of each, in all planes."""
+    """The numbers of parts, in all planes."""
 
     switches: int
     dacs: int
@@ -52,7 +52,7 @@ class CableParts:
 
 
 def material(link: NodeLink, servers: int) -> Material:
-    """What the link is made of, where it does not say so too (`NodeLink`)."""
+    """The medium of the link, where the link itself does not name it (`NodeLink`)."""
     if link.medium != "usual":
         return link.medium
     return "aoc" if min(link.source, link.target) >= servers else "dac"

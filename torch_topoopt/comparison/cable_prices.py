@@ -1,14 +1,12 @@
-"""What every architecture costs by the prices of the HammingMesh paper (III-C), beside those of the
-TopoOpt paper (Table 2, `cost`).
+"""The cost of every architecture by the prices of the HammingMesh paper (III-C), in addition to
+those of the TopoOpt paper (Table 2, `cost`).
 
-The two lists differ in what they count. TopoOpt's counts NICs, transceivers, ports and fibre by
-their rate. HammingMesh's has one price for a port's cable and for a switch of 64 ports, whatever
-the rate; NICs belong to the accelerator. A network is counted by each list as a whole, never by
-parts of both, but for one gap: HammingMesh's has no patch panels and optical switches. A circuit is
-an optical cable there, whose ends hold the transceivers, and the ports it takes of a panel or a
-switch have TopoOpt's prices. And since networks of a comparison may be small, a switch costs what
-its ports in use do, 1/64 of a switch each, where Table II of the HammingMesh paper, whose switches
-are full, counts whole ones.
+TopoOpt's list counts NICs, transceivers, ports and fibre by their rate. HammingMesh's has one price
+for a port's cable and one for a switch of 64 ports, at any rate; NICs belong to the accelerator.
+Each list prices a whole network, with one exception: HammingMesh's has no patch panels and optical
+switches. There a circuit is an optical cable, whose ends hold the transceivers, and its ports on a
+panel or switch have TopoOpt's prices. Since compared networks may be small, a switch costs 1/64 for
+each port in use; Table II of the HammingMesh paper has full switches only.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def cable_cost(topology: Topology, cluster: Cluster) -> float | None:
-    """Dollars of `topology` where a cable carries what a port of `cluster` does; a link that is
-    faster is several cables, in planes of their own.
+    """Dollars of `topology` where a cable has the rate of a port of `cluster`; a faster link is
+    several cables, in planes of their own.
 
     None for a kind whose parts have no price: simplex ports, and SiP-ML. The ideal switch is
     estimated by a full-bisection fat-tree of the same rate, as in `capital_cost`.

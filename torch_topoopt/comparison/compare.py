@@ -1,14 +1,13 @@
-"""All architectures side by side: iteration time, cost, and what a dollar buys.
+"""All architectures side by side: iteration time, cost, and performance per dollar.
 
-Every architecture that stands still gets the best of what searches on it and on the ideal switch
-find (`own_search`), and what those begin at: all of it is also considered at every higher rate, so
-more bandwidth makes none of them slower. What is found on any of them is considered on the ideal
-switch, too. The strategy that `planner.plan` finds together with TopoOpt's network belongs to one
-rate, and to networks that are wired for a job: these are wired for it, and for a few of the others.
-Where servers lie in rows and columns that switches join (HammingMesh), strategy and placement are
-planned together (`planner.mesh`). Where circuits move during the job, it is the ideal switch's
-strategy, which the search found without knowing the network, as in the paper (section 5.1), and
-without layers in runs.
+Each static architecture is priced with the best strategy found by searching on it or on the ideal
+switch (`own_search`). Each strategy is also a candidate at every higher rate, so more bandwidth
+never makes an architecture slower. The ideal switch has all these strategies as candidates.
+`planner.plan` finds a strategy together with TopoOpt's network, so it applies to one rate, and to
+networks that are wired for a job: these are wired for it, and for a few others. On rows and columns
+of switches (HammingMesh), strategy and placement are planned together (`planner.mesh`). Where
+circuits move during the job, the strategy is the ideal switch's, found without knowledge of the
+network as in the paper (section 5.1), and without layers in runs.
 """
 
 from __future__ import annotations
@@ -57,9 +56,9 @@ _WIRED_FOR_DEMAND = ("topoopt", "topoopt-tors")
 
 @dataclass(frozen=True)
 class Compared:
-    """One architecture. `server_gbps` is the most that a server can send; `cost` is in dollars by
-    TopoOpt's prices (None: parts without a price), `iterations_per_s_per_mdollar` what a million of
-    them buys; `cable_cost` by HammingMesh's (`cable_prices`)."""
+    """One architecture. `server_gbps` is the most that a server can send. `cost` is in dollars by
+    TopoOpt's prices (None: parts without a price); `iterations_per_s_per_mdollar` is per million of
+    these. `cable_cost` is by HammingMesh's prices (`cable_prices`)."""
 
     architecture: str
     server_gbps: float
@@ -74,12 +73,12 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`rows` in the order asked for; `plan` is TopoOpt's. `equal_cost_gbps` is the rate of the
-    fat-tree that costs as much as TopoOpt (degree x rate where the fat-tree is cheaper still; None
-    where every fat-tree costs more).
-    `impossible`: why there is no row for an architecture, where the cluster cannot be wired so.
-    `strategies` and `topologies`: those of the rows, by architecture; `grid_plans`: of those whose
-    servers lie in rows and columns."""
+    """`rows` in the requested order; `plan` is TopoOpt's.
+
+    `equal_cost_gbps`: the rate of the fat-tree that costs as much as TopoOpt; degree x rate if that
+    fat-tree is still cheaper, None if every fat-tree costs more. `impossible`: why an architecture
+    has no row because the cluster cannot be wired so. `strategies`, `topologies`: of the rows, by
+    architecture; `grid_plans`: for rows and columns."""
 
     rows: tuple[Compared, ...]
     plan: Plan
@@ -93,7 +92,7 @@ class Comparison:
         return next(row for row in self.rows if row.architecture == name)
 
 
-# parameters: what is compared, how it is planned, and at which level
+# parameters: the job, its planning, and the level
 def compare(
     op_graph: OpGraph,
     cluster: Cluster,
@@ -108,16 +107,16 @@ def compare(
 ) -> Comparison:
     """Prices `op_graph` on the named architectures with the servers, ports and rate of `cluster`.
 
-    `plan` is TopoOpt's; where none is given, it is made as `options` say. The other searches follow
-    these, too: where they begin at one strategy, or there is nothing to search (data parallelism),
-    no others are tried. `known` strategies are considered beside what is found: those of a
-    comparison at a lower bandwidth, so that none of a sweep is slower than the one before. The
-    fat-tree gets the link rate at which it costs what TopoOpt with patch panels costs (paper
-    sections 5.1 and 5.2). The same arguments give the same figures. `on_progress` is called between
-    steps with the fraction done, and whatever it raises ends the comparison.
+    `plan` is TopoOpt's; by default it is made with `options`. The other searches use the same
+    options: with one fixed strategy, or nothing to search (data parallelism), none is tried.
+    `known` strategies are additional candidates: those of a comparison at a lower bandwidth, so
+    that no step of a sweep is slower than the one before. The fat-tree gets the link rate at which
+    it costs as much as TopoOpt with patch panels (paper sections 5.1 and 5.2). The same arguments
+    give the same figures. `on_progress` is called between steps with the fraction done; its
+    exception ends the comparison.
 
     At level "packet" every architecture is priced packet by packet, with `packet_options` and one
-    shortest path for each flow; strategies are searched at flow level all the same.
+    shortest path for each flow; strategies are still searched at flow level.
 
     Raises ValueError for an unknown level, architecture or accelerator, a model that does not fit,
     or a cluster that none of the architectures can have.
@@ -181,9 +180,9 @@ def _comparison(
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Strategies to price on any network, each with where it is from; the plan's, to price on
-    networks that are wired for a job; the one found on the ideal switch; the searches that find
-    more; and what these have found so far on networks that stand still, with the rate of those."""
+    """Candidates on any network, each with its source; the plan's strategy, for networks wired for
+    a job; the ideal switch's; the searches for more; and their results so far on static networks,
+    with the rate of these."""
 
     origins: Mapping[Strategy, str]
     planned: Strategy
@@ -192,9 +191,9 @@ class _Candidates:
     found: list[tuple[float, tuple[Strategy, ...]]] = field(default_factory=list)
 
     def on(self, topology: Topology) -> Mapping[Strategy, str]:
-        """Those to price on `topology`, which stands still: the fastest at flow level.
+        """The fastest candidates on the static `topology`, at flow level.
 
-        On an ideal switch, among them is all that was found on networks that are no faster.
+        On an ideal switch, they include everything found on networks that are no faster.
         """
         gbps, found = sent_gbps(topology), self.searches.of(topology)
         if topology.architecture == "ideal-switch":
@@ -241,7 +240,7 @@ class _ArchitectureBuilder:
 
 
 def _price_at(level: str, packet_options: Mapping[str, Any]) -> Callable[..., ArchitectureEstimate]:
-    """The function that prices a strategy on an architecture at `level`; ValueError for another."""
+    """The function that prices a strategy on an architecture; ValueError for an unknown `level`."""
     if level not in LEVELS:
         raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
     options = packet_options if level == "packet" else {}
@@ -270,8 +269,8 @@ def _candidates(
     plan: Plan,
     known: Sequence[Strategy],
 ) -> _Candidates:
-    """The best that is found on the ideal switch, where searches start, and what is `known`; the
-    plan's strategy where nothing is searched."""
+    """The best on the ideal switch, the starts of searches, and `known`; the plan's strategy where
+    nothing is searched."""
 
     def starts_at(gbps: float) -> tuple[Strategy, ...]:
         return _starts(op_graph, replace(cluster, link_gbps=gbps, port_gbps=None), options, plan)
@@ -326,7 +325,7 @@ def _best_row(
     return best or problem
 
 
-# parameters: as `_best_row`, and what that has made
+# parameters: as `_best_row`, and its results
 def _placed_row(
     name: str,
     topology: Topology,
@@ -335,7 +334,7 @@ def _placed_row(
     origins: Mapping[Strategy, str],
     price: Callable[..., ArchitectureEstimate],
 ) -> _Found:
-    """On rows and columns: the best strategy and placement that are found together."""
+    """On rows and columns: the best strategy and placement, planned together."""
     op_graph, cluster, options = builder.op_graph, builder.cluster, builder.options
     parts = builder.plan.micro_batches
     found = plan_on_grid(
@@ -351,8 +350,8 @@ def _placed_row(
 def _starts(
     op_graph: OpGraph, cluster: Cluster, options: PlanningOptions, plan: Plan
 ) -> tuple[Strategy, ...]:
-    """Strategies that are priced beside TopoOpt's, and where searches on ports of that rate begin;
-    none: no search."""
+    """Candidates besides TopoOpt's strategy, and starts of searches on ports of that rate; none: no
+    search."""
     if options.strategy_space == "data-parallel":
         return ()
     if options.strategy is not None:
@@ -368,7 +367,7 @@ def _starts(
     )
 
 
-# parameters: as `compare`, what that has found, and of which architecture at which rate
+# parameters: as `compare`, its result, and one architecture with its rate
 def planned_again(
     comparison: Comparison,
     op_graph: OpGraph,
@@ -381,8 +380,8 @@ def planned_again(
     """The best strategy of `name` where all links have `factor` times the rate, its network, and
     its micro-batches; None where the cluster cannot be wired so.
 
-    What is searched for a comparison of the architecture alone; strategies of `comparison` are
-    known. Networks that are wired for a job are planned anew, with TopoOpt's plan.
+    Searches as for a comparison of the architecture alone; strategies of `comparison` are
+    known. Networks that are wired for a job are planned again, with TopoOpt's plan.
     """
     rates = cluster.port_gbps and tuple(
         tuple(gbps * factor for gbps in ports) for ports in cluster.port_gbps
@@ -405,9 +404,8 @@ def planned_again(
 
 
 def equal_cost_tree_gbps(cluster: Cluster, network: Network) -> float:
-    """The rate, in Gb/s, of the fat-tree that costs what TopoOpt's `network` does; degree x link
-    rate at most: more than the ideal switch it never gets. Raises ValueError where every fat-tree
-    costs more."""
+    """The rate, in Gb/s, of the fat-tree that costs as much as TopoOpt's `network`; at most degree
+    x link rate, that of the ideal switch. Raises ValueError where every fat-tree costs more."""
     cost = capital_cost(topoopt.build(cluster, network=network), cluster)
     most = cluster.degree * cluster.link_gbps
     cheapest = capital_cost(fat_tree.build(cluster, server_gbps=most), cluster)

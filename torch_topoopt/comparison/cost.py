@@ -35,7 +35,7 @@ Table = tuple[tuple[float, float], ...]  # (Gb/s, dollars), ascending
 
 @dataclass(frozen=True)
 class Prices:
-    """Dollars a piece; those that depend on the rate as a table."""
+    """Dollars apiece; rate-dependent prices are tables."""
 
     nic: Table = ((10, 185), (25, 185), (40, 354), (100, 678), (200, 815))
     transceiver: Table = ((10, 20), (25, 39), (40, 39), (100, 99))
@@ -84,7 +84,7 @@ class Parts:
     fibres: int
 
     def at(self, gbps: float) -> Parts:
-        """The same parts, all of one rate."""
+        """The same parts, all at one rate."""
 
         def same(counts: Mapping[float, int]) -> dict[float, int]:
             return {gbps: sum(counts.values())}
@@ -116,7 +116,7 @@ class Parts:
 
 
 def price_at(table: Table, gbps: float) -> float:
-    """Interpolated in `table`; below it the lowest price, above it so many of the fastest."""
+    """Interpolated in `table`; below it the lowest price, above it several of the fastest."""
     if gbps <= table[0][0]:
         return table[0][1]
     for (low, below), (high, above) in pairwise(table):
@@ -126,14 +126,14 @@ def price_at(table: Table, gbps: float) -> float:
 
 
 def through_optics(topology: Topology, link: NodeLink) -> bool:
-    """Whether a cable runs through the optics of `topology`, if it has any: those between two
-    servers, or two switches, do; those between a server and a switch never."""
+    """Whether a cable runs through the optics of `topology`, if any: cables between two servers,
+    or two switches, do; cables between a server and a switch never do."""
     same = (link.source < topology.servers) == (link.target < topology.servers)
     return same and topology.optics != "none"
 
 
 def parts_of(topology: Topology) -> Parts:
-    """The parts of `topology`. Traces of a board, and what is inside of a chassis, are no parts."""
+    """The parts of `topology`. Board traces and links inside a chassis are not parts."""
     servers = topology.servers
     out: Counter[tuple[int, float, str]] = Counter()
     into: Counter[tuple[int, float, str]] = Counter()
@@ -172,7 +172,7 @@ def parts_of(topology: Topology) -> Parts:
 
 
 def _plain_fibres(topology: Topology) -> tuple[Counter[float], int]:
-    """Cables that end at a switch and run straight, by rate; ends of straight server cables."""
+    """Cables to a switch without optics, by rate; ends of server cables without optics."""
     servers = topology.servers
     ends: Counter[float] = Counter()
     between_servers = 0
@@ -202,7 +202,7 @@ def capital_cost(topology: Topology, cluster: Cluster, prices: Prices = TABLE_2)
 
 
 def as_priced(topology: Topology, cluster: Cluster) -> Topology:
-    """`topology`; for the ideal switch, which nobody sells, the fat-tree of `capital_cost`."""
+    """`topology`; for the ideal switch, which is not for sale, the fat-tree of `capital_cost`."""
     if topology.architecture != "ideal-switch":
         return topology
     gbps = topology.links[0].gbps if topology.links else cluster.link_gbps

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class ArchitectureEstimate:
     """One simulated iteration; `link_bytes[i]` belongs to `topology.links[i]`.
 
-    `bandwidth_tax` is the bytes that servers send, forwarded ones included, over the bytes that
-    they have to send (TopoOpt paper, section 5.4); 1 if nothing is sent.
+    `bandwidth_tax` is the bytes that servers send, forwarded ones included, over the bytes of their
+    own demand (TopoOpt paper, section 5.4); 1 if nothing is sent.
     """
 
     iteration_s: float
@@ -78,7 +78,7 @@ def predict_on(
 
 
 def pairs_of(routes: Routes, asked: Demand) -> set[Pair]:
-    """The pairs of servers between which `asked` moves bytes: MP pairs and neighbours on rings."""
+    """The pairs of servers between which `asked` moves bytes: MP pairs and ring neighbours."""
     pairs = {(pair.source, pair.target) for pair in asked.pairs if pair.size_bytes}
     for group in asked.groups:
         if group.size_bytes and len(group.servers) > 1:
@@ -87,7 +87,7 @@ def pairs_of(routes: Routes, asked: Demand) -> set[Pair]:
 
 
 def demand_bytes(asked: Demand) -> float:
-    """Bytes that the servers have to send: a ring AllReduce of S bytes among k sends 2 (k-1) S."""
+    """Bytes of the servers' own demand: a ring AllReduce of S bytes among k sends 2 (k-1) S."""
     reduced = sum(2 * (len(group.servers) - 1) * group.size_bytes for group in asked.groups)
     return float(reduced + sum(pair.size_bytes for pair in asked.pairs))
 
@@ -108,9 +108,9 @@ def predict_architecture(
     """One iteration on what an entry of ARCHITECTURES built, also where circuits move during it.
 
     As `predict_on`; `options` are those of the packet level. Where circuits move, two iterations
-    run one after the other: the time is that of the second, the bytes are the mean, and
-    `link_bytes` is empty, for the links are not the same throughout. `seed` is for paths that flows
-    take and for circuits that no demand asks for. Raises ValueError also as `run_flows`.
+    run in sequence: the time is that of the second, the bytes are the mean, and `link_bytes` is
+    empty, since the links change. `seed` draws the paths of flows, and circuits without demand.
+    Raises ValueError also as `run_flows`.
     """
     changed = bool(options) or ring_steps != "together"
     if topology.reconfiguration is None and level == "flow" and not changed:

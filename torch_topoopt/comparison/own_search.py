@@ -1,9 +1,9 @@
-"""A strategy search of its own for every architecture that stands still (paper section 5.1).
+"""A strategy search of its own for every static architecture (paper section 5.1).
 
-The searches run at the bandwidths of a fixed list, from the lowest up to the first that is not
-below the architecture's own, each from what was found before. So what is found at one bandwidth is
-considered at all higher ones, and more bandwidth never makes an architecture slower, however short
-the searches are.
+The searches run at the bandwidths of a fixed list, from the lowest to the first that is not below
+the architecture's own, each starting from the earlier results. So a result is a candidate at all
+higher bandwidths, and more bandwidth never makes an architecture slower, however short the
+searches.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _RATES_GBPS = (10.0, 25.0, 40.0, 100.0, 200.0)  # of a port (paper, Table 2); then they double
 _KEPT = 2  # strategies of each search
-MOST_SERVERS = 256  # whose pairs are all routed for a search
+MOST_SERVERS = 256  # a search routes all their pairs
 
 
 def searched_gbps(gbps: float) -> tuple[float, ...]:
-    """The rates of a port at which is searched for a network with ports of `gbps`."""
+    """The port rates of the searches for a network with ports of `gbps`."""
     rates = list(_RATES_GBPS)
     while rates[-1] < gbps:
         rates.append(2 * rates[-1])
@@ -53,7 +53,7 @@ def sent_gbps(topology: Topology) -> float:
 
 def _all_pairs(topology: Topology, factor: float = 1.0) -> _core.RoutedNetwork:
     """`topology` with the routes of all pairs of servers, and `factor` times its rates."""
-    # Rounded, so that a rate is the same number whatever rate it comes from.
+    # rounded, so that a rate is the same number from whatever rate it is computed
     links = tuple(
         replace(link, gbps=float(f"{link.gbps * factor:.12g}")) for link in topology.links
     )
@@ -64,8 +64,8 @@ def _all_pairs(topology: Topology, factor: float = 1.0) -> _core.RoutedNetwork:
 class OwnSearches:
     """The searches of one comparison, all with `micro_batches`.
 
-    Those at a rate of a port begin at `starts_at` it; without any, nothing is searched. The
-    searches at the rates of the paper have the proposals of one round together.
+    Those at a port rate begin at `starts_at` it; without any, nothing is searched. The searches at
+    the paper's rates share the proposals of one round.
     """
 
     def __init__(
@@ -89,18 +89,18 @@ class OwnSearches:
             micro_batches=micro_batches,
             optimizer_factor=options.optimizer_factor,
         )
-        self._switch: dict[float, tuple[Strategy, ...]] = {}  # by the rate of a port
+        self._switch: dict[float, tuple[Strategy, ...]] = {}  # by port rate
         self._runs: dict[float, tuple[Strategy, ...]] = {}  # the same, from layers in runs
 
     def starts(self, gbps: float) -> tuple[Strategy, ...]:
-        """Where the searches for ports of `gbps` begin."""
+        """The starts of searches for ports of `gbps`."""
         found = (start for rate in searched_gbps(gbps) for start in self._starts_at(rate))
         return tuple(dict.fromkeys(found))
 
     def of_switch(self, gbps: float) -> tuple[Strategy, ...]:
-        """All that is found on an ideal switch for ports of `gbps`, without layers in runs.
+        """All strategies found on an ideal switch for ports of `gbps`, without layers in runs.
 
-        Those need a network that carries rings of any servers alike; circuits that move do not.
+        Runs need a network that carries rings of any servers alike; moving circuits do not.
         """
         found: dict[Strategy, None] = {}
         if not self._starts_at(_RATES_GBPS[0]):
@@ -112,7 +112,7 @@ class OwnSearches:
         return tuple(found)
 
     def _of_switch_with_runs(self, gbps: float) -> tuple[Strategy, ...]:
-        """`of_switch`, and what is found from layers in runs where these are faster."""
+        """`of_switch`, and strategies found from layers in runs where these are faster."""
         found: dict[Strategy, None] = {}
         for rate in searched_gbps(gbps) if self._options.strategy is None else ():
             if rate not in self._runs:
@@ -124,7 +124,7 @@ class OwnSearches:
         return tuple(dict.fromkeys((*self.of_switch(gbps), *found)))
 
     def of(self, topology: Topology) -> tuple[Strategy, ...]:
-        """All that is found on `topology`, and on an ideal switch of its rates."""
+        """All strategies found on `topology`, and on an ideal switch of its rates."""
         gbps = sent_gbps(topology) / self._cluster.degree
         found = dict.fromkeys(self._of_switch_with_runs(gbps))
         if not found or topology.architecture == "ideal-switch" or topology.servers > MOST_SERVERS:
@@ -145,7 +145,7 @@ class OwnSearches:
     def _search(
         self, network: _core.RoutedNetwork, begin: tuple[Strategy, ...], rate: float
     ) -> tuple[Strategy, ...]:
-        """The best few on `network`, from `begin` and where searches at that rate begin."""
+        """The best few on `network`, from `begin` and the starts at that rate."""
         options = self._options
         starts = tuple(dict.fromkeys((*begin, *self._starts_at(rate))))
         problem = self._problem.changed(network, starts)

@@ -1,9 +1,9 @@
-"""The bandwidth at which each architecture takes as long as one of them, and what it then costs.
+"""The bandwidth at which each architecture is as fast as a reference, and its cost there.
 
-Every architecture begins with the strategy, network and rings that a comparison found, and all of
-its links get the same factor. More bandwidth is never taken to be slower, so the least factor is
-found by doubling or halving and then bisection. At the bandwidth that is found it is planned again:
-where that is faster, less bandwidth is enough, and so on.
+Every architecture begins with its strategy, network and rings from a comparison; one factor scales
+all of its links. More bandwidth never counts as slower, so doubling or halving and then bisection
+find the least factor. At that bandwidth the architecture is planned again; where that is faster,
+the search repeats with less bandwidth.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster
     from torch_topoopt.search.strategies import Strategy
 
-NEAR = 1e-3  # of the time to reach: slower by less is as fast
-_MOST_DOUBLINGS = 12  # of the bandwidth of the comparison, up or down
+NEAR = 1e-3  # of the target time: slower by less counts as equal
+_MOST_DOUBLINGS = 12  # of the comparison's bandwidth, up or down
 _PRECISION = 1e-3  # of the factor
-_MOST_PLANS = 3  # of an architecture, beside that of the comparison
+_MOST_PLANS = 3  # of an architecture, after that of the comparison
 
 
 @dataclass(frozen=True)
 class SameTime:
-    """One architecture at the least bandwidth with which it takes at most the time to reach.
+    """One architecture at the least bandwidth that reaches the target time.
 
-    `factor` is of the bandwidth of the comparison, `server_gbps` what a server can then send;
-    `planned_again`: with a strategy or network that was found there, and not in the comparison.
-    `cost` is in dollars by TopoOpt's prices, `cable_cost` by HammingMesh's. All of them are None
-    where no bandwidth is enough, the last two also where parts have no price.
+    `factor` is relative to the comparison's bandwidth, and `server_gbps` is a server's sending rate
+    there. `planned_again`: the strategy or network was found there, not in the comparison. `cost`
+    is in dollars by TopoOpt's prices, `cable_cost` by HammingMesh's. All of them are None where no
+    bandwidth is enough, the last two also where parts have no price.
     """
 
     architecture: str
@@ -51,7 +51,7 @@ class SameTime:
 
 @dataclass(frozen=True)
 class SameTimes:
-    """`rows` in the order of the comparison; `target_s` is the iteration of `reference` there."""
+    """`rows` in the comparison's order; `target_s` is the iteration time of `reference` there."""
 
     JSON_FIELDS: ClassVar = (
         "reference", "target_s", "architectures=rows",
@@ -63,8 +63,8 @@ class SameTimes:
     rows: tuple[SameTime, ...]
 
     def cheapest(self, prices: str) -> str | None:
-        """The architecture with the least "cost" or "cable_cost", the first of equal ones; None if
-        none has a price."""
+        """The architecture with the least "cost" or "cable_cost", ties to the first; None if none
+        has a price."""
         priced = [row for row in self.rows if getattr(row, prices) is not None]
         return min(priced, key=lambda row: getattr(row, prices)).architecture if priced else None
 
@@ -77,7 +77,7 @@ class SameTimes:
 
 @dataclass(frozen=True)
 class _Planned:
-    """An architecture as planned where all links have `at` times the rate of a comparison."""
+    """An architecture as planned with all links at `at` times the rate of a comparison."""
 
     strategy: Strategy
     topology: Topology
@@ -85,11 +85,11 @@ class _Planned:
     at: float
 
 
-# Plans an architecture again where all links have that factor; None where that cannot be.
+# Plans an architecture again with that factor on all links; None where that is impossible.
 PlanAgain = Callable[[str, float], "tuple[Strategy, Topology, int] | None"]
 
 
-# parameters: of which comparison, how it is planned again, and the callback
+# parameters: the comparison, its job, the planning function, and the callback
 def same_times(
     comparison: Comparison,
     op_graph: OpGraph,
@@ -102,8 +102,8 @@ def same_times(
 ) -> SameTimes:
     """All rows of `comparison`, which is of `op_graph` on `cluster`, at the time of `reference`.
 
-    `plan_again` is `compare.planned_again`, or leaves everything as the comparison found it. It is
-    not asked for `reference`, whose time is the one to reach. Times are those of the flow level.
+    `plan_again` is `compare.planned_again`, or keeps the comparison's plan. It is not called for
+    `reference`, which sets the target time. Times are those of the flow level.
     Raises ValueError for a `reference` that has no row.
     """
     names = [row.architecture for row in comparison.rows]
@@ -141,7 +141,7 @@ _Seconds = Callable[[_Planned, float], float]
 
 
 def _least_of(planned: _Planned, seconds: _Seconds, target_s: float) -> float | None:
-    """The least factor with which it takes at most that long; tried from where it was planned."""
+    """The least factor that reaches the time; the search begins at the planned bandwidth."""
     least = least_factor(lambda f: seconds(planned, f * planned.at) <= target_s * (1 + NEAR))
     return least and least * planned.at
 
@@ -168,8 +168,8 @@ def scaled(topology: Topology, factor: float) -> Topology:
 
 
 def least_factor(is_enough: Callable[[float], bool]) -> float | None:
-    """The least factor that is enough, to 0.1 %; None if the largest is not. What is returned is
-    enough; one below it by more than that is not, unless all are."""
+    """The least sufficient factor, to 0.1 %; None if the largest is not sufficient. The result is
+    sufficient; a factor below it by more than 0.1 % is not, unless all are."""
     high = 1.0
     if is_enough(high):
         for _ in range(_MOST_DOUBLINGS):

@@ -1,4 +1,4 @@
-"""Running a model as a plan says: placed tables, operators on some servers, pipeline stages."""
+"""Execution of a model's plan: placed tables, operators on some servers, pipeline stages."""
 
 from torch_topoopt.parallel.api import parallelize
 from torch_topoopt.parallel.layouts import on_ranks

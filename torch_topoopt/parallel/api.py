@@ -1,4 +1,4 @@
-"""`parallelize`: the one line of a script that follows its job's plan."""
+"""`parallelize`: the one line that makes a script follow its job's plan."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ def parallelize(
     *,
     strategy: Sequence[Placement] | None = None,
 ) -> torch.nn.Module:
-    """Spreads `module` over the ranks as the plan of the running job says, and returns it.
+    """Distributes `module` over the ranks by the plan of the running job, and returns it.
 
-    Call it on every rank after `init_process_group`, and before the optimizer is made: operators
-    that the plan places on other servers take their parameters with them. The module that is
-    returned is called like DistributedDataParallel, on each rank's own samples, and gives the same
-    results and gradients; if the plan is data parallel, it is one. `example_batch` is what the
-    module is called with (a tensor, a tuple of positional or a dict of keyword arguments), of any
-    number of samples; only shapes and types matter. `strategy` replaces the plan's: where each
-    operator of the module's OpGraph runs.
+    Call it on every rank after `init_process_group` and before you make the optimizer: an operator
+    on other servers takes its parameters with it. Call the result like DistributedDataParallel, on
+    each rank's own samples; results and gradients are the same. If the plan is data parallel, it is
+    one. `example_batch` is an input of the module (a tensor, a tuple of positional or a dict of
+    keyword arguments) with any number of samples; only shapes and types matter. `strategy`, the
+    placement of each operator of the module's OpGraph, replaces the plan's.
 
     Raises RuntimeError without a process group or a plan, StrategyError for a strategy that does
     not fit the module or cannot be executed, and ProfileError for a module that cannot be traced.
@@ -66,8 +65,8 @@ def parallelize(
 def placed(program: Program, strategy: Sequence[Placement], servers: int) -> dict[str, Placement]:
     """The placement of every operator of `program`; raises StrategyError if it cannot run so.
 
-    `servers` have one rank each. A strategy may leave out the batch and the output: every server
-    reads its own samples.
+    `servers` have one rank each. A strategy may omit the batch and the output: every server reads
+    its own samples.
     """
     everyone = tuple(range(servers))
     where = {placement.operator: placement for placement in strategy}
@@ -96,7 +95,7 @@ def placed(program: Program, strategy: Sequence[Placement], servers: int) -> dic
 
 
 def _piece_bytes() -> int | None:
-    """The bytes that a link of the plan carries in _PIECE_S; None where there is no plan."""
+    """The bytes that a link of the plan carries in _PIECE_S; None without a plan."""
     given = given_plan()
     if given is None:
         return None

@@ -1,7 +1,7 @@
-"""The state of a split model, as the user's own module has it: gathered and taken apart again.
+"""The state of a split model in the form of the user's own module: gathered and split again.
 
-A checkpoint says nothing of ranks or servers, so what one plan has saved, another one can load, and
-so can the module itself.
+A checkpoint is independent of ranks and servers, so another plan, or the module itself, can load
+it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Home:
-    """The ranks of an entry of a state: each of the ranks `groups[i]` has part i of it, of equal
-    parts along `dimension`."""
+    """The ranks of an entry of a state: each rank of `groups[i]` has part i of equal parts along
+    `dimension`."""
 
     groups: tuple[tuple[int, ...], ...]
     dimension: int = 0
@@ -34,7 +34,7 @@ class Home:
 def homes_of(
     module: torch.nn.Module, program: Program, placements: Mapping[str, Placement]
 ) -> dict[str, Home]:
-    """The homes of what does not live on every rank as a whole, by its name in the state."""
+    """The homes of entries that are not whole on every rank, by name in the state."""
     everyone = tuple(range(dist.get_world_size()))
     homes = {}
     for operator, placement in placements.items():
@@ -57,10 +57,10 @@ def homes_of(
 
 
 class ModelState:
-    """The entries of a module's state_dict(), to be made before any of its parameters is dropped.
+    """The entries of a module's state_dict(); make it before any parameter is dropped.
 
-    `homes` says where those live that are not on every rank; `unread` are parameters that no rank
-    will have, because the model does not use them.
+    `homes` are those of entries that are not on every rank; `unread` are parameters that no rank
+    keeps, because the model does not use them.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ModelState:
         }
 
     def gather(self) -> dict[str, Any]:
-        """The whole state, on every rank; all of them have to ask for it together."""
+        """The whole state, on every rank; a collective call."""
         here = self._module.state_dict()
         state: dict[str, Any] = {}
         for name, whole in self._whole.items():
@@ -105,7 +105,7 @@ class ModelState:
         return value
 
     def load(self, state: Mapping[str, Any], *, strict: bool = True) -> Any:
-        """Takes from a whole state what lives here; every rank is given the same one.
+        """Loads this rank's part of a whole state, which is the same on every rank.
 
         As Module.load_state_dict: returns the names that are missing and unexpected. Raises
         RuntimeError for a tensor of another shape, and with `strict` for such names.
@@ -141,12 +141,12 @@ class ModelState:
 
 
 class DataParallel(DistributedDataParallel):  # type: ignore[misc]
-    """DistributedDataParallel whose state has the user's own names, as with any other plan."""
+    """DistributedDataParallel whose state has the user's own names, as under any other plan."""
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the user's module."""
+        """The state of the user's module."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Into the user's module."""
+        """Loads into the user's module."""
         return self.module.load_state_dict(state_dict, *args, **kwargs)

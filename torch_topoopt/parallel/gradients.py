@@ -1,9 +1,9 @@
 """Gradients of parameters: the mean over all ranks' losses, as with DistributedDataParallel.
 
-An operator's parameters live on the ranks of its placement, which hold all samples between them. So
-their gradients are summed there, over that group alone, and divided by the number of all ranks.
-A bucket is reduced together: parameters of one group, in the order in which the backward
-pass comes by them. A group's buckets start in that order on every rank, as soon as they are full.
+An operator's parameters are on the ranks of its placement, which together hold all samples. So
+their gradients are summed over that group alone, and divided by the number of all ranks. A bucket
+is reduced together: parameters of one group, in the order of the backward pass. A group's buckets
+start in that order on every rank, as soon as they are full.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ BUCKETS = GradientBuckets(first_bytes=4 << 20, cap_bytes=4 << 20)
 
 
 class LaterMeans:
-    """DistributedDataParallel for a stage of a pipeline: the backward pass waits for no mean.
+    """DistributedDataParallel for a pipeline stage: the backward pass does not wait for the means.
 
-    Buckets start while it runs, as usual; `finish` waits for them. They are where the gradients
-    are, so what is summed up in them needs no copy. Gradients are sums over `micro_batches`, whose
-    mean is meant.
+    Buckets start during the pass, as usual; `finish` waits for them. Gradients are views of their
+    buckets, so the sums need no copy. Gradients are sums over `micro_batches` and become means.
     """
 
     def __init__(self, group: Any, micro_batches: int) -> None:
@@ -37,19 +36,19 @@ class LaterMeans:
         self._works: list[Any] = []
 
     def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
-        """`module` on one of the ranks of the group, all of which call this."""
+        """`module` on one rank of the group; a collective call."""
         wrapped = DistributedDataParallel(
             module,
             process_group=self._group,
             bucket_cap_mb=BUCKETS.cap_bytes / 2**20,
             gradient_as_bucket_view=True,
         )
-        # It refuses annotations that are strings, as those of a method here are.
+        # It refuses string annotations, such as those of a method here.
         wrapped.register_comm_hook(None, lambda state, bucket: self._start(bucket))
         return wrapped
 
     def finish(self) -> None:
-        """Leaves the means in the gradients; raises what a sum has failed with."""
+        """Leaves the means in the gradients; raises the error of a failed sum."""
         works, self._works = self._works, []
         for work in works:
             work.wait()
@@ -65,7 +64,7 @@ class LaterMeans:
 @dataclass
 class _Bucket:
     parameters: list[torch.nn.Parameter]
-    full: set[int] = field(default_factory=set)  # of which the gradient is there
+    full: set[int] = field(default_factory=set)  # parameters whose gradient is ready
     flat: torch.Tensor | None = None
     work: Any = None
 
@@ -79,7 +78,7 @@ class _Bucket:
         self.work = dist.all_reduce(self.flat, group=group, async_op=True)
 
     def finish(self, members: int) -> None:
-        """Waits, and puts the mean over the members where the gradients are."""
+        """Waits, and copies the mean over the members into the gradients."""
         assert self.flat is not None
         self.work.wait()
         self.flat.div_(members)
@@ -120,7 +119,7 @@ class _Group:
 
 
 class GradientSums:
-    """Sums gradients while the backward pass goes on, and waits for them at its end."""
+    """Sums gradients during the backward pass, and waits for the sums at its end."""
 
     def __init__(self, ranks: int, at_the_end: Callable[[], None]) -> None:
         self._ranks = ranks
@@ -132,9 +131,9 @@ class GradientSums:
     def add(
         self, servers: Sequence[int], handle: Any, parameters: Sequence[torch.nn.Parameter]
     ) -> None:
-        """Parameters that live on `servers`, in the order in which their gradients come.
+        """Parameters on `servers`, in the order in which their gradients come.
 
-        `handle` is the process group of these; None for a single server.
+        `handle` is the process group of these servers; None for a single one.
         """
         members = len(servers)
         if members < self._ranks:
@@ -160,7 +159,7 @@ class GradientSums:
         return ready
 
     def backward_began(self) -> None:
-        """To be called from within a backward pass: at its end, everything is waited for."""
+        """Call it within a backward pass: all sums are awaited at its end."""
         if not self._backward:
             self._backward = True
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)

@@ -1,8 +1,8 @@
-"""The parts of a tensor that every rank holds and needs: parts of samples and of features.
+"""The parts of a tensor that every rank has and needs: parts of samples and of features.
 
 Features are the last dimension. A shard (i, j) of a placement, sample part i and parameter part j,
-is on its rank number i * parts + j. Ranks are the servers of a placement where every server has one
-rank; of several, each has its part of the samples of its server (`on_ranks`).
+is on its rank number i * parts + j. With one rank per server, ranks are the servers of a placement;
+with several, they divide the samples of their server (`on_ranks`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Interval = tuple[int, int]
 class Layout:
     """Samples are shared evenly by `len(ranks) // parts` rows of ranks, of `parts` each.
 
-    `kind` says what the ranks of a row have of these samples: all features ("whole"), each a part
-    of them ("part"), or each a tensor of all features that have to be summed up ("sum").
+    `kind` is the content of the ranks of a row: all features ("whole"), a part of the features each
+    ("part"), or a tensor of all features each, to be summed up ("sum").
     """
 
     ranks: tuple[int, ...]
@@ -43,13 +43,13 @@ class Layout:
         return self.parts if self.kind == "part" else 1
 
     def region(self, index: int) -> tuple[int, int]:
-        """The part of the samples, and that of the features, of rank number `index`."""
+        """The sample part and the feature part of rank number `index`."""
         row, part = divmod(index, self.parts)
         return row, part if self.kind == "part" else 0
 
 
 def made_by(placement: Placement) -> Layout:
-    """Of the result of an operator that is placed like that."""
+    """The layout of the result of an operator with that placement."""
     kind: dict[str | None, Kind] = {"columns": "part", "rows": "sum"}
     return Layout(
         placement.servers, placement.parameter, kind.get(placement.parameter_kind, "whole")
@@ -57,8 +57,8 @@ def made_by(placement: Placement) -> Layout:
 
 
 def read_by(placement: Placement, *, whole: bool) -> Layout:
-    """Of what such an operator reads, where each of its parameter parts needs the `whole` of the
-    features, or the part of its own place."""
+    """The layout of the operands of such an operator. Each of its parameter parts needs the `whole`
+    of the features, or the corresponding part."""
     parts = placement.parameter
     return Layout(placement.servers, parts, "whole" if whole or parts == 1 else "part")
 
@@ -85,7 +85,7 @@ def _on_ranks(placement: Placement, per_server: int) -> Placement:
 
 @dataclass(frozen=True)
 class Overlap:
-    """A region of the tensor that shard `source` of one layout has, and shard `target` of another.
+    """A region that shard `source` of one layout has and shard `target` of another needs.
 
     `rows` are units of 1 / `Grid.rows` of all samples, `columns` of 1 / `Grid.columns` of all
     features, counted from the beginning of the tensor.
@@ -99,14 +99,14 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Grid:
-    """The units in which regions of two layouts are whole numbers."""
+    """The units in which regions of two layouts have integer bounds."""
 
     rows: int
     columns: int
 
     @classmethod
     def of(cls, a: Layout, b: Layout) -> Grid:
-        """For these two."""
+        """The grid of these two layouts."""
         return cls(math.lcm(a.samples, b.samples), math.lcm(a.features, b.features))
 
     def region(self, layout: Layout, index: int) -> tuple[Interval, Interval]:
@@ -116,7 +116,7 @@ class Grid:
         return (row * height, (row + 1) * height), (part * width, (part + 1) * width)
 
     def overlaps(self, source: Layout, target: Layout) -> Iterator[Overlap]:
-        """All of them."""
+        """All shards."""
         for i in range(len(source.ranks)):
             rows, columns = self.region(source, i)
             for j in range(len(target.ranks)):

@@ -1,14 +1,13 @@
-"""Runs the user's module as a strategy says: every operator on its ranks, on their samples.
+"""Runs the user's module by a strategy: every operator on its ranks, on their samples.
 
-Every rank runs the module's own forward. A rank calls an operator only where it is one of its
-ranks, on the samples and with the part of the parameters that are its own, and otherwise goes on
-with tensors without samples. What an operator reads from one that is placed otherwise is moved
-before it runs (`transfers`), once for all that read the same; module and functions keep their
-names, so hooks are those of the user's module.
+Every rank runs the module's own forward. A rank executes an operator only if it is one of its
+ranks, on its own samples and part of the parameters; otherwise it continues with tensors without
+samples. Operands with another placement are moved before the operator runs (`transfers`), once for
+all readers with the same need. Module and functions keep their names, so the user's hooks apply.
 
-A rank that waits for its part of the batch at one operator has not come to the next one yet, whose
+A rank that waits for its part of the batch at one operator has not reached the next one, whose
 ranks wait for it in turn. So where several operators elsewhere read the batch, a first pass
-(`_Ahead`) computes nothing and sends all that they need; then the forward begins once more.
+(`_Ahead`) computes nothing and sends all their operands; then the forward starts again.
 """
 
 from __future__ import annotations
@@ -48,12 +47,11 @@ if TYPE_CHECKING:
 
 
 class ParallelModule(torch.nn.Module):  # type: ignore[misc]
-    """The result of `parallelize` for a strategy that is more than data parallel.
+    """The result of `parallelize` for a strategy that is not purely data parallel.
 
-    It is called like the module that it wraps, on every rank with that rank's own samples, as many
-    on each; results, and the gradients that a backward pass leaves, are those of
-    DistributedDataParallel. Only the parameters of operators that run on this rank's server are
-    left: make the optimizer afterwards.
+    Call it like the wrapped module, on every rank with equally many samples of its own. Results and
+    gradients are those of DistributedDataParallel. Only the parameters of operators on this rank's
+    server remain: make the optimizer afterwards.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         placements: Mapping[str, Placement],
         piece_bytes: int | None = None,
     ) -> None:
-        """`placements` says on which ranks every operator of `program` runs, and how it is split.
+        """`placements` are the ranks and the split of every operator of `program`.
 
         Samples are sent in pieces of `piece_bytes`, the same on all ranks; None: as they are.
         """
@@ -86,11 +84,11 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
             keep_part(module.get_submodule(path), self._placements[operator], self._rank)
         self._share_gradients()
         catch_leaves(module, program, lambda: self._run)
-        if not any(True for _ in module.parameters()):  # for an optimizer that wants one
+        if not any(True for _ in module.parameters()):  # an optimizer needs at least one
             self.nothing = torch.nn.Parameter(torch.zeros(0))
 
     def _share_gradients(self) -> None:
-        """Drops what lives elsewhere, and lets groups sum the gradients of the rest."""
+        """Drops parameters of other ranks, and makes groups sum the gradients of the rest."""
         held: dict[tuple[int, ...], dict[int, torch.nn.Parameter]] = {}
         everyone = tuple(range(self._ranks))
         placed: set[int] = set()
@@ -114,7 +112,7 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         for ranks in sorted(held, key=lambda s: (-len(s), s)):
             handle = None
             if 1 < len(ranks) < self._ranks:
-                handle = dist.new_group(list(ranks))  # every rank, members or not, in one order
+                handle = dist.new_group(list(ranks))  # a collective call, in one order
             wanted = [p for p in held[ranks].values() if p.requires_grad]
             if wanted:
                 self._sums.add(ranks, handle, wanted)
@@ -168,10 +166,9 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         prefix: str = "",
         keep_vars: bool = False,
     ) -> dict[str, Any]:
-        """The state of the whole model, as the user's own module has it, on every rank.
+        """The state of the whole model in the form of the user's module, on every rank.
 
-        All ranks have to call it together. Raises ValueError for `keep_vars`: what is gathered has
-        no gradients.
+        A collective call. Raises ValueError for `keep_vars`: gathered tensors have no gradients.
         """
         if keep_vars:
             raise ValueError("keep_vars: the parameters of a split model are on several ranks")
@@ -180,12 +177,12 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-        """Takes this rank's part of a state of the whole model: see ModelState.load."""
+        """Loads this rank's part of a state of the whole model: see ModelState.load."""
         return self._state.load(state_dict, strict=strict)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, gradients are summed up here and not yet over the ranks, as with DDP."""
+        """Inside, gradients are summed up locally and not yet over the ranks, as with DDP."""
         before, self._sums.enabled = self._sums.enabled, False
         try:
             yield
@@ -194,7 +191,7 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
 
 
 class _Moved:
-    """An input of a step, and the Exchange that brings it. All of the same `key` are the same."""
+    """An input of a step, and its Exchange. Inputs with the same `key` are identical."""
 
     def __init__(
         self, argument: Argument, source: Layout, target: Layout, rank: int, tag: int
@@ -205,8 +202,8 @@ class _Moved:
 
 
 class _Bound:
-    """A Step on this rank: whether it is called here, on what part of all samples (one in `parts`),
-    and what has to move before, by its place among the tensors that it reads."""
+    """A Step on this rank: whether it runs here, on which part of all samples (one in `parts`), and
+    the moves before it, by index of the operand."""
 
     def __init__(self, here: bool, parts: int, moves: dict[int, _Moved]) -> None:
         self.here, self.parts, self.moves = here, parts, moves
@@ -215,7 +212,7 @@ class _Bound:
 def _bind(
     program: Program, placements: Mapping[str, Placement], rank: int
 ) -> tuple[list[_Bound], dict[int, _Moved]]:
-    """The steps, and what brings the results to all ranks."""
+    """The steps, and the exchanges of the results to all ranks."""
     made = {operator: made_by(placement) for operator, placement in placements.items()}
     bound = []
     tags = itertools.count(2, 2)
@@ -237,7 +234,7 @@ def _bind(
 
 
 def _layout(step: Step, made: Mapping[str, Layout]) -> Layout:
-    """Of what a step makes: of its operator, or of what it makes views of; else samples of all."""
+    """The layout of a step's result: its operator's, or that of the tensor it views, else all."""
     if step.operator:
         return made[step.operator]
     origins = [argument.origin for argument in step.inputs if argument.origin]
@@ -257,7 +254,7 @@ class _Run(Walk):
     def take(
         self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """Brings what the step reads, runs it if its place is here, and lets go of its results."""
+        """Moves the operands of the step, runs it if it is placed here, and drops dead results."""
         bound = self._owner._steps[index]
         flat = Flat(args, kwargs)
         flat.resize(step, self.samples // bound.parts if bound.here else 0)
@@ -286,7 +283,7 @@ class _Run(Walk):
     def _move(
         self, moves: Mapping[int, _Moved], given: Mapping[int, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
-        """Brings tensors to where they are needed, all at once."""
+        """Moves tensors to their readers, all at once."""
         owner, moved = self._owner, self._moved
         for i, move in moves.items():
             self.post(move, given[i])
@@ -307,7 +304,7 @@ class _Run(Walk):
         return {i: moved[move.key] for i, move in moves.items()}
 
     def post(self, move: _Moved, tensor: torch.Tensor) -> None:
-        """Sends this rank's part of a tensor, if that has not been done."""
+        """Sends this rank's part of a tensor, if not yet done."""
         if move.key not in self._incoming and move.key not in self._moved:
             self._incoming[move.key] = self._owner._messages.post(
                 move.exchange, tensor.detach(), move.argument, self.samples
@@ -335,11 +332,11 @@ class _Run(Walk):
 
 
 class _AllSent(BaseException):
-    """Ends the pass ahead; no error, so that a model's `except Exception` lets it through."""
+    """Ends the pass ahead; not an Exception, so that a model's `except Exception` passes it on."""
 
 
 class _Ahead(Walk):
-    """The pass before a forward pass: sends what operators elsewhere read of the batch."""
+    """The pass before a forward pass: sends parts of the batch that operators elsewhere read."""
 
     def __init__(self, owner: ParallelModule, run: _Run) -> None:
         super().__init__(owner._program.steps)
@@ -350,7 +347,7 @@ class _Ahead(Walk):
     def take(
         self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """Sends; makes views of the batch, and nothing where something would be computed."""
+        """Sends; makes views of the batch, and skips all computation."""
         bound = self._owner._steps[index]
         flat = Flat(args, kwargs)
         for i, move in bound.moves.items():
@@ -367,12 +364,12 @@ class _Ahead(Walk):
 
 
 def _of_batch(argument: Argument) -> bool:
-    """Whether it is, or is a view of, a tensor of the batch."""
+    """Whether it is a tensor of the batch, or a view of one."""
     return argument.origin.split("#")[0] == INPUT
 
 
 def _reads_of_batch(steps: Sequence[_Bound]) -> list[int]:
-    """The steps that need some of the batch to be moved."""
+    """The steps for which parts of the batch have to move."""
     return [
         i
         for i, bound in enumerate(steps)
@@ -381,9 +378,9 @@ def _reads_of_batch(steps: Sequence[_Bound]) -> list[int]:
 
 
 def broadcast_values(module: torch.nn.Module) -> None:
-    """Gives every rank the values of rank 0, as DistributedDataParallel does.
+    """Broadcasts the values of rank 0, as DistributedDataParallel does.
 
-    Nothing is sent where all have the same already, because they were made with the same seed.
+    Sends nothing where all ranks have equal values already, made with the same seed.
     """
     values = [*module.parameters(), *module.buffers()]
     if any(value.is_meta for value in values):

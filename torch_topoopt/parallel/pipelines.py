@@ -33,12 +33,12 @@ def pipeline(
     strategy: Sequence[Placement] | None = None,
     micro_batches: int | None = None,
 ) -> Pipeline:
-    """Cuts `module` into the stages of the job's plan, and returns what trains them.
+    """Cuts `module` into the stages of the job's plan, and returns the object that trains them.
 
-    Call it on every rank after `init_process_group`, and before the optimizer is made, which takes
+    Call it on every rank after `init_process_group` and before you make the optimizer, which gets
     `parameters()` of the result: those of this rank's stage. `loss` of output and target is the
-    mean over samples. `strategy` and `micro_batches` replace the plan's. A plan without stages is
-    followed as `parallelize` does, so one script runs any of them.
+    mean over samples. `strategy` and `micro_batches` replace the plan's. Plans without stages run
+    as with `parallelize`, so one script runs any plan.
 
     Raises RuntimeError without a process group or a plan, StrategyError for a strategy that does
     not fit the module or cannot be executed, ValueError for `micro_batches` below 1, and
@@ -61,10 +61,10 @@ def pipeline(
 
 
 class Pipeline:
-    """A model that is trained step by step. This kind has no stages: every rank has all of it.
+    """A model that is trained step by step. This class has no stages: every rank has all of it.
 
     `replicas` copies share the samples of a batch; this rank is part of copy `replica` and of
-    stage `stage` (from 0) of `stages`. `module` is the user's, as far as it lives here.
+    stage `stage` (from 0) of `stages`. `module` is this rank's part of the user's module.
     """
 
     stage, stages = 0, 1
@@ -85,24 +85,24 @@ class Pipeline:
         self._loss = loss
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """Those that live on this rank, for an optimizer."""
+        """The parameters on this rank, for an optimizer."""
         yield from self._wrapped.parameters()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the whole model, as the user's own module has it; all ranks call it."""
+        """The state of the whole model in the form of the user's module; a collective call."""
         state: dict[str, Any] = self._wrapped.state_dict()
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-        """Takes from a state of the whole model what lives here: see ModelState.load."""
+        """Loads this rank's part of a state of the whole model: see ModelState.load."""
         return self._wrapped.load_state_dict(state_dict, strict=strict)
 
     def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
         """Forward and backward pass of this copy's share of a batch; leaves mean gradients.
 
-        `batch` is what the module is called with, `target` what the loss compares with; the first
-        dimension of both is a multiple of `micro_batches`. Returns the mean loss of the share on
-        the ranks of the last stage, and None on the others.
+        `batch` is the input of the module, `target` that of the loss; their first dimension is a
+        multiple of `micro_batches`. Returns the mean loss of the share on the ranks of the last
+        stage, and None on the others.
         """
         args, kwargs = call_arguments(batch)
         losses = []
@@ -149,8 +149,8 @@ def _check_samples(target: torch.Tensor, count: int) -> None:
 class StagedPipeline(Pipeline):
     """One stage of several, under torch.distributed.pipelining's 1F1B schedule.
 
-    In a stage, DistributedDataParallel averages gradients over the copies. A stage sends back the
-    last gradient of its input before that has ended: the stage before it waits for nothing else.
+    In a stage, DistributedDataParallel averages gradients over the copies. A stage sends the last
+    gradient of its input before the means are done, since only that is awaited upstream.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class StagedPipeline(Pipeline):
         strategy: Sequence[Placement],
         micro_batches: int,
     ) -> None:
-        """The stage of this rank; all ranks make theirs together."""
+        """The stage of this rank; a collective call."""
         stages = stages_of(program, strategy)
         rank = dist.get_rank()
         number = next(i for i, stage in enumerate(stages) if rank in stage.servers)
@@ -230,7 +230,7 @@ class StagedPipeline(Pipeline):
         return None
 
     def _schedule(self, batch: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The schedule for batches of that size, and what to call it with."""
+        """The schedule for batches of that size, and its arguments."""
         args, samples = self._share(batch)
         samples //= self.micro_batches
         if samples not in self._schedules:
@@ -250,7 +250,7 @@ class StagedPipeline(Pipeline):
         return tuple(args), rows[0]
 
     def _made(self, samples: int) -> Any:
-        """A schedule for micro-batches of that many samples, whose shapes need no messages."""
+        """A schedule for micro-batches of that many samples, with shapes known in advance."""
         stage, program = self._placed[self.stage], self._program
         comes = [_one(program, stage.takes)] if stage.takes else list(program.batch)
         goes = [_one(program, stage.gives)] if stage.gives else list(program.results)
@@ -268,7 +268,7 @@ class StagedPipeline(Pipeline):
             for i, placed in enumerate(self._placed)
         }
         kind = Schedule1F1B if self.micro_batches >= self.stages else ScheduleGPipe
-        alone = self._means is None  # else the sums over micro-batches are on their way by then
+        alone = self._means is None  # else sums over micro-batches are under way by then
         return kind(made, self.micro_batches, loss_fn=self._loss, scale_grads=alone)
 
 

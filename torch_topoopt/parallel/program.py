@@ -1,7 +1,7 @@
-"""The calls of a model, and the operators among them that may run elsewhere than its samples.
+"""The calls of a model, and the operators among them that may run away from their samples.
 
-A program is recorded once on meta tensors, for two sizes of the batch: a comparison shows which
-dimensions grow with it. It is independent of servers.
+A program is recorded once on meta tensors, for two batch sizes: comparing them shows the dimensions
+that grow with the batch. It is independent of servers.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class TensorShape:
 
 @dataclass(frozen=True)
 class Argument:
-    """One tensor of a call. `origin` names the operator that made it, "" where none did.
+    """One tensor of a call. `origin` names the operator that made it, "" if none did.
 
-    `shape` is None for what does not grow with the batch along its first dimension; `empty` is the
-    shape where there are no samples. `gradient` says that a gradient flows back through it. Two of
-    the same `number` are one tensor.
+    `shape` is None if the first dimension does not grow with the batch; `empty` is the shape
+    without samples. `gradient` says that a gradient flows back through it. Equal `number` means the
+    same tensor.
     """
 
     origin: str
@@ -56,8 +56,8 @@ class Step:
     """One call, in the order of the forward pass; `operator` is "" for one that makes only views.
 
     `sizes[i]`: the i-th of the flat arguments is a number, that many times the samples. `structure`
-    is what it returns, with a Slot for each of `outputs`. `changes` are the operators whose results
-    it writes in place.
+    is its result, with a Slot for each of `outputs`. `changes` are the operators whose results it
+    writes in place.
     """
 
     name: str
@@ -72,10 +72,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """A model's forward pass. `pinned` holds the operators that must run on all servers, and why;
-    `modules` the leaf modules that are operators, `parameters` the parameters that an operator
-    reads, and `cuts` how it can be split, by its name. `batch` and `results` are the tensors that
-    come in and go out. Operators in `viewed` have results of which the model takes views."""
+    """A model's forward pass. `pinned` maps operators that must run on all servers to the reason,
+    `modules` leaf modules that are operators, `parameters` the parameters of an operator, and
+    `cuts` its splits, by its name. `batch` and `results` are the input and output tensors. The
+    model takes views of the results of operators in `viewed`."""
 
     steps: tuple[Step, ...]
     results: tuple[Argument, ...]
@@ -91,7 +91,7 @@ class Program:
     def of(
         cls, model: torch.nn.Module | Callable[[], torch.nn.Module], example_batch: Any
     ) -> Program:
-        """Records `model`, or what it makes when it is called on the meta device.
+        """Records `model`, or the result of calling it on the meta device.
 
         Raises ProfileError if it cannot be traced.
         """
@@ -103,11 +103,11 @@ class Program:
 
     @property
     def boundary(self) -> frozenset[str]:
-        """The operators that stand for the batch and the output."""
+        """The operators that represent the batch and the output."""
         return frozenset(o for o in self.operators if o.split("#")[0] in (INPUT, OUTPUT))
 
     def why_not_placed(self, placement: Placement, everyone: int) -> str:
-        """Why an operator cannot be placed like that on some of `everyone`; empty if it can."""
+        """Why an operator cannot have that placement on some of `everyone`; empty if it can."""
         operator, kind, parts = placement.operator, placement.parameter_kind, placement.parameter
         if placement.attribute > 1 or kind == "experts":
             name = "sequence or context" if placement.attribute > 1 else "expert"
@@ -131,7 +131,7 @@ class Program:
         return ""
 
     def layouts(self, placement: Placement) -> tuple[Layout, Layout]:
-        """The parts of operands that a placement of an operator needs, and those that it makes."""
+        """The operand parts that a placement of an operator needs, and its result parts."""
         kind = placement.parameter_kind
         whole = kind is None or self.cuts[placement.operator][kind].whole
         return read_by(placement, whole=whole), made_by(placement)
@@ -183,14 +183,14 @@ class _Recorder:
         self._pinned.setdefault(operator, why)
 
     def _pin_hidden(self, calls: list[Call]) -> None:
-        """Operators that no call stands for cannot be caught when the model runs."""
+        """Pins operators without a call, which cannot be intercepted when the model runs."""
         seen = {call.operator.name for call in calls if call.operator is not None}
         for operator in self._once.operators:
             if operator.name not in seen:
                 self._pin(operator.name, "it runs inside another call")
 
     def _pin_shared(self, calls: list[Call]) -> None:
-        """Parameters that two operators use, or a function, stay where every rank has them."""
+        """Keeps parameters of two operators, or of a function, on every rank."""
         by_storage: dict[int, list[str]] = {}
         for name, _ in self._model.named_parameters(remove_duplicate=False):
             by_storage.setdefault(self._once.parameter_storage(name), []).append(name)

@@ -1,9 +1,9 @@
-"""Operators whose parameters can be split: which they are, and what a rank keeps of them.
+"""Operators with a split: the dimensions, and the part of the parameters that a rank keeps.
 
-Linear layers and embedding tables by columns (features of the result) and by rows (what the sum
-runs over), and elementwise operators by features, which have no parameters to split but can go on
-with the part that is there. So a linear layer by columns, an activation by columns and a linear
-layer by rows need nothing between them (Shoeybi et al., "Megatron-LM", 2019, section 3).
+Linear layers and embedding tables are split by columns (features of the result) and by rows (the
+summed dimension). Elementwise operators have no parameters, but can continue on a part of the
+features. So a linear layer by columns, an activation by columns and a linear layer by rows need no
+transfer between them (Shoeybi et al., "Megatron-LM", 2019, section 3).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cut:
-    """`size` rows or columns are cut into equal parts; `whole` says whether every part of the
-    operator reads all features of its operands, or only those of its own place."""
+    """`size` rows or columns are cut into equal parts; `whole`: every part of the operator reads
+    all features of its operands, not only the corresponding ones."""
 
     size: int
     whole: bool
@@ -41,7 +41,7 @@ def cuts_of(call: Call) -> dict[str, Cut]:
     kind = type(module)
     if kind in (nn.Linear, nn.Embedding, nn.EmbeddingBag):
         if {name for name, _ in module.named_parameters()} - {"weight", "bias"}:
-            return {}  # the weight is made of others
+            return {}  # the weight is computed from others
         if kind is nn.Linear:
             return {
                 "columns": Cut(module.out_features, whole=True),
@@ -72,7 +72,7 @@ def _bags_are_rows(call: Call) -> bool:
 
 
 def keep_part(leaf: nn.Module, placement: Placement, rank: int) -> None:
-    """Leaves of the parameters of `leaf` what belongs to the place of `rank`."""
+    """Reduces the parameters of `leaf` to the part of `rank`."""
     kind, parts = placement.parameter_kind, placement.parameter
     if kind is None or rank not in placement.servers:
         return
@@ -82,7 +82,7 @@ def keep_part(leaf: nn.Module, placement: Placement, rank: int) -> None:
         if parameter is None:
             continue
         if name == "bias" and kind == "rows":
-            if part:  # else the sum would have it several times
+            if part:  # else the sum would contain it several times
                 parameters[name] = None
             continue
         piece = parameter.detach().chunk(parts, dimension_of(leaf, kind))[part].clone()
@@ -94,13 +94,13 @@ def keep_part(leaf: nn.Module, placement: Placement, rank: int) -> None:
 
 
 def dimension_of(leaf: nn.Module, kind: str) -> int:
-    """The dimension of `leaf`'s weight that is split; a bias has the same if it is split at all."""
+    """The split dimension of `leaf`'s weight; the same of a bias, if that is split at all."""
     return int((kind == "rows") == isinstance(leaf, nn.Linear))
 
 
 def _inside(leaf: Any, first: int, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The indices counted from this part's first row, 0 for those of other parts; and which are of
-    this one."""
+    """The indices relative to this part's first row, 0 for those of other parts; and a mask of
+    this part's."""
     local = indices - first
     inside = (local >= 0) & (local < leaf.weight.shape[0])
     return local.where(inside, 0), inside

@@ -1,4 +1,4 @@
-"""A pipeline's stages: which operators each runs, and the one tensor that passes between two."""
+"""A pipeline's stages: the operators of each, and the one tensor between two stages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StrategyError(ValueError):
 class Stage:
     """`operators` run on `servers`, which share the samples of a micro-batch.
 
-    `takes` and `gives` are the operators whose result comes in and goes out; empty at the ends.
+    `takes` and `gives` are the operators of the input and of the output tensor; empty at the ends.
     """
 
     servers: tuple[int, ...]
@@ -45,9 +45,9 @@ class Stage:
 def stages_of(program: Program, strategy: Sequence[Placement]) -> tuple[Stage, ...]:
     """The stages of a pipeline; raises StrategyError if they cannot be executed.
 
-    Operators that follow each other on the same servers are a stage. All stages have as many
-    servers, each its own; one tensor passes from a stage to the next, of which the first dimension
-    is the samples; only the first stage reads the batch, and only the last makes the output.
+    Consecutive operators on the same servers are a stage. All stages have equal numbers of servers,
+    without overlap. One tensor passes from a stage to the next; its first dimension is the samples.
+    Only the first stage reads the batch, and only the last makes the output.
     """
     strategy = [p for p in strategy if p.operator not in program.boundary]
     known = [name for name in program.operators if name not in program.boundary]
@@ -141,7 +141,7 @@ def _check_passed(program: Program, passed: list[str]) -> None:
 
 
 class StageModule(torch.nn.Module):  # type: ignore[misc]
-    """One stage of the user's module: from the tensor that comes in to the one that goes out.
+    """One stage of the user's module: from its input tensor to its output tensor.
 
     The first stage is called like the module. Parameters of other stages are dropped.
     """
@@ -205,7 +205,7 @@ class _StageWalk(Walk):
         self._taken = taken
         self._samples = samples
         batch = frozenset() if stage.takes else program.boundary
-        self._here = stage.operators | batch | {stage.takes}  # of whose results there are samples
+        self._here = stage.operators | batch | {stage.takes}  # their results have samples here
 
     def take(
         self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any

@@ -1,9 +1,9 @@
 """Moving tensors between the ranks of two operators, forward and backward.
 
-What a tensor needs to get from one layout to another is an `Exchange`: each rank sends the parts
-that others need of what it has, and sums up where it gets several of the same. Gradients go the
-same ways back. All ranks make the same exchanges in the same order, and post what they send before
-they wait, so no order of the backward pass can make them wait for each other in a cycle.
+An `Exchange` moves a tensor from one layout to another. Each rank sends the parts that others need,
+and sums up parts that it gets several times. Gradients take the same paths back. All ranks make the
+same exchanges in the same order and send before they wait. So no order of the backward pass can
+lead to a deadlock.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Exchange:
     """One rank's part in moving a tensor from one layout to another.
 
     Rows and columns are counted in the units of `grid`. `has` and `gets` are the numbers of this
-    rank's rows and columns before and after; a rank without samples has all columns. `kept` is
-    where something that stays here comes from, and where it goes. `adds` says that some of what
-    comes in belongs to the same place and is summed up.
+    rank's rows and columns before and after; a rank without samples has all columns. `kept` is the
+    source and the target of the part that stays here. `adds`: some incoming parts overlap and are
+    summed up.
     """
 
     tag: int
@@ -50,11 +50,11 @@ class Exchange:
     sends: tuple[Part, ...]
     receives: tuple[Part, ...]
     kept: tuple[Part, Part] | None
-    adds: tuple[bool, bool]  # forward, and on the way back
+    adds: tuple[bool, bool]  # forward, backward
 
     @classmethod
     def of(cls, source: Layout, target: Layout, rank: int, tag: int) -> Exchange:
-        """Of one rank; `tag` and `tag` + 1 are for its messages, forward and backward."""
+        """The exchange of one rank; messages use `tag` forward and `tag` + 1 backward."""
         grid = Grid.of(source, target)
         sends, receives, kept = [], [], None
         for overlap in grid.overlaps(source, target):
@@ -86,7 +86,7 @@ class Exchange:
         )
 
     def reverse(self) -> Exchange:
-        """The way back, of gradients."""
+        """The reverse exchange, of gradients."""
         kept = self.kept and (self.kept[1], self.kept[0])
         return Exchange(
             self.tag + 1,
@@ -112,7 +112,7 @@ def _size(grid: Grid, layout: Layout, rank: int) -> tuple[int, int]:
 
 @dataclass
 class Incoming:
-    """A tensor of which parts are still on their way, and what to wait for."""
+    """A tensor with parts still in transit, and their receives."""
 
     result: torch.Tensor
     works: list[Any] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Incoming:
     adds: bool = False
 
     def wait(self) -> torch.Tensor:
-        """The tensor, when everything has arrived."""
+        """The tensor, once everything has arrived."""
         for work in self.works:
             work.wait()
         for part, into in self.parts:
@@ -134,12 +134,12 @@ class Incoming:
 
 @dataclass
 class Arrival:
-    """Gradients on their way to an operator's result: the backward pass waits here for them."""
+    """Gradients in transit to an operator's result; the backward pass waits here for them."""
 
     waiting: list[Incoming] = field(default_factory=list)
 
     def take(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """`gradient` plus all that was on its way, which has arrived then."""
+        """`gradient` plus all arrivals, after waiting for them."""
         for incoming in self.waiting:
             received = incoming.wait()
             gradient = received if gradient is None else gradient + received
@@ -148,10 +148,10 @@ class Arrival:
 
 
 class Messages:
-    """Messages that this rank is still sending; their memory is kept until they are out.
+    """Messages that this rank is still sending; it keeps their memory until they are sent.
 
-    What goes to one rank is cut into pieces of about `piece_bytes` (None: never), so that a server
-    between the two passes on one piece while the next one comes.
+    A message to one rank is cut into pieces of about `piece_bytes` (None: never), so that a relay
+    can forward one piece while it receives the next.
     """
 
     def __init__(self, piece_bytes: int | None = None) -> None:
@@ -161,10 +161,10 @@ class Messages:
     def post(
         self, exchange: Exchange, tensor: torch.Tensor, shape: Argument, samples: int
     ) -> Incoming:
-        """Sends and receives in the background; returns what to wait for.
+        """Sends and receives in the background; returns the pending receives.
 
-        `samples` is the number of all ranks' samples. Raises ValueError if `tensor` is not the
-        shape that was recorded.
+        `samples` is the number of all ranks' samples. Raises ValueError if `tensor` does not have
+        the recorded shape.
         """
         assert shape.shape is not None
         tail = shape.shape.tail
@@ -213,7 +213,7 @@ class Messages:
         return pieces
 
     def drain(self) -> None:
-        """Waits until all that was sent has left."""
+        """Waits until everything is sent."""
         for work, _ in self._sent:
             work.wait()
         self._sent.clear()
@@ -221,10 +221,10 @@ class Messages:
 
 @dataclass(frozen=True)
 class WayBack:
-    """The way of a tensor's gradients to the tensor's source, through `exchange`.
+    """The path of a tensor's gradients to the tensor's source, through `exchange`.
 
-    `argument` and `samples` are those of `Messages.post`. Where there is an `arrival`, what comes
-    is waited for there, else at once.
+    `argument` and `samples` are those of `Messages.post`. With an `arrival`, incoming gradients are
+    awaited there, else at once.
     """
 
     exchange: Exchange
@@ -234,7 +234,7 @@ class WayBack:
     arrival: Arrival | None
 
     def post(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Sends `gradient` back; returns what has come in its place, None if that is awaited."""
+        """Sends `gradient` back; returns the gradients received in exchange, None if pending."""
         back = self.exchange.reverse()
         incoming = self.messages.post(back, gradient, self.argument, self.samples)
         if self.arrival is None:
@@ -244,9 +244,9 @@ class WayBack:
 
 
 class Move(torch.autograd.Function):  # type: ignore[misc]
-    """Returns what an Exchange brought (`arrived`); backward, posts the gradients on `way_back`.
+    """Returns the tensors of an Exchange (`arrived`); backward, posts gradients on `way_back`.
 
-    `anchor` requires a gradient, so that all ranks come by here backward, whatever they hold.
+    `anchor` requires a gradient, so that the backward pass of every rank runs this node.
     """
 
     @staticmethod
@@ -265,7 +265,7 @@ class Move(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        if gradient is None:  # this rank does not depend on it, but others wait for their part
+        if gradient is None:  # this rank does not depend on it, but others wait for its part
             shape, dtype, device = ctx.made
             gradient = torch.zeros(shape, dtype=dtype, device=device)
         return None, ctx.way_back.post(gradient), None, None
@@ -286,9 +286,9 @@ class Arrive(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Absent(torch.autograd.Function):  # type: ignore[misc]
-    """Stands for an operator that runs on other servers: results without samples.
+    """Represents an operator on other servers: results without samples.
 
-    It ties the results to the inputs, so that the backward pass comes by here as it does there.
+    It ties the results to the inputs, so that the backward pass runs this node as it does there.
     """
 
     @staticmethod

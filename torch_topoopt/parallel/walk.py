@@ -1,7 +1,7 @@
-"""Following a program while the user's module runs: what it calls next, and what it gets for it.
+"""Following a program while the user's module runs: its next call, and that call's result.
 
-Leaf modules are caught by their `forward`, functions between them by a torch function mode, as the
-trace of the program did. Everything else of the user's code runs as it is.
+Leaf modules are intercepted at `forward`, functions between them by a torch function mode, as in
+the trace of the program. All other user code runs unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Walk:
-    """One forward pass through a program. Subclasses say what a step does."""
+    """One forward pass through a program. Subclasses execute the steps."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.inside = False
@@ -45,7 +45,7 @@ class Walk:
         raise NotImplementedError
 
     def end(self) -> None:
-        """To be called when the model has returned; raises RuntimeError if it called too little."""
+        """Call it when the model has returned; raises RuntimeError if calls are missing."""
         if self._position != len(self._steps):
             self._next("return")
 
@@ -94,7 +94,7 @@ class Flat:
         self._places = [i for i, v in enumerate(self._leaves) if isinstance(v, torch.Tensor)]
 
     def resize(self, step: Step, samples: int) -> None:
-        """Numbers that grow with the batch become those of `samples` samples."""
+        """Scales numbers that grow with the batch to `samples` samples."""
         for i, multiple in step.sizes.items():
             self._leaves[i] = multiple * samples
 
@@ -103,7 +103,7 @@ class Flat:
         return [self._leaves[place] for place in self._places]
 
     def replace(self, index: int, tensor: torch.Tensor) -> None:
-        """Puts another tensor in place of the i-th."""
+        """Replaces the i-th tensor."""
         self._leaves[self._places[index]] = tensor
 
     def arguments(self) -> tuple[Any, Any]:
@@ -113,7 +113,7 @@ class Flat:
 
 
 def empty_of(result: Argument) -> torch.Tensor:
-    """`result` where there are no samples."""
+    """`result` without samples."""
     return torch.empty(result.empty, dtype=result.dtype)
 
 
@@ -125,7 +125,7 @@ def filled(step: Step, tensors: Sequence[torch.Tensor]) -> Any:
 def catch_leaves(
     module: torch.nn.Module, program: Program, walk: Callable[[], Walk | None]
 ) -> None:
-    """From now on, calls of the program's leaf modules go through the walk, while there is one."""
+    """Routes calls of the program's leaf modules through the walk, while there is one."""
 
     def leaf_call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         current = walk()
@@ -139,9 +139,9 @@ def catch_leaves(
 
 
 def drop(module: torch.nn.Module, names: Sequence[str]) -> None:
-    """Gives back the memory of parameters that live on other servers.
+    """Frees the memory of parameters on other servers.
 
-    A shape stays in place of each, for code that only passes it on.
+    Each keeps its shape, for code that only passes it on.
     """
     for name in names:
         path, _, last = name.rpartition(".")

@@ -1,1 +1,1 @@
-"""Strategy, network and routes together: rounds of search and TopologyFinder; their outcome."""
+"""Planning of strategy, network and routes together: rounds of search and TopologyFinder."""

@@ -1,8 +1,8 @@
 """The alternating optimisation of strategy and network (paper section 4.1, Figure 6).
 
-Each round searches the strategy at a fixed network, then rewires the network for that strategy with
-TopologyFinder. Unlike the released artifact, which rebuilds the topology inside the search, this is
-the paper's outer loop. `pricing` says what a pair of strategy and network costs.
+Each round searches a strategy on a fixed network, then rewires the network for that strategy with
+TopologyFinder. This is the paper's outer loop; the released artifact instead rebuilds the topology
+inside the search. `pricing` prices a pair of strategy and network.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Strategy
 
 
-_MUCH_SLOWER = 0.1  # than the best pair: a network that is not worth a search
-_WIRED_FOR = 3  # strategies that a search has found
-_DESCENTS = 4  # from pairs of all rounds on few servers
-_FAILURES_ON_FEW = 1  # rounds on few servers that may gain little before the last one
+_MUCH_SLOWER = 0.1  # than the best pair: such a network gets no search
+_WIRED_FOR = 3  # strategies of a search that get networks of their own
+_DESCENTS = 4  # from the best pairs of all rounds, on few servers
+_FAILURES_ON_FEW = 1  # rounds with little gain before the last one, on few servers
 _CURVE_POINTS = 25  # samples of the search curve per round
 
 
@@ -49,8 +49,8 @@ _CURVE_POINTS = 25  # samples of the search curve per round
 class PlanProgress:
     """The progress of `plan`: in `round` (from 1) of at most `rounds`, searching or wiring.
 
-    `evaluations` of `budget` proposals are judged and `accepted` of them taken; times are predicted
-    seconds per iteration, by the simulator of the search.
+    `evaluations` of `budget` proposals are judged, and `accepted` of them accepted. Times are
+    predicted seconds per iteration, by the simulator of the search.
     """
 
     stage: Literal["search", "network"]
@@ -72,10 +72,9 @@ def plan(
 ) -> Plan:
     """The best pair of strategy and network found for `op_graph` on `cluster`, validated.
 
-    `options` say what is searched, for how long, and from where. The same arguments give the same
-    Plan, byte for byte. `on_progress` is called between slices of the search; whatever it raises
-    ends the planning, as Ctrl-C does, and leaves nothing behind; `Planning` has then still the best
-    so far.
+    `options` set the space, budget and starts of the search. The same arguments give the same Plan,
+    byte for byte. `on_progress` is called between slices of the search. Its exception ends the
+    planning, as Ctrl-C does; `Planning` still has the best plan so far.
 
     Raises DocumentError for an invalid OpGraph or Cluster, and ValueError for an option out of
     range, an unknown accelerator, fewer samples than servers, or too little accelerator memory.
@@ -112,16 +111,16 @@ class Planning:
         self._rounds: list[Round] = []
         self._samples: list[SearchSample] = []
         self._searching: tuple[TwoLevelSearch, Network, int] | None = None
-        self._candidates: list[Strategy] = []  # of the last search, the best first
+        self._candidates: list[Strategy] = []  # of the last search, best first
         self._round = 1
         self._proposed = 0  # in all finished searches
-        self._proposed_before = 0  # in those of rounds that are over
+        self._proposed_before = 0  # in all finished rounds
         self._curve_s = math.inf  # the least time of all searches
         self._of_mode_paper: Callable[[], Plan] | None = None
 
     @property
     def of_mode_paper(self) -> Plan | None:
-        """The Plan that mode best began with; None in other modes, and before that."""
+        """The Plan that mode best began with; None before that and in other modes."""
         return self._of_mode_paper() if self._of_mode_paper is not None else None
 
     def run(self) -> Plan:
@@ -135,7 +134,7 @@ class Planning:
         return self._result()
 
     def best_so_far(self) -> Plan | None:
-        """After `run` was interrupted: the Plan of the best pair; None where there is none yet."""
+        """The Plan of the best pair after `run` was interrupted; None if there is none yet."""
         if self._searching is not None:
             search, network, count = self._searching
             self._searching = None
@@ -144,16 +143,16 @@ class Planning:
         return self._result() if self._best is not None else None
 
     def priced(self, plan: Plan) -> Plan:
-        """`plan` with the prediction that this OpGraph gives for it; its rounds keep theirs.
+        """`plan` with the prediction for this OpGraph; the figures of its rounds stay.
 
-        For an OpGraph of the same operators whose costs are known better by now.
+        Use it when costs of the same operators have been measured more accurately.
         """
         pair = self._pricing.price(plan.strategy, plan.network, plan.micro_batches)
         prediction = replace(self._pricing.prediction(pair), link_bytes=plan.prediction.link_bytes)
         return replace(plan, prediction=prediction).validate()
 
     def _plan_data_parallel(self) -> None:
-        """One round in which there is nothing to search but, in mode best, the network."""
+        """One round without a strategy search; in mode best it searches the network."""
         strategy = data_parallel(self._op_graph, self._cluster.servers)
         for count in self._problems.of_each_count(
             lambda count: (self._problems.check(strategy, count),)
@@ -162,7 +161,7 @@ class Planning:
             self._finish_round(pair, pair)
 
     def _plan_naively(self) -> None:
-        """Topology after strategy."""
+        """Searches the strategy on an ideal switch, then wires the network."""
         starts = self._problems.of_each_count(self._problems.starts)
         all_servers = everywhere(self._op_graph, self._cluster.servers)
         default = self._pricing.wire(all_servers, self._options.first_mode, 1)
@@ -173,8 +172,8 @@ class Planning:
             self._finish_round(rewired, rewired)
 
     def _alternate(self) -> None:
-        """Rounds of search and rewiring, which begin on the network for data parallelism, or on
-        that of one of the starts."""
+        """Rounds of search and rewiring, beginning on the network for data parallelism, or on that
+        of one of the starts."""
         starts = self._problems.of_each_count(self._problems.starts)
         all_servers = everywhere(self._op_graph, self._cluster.servers)
         default = self._pricing.wire(all_servers, self._options.first_mode, 1)
@@ -200,17 +199,16 @@ class Planning:
     ) -> None:
         """Rounds that begin with searches on `networks`, until one gains little.
 
-        The first considers every number of micro-batches of `starts`, the others that of the best.
-        A round searches on the network of the best pair; where that is done, on the one that was
-        wired last, although it is worse for the strategy at hand: another strategy may be better
-        there than any is on the best network, unless it is much worse. On few servers, every second
-        chain of later rounds begins where the first did: those that begin at the best come back to
-        it. The last round ends with a descent from the best pair.
+        The first tries every number of micro-batches of `starts`, the others that of the best. A
+        round searches on the network of the best pair, or, once that is done, on the last one wired
+        unless it is much worse: another strategy may be better there. On few servers, every second
+        chain of later rounds starts from the first round's starts, because chains that start from
+        the best return to it. The last round ends with a descent from the best pair.
         """
         rewires = self._options.ablation != "search-only"
         few = few_servers(self._cluster.servers)
         begun_at = starts
-        failures = 0  # rounds in a row that gained little
+        failures = 0  # consecutive rounds with little gain
         searched: list[Network] = []
         wired_for: dict[int, Network] = {}  # by number of micro-batches, as `networks`
         wired_s: dict[int, float] = {}
@@ -248,9 +246,9 @@ class Planning:
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
 
     def _descend(self, starts: tuple[Strategy, ...], mode: WiringMode | None) -> None:
-        """Downhill from the best pair on its network, and then all operators of a kind as in one of
-        `starts`, where that is faster, there or on a network that is wired for it, if there is a
-        `mode`. The gain is credited to the last round."""
+        """Descends from the best pair on its network. Then places all operators of a kind as in one
+        of `starts` where that is faster, there or, with a `mode`, on a network wired for it. The
+        gain is credited to the last round."""
         assert self._best is not None
         done = self._proposed - self._proposed_before
         begin = self._below_pairs(lambda: self._report("search", done))
@@ -269,8 +267,8 @@ class Planning:
             self._rounds[-1] = replace(self._rounds[-1], network_s=network_s)
 
     def _below_pairs(self, report: Callable[[], None]) -> PricedPair:
-        """On few servers the best of what lies below the best pairs of all rounds, which often end
-        in different valleys; else the best pair."""
+        """On few servers the best descent from the best pairs of all rounds, which often end in
+        different local minima; else the best pair."""
         assert self._best is not None
         cluster, best = self._cluster, self._best
         if not few_servers(cluster.servers) or not self._evaluations:
@@ -298,11 +296,10 @@ class Planning:
     def _next_network(
         self, searched: list[Network], wired: tuple[Network, float], gained: bool
     ) -> Network | None:
-        """Where the next round searches; None: nowhere, the rounds are over.
+        """The network of the next round's search, with its time; None ends the rounds.
 
-        On the network of the best pair; where that is done, on the one that was wired last, with
-        its time, or if that is much slower, once more on the best one; and on that again as long
-        as rounds gain.
+        It is the network of the best pair, then the last one wired. If that is much slower, the
+        best one is searched once more, and again as long as rounds gain.
         """
         assert self._best is not None
         best = self._best.network
@@ -317,10 +314,10 @@ class Planning:
         return best
 
     def _rewired(self, strategy: Strategy, mode: WiringMode, count: int) -> PricedPair:
-        """The fastest of `strategy`, and of the other candidates of the search that found it, each
-        on the network that is wired for it.
+        """The fastest of `strategy` and of the other candidates of its search, each on the network
+        wired for it.
 
-        What is a little slower on the network at hand is often what another network serves best.
+        A slightly slower strategy on this network is often the fastest on its own.
         """
         others = [s for s in self._candidates if s != strategy]
         if self._options.network is not None:  # `strategy` is the fastest on it already
@@ -369,7 +366,7 @@ class Planning:
         return self._best.iteration_s if self._best else math.inf
 
     def _budgets(self, starts: Starts) -> list[int]:
-        """A round's proposals, shared out among the numbers of micro-batches."""
+        """A round's proposals, divided among the numbers of micro-batches."""
         return budgets(self._evaluations, len(starts))
 
     def _search(
@@ -383,9 +380,8 @@ class Planning:
     ) -> Strategy:
         """The best strategy found on `network`, with `count` micro-batches and `budget` proposals.
 
-        Every second chain begins at `others`, if there are any, and at experts' strategies.
-
-        On interruption, `fallback` has the best one so far.
+        Every second chain begins at `others`, if there are any, and at experts' strategies. On
+        interruption, `fallback` has the best one so far.
         """
         experts = self._problems.experts(network, starts, count)
         starts = tuple(dict.fromkeys((*starts, *experts)))
@@ -442,7 +438,7 @@ class Planning:
         )
 
     def _finish_round(self, found: PricedPair, rewired: PricedPair) -> None:
-        """Keeps the better of the two pairs if it is the best so far, and records the round."""
+        """Records the round, and keeps the better of the two pairs if it is the best so far."""
         cost_s = rewired.iteration_s
         better = rewired if cost_s <= found.iteration_s else found
         accepted = better.iteration_s < self._best_s

@@ -1,4 +1,4 @@
-"""The plan of a script without a model: for what its trace found, else for rings alone."""
+"""The plan of a script without a model: for the demand in its trace, else for rings alone."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def plan_for_demand(
 ) -> Plan:
     """Links, rings and routes for `demand`, and the bytes that it puts on each link.
 
-    `trace` is what the demand comes from; None where it is not known. A `network` that is there
-    already gets rings for the groups of the demand; another is found by `mode` and `routing`. The
-    time of an iteration is not predicted. Raises ValueError where no network can be found.
+    `trace` is the source of the demand, if known. An existing `network` gets rings for the groups
+    of the demand; otherwise `mode` and `routing` find one. The time of an iteration is not
+    predicted. Raises ValueError where no network can be found.
     """
     found = network
     if found is None:
@@ -80,7 +80,7 @@ def plan_for_demand(
 
 
 def demand_among(demand: Demand, left: Sequence[int]) -> Demand:
-    """What of `demand` is among the servers `left`, which are numbered anew in that order."""
+    """The part of `demand` among the servers `left`, renumbered in that order."""
     number = {server: new for new, server in enumerate(left)}
 
     def among(servers: tuple[int, ...]) -> tuple[int, ...]:
@@ -101,10 +101,8 @@ def demand_among(demand: Demand, left: Sequence[int]) -> Demand:
 
 
 def plan_for_remaining(plan: Plan, cluster: Cluster, left: Sequence[int]) -> Plan:
-    """For the demand of a data-parallel `plan` among the servers `left`, wired anew as `cluster`.
-
-    Nothing is predicted. Raises ValueError where no network can be found.
-    """
+    """A plan for the demand of a data-parallel `plan` among the servers `left`, rewired as
+    `cluster`. Nothing is predicted. Raises ValueError where no network can be found."""
     made = plan_for_demand(
         cluster,
         demand_among(plan.demand, left),
@@ -124,7 +122,7 @@ def plan_for_remaining(plan: Plan, cluster: Cluster, left: Sequence[int]) -> Pla
 def predicted(
     cluster: Cluster, network: Network, demand: Demand, trace: CommunicationTrace | None
 ) -> Prediction:
-    """The bytes of one iteration on the links of `network`; times are not known (0)."""
+    """The bytes of one iteration on the links of `network`; times are unknown (0)."""
     if not network.links or trace is None:
         return Prediction(0.0, 0.0, 0.0, 0.0, (0,) * len(network.links))
     traffic = traffic_matrix(network, demand, cluster.servers)
@@ -136,8 +134,8 @@ def predicted(
 def _to_and_from_roots(
     traffic: NDArray[np.float64], network: Network, trace: CommunicationTrace, per_server: int
 ) -> None:
-    """Moves the bytes of Broadcasts and Reduces, even over servers in `traffic`, to where they are:
-    nothing is sent to the root of a Broadcast, and nothing by that of a Reduce."""
+    """Moves the bytes of Broadcasts and Reduces, spread evenly in `traffic`, to their links:
+    nobody sends to the root of a Broadcast, and the root of a Reduce sends nothing."""
     rings = {frozenset(group.servers): group.rings for group in network.groups}
     for rooted in rooted_demands(trace, per_server):
         count = len(rooted.servers)

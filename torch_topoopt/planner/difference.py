@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Changed:
-    """A field that is one thing in plan A and another in plan B."""
+    """A field that differs between plan A and plan B."""
 
     field: str
     a: Any
@@ -29,8 +29,8 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """Links are pairs (source, target), as often as only one of the plans has them; of groups,
-    those whose rings differ. Routes are compared for every ordered pair of servers that either plan
+    """Links are pairs (source, target), as often as only one of the plans has them; groups are
+    those with different rings. Routes are compared for all ordered pairs that either plan
     routes."""
 
     JSON_FIELDS: ClassVar = (
@@ -52,7 +52,7 @@ class PlanDifference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the plans do the same."""
+        """Whether the plans are equivalent."""
         return not (
             self.fields
             or self.operators

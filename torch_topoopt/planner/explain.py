@@ -1,8 +1,8 @@
-"""Why operators are split as they are: what else could be done with each, and what it would cost.
+"""Why operators are split as they are: the alternatives of each, and their predicted cost.
 
-Only one operator is changed at a time, at the network and with the other placements of the plan.
-Times are those of the coarse simulator, as in the search. Operators that are alike (equal
-in all but name and neighbours) and split alike are explained once, by the first of them.
+Only one operator is changed at a time, on the plan's network with its other placements. Times are
+those of the coarse simulator, as in the search. Operators that are alike (equal except for name and
+neighbours) and split alike are explained once, by the first of them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Strategy
     from torch_topoopt.search.strategy_space import SplitChoice
 
-LARGE = 0.02  # of the computing, of the bytes or of the parameters
+LARGE = 0.02  # share of the compute time, of the bytes or of the parameters
 _MOST_OPERATORS = 12
-_MOST_ARRANGEMENTS = 8  # of servers, tried for each way of splitting
+_MOST_ARRANGEMENTS = 8  # sets of servers tried for each way of splitting
 _ALTERNATIVES = 3
-_Shares = tuple[float, float, float]  # of the computing, the bytes and the parameters
-_MOST_PARTS = 4096  # of the transfers that an alternative may need, one way
+_Shares = tuple[float, float, float]  # of compute time, bytes and parameters
+_MOST_PARTS = 4096  # transfers of an alternative, one way
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Of one operator and those `alike`: their shares of all computing, all bytes (AllReduced and
-    sent) and of all parameters; and the best alternatives for that one, each split another way, the
-    cheapest first and those that do not fit last; data parallelism is always among them."""
+    """The shares of one operator and those `alike`: of compute time, of bytes (AllReduced and sent)
+    and of parameters. Its best alternatives, one per other way of splitting, come cheapest first,
+    those that do not fit last. Data parallelism is always among them."""
 
     placement: Placement
     alike: tuple[str, ...]
@@ -70,7 +70,7 @@ def explain(
     micro_batches: int = 1,
     optimizer_factor: float = 0.0,
 ) -> tuple[Explanation, ...]:
-    """The large operators, and the many that are large together; the largest first."""
+    """The large operators, and groups that are large together; the largest first."""
     of_operator = _shares(op_graph, cluster, strategy)
     groups = _alike(op_graph, strategy)
     shares = {group[0]: _summed([of_operator[i] for i in group]) for group in groups}
@@ -140,7 +140,7 @@ class _Changes:
         self._memory = memory
 
     def best(self, index: int, move: SplitChoice) -> Alternative | None:
-        """Of that way of splitting; None where it would take too many transfers to price."""
+        """The best with that split; None where it would take too many transfers to price."""
         best: Alternative | None = None
         step = max(1, len(move.arrangements) // _MOST_ARRANGEMENTS)
         before = self._strategy
@@ -162,7 +162,7 @@ def _order(alternative: Alternative) -> tuple[bool, float]:
 
 
 def _parts(op_graph: OpGraph, strategy: Strategy, index: int, placement: Placement) -> int:
-    """At most as many transfers as the operator takes part in, on `placement`."""
+    """An upper bound on the operator's transfers on `placement`."""
     mine = len(placement.servers)
     operators = op_graph.operators
     around = [o.producer for o in operators[index].operands]
@@ -178,9 +178,9 @@ def _parts(op_graph: OpGraph, strategy: Strategy, index: int, placement: Placeme
 
 
 def _shares(op_graph: OpGraph, cluster: Cluster, strategy: Strategy) -> list[_Shares]:
-    """Per operator: of the busy time of all servers, of all bytes, and of all parameters.
+    """Per operator: shares of the busy time of all servers, of all bytes, and of all parameters.
 
-    Readers that share what is sent have equal parts of it.
+    Readers that share a transfer count equal parts of it.
     """
     device = accelerator(cluster.accelerator)
     per_server = cluster.accelerators_per_server

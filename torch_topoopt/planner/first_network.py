@@ -1,4 +1,4 @@
-"""The network that a planning begins on, where one is faster than that for data parallelism."""
+"""The first network of a planning, where one is faster than that for data parallelism."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torch_topoopt.planner.search_problems import SearchProblems
     from torch_topoopt.search.strategies import Strategy
 
-_WIRED_FOR = 3  # starts that a first network is wired for
-_EXPERTS_WIRED_FOR = 8  # and experts' strategies, where these may gain as much as
+_WIRED_FOR = 3  # starts that get a first network
+_EXPERTS_WIRED_FOR = 8  # experts' strategies, where these may gain as much as
 _RUNS_WIRED_FOR = 4  # layers in runs: fast on an ideal switch, seldom on another network
 _WORTH_WIRING = 0.05
 
@@ -32,9 +32,9 @@ def first_pair(
     """A start, or an expert's strategy, on a network of its own; None where the fastest start
     on `default` is as fast.
 
-    A strategy that splits parameters may be slow on a network without its groups and pairs, and
-    no single change of it makes up for that. Only those that are fastest on an ideal switch are
-    wired for: no network does better.
+    A strategy that splits parameters may be slow on a network without its groups and pairs, and no
+    single change of it makes up for that. Only the fastest on an ideal switch get a network, since
+    no network is faster than that.
     """
     options = problems.options
     if options.network is not None or options.ablation == "search-only":

@@ -29,29 +29,28 @@ class PlanningOptions:
     """Checked by `validate`.
 
     At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %, on
-    few servers two in a row.
-    Where they are None, their numbers are those of `search.defaults`.
+    few servers two in a row. The defaults for None are in `search.defaults`.
 
     `strategy_space`: with "data-parallel" every operator runs on every server and only the network
     is planned; with "samples" operators are split by samples only. With `executable`, only
-    strategies are considered all of whose placements it accepts. The search begins at `strategy`,
-    if there is one, and at nothing else: with `evaluations` 0 that is what is priced.
+    strategies are considered all of whose placements it accepts. The search begins at `strategy`
+    alone, if there is one; `evaluations` 0 only prices it.
 
-    `mode` "best" goes on from the best pair of mode "paper" for as many rounds again, wired by
-    TopologyFinder's mode best for the least predicted iteration: its plan is never worse. With a
-    `network` that is there already (cables that people plugged) only the strategy is planned.
-    A user's function in the place of a mode finds every network, as `find_network` says. `routing`
-    is a policy of `routing.policies`, or a user's; a network that is there keeps its routes.
+    `mode` "best" continues from the best pair of mode "paper" for as many rounds again, wired by
+    TopologyFinder's mode best for the least predicted iteration: its plan is never worse. With an
+    existing `network` only the strategy is planned. A user's function as mode finds every network,
+    see `find_network`. `routing` is a policy of `routing.policies`, or a user's; an existing
+    network keeps its routes.
 
     With more than one of the `micro_batches` the search also begins at pipelines. Of several
-    numbers of them, or "auto" (1, 2, 4, ... 32, as far as they divide the batch), the first round
-    searches with each that fits, sharing its proposals among them, and the best goes on. The
-    optimizer takes `optimizer_factor` bytes of memory for each byte of gradients. `search` says how
-    many chains search, and where.
+    numbers, or "auto" (1, 2, 4, ... 32, as far as they divide the batch), the first round searches
+    each that fits with an equal budget, and continues with the best. The optimizer takes
+    `optimizer_factor` bytes of memory per byte of gradients. `search` sets the number of chains and
+    where they run.
 
     Two ablations: "search-only" keeps the network for data parallelism. "topology-only" is the
-    paper's naive approach (section 4.1), topology after strategy: the strategy is searched as if no
-    topology were (on an ideal switch), and the network is wired for it, once.
+    paper's naive approach (section 4.1): the strategy is searched on an ideal switch, and the
+    network is wired for it, once.
     """
 
     seed: int = 0
@@ -70,12 +69,12 @@ class PlanningOptions:
 
     @property
     def first_mode(self) -> Literal["paper"] | UserFunction:
-        """The mode of networks before those of mode best, which begins at their best pair."""
+        """The mode of the first networks; mode best begins at their best pair."""
         return self.mode if isinstance(self.mode, UserFunction) else "paper"
 
     @property
     def dimensions(self) -> tuple[SplitDimension, ...]:
-        """The splits of the search beside samples, as far as they are executable."""
+        """The splits of the search besides samples, as far as they are executable."""
         return DIMENSIONS if self.strategy_space == "full" else ()
 
     def evaluations_of(self, op_graph: OpGraph, servers: int) -> int:
@@ -98,7 +97,7 @@ class PlanningOptions:
         return tuple(dict.fromkeys((given,) if isinstance(given, int) else given))
 
     def validate(self) -> None:
-        """Raises ValueError for what is out of range."""
+        """Raises ValueError for values out of range."""
         if self.seed < 0:
             raise ValueError(f"seed: {self.seed} is negative")
         if self.rounds is not None and self.rounds < 1:

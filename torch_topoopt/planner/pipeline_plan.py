@@ -27,12 +27,12 @@ def plan_pipeline(
     why_not: Callable[[Strategy], str] | None = None,
     on_progress: Callable[[PlanProgress], None] | None = None,
 ) -> Plan:
-    """The pipeline that is predicted to be fastest, of those that can be executed: `why_not` says
-    of a strategy why it cannot be, "" if it can.
+    """The executable pipeline with the least predicted time. `why_not` returns why a strategy is
+    not executable, "" if it is.
 
-    Considered are all numbers of `stages`, or this one; and the micro-batches of the `options`, as
-    far as they divide the batch. Each is cut into stages that compute equally long and gets a
-    network of its own. Raises ValueError where there is none, and as `plan`.
+    Candidates have all numbers of `stages`, or this one, and the micro-batches of the `options`
+    that divide the batch. Each has stages of equal compute time and a network of its own. Raises
+    ValueError where there is none, and as `plan`.
     """
     counts = [count for count in options.micro_batch_counts(op_graph.batch_size) if count > 1]
     why = "too few samples, too little memory, or no place where a single tensor passes"

@@ -55,8 +55,8 @@ class PairPricing:
         return PricedPair(strategy, complete, seconds, count)
 
     def wire(self, strategy: Strategy, mode: WiringMode, count: int) -> Network:
-        """The network for `strategy`: the one that is there, else TopologyFinder's; in mode best
-        the one with the least predicted iteration."""
+        """The network for `strategy`: the existing one, else TopologyFinder's; in mode best the one
+        with the least predicted iteration."""
         options = self._options
         if options.network is not None:
             return options.network
@@ -85,13 +85,13 @@ class PairPricing:
         """Seconds per iteration where all ports are on a single ring."""
         cluster = self._cluster
         asked = demand(self._op_graph, strategy, cluster.servers)
-        if self._options.network is not None:  # of any degree; a ring takes two ports per server
+        if self._options.network is not None:  # of any degree, while a ring takes two ports
             degree = 2 if cluster.servers > 2 else 1
             cluster = replace(cluster, degree=degree, port_gbps=None)
         return seconds_of(self._problem, single_ring(cluster, asked), strategy, count)
 
     def prediction(self, pair: PricedPair) -> Prediction:
-        """Of a Plan with this pair."""
+        """The prediction of a Plan with this pair."""
         estimate = price(self._problem, pair.network, pair.strategy, pair.micro_batches)
         single_ring_s, ideal_switch_s = self.references(pair)
         return Prediction(

@@ -1,4 +1,4 @@
-"""Where the searches of a planning begin, and their problems, for each number of micro-batches."""
+"""The starts and problems of a planning's searches, for each number of micro-batches."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class SearchProblems:
-    """The searches of `op_graph` on `cluster` as `options` ask for them; what they share is lowered
-    once, and experts' strategies are ranked once.
+    """The searches of `op_graph` on `cluster` for `options`; shared costs are lowered once, and
+    experts' strategies are ranked once.
 
     Everywhere, `count` is the number of micro-batches, one of `counts`.
     """
@@ -45,7 +45,7 @@ class SearchProblems:
         self._expert_starts: list[tuple[Network | None, int, tuple[Strategy, ...]]] = []
 
     def starts(self, count: int) -> tuple[Strategy, ...]:
-        """Where a search with `count` micro-batches begins, experts' strategies included; raises as
+        """The starts with `count` micro-batches, experts' strategies included; raises as
         `check`."""
         options = self.options
         if options.strategy is not None:
@@ -68,7 +68,7 @@ class SearchProblems:
     def problem(
         self, network: Network | None, starts: tuple[Strategy, ...], count: int
     ) -> SearchProblem:
-        """The search with `count` micro-batches; what does not change is lowered once."""
+        """The search with `count` micro-batches; constant parts are lowered once."""
         options = self.options
         if count not in self._problems:
             self._problems[count] = SearchProblem(
@@ -86,7 +86,7 @@ class SearchProblems:
     def experts(
         self, network: Network | None, starts: tuple[Strategy, ...], count: int
     ) -> tuple[Strategy, ...]:
-        """Strategies that an expert would begin at on `network`, if that is to be chosen."""
+        """Experts' strategies to begin at on `network`, if strategies are searched."""
         if self.options.strategy is not None:
             return ()
         for of, with_count, found in self._expert_starts:

@@ -1,8 +1,8 @@
-"""Whether circuits move for an all-to-all of a job, and by which schedule: the fastest predicted.
+"""Whether circuits move for an all-to-all of a job, and the schedule: the fastest predicted.
 
-Moves cost what the switch was measured to take, and there is one more than topologies: the plan's
-own circuits are restored afterwards. Against that stands the all-to-all over the plan's links,
-along the routes that the kernels of its hosts have, bound by the busiest link.
+A move costs the measured time of the switch. There is one more move than topologies, because the
+plan's own circuits are restored at the end. The alternative is the all-to-all over the plan's
+links, along the routes of its hosts' kernels, bound by the busiest link.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
     from torch_topoopt.reconfiguration.circuit_service import CircuitMover
 
-_KEPT = 256  # choices; one for each matrix
-_MEASURED_MOVES = 3  # there, and back
+_KEPT = 256  # cached choices, one per matrix
+_MEASURED_MOVES = 3  # to the topology, and back
 
 
 def measured_move_s(plan: Plan, mover: CircuitMover, circuits: int | None = None) -> float:
-    """Seconds of one move of `circuits` of each server (None: all), the median of some.
+    """Seconds of one move of `circuits` of each server (None: all), a median.
 
     Raises FabricError. The mover is closed afterwards, and another thread may use it.
     """
@@ -50,7 +50,7 @@ def measured_move_s(plan: Plan, mover: CircuitMover, circuits: int | None = None
 
 
 def _moved_targets(plan: Plan, circuits: int) -> list[list[int]]:
-    """The plan's topology on other ports: none of its circuits can stay. With one port, a ring."""
+    """The plan's topology on other ports, so that every circuit moves. With one port, a ring."""
     servers, degree = plan.cluster.servers, plan.cluster.degree
     if degree == 1:
         return [[(server + 1) % servers] for server in range(servers)]
@@ -61,11 +61,11 @@ def _moved_targets(plan: Plan, circuits: int) -> list[list[int]]:
 
 
 class AllToAllChooser:
-    """Chooses for matrices of one plan; `move_s` is what a move takes.
+    """Chooses for matrices of one plan; `move_s` is the time of a move.
 
-    Circuits `always` move, by the schedule that is fastest, or where that is faster than staying.
-    Topologies have `circuits` out of each server, by default one for each port, of which each
-    carries `gbps` of data, by default the cluster's. Raises ValueError for a plan of one server.
+    Circuits `always` move, by the fastest schedule, or only where that is faster than staying.
+    Topologies have `circuits` out of each server, by default one per port; each carries `gbps` of
+    data, by default the cluster's. Raises ValueError for a plan of one server.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class AllToAllChooser:
         return Choice(schedule, f"{why}: {text}", moving_s, static_s)
 
     def moving_s(self, schedule: AllToAllSchedule, matrix: NDArray[np.int64]) -> float:
-        """Predicted, with the way back.
+        """The predicted seconds, with the way back.
 
-        A slot lasts as long as its largest chunk, and where all are empty no time.
+        A slot lasts as long as its largest chunk; an empty one takes no time.
         """
         sends = schedule.whole().sends
         largest = np.zeros(schedule.slots, dtype=np.int64)

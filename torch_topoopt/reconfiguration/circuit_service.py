@@ -1,12 +1,11 @@
-"""Moves circuits for the all-to-alls of a job: what its ranks talk to while they are inside one.
+"""Moves circuits for the all-to-alls of a job, on requests of its ranks.
 
-Every rank, alone on its server, has a connection to a socket that only this user may open; what
-they say stands in csrc/collectives/group/circuit_client.h. When all have asked for one all-to-all,
-its matrix is known, and it is chosen whether circuits move for it. If they do, each topology is
-there once all ranks have said that nothing of the one before is on its way, and in the end the
-plan's own circuits are there again. Circuits that do not come up, or are lost while chunks travel
-over them, stop the all-to-all on all ranks, with the reason; those of the plan are there again by
-then.
+Every rank, alone on its server, connects to a socket that only this user may open; for the protocol
+see csrc/collectives/group/circuit_client.h. When all ranks have requested an all-to-all, its matrix
+is known, and the service chooses whether circuits move for it. If so, a topology is installed once
+all ranks have reported that nothing is in flight on the one before; at the end the plan's own
+circuits are restored. Circuits that do not come up, or fail while chunks travel over them, stop the
+all-to-all on all ranks, with the reason, after the plan's circuits are restored.
 """
 
 from __future__ import annotations
@@ -47,23 +46,23 @@ class CircuitMover(Protocol):
     """Moves the circuits of a job; methods raise FabricError (fabric/netns/circuit_mover.py)."""
 
     def prepare(self, targets: Sequence[Sequence[int]]) -> int:
-        """Makes a topology ready and returns its number; port p of s sends to `targets[s][p]`."""
+        """Prepares a topology and returns its number; port p of s sends to `targets[s][p]`."""
         ...
 
     def move(self, number: int) -> None:
-        """Returns when the topology is there; on failure the plan's circuits are."""
+        """Returns when the topology is installed; on failure the plan's circuits are."""
         ...
 
     def restore(self) -> None:
-        """To the plan's circuits; harmless if they are there."""
+        """Restores the plan's circuits; harmless if they are installed."""
         ...
 
     def events(self) -> socket.socket:
-        """Readable when circuits may have been lost; whoever asked reads and closes it."""
+        """Readable when circuits may have failed; the caller reads and closes it."""
         ...
 
     def lost(self, number: int) -> str:
-        """What does not carry light of the topology that is there; "" if all does."""
+        """Circuits of the current topology that are down; "" if there are none."""
         ...
 
     def close(self) -> None: ...
@@ -71,9 +70,9 @@ class CircuitMover(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """What is done for one matrix, and why in words; without a schedule circuits stay.
+    """The choice for one matrix, with its reason; without a schedule circuits stay.
 
-    Predicted are seconds by the fastest schedule, and on the plan's circuits.
+    Predicted seconds are of the fastest schedule, and of the plan's circuits.
     """
 
     schedule: AllToAllSchedule | None
@@ -84,13 +83,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class MovedExchange:
-    """One all-to-all that is over; `matrix[i, j]` are the bytes of server i for server j. `error`
-    is why it was stopped, or ""."""
+    """One finished all-to-all; `matrix[i, j]` are the bytes of server i for server j. `error` is
+    why it was stopped, or ""."""
 
     matrix: NDArray[np.int64]
     choice: Choice
     seconds: float
-    moving_s: float  # of them, until circuits carried light
+    moving_s: float  # part of it, until circuits were up
     error: str = ""
 
     @property
@@ -100,17 +99,17 @@ class MovedExchange:
 
 @dataclass
 class _AskedExchange:
-    """An all-to-all that ranks have asked for, by (channel, number)."""
+    """A requested all-to-all, by (channel, number)."""
 
     name: str
     rows: dict[int, list[int]] = field(default_factory=dict)
-    matrix: NDArray[np.int64] | None = None  # of the rows, once all have asked
+    matrix: NDArray[np.int64] | None = None  # of the rows, after all requests
     choice: Choice | None = None
     ready: set[int] = field(default_factory=set)
-    topology: int = 0  # that comes next
-    numbers: list[int] = field(default_factory=list)  # of its topologies, as the mover has them
-    done: set[int] = field(default_factory=set)  # on the plan's circuits
-    there: int | None = None  # of them, the one over which chunks travel
+    topology: int = 0  # the next one
+    numbers: list[int] = field(default_factory=list)  # the mover's numbers of its topologies
+    done: set[int] = field(default_factory=set)  # servers that finished on the plan's circuits
+    there: int | None = None  # the installed topology
     began: float = 0.0
     moving_s: float = 0.0
 
@@ -118,8 +117,8 @@ class _AskedExchange:
 class CircuitService:
     """Serves the `servers` ranks of one job from a thread of its own, until it is closed.
 
-    `choose` is asked once for every all-to-all, with its matrix of bytes; `ended` is called from
-    the thread for each that is over and had a choice. Raises FabricError as the mover does.
+    `choose` is called once for every all-to-all, with its matrix of bytes; `ended` is called from
+    the thread for each finished one with a choice. Raises FabricError as the mover does.
     """
 
     def __init__(
@@ -133,11 +132,11 @@ class CircuitService:
         self._mover = mover
         self._choose = choose
         self._ended = ended
-        self._calls: dict[str, _AskedExchange] = {}  # in the order in which they were asked for
+        self._calls: dict[str, _AskedExchange] = {}  # in the order of the requests
         self._active: _AskedExchange | None = None
         self._ranks: dict[int, _Rank] = {}
         self._prepared: dict[int, tuple[AllToAllSchedule, list[int]]] = {}  # by id()
-        self._channels: dict[str, int] = {}  # of groups' channels: that of their chunks
+        self._channels: dict[str, int] = {}  # group channel -> channel of its chunks
         self._next_channel = _FIRST_CHANNEL
         self._closing = False
         with ExitStack() as stack:
@@ -161,7 +160,7 @@ class CircuitService:
         self.close()
 
     def close(self) -> None:
-        """Ends the thread; the circuits of the plan are there then, and the mover is closed."""
+        """Ends the thread, after the plan's circuits are restored and the mover is closed."""
         self._closing = True
         with suppress(OSError), socket.socket(socket.AF_UNIX) as wake:
             wake.settimeout(_POLL_S)
@@ -174,7 +173,7 @@ class CircuitService:
     def _serve(self) -> None:
         try:
             self._serve_until_closed()
-        finally:  # whatever it was: ranks that wait here must hear of it
+        finally:  # on any exit, so that waiting ranks are notified
             for rank in tuple(self._ranks.values()):
                 self._drop(rank)
             with suppress(FabricError):
@@ -221,7 +220,7 @@ class CircuitService:
         self._begin()
 
     def _look(self) -> None:
-        """Something has happened to circuits; what does while they move is no news."""
+        """Handles lost circuits; changes during a move are expected."""
         self._read_events()
         call = self._active
         if call is None or call.there is None:
@@ -241,11 +240,11 @@ class CircuitService:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno != errno.ENOBUFS:  # more than fit: some of them are lost
+                if error.errno != errno.ENOBUFS:  # overflow: some circuits are lost
                     raise
 
     def _drop(self, rank: _Rank) -> None:
-        """A rank that is gone takes part in nothing any more."""
+        """Removes a rank that has disconnected from all exchanges."""
         self._selector.unregister(rank.connection)
         rank.connection.close()
         if self._ranks.get(rank.server) is rank:
@@ -260,7 +259,7 @@ class CircuitService:
         call.rows[rank.server] = row
 
     def _begin(self) -> None:
-        """The first all-to-all that all have asked for begins, unless one is moving circuits."""
+        """Begins the first all-to-all that all have requested, unless one is moving circuits."""
         while self._active is None:
             asked = (call for call in self._calls.values() if call.choice is None)
             call = next((call for call in asked if len(call.rows) == self._servers), None)
@@ -284,7 +283,7 @@ class CircuitService:
         self._notify(f"move {call.name} {' '.join(map(str, words))}")
 
     def _channel_of(self, name: str) -> int:
-        """On which the group's chunks travel, until one of its all-to-alls is stopped."""
+        """The channel of the group's chunks, until one of its all-to-alls is stopped."""
         group = name.partition(" ")[0]
         if group not in self._channels:
             self._channels[group] = self._next_channel
@@ -292,12 +291,12 @@ class CircuitService:
         return self._channels[group]
 
     def _topologies(self, schedule: AllToAllSchedule) -> list[int]:
-        """The mover's numbers of its topologies; ranks are sent it when it is new."""
+        """The mover's numbers of its topologies; a new one is sent to the ranks."""
         known = self._prepared.get(id(schedule))
         if known is not None:
             return known[1]
         numbers = [self._mover.prepare(links) for links in schedule.links.tolist()]
-        self._prepared[id(schedule)] = (schedule, numbers)  # kept, so that its id is its own
+        self._prepared[id(schedule)] = (schedule, numbers)  # kept, so that the id stays unique
         words = [str(id(schedule))]
         for hops in map(without_waiting, hops_of(schedule)):
             words += [str(len(hops)), *(str(word) for hop in hops for word in hop)]
@@ -363,12 +362,12 @@ class CircuitService:
         for rank in tuple(self._ranks.values()):
             try:
                 rank.connection.sendall(line.encode() + b"\n")
-            except OSError:  # it is gone, which its end of the connection will say
+            except OSError:  # disconnected; its end of the connection will report it
                 continue
 
 
 class _Rank:
-    """The connection of one rank; `server` is -1 until it has said whose it is."""
+    """The connection of one rank; `server` is -1 until its first message."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -376,7 +375,7 @@ class _Rank:
         self._begun = b""
 
     def lines(self) -> list[str] | None:
-        """Those that have come, at least one read; None when the connection has ended."""
+        """Received messages, after at least one read; None when the connection has ended."""
         try:
             data = self.connection.recv(1 << 16)
         except OSError:
@@ -388,7 +387,7 @@ class _Rank:
 
 
 def hops_of(schedule: AllToAllSchedule) -> list[list[Hop]]:
-    """For each topology its hops, by slots."""
+    """Per topology its hops, by slots."""
     whole = schedule.whole()
     sends = whole.sends[np.argsort(whole.sends[:, SLOT], kind="stable")].astype(np.int64)
     first = schedule.first_slots()

@@ -1,9 +1,9 @@
-"""The order in which servers send chunks over one topology, when nobody counts slots.
+"""The order of servers' sends over one topology, without slots.
 
-In a schedule a chunk may leave a relay in the slot after the one in which it came. Ranks have no
-slots: a relay that sends what has just come first waits for the end of it, and its circuit is idle
-for as long as messages take to be noticed, in every slot. So what came a slot before goes first
-where there is something else to send. Circuits stay as busy, and a chunk's hops keep their order.
+In a schedule a chunk may leave a relay in the slot after its arrival. Ranks have no slots: a relay
+that sends the newest chunk first waits for its end, and its circuit idles for the notification time
+of a message, in every slot. So older chunks go first where there are some. Circuits stay equally
+busy, and a chunk's hops keep their order.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Hop = tuple[int, int, int, int]  # sender, receiver, source and target of the ch
 
 
 def without_waiting(hops: Iterable[Hop]) -> list[Hop]:
-    """The hops of one topology, a chunk's own in their order, in one that keeps circuits busy."""
-    left: dict[tuple[int, int], list[Hop]] = defaultdict(list)  # of each chunk, the next one last
+    """The hops of one topology in an order that keeps circuits busy, each chunk's in sequence."""
+    left: dict[tuple[int, int], list[Hop]] = defaultdict(list)  # per chunk, the next one last
     for hop in hops:
         left[hop[2:]].append(hop)
     waiting: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # circuit -> chunks
-    came: dict[tuple[int, int], int] = {}  # chunk -> the slot from which on it may go
+    came: dict[tuple[int, int], int] = {}  # chunk -> the first slot in which it may go
     for chunk, own in left.items():
         own.reverse()
         waiting[own[-1][:2]].append(chunk)

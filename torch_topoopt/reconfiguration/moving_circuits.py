@@ -1,13 +1,13 @@
 """Iterations on a network whose circuits follow the demand (TopoOpt paper, Appendix E.4).
 
-There is a link between every two servers, at the rate of the circuits that they have at the moment.
-Every window the bytes that wait are measured and Algorithm 5 chooses circuits; if they differ,
-senders are held, what is in the network drains (so nothing is lost), and after the switch's delay
-the new circuits are there (csrc/sim/core/reconfigurer.h).
+There is a link between every two servers, at the rate of their current circuits. Every window the
+pending bytes are measured and Algorithm 5 chooses circuits. If these differ, senders are held, the
+network drains (so nothing is lost), and the new circuits are up after the switch's delay
+(csrc/sim/core/reconfigurer.h).
 
-Without forwarding each pair of servers has its own circuits, or none and waits. With forwarding
-bytes take shortest paths over the circuits of the moment: at flow level all of them, in proportion
-to their rates; at packet level one, chosen at random, for all flows of a pair.
+Without forwarding each pair of servers has its own circuits, or waits. With forwarding bytes take
+shortest paths over the current circuits: at flow level all of them, in proportion to their rates;
+at packet level one, chosen at random, for all flows of a pair.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ MOST_WINDOWS = 200_000
 
 
 class MovingCircuits:
-    """Iterations on circuits that follow the demand: `program`, and what moves the circuits.
+    """Iterations on circuits that follow the demand: `program`, and the control of circuits.
 
-    `run()` simulates it at `level`. `ends` are the tasks that end an iteration, `phases` the
-    circuits that there have been, one after another. `seed` is for circuits that no demand asks for
-    and for choices between shortest paths. Raises ValueError for a topology that does not change, a
-    strategy that does not fit, or iterations below 1.
+    `run()` simulates it at `level`. `ends` are the last tasks of iterations, `phases` the circuits
+    over time. `seed` is for circuits without demand and for choices between shortest paths. Raises
+    ValueError for a topology that does not change, a strategy that does not fit, or iterations
+    below 1.
     """
 
     # parameters: as `architecture_program`, and the level
@@ -102,7 +102,7 @@ class MovingCircuits:
         keep_going: Callable[[float, int], bool] | None = None,
         **options: Any,
     ) -> FlowsResult:
-        """Raises ValueError for unknown options, and for a demand that still waits after 200 000
+        """Raises ValueError for unknown options, and for demand still pending after 200 000
         windows. One run per instance: the next would begin on the last circuits."""
         return run_program(
             self.program,
@@ -143,7 +143,7 @@ class MovingCircuits:
         return self._move(Counter(self.phases[-2]))
 
     def _move(self, before: Counter[Pair]) -> _core.CircuitMove:
-        """To the circuits of the last phase."""
+        """Switches to the circuits of the last phase."""
         after = Counter(self.phases[-1])
         changed = {pair for pair, _ in before.items() ^ after.items()}
         rates = {self._link[pair]: self._bits_per_s(after[pair]) for pair in sorted(changed)}

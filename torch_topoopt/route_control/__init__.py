@@ -1,5 +1,5 @@
-"""Central route control for switched clusters: which path each flow takes, and who says so.
+"""Central route control for switched clusters: a controller assigns a path to each flow.
 
-Source: "Routing for Large ML Models". The paper's text has lost its formulas;
-docs/guides/routes.md has them as they follow from its prose.
+Source: "Routing for Large ML Models". The formulas that the paper's text has lost are in
+docs/guides/routes.md, derived from its prose.
 """

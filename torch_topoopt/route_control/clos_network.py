@@ -1,8 +1,8 @@
-"""Switched networks as their flows see them: links with capacities, and the paths of every pair.
+"""Switched networks for routing flows: links with capacities, and the paths of every pair.
 
 A Clos network of any number of tiers: leaf-spine, fat-trees, or any graph of switches. Flows go
-between the switches of the lowest tier (ToRs), over one of the shortest paths. Dead links are left
-out; what is left may be oversubscribed, and capacities may differ.
+between the switches of the lowest tier (ToRs), over one of the shortest paths. Dead links are
+omitted; the rest may be oversubscribed, and capacities may differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ClosNetwork:
     """Switches 0 to `tors` - 1 have servers; `capacity` is that of each directed link (source,
-    target), in flows of demand 1 or in any unit that demands have, too."""
+    target), in flows of demand 1 or in the unit of the demands."""
 
     tors: int
     capacity: Mapping[Link, float]
@@ -34,7 +34,7 @@ class ClosNetwork:
     _paths: dict[Link, tuple[tuple[int, ...], ...]] = field(default_factory=dict, repr=False)
 
     def paths(self, source: int, target: int) -> tuple[tuple[int, ...], ...]:
-        """All shortest paths as switches, sorted; none where the two are cut off."""
+        """All shortest paths as switches, sorted; none for a disconnected pair."""
         pair = source, target
         if pair not in self._paths and self.spines and source != target:
             over = self._neighbours[source] & self._neighbours[target]
@@ -63,7 +63,7 @@ class ClosNetwork:
 
     @cached_property
     def _neighbours(self) -> dict[int, set[int]]:
-        """Of each switch those that it is joined to in both directions."""
+        """Per switch its neighbours with links in both directions."""
         found: dict[int, set[int]] = {switch: set() for switch in range(self.tors)}
         for a, b in self.links:
             if (b, a) in self.capacity:
@@ -72,7 +72,7 @@ class ClosNetwork:
 
     @cached_property
     def common_spines(self) -> int | None:
-        """Of a leaf-spine network the number of live spines, if every ToR reaches each of them."""
+        """The number of live spines of a leaf-spine network, if every ToR reaches each of them."""
         if not self.spines:
             return None
         live = {end for start, end in self.capacity if start < self.tors}
@@ -80,7 +80,7 @@ class ClosNetwork:
 
     @cached_property
     def rates_at(self) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
-        """By switch the capacities of the links that leave it, and of those that reach it."""
+        """Per switch the capacities of outgoing links, and of incoming ones."""
         found: tuple[dict[int, list[float]], dict[int, list[float]]] = ({}, {})
         for link, rate in self.capacity.items():
             for end in (0, 1):
@@ -88,7 +88,7 @@ class ClosNetwork:
         return found
 
     def widest(self, source: int, target: int) -> float:
-        """The capacity of the path with most, that of its narrowest link."""
+        """The capacity of the widest path, that of its narrowest link."""
         if self.is_uniform:
             return next(iter(self.capacity.values()))
         return max(

@@ -20,7 +20,7 @@ LIMIT_S = 60.0
 
 
 def exact_paths(problem: RoutingProblem, seed: int = 0, *, limit_s: float = LIMIT_S) -> list[int]:
-    """The choice of least `max_link_load`. Flows of the same ends and demand are one variable for
+    """The choice of least `max_link_load`. Flows of the same ends and demand share one variable for
     each of their paths, which counts them.
 
     `seed` changes nothing. Raises ValueError where HiGHS needs more than `limit_s` seconds.
@@ -78,7 +78,7 @@ class _Matrix:
 
 
 def _dealt_out(problem: RoutingProblem, first: dict[Kind, int], x: np.ndarray) -> list[int]:
-    """Paths of single flows, of each kind as many on a path as the program counts there."""
+    """Paths of single flows: each path as often as the program counts for the kind."""
     left = {
         kind: [round(x[begin + i]) for i in range(len(problem.network.paths(*kind[:2])))]
         for kind, begin in first.items()

@@ -1,4 +1,4 @@
-"""Flows to route, and what an assignment of paths makes of them."""
+"""Flows to route, and figures of a path assignment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SwitchedFlow:
-    """From ToR to ToR, another one. `job` is whose it is, for fairness among jobs."""
+    """From ToR to another ToR. `job` names its owner, for fairness among jobs."""
 
     source: int
     target: int
@@ -44,7 +44,7 @@ class RoutingProblem:
 
     @cached_property
     def ends(self) -> tuple[Link, ...]:
-        """The pairs that have flows, sorted."""
+        """The pairs with flows, sorted."""
         return tuple(sorted(set(self.edges)))
 
     @cached_property
@@ -53,7 +53,7 @@ class RoutingProblem:
 
     @cached_property
     def pairs(self) -> list[int]:
-        """Of each flow the number of its pair in `ends`."""
+        """Per flow the number of its pair in `ends`."""
         number = {pair: i for i, pair in enumerate(self.ends)}
         return [number[edge] for edge in self.edges]
 
@@ -63,7 +63,7 @@ class RoutingProblem:
 
     @cached_property
     def edges(self) -> list[Link]:
-        """Source and target of each flow."""
+        """Per flow source and target."""
         return [(flow.source, flow.target) for flow in self.flows]
 
     @cached_property
@@ -72,8 +72,8 @@ class RoutingProblem:
         return len(set(self.demands)) <= 1
 
     def prepare(self) -> None:
-        """Finds what schemes find otherwise when they need it: the paths of all pairs, the pairs
-        of flows, and whether demands and capacities are alike."""
+        """Computes the lazy inputs of schemes now: the paths of all pairs, the pairs of flows, and
+        whether demands and capacities are uniform."""
         _ = self.table, self.pairs, self.is_alike
         _ = self.network.is_uniform, self.network.common_spines
 
@@ -87,8 +87,8 @@ class RoutingProblem:
         )
 
     def bound(self) -> float:
-        """No assignment has a smaller `max_link_load`: what leaves or reaches a ToR goes over its
-        live links, and a flow over one of its paths.
+        """A lower bound on `max_link_load`: the traffic of a ToR crosses its live links, and a flow
+        one of its paths.
 
         Demands that are multiples of one number fill links of equal capacity in whole steps of it.
         """
@@ -108,7 +108,7 @@ class RoutingProblem:
 
 
 def _shared(demands: Sequence[float], rates: Sequence[float]) -> float:
-    """The least congestion of links of these rates that carry the demands together."""
+    """The least congestion of links of these rates that together carry the demands."""
     least = sum(demands) / sum(rates)
     step = _common_step(demands)
     if step is not None and len(set(rates)) == 1:
@@ -118,7 +118,7 @@ def _shared(demands: Sequence[float], rates: Sequence[float]) -> float:
 
 
 def _common_step(demands: Sequence[float]) -> float | None:
-    """The greatest number of which all demands are multiples, if they are whole numbers."""
+    """The greatest common divisor of all demands, if they are integers."""
     import math
 
     if any(demand != int(demand) for demand in demands):

@@ -1,6 +1,6 @@
 """The network file: names and addresses of switches and hosts, and the cables between switches.
 
-Whoever builds or describes the network writes it, and the controller reads it.
+The builder of a network writes it, and the controller reads it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NamedSwitch:
 
 @dataclass(frozen=True)
 class NamedHost:
-    """`switch` is the ToR that it hangs on."""
+    """`switch` is its ToR."""
 
     name: str
     switch: str
@@ -54,7 +54,7 @@ class NetworkFile(Document):
     links: tuple[SwitchCable, ...]
 
     def validate(self) -> Self:
-        """Returns self; raises DocumentError for names twice or unknown, and bad capacities."""
+        """Returns self; raises DocumentError for repeated or unknown names, and bad capacities."""
         for field, items in (("switches", self.switches), ("hosts", self.hosts)):
             seen: set[str] = set()
             for i, name in enumerate(item.name for item in items):
@@ -83,7 +83,7 @@ class NetworkFile(Document):
 
     @cached_property
     def numbered(self) -> tuple[str, ...]:
-        """Switches by their numbers in `network`: those with hosts first, each in file order."""
+        """Switches by their numbers in `network`: those with hosts first, in file order."""
         tors = {host.switch for host in self.hosts}
         names = [switch.name for switch in self.switches]
         return tuple(sorted(names, key=lambda name: name not in tors))
@@ -113,7 +113,7 @@ class NetworkFile(Document):
         return ClosNetwork(tors, both, len(self.switches) - tors if two_tiers else 0)
 
     def path_numbers(self, path: Collection[str]) -> tuple[int, ...] | None:
-        """Switches of `path` by their numbers; None where one is unknown or two are not joined."""
+        """Switches of `path` by their numbers; None for an unknown or unconnected one."""
         if not path or not all(name in self.numbers for name in path):
             return None
         if any(frozenset(hop) not in self.cables for hop in itertools.pairwise(path)):
@@ -122,7 +122,7 @@ class NetworkFile(Document):
 
 
 def check_name(where: str, name: str) -> None:
-    """Raises DocumentError for what is not one printable line of bounded length."""
+    """Raises DocumentError unless it is one printable line of bounded length."""
     if not (0 < len(name) <= LONGEST_NAME and name.isprintable()):
         raise DocumentError(
             f"{where}: {brief(name)} is not 1 to {LONGEST_NAME} printable characters"

@@ -35,7 +35,7 @@ def fat_tree_file(radix: int, bits_per_s: float, hosts_per_tor: int | None = Non
     """Three tiers of switches with `radix` ports (`architectures.fat_tree`): tor0, ...,
     aggregation0, ..., core0, ...
 
-    `hosts_per_tor` is radix / 2 if it is not given. Raises ValueError for a radix that is odd or
+    `hosts_per_tor` defaults to radix / 2. Raises ValueError for a radix that is odd or
     below 2, or for more hosts than a ToR has ports for.
     """
     servers, half = max(1, radix**3 // 4), radix // 2
@@ -54,7 +54,7 @@ def fat_tree_file(radix: int, bits_per_s: float, hosts_per_tor: int | None = Non
 
 
 def _names(**tiers: int) -> list[str]:
-    """Of the switches by their numbers, the lowest tier first."""
+    """The names of switches by number, the lowest tier first."""
     return [f"{tier}{i}" for tier, count in tiers.items() for i in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""What flows get under an assignment of paths: max-min fair rates, fairness among jobs, windows.
+"""Rates of flows under a path assignment: max-min fair rates, fairness among jobs, windows.
 
 Source: the paper's section 3.3 (two-layered max-min fairness) and section 8 (rate limits).
 """
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FairShares:
-    """Of each flow of a problem, in its order: the rate, in the unit of capacities, and the link
-    that holds it back, which is full and on which no flow is faster."""
+    """Per flow of a problem: the rate, in the unit of capacities, and its bottleneck link, which is
+    full and has no faster flow."""
 
     rates: tuple[float, ...]
     bottlenecks: tuple[Link, ...]
 
 
 def fair_shares(problem: RoutingProblem, choice: Sequence[int]) -> FairShares:
-    """What congestion control gives flows with path `choice[i]` for flow i, whatever they demand:
-    each as much as there is, and links are shared max-min fairly.
+    """Rates by congestion control with path `choice[i]` for flow i, regardless of demands: links
+    are shared max-min fairly.
 
     Raises ValueError for a choice that is not one path of each flow.
     """
@@ -50,9 +50,9 @@ def fair_shares(problem: RoutingProblem, choice: Sequence[int]) -> FairShares:
 
 
 def job_rates(problem: RoutingProblem, rates: Sequence[float]) -> Mapping[int, float]:
-    """Of each job the rate of its slowest flow, which its AllReduce waits for: the first layer of
-    two-layered max-min fairness. An assignment of paths is to make the least of them largest
-    (section 3.3)."""
+    """Per job the rate of its slowest flow, for which its AllReduce waits: the first layer of
+    two-layered max-min fairness. A path assignment should maximise the least of them (section
+    3.3)."""
     slowest: dict[int, float] = {}
     for flow, rate in zip(problem.flows, rates, strict=True):
         slowest[flow.job] = min(rate, slowest.get(flow.job, math.inf))
@@ -60,8 +60,8 @@ def job_rates(problem: RoutingProblem, rates: Sequence[float]) -> Mapping[int, f
 
 
 def window_bytes(bits_per_s: float, round_trip_s: float, *, slack: float = 0.1) -> int:
-    """The congestion window that lets a host send its bandwidth share and little more: share times
-    round-trip time times (1 + slack), rounded up (section 8).
+    """The congestion window with which a host sends its bandwidth share and little more: share
+    times round-trip time times (1 + slack), rounded up (section 8).
 
     Raises ValueError for a share or time that is not above 0, or a slack below 0.
     """

@@ -1,8 +1,8 @@
 """Ways to choose a path for every flow.
 
 `greedy` is the paper's (section 3.4.1), with its components in parallel (3.4.3); `ecmp`,
-`colouring`, `annealing` and `exact` are what it compares with; `ours` is as good as the exact
-optimum where demands are alike and no link is dead, and close to it elsewhere.
+`colouring`, `annealing` and `exact` are the paper's baselines. `ours` equals the exact optimum for
+equal demands without dead links, and is close to it elsewhere.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     Choice = list[int]
 
 _STEPS_PER_FLOW = 200  # of annealing
-_LEAST_MOVES, _MOST_MOVES = 200, 2000  # random ones, after which `ours` is done:
-_MOVED_FLOWS = 100_000  # so many over the number of flows
+_LEAST_MOVES, _MOST_MOVES = 200, 2000  # random moves after which `ours` ends:
+_MOVED_FLOWS = 100_000  # this over the number of flows, within these bounds
 
 
 def ecmp_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
@@ -49,10 +49,10 @@ def annealed_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
 
 
 def coloured_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
-    """Edge colouring of the graph of ToRs, a colour for each spine, whatever flows demand.
+    """Edge colouring of the graph of ToRs, a colour for each spine, regardless of demands.
 
-    Raises ValueError for a network that is not leaf-spine, or where a ToR has lost a link that
-    another one has: colours are of spines that all reach.
+    Raises ValueError for a network that is not leaf-spine, or whose ToRs do not all reach the same
+    spines, which are the colours.
     """
     spines = problem.network.common_spines
     if spines is None:
@@ -62,7 +62,7 @@ def coloured_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
 
 def our_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
     """Edge colouring where it is exact; else the largest flows first, and chains of changes until
-    the bound is met or nothing that is tried is better."""
+    the bound is reached or no tried change helps."""
     demands = problem.demands
     spines = problem.network.common_spines
     if spines is not None and problem.network.is_uniform and problem.is_alike:

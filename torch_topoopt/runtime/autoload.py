@@ -22,19 +22,19 @@ def register() -> None:
 
 
 def register_named() -> None:
-    """Registers the backend; raises whatever prevents it."""
+    """Registers the backend; raises the error that prevents it."""
     import torch
 
     try:
         check_build(torch.__version__)
     except BuildMismatchError as error:
-        # The rest relies on parts of torch that another version may not have.
+        # Another version of torch may lack parts that the rest relies on.
         _refuse_groups(error)
         raise
     from torch_topoopt.runtime import backend, rank_errors
 
     if not hasattr(backend, "register"):
-        # Its own `import torch` was the first of this process and has led here: at its end.
+        # Its own `import torch` was the first of this process and led here, so wait for its end.
         vars(backend)["after_import"] = register
         return
     rank_errors.record_uncaught()
@@ -43,7 +43,7 @@ def register_named() -> None:
 
 
 def _refuse_groups(error: BuildMismatchError) -> None:
-    """A process group "topoopt" raises `error`, and not that there is no such backend."""
+    """Makes a process group "topoopt" raise `error` instead of an unknown backend."""
     import torch.distributed as dist
 
     def refuse(*_: Any) -> NoReturn:

@@ -1,15 +1,15 @@
-"""The process group "topoopt" in PyTorch: registers it, and hands the Plan to the C++ backend.
+"""The process group "topoopt" in PyTorch: its registration, and the C++ backend's Plan.
 
-Started by `topoopt run`, a rank finds its Plan and Wiring in the environment. A job has as many
-ranks on every server, in the order of the servers. The first process group connects this rank with
-the others of its server and, if it is the server's leader, opens the server's links; later groups
-share these connections.
+A rank of `topoopt run` finds its Plan and Wiring in the environment. Every server has the same
+number of ranks, in the order of the servers. The first process group connects this rank with the
+others of its server and, if it is the server's leader, opens the server's links. Later groups share
+these connections.
 
-Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_RUN_DIR (where the
-byte counters of the links are written at the end), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
-auto|ring|multi_ring|both_ways|tree|doubling|torus (over links, for the collectives that can be
-served that way), TOPOOPT_SHARED_MEMORY=0 (links also between the ranks of one server),
-TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.requested_backends), TOPOOPT_COMPARE_PLACES=0 (with
+Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_RUN_DIR (folder for
+the final byte counters of the links), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
+auto|ring|multi_ring|both_ways|tree|doubling|torus (over links, for collectives that support it),
+TOPOOPT_SHARED_MEMORY=0 (links also between the ranks of one server), TOPOOPT_TAKE_OVER (see
+torch_topoopt.runtime.requested_backends), TOPOOPT_COMPARE_PLACES=0 (with
 TORCH_DISTRIBUTED_DEBUG=DETAIL, ranks may call a collective at different places of the script).
 """
 
@@ -63,7 +63,7 @@ def _extension() -> Any:
 
 
 def prepared_extension() -> Any:
-    """The C++ backend, once the environment has been checked."""
+    """The C++ backend, after a check of the environment."""
     _check_log_level()
     _in_place()
     return _extension()
@@ -76,14 +76,14 @@ def load_in_ranks() -> None:
 
 
 def load_in_server() -> None:
-    """Loads the C++ backend in a process that is no rank but forks them; raises ImportError."""
+    """Loads the C++ backend in a process that forks ranks; raises ImportError."""
     _extension()
 
 
 def register() -> None:
-    """Makes "topoopt" known to torch.distributed, and does what the environment asks for.
+    """Registers "topoopt" with torch.distributed, and applies the environment.
 
-    Once more after a fork, it does what the environment requests by then.
+    A second call after a fork applies the environment of that moment.
     """
     if not hasattr(dist.Backend, _NAME.upper()):
         _register()
@@ -91,12 +91,11 @@ def register() -> None:
 
 
 def _register() -> None:
-    # Whether there is a device is not asked here, for that would break ranks that fork.
+    # Does not query for a device, for that would break ranks that fork.
     devices = ["cpu", "cuda"] if torch.backends.cuda.is_built() else ["cpu"]
     dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=devices)
-    # For "cpu:topoopt,cuda:nccl" and the like, PyTorch looks for the first name of this dict, which
-    # it writes in capitals, among names that it writes without; a group would have no default
-    # backend.
+    # For "cpu:topoopt,cuda:nccl" and the like, PyTorch looks up the first name of this dict, in
+    # capitals, among lower-case names; without this, a group would have no default backend.
     plugins = dist.Backend._plugins
     dist.Backend._plugins = {_NAME: plugins[_NAME.upper()], **plugins}
     open_name_locks(checking_group)
@@ -104,9 +103,9 @@ def _register() -> None:
 
 
 def _adopt_environment() -> None:
-    """In a rank started by `topoopt run`, a process group that names no backend is a "topoopt" one.
+    """In a rank of `topoopt run`, a process group without a named backend is a "topoopt" one.
 
-    Also where others are to be taken over, and what is logged.
+    Also applies the requested replacement of backends and the log level.
     """
     planned = "TOPOOPT_PLAN" in os.environ
     if planned:
@@ -114,7 +113,7 @@ def _adopt_environment() -> None:
     if planned or requested_backends.TAKE_OVER_VARIABLE in os.environ:
         requested_backends.watch(_NAME, default=planned)
     level = os.environ.get("TOPOOPT_LOG", "")
-    if level in _LOG_LEVELS:  # another one is an error, but not one of `import torch`: see _create
+    if level in _LOG_LEVELS:  # _create rejects others, so that `import torch` still works
         logging.basicConfig(format="%(name)s %(levelname)s: %(message)s")
         log.setLevel(level.upper())
 
@@ -126,7 +125,7 @@ def _check_log_level() -> None:
 
 
 def _in_place() -> bool:
-    """Whether device tensors whose memory the host reaches are used where they are."""
+    """Whether host-accessible device tensors are used in place."""
     value = os.environ.get("TOPOOPT_DEVICE_MEMORY", "auto")
     if value not in ("auto", "copy"):
         raise RuntimeError(f"TOPOOPT_DEVICE_MEMORY: {value!r} is not one of auto, copy")
@@ -144,7 +143,7 @@ def _create(options: Any, backend_options: Any) -> Any:
         place = Place(options.group_rank, ranks, options.group_size)
         job = open_job(extension, place, options.store, timeout)
     else:
-        # Without `join`, only the members of the group have come.
+        # Without `join`, only the members of the group take part.
         place = Place(options.group_rank, ranks, dist.get_world_size())
         job = job_of(ranks) or open_job(extension, place, options.store, timeout)
     requested_backends.note_opened()
@@ -156,7 +155,7 @@ def _create(options: Any, backend_options: Any) -> Any:
 def _join(timeout: timedelta | float | None) -> None:
     """Opens the job of all ranks, before some of them make the first "topoopt" group.
 
-    The others relay for them, so they take part although they are in no such group.
+    The others relay for the group, so they take part without being members.
     """
     ranks = tuple(range(dist.get_world_size()))
     if job_of(ranks) is not None:
@@ -169,7 +168,7 @@ def _join(timeout: timedelta | float | None) -> None:
 
 
 def own_options(extension: Any, given: Any, timeout: timedelta) -> Any:
-    """A copy of the pg_options that a caller gave, or fresh ones, with the group's timeout."""
+    """A copy of the caller's pg_options, or new ones, with the group's timeout."""
     kind = extension.ProcessGroupTopoopt.Options
     if given is not None and not isinstance(given, kind):
         raise TypeError(
@@ -186,7 +185,7 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
     config = job.group(ranks)
     config.name, config.cost = options.group_name, job.cost_for(ranks)
     config.algorithm = os.environ.get("TOPOOPT_ALGORITHM", "auto")
-    # A group that is created again after its end finds what its first life has left there.
+    # A group with a reused name finds the keys of its first life there.
     number = store.add(f"lives/{job.life}/{config.name}/{config.rank}", 1)
     life = f"life{job.life}.{number}"
     config.channel = _channel(job, f"{config.name}/{number}")
@@ -231,7 +230,7 @@ def _open_segment(extension: Any, config: Any, store: Any, identity: Identity) -
 
 
 def _describe_links(config: Any) -> str:
-    """By the servers of the members that the rings visit."""
+    """By the servers of the members on the rings."""
     rings = ", ".join(
         f"{'-'.join(str(config.servers[member]) for member in ring.servers)} ({ring.share:.0%})"
         for ring in config.rings
@@ -252,7 +251,7 @@ def _split(
 
 
 def checking_group(group: Any, store: Any) -> Any:
-    """A second group of the same ranks, by which torch checks what the first is asked to do."""
+    """A second group of the same ranks, with which torch checks the calls of the first."""
     options = group.options
     ranks = list(options.global_ranks_in_group)
     job = job_with(group)
@@ -270,7 +269,7 @@ def _compares_places() -> bool:
 
 
 def place_of_caller() -> str:
-    """The innermost line of the script that this thread is in, "train.py:12"; "" if in none."""
+    """The innermost script line of this thread, "train.py:12"; "" if there is none."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and not is_of_script(frame.f_code.co_filename):
         frame = frame.f_back
@@ -284,10 +283,10 @@ def as_timedelta(timeout: timedelta | float) -> timedelta:
 
 
 def _channel(job: Job, unique_name: str) -> int:
-    """The number that all ranks give to a group; its name is all that they have in common.
+    """The number of a group, equal on all its ranks; they only have its name in common.
 
-    PyTorch may give the name of a destroyed group to a new one; what is still on its way for the
-    old one must not reach it, so the name has the group's life in it.
+    PyTorch may give the name of a destroyed group to a new one, which must not receive the old
+    one's late messages. So the name includes the group's life.
     """
     channel = zlib.crc32(unique_name.encode()) & 0x7FFFFFFF
     if (other := _open_groups(job).get(channel)) is not None:
@@ -315,19 +314,20 @@ def stats() -> dict[str, list[dict[str, Any]]]:
     "device_memory".
 
     One dict per link: source, source_port, target, target_port (ports are -1 inside a server), kind
-    ("socket" or "shm"), sent_bytes (payload, own and relayed), relayed_bytes (the part that came
-    from other ranks), received_bytes, overhead_bytes (headers and control frames), seconds (with
-    something to send), zero_copy_bytes (sent from where they lay, and given back by the kernel) and
-    copied_bytes (the same, but the kernel has copied them; docs/guides/fast-links.md). One dict per
-    ring, tree or kind of direct message of a group: group (its name), kind ("ring", "tree",
-    "direct" or "torus"), index, ranks (in a ring's order, else empty), sent_bytes, seconds (in
-    which an operation had something to do there). One dict per job of what
-    this rank holds for others now and held at most: relay_bytes, relay_peak_bytes (payload on its
-    way to other ranks), early_bytes, early_peak_bytes (messages that no receive is posted for yet),
-    buffer_bytes, buffer_peak_bytes (the memory of all payload that waits), remembered_entries
-    (flows and groups, open or ended lately, of which it remembers something). One dict per group
-    and kind of memory of tensors on devices: group, memory (its kind, or why it was copied),
-    in_place (used where it is, without a copy), bytes (of operations so far).
+    ("socket" or "shm"), sent_bytes (payload, own and relayed), relayed_bytes (the part from other
+    ranks), received_bytes, overhead_bytes (headers and control frames), seconds (with something to
+    send), zero_copy_bytes (sent in place, and released by the kernel) and copied_bytes (the same,
+    but the kernel has copied them; docs/guides/fast-links.md).
+
+    One dict per ring, tree or kind of direct message of a group: group (its name), kind ("ring",
+    "tree", "direct" or "torus"), index, ranks (in a ring's order, else empty), sent_bytes, seconds
+    (in which an operation was active there).
+
+    One dict per job of this rank's buffers, now and at most: relay_bytes, relay_peak_bytes (payload
+    for other ranks), early_bytes, early_peak_bytes (messages without a posted receive),
+    buffer_bytes, buffer_peak_bytes (all waiting payload), remembered_entries (open or recent flows
+    and groups). One dict per group and kind of device memory: group, memory (its kind, or why it
+    was copied), in_place (used without a copy), bytes (of operations so far).
     """
     rings = [
         {
@@ -340,7 +340,7 @@ def stats() -> dict[str, list[dict[str, Any]]]:
     ]
     links = [asdict(link) for job in jobs for link in job.links()]
     for link in links:
-        del link["iteration_bytes"]  # which is measured at the end
+        del link["iteration_bytes"]  # measured at the end
     memory = [_held_memory(job) for job in jobs]
     device_memory = [
         {
@@ -371,6 +371,6 @@ def _leave() -> None:
             job.leave()
 
 
-# torch_topoopt.runtime.autoload waits for this where this module was imported before torch.
+# torch_topoopt.runtime.autoload waits for this if this module was imported before torch.
 if _after_import := globals().get("after_import"):
     _after_import()

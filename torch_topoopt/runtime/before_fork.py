@@ -1,7 +1,7 @@
-"""What every rank would do once at its start, done in the process that forks them.
+"""Start-up work common to all ranks, done once in the process that forks them.
 
-The memory of forks is that of this process, so loading the C++ backend (a third of the processor
-time of a start) and building the readers of a plan and its wiring cost nothing in the ranks.
+Forks share the memory of this process. So loading the C++ backend (a third of the processor time of
+a start) and building the readers of a plan and its wiring cost nothing in the ranks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch_topoopt.runtime.backend import load_in_server
 
 
 def prepare() -> None:
-    """Starts no thread and opens nothing, for forks would not have the one and would the other."""
-    with contextlib.suppress(ImportError):  # ranks that need it say why
+    """Starts no thread and opens nothing: forks would lose the threads and share the files."""
+    with contextlib.suppress(ImportError):  # ranks that need it report the error
         load_in_server()
     for document in (Plan, Wiring):
         prepare_reader(document)

@@ -1,7 +1,7 @@
-"""Watches groups of other backends come and go, for "topoopt" groups beside them.
+"""Notifications about groups of other backends, for "topoopt" groups beside them.
 
 torch.distributed calls a backend's creator on the members of a new group only, and does not notify
-a backend of a default process group that is not its own.
+a backend when the default process group of another backend ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def watch_groups(
 ) -> None:
     """`join(timeout)` is called on all ranks before some of them make a group of backend `name`.
 
-    Not if only the members call `new_group` (use_local_synchronization). `let_go(aborted)` is
+    Exception: only the members call `new_group` (use_local_synchronization). `let_go(aborted)` is
     called when the default process group has been destroyed or aborted.
     """
     c10d._new_group_with_tag = _joining(c10d._new_group_with_tag, name, join)

@@ -1,7 +1,7 @@
-"""Opens what torch.distributed does by the name of a built-in backend, for "topoopt" groups.
+"""Enables features of torch.distributed that depend on a backend's name, for "topoopt" groups.
 
-monitored_barrier refuses every backend that is not called gloo, and TORCH_DISTRIBUTED_DEBUG=DETAIL
-puts a gloo group, which connects all pairs of ranks, beside any other. Other groups are untouched.
+monitored_barrier rejects every backend except gloo, and TORCH_DISTRIBUTED_DEBUG=DETAIL adds a gloo
+group, which connects all pairs of ranks, to any other. Other groups are unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def open_name_locks(make_checking_group: Callable[[Any, Any], Any]) -> None:
-    """`make_checking_group` gets a group and a store, and makes the group beside it."""
+    """`make_checking_group` gets a group and a store, and makes the group for the checks."""
     barrier = _monitored_barrier(c10d.monitored_barrier)
     dist.monitored_barrier = c10d.monitored_barrier = barrier
     c10d._create_process_group_wrapper = _process_group_wrapper(
@@ -32,7 +32,7 @@ def _is_topoopt(backend: Any) -> bool:
 
 
 def _cpu_backend(group: Any) -> Any:
-    """The backend of a group's CPU tensors, without its wrapper; None if it has no such backend."""
+    """The backend of a group's CPU tensors, without its wrapper; None if it has none."""
     try:
         backend = group._get_backend(torch.device("cpu"))
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""This rank's connection to what moves the circuits of its job, where something does."""
+"""This rank's connection to the circuit service of its job, if there is one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONNECT_S = 10.0
 def circuit_client(session: Any, layout: RankLayout, rank: int) -> Any:
     """A _backend.CircuitClient; None without TOPOOPT_CIRCUITS, or with several ranks on a server.
 
-    Raises FabricError if nobody answers there.
+    Raises FabricError if the service does not answer.
     """
     path = os.environ.get(CIRCUITS_VARIABLE)
     servers = len(layout.ranks_of)

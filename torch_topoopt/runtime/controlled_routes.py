@@ -1,4 +1,4 @@
-"""What joins a job's links to the controller of a switched network, where there is one."""
+"""The connection of a job's links to the controller of a switched network, if there is one."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _NAMES = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "M
 
 
 def started_agent(network: JobNetwork, place: Place, life: int) -> RouteAgent | None:
-    """The agent of this rank's server, which knows the source ports of its links if the controller
-    has assigned them in time; None without a controller, or for a rank that connects nothing.
+    """The agent of this rank's server, with the source ports of its links if the controller has
+    assigned them in time; None without a controller, or for a rank without links.
 
-    Raises FabricError for settings in the environment that cannot be used.
+    Raises FabricError for invalid settings in the environment.
     """
     settings = controller_settings(os.environ)
     if settings is None or not network.layout.is_leader(place.index):
@@ -39,7 +39,7 @@ def started_agent(network: JobNetwork, place: Place, life: int) -> RouteAgent | 
     links = [link for link in connections(network.plan) if link.source == server]
     if not links:
         return None
-    from torch_topoopt.route_control.host.agent import RouteAgent  # httpx takes a while
+    from torch_topoopt.route_control.host.agent import RouteAgent  # importing httpx is slow
 
     job = job_name(
         network.wiring, place.ranks, life, *(os.environ.get(name, "") for name in _NAMES)
@@ -52,7 +52,7 @@ def started_agent(network: JobNetwork, place: Place, life: int) -> RouteAgent | 
 
 def _note(server: int) -> Any:
     def note(what: str, **values: Any) -> None:
-        with contextlib.suppress(OSError):  # the job is worth more than its log
+        with contextlib.suppress(OSError):  # a log failure must not end the job
             metrics.log_event("route", server=server, what=what, **values)
 
     return note
@@ -60,7 +60,7 @@ def _note(server: int) -> Any:
 
 @contextlib.contextmanager
 def closed_on_failure(agent: RouteAgent | None) -> Iterator[None]:
-    """Ends the flows that `agent` has reported if what is done inside fails."""
+    """Ends the flows reported by `agent` if the body raises."""
     try:
         yield
     except BaseException:
@@ -72,7 +72,7 @@ def closed_on_failure(agent: RouteAgent | None) -> Iterator[None]:
 def follow(
     agent: RouteAgent | None, network: JobNetwork, session: Any, keeper: CableKeeper | None
 ) -> None:
-    """Lets the agent move the links, which are open now. It keeps neither session nor keeper."""
+    """Lets the agent move the open links. It keeps no reference to session or keeper."""
     if agent is None or keeper is None:
         return
     from torch_topoopt.route_control.host.agent import Connections

@@ -1,8 +1,8 @@
 """Becomes one rank of emulated servers in a fork of a process that has imported PyTorch.
 
 `python -m torch_topoopt.runtime.forked_rank RANKS_PER_SERVER NAMESPACES ARGUMENTS...`, started
-from a fork server; for the first two see rank_main. The rank then is `python ARGUMENTS...`, except
-that `import torch` has happened before its environment was there.
+from a fork server; for the first two see rank_main. The rank then runs `python ARGUMENTS...`, but
+`import torch` preceded its environment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main(ranks_per_server: int, namespaces: str, arguments: list[str]) -> None:
     """Raises SystemExit as the script does."""
     place_on_server(ranks_per_server)
     enter_namespace(namespaces)
-    autoload.register()  # which the import has done, but without this rank's environment
+    autoload.register()  # the import did it without this rank's environment
     run_as_main(arguments)
 
 

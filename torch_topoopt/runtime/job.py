@@ -1,9 +1,9 @@
-"""The jobs of this process: the ranks that met, their network, and the links between them.
+"""The jobs of this process: their ranks, their network, and the links between them.
 
-Mostly there is one, of all ranks. It is opened by the default process group, or where that is
-another backend's, before the first "topoopt" group is made; and it ends with the last of its groups
-or with the default one. After a failure the processes that are left may meet again, and where all
-ranks of a group are alone with it (use_local_synchronization), they have a job of their own.
+Usually there is one job, of all ranks. The default process group opens it; if that is another
+backend's, the first "topoopt" group does. It ends with the last of its groups or with the default
+one. After a failure, the remaining processes may open another. Members of a group that no other
+rank takes part in (use_local_synchronization) have a job of their own.
 """
 
 from __future__ import annotations
@@ -82,21 +82,21 @@ log = logging.getLogger("torch_topoopt")
 class Job:
     """The state shared by the process groups of this process.
 
-    Its ranks are numbered by their places in `place.ranks`, which for a job of all ranks is as
-    torch.distributed numbers them.
+    Its ranks are numbered by their places in `place.ranks`; in a job of all ranks, these are
+    torch.distributed's numbers.
     """
 
     plan: Plan
     wiring: Wiring
     layout: RankLayout
     place: Place
-    life: int  # 1 for the first job that met in its store, 2 after it was opened anew, ...
+    life: int  # 1 for the first job in its store, 2 after a reopening, ...
     timeout: timedelta
     extension: Any  # _backend
     session: Any  # _backend.Session
     identity: Identity  # what its ranks have proven to each other
-    cost: CostModel | None = None  # known when the job is open
-    groups: dict[int, Any] = field(default_factory=dict)  # by channel: the open ones, at least
+    cost: CostModel | None = None  # set when the job is open
+    groups: dict[int, Any] = field(default_factory=dict)  # by channel; at least the open ones
     held: bool = False
     meter: IterationMeter | None = None
     work_meter: WorkMeter | None = None
@@ -107,11 +107,11 @@ class Job:
 
     @cached_property
     def number_of(self) -> dict[int, int]:
-        """Rank as torch.distributed numbers it -> rank in this job."""
+        """Rank of torch.distributed -> rank in this job."""
         return {rank: number for number, rank in enumerate(self.place.ranks)}
 
     def group(self, ranks: Sequence[int]) -> Any:
-        """The _backend.GroupConfig of those ranks, as torch.distributed numbers them."""
+        """The _backend.GroupConfig of those ranks of torch.distributed."""
         numbers = [self.number_of[rank] for rank in ranks]
         servers = [self.layout.server_of[number] for number in numbers]
         rings = rings_of(self.plan, sorted(set(servers)), self._link_rates)
@@ -128,7 +128,7 @@ class Job:
         return config
 
     def cost_for(self, ranks: Sequence[int]) -> CostModel | None:
-        """The cost model of a group; what all ranks together have taken is for all of them only."""
+        """The cost model of a group; one measured by all ranks applies to all of them only."""
         if self.cost is None or list(ranks) == list(self.place.ranks):
             return self.cost
         return replace(self.cost, all_reduce=())
@@ -160,12 +160,12 @@ class Job:
         )
 
     def hold(self) -> None:
-        """Keeps the job open until leave(), however many groups it has."""
+        """Keeps the job open until leave(), regardless of its groups."""
         self.session.hold()
         self.held = True
 
     def let_go(self, *, aborted: bool) -> None:
-        """Ends what hold() began; if there are no groups any more, the job ends."""
+        """Ends hold(); the job ends if it has no groups."""
         if self.held:
             self.held = False
             if aborted:
@@ -180,8 +180,8 @@ class Job:
         self.let_go(aborted=False)
 
     def calls_under_way(self) -> str:
-        """The operations that this rank has called and that are not over, for a warning; "" if
-        there are none, or none are recorded."""
+        """This rank's operations in progress, for a warning; "" if there are none, or none are
+        recorded."""
         recorded = bytes(self.session.recorded_operations())
         calls = dump_of(recorded).calls if recorded else ()
         pending = [call for call in calls if call.unfinished and not call.failed]
@@ -194,18 +194,18 @@ class Job:
         )
 
     def links(self) -> list[LinkTraffic]:
-        """What this rank has sent over its links so far."""
+        """The bytes that this rank has sent over its links so far."""
         return of_links(self.session.link_traffic())
 
 
-jobs: list[Job] = []  # those that are open, and the last one that was
-_server: int | None = None  # of this process under the plan, once it is known
+jobs: list[Job] = []  # the open ones, and the last one that was open
+_server: int | None = None  # of this process under the plan, once known
 
 
 def job_of(ranks: Sequence[int]) -> Job | None:
     """The open job for a group of those ranks: the same one on all of them.
 
-    That of all ranks, or one of exactly these: its members do not know other members' groups.
+    It is the job of all ranks, or of exactly these, whose members do not know each other's groups.
     """
     for job in jobs:
         if job.place.separate:
@@ -222,13 +222,13 @@ def job_with(group: Any) -> Job:
 
 
 def let_go(aborted: bool) -> None:
-    """The default process group is gone, and with it the jobs that were held for it."""
+    """Ends the jobs that were held for the default process group, which has ended."""
     for job in jobs:
         job.let_go(aborted=aborted)
 
 
 def end_past_jobs(why: str) -> None:
-    """Fails jobs that are still open: their groups belong to a default group that is gone."""
+    """Fails jobs that are still open, because their default group has ended."""
     for job in jobs:
         if not (job.place.separate or job.session.closed or job.session.inherited):
             job.session.fail(why)
@@ -237,7 +237,7 @@ def end_past_jobs(why: str) -> None:
 def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Job:
     """Meets the other ranks in `store`, finds the network and opens this rank's links.
 
-    Raises FabricError or DocumentError, and leaves nothing open then.
+    Raises FabricError or DocumentError, and then leaves nothing open.
     """
     limit, requested = silence_limit(), requested_links(extension)
     meet_s = timeout.total_seconds()
@@ -250,7 +250,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
     with controlled_routes.closed_on_failure(agent):
         timeouts = Timeouts(meet_s, min(meet_s, _CONNECT_TIMEOUT_S))
         links = open_rank_links(network, place.index, meeting, timeouts, version, agent, per_link)
-    opened: list[weakref.ref[Job]] = []  # else the session would keep itself by way of its job
+    opened: list[weakref.ref[Job]] = []  # weak, since the session is part of its job
     plan, layout = network.plan, network.layout
     server, relayed = layout.server_of[place.index], bool(network.wiring.forwarded)
     recorder, supervision, end_supervision = supervise(extension, place, server)
@@ -297,7 +297,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
 
 
 def _network_of(meeting: StoreMeeting, place: Place, deadline: float) -> JobNetwork:
-    """The network that was given, else the one that the ranks discover."""
+    """The planned network, else the one that the ranks discover."""
     global _server
     network = given_network(meeting, place, deadline)
     if network is None:
@@ -307,7 +307,7 @@ def _network_of(meeting: StoreMeeting, place: Place, deadline: float) -> JobNetw
 
 
 def _install_meter(job: Job) -> None:
-    known = weakref.ref(job)  # else the meter would keep the links of a past job open
+    known = weakref.ref(job)  # weak, so that the meter does not keep a past job's links open
     steps = StepLog(log_event) if _logs_steps(job.place) else None
     timeline = _timeline_recorder(job, known)
     work = job.work_meter = _work_meter(job)
@@ -338,7 +338,7 @@ def _install_meter(job: Job) -> None:
 
 
 def _work_meter(job: Job) -> WorkMeter:
-    """Of a job of all ranks, with a file for those who watch it."""
+    """The meter of a job of all ranks, with a file for observers."""
     index, everybody = job.place.index, len(job.place.ranks) == job.place.world_size
     rank = job.place.ranks[index]
     folder = JobFolder(Path(os.environ["TOPOOPT_RUN_DIR"]).absolute())
@@ -377,7 +377,7 @@ def _logs_steps(place: Place) -> bool:
 
 
 def _keeper_of(job: Job, links: RankLinks, *, encrypted: bool) -> CableKeeper | None:
-    """What takes this rank's cables back, if it has some."""
+    """Reopens this rank's lost cables, if it has any."""
     if not links.planned:
         links.ports.close()
         return None
@@ -392,7 +392,7 @@ def _keeper_of(job: Job, links: RankLinks, *, encrypted: bool) -> CableKeeper | 
 
 
 def silence_limit() -> timedelta:
-    """How long a rank may be silent, as TOPOOPT_SILENCE_LIMIT_S says; or raises ValueError."""
+    """How long a rank may be silent (TOPOOPT_SILENCE_LIMIT_S); raises ValueError."""
     text = os.environ.get("TOPOOPT_SILENCE_LIMIT_S", "20")
     try:
         seconds = float(text)
@@ -411,7 +411,7 @@ def _begin_iteration(job: Job | None) -> int:
 
 
 def _iteration_bytes(job: Job | None, first: int, count: int) -> tuple[list[int], list[list[int]]]:
-    """Of this rank's own messages, and of the planned links, in their order."""
+    """Bytes of this rank's own messages, and of the planned links, in order."""
     if job is None:
         return [0] * count, []
     own, of_connections = job.session.iteration_bytes(first, count)
@@ -423,11 +423,11 @@ def _iteration_bytes(job: Job | None, first: int, count: int) -> tuple[list[int]
     return own, list(sums.values())
 
 
-# ---- what is left behind -----------------------------------------------------------------------
+# ---- files at the end ----------------------------------------------------------------------------
 
 
 class _Record:
-    """The file with what this process has sent over the planned links, in all its jobs."""
+    """The file with this process's bytes on the planned links, in all its jobs."""
 
     def __init__(self) -> None:
         self._rank: int | None = None
@@ -437,7 +437,7 @@ class _Record:
         self._ended = 0
 
     def add(self, job: Job, run_dir: str) -> None:
-        if self._rank is None:  # ranks may be numbered anew, but the process is the same
+        if self._rank is None:  # keep the first, since a later job may renumber ranks
             self._rank = job.place.ranks[job.place.index]
         planned = [traffic for traffic in job.links() if traffic.source_port >= 0]
         for traffic in planned:
@@ -475,7 +475,7 @@ def _on_closed(job: Job | None, why: str) -> None:
     if job is None:
         return
     if why:
-        # `topoopt run` and the traceback say so, too
+        # `topoopt run` and the traceback report it, too
         said = ERRORS_VARIABLE in os.environ or getattr(sys, "last_value", None) is not None
         level = logging.INFO if said else logging.WARNING
         log.log(level, "rank %d: aborted: %s", job.place.index, why)

@@ -1,4 +1,4 @@
-"""The rendezvous of a job's rank with the others, and the network it was given, for `backend`."""
+"""The rendezvous of a job's rank with the others, and the job's network, for `backend`."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ log = logging.getLogger("torch_topoopt")
 class StoreMeeting:
     """Ranks meet in torch.distributed's store; `who` describes one in an error.
 
-    Where TOPOOPT_SECRET_FILE is set, all that is published is signed with its secret, and nothing
-    else is believed: the store itself has no access control.
+    With TOPOOPT_SECRET_FILE, all messages are signed with its secret, and others are ignored: the
+    store itself has no access control.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class StoreMeeting:
         self._rank = rank
         self._who = who
         self._secret = given_secret()
-        # A group that is created again after its end finds the keys of its first life in the store.
+        # A group with a reused name finds the keys of its first life in the store.
         self.life = store.add(f"lives/{rank}", 1)
 
     def publish(self, topic: str, text: str) -> None:
@@ -83,7 +83,7 @@ class StoreMeeting:
         }
 
     def missing(self, topic: str, ranks: Sequence[int]) -> list[int]:
-        """Those of `ranks` that have not published; asks, and does not wait."""
+        """The `ranks` that have not published; does not wait."""
         keys = [self._key(topic, rank) for rank in ranks]
         if not keys or self._store.check(keys):
             return []
@@ -100,11 +100,11 @@ class StoreMeeting:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a process before it meets the others: it is `ranks[index]`.
+    """The identity of a process before the rendezvous: it is `ranks[index]`.
 
-    `ranks` are those that meet, of the `world_size` ranks of torch.distributed.
-    `server` is that of an earlier job of this process; None before there was one. What is
-    `separate` numbers its ranks by itself, beside torch.distributed's.
+    `ranks` are those of the rendezvous, among the `world_size` ranks of torch.distributed.
+    `server` is that of an earlier job of this process, if any. A `separate` job numbers its ranks
+    independently of torch.distributed.
     """
 
     index: int
@@ -123,7 +123,7 @@ def meet_versions(
 ) -> str:
     """The version that all ranks have (handshake.wire_version); raises FabricError on all of them.
 
-    Before anything else travels, for what ranks of other versions say may not be understood.
+    Runs first, because messages of other versions may not parse.
     """
     info = build_info()
     here = wire_version(
@@ -159,11 +159,11 @@ def _advice(there: str, here: str) -> str:
 
 
 def given_network(meeting: Meeting, place: Place, deadline: float) -> JobNetwork | None:
-    """The network that `topoopt run` has planned and wired; None if there is no plan.
+    """The network planned and wired by `topoopt run`; None without a plan.
 
-    Processes stay on the servers that they were on. If some of the servers have no rank that meets,
-    the network is what the plan's links are without those. Raises DocumentError if the ranks do not
-    fit the plan, FabricError if one does not come, and DisconnectedError if too few links are left.
+    Processes stay on their servers. If some servers have no rank here, the network is the rest of
+    the plan's links. Raises DocumentError if the ranks do not fit the plan, FabricError if one does
+    not come, and DisconnectedError if too few links are left.
     """
     names = [name for name in (PLAN_VARIABLE, "TOPOOPT_WIRING") if os.environ.get(name)]
     if len(names) == 1:
@@ -185,9 +185,9 @@ def given_network(meeting: Meeting, place: Place, deadline: float) -> JobNetwork
 
 
 def _meet_on_servers(meeting: Meeting, place: Place, servers: int, deadline: float) -> RankLayout:
-    """The servers of the ranks, which rank 0 gathers from the ranks' own facts."""
+    """The servers of the ranks, which rank 0 gathers from all ranks."""
     known = place.server
-    if known is None and place.separate:  # of all ranks that were started, which may be more
+    if known is None and place.separate:  # counts all started ranks, perhaps more than meet
         world = RankLayout.even(servers, int(os.environ.get("WORLD_SIZE", place.world_size)))
         known = world.server_of[int(os.environ.get("RANK", place.index))]
     elif known is None and len(place.ranks) < place.world_size:
@@ -202,7 +202,7 @@ def _meet_on_servers(meeting: Meeting, place: Place, servers: int, deadline: flo
 
 
 def lay_out(known: Sequence[int | None], servers: int) -> list[int]:
-    """Rank -> server, of ranks some of which know theirs; raises DocumentError if there is none."""
+    """Rank -> server, from the ranks that know theirs; raises DocumentError if there is none."""
     placed = [server for server in known if server is not None]
     if len(placed) == len(known):
         return placed
@@ -218,9 +218,9 @@ def lay_out(known: Sequence[int | None], servers: int) -> list[int]:
 
 
 def _without_others(plan: Plan, wiring: Wiring, left: set[int]) -> tuple[Plan, Wiring]:
-    """Plan and wiring as they are for the servers in `left`, which keep their numbers.
+    """Plan and wiring of the servers in `left`, which keep their numbers.
 
-    The ranks relay by themselves: the kernel of a server without ranks may be gone as well.
+    The ranks relay by themselves, since the kernel of a server without ranks may be gone.
     """
     network = remaining_network(plan.cluster, plan.network, left)
     reduced = dataclasses.replace(plan, network=network, failures=None, strategy=())
@@ -239,8 +239,8 @@ def log_link(opened: OpenLink, wiring: Wiring) -> None:
 def cable_ends(extension: Any, network: JobNetwork, per_link: int) -> list[Any]:
     """All cables of the job as _backend.CableEnds: first connections(plan), then forwarded ones.
 
-    To the transport every one of the `per_link` connections of a link is a cable, which may be lost
-    alone; they follow each other and share the link's rate.
+    The transport treats each of the `per_link` connections of a link as a cable, which may fail
+    alone; they are consecutive and share the link's rate.
     """
     plan, leaders = network.plan, network.layout.leaders
     duplex = plan.cluster.ports == "duplex"
@@ -257,7 +257,7 @@ def cable_ends(extension: Any, network: JobNetwork, per_link: int) -> list[Any]:
         for link in connections(plan)
         for _ in range(per_link)
     ]
-    for a, b in _forwarded_pairs(network):  # which use the cables of others
+    for a, b in _forwarded_pairs(network):  # over the cables of others
         ends.append(extension.CableEnds(Link(a, -1, b, -1), a, b, True, 0.0))
     return ends
 
@@ -277,15 +277,15 @@ def link_specs(
     rank: int,
     requested: RequestedLinks,
 ) -> list[Any]:
-    """The connections as _backend.LinkSpec; a Session owns their descriptors from then on.
+    """The connections as _backend.LinkSpec; a Session then owns their descriptors.
 
-    Those between servers are encrypted if that is requested; others do not leave the kernel of one
-    machine. The plan's links go over the requested transport; a forwarded one is TCP, for other
-    hosts pass it on.
+    Connections between servers are encrypted on request; others stay in the kernel of one machine.
+    The plan's links use the requested transport; a forwarded one is TCP, since other hosts relay
+    it.
     """
     planned, per_link = list(connections(network.plan)), links.ports.per_link
     options = {"threads": requested.link_threads, "zero_copy": requested.zero_copy}
-    number = {link.reverse: i for i, link in enumerate(planned)}  # as a duplex cable's other end
+    number = {link.reverse: i for i, link in enumerate(planned)}  # the other end of a duplex cable
     number |= {link: i for i, link in enumerate(planned)}
     specs = []
     provider_of = provider_chooser(extension, requested.transport)

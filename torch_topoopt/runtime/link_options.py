@@ -1,9 +1,9 @@
-"""How a rank opens its job's links: as its environment requests, and as this build can.
+"""The options of a job's links: as the environment requests and this build supports.
 
 A link may have several TCP connections. A network card hands the packets of one connection to one
-core, and one connection has one congestion window, so a fast link is filled by several. To the
-transport each is a cable of its own: messages go over all of them in parts, and a lost one is
-opened again while the others carry its part.
+core, and a connection has one congestion window, so a fast link needs several. The transport treats
+each as a cable: messages are divided among them, and a lost one is reopened while the others carry
+its part.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from torch_topoopt.links.wiring import Wiring
     from torch_topoopt.plan import LinkTraffic, Route
 
-# From each rate on, a link has this number of connections unless another is requested.
+# From each rate on, the default number of connections of a link.
 _CONNECTIONS_BY_GBPS = ((100.0, 4), (25.0, 2))
 
 
 def requested_links(extension: Any) -> RequestedLinks:
     """The links that this process's environment requests.
 
-    Raises FabricError for a request that is wrong, or that this build or host cannot meet.
+    Raises FabricError for a request that is invalid, or unsupported by this build or host.
     """
     requested = RequestedLinks.of(os.environ)
     if requested.encrypted:
@@ -68,7 +68,7 @@ def provider_chooser(extension: Any, transport: str) -> Callable[[socket.socket]
 
 
 def connections_per_link(requested: RequestedLinks, wiring: Wiring) -> int:
-    """The same on all ranks: as requested, else by the fastest port of the wiring."""
+    """The number for all ranks: as requested, else by the fastest port of the wiring."""
     if requested.connections is not None:
         return requested.connections
     if requested.why_single:
@@ -79,7 +79,7 @@ def connections_per_link(requested: RequestedLinks, wiring: Wiring) -> int:
 
 
 def over_all_connections(routes: Iterable[Route], per_link: int) -> list[Route]:
-    """Every route as often as links have connections; the k-th of a pair takes the k-th one."""
+    """Every route once per connection of a link; the k-th uses the k-th connections."""
     return [
         replace(route, weight=route.weight / per_link) for route in routes for _ in range(per_link)
     ]

@@ -1,9 +1,9 @@
-"""The cost model of a job: what messages cost, from the plan or measured when the job starts.
+"""The cost model of a job: the cost of messages, from the plan or measured when the job starts.
 
-Collectives choose their algorithm by it, so all ranks must have the same; and results are rounded
-in the order of the algorithm, so that jobs of one plan must have the same, too. What the first job
-of a plan has measured is therefore kept, in $XDG_CACHE_HOME/torch_topoopt (~/.cache by default) of
-rank 0, and used by later ones, unless TOPOOPT_COST_MODEL=measure.
+Collectives choose their algorithm by it, so all ranks need the same one. The algorithm determines
+the order of rounding, so all jobs of one plan need the same one, too. Therefore rank 0 keeps the
+measurement of a plan's first job in $XDG_CACHE_HOME/torch_topoopt (~/.cache by default), and later
+jobs use it, unless TOPOOPT_COST_MODEL=measure.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def cost_of(
     """The plan's cost model, or one that all ranks measure together; its beta is never None.
 
     `group` is the _backend.GroupConfig of all ranks. A measured model is kept for later jobs of the
-    same plan with the same ranks on its servers, and written to the run folder, from where it can
-    be copied into the plan. Raises FabricError for a value of TOPOOPT_COST_MODEL that is not known.
+    same plan with the same ranks on its servers. It is also written to the run folder, to be copied
+    into the plan. Raises FabricError for an unknown value of TOPOOPT_COST_MODEL.
     """
     rated = 1 / plan.cluster.link_bytes_per_s
     if plan.cost_model is not None:
         return replace(plan.cost_model, beta_s_per_byte=plan.cost_model.beta_s_per_byte or rated)
     if len(set(group.servers)) == 1:
-        return CostModel(0.0, 0.0, 0.0, rated)  # nothing goes over links
+        return CostModel(0.0, 0.0, 0.0, rated)  # no traffic over links
     before = None
     if group.rank == 0:
         path = kept_file(plan, group.servers)
@@ -116,7 +116,7 @@ def _record(model: CostModel, how: str) -> None:
 
 
 def _described(model: CostModel) -> str:
-    """The fastest algorithm at each size that was timed."""
+    """The fastest algorithm at each measured size."""
     fastest: dict[int, AllReduceTime] = {}
     for one in model.all_reduce:
         if one.bytes not in fastest or one.seconds < fastest[one.bytes].seconds:
@@ -127,7 +127,7 @@ def _described(model: CostModel) -> str:
 
 def _text(model: CostModel) -> str:
     section = {"cost_model": asdict(model)}
-    del section["cost_model"]["beta_s_per_byte"]  # as the links are rated
+    del section["cost_model"]["beta_s_per_byte"]  # that of the links' rates applies
     if not model.all_reduce:
         del section["cost_model"]["all_reduce"]
     return json_text(section) + "\n"

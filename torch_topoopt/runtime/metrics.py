@@ -1,7 +1,7 @@
 """metrics.jsonl: one JSON object per line, appended by the launcher and by the ranks of one run.
 
-Every line has `event`: "run" (what was started), "stage" (name and seconds), "train" (what the
-script logged), "step" (about once a second: `iteration`, mean `step_s` since the event before, and
+Every line has `event`: "run" (the started command), "stage" (name and seconds), "train" (logged by
+the script), "step" (about once a second: `iteration`, mean `step_s` since the event before, and
 `loss`; see step_log.py), "route" (`what` a server did with the paths that a controller assigns),
 "link" (bytes of one directed link), "gap" (`why` measurements are missing) and "end" (exit code).
 `time_s` is the number of seconds since the run began. Each line is one write to a file opened for
@@ -36,7 +36,7 @@ def _append(path: str | os.PathLike[str], record: dict[str, Any]) -> None:
         written = os.write(handle, data)
         end = os.lseek(handle, 0, os.SEEK_CUR)
         if written != len(data) and os.fstat(handle).st_size == end:
-            os.ftruncate(handle, end - written)  # else the next line would end half a line
+            os.ftruncate(handle, end - written)  # so that no half line remains
     finally:
         os.close(handle)
     if written != len(data):
@@ -44,7 +44,7 @@ def _append(path: str | os.PathLike[str], record: dict[str, Any]) -> None:
 
 
 def _refusal(record: dict[str, Any]) -> str | None:
-    """Names the first value that JSON cannot hold."""
+    """Names the first value that is not valid JSON."""
     for name, value in record.items():
         try:
             json.dumps(value, allow_nan=False)
@@ -61,8 +61,8 @@ def log(**values: Any) -> None:
 
     Call it on one rank, e.g. `torch_topoopt.log(epoch=3, accuracy=0.97)`. Values are numbers, text,
     bools, None, or lists and dicts of those. Raises ValueError for anything else, for NaN and
-    infinities, and for the reserved names `event` and `time_s`. A run folder that cannot be written
-    is no error here: the launcher warns of it, and training goes on.
+    infinities, and for the reserved names `event` and `time_s`. If the run folder is not writable,
+    the launcher warns, and training continues.
     """
     for name in _RESERVED:
         if name in values:
@@ -88,7 +88,7 @@ def log_event(event: str, **values: Any) -> None:
 class MetricsWriter:
     """The launcher's side: appends events with `time_s` counted from `started` (Unix seconds).
 
-    `error` is why an event could not be written, once `keeps_on` is set: "" if all were.
+    `error` is why an event could not be written, once `keeps_on` is set; "" without a failure.
     """
 
     def __init__(self, path: str | os.PathLike[str], started: float) -> None:
@@ -98,7 +98,7 @@ class MetricsWriter:
         self.error = ""
 
     def write(self, event: str, **values: Any) -> None:
-        """Appends one event; raises ValueError for a value that JSON cannot hold, and, unless
+        """Appends one event; raises ValueError for a value that is not valid JSON, and, unless
         `keeps_on` is set, OSError."""
         elapsed = round(time.time() - self.started, 6)
         try:

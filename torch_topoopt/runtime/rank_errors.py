@@ -1,12 +1,12 @@
 """Reports to the launcher the exception that ended a rank, as torch's `@record` for its function.
 
-torch's elastic launcher reads the file TORCHELASTIC_ERROR_FILE, which is only written by scripts
-with `@record`. In ranks of `topoopt run` an uncaught exception is written there before it is
+torch's elastic launcher reads the file TORCHELASTIC_ERROR_FILE, which only scripts with `@record`
+write. In ranks of `topoopt run`, this module writes an uncaught exception there before it is
 printed.
 
-One failure ends all ranks. So that its traceback does not drown in theirs, only that of the first
-rank that fails by itself is printed. All are in files, in the folder TOPOOPT_RANK_ERRORS; where
-that is not set, each rank prints its own.
+One failure ends all ranks. Only the first rank that fails by itself prints its traceback, so that
+it does not drown in the others'. All are in files, in the folder TOPOOPT_RANK_ERRORS; if that is
+not set, each rank prints its own.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 ERRORS_VARIABLE = "TOPOOPT_RANK_ERRORS"
-MOST_FRAMES = 64  # of a stack that is written down
+MOST_FRAMES = 64  # of a recorded stack
 
 # Without frames, which would keep the script's objects: forked ranks drop the traceback itself.
 _raised_at: traceback.StackSummary | None = None
 
-# In what the backend raises where others failed, are gone or are stopped; see job_end.h and
+# Phrases of the backend's errors when others failed, are gone or are stopped; see job_end.h and
 # cable_reports.cc in csrc/transport/endpoint.
 _REPORT = re.compile(
     r"topoopt: (\w+: )?(rank \d+ (failed: |has left)"
@@ -47,8 +47,8 @@ _MISSED = re.compile(
 
 @dataclass(frozen=True)
 class Missed:
-    """The ranks that a rank missed in `call` ("" if that is not known); `left`: they had ended in
-    good order, or shut their groups down."""
+    """The ranks missing in `call` ("" if unknown); `left`: they had ended normally, or shut their
+    groups down."""
 
     ranks: tuple[int, ...]
     call: str
@@ -56,12 +56,12 @@ class Missed:
 
 
 def reports_another(message: str) -> bool:
-    """Whether a rank's own exception is about another rank that has failed, or is gone."""
+    """Whether a rank's exception is due to another rank that has failed, or is gone."""
     return _REPORT.search(message) is not None
 
 
 def missed_by(message: str) -> Missed | None:
-    """What the exception of a rank says of ranks that ended before it."""
+    """The ranks that had ended before, by the exception of a rank."""
     found = _MISSED.search(message)
     if found is None:
         return None
@@ -70,7 +70,7 @@ def missed_by(message: str) -> Missed | None:
 
 
 def record_uncaught() -> None:
-    """Installs the hook where the launcher waits for such a file; else does nothing."""
+    """Installs the hook if the launcher waits for such a file; else does nothing."""
     if "TOPOOPT_RUN_DIR" not in os.environ or _FILE_VARIABLE not in os.environ:
         return
     printed = sys.excepthook
@@ -90,8 +90,8 @@ def record_uncaught() -> None:
 
 
 def raised_at() -> traceback.StackSummary | None:
-    """Where the uncaught exception was raised that ends this process: its main thread has left the
-    script since. None if there is none."""
+    """The origin of the uncaught exception that ends this process, after its main thread has left
+    the script. None if there is none."""
     error: BaseException | None = getattr(sys, "last_value", None)
     if error is None:
         return None
@@ -103,7 +103,7 @@ def _innermost(where: TracebackType | None) -> traceback.StackSummary | None:
 
 
 def _is_first(error: BaseException) -> bool:
-    """Whether a traceback is to be printed. Saves it where the launcher has a folder for it."""
+    """Whether to print a traceback. Saves it if the launcher has a folder for it."""
     folder = os.environ.get(ERRORS_VARIABLE)
     if not folder:
         return True
@@ -125,12 +125,12 @@ def _is_first(error: BaseException) -> bool:
 def _write(error: BaseException) -> None:
     """In torch's format; see torch.distributed.elastic.multiprocessing.errors."""
     path = Path(os.environ[_FILE_VARIABLE])
-    if isinstance(error, KeyboardInterrupt) or path.exists():  # `@record` was there before
+    if isinstance(error, KeyboardInterrupt) or path.exists():  # `@record` wrote it
         return
     details = {
         "py_callstack": "".join(traceback.format_exception(error)),
         "timestamp": str(int(time.time())),
     }
     record = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": details}}
-    with contextlib.suppress(OSError):  # the error itself is printed all the same
+    with contextlib.suppress(OSError):  # the error itself is still printed
         path.write_text(json.dumps(record), encoding="utf-8")

@@ -1,12 +1,12 @@
 """The backends that the script of a rank requests, and their replacement.
 
-Under `topoopt run` every rank writes the requested backends to TOPOOPT_RUN_DIR, so that a line at
-the end names a backend over which a script has trained beside the planned links.
+Under `topoopt run` every rank writes the requested backends to TOPOOPT_RUN_DIR. So a line at the
+end can name a backend that carried training traffic outside the planned links.
 
-TOPOOPT_TAKE_OVER=gloo,nccl makes init_process_group and new_group open a "topoopt" group where the
-script names one of these backends, also in a list such as "cpu:gloo,cuda:nccl". "nccl" includes
-torch's other names of NCCL, such as nccl2. It is for scripts and libraries that write a backend's
-name into their code. Nothing is taken over unless it is set.
+TOPOOPT_TAKE_OVER=gloo,nccl makes init_process_group and new_group open a "topoopt" group instead of
+these backends, also in a list such as "cpu:gloo,cuda:nccl". "nccl" includes torch's other names of
+NCCL, such as nccl2. Use it for scripts and libraries that hard-code a backend's name. By default
+nothing is replaced.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class _RequestedBackends:
 
 
 _record = _RequestedBackends()
-_default: bool | None = None  # None: nothing is watched yet
+_default: bool | None = None  # None: not watching yet
 
 
 @functools.cache
 def replaceable_backends() -> tuple[str, ...]:
-    """gloo, and NCCL by every name that the installed torch has for it.
+    """gloo, and all names of NCCL in the installed torch.
 
     From 2.15 on torch lists its backends as entry points, nccl2 and nccl-lazy among them. torch is
     not imported.
@@ -77,13 +77,13 @@ def parse_take_over(text: str) -> tuple[str, ...]:
 
 
 def with_other_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """`names`; where "nccl" is one of them, with all names of NCCL."""
+    """`names`, with all names of NCCL if "nccl" is one of them."""
     nccl = replaceable_backends()[1:] if "nccl" in names else ()
     return tuple(dict.fromkeys((*names, *nccl)))
 
 
 def taken_over(backend: str, names: Collection[str], by: str) -> str:
-    """`backend`, or a list like "cpu:gloo,cuda:nccl", with `by` in the place of those `names`."""
+    """`backend`, or a list like "cpu:gloo,cuda:nccl", with `by` instead of those `names`."""
     parts = []
     for part in backend.split(","):
         device, colon, name = part.rpartition(":")
@@ -103,8 +103,8 @@ def note_opened() -> None:
 def watch(name: str, *, default: bool) -> None:
     """Notes the backends given to init_process_group and new_group, and replaces some of them.
 
-    `name` is the backend that takes the place of others; with `default` also where none is named.
-    Once more, it changes `default`.
+    `name` is the backend that replaces others; with `default`, it is also the default. A second
+    call changes `default`.
     """
     global _default
     watched, _default = _default is not None, default
@@ -134,7 +134,7 @@ def _watched(given: dict[str, Any], name: str, *, inherits: bool = False) -> Non
     if replaced != requested:
         given["backend"] = replaced
         if given.get("pg_options") is not None and not _is_ours(given["pg_options"]):
-            del given["pg_options"]  # those of the backend that is not opened
+            del given["pg_options"]  # they are of the replaced backend
 
 
 def _default_taken_over(names: Collection[str], name: str) -> str | None:
@@ -168,7 +168,7 @@ def _is_ours(options: Any) -> bool:
 
 
 def _replace(function: str, change: Callable[[dict[str, Any]], None]) -> None:
-    """Wraps the function wherever PyTorch's modules have it by name."""
+    """Wraps the function under every name of it in PyTorch's modules."""
     import torch.distributed as dist
 
     original = getattr(dist, function)
@@ -179,7 +179,7 @@ def _replace(function: str, change: Callable[[dict[str, Any]], None]) -> None:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
-            return original(*args, **kwargs)  # its own words
+            return original(*args, **kwargs)  # raises torch's own error
         change(bound.arguments)
         return original(*bound.args, **bound.kwargs)
 

@@ -1,9 +1,9 @@
-"""Process groups that are no part of torch.distributed's world, for libraries that make their own.
+"""Process groups outside torch.distributed's world, for libraries that make their own.
 
-torchft keeps one among the replicas of a model, beside the default group of each replica: after a
-failure it aborts it and makes another, over a store with another prefix, with other ranks and
-another world size. Such a group has a job of its own, with links of its own; what happens to it
-leaves the default group alone, and the other way round.
+torchft keeps one among the replicas of a model, in addition to the default group of each replica.
+After a failure it aborts it and makes another, over a store with another prefix, with other ranks
+and another world size. Such a group has a job and links of its own; its failures leave the default
+group alone, and vice versa.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch_topoopt.runtime import backend
 from torch_topoopt.runtime.job import open_job
 from torch_topoopt.runtime.job_network import Place
 
-_TIMEOUT = timedelta(minutes=30)  # that of torch.distributed
+_TIMEOUT = timedelta(minutes=30)  # torch.distributed's default
 
 
 def new_process_group(
@@ -26,10 +26,10 @@ def new_process_group(
 ) -> dist.ProcessGroup:
     """A process group "topoopt" of the `world_size` processes that call this with the same `store`.
 
-    Nothing of it is known to torch.distributed; `timeout` (seconds, or a timedelta) is of meeting
-    and of every operation. Its `abort()` or `shutdown()` ends it, and after either another may be
-    made, with a prefix of its own in the store (dist.PrefixStore). Raises ValueError for a rank
-    outside 0..world_size - 1, and FabricError where the others do not come or cannot be reached.
+    torch.distributed does not know it. `timeout` (seconds, or a timedelta) limits the rendezvous
+    and every operation. End it with `abort()` or `shutdown()`; then you may make another, with a
+    prefix of its own in the store (dist.PrefixStore). Raises ValueError for a rank outside
+    0..world_size - 1, and FabricError where the others do not come or cannot be reached.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank: {rank} is not in 0..{world_size - 1}")

@@ -1,12 +1,11 @@
-"""The files by which others see a job: where a rank writes its status and its last operations.
+"""The files for observers of a job: a rank's status and its last operations.
 
-They lie in the folder of the run (`topoopt run`), or, for jobs that something else has started, in
-a folder of the job in the user's runtime folder. The C++ backend writes them
-(csrc/backend/supervision/supervisor.h); a thread here adds where in the script each thread of
-Python is.
-PyTorch's variables of its own flight recorder are heeded: TORCH_FR_BUFFER_SIZE,
-TORCH_FR_DUMP_TEMP_FILE, TORCH_FR_DUMP_ON_TIMEOUT, TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC, and the names
-that they had before.
+They are in the folder of the run (`topoopt run`), or, for jobs started otherwise, in a folder of
+the job in the user's runtime folder. The C++ backend writes them
+(csrc/backend/supervision/supervisor.h); a thread here adds the script position of each Python
+thread. PyTorch's variables for its flight recorder apply: TORCH_FR_BUFFER_SIZE,
+TORCH_FR_DUMP_TEMP_FILE, TORCH_FR_DUMP_ON_TIMEOUT, TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC, and their
+former names.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def _value(names: tuple[str, ...], default: str) -> tuple[str, str]:
 
 
 def _number(names: tuple[str, ...], default: int, most: int) -> int:
-    """Raises RuntimeError for what is no number from 0 to `most`."""
+    """Raises RuntimeError unless it is a number from 0 to `most`."""
     name, text = _value(names, str(default))
     if not (text.isascii() and text.isdigit()) or int(text) > most:
         raise RuntimeError(f"{name}: {text!r} is not a number from 0 to {most}")
@@ -63,15 +62,15 @@ def _number(names: tuple[str, ...], default: int, most: int) -> int:
 
 @functools.cache
 def _recorder(extension: Any) -> Any:
-    """That of this process; None if the user wants none."""
+    """The recorder of this process; None if the user disabled it."""
     entries = _number(_ENTRIES, 2000, _MOST_ENTRIES)
     return extension.FlightRecorder(entries) if entries else None
 
 
 def supervise(extension: Any, place: Place, server: int) -> tuple[Any, Any, Callable[[], None]]:
-    """The FlightRecorder and Supervision of a job's Session, and what to call when it has closed.
+    """The FlightRecorder and Supervision of a job's Session, and a function to call after closing.
 
-    None, None where the job's files cannot be written, which a warning says.
+    None, None with a warning if the job's files cannot be written.
     """
     recorder = _recorder(extension)
     try:
@@ -83,14 +82,14 @@ def supervise(extension: Any, place: Place, server: int) -> tuple[Any, Any, Call
 
 
 def _folder() -> JobFolder:
-    """Made if need be; raises OSError."""
+    """Makes the folder if necessary; raises OSError."""
     given = os.environ.get("TOPOOPT_RUN_DIR")
     path = Path(given) if given else folder_without_run(_job_name())
     return JobFolder(path.absolute())
 
 
 def _job_name() -> str:
-    """The same on all ranks of a machine."""
+    """A name that is equal on all ranks of a machine."""
     where = (os.environ.get("MASTER_ADDR", "job"), os.environ.get("MASTER_PORT", str(os.getpid())))
     return "-".join("".join(c if c.isalnum() or c in ".-" else "_" for c in text) for text in where)
 
@@ -105,7 +104,7 @@ def _supervision(
 ) -> tuple[Any, Callable[[], None]]:
     rank, attempt = place.ranks[place.index], _attempt()
     supervision = extension.Supervision(rank, place.world_size, server, attempt)
-    # Before torch 2.15 its analyzer knows no other library, and no sender that is not known.
+    # Before torch 2.15 its analyzer accepts no other library, and no unknown sender.
     if _torch_version() < (2, 15):
         supervision.name_operations("nccl", str(rank))
     prefix = _value(_DUMP_FILE, "")[1]
@@ -118,10 +117,10 @@ def _supervision(
         Path(supervision.dump_path).unlink(missing_ok=True)  # of an earlier job of that name
         stacks = _watch_stacks(Path(supervision.dump_path), rank)
         supervision.stacks_fd, supervision.stacks_done_fd = stacks
-    if len(place.ranks) < place.world_size:  # beside the job of all ranks, whose files these are
+    if len(place.ranks) < place.world_size:  # the files belong to the job of all ranks
         return supervision, lambda: None
     supervision.status_path = str(folder.status(rank))
-    # The launcher warns where nothing can be written into the folder of a run.
+    # The launcher warns if the folder of a run is not writable.
     supervision.warns_of_status = "TOPOOPT_RUN_DIR" not in os.environ
     supervision.request_path = str(folder.request)
     leads = os.environ.get("LOCAL_RANK", "0") == "0"
@@ -141,7 +140,7 @@ def _torch_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-# ---- where Python is -----------------------------------------------------------------------------
+# ---- stacks of Python threads --------------------------------------------------------------------
 
 _stacks: tuple[int, int, int] | None = None  # process, and its eventfds
 _stacks_path = Path()
@@ -149,7 +148,7 @@ _stacks_rank = 0
 
 
 def _watch_stacks(dump: Path, rank: int) -> tuple[int, int]:
-    """Two eventfds: when the first is raised, a thread writes the stacks of all threads beside
+    """Two eventfds: when the first is raised, a thread writes the stacks of all threads next to
     `dump`, and then raises the second."""
     global _stacks, _stacks_path, _stacks_rank
     _stacks_path, _stacks_rank = dump.with_name(f"stacks-{rank}.json"), rank
@@ -170,7 +169,7 @@ def _watch_stacks(dump: Path, rank: int) -> tuple[int, int]:
 def _write_stacks(handle: int, done: int) -> None:
     while True:
         os.eventfd_read(handle)
-        with contextlib.suppress(OSError):  # the dump itself is there all the same
+        with contextlib.suppress(OSError):  # the dump itself remains
             _save_stacks(_stacks_path, _stacks_rank)
         os.eventfd_write(done, 1)
 

@@ -1,4 +1,4 @@
-"""The torch that the C++ backend was built with, a check of another one, all versions as text.
+"""The torch version of the C++ backend's build, a check against another one, all versions as text.
 
 The build writes `_build_info.json` (see setup.py). Nothing here imports torch.
 """
@@ -19,7 +19,7 @@ _REBUILD = "pip install --no-build-isolation -e ."
 
 
 class BuildMismatchError(ImportError):
-    """The C++ backend was built with another torch than the one that is imported."""
+    """The C++ backend was built with another torch than the imported one."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class BuildInfo:
     torch: str  # such as "2.15.0+cu132"
     # Versions that the build accepts; defaults are for builds that recorded torch alone.
     supported_torch: str = ">=2.11,<2.16"
-    compiler: str = "compiler not recorded"  # else the first line of what it says of itself
+    compiler: str = "compiler not recorded"  # else the first line of its --version
     flags: str = "flags not recorded"
     openssl: str = ""  # the release that encrypts links; "": none
-    sources: str = ""  # digest of the C++ that ranks must have in common: schedules, frames, limits
+    sources: str = ""  # digest of the C++ that all ranks must share: schedules, frames, limits
 
 
 def build_info() -> BuildInfo | None:
@@ -45,8 +45,8 @@ def build_info() -> BuildInfo | None:
 def check_build(torch_version: str) -> None:
     """Raises BuildMismatchError if the C++ backend does not fit this torch, or was never built.
 
-    Releases of one X.Y.* have one C++ interface. Anything else than a release (a nightly build, one
-    from source) is only known to fit itself.
+    All releases of one X.Y.* have the same C++ interface. Any other build (nightly, from source)
+    only fits itself.
     """
     info = build_info()
     if info is None:
@@ -82,7 +82,7 @@ def check_tls() -> None:
 
 
 def check_installed() -> None:
-    """`check_build` for the torch that is installed, which is not imported for it."""
+    """`check_build` for the installed torch, without importing it."""
     check_build(metadata.version("torch"))
 
 

@@ -1,23 +1,22 @@
 """The cost of an operator on an accelerator: a roofline whose peaks come from data sheets.
 
-A device has a peak for each number format, and a rate of its memory. How much of them an operator
-gets depends on its class (`OperatorClass`); those figures are fitted to measurements on an A100
-(benchmarks/cost_calibration.py), and taken to hold on other devices.
+A device has a peak for each number format, and a memory bandwidth. The fraction that an operator
+reaches depends on its class (`OperatorClass`). The fractions are fitted to measurements on an A100
+(benchmarks/cost_calibration.py) and assumed to hold on other devices.
 
-An accelerator is named DEVICE or DEVICE:FORMAT. FORMAT says where products of matrices run:
+An accelerator is named DEVICE or DEVICE:FORMAT. FORMAT selects the units for matrix products:
 
-- fp32, the default: as PyTorch runs a float32 model when nothing is set. Dense layers use the FP32
-  units, convolutions and attention the tensor cores in TF32 (where the device has any). This is
-  also how the paper's operators were measured.
+- fp32, the default: PyTorch's defaults for a float32 model. Dense layers use the FP32 units;
+  convolutions and attention use the tensor cores in TF32, if any. The paper measured like this.
 - tf32: everything on tensor cores, from float32 (`torch.set_float32_matmul_precision("high")`).
 - bf16: everything on tensor cores in BF16 or FP16. The bytes of an OpGraph stay those of the
-  model that was profiled: profile one of that type.
+  profiled model: profile one of that type.
 
-"cpu" is this machine, measured on the spot (cpu_roofline.py).
+"cpu" is this machine, measured at run time (cpu_roofline.py).
 
-Peaks are dense ones, with FP32 sums, of the makers' data sheets for the largest version: A100 80 GB
-SXM, H100 SXM, H200 SXM, HGX B200, GB10 in a DGX Spark, RTX 4090. GB10: its sheet gives 1 PFLOP/s of
-sparse FP4; BF16 is an eighth of it, as on the other Blackwell chips, and TF32 half of that.
+Peaks are dense, with FP32 accumulation, from data sheets of the largest version: A100 80 GB SXM,
+H100 SXM, H200 SXM, HGX B200, GB10 in a DGX Spark, RTX 4090. The GB10 sheet gives 1 PFLOP/s of
+sparse FP4; BF16 is an eighth of it, as on other Blackwell chips, and TF32 half of that.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ ClassName = Literal["dense", "convolution", "attention", "lookup", "concatenatio
 class Pass(NamedTuple):
     """The use of a device by a forward or backward pass of a class of operators.
 
-    It reaches `efficiency` of the peak and `bandwidth` of the memory's rate; `overlap` is the part
-    of the shorter one of computing and moving that hides behind the longer one. It takes at least
+    It reaches `efficiency` of the peak and `bandwidth` of the memory bandwidth. `overlap` is the
+    fraction of the shorter of compute and memory time that the longer one hides. It takes at least
     `launch_s`, and `operand_s` for each tensor that it reads from another operator.
     """
 
@@ -57,9 +56,9 @@ class OperatorClass(NamedTuple):
     backward: Pass
 
 
-# `benchmarks/cost_calibration.py --fit` prints what is fitted here, without it their errors.
-# Launches are fitted for dense layers only, and taken to be the same for others; those of
-# elementwise ones are an assumption, as the one that was measured is small enough for the cache.
+# Fitted by `benchmarks/cost_calibration.py --fit`; without --fit it prints the errors.
+# Launch times are fitted for dense layers and assumed equal for other classes. Those of elementwise
+# operators are assumed, because the measured one fits into the cache.
 _LAUNCH_S = 1.32e-5
 FITTED: dict[ClassName, OperatorClass] = {
     "dense": OperatorClass(Pass(0.943, 0.679, 0.48, _LAUNCH_S), Pass(0.912, 1.0, 0.858, 3.88e-5)),
@@ -129,7 +128,7 @@ def names() -> tuple[str, ...]:
 
 
 def accelerator(name: str) -> Accelerator:
-    """The device DEVICE or DEVICE:FORMAT; raises ValueError listing what is known."""
+    """The device DEVICE or DEVICE:FORMAT; raises ValueError listing the known ones."""
     device, _, number_format = name.partition(":")
     if name == "cpu":
         return _this_cpu()
@@ -145,7 +144,7 @@ def accelerator(name: str) -> Accelerator:
         )
     row = DEVICES[device]
     classes = FITTED
-    if number_format in ("tf32", "bf16"):  # on tensor cores: what convolutions reach there
+    if number_format in ("tf32", "bf16"):  # convolutions reach the tensor cores' peak
         dense, on_tensor_cores = FITTED["dense"], FITTED["convolution"]
         dense = OperatorClass(
             dense.forward._replace(efficiency=on_tensor_cores.forward.efficiency),
@@ -164,7 +163,7 @@ def accelerator(name: str) -> Accelerator:
 
 @cache
 def _this_cpu() -> Accelerator:
-    """Operators reach what the kernels that were measured did."""
+    """Operators reach the efficiency of the measured kernels."""
     from torch_topoopt.profile.cpu_roofline import cpu_roofline
 
     figures = cpu_roofline()
@@ -219,7 +218,7 @@ def reads_all_parameters(operator: Operator) -> bool:
 def pass_seconds(
     device: Accelerator, operator: Operator, one: Pass, flops: float, size_bytes: float
 ) -> float:
-    """Seconds of a pass that computes and moves that much; 0 if it does neither (a view)."""
+    """Seconds of a pass with this compute and traffic; 0 without either (a view)."""
     if flops == 0 and size_bytes == 0:
         return 0.0
     compute_s = flops / (device.peak_flops(class_of(operator)) * one.efficiency)
@@ -231,8 +230,8 @@ def pass_seconds(
 def operator_seconds(device: Accelerator, operator: Operator, shards: float) -> tuple[float, float]:
     """(forward, backward) seconds of one shard when the batch is split into `shards` equal parts.
 
-    Costs that were measured are taken instead of estimated ones: between two of them by
-    interpolation (of logarithms), beyond them the nearest one, changed as the estimate changes.
+    Measured costs take precedence over the cost model: interpolated (in logarithms) between two,
+    and beyond them the nearest one, scaled by the change of the estimate.
     """
     if not operator.measured:
         return estimated_seconds(device, operator, shards)
@@ -268,10 +267,9 @@ def estimated_seconds(
 ) -> tuple[float, float]:
     """(forward, backward) seconds by the cost model alone.
 
-    FLOPs and activation bytes are divided by `shards`. Parameters are read, and their gradients
-    written, by every shard, unless the operator looks up rows in a table: then all of its traffic
-    is divided. The backward pass moves the bytes of the forward pass once more, and writes the
-    gradients.
+    FLOPs and activation bytes are divided by `shards`. Every shard reads all parameters and writes
+    their gradients, except for table lookups, whose traffic is divided. The backward pass moves the
+    bytes of the forward pass again, and writes the gradients.
     """
     cost = device.classes[class_of(operator)]
     touches_all = reads_all_parameters(operator)

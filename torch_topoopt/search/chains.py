@@ -1,12 +1,11 @@
 """Several Markov chains side by side, priced by the coarse simulator (csrc/search).
 
-FlexFlow's search (Jia et al. 2019; paper section 4.1, the Computation x Communication plane):
-propose another placement for an operator, propagate one along the edges of the graph, swap two, or
-move a run of operators; simulate what that changes; accept by Metropolis' rule against the current
-strategy, with the relative change of the predicted time as the energy. Chains cool down over their
-budget: at first they go anywhere, in the end they only improve what they have. They are seeded by
-their number and share nothing, so the result depends on how many chains there are, and not on how
-many threads or machines run them.
+FlexFlow's search (Jia et al. 2019; paper section 4.1, the Computation x Communication plane)
+proposes another placement for an operator, propagates one along edges of the graph, swaps two, or
+moves a run of operators. It simulates the change and accepts by Metropolis' rule against the
+current strategy; the energy is the relative change of the predicted time. Chains cool down over
+their budget. Each is seeded by its number and they share nothing, so the result depends on the
+number of chains, not of threads or machines.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
     from torch_topoopt.search.problem import SearchProblem
     from torch_topoopt.search.strategies import Strategy
 
-_SLICE = 500  # evaluations of a chain between two looks at Ctrl-C
+_SLICE = 500  # evaluations of a chain between two checks for Ctrl-C
 _SPREAD = 0xBF58476D1CE4E5B9  # keeps the seeds of chains apart; an odd number
-# The initial beta of each chain, as a part of that of the problem, repeated. Where only
-# several changes together help, hot chains find them; on large models they cost a little.
+# Initial beta of each chain, as a fraction of the problem's, repeated. Hot chains find gains that
+# need several changes at once; on large models they cost a little.
 _INITIAL_TEMPERATURE = (1.0, 0.2, 1.0, 0.04)
 _COOLING = 1000.0  # beta at the end of a search, as a multiple of that at its beginning
 _KEPT = 8  # strategies that chains hand over, together
@@ -56,10 +55,9 @@ class ChainProgress:
 class ChainResult:
     """The result of a chain, or several together. Candidates are in ascending order of time.
 
-    `simulations` are the evaluations that were simulated; in others nothing changed, the proposal
-    did not fit into memory, or it keeps a server or a link busy for too long. Of the `steps_asked`
-    steps that simulations of all that changes and fits would have had, from start to end,
-    `steps_simulated` were simulated.
+    `simulations` counts the evaluations that were simulated; the others changed nothing, did not
+    fit into memory, or overload a server or a link. `steps_asked` are the steps of simulating each
+    fitting change from start to end; `steps_simulated` of them were simulated.
     """
 
     candidates: tuple[Candidate, ...]
@@ -89,10 +87,7 @@ class Chain:
         self._core = _core.CoarseChain(**arguments)
 
     def cool(self, evaluations: int) -> None:
-        """Over that many proposals from now on, the chain accepts less and less of what is worse.
-
-        Its beta grows a thousandfold, by the same factor with every proposal.
-        """
+        """Cools over the next proposals: beta grows a thousandfold, geometrically."""
         self._core.cool(evaluations, _COOLING)
 
     def step(self, evaluations: int) -> None:
@@ -100,7 +95,7 @@ class Chain:
         self._core.step(evaluations)
 
     def simulate_fully(self) -> None:
-        """From now on, every proposal from start to end; the chain goes the same way."""
+        """Simulates every later proposal from start to end; the chain takes the same path."""
         self._core.simulate_fully()
 
     def progress(self) -> ChainProgress:
@@ -159,7 +154,7 @@ class ThreadedChains:
         """Makes that many evaluations in all, in short slices; calls back between two.
 
         The chains cool down over them. An exception of the callback ends the run, as Ctrl-C does;
-        `result` is then what was found.
+        `result` then holds the best found so far.
         """
         left = budgets(evaluations, len(self._chains))
         for chain, budget in zip(self._chains, left, strict=True):
@@ -174,7 +169,7 @@ class ThreadedChains:
         return self.result()
 
     def progress(self) -> ChainProgress:
-        """Of all chains together."""
+        """The result of all chains together."""
         return together([chain.progress() for chain in self._chains])
 
     def result(self) -> ChainResult:
@@ -195,7 +190,7 @@ def together(chains: Sequence[ChainProgress]) -> ChainProgress:
 def merged(results: Sequence[ChainResult]) -> ChainResult:
     """Results of several chains as one, with the best candidates of each.
 
-    What one chain finds is much alike, and another simulator may rank other chains' higher.
+    Candidates of one chain are alike, and another simulator may prefer those of other chains.
     """
     best: dict[Strategy, float] = {}
     for result in results:

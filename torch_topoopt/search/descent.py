@@ -1,8 +1,8 @@
-"""The last step of planning: downhill at flow level, until no change of the strategy helps.
+"""The last step of planning: a descent at flow level, until no change of the strategy helps.
 
-Chains end in the valley that the coarse simulator likes most. The flow level may see a way out of
-it: one change among a thousand, which chance does not find where a strategy takes milliseconds. So
-changes are tried in turn; operators that cost the same and are split the same way count once.
+Chains end in a local minimum of the coarse simulator, which a single change may leave at flow
+level. At milliseconds per strategy, random proposals rarely find it, so changes are tried in turn.
+Operators of equal cost that are split alike count once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _MOST_TASKS = 20_000_000  # of flow-level simulations
 # task budget, over servers squared: both the moves and the cost of simulating one grow with servers
 _TASKS = 1_280_000_000
-_BLOCK_SLACK = 0.015  # of blocks, which are many
-_BLOCK_TASKS = 5_120_000_000  # as _TASKS; from 64 servers on none
+_BLOCK_SLACK = 0.015  # for blocks, of which there are many
+_BLOCK_TASKS = 5_120_000_000  # as _TASKS; rules out blocks on 64 servers or more
 _MOST_TURNS = 4  # of blocks and single changes
 _BETWEEN_REPORTS_S = 0.2
-_SLICE = 10  # changes between two looks at Ctrl-C
+_SLICE = 10  # changes between two checks for Ctrl-C
 
 
 def descend(
@@ -38,20 +38,20 @@ def descend(
     *,
     slack: float = LEVELS_SLACK,
 ) -> Strategy:
-    """From the first start of `problem` downhill, by at most `evaluations` changes.
+    """Descends from the first start of `problem`, by at most `evaluations` changes.
 
-    Tried are changes of one operator, of those that are alike, and on few servers blocks: some
-    layers in a row get the placements of others. A change is refused unpriced where the coarse
-    simulator finds it slower than the strategy at hand by more than the fraction `slack`. Ends
-    early where many servers make simulations dear. What `on_step`, called between changes, raises
-    ends it.
+    A change moves one operator, all operators that are alike, or, on few servers, a block: some
+    consecutive layers get the placements of others. A change is rejected without a flow-level
+    simulation where the coarse simulator predicts a slowdown above the fraction `slack`. Ends early
+    where many servers make simulations expensive. An exception of `on_step`, called between
+    changes, ends it.
 
     Raises ValueError where the start does not fit into memory, and as SearchProblem.lowered does.
     """
     descent = _descent(problem)
 
     def go(blocks: bool) -> bool:
-        """Whether something helped."""
+        """Whether a change helped."""
         before_s = descent.best_s
         for _ in _steps(descent, evaluations, problem.cluster.servers, slack, blocks=blocks):
             on_step()
@@ -71,10 +71,10 @@ def descend_by_blocks(
     *,
     workers: int | None = None,
 ) -> list[Strategy]:
-    """The strategy below the first start of each of `problems`, by blocks alone.
+    """Descends from the first start of each of `problems`, by blocks alone.
 
-    `workers` (by default one per processor) descend at a time; no two problems may share a network
-    of the core. Everything else is as in `descend`.
+    `workers` (default: one per processor) descend at a time; no two problems may share a network
+    of the core. Otherwise as `descend`.
     """
     descents = [_descent(problem) for problem in problems]
     ends = threading.Event()
@@ -114,7 +114,7 @@ def _descent(problem: SearchProblem) -> _core.Descent:
 def _steps(
     descent: _core.Descent, evaluations: int, servers: int, slack: float, *, blocks: bool
 ) -> Iterator[None]:
-    """Changes, or blocks, in slices, until none helps or they have taken enough."""
+    """Tries changes, or blocks, in slices, until none helps or the task budget is spent."""
     most_tasks = min(_MOST_TASKS, (_BLOCK_TASKS if blocks else _TASKS) // servers**2)
     most_tasks += descent.tasks
     while not (descent.blocks_done if blocks else descent.done):

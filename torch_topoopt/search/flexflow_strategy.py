@@ -9,12 +9,11 @@ operators, and for each of them
     number of dimensions of its output    parts of each dimension, innermost first, samples last
     number of devices, which is the product of the parts    their ids, innermost dimension first
 
-Operators that are not listed are data parallel, as in FlexFlow. Devices are taken to be servers, as
-the TopoOpt paper's version of FlexFlow does, which takes a server for one large GPU.
+Operators that are not listed are data parallel, as in FlexFlow. A device is one server, as in the
+TopoOpt paper's version of FlexFlow, which treats a server as one large GPU.
 
-The format knows the dimensions of an output only: features are "columns" here, positions and image
-height are "attribute". It cannot say that a sum is split ("rows"), that experts are, or how many
-micro-batches there are.
+The format has the dimensions of an output only: features are "columns" here, positions and image
+height are "attribute". It has no split sums ("rows"), no split experts, and no micro-batches.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 _GPU = "0"
 _LONGEST_NAME = 63  # FlexFlow's MAX_OPNAME, less the end of the string
-# Which of its dimensions, innermost first, an output of each rank has. Images are (samples,
+# The dimensions of an output of each rank, innermost first. Images are (samples,
 # channels, height, width), sequences (samples, positions, features), as in PyTorch.
 _ROLES: dict[int, tuple[str, ...]] = {
     1: ("sample",),
@@ -43,7 +42,7 @@ _ROLES: dict[int, tuple[str, ...]] = {
 
 
 class FlexFlowError(ValueError):
-    """A strategy that is not FlexFlow's, or that the format cannot say; one line with the place."""
+    """A strategy that is not FlexFlow's, or not expressible in it; one line with the position."""
 
 
 def parse_flexflow(text: str, op_graph: OpGraph, servers: int) -> Strategy:
@@ -76,7 +75,7 @@ def parse_flexflow(text: str, op_graph: OpGraph, servers: int) -> Strategy:
 
 
 def flexflow_text(op_graph: OpGraph, strategy: Strategy) -> str:
-    """`strategy` in the format; raises FlexFlowError for an operator that it cannot say."""
+    """`strategy` in the format; raises FlexFlowError for an operator outside the format."""
     lines = [str(len(strategy))]
     for operator, placement in zip(op_graph.operators, strategy, strict=True):
         name = placement.operator
@@ -155,7 +154,7 @@ def _swapped(servers: Sequence[int], outer: int, middle: int, inner: int) -> lis
 
 
 class _Words:
-    """The words of a file; `where` is the part that is being read, for errors."""
+    """The words of a file; `where` names the part being read, for errors."""
 
     def __init__(self, text: str) -> None:
         self._words = text.split()

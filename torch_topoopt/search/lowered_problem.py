@@ -1,4 +1,4 @@
-"""An OpGraph on a cluster as the C++ core takes it, lowered once for many strategies."""
+"""An OpGraph on a cluster in the form of the C++ core, lowered once for many strategies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Made = TypeVar("_Made")
 
 
 class LastMade(Generic[_Made]):
-    """What was made last, by the key that it was made for."""
+    """A cache of one value, with its key."""
 
     _KEPT = 8
 
@@ -27,7 +27,7 @@ class LastMade(Generic[_Made]):
         self._made: dict[Hashable, _Made] = {}
 
     def get(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
-        """What is known for `key`, or else what `make` gives."""
+        """The cached value for `key`, or else that of `make`."""
         found = self._made.pop(key) if key in self._made else make()
         self._made[key] = found
         if len(self._made) > self._KEPT:
@@ -36,12 +36,11 @@ class LastMade(Generic[_Made]):
 
 
 class LoweredProblem:
-    """The costs of every operator and the network of the moment.
+    """The costs of every operator, and the current network.
 
-    Costs are lowered again only for ways of splitting that were not asked for before, and a network
-    only when it is another object than the last one. The optimizer keeps `optimizer_factor` bytes
-    for each byte of gradients. What has been simulated at flow level is known to all that share an
-    instance.
+    Costs are lowered again only for new degrees of splitting, a network only when it is another
+    object than the last one. The optimizer keeps `optimizer_factor` bytes for each byte of
+    gradients. All users of an instance share the cache of flow-level simulations.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class LoweredProblem:
         return job
 
     def network(self, network: Network | None) -> _core.RoutedNetwork:
-        """None: the ideal switch."""
+        """`network` lowered; None is the ideal switch."""
         if self._network is None or self._network[0] is not network:
             core = lower_network(self.cluster, network) if network else None
             self._network = (network, core or lower_ideal_switch(self.cluster))

@@ -1,4 +1,4 @@
-"""OpGraph, Cluster and Network as the C++ core takes them."""
+"""OpGraph, Cluster and Network in the form of the C++ core."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def operand_needs(operator: Operator, placement: Placement) -> tuple[bool, bool]
 
 
 def lower_network(cluster: Cluster, network: Network) -> _core.RoutedNetwork:
-    """`network` with every link at the rate of its ports and the cluster's latency.
+    """`network` with every link at its ports' rate and the cluster's latency.
 
     The rules of a RouteTable stay rules; where ports differ, every pair's routes are made.
     """
@@ -189,7 +189,7 @@ def _network_of_paths(
 
 
 def memory_limit(cluster: Cluster) -> int:
-    """Bytes of memory that a strategy may take of one accelerator of `cluster`."""
+    """Bytes of memory that a strategy may use on one accelerator of `cluster`."""
     if not cluster.memory_limited:
         return _NO_LIMIT
     return accelerator(cluster.accelerator).memory_bytes

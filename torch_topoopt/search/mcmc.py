@@ -1,4 +1,4 @@
-"""One Markov chain over strategies at flow level: it refines what the chains of `chains` find."""
+"""One Markov chain over strategies at flow level; it refines the results of `chains`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from torch_topoopt.search.problem import SearchProblem
     from torch_topoopt.search.strategies import Strategy
 
-_SLICE = 20  # evaluations between two looks at Ctrl-C
+_SLICE = 20  # evaluations between two checks for Ctrl-C
 
 
 class StrategySearch:
-    """One chain at one network. It holds no thread and no process: drop it at any time."""
+    """One chain on one network. It holds no thread or process, so it needs no closing."""
 
     def __init__(self, problem: SearchProblem, *, seed: int = 0, slack: float = math.inf) -> None:
         """Starts at the cheapest start that fits into memory.
 
-        What the coarse simulator finds slower than the current strategy by more than the fraction
-        `slack` is refused without being simulated here (delayed acceptance, Christen and Fox 2005).
+        Strategies that the coarse simulator finds slower by more than the fraction `slack` are
+        rejected without a simulation here (delayed acceptance, Christen and Fox 2005).
 
         Raises ValueError for a `beta` that is not above 0, a negative `slack`, if no start fits,
         and as SearchProblem.lowered does.
@@ -35,7 +35,7 @@ class StrategySearch:
         )
 
     def step(self, evaluations: int) -> SearchSample:
-        """Judges that many proposals, without the interpreter lock; returns where the chain is."""
+        """Judges that many proposals, without the interpreter lock; returns the chain's state."""
         self._core.step(evaluations)
         return self.sample()
 
@@ -63,12 +63,12 @@ class StrategySearch:
 
     @property
     def simulations(self) -> int:
-        """Strategies simulated so far; others were known, unchanged, screened or did not fit."""
+        """Strategies simulated so far; the others were cached, unchanged, screened or too large."""
         return self._core.simulations
 
     @property
     def tasks(self) -> int:
-        """Tasks of the simulations of all strategies priced so far, also where they were known."""
+        """Simulation tasks of all strategies priced so far, cached ones included."""
         return self._core.tasks
 
     def best(self) -> Strategy:

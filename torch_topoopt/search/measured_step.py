@@ -1,4 +1,4 @@
-"""An OpGraph whose computation takes as long as a step of the script was measured to take."""
+"""An OpGraph scaled to the measured computation time of a step of the script."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_measured_step(
     servers_at_once: float | None = None,
     micro_batches: int = 1,
 ) -> OpGraph:
-    """`op_graph` with a MeasuredStep: what servers take on average, where `strategy` ran.
+    """`op_graph` with a MeasuredStep: the mean time of servers under `strategy`.
 
     `forward_s` and `backward_s` are seconds of a server in all operators of an iteration, as
     measured, if it computes by itself; the ratio to their costs becomes the scale of every

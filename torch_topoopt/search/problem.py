@@ -1,4 +1,4 @@
-"""A strategy search as the C++ core takes it."""
+"""A strategy search in the form of the C++ core."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Placement
     from torch_topoopt.search.strategies import Executable, Strategy
 
-MAX_TRANSFERS = 40_000  # which the flow level simulates in about a second
-DEFAULT_BETA = 50.0  # to begin with: a strategy 2 % slower is accepted with probability 1/e
+MAX_TRANSFERS = 40_000  # about one second at flow level
+DEFAULT_BETA = 50.0  # initial: a strategy 2 % slower is accepted with probability 1/e
 
 
 class _Space(NamedTuple):
-    """The proposals of the search, and every way of splitting in them."""
+    """The proposals of the search, and all degrees of splitting in them."""
 
     core: _core.SearchSpace
     degrees: frozenset[Degrees]
@@ -38,13 +38,13 @@ class SearchProblem:
     """The search for the best strategy of `op_graph` on a cluster wired as `network`.
 
     The search begins at the cheapest of `starts` that fits into memory. Without a network, the
-    servers are on an ideal switch. Beside samples, operators are split along `dimensions`. Only
-    what is `executable` is proposed; the starts are taken as they are. The batch is split into
-    `micro_batches` equal parts, and the optimizer keeps `optimizer_factor` bytes for each byte of
-    gradients. `beta` is how cold the chains are before they cool: a strategy slower by a fraction f
-    is accepted with probability exp(-beta f). Nothing is proposed that makes more than
-    `max_transfers` transfers between servers, one way, unless it is less than before. Where there
-    are `other_starts`, every second chain begins at these instead.
+    servers are on an ideal switch. Operators are split by samples and along `dimensions`. Only
+    `executable` placements are proposed; starts are not checked for that. The batch is split into
+    `micro_batches` equal parts. The optimizer keeps `optimizer_factor` bytes per byte of gradients.
+
+    `beta` applies before cooling: a strategy slower by a fraction f is accepted with probability
+    exp(-beta f). No proposal makes more than `max_transfers` transfers between servers, one way,
+    unless it lowers their number. Every second chain begins at `other_starts`, if there are any.
     """
 
     op_graph: OpGraph
@@ -60,7 +60,7 @@ class SearchProblem:
     other_starts: tuple[Strategy, ...] = ()
 
     def lowered(self, seed: int) -> dict[str, Any]:
-        """The arguments of a chain of _core with that seed; the same objects every time.
+        """The arguments of a chain of _core with that seed; the same objects on every call.
 
         Raises ValueError for a negative seed, an unknown accelerator or a start that does not place
         the operators.
@@ -90,7 +90,7 @@ class SearchProblem:
         return made
 
     def sharing(self, lowered: LoweredProblem) -> SearchProblem:
-        """The same with what `lowered`, of the same model and cluster, has lowered and priced."""
+        """The same, reusing what `lowered` has cached for the same model and cluster."""
         made = replace(self)
         made.__dict__["_problem"] = lowered
         return made
@@ -104,18 +104,18 @@ class SearchProblem:
         return self._with(replace(self, other_starts=starts))
 
     def _with(self, made: SearchProblem) -> SearchProblem:
-        """`made`, which differs in nothing that is lowered."""
+        """`made`, with this problem's caches."""
         made.__dict__.update({k: v for k, v in self.__dict__.items() if k not in vars(made)})
         return made
 
     @property
     def iteration_prices(self) -> _core.IterationPrices:
-        """What is known at flow level of strategies on the network."""
+        """Cached flow-level prices of strategies on the network."""
         return self._problem.iteration_prices(self.network, self.micro_batches)
 
     @property
     def experts(self) -> LastMade[dict[Strategy, str]]:
-        """What has been made of the model for experts' strategies."""
+        """The cached model data for experts' strategies."""
         return self._problem.experts
 
     def coarse_simulator(self, strategies: Sequence[Strategy]) -> _core.CoarseSimulator:
@@ -123,7 +123,7 @@ class SearchProblem:
         return _core.CoarseSimulator(self.job(strategies), self.core_network)
 
     def job(self, strategies: Sequence[Strategy]) -> _core.Job:
-        """The costs of what may be proposed and of `strategies`."""
+        """The costs of all proposals and of `strategies`."""
         degrees = self._degrees | degrees_of(strategies)
         return self._problem.job(degrees, self.micro_batches)
 
@@ -167,7 +167,7 @@ class SearchProblem:
 
     @cached_property
     def core_network(self) -> _core.RoutedNetwork:
-        """The network as the C++ core takes it."""
+        """The network in the form of the C++ core."""
         if self.network is None or isinstance(self.network, Network):
             return self._problem.network(self.network)
         return self.network

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from torch_topoopt.search.problem import SearchProblem
 
-_LOOK_S = 0.2  # between two looks at Ctrl-C
+_LOOK_S = 0.2  # between two checks for Ctrl-C
 
 
 def import_ray() -> Any:
-    """The module; raises ValueError saying how to get it where it is missing."""
+    """The module; raises ValueError with the install command if it is missing."""
     try:
         import ray
     except ImportError:
@@ -35,9 +35,9 @@ def import_ray() -> Any:
 
 
 def connect(address: str) -> None:
-    """Joins the Ray cluster at `address` ("auto": the one that runs on this machine).
+    """Connects to the Ray cluster at `address` ("auto": the one that runs on this machine).
 
-    Raises ValueError where there is none. A process that is connected already stays so.
+    Keeps an existing connection of the process. Raises ValueError where there is no cluster.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -61,7 +61,7 @@ def run_chain(problem: SearchProblem, seed: int, number: int, evaluations: int) 
 
 
 class RayChains:
-    """As ThreadedChains, on the machines of a Ray cluster; a chain reports when it is done."""
+    """As ThreadedChains, on the machines of a Ray cluster; a chain reports when it ends."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class RayChains:
         """Raises ValueError as `connect` does, for no chains, and for a bad problem."""
         if chains < 1:
             raise ValueError(f"chains: must be at least 1 (got {chains})")
-        self._first = Chain(problem, seed, 0).result()  # finds what is wrong with the problem, here
+        self._first = Chain(problem, seed, 0).result()  # raises here if the problem is bad
         connect(address)
         self._problem = problem
         self._seed = seed
@@ -86,13 +86,13 @@ class RayChains:
     ) -> ChainResult:
         """Makes that many evaluations in all; calls back now and then.
 
-        What the callback raises ends the run and its tasks, as Ctrl-C does; `result` is then what
-        the chains found that were done.
+        An exception of the callback ends the run and its tasks, as Ctrl-C does; `result` then has
+        the finished chains only.
         """
         ray = import_ray()
         task = ray.remote(run_chain)
         shares = budgets(evaluations, self._count)
-        problem = ray.put(replace(self._problem))  # without what is lowered: it cannot travel
+        problem = ray.put(replace(self._problem))  # drops the caches, which do not pickle
         waiting = {
             task.remote(problem, self._seed, number, share): number
             for number, share in enumerate(shares)

@@ -1,4 +1,4 @@
-"""The computation and memory of one shard: an operator again, of the parts that the shard has."""
+"""The compute time and memory of one shard, modelled as an operator of the shard's parts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class ShardCost(NamedTuple):
-    """What one shard costs: seconds of one micro-batch; bytes of its state (parameters, gradients,
-    what the optimizer keeps), and those kept from its forward to its backward pass."""
+    """The cost of one shard: seconds of one micro-batch; bytes of its state (parameters,
+    gradients, optimizer), and those kept from its forward to its backward pass."""
 
     forward_s: float
     backward_s: float
@@ -30,13 +30,13 @@ class ShardCost(NamedTuple):
     saved_bytes: int
 
 
-UNSPLIT = ShardCost(-1.0, -1.0, 0, 0)  # of an operator that cannot be split that way
+UNSPLIT = ShardCost(-1.0, -1.0, 0, 0)  # the operator cannot be split that way
 
 
 class ShardedOperator(NamedTuple):
-    """What an operator costs: `shards[i]` for degrees i of its job, and the gradients of all its
-    parameters. Shards of the parameter splits `whole_operands` need whole operands, those of
-    positions if `whole_positions`."""
+    """The cost of an operator: `shards[i]` for degrees i of its job, and the gradients of all its
+    parameters. Shards of the parameter splits `whole_operands` need whole operands, as do those
+    of positions if `whole_positions`."""
 
     shards: Sequence[ShardCost]
     all_reduce_bytes: float
@@ -45,7 +45,7 @@ class ShardedOperator(NamedTuple):
     operands: Sequence[Operand]
 
 
-_LARGEST_PART = 1.05  # of an equal one; costs are those of equal parts
+_LARGEST_PART = 1.05  # times an equal part, since costs are those of equal parts
 
 
 def is_even(split: Split, degree: int) -> bool:
@@ -66,11 +66,10 @@ def may_split(operator: Operator, degrees: Degrees) -> bool:
 def shard_operator(operator: Operator, degrees: Degrees) -> Operator:
     """`operator` with one part of its parameters and positions and all of the samples.
 
-    Sizes are rounded up. A shard that needs its operands whole reads and saves all of them; one of
+    Sizes are rounded up. A shard that needs whole operands reads and saves all of them; one of
     "rows" writes a whole output. An operator that touches less memory than its parameters take (an
-    embedding) reads its own rows or columns only. All of the parameters are taken to be split, also
-    the few that every shard needs (the bias behind "rows"). Measured times are of the whole
-    operator, so a part has none of it.
+    embedding) reads its own rows or columns only. All parameters count as split, even the few that
+    every shard needs (the bias of "rows"). A part drops the measured times of the whole operator.
     """
     inputs, outputs, flops, state = 1, 1, 1, 1  # the divisor of each
     if degrees.kind is not None:
@@ -124,18 +123,17 @@ def shard_cost(
     micro_batches: int,
     optimizer_factor: float = 0.0,
 ) -> ShardCost:
-    """What one shard costs.
+    """The cost of one shard.
 
-    Times and saved bytes are of one micro-batch on each accelerator of a server: a splittable
-    operator uses all of them, each for its part of the samples, any other uses one. State is
-    parameters, their gradients, and `optimizer_factor` bytes that the optimizer keeps for each byte
-    of gradients.
+    Times and saved bytes are of one micro-batch on each accelerator of a server. A splittable
+    operator divides its samples among all of them, any other uses one. State is parameters,
+    gradients, and `optimizer_factor` bytes of optimizer state per byte of gradients.
     """
     shard = shard_operator(operator, degrees)
     parts = accelerators_per_server if operator.splittable else 1
     count = degrees.sample * parts * micro_batches
     forward_s, backward_s = operator_seconds(device, shard, count)
-    if operator.measured and shard is not operator:  # a part of it is so much faster than estimated
+    if operator.measured and shard is not operator:  # scale by the estimated speed-up
         estimated = estimated_seconds(device, operator, count)
         measured = operator_seconds(device, operator, count)
         forward_s *= measured[0] / estimated[0] if estimated[0] else 1

@@ -1,4 +1,4 @@
-"""Cutting a graph into the stages of a pipeline, so that the slowest is as fast as can be."""
+"""Cutting a graph into the stages of a pipeline, to minimise the time of the slowest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
 
-_HALVINGS = 60  # of the time that the longest stage may take
+_HALVINGS = 60  # of the bound on the longest stage
 
 
 class Stages(NamedTuple):
@@ -23,15 +23,14 @@ class Stages(NamedTuple):
 
     @property
     def longest_s(self) -> float:
-        """Of the slowest stage."""
+        """Seconds of the slowest stage."""
         return max(self.seconds)
 
 
 def cut_points(op_graph: OpGraph) -> tuple[int, ...]:
-    """The cuts of a pipeline: the operators before which only one tensor has to be handed over.
+    """The cuts of a pipeline: the operators before which only one tensor is handed over.
 
-    At a cut point i, what operators 0..i-1 made and operators from i on read comes from at most one
-    operator.
+    At a cut point i, operators from i on read the results of at most one of operators 0..i-1.
     """
     last_reader: dict[int, int] = {}
     for i, operator in enumerate(op_graph.operators):
@@ -53,7 +52,7 @@ def equal_stages(
 ) -> Stages | None:
     """`stages` of `width` servers each; None if there are too few `cuts`.
 
-    `seconds` are what the operators take on that many servers.
+    `seconds` are those of the operators on that many servers.
     """
     found = _balanced(seconds, cuts, stages)
     if found is None:
@@ -69,7 +68,7 @@ def any_stages(
 ) -> Stages | None:
     """`stages` of any numbers of servers, all together `servers`; None if there are too few cuts.
 
-    `seconds` are what the operators take, for each number of servers that a stage may have.
+    `seconds` are those of the operators, by the number of servers of a stage.
     """
     if len(cuts) < stages - 1 or stages * min(seconds) > servers:
         return None
@@ -94,13 +93,13 @@ def _widths_within(
     servers: int,
     stages: int,
 ) -> Stages | None:
-    """Stages none of which takes longer: each goes as far as it may, which leaves the least."""
+    """Stages within the limit; each is as long as allowed, which leaves the least."""
     ends = {w: [times[bound] for bound in bounds] for w, times in until.items()}
-    # reached[s]: how far the stages so far come on s servers, and the width of the last of them
+    # reached[s]: the furthest bound of the stages so far on s servers, and the last one's width
     reached: dict[int, int] = {0: 0}
     steps: list[dict[int, tuple[int, int]]] = []  # per stage: servers -> (bound, width)
     for left in range(stages - 1, -1, -1):
-        last = len(bounds) - 1 - left  # one bound is spared for each stage that follows
+        last = len(bounds) - 1 - left  # leaves one bound for each later stage
         step: dict[int, tuple[int, int]] = {}
         for used, begin in reached.items():
             for width, times in ends.items():
@@ -162,7 +161,7 @@ def _cuts_within(
     """`stages` - 1 cuts with every stage as long as `longest_s` lets it be; None without any."""
     chosen: list[int] = []
     begin = at = 0
-    for left in range(stages - 1, 0, -1):  # cuts that are still to be made, and one each to spare
+    for left in range(stages - 1, 0, -1):  # remaining cuts, each of which needs one bound
         fitting = at
         while fitting <= len(cuts) - left and until[cuts[fitting]] - until[begin] <= longest_s:
             fitting += 1

@@ -1,4 +1,4 @@
-"""Strategies to start from, and what they need of the accelerators' memory.
+"""Strategies to start from, and the accelerator memory that they need.
 
 A strategy is a tuple of `Placement`, one per operator of the OpGraph, in its order.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import Operator, OpGraph
     from torch_topoopt.plan import Cluster
 
-    Executable = Callable[[Placement], bool]  # whether an operator can run like that
+    Executable = Callable[[Placement], bool]  # whether an operator can run on this placement
 
 Strategy = tuple[Placement, ...]
 
@@ -33,16 +33,13 @@ def data_parallel(op_graph: OpGraph, servers: int) -> Strategy:
 
 
 def everywhere(op_graph: OpGraph, servers: int) -> Strategy:
-    """Every operator on every server, however few the samples: whose network joins all of them."""
+    """Every operator on every server, however few the samples, to get a network of all servers."""
     all_servers = tuple(range(servers))
     return tuple(Placement(operator.name, all_servers) for operator in op_graph.operators)
 
 
 def samples_of_servers(op_graph: OpGraph, cluster: Cluster, micro_batches: int) -> int:
-    """The most servers that may have samples of a micro-batch, one for each of their accelerators.
-
-    At least one.
-    """
+    """The most servers that may share a micro-batch: one sample per accelerator, at least one."""
     return max(1, op_graph.batch_size // micro_batches // cluster.accelerators_per_server)
 
 
@@ -60,8 +57,8 @@ def whole_operators(
 ) -> Strategy:
     """The operators of index `chosen` whole on one server each, the others as in `base`.
 
-    By default everywhere. The largest goes first, to the server that holds the least, the first of
-    these in `homes[i]` for operator i, by default all.
+    The largest is placed first, on the server with the fewest bytes. Ties go to the first of
+    `homes[i]` for operator i, which default to all servers.
     """
     base = base or everywhere(op_graph, cluster.servers)
     homes = homes or (tuple(range(cluster.servers)),) * len(base)
@@ -79,7 +76,7 @@ def whole_operators(
 
 
 def heavy_operators(op_graph: OpGraph) -> frozenset[int]:
-    """Those whose AllReduce would carry more bytes than what they read and make, by index."""
+    """Indices of operators whose AllReduce would exceed the bytes of their inputs and outputs."""
     return frozenset(
         i
         for i, operator in enumerate(op_graph.operators)
@@ -88,7 +85,7 @@ def heavy_operators(op_graph: OpGraph) -> frozenset[int]:
 
 
 def largest_operators(op_graph: OpGraph) -> tuple[int, ...]:
-    """Those with parameters, by index, in descending order of what they keep of them."""
+    """Indices of operators with parameters, in descending order of parameter bytes."""
     sizes = [_state_bytes(operator) for operator in op_graph.operators]
     return tuple(sorted((i for i, size in enumerate(sizes) if size), key=lambda i: (-sizes[i], i)))
 
@@ -98,7 +95,7 @@ def _state_bytes(operator: Operator) -> int:
 
 
 def _traffic_bytes(op_graph: OpGraph, index: int) -> int:
-    """Activations and gradients that pass to and from an operator that is whole on one server."""
+    """Activations and gradients to and from an operator that is whole on one server."""
     operator = op_graph.operators[index]
     edges = list(operator.operands)
     edges += [
@@ -115,13 +112,15 @@ def starting_strategies(
     micro_batches: int = 1,
     optimizer_factor: float = 0.0,
 ) -> tuple[Strategy, ...]:
-    """The starts of the search: those of the following that fit into the accelerators' memory.
+    """The starts of the search that fit into the accelerators' memory, of these:
 
-    Data parallelism; the same with every operator whole whose AllReduce would carry more bytes than
-    its activations; the same with the fewest of the largest operators whole that make it fit.
-    Where there are fewer samples than servers, they are shared by a part of the servers; that is
-    not `executable`. An operator that is not `executable` on each single server stays on all of
-    them. Raises ValueError with the bytes needed and available if none fits.
+    - data parallelism;
+    - the same with every operator whole whose AllReduce exceeds its activations;
+    - the same with the fewest of the largest operators whole that make it fit.
+
+    With fewer samples than servers, some servers share them; that is not `executable`. An operator
+    that is not `executable` on each single server stays on all of them. Raises ValueError with the
+    bytes needed and available if none fits.
     """
     if executable is not None:
         base = data_parallel(op_graph, cluster.servers)
@@ -144,7 +143,7 @@ def starting_strategies(
         or all(executable(Placement(operator.name, (s,))) for s in range(cluster.servers))
     ]
     heavy = heavy_operators(op_graph).intersection(movable)
-    # With micro-batches, what is elsewhere is a stage of its own, which the others would wait for.
+    # With micro-batches, a whole operator is a stage of its own, and the others would wait for it.
     homes = [base[0].servers] * len(base) if micro_batches > 1 else None
     candidates = [base, whole_operators(op_graph, cluster, heavy, base, homes)]
     by_size = sorted(movable, key=lambda i: (-_state_bytes(op_graph.operators[i]), i))
@@ -171,10 +170,7 @@ def check_memory(
     micro_batches: int = 1,
     optimizer_factor: float = 0.0,
 ) -> Strategy:
-    """Returns `strategy`, or raises ValueError with the bytes that it needs and that there are.
-
-    What counts: `Memory`.
-    """
+    """Returns `strategy`; raises ValueError with the bytes needed (see `Memory`) and available."""
     memory = Memory(
         op_graph, cluster, degrees_of([strategy]), micro_batches, optimizer_factor=optimizer_factor
     )
@@ -184,9 +180,9 @@ def check_memory(
 class Memory:
     """The accelerator memory of strategies of some degrees, a hard limit.
 
-    Counted are parameters, their gradients, `optimizer_factor` bytes of the optimizer for each byte
-    of gradients, and the activations kept for the backward pass: of as many micro-batches as the
-    schedule 1F1B holds at once on that stage of the pipeline.
+    It counts parameters, gradients, `optimizer_factor` bytes of optimizer state for each byte of
+    gradients, and the activations kept for the backward pass: those of all micro-batches that 1F1B
+    holds at once on that stage of the pipeline.
     """
 
     def __init__(
@@ -210,7 +206,7 @@ class Memory:
         )
 
     def needed_bytes(self, strategy: Strategy) -> int:
-        """Of the accelerators of the server that needs most."""
+        """Bytes on the accelerators of the fullest server."""
         return max(_core.memory_bytes(self._job, strategy))
 
     def fits(self, strategy: Strategy) -> bool:

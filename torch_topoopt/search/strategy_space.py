@@ -1,9 +1,8 @@
 """The space of strategies: how each operator may be split, and onto which servers.
 
-An operator is split along its samples, its parameters or its positions, as far as its OpGraph says
-so, over a number of servers that divides n, on consecutive servers or on servers at equal distance;
-one server means that the whole operator lives there. FlexFlow, as the TopoOpt paper searches with
-it, splits samples only: `dimensions=()`.
+An operator is split along its samples, its parameters or its positions, if its OpGraph allows it.
+The number of servers divides n; they are consecutive or at equal distance. One server holds the
+whole operator. FlexFlow, as used by the TopoOpt paper, splits samples only: `dimensions=()`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Executable, Strategy
 
 ServerSet = tuple[int, ...]
-DIMENSIONS: tuple[SplitDimension, ...] = (*PARAMETER_KINDS, "attribute")  # beside the samples
+DIMENSIONS: tuple[SplitDimension, ...] = (*PARAMETER_KINDS, "attribute")  # in addition to samples
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class SplitChoice:
 
 @dataclass(frozen=True)
 class StrategySpace:
-    """`moves[s]` are what operators of kind s may do; `kind[i]` is operator i's."""
+    """`moves[s]` are the placements of operators of kind s; `kind[i]` is operator i's kind."""
 
     moves: tuple[tuple[SplitChoice, ...], ...]
     kind: tuple[int, ...]
@@ -45,11 +44,10 @@ class StrategySpace:
         return self.moves[self.kind[operator]]
 
     def groups(self) -> list[list[list[Placement]]]:
-        """Per kind, its placements in the groups that a search draws from first.
+        """Per kind, its placements in groups; a search draws a group first.
 
-        One group for each number of servers that share samples, and one for each other dimension
-        and number of servers, whatever its degrees: so the many ways of splitting parameters do not
-        crowd out the few of splitting samples.
+        There is one group per number of servers that share samples, and one per other dimension and
+        number of servers. So the many parameter splits do not crowd out the few sample splits.
         """
         return [_grouped(moves) for moves in self.moves]
 
@@ -83,10 +81,10 @@ def server_sets(servers: int, count: int) -> tuple[ServerSet, ...]:
 
 
 def arrangements(servers: int, degrees: Degrees) -> tuple[ServerSet, ...]:
-    """The servers of a placement of `degrees`, in shard order: all that the space has.
+    """All placements of `degrees` in the space: their servers, in shard order.
 
-    Every set of `server_sets`, ascending; and, where samples and something else are split, also
-    with the shards that share samples next to each other instead of those that share parameters.
+    Every set of `server_sets`, ascending. Where samples and something else are split, there is a
+    second order: shards that share samples are adjacent instead of those that share parameters.
     """
     inner = degrees.parameter * degrees.attribute
     found = []
@@ -113,15 +111,15 @@ def strategy_space(
 ) -> StrategySpace:
     """The placements of every operator of `op_graph` on `servers` servers that are `executable`.
 
-    Beside samples, of which every part has one of each of the `micro_batches`, it is split along
-    `dimensions`; parameters and positions not both at once. An operator that is not splittable by
-    samples runs whole on one server or, as in data parallelism, on every server for the samples
-    that it holds. Raises ValueError for an operator that may run nowhere.
+    Operators are split by samples, at least one per part and micro-batch, and along `dimensions`,
+    but not by parameters and positions at once. An operator that is not splittable by samples runs
+    whole on one server or, as in data parallelism, on every server for the local samples. Raises
+    ValueError for an operator without a placement.
     """
     counts = shard_counts(servers, op_graph.batch_size // micro_batches)
     made: dict[Degrees, SplitChoice] = {}
     filtered: dict[SplitChoice, SplitChoice] = {}
-    # Equal choices are one object, so that kinds need not be compared server by server.
+    # Equal choices are one object, so that kinds are compared by identity.
     kinds: dict[tuple[int, ...], tuple[SplitChoice, ...]] = {}
     of_operator = []
     for operator in op_graph.operators:
@@ -149,7 +147,7 @@ def strategy_space(
 def every_strategy(
     op_graph: OpGraph, servers: int, dimensions: Collection[SplitDimension] = ()
 ) -> list[Strategy]:
-    """All of a strategy_space: for jobs that are small enough to try everything."""
+    """All strategies of a strategy_space, for jobs small enough for exhaustive search."""
     space = strategy_space(op_graph, servers, dimensions=dimensions)
     choices = [
         [
@@ -186,11 +184,11 @@ def _degrees(
 def check_strategy(
     op_graph: OpGraph, servers: int, strategy: Strategy, *, micro_batches: int = 1
 ) -> Strategy:
-    """Returns `strategy`, or raises ValueError with one line for the first rule that is broken.
+    """Returns `strategy`, or raises ValueError with one line for the first broken rule.
 
-    It places the operators of `op_graph` in their order; each on some of the servers, none of them
-    twice, split as the operator allows and with at least one sample per part of a micro-batch;
-    micro-batches are equal, and the stages of a pipeline follow each other.
+    Each operator of `op_graph`, in order, is on distinct servers, split as it allows, with at least
+    one sample per part of a micro-batch. Micro-batches are equal, and the stages of a pipeline
+    follow each other.
     """
     names = tuple(operator.name for operator in op_graph.operators)
     if tuple(placement.operator for placement in strategy) != names:

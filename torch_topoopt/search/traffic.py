@@ -1,4 +1,4 @@
-"""From a strategy to what it asks of the network: AllReduce and MP bytes (paper section 2.1)."""
+"""From a strategy to its traffic: AllReduce and MP bytes (paper section 2.1)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def transfers(
     operator: Operator, producer: Placement, consumer: Placement
 ) -> list[tuple[int, int, float]]:
-    """The parts that `operator` on `consumer` takes from a tensor that was made on `producer`.
+    """The parts of a tensor on `producer` that `operator` on `consumer` reads.
 
     (source, target, fraction of the tensor), only where source and target differ; gradients go the
     other way. A fraction may be listed for several pairs: partial sums come from every server that
-    has one, and operands that are needed whole go to every server.
+    has one, and operands needed whole go to every server.
     """
     needs = operand_needs(operator, consumer)
     found = _core.placement_transfers(producer, consumer, *needs)
@@ -30,7 +30,7 @@ def transfers(
 
 
 class SharedRead(NamedTuple):
-    """A tensor and the operators, by index, that get it together; gradients go back summed up."""
+    """A tensor and the operators, by index, that share its transfer; gradients return summed up."""
 
     producer: int
     size_bytes: int
@@ -39,10 +39,10 @@ class SharedRead(NamedTuple):
 
 
 def shared_reads(op_graph: OpGraph, placements: Sequence[Placement]) -> list[SharedRead]:
-    """Every tensor, as often as it is sent for readers that do not need the same of it.
+    """Every tensor, once for each distinct need of its readers.
 
-    Readers share what is sent if their needs are equal (_core.placement_need): the rule of
-    PlacementCosts::carrier, csrc/sim/iteration/job.h, which both simulators ask.
+    Readers share a transfer if their needs are equal (_core.placement_need). Both simulators use
+    this rule: PlacementCosts::carrier, csrc/sim/iteration/job.h.
     """
     found: dict[object, SharedRead] = {}
     for i, (operator, placement) in enumerate(zip(op_graph.operators, placements, strict=True)):

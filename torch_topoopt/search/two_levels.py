@@ -1,8 +1,8 @@
 """The strategy search: many proposals by the coarse simulator, the best of them at flow level.
 
-The coarse simulator ranks strategies well and prices thousands a second; the flow level is what a
-plan is judged by. So chains of the first find candidates, and a short chain of the second begins
-at the best of these and has the last word.
+The coarse simulator ranks strategies well and prices thousands a second; a plan is judged at flow
+level. So chains at the coarse level find candidates, and a short chain at flow level starts from
+the best of them and decides.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Strategy
 
 CANDIDATES = 8  # of the chains, priced at flow level
-_REFINING_TASKS = 300_000  # of flow-level simulations: what a dozen strategies of DLRM have
-_MOST_TIMES = 3  # as many on few servers, where a strategy has fewer
+_REFINING_TASKS = 300_000  # of flow-level simulations: about a dozen strategies of DLRM
+_MOST_TIMES = 3  # factor on few servers, where a strategy has fewer tasks
 _REFINING_EVALUATIONS = 2_000
-_REFINING_BETA = 2_000.0  # hardly anything that is slower is accepted
-_REFINING_SLACK = 0.01  # the two levels differ by less between strategies that are nearly alike
+_REFINING_BETA = 2_000.0  # accepts hardly any slowdown
+_REFINING_SLACK = 0.01  # the two levels differ by less between similar strategies
 _REFINING_SLICE = 2
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The execution of chains: their number, and the Ray cluster (None: in threads, `workers` of
-    them, by default one per processor)."""
+    """How chains run: their number, and the Ray cluster (None: in `workers` threads, by default
+    one per processor)."""
 
     chains: int = DEFAULT_CHAINS
     workers: int | None = None
@@ -41,7 +41,7 @@ class SearchOptions:
 
 
 class TwoLevelSearch:
-    """One search. `best` is at any time the best strategy so far."""
+    """One search. `best` is the best strategy so far."""
 
     def __init__(
         self, problem: SearchProblem, *, seed: int = 0, options: SearchOptions | None = None
@@ -64,7 +64,7 @@ class TwoLevelSearch:
     ) -> Strategy:
         """`evaluations` by the coarse simulator, and a few at flow level; returns the best.
 
-        What the callback raises ends the search, as Ctrl-C does.
+        An exception of the callback ends the search, as Ctrl-C does.
         """
         result = self._chains.run(evaluations, on_progress)
         self._refine(result, evaluations, on_progress)

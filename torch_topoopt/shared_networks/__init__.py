@@ -1,4 +1,4 @@
-"""Jobs that share a network: who gets which servers, and how long their iterations take.
+"""Jobs that share a network: their servers, and the times of their iterations.
 
 `topoopt simulate --jobs`: `jobs_file` is the document, `job_mix` draws jobs, and `job_kinds` finds
 the split of each kind of job on each architecture. `simulate` runs the timelines. On TopoOpt

@@ -1,9 +1,9 @@
 """Several jobs on one network: each repeats its iteration, and their flows share the links.
 
-The task graphs of the jobs stand in one flow program, each a loop (`FlowProgram.add_loop`): it
-begins again as soon as it has ended, so that jobs drift in and out of phase as their iteration
-times say, until each has been through a number of rounds. A flow takes one shortest path of its
-network, chosen at random as ECMP's hash does; it keeps it from iteration to iteration.
+The task graphs of the jobs are loops of one flow program (`FlowProgram.add_loop`). A loop repeats
+without pause, so jobs drift in and out of phase according to their iteration times, until each has
+finished a number of rounds. A flow takes one random shortest path of its network, as by ECMP's
+hash, and keeps it from iteration to iteration.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch_topoopt.architectures.routing import Routes
     from torch_topoopt.sim.iteration_program import IterationTasks
 
-# What is hashed: every flow of an iteration is a connection of its own, or a pair of servers has
-# one connection for all that it sends.
+# The unit of hashing: every flow of an iteration is a connection of its own, or a pair of servers
+# has one connection for all its bytes.
 EcmpChoice = Literal["flow", "pair"]
 ECMP_CHOICES: tuple[EcmpChoice, ...] = get_args(EcmpChoice)
 
@@ -53,8 +53,8 @@ class PlacedJob:
         ecmp: EcmpChoice = "flow",
         seed: int = 0,
     ) -> PlacedJob:
-        """With paths chosen by `seed`. Raises ValueError for servers that are not there or come
-        twice, as many as the job does not have, and servers without a path."""
+        """With paths chosen by `seed`. Raises ValueError for unknown or repeated servers, a wrong
+        number of them, and servers without a path."""
         if len(servers) != tasks.servers or len(set(servers)) != len(servers):
             raise ValueError(
                 f"servers: {len(set(servers))} different ones for a job of {tasks.servers}"
@@ -107,7 +107,7 @@ def concurrent_program(
     return program
 
 
-# parameters: what runs where, for how long, and at which level
+# parameters: the network and jobs, the duration, and the level
 def run_concurrent(
     routes: Routes,
     jobs: Sequence[PlacedJob],
@@ -120,8 +120,8 @@ def run_concurrent(
 ) -> tuple[tuple[NDArray[np.float64], ...], FlowsResult]:
     """The seconds of every iteration of every job that ended, and all else about the run.
 
-    Each job has at least `rounds` of them; those that are faster go on, and have more. `options`
-    are those of the level. Raises ValueError also as `concurrent_program` and `run_program`.
+    Each job has at least `rounds` of them; faster ones continue, and have more. `options` are those
+    of the level. Raises ValueError also as `concurrent_program` and `run_program`.
     """
     program = concurrent_program(routes, jobs, start_s, rounds)
     result = run_program(program, level=level, keep_going=keep_going, **options)

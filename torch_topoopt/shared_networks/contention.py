@@ -1,8 +1,8 @@
-"""What the jobs of the moment cost each other on a network of switches.
+"""The slowdown of current jobs by each other on a network of switches.
 
-Jobs that share no link, not even through others, are simulated apart; a job alone repeats the same
-iteration. Of others all run together, each from a random moment of its own iteration, until every
-one has been through the rounds that are asked for.
+Jobs without common links, direct or through other jobs, are simulated apart; a job alone repeats
+the same iteration. The others run together, each from a random moment of its iteration, until every
+one has finished the requested rounds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Contention:
         self._known: dict[frozenset[int], dict[int, NDArray[np.float64]]] = {}
 
     def place(self, number: int, kind: Kind, servers: Sequence[int]) -> None:
-        """Puts job `number` on `servers`, where it stays."""
+        """Puts job `number` on `servers`, permanently."""
         found = self._kinds.on(self._network, kind)
         document = self._document
         seed = random.Random(f"paths of job {number}, seed {document.seed}").getrandbits(62)
@@ -54,7 +54,7 @@ class Contention:
         self._alone_s[number] = found.alone_s
 
     def times(self, numbers: Collection[int]) -> Mapping[int, NDArray[np.float64]]:
-        """Seconds of iterations of each of these jobs while all of them run, and no others."""
+        """Seconds of iterations of each of these jobs while exactly these run."""
         found: dict[int, NDArray[np.float64]] = {}
         for group in self._groups(numbers):
             if group not in self._known:
@@ -63,7 +63,7 @@ class Contention:
         return found
 
     def _groups(self, numbers: Collection[int]) -> list[frozenset[int]]:
-        """The jobs parted so that no link is used in two parts."""
+        """The jobs in groups without common links."""
         groups: list[tuple[set[int], set[int]]] = []
         for number in sorted(numbers):
             members, links = {number}, set(self._links[number])

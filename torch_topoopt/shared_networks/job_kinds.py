@@ -1,8 +1,7 @@
-"""How every kind of job, a model on so many servers, is split on every architecture.
+"""The split of every kind of job (a model on so many servers) on every architecture.
 
-TopoOpt's shards are planned, strategy and links together; on every network of switches the job has
-a strategy search of its own, as if it were alone there (TopoOpt paper, section 5.1). Each is done
-once for all jobs of the kind.
+TopoOpt's shards are planned, strategy and links together. On every network of switches the job has
+its own strategy search, as if alone there (TopoOpt paper, section 5.1). Each is done once per kind.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ Kind = tuple[str, int]  # model, servers
 class SwitchedNetwork:
     """A network of switches for all servers of a cluster.
 
-    `switch_of` is the switch that each server hangs on; `isolating` says whether jobs on different
-    servers share no link: there is one switch that never blocks.
+    `switch_of` is the switch of each server; `isolating`: jobs on different servers share no link,
+    since there is a single non-blocking switch.
     """
 
     def __init__(self, document: SharedCluster, network: SharedNetwork) -> None:
@@ -75,12 +74,12 @@ class SwitchedNetwork:
         return _TREES[self._name](cluster, server_gbps=self._asked_gbps, radix=radix)
 
     def alone(self, cluster: Cluster) -> Topology:
-        """The part of it, of the same switches, that so many servers in a row would need."""
+        """The part of it, of the same switches, for so many servers in a row."""
         return self._build(cluster, self.topology.switch_ports)
 
 
 def _wired(cluster: Cluster) -> Network:
-    """Any network of all ports: what it costs depends on nothing else."""
+    """Any network of all ports; its cost depends on nothing else."""
     return find_network(cluster, topoopt.all_reduce_demand(cluster.servers))
 
 
@@ -94,10 +93,10 @@ class SwitchedKind:
 
 
 class JobKinds:
-    """Plans and searches, made when they are asked for first.
+    """Plans and searches, made on first use.
 
     `graph_of(model, accelerators)` gives the OpGraph of a model on so many accelerators together.
-    `on_progress(text)` is called before each, and whatever it raises ends it.
+    `on_progress(text)` is called before each; its exception ends it.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class JobKinds:
         return self._graphs[kind]
 
     def plan(self, kind: Kind) -> Plan:
-        """Of a TopoOpt shard. Raises ValueError for a model that does not fit."""
+        """The plan of a TopoOpt shard. Raises ValueError for a model that does not fit."""
         if kind not in self._plans:
             text = f"planning {kind[0]} on {kind[1]} servers"
             self._report(text)

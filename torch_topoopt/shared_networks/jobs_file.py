@@ -1,5 +1,4 @@
-"""The document of a shared cluster: its servers, its jobs, and the architectures to hold side by
-side."""
+"""The document of a shared cluster: its servers, its jobs, and the architectures to compare."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def _check_number(name: str, value: float | None, *, above: bool = False) -> Non
 
 @dataclass(frozen=True)
 class ClusterJob:
-    """A job that asks for `servers` at `arrival_s` and runs `iterations` (None: it never ends)."""
+    """A job of `servers` servers at `arrival_s` with `iterations` (None: it never ends)."""
 
     model: str
     servers: int
@@ -42,7 +41,7 @@ class ClusterJob:
 
 @dataclass(frozen=True)
 class ModelShare:
-    """`share` of the jobs, in proportion to those of the others, train `model`."""
+    """`share` of the jobs, relative to the other shares, train `model`."""
 
     model: str
     share: float
@@ -52,8 +51,8 @@ class ModelShare:
 class JobMix:
     """`jobs` jobs of `servers` servers each, of models in the given shares, in a random order.
 
-    They arrive all at once, or as a Poisson process of such a rate that they would keep the part
-    `load` of all servers busy if each ran as fast as alone on an ideal switch.
+    They arrive all at once, or as a Poisson process. Its rate would keep the fraction `load` of all
+    servers busy if each job ran as fast as alone on an ideal switch.
     """
 
     models: tuple[ModelShare, ...]
@@ -86,8 +85,8 @@ class JobMix:
 
 @dataclass(frozen=True)
 class SharedNetwork:
-    """An architecture; `server_gbps` is the rate of a server's link to its switch (None: of a
-    fat-tree that at which it costs what TopoOpt does, else degree x link rate)."""
+    """An architecture; `server_gbps` is the rate of a server's link to its switch (None: for a
+    fat-tree the rate at TopoOpt's cost, else degree x link rate)."""
 
     name: NetworkName
     server_gbps: float | None = None
@@ -103,8 +102,8 @@ class PatchPanels:
     """How TopoOpt wires a job's shard (TopoOpt paper, Appendix C).
 
     The robots take `patch_panel_s` for a shard. With `look_ahead` every port has a 1x2 switch that
-    flips in `flip_s`, behind which the shard of the next job is wired while others run: from
-    `announced_s` before its arrival on (None: as early as its servers' ports allow).
+    flips in `flip_s`; behind it the next job's shard is wired while others run. Wiring begins
+    `announced_s` before the job's arrival (None: as early as its servers' ports allow).
     """
 
     look_ahead: bool = True
@@ -137,9 +136,9 @@ class JobPlanning:
 class SharedCluster(Document):
     """Jobs are listed one by one, or made by a `mix`.
 
-    On trees `placement` chooses servers and `ecmp` what is hashed; iterations are sampled
-    `samples` times after `warm_up` others whenever the jobs that run have changed. `seed` is for
-    all that is drawn at random.
+    On trees `placement` chooses servers and `ecmp` the unit of hashing. Iterations are sampled
+    `samples` times after `warm_up` others whenever the running jobs have changed. `seed` is for all
+    random draws.
     """
 
     KIND: ClassVar[str] = "SharedCluster"
@@ -202,7 +201,7 @@ class SharedCluster(Document):
                 )
 
     def _check_shards(self) -> None:
-        """Every job needs a shard that the ports of its servers can be wired to."""
+        """Checks that the ports of each job's servers can be wired to a shard."""
         if all(network.name != "topoopt" for network in self.architectures):
             return
         counts = [(f"jobs[{i}].servers", job.servers) for i, job in enumerate(self.jobs)]

@@ -1,4 +1,4 @@
-"""What a shared cluster does for its jobs on one architecture."""
+"""The results of a shared cluster's jobs on one architecture."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TAIL = 0.99  # the quantile that is called the tail
+TAIL = 0.99  # quantile
 
 
 @dataclass(frozen=True, eq=False)
 class JobOutcome:
-    """A job that arrived, and what became of it; times are infinite for what never happens.
+    """A job that arrived, and its outcome; times are infinite for events that never happen.
 
-    `times_s` are seconds of its iterations, of which each stands for `weights` of them. `spread`
-    is the switches that its servers hang on over the fewest that could have as many.
+    `times_s` are sampled seconds of its iterations, each with `weights`. `spread` is the number of
+    switches of its servers over the smallest possible one.
     """
 
     JSON_FIELDS: ClassVar = (
@@ -50,9 +50,9 @@ class JobOutcome:
 
 @dataclass(frozen=True)
 class WiringCost:
-    """What wiring costs: seconds that servers wait for their links, and that jobs wait in all, on
-    average over the jobs that start; `other_*` with look-ahead if this is without, and without if
-    this is with it. `last_end_s` is the end of the last job."""
+    """The cost of wiring: seconds that servers wait for their links, and that jobs wait in total,
+    on average over the started jobs; `other_*` are with look-ahead if this is without, and vice
+    versa. `last_end_s` is the end of the last job."""
 
     look_ahead: bool
     reconfiguration_s: float
@@ -75,9 +75,9 @@ class MeanAndTail:
 class NetworkOutcome:
     """All jobs on one architecture, in the order of arrival.
 
-    `utilisation` is the part of the servers that jobs hold, on average from the first arrival to
-    the last end (where jobs never end: in the end), and `fragmentation` the spread of what runs, on
-    average over servers and time in the same way.
+    `utilisation` is the fraction of servers with a job, on average from the first arrival to the
+    last end (where jobs never end: at the end). `fragmentation` is the spread of the running jobs,
+    averaged over servers and time in the same way.
     """
 
     JSON_FIELDS: ClassVar = (
@@ -96,8 +96,8 @@ class NetworkOutcome:
     def iterations(self, model: str | None = None) -> MeanAndTail:
         """Of all jobs, or those of a model.
 
-        Every job that starts counts alike: the mean is that of the jobs' means, and all iterations
-        of a job weigh as much as those of another.
+        Every started job has equal weight: the mean is that of the jobs' means, and the iterations
+        of each job have the same total weight.
         """
         jobs = [j for j in self.jobs if len(j.times_s) and model in (None, j.model)]
         if not jobs:

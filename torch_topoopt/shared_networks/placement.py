@@ -1,4 +1,4 @@
-"""Which free servers a job gets on a network of switches."""
+"""The free servers for a job on a network of switches."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def choose_servers(
 ) -> tuple[int, ...] | None:
     """`count` of the `free` servers in the order of the job's ranks; None if there are too few.
 
-    "first-fit" takes those with the lowest numbers. "packed" takes few switches: the switch with
-    the fewest free servers that are enough, else all of the switch with the most, and so on.
-    "random" draws servers and their order.
+    "first-fit" takes those with the lowest numbers. "packed" takes few switches: the one with the
+    fewest sufficient free servers, else all of the switch with the most, and so on. "random" draws
+    servers and their order.
     """
     if len(free) < count:
         return None
@@ -47,8 +47,8 @@ def choose_servers(
 
 
 def spread(servers: Sequence[int], switch_of: Sequence[int]) -> float:
-    """The switches that these servers hang on, over the fewest that could have as many: 1 is a job
-    in one piece."""
+    """The number of these servers' switches over the smallest possible one; 1 is a job in one
+    piece."""
     largest = max(Counter(switch_of).values())
     least = -(-len(servers) // largest)
     return len({switch_of[server] for server in servers}) / least

@@ -1,9 +1,9 @@
 """TopoOpt: when each job's shard is wired, and when the job starts (TopoOpt paper, Appendix C).
 
-Jobs get servers in the order of arrival, each those that are free first; none overtakes another.
-With look-ahead a server has two sides of ports: the job that it works for uses one, and behind the
-other the next shard is wired, as soon as nothing uses that side any more. So a job waits for its
-servers and for a flip, and for the robots only where they could not begin early enough.
+Jobs get servers in the order of arrival, each the first free ones; none overtakes another. With
+look-ahead a server has two sides of ports: the current job uses one, and the next shard is wired
+behind the other, as soon as that side is unused. So a job waits for its servers and for a flip, and
+for the robots only where they could not begin early enough.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class ShardTimes:
 def shard_schedule(
     jobs: Sequence[ClusterJob], iteration_s: Sequence[float], servers: int, panels: PatchPanels
 ) -> tuple[ShardTimes, ...]:
-    """The times of `jobs`, which are in the order of arrival; one of them takes
-    `iteration_s[j]` for each of its iterations."""
+    """The times of `jobs`, which are in the order of arrival; an iteration of job j takes
+    `iteration_s[j]`."""
     free_s = [0.0] * servers
-    # from when on nothing uses the side of a server's ports that its present job does not use
+    # when the side of a server's ports that its current job does not use becomes free
     side_free_s = [-math.inf] * servers
     used = [False] * servers
     schedule = []

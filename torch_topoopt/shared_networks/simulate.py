@@ -38,11 +38,11 @@ def simulate_jobs(
     """One outcome per architecture, in the order of the document.
 
     `graph_of(model, accelerators)` gives the OpGraph of a model on so many accelerators together.
-    `kinds` are those of a document that differs in its jobs, their placement or the seed alone:
-    what it has planned is not planned again. The same arguments give the same outcomes.
-    `on_progress` is called now and then, and whatever it raises ends the simulation. Raises
-    DocumentError for an invalid document, and ValueError for a model that does not fit, or a
-    fat-tree that costs more than TopoOpt at any rate.
+    `kinds` are those of a document that differs in its jobs, their placement or the seed alone; its
+    plans are reused. The same arguments give the same outcomes. `on_progress` is called now and
+    then, and its exception ends the simulation. Raises DocumentError for an invalid document, and
+    ValueError for a model that does not fit, or a fat-tree that costs more than TopoOpt at any
+    rate.
     """
     document.validate()
     switched = {

@@ -1,8 +1,8 @@
 """A network of switches from one arrival or end of a job to the next.
 
-Jobs get servers in the order of arrival, as soon as enough are free; none overtakes another. In
-between the jobs that run are the same, so that what an iteration of each takes is measured once
-(`Contention`), and every job comes on at that pace.
+Jobs get servers in the order of arrival, as soon as enough are free; none overtakes another.
+Between two events the running jobs are the same. So the iteration time of each is measured once
+(`Contention`), and every job advances at that rate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Running:
     weights: list[NDArray[np.float64]] = field(default_factory=list)
 
     def add(self, times: NDArray[np.float64], iterations: float) -> None:
-        """So many iterations, whose times are distributed like these."""
+        """So many iterations, with times distributed like these."""
         self.times.append(times)
         self.weights.append(np.full(len(times), iterations / len(times)))
 
@@ -68,7 +68,7 @@ class Timeline:
     def run(
         self, on_progress: Callable[[float, str], None] = lambda fraction, text: None
     ) -> tuple[JobOutcome, ...]:
-        """What became of every job; those that never start have no iterations."""
+        """The outcome of every job; those that never start have no iterations."""
         while len(self._done) < len(self._jobs):
             self._arrive()
             self._admit()
@@ -105,7 +105,7 @@ class Timeline:
             )
 
     def _advance(self) -> bool:
-        """On to the next arrival or end; False if there is none any more."""
+        """Advances to the next arrival or end; False if there is none."""
         times = self._contention.times(self._running)
         pace_s = {number: float(times[number].mean()) for number in self._running}
         ends = {number: job.left * pace_s[number] for number, job in self._running.items()}
@@ -115,7 +115,7 @@ class Timeline:
             arrival_s = self._jobs[self._next].arrival_s - self._now_s
         forever = math.isinf(min(step_s, arrival_s))
         for number, job in self._running.items():
-            if forever:  # what they do from now on is all that counts
+            if forever:  # only the steady state counts
                 job.times, job.weights = [], []
                 job.add(times[number], 1.0)
             else:

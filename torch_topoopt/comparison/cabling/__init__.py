@@ -1,1 +1,1 @@
-"""How to cable servers: what a wiring gives, what others would, and the sheets to plug it by."""
+"""How to cable servers: the speed of a wiring, its alternatives, and sheets for plugging it."""

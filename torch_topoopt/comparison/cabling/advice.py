@@ -1,8 +1,7 @@
-"""What a wiring gives, and what one more port or a switch would change.
+"""The speed of a wiring, and the effect of one more port or a switch.
 
-Times are those of the links: the bytes of the busiest link over its rate, and the latency of the
-signal in every step. What software adds is the same whatever the wiring is; a job measures it when
-it starts.
+Times are those of the links: the bytes of the busiest link over its rate, and the signal latency of
+every step. Software overhead is the same for every wiring; a job measures it when it starts.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Kind = Literal["cables", "switch"]
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of collectives over all servers, one entry for each size asked for."""
+    """Seconds of collectives over all servers, one entry for each requested size."""
 
     all_reduce_s: tuple[float, ...]
     all_to_all_s: tuple[float, ...]
@@ -108,7 +107,7 @@ def disconnecting_pairs(servers: int, network: Network) -> list[tuple[int, int]]
 
 
 def times_on_cables(cluster: Cluster, network: Network, sizes: Sequence[float]) -> Times:
-    """Of collectives over all servers, each of whose buffers has one of `sizes` in bytes.
+    """Seconds of collectives over all servers, with buffers of each of `sizes` in bytes.
 
     AllReduce: 2 (n - 1) steps along the plan's rings. All-to-all: size / n from each to each other
     over the plan's routes, all at once.
@@ -134,8 +133,8 @@ def times_on_cables(cluster: Cluster, network: Network, sizes: Sequence[float]) 
 
 
 def times_on_switch(servers: int, gbps: float, latency_s: float, sizes: Sequence[float]) -> Times:
-    """The same where one switch that never blocks joins servers which send `gbps` each; a path
-    through it has the latency of one hop."""
+    """The same on one non-blocking switch, to which each server sends `gbps`; a path through it has
+    the latency of one hop."""
     sent = [size * (servers - 1) / servers / (gbps * 1e9 / 8) for size in sizes]
     return Times(
         tuple(2 * (servers - 1) * latency_s + 2 * seconds for seconds in sent),
@@ -185,7 +184,7 @@ def on_switch(
 ) -> CablingOption:
     """The servers of `cluster` on a switch that never blocks, with `ports` ports each.
 
-    Up to 64 ports it is one switch, whose ports in use are priced; more of them cost what the
+    Up to 64 ports it is one switch, priced by its ports in use; above, it costs what the
     full-bisection fat-tree of that rate does, as everywhere in the comparison. `job`: a model, its
     strategy and micro-batches. Raises ValueError as `predict_architecture`.
     """

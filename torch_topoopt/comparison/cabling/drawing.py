@@ -13,22 +13,21 @@ if TYPE_CHECKING:
     from torch_topoopt.comparison.cabling.sheets import LabelledCable
 
 _SIZE = 900.0
-_MOST_PORTS_SHOWN = 16  # servers; with more of them ports and labels stand in the list alone
+_MOST_PORTS_SHOWN = 16  # servers; above, only the list has ports and labels
 _COLOURS = ("#0072b2", "#d55e00", "#00875f", "#aa3377", "#8a6d00", "#4b3fa8", "#5f6b73", "#7a1f1f")
 
 Point = tuple[float, float]
 
 
 def circle(count: int, radius: float = 1.0) -> list[Point]:
-    """Server 0 at the top, the others clockwise, y pointing down; two of them side by side."""
+    """Server 0 at the top, the others clockwise, y pointing down; two servers side by side."""
     turn = -math.pi / 2 if count > 2 else math.pi
     angles = [turn + 2 * math.pi * i / count for i in range(count)]
     return [(radius * math.cos(angle), radius * math.sin(angle)) for angle in angles]
 
 
 def bends(cables: Sequence[LabelledCable]) -> list[float]:
-    """How far each cable bows out, in steps: parallel ones lie beside each other, others are
-    straight."""
+    """How far each cable bows out, in steps; parallel cables are adjacent, others straight."""
     together: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, cable in enumerate(cables):
         together[cable.servers].append(i)
@@ -129,7 +128,7 @@ def _boxes(names: Sequence[str], places: list[Point], detailed: bool) -> Iterato
 
 
 def _ends(cable: LabelledCable, curve: _Curve) -> Iterator[str]:
-    """The label of a cable, off its middle, where others cross, and the ports at its ends."""
+    """A cable's label, away from its middle, where others cross, and the ports at its ends."""
     near = min(0.24, 52 / curve.length)
     for share, text, size, weight in (
         (near, cable.ends[0].port, 13, "normal"),

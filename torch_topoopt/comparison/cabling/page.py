@@ -41,7 +41,7 @@ tr { break-inside: avoid; }
 
 
 def page_of(title: str, facts: Sequence[str], svg: str, cables: Sequence[LabelledCable]) -> str:
-    """One HTML file that needs no other: `facts` are its first lines."""
+    """One self-contained HTML file; `facts` are its first lines."""
     labels = [
         f'<div class="label"><b>{cable.label}</b><span>{escape(here.place)}</span>'
         f"<span>to {escape(there.place)}</span></div>"

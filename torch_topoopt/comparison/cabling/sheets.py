@@ -1,4 +1,4 @@
-"""What to plug: cables with their ends, the labels for them, and the cluster file of the result."""
+"""Sheets for plugging: cables with their ends, their labels, and the resulting cluster file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Network
 
 DEFAULT_SUBNET = ipaddress.IPv4Network("10.201.0.0/16")
-_CABLE_PREFIX = 30  # one subnet per cable, two addresses, as MLX's hostfiles have them
+_CABLE_PREFIX = 30  # one subnet per cable, two addresses, as in MLX's hostfiles
 
 
 @dataclass(frozen=True)
 class CableEnd:
-    """One end of a cable: the names of server and port, and the address that the port gets."""
+    """One end of a cable: the names of server and port, and the port's address."""
 
     server: str
     port: str
@@ -36,8 +36,7 @@ class CableEnd:
 
 @dataclass(frozen=True)
 class LabelledCable:
-    """A cable with its label, "C01", and what it joins; `servers` and `ports` are the plan's
-    numbers."""
+    """A cable with its label, "C01", and its ends; `servers` and `ports` are the plan's numbers."""
 
     JSON_FIELDS: ClassVar = ("label", "ends", "gbps")
 
@@ -50,8 +49,8 @@ class LabelledCable:
 
 @dataclass(frozen=True)
 class Names:
-    """What servers and ports are called; `interfaces` are the kernel's names of the ports, the same
-    on every server (none: not known)."""
+    """The names of servers and ports; `interfaces` are the kernel's names of the ports, the same
+    on every server (none: unknown)."""
 
     servers: tuple[str, ...]
     interfaces: tuple[str, ...] = ()
@@ -101,10 +100,10 @@ def cables_of(
 def cluster_file(
     cluster: Cluster, cables: Sequence[LabelledCable], names: Names, title: str
 ) -> ClusterFile:
-    """What `topoopt run --cluster` and `plan --cluster` read; ports without a cable are left out.
+    """The file for `topoopt run --cluster` and `plan --cluster`, without ports that have no cable.
 
-    Servers are reached for control under their own names. Raises DocumentError for names that no
-    cluster file has.
+    The control addresses are the servers' names. Raises DocumentError for names that a cluster file
+    cannot have.
     """
     ports: list[dict[int, PortEntry]] = [{} for _ in range(cluster.servers)]
     for cable in cables:
@@ -139,7 +138,7 @@ def cables_csv(cables: Sequence[LabelledCable]) -> str:
 
 
 def labels_csv(cables: Sequence[LabelledCable]) -> str:
-    """One line per end of a cable: what it is plugged into here, and where it leads."""
+    """One line per end of a cable: its own socket, and the far end."""
     rows = [
         (c.label, here.place, there.place) for c in cables for here, there in (c.ends, c.ends[::-1])
     ]

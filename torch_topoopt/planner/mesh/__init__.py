@@ -1,1 +1,1 @@
-"""Planning on a network of rows and columns: what to split, and which server is which."""
+"""Planning on a network of rows and columns: the strategy, and its placement on the grid."""

@@ -1,11 +1,10 @@
 """Orders of servers on a grid: logical axes folded into rows and columns.
 
-A strategy numbers servers in nested axes: the parts of an operator next to each other, then the
-samples, then the stages (HammingMesh paper, section II-D). Each axis gets some rows and some
-columns of the grid, inside those of the axes further out (section III-E, figure 4: a third
-dimension is cut into slices, and consecutive slices are neighbours). An axis of several rows walks
-them in the same direction or turns at the end of each, so that what follows each other stays
-adjacent.
+A strategy numbers servers in nested axes: parts of an operator, then samples, then stages
+(HammingMesh paper, section II-D). Each axis gets some rows and columns of the grid, inside those of
+the outer axes (section III-E, figure 4: a third dimension is cut into slices, and consecutive
+slices are neighbours). An axis of several rows walks all of them in the same direction, or turns at
+the end of each, so that successors stay adjacent.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class AxisFold:
     turns: bool = False
 
     def place(self, index: int) -> tuple[int, int]:
-        """(row, column) of place `index` of the axis, among its own."""
+        """(row, column) of place `index` within the axis."""
         row, column = divmod(index, self.columns)
         return row, self.columns - 1 - column if self.turns and row % 2 else column
 
@@ -45,8 +44,8 @@ class AxisFold:
 
 @dataclass(frozen=True)
 class Folding:
-    """Where the logical servers are: `axes` from the inner to the outer one; `down` and `across`
-    are the axes, by index, in the order in which their rows (columns) are nested, inner first."""
+    """The places of the logical servers. `axes` go from the inner to the outer one; `down` and
+    `across` list axis indices in the nesting order of their rows (columns), inner first."""
 
     axes: tuple[AxisFold, ...]
     down: tuple[int, ...]
@@ -88,22 +87,22 @@ def _steps(sizes: Sequence[int], nested: Sequence[int]) -> list[int]:
 
 
 def row_major(grid: ServerGrid) -> Folding:
-    """Servers in the order of their numbers: what a launcher that knows no network does."""
+    """Servers in the order of their numbers, as without knowledge of the network."""
     return Folding((AxisFold(grid.rows, grid.columns),), (0,), (0,))
 
 
 def by_boards(grid: ServerGrid) -> Folding:
-    """The servers of a board next to each other, boards row by row, turning at the ends."""
+    """Servers of a board next to each other, boards row by row, turning at the ends."""
     down, across = grid.rows // grid.board_rows, grid.columns // grid.board_columns
     board = AxisFold(grid.board_rows, grid.board_columns)
     return Folding((board, AxisFold(down, across, turns=True)), (0, 1), (0, 1))
 
 
 def axes_of(strategy: Strategy, servers: int) -> tuple[int, ...]:
-    """The sizes of the nested axes that `strategy` numbers its servers in, inner first.
+    """The sizes of the nested axes in which `strategy` numbers its servers, inner first.
 
-    From the sizes of groups, and the distances in them, that divide one another; their product is
-    the number of servers.
+    They come from group sizes and distances that divide one another; their product is the number of
+    servers.
     """
     found = {servers}
     for placement in set(strategy):
@@ -121,9 +120,9 @@ def axes_of(strategy: Strategy, servers: int) -> tuple[int, ...]:
 
 
 def foldings(grid: ServerGrid, axes: Sequence[int]) -> Iterator[Folding]:
-    """All foldings of axes of these sizes into rectangles that the grid has room for.
+    """All foldings of axes of these sizes into rectangles that fit the grid.
 
-    First those that nest all axes alike, the inner inside the outer.
+    Foldings that nest all axes alike, the inner inside the outer, come first.
     """
     shapes = [
         chosen
@@ -152,7 +151,7 @@ def _shapes(size: int) -> list[AxisFold]:
 
 
 def _has_order(nested: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether axes of one row (column), whose place means nothing, are at their own, so that each
-    folding is listed once."""
+    """Whether axes of one row (column), whose place is irrelevant, are in their default place, so
+    that each folding is listed once."""
     moved = iter([axis for axis in nested if sizes[axis] > 1])
     return list(nested) == [axis if size == 1 else next(moved) for axis, size in enumerate(sizes)]

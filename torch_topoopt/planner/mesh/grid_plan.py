@@ -1,10 +1,9 @@
 """Planning for a network whose servers lie in rows and columns: strategy and placement together.
 
-What to split is searched with the servers numbered in several ways, since the search proposes
-neighbours in number: row by row, and board by board (or in squares of four, without boards). For
-the best strategies of all these searches, and those that are known, the order of servers is found
-(`server_order`): logical axes go to rows and columns of the grid. The flow level has the last word,
-with rings of each group's own shape.
+The strategy is searched with several numberings of the servers, since the search proposes adjacent
+numbers: row by row, and board by board (squares of four without boards). `server_order` then places
+the best strategies of all searches, and the known ones, on the grid: logical axes become rows and
+columns. The flow level decides, with rings of each group's own shape.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
     from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.search.strategies import Strategy
 
-MOST_SEARCHED = 256  # servers whose pairs are all routed for a search
-_KEPT = 2  # strategies of each search
+MOST_SEARCHED = 256  # servers; a search routes all their pairs
+_KEPT = 2  # strategies kept per search
 _PLACED = 3  # strategies whose order of servers is searched
-_FEW = 64  # servers; on more, one strategy is placed, and starts are left to the search
+_FEW = 64  # servers; above, one strategy is placed, and starts are left to the search
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class GridPlan:
     topology: Topology
 
 
-# parameters: what is planned, on what, how, and what is known already
+# parameters: the job, the grid, the options, and known strategies
 def plan_on_grid(
     op_graph: OpGraph,
     cluster: Cluster,
@@ -68,10 +67,10 @@ def plan_on_grid(
 ) -> GridPlan:
     """The best strategy and placement found for `op_graph` on `topology`.
 
-    Searches begin at `starts`, in logical numbers; without any, or on more than 256 servers, none
-    is made. `known` strategies, on servers of `topology`, are considered, too. `options` say what
-    may be split and for how long is searched, as in `planner.plan`. The plan is never slower than
-    what is known or found without placement. The same arguments give the same plan.
+    Searches begin at `starts`, in logical numbers; without any, or on more than 256 servers, there
+    is no search. `known` strategies, on servers of `topology`, are candidates, too. `options` set
+    the splits and the budget, as in `planner.plan`. The plan is never slower than a known or
+    unplaced strategy. The same arguments give the same plan.
 
     Raises ValueError for a topology without a grid, or no strategy at all, and as `planner.plan`.
     """
@@ -94,9 +93,9 @@ def plan_on_grid(
 
 
 def renumbered(topology: Topology, order: Order) -> Topology:
-    """`topology` with server `order[i]` as number i; it has no grid any more.
+    """`topology` with server `order[i]` renumbered i, without its grid.
 
-    Raises ValueError for paths of its own, which are not renumbered here.
+    Raises ValueError for explicit paths, which are not renumbered here.
     """
     if topology.paths:
         raise ValueError(f"topology: {topology.architecture} has paths of its own")
@@ -131,7 +130,7 @@ def _numberings(grid: ServerGrid) -> list[Order]:
 
 
 class _NumberedSearch:
-    """Strategy searches with the servers numbered in one way or another."""
+    """Strategy searches with several numberings of the servers."""
 
     def __init__(
         self, pricing: GridPricing, options: PlanningOptions, starts: tuple[Strategy, ...]

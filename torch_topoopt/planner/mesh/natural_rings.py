@@ -1,9 +1,9 @@
 """The rings of groups that are rows, columns or rectangles of a grid (HammingMesh, V-A2).
 
-A row or column is a cycle by itself: one ring in both directions. A rectangle, also of rows and
-columns that are not neighbours, is a torus (virtual sub-HxMesh, section III-E): two Hamiltonian
-cycles that share no cable, in both directions, where there are such. What is best on the routes at
-hand is chosen: inside a board two cycles may share what the network has once.
+A row or column is a cycle: one ring in both directions. A rectangle, even of rows and columns that
+are not adjacent, is a torus (virtual sub-HxMesh, section III-E): two Hamiltonian cycles without a
+common cable, in both directions, where they exist. The choice is the fastest on the given routes,
+because two cycles inside a board may share a link.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def natural_rings(routes: Routes, grid: ServerGrid, group: Sequence[int]) -> Rin
     """The rings of `group`, ascending; none for fewer than three servers, or for a set that is no
     rectangle.
 
-    Of those that the shape offers, the one with which the busiest link is done first; of equal
-    ones the first, with fewer rings. Raises ValueError for servers without a path.
+    Of the candidates, the one with the least time on its busiest link; ties go to the first, with
+    fewer rings. Raises ValueError for servers without a path.
     """
     if len(group) < 3:
         return ()
@@ -44,7 +44,7 @@ def natural_rings(routes: Routes, grid: ServerGrid, group: Sequence[int]) -> Rin
 
 
 def busiest_s(routes: Routes, rings: Rings) -> float:
-    """Seconds for which an AllReduce of 1 byte on `rings` keeps its busiest link busy."""
+    """Busy seconds of the busiest link for an AllReduce of 1 byte on `rings`."""
     shares: dict[tuple[int, int], float] = {}
     for ring in rings:
         count = len(ring.servers)
@@ -84,8 +84,8 @@ def _cycles(grid: ServerGrid, group: Sequence[int]) -> Iterator[list[tuple[int, 
 
 
 def _closed_walk(places: Sequence[int], rows: int, columns: int) -> tuple[int, ...]:
-    """Along the first column there and, turning at the ends of the others, back: neighbours on a
-    grid without wrap-around, as within a board. One of the sizes is even."""
+    """Goes along the first column and returns through the others, turning at their ends. Neighbours
+    are adjacent on a grid without wrap-around, as within a board. One size is even."""
     if rows % 2:
         turned = [places[i % rows * columns + i // rows] for i in range(rows * columns)]
         return _closed_walk(turned, columns, rows)

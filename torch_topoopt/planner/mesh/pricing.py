@@ -1,4 +1,4 @@
-"""The price of a strategy on a grid, with natural rings for every group that has some."""
+"""The price of a strategy on a grid, with natural rings for every group that has them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch_topoopt.planner.mesh.foldings import Order
     from torch_topoopt.search.strategies import Strategy
 
-_ALL_PAIRS = 64  # servers up to which the routes of all pairs are found at once
+_ALL_PAIRS = 64  # servers; up to here the routes of all pairs are found at once
 
 
 class GridPricing:
@@ -79,7 +79,7 @@ class GridPricing:
         return found
 
     def with_rings(self, strategy: Strategy) -> Topology:
-        """The network with natural rings for the groups of `strategy`; itself if none has some."""
+        """The network with natural rings for the groups of `strategy`; itself without any."""
         return self._ringed(self.asked(strategy))
 
     def seconds(

@@ -1,9 +1,8 @@
-"""Which server of a grid each logical server of a strategy is.
+"""The placement of a strategy's logical servers on a grid.
 
-All foldings of the strategy's axes are ranked by the hops that its bytes would take; the best of
-them, the order of the numbers and the order of the boards are priced at flow level; from the
-fastest ones on, two servers (of a few, also three) change places for as long as that gains. Nothing
-is random.
+All foldings of the strategy's axes are ranked by the hops of their bytes. The best of them, the
+numeric order and the board order are priced at flow level. From the fastest, pairs of servers (on
+few servers also triples) swap places as long as that gains. Nothing is random.
 """
 
 from __future__ import annotations
@@ -29,22 +28,21 @@ if TYPE_CHECKING:
     from torch_topoopt.planner.mesh.pricing import GridPricing
     from torch_topoopt.search.strategies import Strategy
 
-_MOST_FOLDINGS = 1000  # that are ranked
+_MOST_FOLDINGS = 1000  # ranked by hops
 _PRICED = 8  # of them, at flow level
 _IMPROVED = 4  # of these, by swaps
-_MOST_SWAPPED = 32  # servers among which all pairs are tried
-_MOST_ROTATED = 8  # servers of which also three change places
-_CHANGES = 150  # strategies that changes of places may price
-_CHANGES_OF_FEW = 1500  # and where three servers may change places
+_MOST_SWAPPED = 32  # servers, up to which all pairs are tried
+_MOST_ROTATED = 8  # servers, up to which triples are tried
+_CHANGES = 150  # strategies priced for swaps
+_CHANGES_OF_FEW = 1500  # the same with triples
 _Moves = list[tuple[int, ...]]
-_GAIN = 1e-9  # relative, of what is worth a change
+_GAIN = 1e-9  # least relative gain of a swap
 
 
 @dataclass(frozen=True)
 class PlacedStrategy:
-    """A strategy on servers of a grid. `order` is the server for each logical one, and `how` says
-    how it was found. `natural_rings`: whether groups use rings of their own shape or those of the
-    network."""
+    """A strategy on servers of a grid. `order` is the server for each logical one, and `how` names
+    the method. `natural_rings`: whether groups use rings of their own shape or the network's."""
 
     strategy: Strategy
     order: Order
@@ -54,7 +52,7 @@ class PlacedStrategy:
 
 
 def naive(pricing: GridPricing, strategy: Strategy) -> PlacedStrategy:
-    """In the order of the numbers, with the rings of the network: what knows no grid."""
+    """The numeric order, with the rings of the network: no placement on the grid."""
     order = tuple(range(pricing.topology.servers))
     seconds = pricing.seconds(strategy, order, natural=False)
     return PlacedStrategy(strategy, order, "in the order of numbers", False, seconds)
@@ -65,9 +63,8 @@ def best_order(
 ) -> PlacedStrategy:
     """The fastest order found for `strategy`, never slower than `naive`; the first of equal ones.
 
-    About `changes` strategies at most are priced for changes of places (default: 150, and 1 500 for
-    up to 8 servers), none where more than 32 servers have work. Raises ValueError for a strategy
-    that does not fit.
+    Swaps price about `changes` strategies at most (default: 150, and 1 500 for up to 8 servers),
+    none where more than 32 servers have work. Raises ValueError for a strategy that does not fit.
     """
     found = [naive(pricing, strategy)]
     found += (_placed(pricing, strategy, order, text) for text, order in _ranked(pricing, strategy))
@@ -95,7 +92,7 @@ def _placed(pricing: GridPricing, strategy: Strategy, order: Order, how: str) ->
 
 
 def _ranked(pricing: GridPricing, strategy: Strategy) -> Iterator[tuple[str, Order]]:
-    """Orders to price, by what they are called, each once."""
+    """Orders to price, by name, each once."""
     grid = pricing.grid
     known: set[Order] = set()
     axes = axes_of(strategy, grid.servers)
@@ -121,14 +118,14 @@ def _ranked(pricing: GridPricing, strategy: Strategy) -> Iterator[tuple[str, Ord
 
 
 def _complete(order: Order, servers: int) -> Order:
-    """`order`, then the servers of the grid that it leaves out, ascending."""
+    """`order`, then the other servers of the grid, ascending."""
     if len(order) == servers:
         return order
     return (*order, *sorted(set(range(servers)) - set(order)))
 
 
 def _hops_asked(asked: Demand) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Sources, targets and bytes; a group's go around in the order of its logical numbers."""
+    """Sources, targets and bytes; a group's bytes go around in logical order."""
     hops = [(pair.source, pair.target, float(pair.size_bytes)) for pair in asked.pairs]
     for group in asked.groups:
         members, count = group.servers, len(group.servers)
@@ -141,8 +138,7 @@ def _hops_asked(asked: Demand) -> tuple[NDArray[np.int64], NDArray[np.int64], ND
 def _swapped(
     pricing: GridPricing, strategy: Strategy, placed: PlacedStrategy, moves: _Moves, limit: int
 ) -> PlacedStrategy:
-    """`placed` after all changes of places that gain, until none does or `limit` strategies are
-    priced in all."""
+    """`placed` after all swaps that gain, until none does or `limit` strategies are priced."""
     best, changes = placed, 0
     gained = True
     while gained and pricing.priced < limit:
@@ -163,9 +159,8 @@ def _best_first(
     moves: _Moves,
     limit: int,
 ) -> PlacedStrategy:
-    """The best of what changes of places lead to from `begin`, also over orders that gain nothing,
-    the fastest first, until `limit` strategies are priced in all: up to 6 servers that is every
-    order."""
+    """The best order reached by swaps from `begin`, also over orders that gain nothing, the fastest
+    first, until `limit` strategies are priced; up to 6 servers that is every order."""
     seen = {placed.order: placed for placed in begin}
     waiting = [(placed.iteration_s, i, placed) for i, placed in enumerate(seen.values())]
     heapq.heapify(waiting)
@@ -186,7 +181,7 @@ def _best_first(
 
 
 def _rotated(order: Order, places: tuple[int, ...]) -> Order:
-    """`order` with each of the logical servers `places` where the next of them was."""
+    """`order` with the logical servers `places` rotated: each goes to the place of the next."""
     there = list(order)
     for here, following in hops_around(places):
         there[here] = order[following]
@@ -194,7 +189,7 @@ def _rotated(order: Order, places: tuple[int, ...]) -> Order:
 
 
 def _rotations(used: list[int], servers: int) -> _Moves:
-    """Logical servers that change places, one of them with work: two; of a few also three."""
+    """Logical servers to swap, at least one with work: pairs; on few servers also triples."""
     has_work = set(used)
     everyone = range(servers)
     found: _Moves = list(itertools.combinations(everyone, 2))

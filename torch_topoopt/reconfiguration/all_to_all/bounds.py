@@ -1,11 +1,11 @@
-"""The fewest slots that an all-to-all can take.
+"""Lower bounds on the slots of an all-to-all.
 
-A chunk that is h hops from its target takes h slots of a link, so what counts is how many targets
-can be h hops away: those for which a server has most chunks are at best the nearest. The bounds are
-Moore's argument for a sequence of topologies: `uncarried_bound_slots` where each chunk travels
-within one topology (Theorem 1 of "To Reconfigure or Not to Reconfigure" is its case of degree 1 and
-one chunk for each pair), `carried_bound_slots` where chunks may wait at a relay while circuits
-move, and go on over the next topology.
+A chunk h hops from its target takes h slots of a link. So the number of targets at h hops is what
+counts; at best, the targets with most chunks are the nearest. The bounds are Moore's argument for a
+sequence of topologies. In `uncarried_bound_slots` each chunk travels within one topology (Theorem 1
+of "To Reconfigure or Not to Reconfigure": degree 1 and one chunk for each pair). In
+`carried_bound_slots` chunks may wait at a relay while circuits move, and continue on the next
+topology.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def uncarried_bound_slots(
     servers: int, degree: int, topologies: int, counts: NDArray[np.int32] | None = None
 ) -> int:
-    """No schedule whose chunks stay on one topology each takes fewer slots.
+    """A lower bound for schedules whose chunks stay on one topology each.
 
     In each of d topologies at most k^h targets are h hops away. With one circuit per server, and
     one chunk for each pair (`counts` None), this is Theorem 1: d q (q + 1) / 2 + u (q + 1), q and u
@@ -38,7 +38,7 @@ def uncarried_bound_slots(
 def carried_bound_slots(
     servers: int, degree: int, topologies: int, counts: NDArray[np.int32] | None = None
 ) -> int:
-    """No schedule at all takes fewer slots, whatever is carried over from topology to topology.
+    """A lower bound for all schedules, whatever is carried over from topology to topology.
 
     A walk of h hops is cut into d parts, of which some are empty, in C(h + d - 1, d - 1) ways, and
     has k^h choices of links. Raises ValueError as above.
@@ -55,8 +55,8 @@ def carried_bound_slots(
 def _hops(
     servers: int, degree: int, topologies: int, reached: Callable[[int], int]
 ) -> NDArray[np.int64]:
-    """Least hops to the nearest target, the second, and so on; `reached`: the most targets that can
-    be so many hops away."""
+    """Least hops to the nearest target, the second, and so on; `reached`: the maximum number of
+    targets per number of hops."""
     for name, value, least in (
         ("servers", servers, 2),
         ("degree", degree, 1),

@@ -1,10 +1,10 @@
 """Circulant topologies, on which chunks are carried over from one topology to the next.
 
-`CirculantRoutes` says how often the chunk for the server v further on uses each stride: shortest
-ways in the graph of all strides (stride_sets.py), chosen so that the strides of one topology are
-used alike. How long a topology stays is then exact: the strides commute, so hops can be ordered
-freely, and an edge colouring of chunks against strides needs no more slots than the busiest stride
-has uses, or a chunk has hops (Koenig). All servers do the same, so one server's chunks are planned.
+`CirculantRoutes` counts the uses of each stride by the chunk for the server v further on. Routes
+are shortest in the graph of all strides (stride_sets.py) and balance the strides of one topology.
+The time on each topology is then exact: strides commute, so hops may be reordered freely. An edge
+colouring of chunks against strides needs as many slots as the busiest stride has uses, or a chunk
+has hops (Koenig). All servers act alike, so one server's chunks are planned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PASSES = 12  # over all chunks, to balance strides
 
 @dataclass(frozen=True, eq=False)
 class CirculantRoutes:
-    """`uses[v, topology, port]`: hops that a chunk for the server v further on takes over
+    """`uses[v, topology, port]`: hops of a chunk for the server v further on over
     `strides[topology][port]`. A stride of 0 is a dark port."""
 
     strides: tuple[tuple[int, ...], ...]
@@ -35,11 +35,11 @@ class CirculantRoutes:
 
     @property
     def slots(self) -> int:
-        """Of the schedule on these routes."""
+        """Slots of the schedule on these routes."""
         return sum(self.topology_slots())
 
     def topology_slots(self) -> list[int]:
-        """Of each topology."""
+        """Slots on each topology."""
         busiest = self.uses.sum(axis=0).max(axis=1)
         longest = self.uses.sum(axis=2).max(axis=0)
         slots: list[int] = np.maximum(busiest, longest).tolist()
@@ -88,7 +88,7 @@ def circulant_schedule(routes: CirculantRoutes) -> AllToAllSchedule:
     moves = np.concatenate(pieces)
     moves = moves[np.lexsort((moves[:, 1], moves[:, 0]))]
     chunk, slot, port, step = moves.T
-    gone = np.cumsum(step) - step  # of all chunks before, too
+    gone = np.cumsum(step) - step  # over all earlier chunks, too
     start = np.searchsorted(chunk, chunk)
     sender = (gone - gone[start]) % n
     none = np.zeros_like(slot)
@@ -98,8 +98,8 @@ def circulant_schedule(routes: CirculantRoutes) -> AllToAllSchedule:
 
 
 def stride_uses(hops: NDArray[np.int32], strides: Sequence[int]) -> NDArray[np.int32]:
-    """Entry [v, i]: uses of stride i on a shortest way to the server v further on, where there is
-    one: `hops` are its `distances`. The last hop is over the stride least used until then."""
+    """Entry [v, i]: uses of stride i on a shortest route to the server v further on, if there is
+    one: `hops` are its `distances`. The last hop is over the stride least used so far."""
     n, by = len(hops), np.array(strides)
     uses = np.zeros((n, len(strides)), dtype=np.int32)
     load = np.zeros(len(strides), dtype=np.int64)
@@ -118,9 +118,9 @@ def stride_uses(hops: NDArray[np.int32], strides: Sequence[int]) -> NDArray[np.i
 def _balance(
     hops: NDArray[np.int32], strides: NDArray[np.int64], uses: NDArray[np.int32], degree: int
 ) -> None:
-    """Changes routes one by one, for others as short, while strides of a topology get more alike.
+    """Replaces routes one by one by equally short ones, to balance the strides of a topology.
 
-    What falls is the sum of squares of each stride's load less its topology's mean.
+    Minimises the sum of squared deviations of each stride's load from its topology's mean.
     """
     n = len(hops)
     load = uses.sum(axis=0, dtype=np.float64)
@@ -154,9 +154,9 @@ def _coloured(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(chunk, slot, port) of every hop: no chunk and no port twice in a slot.
 
-    Koenig's construction: a hop takes a slot in which its chunk and its port are free; where there
-    is none, the hops along a path that alternates between a slot free at one end and a slot free
-    at the other exchange the two.
+    Koenig's construction: a hop takes a slot in which its chunk and its port are free. If there is
+    none, it swaps slots along a path of hops that alternates between a slot free at one end and one
+    free at the other.
     """
     n, degree = uses.shape
     chunk_at = [[-1] * slots for _ in range(degree)]  # by port and slot
@@ -169,7 +169,7 @@ def _coloured(
         free[port].discard(slot)
 
     def exchange(port: int, here: int, there: int) -> None:
-        """Frees slot `here` at the port, whose slot `there` is free, by exchanging the two along
+        """Frees slot `here` at the port, whose slot `there` is free, by swapping the two along
         the path from it."""
         path = []
         slot, other = here, there

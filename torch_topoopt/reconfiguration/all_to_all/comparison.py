@@ -1,4 +1,4 @@
-"""Strategies with their times, for chunks of one size or of many; the fastest of them."""
+"""Strategies with their times, for chunks of equal or unequal size; the fastest of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Option:
-    """A strategy of the servers themselves, and what it takes, in the packet simulator too."""
+    """A strategy of the servers themselves, and its time, also in the packet simulator."""
 
     JSON_FIELDS: ClassVar = (
         "strategy.reconfigurations", "strategy.slots", "seconds", "strategy.lower_bound_slots",
@@ -37,21 +37,21 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """What servers have for each other: as many bytes for every pair, or chunks of `chunk_bytes`,
+    """The demand of servers: equal bytes for every pair, or chunks of `chunk_bytes`,
     `counts[source, target]` of them (uneven.chunks_of)."""
 
     chunk_bytes: float
     counts: NDArray[np.int32] | None = None
 
     def least_slots(self, servers: int, degree: int) -> int:
-        """No schedule takes fewer: every chunk leaves its source, and enters its target."""
+        """A lower bound: every chunk leaves its source, and enters its target."""
         if self.counts is None:
             return most_topologies(servers, degree)
         sent = max(int(self.counts.sum(axis=0).max()), int(self.counts.sum(axis=1).max()))
         return -(-sent // degree)
 
 
-# parameters: one for each thing that a schedule depends on
+# parameters: the inputs of a schedule, one each
 def compared(
     servers: int,
     degree: int,
@@ -63,7 +63,7 @@ def compared(
     seed: int = 0,
     on_option: Callable[[Option, float], None] | None = None,
 ) -> list[Option]:
-    """Strategies in order of their number of topologies: `count`, "all", or as many as can pay.
+    """Strategies in order of their number of topologies: `count`, "all", or those that may pay.
 
     Of unequal sizes, numbers above 8 are tried in steps of an eighth. Raises ValueError as
     `strategies` does.
@@ -106,5 +106,5 @@ def compared(
 
 
 def fastest(options: list[Option]) -> Option:
-    """The one that takes least time, of several the one with the fewest reconfigurations."""
+    """The fastest; ties go to the fewest reconfigurations."""
     return min(options, key=lambda option: (option.seconds, option.strategy.reconfigurations))

@@ -1,4 +1,4 @@
-"""What an all-to-all on moving circuits costs: the alpha-beta model and the switch's delay."""
+"""The cost of an all-to-all on moving circuits: the alpha-beta model and the switch's delay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CircuitCosts:
                 raise ValueError(f"{name}: {value:g} s is not a time from 0 on")
 
     def slot_s(self, chunk_bytes: float) -> float:
-        """Seconds of one slot, in which links carry chunks of at most so many bytes."""
+        """Seconds of one slot with chunks of at most so many bytes."""
         return self.latency_s + chunk_bytes * 8e-9 / self.link_gbps
 
     def seconds(self, slots: int, reconfigurations: int, chunk_bytes: float) -> float:

@@ -1,8 +1,8 @@
 """Topologies made for a matrix of sizes: greedy circuits, and sums of permutations.
 
-Greedy circuits are how MixNet wires for a matrix: the largest demand first. Permutations are how
-FAST sends it: a matrix whose rows and columns sum alike is a sum of permutations (Birkhoff and von
-Neumann), each of which is a topology over which every chunk goes directly.
+Greedy circuits are MixNet's wiring of a matrix: the largest demand first. Permutations are FAST's:
+a matrix with equal row and column sums is a sum of permutations (Birkhoff and von Neumann). Each is
+a topology with a direct link for every chunk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def greedy_links(
 ) -> NDArray[np.int32]:
     """`links` of circuits for the largest demands; the first topology joins all servers.
 
-    A pair that got a circuit on a topology asks for none on later ones.
+    A pair with a circuit on one topology requests none on later ones.
     """
     n = len(counts)
     rng = random.Random(seed)
@@ -45,9 +45,8 @@ def greedy_links(
 def permutations(counts: NDArray[np.int32]) -> list[tuple[NDArray[np.int64], int]]:
     """(target of each server, slots) of permutations that carry all chunks, the longest first.
 
-    The slots sum to the largest row or column sum, and none can do with fewer. Each permutation is
-    one of the greatest that are left. A server that has nothing to send in one keeps its own
-    number or sends dummies.
+    The slots sum to the largest row or column sum, which is the minimum. Each permutation is one of
+    the largest remaining. A server with nothing to send keeps its own number or sends dummies.
     """
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -68,7 +67,7 @@ def permutations(counts: NDArray[np.int32]) -> list[tuple[NDArray[np.int64], int
                 best, low = matched.astype(np.int64), middle + 1
             else:
                 high = middle - 1
-        assert best is not None  # sums are alike, so there is a matching (Hall)
+        assert best is not None  # equal sums, so there is a matching (Hall)
         slots = int(left[np.arange(n), best].min())
         left[np.arange(n), best] -= slots
         found.append((best, slots))
@@ -78,10 +77,9 @@ def permutations(counts: NDArray[np.int32]) -> list[tuple[NDArray[np.int64], int
 def permutation_schedule(
     counts: NDArray[np.int32], degree: int, *, at_once: int = 1
 ) -> AllToAllSchedule:
-    """The schedule of `permutations`, as many side by side as a server has circuits.
+    """The schedule of `permutations`, as many in parallel as a server has circuits.
 
-    Of counts in units of `at_once` chunks, rounded up, there are fewer permutations, which last
-    longer.
+    Counts in units of `at_once` chunks, rounded up, give fewer permutations, which last longer.
     """
     n = len(counts)
     found = [(target, slots * at_once) for target, slots in permutations(-(-counts // at_once))]
@@ -105,7 +103,7 @@ def permutation_schedule(
                     row[:, 1:5] = source, port, source, target[source]
                     row[:, 5] = part + np.arange(more)
                     rows.append(row)
-        if longest:  # units that are not full leave some with nothing to send
+        if longest:  # partly filled units leave some permutations empty
             topologies.append(links)
             rounds.append((longest,))
             first += longest
@@ -116,7 +114,7 @@ def permutation_schedule(
 
 
 def _padded(counts: NDArray[np.int32]) -> NDArray[np.int64]:
-    """`counts` and dummies, so that all rows and columns have the largest sum of one."""
+    """`counts` plus dummies, so that all rows and columns have the largest sum."""
     padded = counts.astype(np.int64)
     most = max(padded.sum(axis=0).max(), padded.sum(axis=1).max())
     rows, columns = most - padded.sum(axis=1), most - padded.sum(axis=0)

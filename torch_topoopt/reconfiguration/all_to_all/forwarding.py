@@ -1,8 +1,8 @@
-"""Forwarding without barriers: in every slot every link carries a chunk, if one waits for it.
+"""Forwarding without barriers: in every slot every link carries a waiting chunk, if any.
 
-Of those that wait the one with the most hops still to go is sent, of those the first to come. All
-links choose at once, slot by slot; the queues of a link are ranges of one array, whose sizes are
-known before, as every chunk's route is.
+A link sends the waiting chunk with the most remaining hops first, ties by arrival. All links choose
+at once, slot by slot. The queues of a link are ranges of one array; their sizes are known in
+advance, since every chunk's route is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def sent_slots(
     path: NDArray[np.int64], links: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(chunk, link, slot) of every send, in order of slots. `path`: see LinkRoutes.paths."""
-    left = (path >= 0).sum(axis=1)  # hops still to go
+    left = (path >= 0).sum(axis=1)  # remaining hops
     most = path.shape[1]
     queues = path + np.arange(most) * links  # of hop and link
     sizes = np.bincount(queues[path >= 0], minlength=links * most)

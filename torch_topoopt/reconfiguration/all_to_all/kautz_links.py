@@ -1,7 +1,7 @@
 """Generalised Kautz graphs as circuits: server x to -k x - a modulo n, a = 1..k (Imase and Itoh).
 
 Every server has k circuits out and k in, and is at most ceil(log_k n) hops from any other. Where
-the rule joins a server to itself, the port would be dark: such servers are joined to each other.
+the rule joins a server to itself, the port would be dark; such servers are joined to each other.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def kautz_links(servers: int, degree: int, *, loops: bool = False) -> NDArray[np.int32]:
-    """`links[server, port]`; with `loops` as the rule has them. A port of one server alone that is
-    joined to itself stays dark."""
+    """`links[server, port]`; with `loops` as in the rule. If only one server is joined to itself,
+    its port stays dark."""
     server = np.arange(servers)[:, None]
     links = (-degree * server - np.arange(1, degree + 1)) % servers
     if not loops:

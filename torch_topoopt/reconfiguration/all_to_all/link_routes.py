@@ -1,8 +1,8 @@
-"""Routes on one topology of any shape, over which no link has much more to carry than another.
+"""Routes on one topology of any shape that balance the load of links.
 
-A server's routes form a tree. Trees are made one after another, by shortest paths whose links weigh
-more, the more chunks of other servers they carry; in every pass each tree is made anew. Least loads
-of links, not of hops, decide how long an all-to-all takes: a way round a busy link is worth a hop.
+A server's routes form a tree. Trees are built in turn, by shortest paths; a link weighs more, the
+more chunks of other servers it carries. Every pass rebuilds each tree. Link loads, not hops,
+determine the time of an all-to-all, so a detour around a busy link is worth a hop.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class LinkRoutes:
     hops: NDArray[np.int32]
 
     def paths(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """(sources, targets, links of the route): of those, column h is the one with h more hops
-        after it, and the number of a link is server x k + port; -1 beyond the route."""
+        """(sources, targets, links of the route): column h is the link with h more hops after it.
+        The number of a link is server x k + port; -1 beyond the route."""
         n, degree = self.links.shape
         port_to = np.full((n, n), -1, dtype=np.int64)
         for port in reversed(range(degree)):
@@ -49,10 +49,10 @@ class LinkRoutes:
 def balanced_routes(
     links: NDArray[np.int32], *, passes: int = _PASSES, partial: bool = False
 ) -> LinkRoutes:
-    """Routes between all pairs; of all passes those whose busiest link carries least.
+    """Routes between all pairs, from the pass with the least load on the busiest link.
 
     With `passes` = 1 routes are shortest. Raises ValueError if a server does not reach another,
-    unless they are to be `partial`.
+    unless they may be `partial`.
     """
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import dijkstra
@@ -67,7 +67,7 @@ def balanced_routes(
     graph = csr_matrix((np.ones(len(tails)), (tails, heads)), shape=(n, n))
     load = np.zeros(len(tails))
     before = np.full((n, n), -1, dtype=np.int32)
-    carried = np.zeros((n, n))  # of each source: chunks on the link into each server
+    carried = np.zeros((n, n))  # per source: chunks on the link into each server
     best = (np.inf, np.inf, before)
     for now in range(passes):
         power = _POWERS[0] + (_POWERS[1] - _POWERS[0]) * now / max(passes - 1, 1)
@@ -91,7 +91,7 @@ def balanced_routes(
 
 
 def _chunks_below(length: NDArray[np.float64], before: NDArray[np.int32]) -> NDArray[np.float64]:
-    """For each server the chunks for it and for those behind it in the tree."""
+    """Per server the chunks for it and for those behind it in the tree."""
     chunks = [1] * len(length)
     previous = before.tolist()
     for server in np.argsort(-length, kind="stable").tolist():

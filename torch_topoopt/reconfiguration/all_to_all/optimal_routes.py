@@ -1,11 +1,10 @@
-"""Routes by a linear program: the busiest circuits of all topologies carry as little as they can.
+"""Routes by a linear program that minimises the load of the busiest circuits of all topologies.
 
 DirectConnect ("Efficient Direct-Connect Topologies for Collective Communications", NSDI'25) routes
 an all-to-all on one topology as a multi-commodity flow, a commodity for each source. Over several
-topologies server x on topology i is a node, a chunk may wait there for the next topology, and what
-is to be small is the sum of what the busiest circuit of each topology carries. The program's flows
-have fractions; chunks are routed along them one by one, and what a circuit got too much or too
-little from one source is made up for by the next.
+topologies, server x on topology i is a node, and a chunk may wait there for the next topology. The
+objective is the sum, over topologies, of the busiest circuit's load. The program's flows are
+fractional; chunks are routed along them one by one, and the next source compensates for rounding.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
 
 MOST_VARIABLES = 8400  # 64 servers with two circuits on one topology, 32 on three
-_HOP, _WAIT = 1e-4, 1e-5  # weights beside the busiest circuits' loads: no flow runs in cycles
+_HOP, _WAIT = 1e-4, 1e-5  # small weights besides the loads, so that no flow runs in cycles
 _NONE = 1e-7
 
 
 def variables(servers: int, degree: int, topologies: int) -> int:
-    """Of the program, at most: for each source one of each circuit, and of each wait."""
+    """An upper bound: for each source one per circuit, and one per wait."""
     return servers * servers * (degree * topologies + topologies - 1)
 
 
@@ -36,9 +35,9 @@ def optimal_schedule(
     links: NDArray[np.int32], counts: NDArray[np.int32]
 ) -> tuple[AllToAllSchedule, float]:
     """(schedule over the topologies `links[topology, server, port]`, the program's sum of the
-    busiest circuits' chunks, which no schedule over them goes below).
+    busiest circuits' chunks: a lower bound for schedules over them).
 
-    Topologies over which nothing is sent are left out. Raises ValueError for a pair that no
+    Topologies without sends are omitted. Raises ValueError for a pair without a path of
     circuits lead to, and a program with more than MOST_VARIABLES.
     """
     d, n, degree = links.shape
@@ -145,7 +144,7 @@ def _rounded(
 
 def _without_loops(walk: list[int], graph: _TimedGraph) -> list[int]:
     """The circuits of a walk, from the last to the first, without those between two visits of a
-    server: the chunk waits there."""
+    server, where the chunk waits instead."""
     kept: list[int] = []
     for edge in reversed(walk):
         if edge < len(graph.ports):
@@ -161,8 +160,8 @@ def _without_loops(walk: list[int], graph: _TimedGraph) -> list[int]:
 def _with_ports(
     links: NDArray[np.int32], graph: _TimedGraph, walks: list[list[int]]
 ) -> list[NDArray[np.int64]]:
-    """Of each topology the links, server x k + port, of every chunk, the last one first; circuits
-    side by side take chunks in turn."""
+    """Per topology the links, server x k + port, of every chunk, the last one first; parallel
+    circuits take chunks in turn."""
     d, n, degree = links.shape
     choices = []
     circuits = len(graph.ports)

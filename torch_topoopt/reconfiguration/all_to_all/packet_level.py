@@ -1,11 +1,11 @@
 """Schedules in the packet simulator: every hop of a chunk is a flow of packets over one circuit.
 
-A hop starts when its chunk is there and the circuit has delivered the chunk before; a topology,
-when all of the one before has arrived and the switch's delay is over. There are no other barriers.
-So a run takes no longer than the slot model says, apart from what packets add: headers.
+A hop starts when its chunk has arrived and the circuit has delivered the chunk before. A topology
+starts when everything on the one before has arrived and the switch's delay is over. There are no
+other barriers, so a run exceeds the slot model only by packet headers.
 
-Where all servers do the same (`AllToAllSchedule.translated`) the circuits of server 0 are simulated
-alone: a hop that another server sends has its counterpart among them, at the same time.
+Where all servers act alike (`AllToAllSchedule.translated`), only the circuits of server 0 are
+simulated: a hop of another server has its counterpart among them, at the same time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch_topoopt.sim import FlowsResult
 
 MOST_PACKET_HOPS = 2_000_000_000
-_PAYLOAD_BYTES = 8936  # of a full packet, where no option says otherwise
+_PAYLOAD_BYTES = 8936  # default of a full packet
 
 
 def simulated(
@@ -85,8 +85,8 @@ def _program(
     bits_per_s, latency_ns = costs.link_gbps * 1e9, costs.latency_s * 1e9
     at = -1
     circuits: dict[tuple[int, int], int] = {}
-    last: dict[int, int] = {}  # of each circuit: its latest hop
-    arrived: dict[int, int] = {}  # of each chunk: its latest hop on this topology
+    last: dict[int, int] = {}  # per circuit: its latest hop
+    arrived: dict[int, int] = {}  # per chunk: its latest hop on this topology
     moved = -1
     for i, (sender, port), chunk in zip(topology, rows, chunks, strict=True):
         while at < i:  # the switch moves all circuits when everything has arrived

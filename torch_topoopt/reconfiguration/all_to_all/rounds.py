@@ -1,13 +1,13 @@
 """The paper's schedules at any degree: rounds with barriers, topologies by contraction.
 
-"To Reconfigure or Not to Reconfigure", sections 4.2 and 4.3. Each flow takes the topology on which
-it has the fewest hops. Flows are packed into rounds, the longest first, each into the first round
-in which no link is used twice in the same hop; so short flows fill the holes of long rounds, which
-is the paper's opportunistic merging. A further topology joins directly the ends of the flows of one
-round, the longest, of those the fullest; it never takes more slots than without it.
+"To Reconfigure or Not to Reconfigure", sections 4.2 and 4.3. Each flow uses the topology with the
+fewest hops. Flows are packed into rounds, the longest first, each into the first round in which no
+link is used twice in the same hop. So short flows fill the gaps of long rounds (the paper's
+opportunistic merging). A further topology directly joins the ends of the flows of one round: of the
+longest rounds, the fullest. It never adds slots.
 
-Two bases: circulants, where server 0's flows are packed for all (strides m and m + 1, whose
-diameter is least for two strides), and generalised Kautz graphs, where every server's are.
+Two bases: on circulants, server 0's flows are packed for all (strides m and m + 1, with the least
+diameter of two strides); on generalised Kautz graphs, every server's are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Flow = tuple[int, int]  # source and target
 Path = tuple[int, ...]  # of links, sender x k + port; on circulants of ports alone
-PathRound = list[tuple[Flow, Path]]  # what leaves together; the first has the most hops
+PathRound = list[tuple[Flow, Path]]  # flows that leave together; the first has the most hops
 
 
 def paper_schedules(servers: int, degree: int, base: str) -> Iterator[AllToAllSchedule]:
@@ -68,8 +68,8 @@ def paper_schedules(servers: int, degree: int, base: str) -> Iterator[AllToAllSc
 def _joined(together: PathRound, degree: int) -> tuple[PathRound, PathRound]:
     """Flows of a round whose ends can be joined directly, and the others.
 
-    All of the most hops can: they end on different links. Shorter ones may end on links that these
-    come over later, and then a server has no free port for them.
+    All with the most hops can: they end on different links. Shorter ones may end on links that
+    these use later, and then a server has no free port for them.
     """
     direct: PathRound = []
     others: PathRound = []
@@ -90,7 +90,7 @@ def _slots(rounds: Sequence[Sequence[PathRound]]) -> int:
 def _packed(
     paths: Sequence[Mapping[Flow, Sequence[Path]]], width: int, degree: int
 ) -> list[list[PathRound]]:
-    """For each topology its rounds; a flow is on the first of those where it has fewest hops."""
+    """Per topology its rounds; a flow is on the first topology with its fewest hops."""
     mine: list[list[tuple[Flow, Sequence[Path]]]] = [[] for _ in paths]
     for flow in sorted({flow for reached in paths for flow in reached}):
         ways = [reached.get(flow) for reached in paths]
@@ -106,14 +106,14 @@ def _packed(
 
 
 class _Packing:
-    """The rounds of one topology, while they are filled."""
+    """The rounds of one topology, while they are being filled."""
 
     def __init__(self, width: int, degree: int, rounds: Sequence[PathRound] = ()) -> None:
         self._width = width
         self._degree = degree
         self.rounds = [list(together) for together in rounds]
         self._used = [self._mask(p for _, p in together) for together in self.rounds]
-        self._full: dict[int, int] = {}  # by source: rounds before that have all its ports in use
+        self._full: dict[int, int] = {}  # by source: leading rounds that use all its ports
 
     def add(self, flow: Flow, ways: Sequence[Path]) -> None:
         """Puts the flow into the first round that is long enough and has its links free."""
@@ -146,7 +146,7 @@ class _Packing:
 
 @dataclass(frozen=True)
 class _Circulants:
-    """Server 0's flows; a path is its ports, and another order of them is a path as well."""
+    """Server 0's flows; a path is its ports, and any order of them is a path, too."""
 
     servers: int
     degree: int

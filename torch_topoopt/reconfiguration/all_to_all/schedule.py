@@ -1,12 +1,12 @@
-"""A schedule: the sequence of topologies, and which chunk goes over which link in which slot.
+"""A schedule: the sequence of topologies, and the link and slot of every hop of a chunk.
 
-A chunk is what a link carries in a slot: all that one server has for another, or a part of it where
-pairs have unequal numbers of chunks. It is named by the two and the part. The slots of a topology
-are cut into rounds; where a schedule has barriers, a chunk leaves and arrives in one round.
+A chunk is the content of a link in a slot: all bytes of one server for another, or a part of them
+if pairs have unequal numbers of chunks. It is named by the two servers and the part. The slots of a
+topology are cut into rounds; in a schedule with barriers, a chunk leaves and arrives in one round.
 
-A translated schedule lists the sends of server 0's chunks alone: those of server x are the same
-with x added to every server, modulo n. Its topologies are circulants. So a ring of 4096 servers
-takes some millions of rows and not billions.
+A translated schedule, on circulants, lists the sends of server 0's chunks alone: for server x, add
+x to every server, modulo n. So a ring of 4096 servers takes some millions of rows instead of
+billions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SLOT, SENDER, PORT, SOURCE, TARGET, PART = range(6)  # columns of `AllToAllSched
 
 @dataclass(frozen=True, eq=False)
 class AllToAllSchedule:
-    """`links[topology, server, port]` is the server that a port sends to; its own is a dark port.
+    """`links[topology, server, port]` is the server that a port sends to; its own if it is dark.
 
     `rounds` holds the slots of each round of each topology. `sends` has a row for each chunk and
     hop, (slot, sender, port, source, target, part), with slots counted from 0 through all
@@ -56,11 +56,11 @@ class AllToAllSchedule:
 
     @property
     def slots(self) -> int:
-        """Of all topologies together."""
+        """Slots of all topologies."""
         return sum(map(sum, self.rounds))
 
     def first_slots(self) -> NDArray[np.int64]:
-        """The first slot of each topology, and after them the number of all slots."""
+        """The first slot of each topology, and finally the number of all slots."""
         return np.cumsum([0, *map(sum, self.rounds)])
 
     def chunk_counts(self) -> NDArray[np.int32]:
@@ -70,7 +70,7 @@ class AllToAllSchedule:
         return np.ones((self.servers,) * 2, dtype=np.int32) - np.eye(self.servers, dtype=np.int32)
 
     def whole(self) -> AllToAllSchedule:
-        """The same with the sends of every server listed."""
+        """The same schedule with the sends of every server listed."""
         if not self.translated:
             return self
         servers = self.servers

@@ -1,4 +1,4 @@
-"""A schedule as a file: JSON that is verified when it is read."""
+"""A schedule as a file: JSON that is verified on reading."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScheduledTopology:
-    """`links[server][port]` is the server that a port sends to, its own where it is dark; `rounds`
+    """`links[server][port]` is the server that a port sends to, its own if it is dark; `rounds`
     are the slots of each round."""
 
     links: tuple[tuple[int, ...], ...]
@@ -34,9 +34,9 @@ class ScheduledTopology:
 
 @dataclass(frozen=True)
 class AllToAllScheduleFile(Document):
-    """The document of a schedule: each chunk is a list, its source, its target, and a slot and a
-    port for each hop; a pair with several has as many lists, and `counts` says how many each pair
-    has. `translated`: see schedule.py."""
+    """The document of a schedule. Each chunk is a list: source, target, and a slot and a port for
+    each hop; a pair with several has as many lists, and `counts` has their numbers. For
+    `translated` see schedule.py."""
 
     KIND = "all-to-all schedule"
     VERSION = 1
@@ -50,7 +50,7 @@ class AllToAllScheduleFile(Document):
     counts: tuple[tuple[int, ...], ...] | None = None
 
     def validate(self) -> AllToAllScheduleFile:
-        """Returns self, or raises DocumentError for what does not deliver every chunk."""
+        """Returns self, or raises DocumentError unless it delivers every chunk."""
         try:
             verify(self.schedule())
         except ScheduleError as error:
@@ -106,7 +106,7 @@ class AllToAllScheduleFile(Document):
 
 
 def schedule_file(schedule: AllToAllSchedule) -> AllToAllScheduleFile:
-    """What `topoopt alltoall --schedule` writes."""
+    """The file of `topoopt alltoall --schedule`."""
     by = (SLOT, PART, TARGET, SOURCE)
     sends = schedule.sends[np.lexsort([schedule.sends[:, column] for column in by])]
     names = sends[:, [SOURCE, TARGET, PART]]

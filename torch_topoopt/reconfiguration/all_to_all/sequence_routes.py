@@ -1,11 +1,10 @@
 """Routes over a sequence of topologies, for any number of chunks of each pair.
 
-Server x on topology i is a node; circuits lead to other servers on the same topology, and a chunk
-that waits goes to x on the next one. A topology lasts as long as its busiest circuit needs, so what
-the routes should make small is the sum, over topologies, of the most that a circuit carries. Trees
-of shortest paths are made again and again, with weights that sum to one on each topology (the dual
-of that linear program) and follow the loads; the chunks of a pair are cut into a few batches, each
-with a tree of its own.
+Server x on topology i is a node; circuits lead to other servers on the same topology, and a waiting
+chunk goes to x on the next one. A topology lasts as long as its busiest circuit needs. So routes
+minimise the sum, over topologies, of the largest load of a circuit. Shortest-path trees are rebuilt
+again and again, with weights that sum to one on each topology (the dual of that linear program) and
+follow the loads. The chunks of a pair are cut into a few batches, each with a tree of its own.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _POWERS = (2.0, 16.0)  # of load over mean load, in a circuit's weight: at the first and last pass
-_LEAST_WEIGHT = 0.5  # of an idle circuit, beside those raised to a power
-_PASSES = 10  # of making all trees anew
-_MOST_BATCHES = 6  # into which the chunks of a pair are cut,
-_MOST_WORK = 2_000_000  # while no more nodes than that are visited in all passes
+_LEAST_WEIGHT = 0.5  # of an idle circuit, compared with those raised to a power
+_PASSES = 10  # of rebuilding all trees
+_MOST_BATCHES = 6  # of the chunks of a pair,
+_MOST_WORK = 2_000_000  # and limited so that all passes together visit at most these nodes
 _WAIT = 1e-9  # weight of waiting for the next topology
 
 
 class _Sequence:
-    """The graph of nodes and circuits; circuits of one topology between two servers are one edge
-    with as many ports."""
+    """The graph of nodes and circuits; parallel circuits of one topology are one edge with as many
+    ports."""
 
     def __init__(self, links: NDArray[np.int32]) -> None:
         from scipy.sparse import csr_matrix
@@ -75,7 +74,7 @@ class _Sequence:
         return length, before
 
     def weights(self, load: NDArray[np.float64], power: float) -> NDArray[np.float64]:
-        """Of each circuit; those of a topology sum to one."""
+        """The weight of each circuit; those of a topology sum to one."""
         d = self.shape[0]
         each = load / self.ports
         circuits = np.bincount(self.layer, minlength=d)
@@ -86,13 +85,13 @@ class _Sequence:
         return weights
 
     def links(self, edges: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The links, server x k + port, of chunks on these edges: those of an edge in turn."""
+        """The links, server x k + port, of chunks on these edges; chunks of an edge take turns."""
         port = self._port[edges, _rank(edges) % self.ports[edges].astype(np.int64)]
         taken: NDArray[np.int64] = self.tail[edges] * self.shape[2] + port
         return taken
 
     def slots(self, load: NDArray[np.float64]) -> float:
-        """The busiest circuits of all topologies, together."""
+        """The sum of the busiest circuits' loads over all topologies."""
         most = np.zeros(self.shape[0])
         np.maximum.at(most, self.layer, np.ceil(load / self.ports))
         return float(most.sum())
@@ -111,8 +110,8 @@ class _Tree:
 def sequence_schedule(links: NDArray[np.int32], counts: NDArray[np.int32]) -> AllToAllSchedule:
     """The schedule of `counts[source, target]` chunks over the topologies `links`, in this order.
 
-    Topologies over which nothing is sent are left out. Raises ValueError for a chunk that has no
-    way to its target.
+    Topologies without sends are omitted. Raises ValueError for a chunk without a path to its
+    target.
     """
     graph = _Sequence(links)
     affordable = _MOST_WORK // (links.shape[0] * len(counts) ** 2 * _PASSES)
@@ -186,7 +185,7 @@ def _tree(
         if previous[node] >= 0:
             carried[previous[node]] += carried[node]
     nodes = reached[before[reached] >= 0]
-    nodes = nodes[nodes // n == before[nodes] // n]  # not those that are waited for
+    nodes = nodes[nodes // n == before[nodes] // n]  # without waits
     load = np.zeros(len(graph.layer))
     load[graph.edge[before[nodes], nodes % n]] = np.array(carried)[nodes]
     return _Tree(source, amounts, before, load)
@@ -195,8 +194,8 @@ def _tree(
 def _paths(
     graph: _Sequence, trees: list[_Tree]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]:
-    """(source, target) of every chunk, and for each topology its links, server x k + port: column h
-    is the one with h more hops after it on this topology; -1 beyond the route."""
+    """(source, target) of every chunk, and per topology its links, server x k + port: column h has
+    the link with h more hops after it on this topology; -1 beyond the route."""
     walks = [walk for tree in trees for walk in _walks(graph, tree)]
     sources = np.concatenate([source for source, _, _ in walks])
     targets = np.concatenate([target for _, target, _ in walks])
@@ -217,8 +216,8 @@ def _paths(
 def _walks(
     graph: _Sequence, tree: _Tree
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[np.int64]]]]:
-    """Of one tree: source and target of every chunk, and for each topology the edges of its route,
-    the last one first."""
+    """For one tree: source and target of every chunk, and per topology the edges of its route, the
+    last one first."""
     d, n, _ = graph.shape
     targets = np.flatnonzero(tree.amounts)
     node = targets + (d - 1) * n
@@ -255,7 +254,7 @@ def _walks(
 
 
 def _rank(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each value how many equal ones come before it."""
+    """Per value the number of equal ones before it."""
     order = np.argsort(values, kind="stable")
     ranked = values[order]
     rank = np.empty(len(values), dtype=np.int64)

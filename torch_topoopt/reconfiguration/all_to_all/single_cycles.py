@@ -1,14 +1,13 @@
 """Degree 1: every topology is one shift, server x to x + s, and each chunk stays on one topology.
 
-A shift s moves a chunk that is v servers away in h hops where h s = v modulo n, so a set of shifts
-takes, for each v, the fewest h that any of them has, summed over v ("To Reconfigure or Not to
-Reconfigure", section 4.3). Those who share h on one topology make a round, in which all links are
-busy in all slots, so no schedule of this family can have a slot to spare; what is to be chosen is
-the set. This is a k-median problem: the paper takes the shifts in one order for every d
-(`paper_shifts`), we choose a set for each d (`best_shifts`).
+A shift s moves a chunk v servers on in h hops where h s = v modulo n. So the cost of a set of
+shifts is the sum over v of the fewest h of any of them ("To Reconfigure or Not to Reconfigure",
+section 4.3). Chunks with equal h on one topology form a round, in which all links are busy in all
+slots. So no slot is wasted, and only the set is to be chosen: a k-median problem. The paper takes
+the shifts in one order for every d (`paper_shifts`); `best_shifts` chooses a set for each d.
 
-Shifts that share a divisor with n fall into several cycles and reach only its multiples; beyond
-Euler's phi(n) topologies there are no others left, and some sets are better with them before that.
+Shifts with a common divisor with n form several cycles and reach only its multiples. Beyond Euler's
+phi(n) topologies no others are left, and some smaller sets are better with them, too.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_SERVERS = 8191  # 4 n has to fit into 16 bits
-MOST_EXACT = 18  # servers up to which all sets are tried
-MOST_EXCHANGED = 128  # servers up to which sets are improved by exchanges
+MOST_EXACT = 18  # servers; up to here all sets are tried
+MOST_EXCHANGED = 128  # servers; up to here sets are improved by exchanges
 _EXCHANGES = 200  # at most, for one set
 
 
 def shift_hops(servers: int) -> NDArray[np.int16]:
-    """Entry [s, v]: hops by which shift s moves a chunk v servers on; 4 n where it never does."""
+    """Entry [s, v]: hops by which shift s moves a chunk v servers on; 4 n if it never does."""
     if not 2 <= servers <= MOST_SERVERS:
         raise ValueError(f"servers: {servers} is not from 2 to {MOST_SERVERS}")
     table = np.full((servers, servers), 4 * servers, dtype=np.int16)
@@ -51,15 +50,15 @@ def shift_slots(servers: int, shifts: Sequence[int]) -> int:
 
 
 def paper_shifts(servers: int) -> list[int]:
-    """All shifts in the order of the paper, as far as it gives one: 1, n - 1, the other ones that
-    keep a single cycle, ascending, and then those that fall into several."""
+    """All shifts in the paper's order, as far as it gives one: 1, n - 1, the others with a single
+    cycle, ascending, and then those with several cycles."""
     first = [1, servers - 1] if servers > 2 else [1]
     others = (shift for shift in range(1, servers) if shift not in first)
     return first + sorted(others, key=lambda shift: (gcd(shift, servers) > 1, shift))
 
 
 def best_shifts(servers: int, counts: Iterable[int] | None = None) -> dict[int, tuple[int, ...]]:
-    """For each number of topologies in `counts` (all, from 1 to n - 1, if None) a set of shifts.
+    """A set of shifts for each number of topologies in `counts` (None: all, from 1 to n - 1).
 
     The optimum of this family up to MOST_EXACT servers; up to MOST_EXCHANGED no exchange of one
     shift for another makes a set better; above that the sets are greedy. More topologies never
@@ -139,8 +138,8 @@ def _exact(servers: int) -> dict[int, tuple[int, ...]]:
 def _greedy(table: NDArray[np.int16]) -> list[int]:
     """All shifts, each the one that saves most after those before it; ties to the smaller shift.
 
-    What a shift saves never grows, so one whose old figure is not the best need not be computed
-    anew (lazy evaluation of a submodular function).
+    The saving of a shift never grows, so one whose old saving is not the best need not be computed
+    again (lazy evaluation of a submodular function).
     """
     servers = len(table)
     order, current = [1], table[1].copy()
@@ -164,7 +163,7 @@ def _greedy(table: NDArray[np.int16]) -> list[int]:
 def _exchanged(
     table: NDArray[np.int16], order: list[int], wanted: Sequence[int]
 ) -> dict[int, tuple[int, ...]]:
-    """Greedy sets and, if better, the one before and a shift more, after exchanges."""
+    """Greedy sets or, if better, the previous set plus a shift, after exchanges."""
     found: dict[int, tuple[int, ...]] = {}
     before: list[int] = []
     for count in range(1, wanted[-1] + 1):
@@ -181,7 +180,7 @@ def _exchanged(
 
 
 def _exchange(table: NDArray[np.int16], shifts: list[int]) -> tuple[int, list[int]]:
-    """(slots, shifts) after the best exchanges of one for another, while there are better ones."""
+    """(slots, shifts) after repeated best exchanges of one shift, as long as they help."""
     shifts = list(shifts)
     slots = int(table[shifts].min(axis=0).sum(dtype=np.int64))
     for _ in range(_EXCHANGES):

@@ -1,10 +1,9 @@
-"""Sets of strides by which every server is few hops away.
+"""Sets of strides with few hops between all servers.
 
 On circulant topologies strides commute: a chunk for the server v further on may use strides a and
-b, on whatever topologies they are, and wait at a relay for the one that comes later. So d
-topologies of k strides each offer together what one circulant graph of d k strides offers, and the
-hops of all chunks are the sum of distances in that graph. This file looks for sets whose sum is
-small: greedily, and by exchanging one stride for another.
+b, on any topologies, and wait at a relay for the later one. So d topologies of k strides each are
+equivalent to one circulant graph of d k strides; the hops of all chunks are the sum of its
+distances. This module searches sets with a small sum: greedily, and by exchanging single strides.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_MOST_CANDIDATES = 512  # strides that are considered; of more servers a random sample
-_EXCHANGED_WORK = 5_000_000  # strides x servers x candidates up to which sets are improved
+_MOST_CANDIDATES = 512  # strides; for more servers a random sample
+_EXCHANGED_WORK = 5_000_000  # strides x servers x candidates; up to here sets are improved
 _PASSES = 20  # of exchanges, at most
 
 
@@ -53,8 +52,8 @@ class StrideSets:
         return tuple(self._grown[:count])
 
     def several(self, count: int, *, restarts: int) -> list[tuple[int, ...]]:
-        """Good sets, the one of fewest hops first: after exchanges, from the greedy set on and from
-        `restarts` at random; the greedy one alone where that would take long."""
+        """Good sets, the one of fewest hops first: after exchanges, from the greedy set and from
+        `restarts` random ones; the greedy one alone where that would take long."""
         greedy = self.greedy(count)
         if count < 2 or count * self._n * len(self._candidates) > _EXCHANGED_WORK:
             return [greedy]
@@ -67,7 +66,7 @@ class StrideSets:
         return [strides for _, strides in sorted(found)]
 
     def extended(self, strides: Sequence[int], count: int) -> tuple[int, ...]:
-        """`strides` and then those that save most hops after them."""
+        """`strides`, then those that save most hops after them."""
         growing = self._grow(strides)
         return tuple(next(growing) for _ in range(count))
 
@@ -78,14 +77,14 @@ class StrideSets:
         while True:
             after = _with_each(hops, self._candidates)
             total = after.sum(axis=1, dtype=np.int64)
-            total[np.isin(self._candidates, list(used))] += 1  # no stride twice without need
+            total[np.isin(self._candidates, list(used))] += 1  # avoids using a stride twice
             best = int(total.argmin())
             hops = after[best]
             used.add(int(self._candidates[best]))
             yield int(self._candidates[best])
 
     def _exchanged(self, strides: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-        """(hops of all chunks, strides), which no single exchange makes better."""
+        """(hops of all chunks, strides) of a local optimum under single exchanges."""
         strides = list(strides)
         least = int(distances(self._n, strides).sum(dtype=np.int64))
         for _ in range(_PASSES):
@@ -102,7 +101,7 @@ class StrideSets:
 
 
 def _with_each(hops: NDArray[np.int32], strides: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Row i: distances if stride i joins those that `hops` was made with.
+    """Row i: distances after adding stride i to the strides of `hops`.
 
     Any number of uses of a stride is a sum of powers of two, each taken or not.
     """

@@ -1,10 +1,9 @@
 """A strategy for every number of topologies.
 
-Mode "best" looks for the fewest slots: circulants whose chunks are carried over (circulants.py),
-and for one topology of two circuits or more the generalised Kautz graph with balanced routes, or
-those of a linear program, too.
-Mode "paper" is "To Reconfigure or Not to Reconfigure": single cycles shifted in one order, or
-rounds and contraction on both bases (rounds.py); a chunk stays on one topology.
+Mode "best" minimises slots: circulants whose chunks are carried over (circulants.py). For one
+topology of two or more circuits, it also tries the generalised Kautz graph with balanced routes or
+a linear program's. Mode "paper" is "To Reconfigure or Not to Reconfigure": single cycles shifted in
+one order, or rounds and contraction on both bases (rounds.py); a chunk stays on one topology.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ MOST_SERVERS = 4096
 MOST_IN_ROUNDS = 256  # servers of mode "paper" with two circuits or more
 _RESTARTS = 4  # of the search for strides,
 _RESTARTED = 16  # at so many of the first numbers of topologies
-_MOST_SHIFTED = 128  # servers up to which chosen shifts are a further start
+_MOST_SHIFTED = 128  # servers; up to here chosen shifts are a further start
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,17 +70,17 @@ class Strategy:
 
     @property
     def slots(self) -> int:
-        """Of all topologies."""
+        """Slots of all topologies."""
         return self.schedule.slots
 
 
 def most_topologies(servers: int, degree: int) -> int:
-    """With so many every server has had a circuit to every other."""
+    """The number with which every server has had a circuit to every other."""
     return -(-(servers - 1) // degree)
 
 
 def check_size(servers: int, degree: int, mode: str) -> None:
-    """Raises ValueError for a size that cannot be planned."""
+    """Raises ValueError for an unsupported size."""
     if mode not in MODES:
         raise ValueError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
     if not 2 <= servers <= MOST_SERVERS:
@@ -154,7 +153,7 @@ def _best(
 
 
 def _on_kautz(servers: int, degree: int) -> AllToAllSchedule:
-    """Of balanced routes and those of a linear program, where there are few servers, the better."""
+    """The better of balanced routes and, on few servers, those of a linear program."""
     links = kautz_links(servers, degree)
     balanced = forwarded(balanced_routes(links))
     if variables(servers, degree, 1) > MOST_VARIABLES:

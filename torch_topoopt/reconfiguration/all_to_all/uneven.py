@@ -1,10 +1,10 @@
-"""Pairs of unequal size: chunks of one size, of which each pair has as many as it needs.
+"""Pairs of unequal size: chunks of one size, and as many per pair as it needs.
 
-For every number of topologies several sequences are tried, each with routes of its own over it
-(sequence_routes.py), and the one of the fewest slots is kept: the strategy for equal sizes, whose
-parts servers take so that large demands have few hops ("To Reconfigure or Not to Reconfigure",
-section 4.4, which leaves open how); and circuits for the largest demands. Permutations over which
-every chunk goes directly are one more strategy.
+For every number of topologies several sequences are tried, each with its own routes
+(sequence_routes.py), and the one with the fewest slots is kept. One is the strategy for equal
+sizes, with servers assigned to its positions so that large demands have few hops ("To Reconfigure
+or Not to Reconfigure", section 4.4, which leaves the method open). Another has circuits for the
+largest demands. Direct permutations are one more strategy.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 MOST_CHUNKS = 4_000_000  # of all pairs together
 _PASSES = 8  # of exchanges
-_STARTS = 8  # beside everybody in its own part
+_STARTS = 8  # besides the identity
 
 
 def check_matrix(matrix: NDArray[np.float64], servers: int) -> NDArray[np.float64]:
-    """Bytes from each server to each, with a diagonal of 0; raises ValueError for anything else."""
+    """Bytes between each two servers, with a diagonal of 0; raises ValueError otherwise."""
     if matrix.shape != (servers, servers):
         raise ValueError(
             f"matrix: has the shape {matrix.shape}, and {servers} servers need {servers, servers}"
@@ -63,7 +63,7 @@ def check_matrix(matrix: NDArray[np.float64], servers: int) -> NDArray[np.float6
 
 
 def chunks_of(matrix: NDArray[np.float64], chunk_bytes: float) -> NDArray[np.int32]:
-    """Chunks of each pair, the last one not always full; raises ValueError for too many."""
+    """Chunks of each pair, the last one perhaps partly full; raises ValueError for too many."""
     if not chunk_bytes > 0:
         raise ValueError(f"chunk: {chunk_bytes:g} bytes is not a size above 0")
     counts = np.ceil(matrix / chunk_bytes)
@@ -79,7 +79,7 @@ def chunks_of(matrix: NDArray[np.float64], chunk_bytes: float) -> NDArray[np.int
 def uneven_strategy(strategy: Strategy, counts: NDArray[np.int32], *, seed: int = 0) -> Strategy:
     """The best verified schedule of `counts` on as many topologies as `strategy` has, or fewer.
 
-    The same for the same seed.
+    Deterministic for a seed.
     """
     schedule = strategy.schedule
     d, degree = schedule.reconfigurations, schedule.degree
@@ -90,7 +90,7 @@ def uneven_strategy(strategy: Strategy, counts: NDArray[np.int32], *, seed: int 
     for base, even in kinds:
         parts = assigned(even, counts, seed=seed)
         sequences.append((base, relabelled_links(even.links, parts)))
-        if d == 1:  # few hops in all may still crowd one link
+        if d == 1:  # few hops in total may still crowd one link
             sequences.append((base, even.links))
     tried = [(base, sequence_schedule(links, counts)) for base, links in sequences]
     routed = d > 1 or degree > 1  # else there is one route
@@ -101,8 +101,8 @@ def uneven_strategy(strategy: Strategy, counts: NDArray[np.int32], *, seed: int 
 
 
 def direct_strategies(counts: NDArray[np.int32], degree: int) -> list[Strategy]:
-    """Permutations, over which every chunk goes directly: the fewest slots first, then fewer and
-    fewer topologies, for sizes in units of 2, 4, 8, ... chunks."""
+    """Permutations, with direct links for all chunks: the fewest slots first, then fewer and fewer
+    topologies, for sizes in units of 2, 4, 8, ... chunks."""
     found = [_verified("permutations", permutation_schedule(counts, degree))]
     at_once = 2
     while at_once <= counts.max():
@@ -114,7 +114,7 @@ def direct_strategies(counts: NDArray[np.int32], degree: int) -> list[Strategy]:
 
 
 def _other_static(strategy: Strategy) -> tuple[str, AllToAllSchedule]:
-    """A circulant beside a Kautz graph, a Kautz graph beside a circulant."""
+    """The alternative base: a circulant for a Kautz graph, a Kautz graph for a circulant."""
     n, degree = strategy.schedule.servers, strategy.schedule.degree
     if strategy.base == "kautz":
         strides = StrideSets(n).several(degree, restarts=2)[0]
@@ -131,9 +131,9 @@ def _verified(base: str, schedule: AllToAllSchedule) -> Strategy:
 def assigned(
     schedule: AllToAllSchedule, counts: NDArray[np.int32], *, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Entry x: the server that plays the part of server x, so that chunks have few hops in all.
+    """Entry x: the server in the position of server x, so that chunks have few hops in total.
 
-    Found by exchanging the parts of two servers; never worse than everybody in its own.
+    Found by swapping two servers at a time; never worse than the identity.
     """
     n = schedule.servers
     hops = np.zeros((n, n), dtype=np.int64)
@@ -158,7 +158,7 @@ def _exchanged(
     hops: NDArray[np.int64],
     random: np.random.Generator,
 ) -> tuple[int, NDArray[np.int64]]:
-    """(hops of all chunks, servers) after exchanges of two that make them fewer."""
+    """(hops of all chunks, servers) after swaps that reduce them."""
     n = len(servers)
     first, second = np.tril_indices(n, -1)
     least = int((counts[np.ix_(servers, servers)] * hops).sum())
@@ -182,7 +182,7 @@ def _exchanged(
 
 
 def _more_hops(counts: NDArray[np.int32], hops: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Entry [a, b]: how many more hops there are if servers a and b exchange their parts.
+    """Entry [a, b]: the change of hops if servers a and b swap positions.
 
     Both matrices have a diagonal of 0; sums are whole numbers, far below 2^53.
     """

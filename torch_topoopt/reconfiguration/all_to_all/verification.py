@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class ScheduleError(ValueError):
-    """A schedule that does not do what it says; the message names slot, server or chunk."""
+    """An invalid schedule; the message names slot, server or chunk."""
 
 
 @dataclass(frozen=True)
 class ScheduleReplay:
-    """What a replay counted: `link_slots` are hops of all chunks, `carried` the chunks that crossed
+    """Counts of a replay: `link_slots` are hops of all chunks, `carried` the chunks that crossed
     from a topology into a later one."""
 
     slots: int
@@ -77,7 +77,7 @@ def verify(schedule: AllToAllSchedule) -> ScheduleReplay:
     order = np.lexsort((sends[:, SLOT], chunk_numbers(schedule, sends)))
     starts = _check_walks(schedule, sends[order], receivers[order])
     changed = np.diff(topology[order]) != 0
-    changed[starts[1:] - 1] = False  # from one chunk to the next
+    changed[starts[1:] - 1] = False  # between two chunks
     chunk_of = np.cumsum(np.isin(np.arange(len(sends)), starts))
     copies = n if schedule.translated else 1
     return ScheduleReplay(
@@ -151,7 +151,7 @@ def _check_walks(
             row = sends[int(np.argmax(bad))]
             raise ScheduleError(f"chunk {row[SOURCE]} to {row[TARGET]}: in slot {row[SLOT]} {what}")
 
-    held = np.empty_like(receivers)  # where the chunk is before each send
+    held = np.empty_like(receivers)  # the chunk's server before each send
     held[1:] = receivers[:-1]
     held[starts] = sends[starts, SOURCE]
     fail(held != sends[:, SENDER], "it is sent by a server that does not have it")

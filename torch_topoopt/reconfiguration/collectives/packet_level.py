@@ -1,9 +1,8 @@
 """Timelines of collectives in the packet simulator.
 
-What a server sends over a circuit is a flow. It starts when what it had sent there before has
-arrived, when the circuit is there, and when all of the piece that was to have come to the server by
-then has; the times of the timeline say only what comes before what. A port moves when all servers
-have delivered what they had for it.
+Each send over a circuit is a flow. It starts when the previous send on it has arrived, when the
+circuit is up, and when the required parts of the piece have arrived at the server. Times of the
+timeline only give the order. A port moves when all servers have delivered their sends on it.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ def simulated_timeline(
 
 
 class _TimelineProgram:
-    """Moves and sends in the order of their beginnings, with what each waits for."""
+    """Moves and sends in the order of their beginnings, with their dependencies."""
 
     def __init__(self, timeline: PortTimeline, costs: CircuitCosts, block_bytes: float) -> None:
         self.timeline, self.costs, self.block_bytes = timeline, costs, block_bytes
         self.program = _core.FlowProgram(timeline.servers, timeline.servers)
-        self.circuits: dict[tuple[int, int], int] = {}  # of a port of a server
+        self.circuits: dict[tuple[int, int], int] = {}  # per server and port
         self.stride: dict[int, int] = {}
-        self.moved: dict[int, int] = {}  # of each port: its latest move
-        self.before: dict[tuple[int, int], int] = {}  # of a port of a server: its latest flow
+        self.moved: dict[int, int] = {}  # per port: its latest move
+        self.before: dict[tuple[int, int], int] = {}  # per server and port: its latest flow
         self.arrivals: dict[tuple[int, int], list[tuple[float, int]]] = {}  # of a piece at a server
         events: list[tuple[float, int, PortMove | PortSend]] = [
             *((move.begin_s, 0, move) for move in timeline.moves),
@@ -95,6 +94,6 @@ class _TimelineProgram:
                     self.program.add_dependency(earlier, flow)
             self.before[here] = flow
             began.append((end, flow))
-        for end, flow in began:  # only now: what begins at once does not wait for each other
+        for end, flow in began:  # afterwards, as simultaneous sends are independent
             known = self.arrivals.setdefault((send.piece, end), [])
             known.append((send.end_s, flow))

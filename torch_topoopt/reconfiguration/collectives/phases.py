@@ -1,13 +1,12 @@
 """Phases of collectives on circuits of one stride after another.
 
-Server x sends to x + stride. A message has n blocks, block b for or from server b, or is one block
-as a whole. Factors f1, f2, ... of at least n make every distance between servers a number with a
-digit for each factor, of weight 1, f1, f1 f2, ...; a phase deals with one digit, over circuits of
-the stride that is its weight, in any order of digits. Before a gathering phase a server has the
-blocks at distances whose digits to come are 0, and they are passed on `factor` - 1 times; a
-reducing phase is the same backwards, a chain passes all on from server to server, and in a doubling
-phase servers add what others have added up. Factors 2, 2, 2 are recursive doubling, one stride for
-each step; a single factor n is a ring, which stays.
+Server x sends to x + stride. A message has n blocks, block b for or from server b, or is one block.
+Factors f1, f2, ... with a product of at least n write every distance between servers as digits, of
+weight 1, f1, f1 f2, .... A phase handles one digit, over circuits of the stride that is its weight,
+in any order of digits. Before a gathering phase a server has the blocks at distances whose later
+digits are 0; they are passed on `factor` - 1 times. A reducing phase is the reverse. A chain passes
+everything from server to server, and in a doubling phase servers add others' sums. Factors 2, 2, 2
+are recursive doubling, one stride per step; a single factor n is a ring, which stays.
 
 With `fan` every port has a stride of its own, a multiple of the weight, and a phase is one step.
 """
@@ -24,10 +23,10 @@ Digit = tuple[int, int]  # weight, factor
 
 @dataclass(frozen=True)
 class StridePart:
-    """What each of `senders` (None: all) sends in a step over a circuit of `stride`: the blocks x +
-    o for each of `offsets`, modulo n, or, where there are none, the one block there is.
+    """The sends of `senders` (None: all) in a step over a circuit of `stride`: the blocks x + o for
+    each of `offsets`, modulo n, or the single block without any.
 
-    `port` is the one of them, with `fan`."""
+    `port` is the one used, with `fan`."""
 
     stride: int
     offsets: tuple[int, ...]
@@ -42,10 +41,10 @@ class StridePart:
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps, each of them parts that are sent at once, over circuits of `strides`, one for each
-    port with `fan`, else one for all. `blocks`: of the message, n or 1. `kind` is gather, reduce,
-    scatter, chain or double; in a chain a step has senders of its own, so that pieces follow each
-    other closely."""
+    """Steps of parts that are sent at once, over circuits of `strides`, one for each port with
+    `fan`, else one for all. `blocks` of the message: n or 1. `kind` is gather, reduce, scatter,
+    chain or double; in a chain a step has its own senders, so that pieces follow each other
+    closely."""
 
     kind: str
     blocks: int
@@ -92,7 +91,7 @@ def phases_of(collective: str, servers: int, digits: list[Digit], *, fan: bool) 
 
 
 def chained_phases(servers: int, digits: list[Digit], *, fan: bool) -> list[Phase]:
-    """Broadcast from server 0 as a whole: those that have it pass it on, phase by phase."""
+    """Broadcast from server 0 as a whole: servers that have it pass it on, phase by phase."""
     found = []
     holders = [0]
     for weight, factor in digits:
@@ -121,14 +120,14 @@ def doubling_phases(servers: int, factors: tuple[int, ...]) -> list[Phase]:
 
 
 def _phase(kind: str, blocks: int, parts: list[StridePart], *, fan: bool) -> Phase:
-    """Parts side by side with `fan`, else one after another."""
+    """Parts in parallel with `fan`, else in sequence."""
     if fan:
         return Phase(kind, blocks, tuple(part.stride for part in parts), (tuple(parts),))
     return Phase(kind, blocks, (parts[0].stride,), tuple((part,) for part in parts))
 
 
 def _groups(servers: int, window: list[int], weight: int, factor: int) -> list[list[int]]:
-    """The window moved on by 1, 2, ... times the weight, as far as there are servers."""
+    """The window shifted by 1, 2, ... times the weight, as far as there are servers."""
     groups = [[far + hop * weight for far in window] for hop in range(1, factor)]
     kept = [[far for far in group if far < servers] for group in groups]
     return [group for group in kept if group]

@@ -1,13 +1,13 @@
-"""Which circuits a collective should have, phase by phase, and whether they should move at all.
+"""The circuits of a collective, phase by phase, and whether they should move at all.
 
-Tried are, of every number of phases, factors nearly alike; the message in one piece or in many; all
-ports with one stride after another, ports of several strides that pieces take in different order
-(so that all ports carry alike), and ports that serve phases in turns, improved by exchanges. What
-stays is among them, so the fastest is never slower than the fastest that stays.
+Candidates have any number of phases, with nearly equal factors, and the message in one piece or in
+many. Ports have one stride after another, or several strides that pieces take in different order
+(so that all ports carry equal loads), or serve phases in turns, improved by exchanges. Candidates
+that stay are among them, so the fastest is never slower than the fastest that stays.
 
 kinds: rings and grid stay, with one stride or several. steps: all circuits move between phases, as
-in PCCL. whole: steps of which each sends the whole message. turns: some circuits move while others
-carry, as in SWOT.
+in PCCL. whole: steps, each with the whole message. turns: some circuits move while others carry, as
+in SWOT.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOST_PORTS = 8
 _PIECES = (1, 2, 4, 8, 16)  # of each port
 _MOST_CHAINED = 256  # pieces of a chain
 _IMPROVED = 3  # plans whose turns are changed one by one
-_DELAYS_S = (1e-9, 100.0)  # between which the delay is sought up to which moving pays
+_DELAYS_S = (1e-9, 100.0)  # range of the search for the longest delay at which moving pays
 _HALVINGS = 24
 
 
@@ -72,7 +72,7 @@ class CollectiveOption:
 
     @property
     def factors(self) -> tuple[int, ...]:
-        """Servers that a window grows by, in each phase in which blocks or all are spread."""
+        """Factors by which a window grows, in each phase that spreads blocks."""
         phases = self.plan.routes[0].phases
         growing = [phase for phase in phases if phase.kind not in ("reduce", "scatter")]
         phases = tuple(growing) or phases[::-1]
@@ -80,7 +80,7 @@ class CollectiveOption:
 
 
 def check(collective: str, servers: int, degree: int, total_bytes: float) -> None:
-    """Raises ValueError for what cannot be planned."""
+    """Raises ValueError for unsupported inputs."""
     if collective not in COLLECTIVES:
         raise ValueError(f"collective: {collective!r} is not one of {', '.join(COLLECTIVES)}")
     if not 2 <= servers <= MOST_SERVERS:
@@ -94,8 +94,8 @@ def check(collective: str, servers: int, degree: int, total_bytes: float) -> Non
 def options(
     collective: str, servers: int, degree: int, costs: CircuitCosts, total_bytes: float
 ) -> list[CollectiveOption]:
-    """Of each kind that there is the fastest plan, replayed; the fastest first, of equals the one
-    that stays. Raises ValueError as `check`."""
+    """The fastest plan of each possible kind, replayed; the fastest first, ties to the one that
+    stays. Raises ValueError as `check`."""
     check(collective, servers, degree, total_bytes)
     best = _best_by_kind(collective, servers, degree, costs, total_bytes, improve=True)
     found = []
@@ -110,7 +110,7 @@ def break_even_s(
 ) -> float:
     """The longest delay of the switch at which moving circuits still pays, to some per cent.
 
-    0 if it never does; infinity if it does at any delay that is tried.
+    0 if it never does; infinity if it does at every tried delay.
     """
 
     def pays(delay_s: float) -> bool:
@@ -131,7 +131,7 @@ def break_even_s(
     return math.exp(low)
 
 
-# parameters: a collective, its costs, and how hard to look
+# parameters: a collective, its costs, and the search effort
 def _best_by_kind(
     collective: str,
     servers: int,
@@ -177,7 +177,7 @@ def _fanned(plan: PortPlan) -> bool:
 def _plans(
     collective: str, servers: int, degree: int, costs: CircuitCosts, total_bytes: float
 ) -> Iterator[PortPlan]:
-    """All that is tried before exchanges."""
+    """All candidates before exchanges."""
 
     def plan(routes: list[PieceRoute], pieces: int) -> PortPlan:
         return PortPlan(collective, servers, degree, tuple(routes), pieces)
@@ -213,7 +213,7 @@ def _plans(
 def _chained_pieces(
     factors: tuple[int, ...], degree: int, costs: CircuitCosts, total_bytes: float
 ) -> list[int]:
-    """Pieces per port of a chain, about as many as make it fastest."""
+    """Pieces per port of a chain: about the fastest number."""
     hops = max(1, sum(factor - 1 for factor in factors) - 1)
     transfer_s = total_bytes * 8e-9 / costs.link_gbps / degree
     ideal = math.sqrt(hops * transfer_s / max(costs.latency_s, 1e-12))
@@ -222,7 +222,7 @@ def _chained_pieces(
 
 
 def _in_turns(phases: list[Phase], degree: int, groups: int) -> PieceRoute:
-    """Ports in so many groups, which serve strides in turn: a stride always by the same group."""
+    """Ports in so many groups, which take turns; a stride always has the same group."""
     strides = sorted({phase.strides[0] for phase in phases})
     ports = [
         tuple(p for p in range(degree) if p % groups == strides.index(phase.strides[0]) % groups)
@@ -234,8 +234,8 @@ def _in_turns(phases: list[Phase], degree: int, groups: int) -> PieceRoute:
 def _rotated(
     phases_in: Callable[[list[Digit]], list[Phase]], digits: list[Digit], degree: int
 ) -> list[PieceRoute]:
-    """Routes of as many kinds of pieces as ports: as many digits as ports at a time, in an order
-    that begins with another one for each kind, so that in every phase all ports carry alike."""
+    """Routes of as many kinds of pieces as ports: as many digits as ports at a time, each kind
+    beginning with another one, so that all ports carry equal loads in every phase."""
     routes = []
     for kind in range(degree):
         order: list[Digit] = []
@@ -260,7 +260,7 @@ def _side_by_side(phases: list[Phase]) -> PieceRoute:
 
 
 def _factors(servers: int, most: int) -> list[tuple[int, ...]]:
-    """For every number of phases factors nearly alike, none above `most`, both ways round."""
+    """Nearly equal factors for every number of phases, none above `most`, in both orders."""
     found: list[tuple[int, ...]] = []
     for count in range(1, servers.bit_length() + 1):
         factor = 2
@@ -280,7 +280,7 @@ def _factors(servers: int, most: int) -> list[tuple[int, ...]]:
 
 
 def _exact_factors(servers: int, most: int) -> tuple[int, ...] | None:
-    """Factors of at most `most` whose product is `servers`, few of them; None: there are none."""
+    """A few factors of at most `most` with the product `servers`; None: there are none."""
     found = []
     left = servers
     for factor in range(most, 1, -1):
@@ -293,7 +293,7 @@ def _exact_factors(servers: int, most: int) -> tuple[int, ...] | None:
 def _exchanged(
     start: tuple[float, PortPlan], costs: CircuitCosts, total_bytes: float
 ) -> tuple[float, PortPlan]:
-    """After changes of one port in one phase that make the plan faster."""
+    """The plan after changes of one port in one phase, as long as they make it faster."""
     seconds, plan = start
     better = True
     while better:

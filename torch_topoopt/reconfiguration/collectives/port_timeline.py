@@ -1,10 +1,9 @@
-"""When each port of the servers carries what, and when its circuits move.
+"""The timeline of every port: its sends, and the moves of its circuits.
 
-A message is cut into pieces, which go through the phases one after another. A port serves some of
-the phases, in their order; it moves as soon as it has sent all that it has of one phase, while
-others carry (SWOT's overlap). A piece takes, of the ports that serve a phase, the one on which it
-starts first. All servers do the same at the same time, apart from those of a chain or a scatter
-that have nothing to send.
+A message is cut into pieces, which pass through the phases one after another. A port serves some of
+the phases, in order. It moves as soon as its sends of one phase are done, while others carry
+(SWOT's overlap). Of the ports that serve a phase, a piece takes the one on which it starts first.
+All servers act alike at the same time, except idle ones in a chain or a scatter.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class PortMove:
 
 @dataclass(frozen=True)
 class PortSend:
-    """`part` of a piece on a port, added up by its receivers where it `reduces`."""
+    """`part` of a piece on a port; its receivers add it up if it `reduces`."""
 
     port: int
     begin_s: float
@@ -45,8 +44,8 @@ class PortSend:
 
 @dataclass(frozen=True, eq=False)
 class PortTimeline:
-    """A collective of `total_bytes`, the whole message of a server or, of AllGather, of all. Its
-    pieces have `blocks` blocks each."""
+    """A collective of `total_bytes`: the whole message of a server or, for AllGather, of all. A
+    piece has `blocks` blocks."""
 
     collective: str
     servers: int
@@ -64,7 +63,7 @@ class PortTimeline:
 
     @property
     def reconfigurations(self) -> int:
-        """The most that one port is moved, with its first circuits."""
+        """The largest number of moves of one port, its first circuits included."""
         ports = [move.port for move in self.moves]
         return max(ports.count(port) for port in set(ports))
 
@@ -79,7 +78,7 @@ class PieceRoute:
 
 @dataclass(frozen=True)
 class PortPlan:
-    """The message goes in so many pieces, which take `routes` in turn; all have as many phases."""
+    """The message in so many pieces, which take `routes` in turn; all have as many phases."""
 
     collective: str
     servers: int
@@ -88,7 +87,7 @@ class PortPlan:
     pieces: int
 
     def strides(self) -> dict[int, set[int]]:
-        """Of each port that is used, those of its circuits."""
+        """The strides of each used port."""
         used: dict[int, set[int]] = {}
         for route in self.routes:
             for phase, ports in zip(route.phases, route.ports, strict=True):
@@ -103,7 +102,7 @@ class PortPlan:
 
 @dataclass
 class _Port:
-    """Of all servers: when it may send again, when all that it sent is there, and its stride."""
+    """For all servers: when it may send again, when its sends have arrived, and its stride."""
 
     ready_s: float = 0.0
     idle_s: float = 0.0
@@ -122,7 +121,7 @@ class _PlanRun:
         self.starts: list[tuple[Phase, int, tuple[int, ...], float]] = []  # with piece and ports
 
     def step_s(self, phase: Phase) -> list[float]:
-        """Of each step of a phase."""
+        """Seconds of each step of a phase."""
         block_bytes = self.piece_bytes / phase.blocks
         return [
             self.costs.slot_s(max(part.count for part in parts) * block_bytes)
@@ -161,7 +160,7 @@ class _PlanRun:
         start_s, group = min(
             (max(ready_s, *(self.ports[port].ready_s for port in group)), group) for group in groups
         )
-        ends_s = list(accumulate(step_s, initial=start_s))  # as `timeline` adds them up
+        ends_s = list(accumulate(step_s, initial=start_s))  # rounds like `timeline`
         self.piece_ready_s[piece] = ends_s[-1]
         for port in group:
             self.ports[port].ready_s = ends_s[held]
@@ -170,7 +169,7 @@ class _PlanRun:
 
 
 def plan_seconds(plan: PortPlan, costs: CircuitCosts, total_bytes: float) -> float:
-    """What a plan takes, without its timeline."""
+    """The time of a plan, without its timeline."""
     return _PlanRun(plan, costs, total_bytes).run()
 
 

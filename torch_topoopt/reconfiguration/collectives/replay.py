@@ -1,9 +1,9 @@
-"""The check of a timeline: what every server has, from the first move to the last send.
+"""The check of a timeline: the data of every server, from the first move to the last send.
 
-It reads moves and sends alone, not the plan that they come from. Circuits exist where and when they
-are used, no port sends two things at once or while it is dark, moves and sends take the time that
-they need, servers send what they have by then, every contribution is added once, and every block is
-delivered once to each server that is to have it.
+It uses moves and sends alone, not their plan. It checks that circuits exist when they are used,
+that no port sends two things at once or while it is dark, and that durations are right. Servers
+send only data that they have, every contribution is added once, and every block is delivered once
+to each server that needs it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     Words = NDArray[np.uint64]
 
-_SLACK = 1e-9  # of the whole time: sums of floats
+_SLACK = 1e-9  # of the whole time, for sums of floats
 
 
 class TimelineError(ValueError):
-    """A timeline that does not do what it says; the message names the port or the piece."""
+    """An invalid timeline; the message names the port or the piece."""
 
 
 def replay(timeline: PortTimeline, costs: CircuitCosts) -> float:
@@ -56,7 +56,7 @@ def replay(timeline: PortTimeline, costs: CircuitCosts) -> float:
 
 
 def _strides(timeline: PortTimeline, costs: CircuitCosts, slack_s: float) -> list[int]:
-    """Of the circuit of each send; checks moves."""
+    """The stride of each send's circuit; checks moves."""
     moves: list[list[PortMove]] = [[] for _ in range(timeline.degree)]
     for move in timeline.moves:
         if not 0 <= move.port < timeline.degree or not 0 < move.stride < timeline.servers:
@@ -82,7 +82,7 @@ def _strides(timeline: PortTimeline, costs: CircuitCosts, slack_s: float) -> lis
 
 
 def _check_ports(timeline: PortTimeline, costs: CircuitCosts, slack_s: float) -> None:
-    """No link carries two things at once, and all take as long as their bytes need."""
+    """Checks that no link carries two sends at once, and that durations match the bytes."""
     block_bytes = timeline.total_bytes / timeline.pieces / timeline.blocks
     free_s = np.zeros((timeline.degree, timeline.servers))
     for send in sorted(timeline.sends, key=lambda send: send.begin_s):
@@ -107,7 +107,7 @@ def _check_ports(timeline: PortTimeline, costs: CircuitCosts, slack_s: float) ->
 
 
 class _Blocks:
-    """Of one piece: at every server, for every block, whose contributions are in it."""
+    """For one piece: the contributions in every block at every server."""
 
     def __init__(self, timeline: PortTimeline, piece: int) -> None:
         n, blocks = timeline.servers, timeline.blocks
@@ -130,7 +130,7 @@ class _Blocks:
             self.value[:] = of[:, None]
 
     def deliver(self, sends: list[tuple[PortSend, int]]) -> None:
-        """All sends in the order of time; what ends at a moment is there for what begins then."""
+        """Replays all sends in order of time; data ending at a moment is usable from then on."""
         events: list[tuple[float, int, int, Callable[[], None]]] = []
         for i, (send, stride) in enumerate(sends):
             under_way: list[tuple[NDArray[np.int64], NDArray[np.int64], Words]] = []
@@ -158,7 +158,7 @@ class _Blocks:
             )
 
     def _taken(self, send: PortSend) -> tuple[NDArray[np.int64], NDArray[np.int64], Words]:
-        """(senders, blocks, contributions) of what is sent."""
+        """(senders, blocks, contributions) of a send."""
         part = send.part
         senders = np.arange(self.n) if part.senders is None else np.array(part.senders)
         offsets = np.array(part.offsets, dtype=np.int64) if part.offsets else -senders[:1] * 0

@@ -1,4 +1,4 @@
-"""A timeline as a file: JSON that is replayed when it is read."""
+"""A timeline as a file: JSON that is replayed on reading."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _MOST_PIECES = 100_000
 
 @dataclass(frozen=True)
 class FiledSend:
-    """What each of `senders` (none: all servers) sends: `blocks`, counted from its own on, modulo
-    n, or, where none are listed, the whole piece."""
+    """A send of each of `senders` (none: all servers): `blocks`, counted from its own, modulo n, or
+    the whole piece if none are listed."""
 
     port: int
     begin_s: float
@@ -30,7 +30,7 @@ class FiledSend:
 
 @dataclass(frozen=True)
 class CollectiveTimelineFile(Document):
-    """The document of a timeline: when the circuits of each port move, and what they carry.
+    """The document of a timeline: the moves of each port's circuits, and its sends.
 
     After a move server x sends to x + `stride`, modulo n, on that port.
     """
@@ -52,7 +52,7 @@ class CollectiveTimelineFile(Document):
     sends: tuple[FiledSend, ...]
 
     def validate(self) -> CollectiveTimelineFile:
-        """Returns self, or raises DocumentError for what does not do what the collective is to."""
+        """Returns self, or raises DocumentError unless it performs the collective."""
         try:
             costs = CircuitCosts(self.link_gbps, self.latency_s, self.reconfiguration_s)
             check(self.collective, self.servers, self.degree, self.total_bytes)
@@ -67,7 +67,7 @@ class CollectiveTimelineFile(Document):
         return self
 
     def timeline(self) -> PortTimeline:
-        """What `replay` checks."""
+        """The input of `replay`."""
         sends = tuple(
             PortSend(
                 send.port,
@@ -92,7 +92,7 @@ class CollectiveTimelineFile(Document):
 
 
 def timeline_file(timeline: PortTimeline, costs: CircuitCosts) -> CollectiveTimelineFile:
-    """What `topoopt alltoall --collective ... --schedule` writes."""
+    """The file of `topoopt alltoall --collective ... --schedule`."""
     return CollectiveTimelineFile(
         version=CollectiveTimelineFile.VERSION,
         collective=timeline.collective,

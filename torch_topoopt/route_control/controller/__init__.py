@@ -1,5 +1,5 @@
-"""The controller of a switched network: hosts report flows and are told their paths.
+"""The controller of a switched network: hosts report flows and get their paths.
 
-`state` decides (pure), `messages` reads requests, `store` keeps what must outlive a restart,
-`service` speaks HTTP, and `client` is what a host uses.
+`state` decides (pure), `messages` reads requests, `store` keeps the persistent state, `service`
+speaks HTTP, and `client` is for hosts.
 """

@@ -1,4 +1,4 @@
-"""What a host says to the controller. Whoever gets ControllerUnavailable goes on with ECMP."""
+"""A host's requests to the controller. Fall back to ECMP on ControllerUnavailable."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 _POLL_S = 25.0  # the longest that the controller keeps a long poll
 
 
-class ControllerUnavailable(Exception):  # noqa: N818 - a state of the world, as SwitchUnreachable
+class ControllerUnavailable(Exception):  # noqa: N818 - a state, not a fault, as SwitchUnreachable
     """The controller is gone, slower than the limit, or cannot store its state."""
 
 
 class ControllerRefused(ValueError):  # noqa: N818
-    """The controller understood a request and refused it; the message is its own line."""
+    """The controller understood a request and refused it; the message is the controller's line."""
 
 
 @dataclass(frozen=True)
 class FlowAssignment:
-    """`path` are switches by name, None where none is left; without a `source_port` for it the
-    flow is left to ECMP. `source_ports` are all that take the path, `source_port` first."""
+    """`path` are switches by name, None without a live path; without a `source_port` the flow is
+    left to ECMP. `source_ports` are all ports for the path, `source_port` first."""
 
     id: str
     path: tuple[str, ...] | None
@@ -50,9 +50,9 @@ class Assignments:
 
 class ControllerClient:
     """`url` as http://HOST:PORT. A call raises ControllerUnavailable after `limit_s` seconds (a
-    long poll: that long after its own end), and ControllerRefused for what is wrong with it.
+    long poll: that long after its own end), and ControllerRefused for an invalid request.
 
-    Proxies of the environment are not used. To be closed, or used in a `with`; by one thread.
+    Ignores proxies of the environment. Close it, or use it in a `with`; for one thread only.
     """
 
     def __init__(self, url: str, token: str, limit_s: float = 1.0) -> None:
@@ -72,7 +72,7 @@ class ControllerClient:
         self._http.close()
 
     def interrupt(self) -> None:
-        """From any thread: ends the call that another thread makes, and all later ones, with
+        """From any thread: ends another thread's call, and all later ones, with
         ControllerUnavailable."""
         self._interrupted = True
         connected = self._connected
@@ -81,26 +81,26 @@ class ControllerClient:
                 connected.shutdown(socket.SHUT_RDWR)
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
-        """Called by httpx while it works."""
+        """Called by httpx during a request."""
         if event == "connection.connect_tcp.complete":
             self._connected = info["return_value"].get_extra_info("socket")
         if self._interrupted:
             raise ControllerUnavailable("controller: the call was interrupted")
 
     def network(self) -> NetworkFile:
-        """The network file as the controller has it."""
+        """The controller's network file."""
         return NetworkFile.from_json(json.dumps(self._answered("GET", "/v1/network")))
 
     def set_ports(self, host: str, ports: Mapping[str, Mapping[int, Sequence[str]]]) -> Assignments:
-        """Which source port of `host` takes which path to which target host."""
+        """Reports the path of each source port of `host`, by target host."""
         plain = {
             target: {str(p): list(path) for p, path in t.items()} for target, t in ports.items()
         }
         return self._send("PUT", f"/v1/hosts/{quote(host, safe='')}", {"ports": plain})
 
     def start(self, job: str, flows: Sequence[FlowReport]) -> Assignments:
-        """Reports flows that start; their paths, in the same order. Flows that are there already,
-        with the same report, are none that is refused: a rank may report anew."""
+        """Reports new flows; returns their paths, in the same order. Repeating the same report of a
+        flow is allowed, because a rank may retry."""
         body = {"job": job, "flows": [vars(flow) for flow in flows]}
         return self._send("POST", "/v1/flows", body)
 
@@ -113,7 +113,7 @@ class ControllerClient:
         return self._send("POST", "/v1/links", {"down": list(down), "up": list(up)})
 
     def degraded(self, flow: str) -> Assignments:
-        """The path of `flow` is bad; the answer has another one, if there is one."""
+        """Reports the path of `flow` as bad; returns another one, if there is one."""
         return self._send("POST", "/v1/paths/degraded", {"flow": flow})
 
     def wait(self, host: str, after: int) -> Assignments:

@@ -1,7 +1,7 @@
-"""Which hosts were not heard of for too long. Pure: whoever calls says what time it is.
+"""Hosts that have been silent for too long. Pure: callers pass the time.
 
-A host that reports flows and dies ends none of them. A request of a host, or a long poll of it that
-is open, renews its lease; the flows of a host without one end.
+A host that reports flows and dies ends none of them. Its requests and open long polls renew its
+lease; the flows of a host without a lease end.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Leases:
-    """`lease_s` is how long a host may be silent. A controller that starts gives `hosts`, those
-    that have flows, a whole lease: it cannot know when they were heard of last."""
+    """`lease_s` is how long a host may be silent. At the start, all `hosts` with flows get a whole
+    lease, since the time of their last request is unknown."""
 
     def __init__(self, lease_s: float, hosts: Iterable[str], now_s: float) -> None:
         self._lease_s = lease_s
         self._heard = dict.fromkeys(hosts, now_s)
-        self._waiting: Counter[str] = Counter()  # long polls that are open
+        self._waiting: Counter[str] = Counter()  # open long polls
 
     def heard(self, hosts: Iterable[str], now_s: float) -> None:
         self._heard.update(dict.fromkeys(hosts, now_s))
@@ -35,7 +35,7 @@ class Leases:
         self._heard[host] = now_s
 
     def ended(self, hosts: Iterable[str], now_s: float) -> list[str]:
-        """Those of `hosts` whose leases have ended."""
+        """The hosts among `hosts` with expired leases."""
         return [
             host
             for host in hosts

@@ -1,4 +1,4 @@
-"""Requests of hosts, read strictly: one clear line for the first thing that is wrong."""
+"""Requests of hosts, read strictly: one clear line for the first error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PortPaths = dict[str, dict[int, tuple[str, ...]]]  # target host -> source port 
 
 @dataclass(frozen=True)
 class FlowReport:
-    """A new flow between hosts; `period_s` is the time between its starts, where that is known."""
+    """A new flow between hosts; `period_s` is the time between its starts, if known."""
 
     id: str
     source: str
@@ -73,10 +73,10 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def read_flows(body: bytes) -> FlowsRequest:
-    """Raises DocumentError; hosts are not looked up here."""
+    """Raises DocumentError; does not look up hosts."""
     value = parse_object(body)
     message = _plain_flows(value)
-    if message is None:  # something is unusual: the codec says what
+    if message is None:  # unusual: the codec finds the error
         message = decode(FlowsRequest, value)
     check_name("request", message.request)
     check_name("job", message.job)
@@ -94,7 +94,7 @@ _PLAIN = {"id": str, "source": str, "target": str, "bytes": int}
 
 
 def _plain_flows(value: dict[str, Any]) -> FlowsRequest | None:
-    """What the codec makes of it, in a third of the time; None where it might refuse it."""
+    """The codec's result, in a third of the time; None where the codec might refuse."""
     request, job, flows = (value.get(name) for name in ("request", "job", "flows"))
     if len(value) != 3 or type(request) is not str or type(job) is not str:
         return None
@@ -130,7 +130,7 @@ def read_degraded(body: bytes) -> DegradedRequest:
 
 
 def read_ports(body: bytes) -> PortsRequest:
-    """Raises DocumentError; hosts and switches are not looked up here."""
+    """Raises DocumentError; does not look up hosts and switches."""
     value = parse_object(body)
     if unknown := value.keys() - {"request", "ports"}:
         raise DocumentError(f"{brief_name(min(unknown))}: unknown field (known: request, ports)")

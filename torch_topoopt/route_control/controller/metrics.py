@@ -1,4 +1,4 @@
-"""What the controller counts, as Prometheus' text."""
+"""The controller's counters, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BOUNDS_S = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.2
 
 @dataclass
 class Durations:
-    """How many were at most each of the bounds, how many there were, and their sum."""
+    """Counts of values up to each bound, their total number, and their sum."""
 
     at_most: list[int] = field(default_factory=lambda: [0] * len(_BOUNDS_S))
     count: int = 0
@@ -37,8 +37,8 @@ class Durations:
 
 @dataclass
 class Counts:
-    """Since the controller was started: answers by status, flows of silent hosts, assignments that
-    were precomputed when they were asked for or not, and how long changes took."""
+    """Since the start of the controller: answers by status, flows of silent hosts, hits and misses
+    of precomputed assignments, and the duration of changes."""
 
     answers: Counter[int] = field(default_factory=Counter)
     lease_ends: int = 0
@@ -49,7 +49,7 @@ class Counts:
 
 
 def prometheus_text(counts: Counts, gauges: Mapping[str, tuple[str, float]]) -> str:
-    """`gauges` are name: (what it is, value)."""
+    """`gauges` are name: (help text, value)."""
     lines: list[str] = []
     for name, (what, value) in gauges.items():
         lines += _metric(name, "gauge", what, [("", value)])

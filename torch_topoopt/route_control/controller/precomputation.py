@@ -1,9 +1,9 @@
-"""Assignments that are computed before they are asked for (paper, section 3.4.2), in idle time.
+"""Assignments computed in advance (paper, section 3.4.2), in idle time.
 
-A thread of its own, with a copy of the assignment that does what the controller's has done,
-computes in C++, without the interpreter: it delays no answer. First come the predicted next events,
-one after the other and each as the first; then every single failure, of switches and of cables,
-those with most flows first. A change that comes meanwhile ends the round, and the next one begins.
+A thread repeats the controller's operations on a copy of the assignment. It computes in C++,
+without the interpreter, so it delays no answer. First come the predicted next events, in sequence
+and each alone; then single failures, of switches and of cables, those with most flows first. A
+change in between ends the round, and the next one begins.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch_topoopt")
 
-_EVENTS = 8  # predicted ones that are looked at
-_MOST_NUMBERS = 2_000_000  # in all results together, some 8 bytes each
+_EVENTS = 8  # predicted ones that are considered
+_MOST_NUMBERS = 2_000_000  # in all results together, about 8 bytes each
 _NICENESS = 10
 
 
 class Precomputation:
-    """Of the state that `learn` returns, which may become another one, after `prediction` has
-    learned what happened. At most `most` assignments are computed after each change. `clock` is
-    that of the prediction."""
+    """For the state that `learn` returns (it may be replaced), after `prediction` has learned past
+    events. At most `most` assignments are computed after each change. `clock` is that of the
+    prediction."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Precomputation:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """The state is another one."""
+        """Notes that the state has changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Round after round, until it is cancelled."""
+        """Round after round, until cancelled."""
         loop = asyncio.get_running_loop()
         pool = ThreadPoolExecutor(1, "precomputation", _be_nice)
         try:
@@ -81,20 +81,20 @@ class Precomputation:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _give_up(self) -> None:
-        """A new copy the next time."""
+        """Makes a new copy the next time."""
         if self._state is not None:
             self._state.replays = None
         self._state = None
 
     def run_now(self) -> None:
-        """One round, here."""
+        """One round, in this thread."""
         work = self.work()
         found = None
         while (job := _next(work, found)) is not None:
             found = job()
 
     def compute_now(self, operation: Operation) -> None:
-        """One change of the state that is, here."""
+        """One change of the current state, in this thread."""
         state = self._learn()
         if state is not self._state:
             self._state, self._copy = state, state.copied()
@@ -103,7 +103,7 @@ class Precomputation:
         state.precomputed.node.after[operation] = result, StateNode()
 
     def work(self) -> Generator[Job, Any, None]:
-        """Jobs for the thread; each is sent what the last one returned."""
+        """Jobs for the thread; each is sent the result of the last one."""
         state = self._learn()
         if state is not self._state:
             self._state, self._copy = state, state.copied()
@@ -111,7 +111,7 @@ class Precomputation:
         yield self._caught_up(state)
         assert self._copy is not None
         left, numbers = self._most, 0
-        for is_first in (True, False):  # shares take long: the next event is computed before them
+        for is_first in (True, False):  # shares take long, so the next event comes first
             if not is_first and self._prediction.wants_shares():
                 shares = yield self._copy.shares
                 if root is not state.precomputed.node:
@@ -120,7 +120,7 @@ class Precomputation:
             for node, operations in self._plan(state, is_first):
                 if all(operation in node.after for operation in operations):
                     continue
-                yield self._caught_up(state)  # the kinds of these operations
+                yield self._caught_up(state)  # adds the kinds of these operations
                 if root is not state.precomputed.node:
                     return
                 results = yield lambda o=operations: self._computed(o)  # type: ignore[misc]
@@ -136,8 +136,7 @@ class Precomputation:
     def _plan(
         self, state: RouteState, is_first: bool
     ) -> Iterator[tuple[StateNode, list[Operation]]]:
-        """What to compute, the most likely first: changes, one after the other. At first only that
-        of the next event."""
+        """Sequences of changes to compute, the most likely first; at first only the next event."""
         root = state.precomputed.node
         events = self._prediction.events(self._clock(), _EVENTS)
         operations = [_operation(state, event) for event in events]
@@ -153,7 +152,7 @@ class Precomputation:
             yield root, [state.dying(cables)]
 
     def _caught_up(self, state: RouteState) -> Job:
-        """Does to the copy what was done to the assignment."""
+        """Repeats the assignment's operations on the copy."""
         replays, state.replays = state.replays or [], []
 
         def replay() -> None:
@@ -179,7 +178,7 @@ def _next(work: Generator[Job, Any, None], found: Any) -> Job | None:
 
 
 def _be_nice() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)  # of this thread
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)  # this thread only
 
 
 def _operation(state: RouteState, event: PredictedEvent) -> Operation:
@@ -187,7 +186,7 @@ def _operation(state: RouteState, event: PredictedEvent) -> Operation:
 
 
 def _without_repetitions(operations: Sequence[Operation]) -> list[Operation]:
-    """Those that can follow one another: no flow ends twice."""
+    """Events that can follow one another: no flow ends twice."""
     ended: set[int] = set()
     chain = []
     for operation in operations:
@@ -210,7 +209,7 @@ class _Failures:
         self._switches = len(of_switch)
 
     def busiest_first(self, state: RouteState) -> Iterator[list[frozenset[str]]]:
-        """Those that flows would notice."""
+        """Failures that affect flows."""
         loads = state.cable_loads(self._cables)
         of_switches = [loads[group].sum() for group in self._groups[: self._switches]]
         flows = np.concatenate((np.array(of_switches, int), loads))

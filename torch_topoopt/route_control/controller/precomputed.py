@@ -1,8 +1,8 @@
-"""Results of changes that have not come yet.
+"""Results of possible changes, computed in advance.
 
-A result belongs to one state and one change of it. States are nodes of a tree: the state that is,
-and what follows from it by changes whose results are known. A change that comes and is in the tree
-leads to that node, any other one to a new tree: a result can never be taken in another state.
+A result belongs to one state and one change of it. States are nodes of a tree: the current state,
+and its successors by changes with known results. A change in the tree leads to that node, any other
+one to a new tree. So a result never applies to another state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StateNode:
 
 
 class Precomputed:
-    """Counts, too, how often a change was in it."""
+    """The tree; it also counts hits and misses."""
 
     def __init__(self) -> None:
         self.node = StateNode()
@@ -40,7 +40,7 @@ class Precomputed:
         self.misses = 0
 
     def take(self, operation: Operation) -> _core.AssignmentResult | None:
-        """The result of this change of the state that is, which is the one after it from now on."""
+        """The result of this change of the current state; its successor becomes the current one."""
         result, self.node = self.node.after.get(operation, (None, StateNode()))
         self.hits += result is not None
         self.misses += result is None
@@ -50,7 +50,7 @@ class Precomputed:
         self.node = StateNode()
 
     def size(self) -> int:
-        """Results that are there."""
+        """The number of stored results."""
         count = 0
         nodes = [self.node]
         while nodes:

@@ -1,10 +1,10 @@
-"""Which flows will end and start next (paper, section 3.4.2). Pure: callers say what time it is.
+"""Which flows will end and start next (paper, section 3.4.2). Pure: callers pass the time.
 
-A flow ends once its bytes were sent at its max-min fair share, which is another one whenever paths
-change; until shares are known, a phase lasts as long as the last time. The flows of one report are
-a phase of a job; it starts again a period after it started last: that of its reports, else the
-median of the last few. A phase with a period whose flows were never seen to end is one of
-persistent flows, which are always there.
+A flow ends when its bytes are sent at its max-min fair share, which varies with the paths. Until
+shares are known, a phase lasts as long as the last time. The flows of one report are a phase of a
+job. It starts again one period after its last start: the period of its reports, else the median of
+the last few. A phase with a period whose flows have never ended is one of persistent flows, which
+never stop.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     Ids = tuple[str, ...]
 
-_STARTS = 6  # that are remembered of a phase
+_STARTS = 6  # remembered per phase
 _OVERDUE = 2.0  # times its length, predicted or the last one, after which no end is expected
-_LATE = 3.0  # periods after its predicted start at which a phase is not expected any more
-_MOST_PHASES = 10_000  # without flows; those that started longest ago are forgotten
+_LATE = 3.0  # periods after its predicted start, when a phase is no longer expected
+_MOST_PHASES = 10_000  # without flows; those with the oldest start are dropped
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _Phase:
     ended_as: tuple[Ids, ...] = ()
     ending: list[Ids] = field(default_factory=list)
     has_period: bool = False
-    lasted_s: float = 0.0  # last time
+    lasted_s: float = 0.0  # the last time
     next_start_s: float = math.inf
     given_up_s: float = math.inf
 
@@ -89,12 +89,12 @@ class _Phase:
 
 
 class TrafficPrediction:
-    """Learns from starts and ends. Flows between hosts of one ToR, which no network limits, have no
-    number, and their ends are not predicted."""
+    """Learns from starts and ends. Flows between hosts of one ToR are not limited by the network;
+    they have no number, and their ends are not predicted."""
 
     def __init__(self) -> None:
         self._phases: dict[tuple[str, Ids], _Phase] = {}  # in the order of their last start
-        self._of: dict[str, _Phase] = {}  # of flows that are there
+        self._of: dict[str, _Phase] = {}  # of current flows
         self._idle = 0
         self._updated_s = 0.0
         self._left_bits = np.zeros(0)  # by the numbers of flows
@@ -142,7 +142,7 @@ class TrafficPrediction:
                     break
 
     def set_shares(self, now_s: float, bits_per_s: np.ndarray) -> None:
-        """What flows get from now on, by their numbers; what they got until now is sent."""
+        """Sets the flows' rates from now on, by number; accounts bits sent until now."""
         self._send(now_s)
         size = min(len(bits_per_s), len(self._bits_per_s))
         self._bits_per_s[:size] = bits_per_s[:size]
@@ -161,8 +161,8 @@ class TrafficPrediction:
         return heapq.nsmallest(most, found, key=lambda event: event.at_s)
 
     def _ends(self, now_s: float, most: int) -> list[PredictedEvent]:
-        """One for each phase whose flows are expected to end, the next of them. Those that should
-        have ended long ago wait for something else than the network."""
+        """One for each phase whose flows are expected to end, the next of them. Long overdue flows
+        are excluded: they wait for something other than the network."""
         phases = [
             phase
             for phase in self._phases.values()
@@ -173,13 +173,13 @@ class TrafficPrediction:
         numbers = np.concatenate([phase.numbers for phase in phases])
         begins = np.cumsum([0, *(len(phase.numbers) for phase in phases[:-1])])
         rates = self._bits_per_s[numbers]
-        flow_s = np.full(len(numbers), math.inf)  # of those without a path, whose share is 0
+        flow_s = np.full(len(numbers), math.inf)  # for flows without a path, whose share is 0
         np.divide(self._left_bits[numbers], rates, out=flow_s, where=rates != 0)
         last_s = self._updated_s + np.maximum.reduceat(flow_s, begins)
         starts_s = np.array([phase.starts_s[-1] for phase in phases])
         lasted_s = np.array([phase.lasted_s for phase in phases])
         as_last_time_s = np.where(lasted_s > 0, starts_s + lasted_s, math.inf)
-        last_s = np.where(np.isnan(last_s), as_last_time_s, last_s)  # shares are not known yet
+        last_s = np.where(np.isnan(last_s), as_last_time_s, last_s)  # shares are still unknown
         longest_s = np.maximum(last_s - starts_s, lasted_s)
         last_s[now_s - starts_s > _OVERDUE * longest_s] = math.inf
         found: dict[Ids, PredictedEvent] = {}

@@ -1,6 +1,6 @@
-"""What each request does: it is read, changes the state, is stored, and only then answered.
+"""The effect of each request: it is read, changes the state, is stored, and only then answered.
 
-Without sockets and clocks. A request that is refused changes nothing: 400 (malformed), 404, 405,
+No sockets or clocks here. A refused request changes nothing: 400 (malformed), 404, 405,
 409 (replayed, or another flow of the same id).
 """
 
@@ -42,8 +42,8 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class AssignmentOptions:
-    """Seconds that a host may be silent before its flows end, whether flows get rates, and how many
-    assignments are computed ahead after each change."""
+    """Seconds that a host may be silent before its flows end; whether flows get rates; and the
+    number of assignments computed ahead after each change."""
 
     lease_s: float = 60.0
     limits_rates: bool = False
@@ -51,11 +51,11 @@ class AssignmentOptions:
 
 
 class RequestHandler:
-    """One state and its file. `publish` is called with the hosts that have flows whose paths
-    changed. Times are seconds of one clock that does not jump.
+    """One state and its file. `publish` is called with the hosts of flows with changed paths.
+    Times are seconds of one clock that does not jump.
 
-    `change` and `end_silent` raise sqlite3.Error where the state cannot be stored; it is as
-    before then.
+    `change` and `end_silent` raise sqlite3.Error if the state cannot be stored; they then restore
+    the state before.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class RequestHandler:
         return [name for name in self.state.flows_of.get(host, ()) if flows[name].changed > after]
 
     def learn(self) -> RouteState:
-        """The state, after the prediction has learned what happened since the last call."""
+        """The state, after the prediction has learned all events since the last call."""
         learning, self._to_learn = self._to_learn, []
         for step in learning:
             step()
@@ -121,7 +121,7 @@ class RequestHandler:
         return self._assignments(flows)
 
     def change(self, method: str, path: str, body: bytes, now_s: float) -> bytes:
-        """The answer to a request that changes something."""
+        """The answer to a request that changes the state."""
         is_host = path.startswith("/v1/hosts/")
         if not is_host and path not in self._changes:
             raise RefusedError(HTTPStatus.NOT_FOUND, "no such address")
@@ -134,13 +134,13 @@ class RequestHandler:
                 return self._ports(host, body, now_s)
             return self._changes[path](body, now_s)
         except (DocumentError, RefusedError):
-            raise  # found before anything was changed
+            raise  # nothing has been changed yet
         except Exception:
             self._forget()
             raise
 
     def end_silent(self, now_s: float) -> None:
-        """Ends the flows of hosts that were not heard of for a lease."""
+        """Ends the flows of hosts whose lease has expired."""
         hosts = self.leases.ended(self.state.flows_of, now_s)
         ids = [flow for host in hosts for flow in self.state.flows_of[host]]
         if not ids:
@@ -154,7 +154,7 @@ class RequestHandler:
         self.counts.lease_ends += len(ids)
 
     def _forget(self) -> None:
-        """What was not stored was not done."""
+        """Restores the last stored state."""
         self._store.roll_back()
         self.state = self._store.load(self._scheme, limits_rates=self._how.limits_rates)
 
@@ -217,20 +217,20 @@ class RequestHandler:
         asked: Iterable[str],
         ended: Iterable[str] = (),
     ) -> bytes:
-        """Stores what happened, wakes the long polls, and answers with the flows asked for."""
+        """Stores the change, wakes the long polls, and returns the requested flows."""
         known = self.state.precomputed
         self.counts.hits += known.hits
         self.counts.misses += known.misses
         known.hits = known.misses = 0
         asked = list(asked)
-        in_order = dict.fromkeys((*asked, *changed))  # new flows as they were reported
+        in_order = dict.fromkeys((*asked, *changed))  # new flows in the order of the report
         self._store.save(request, self.state, in_order, ended)
         if changed:
             self._publish({self.state.flows[name].report.source for name in changed})
         return self._assignments(asked)
 
     def _assignments(self, flows: Iterable[str]) -> bytes:
-        """As json.dumps writes it, which takes three times as long: there may be thousands."""
+        """As json.dumps, which takes three times as long: there may be thousands."""
         parts = []
         for name in flows:
             flow = self.state.flows[name]

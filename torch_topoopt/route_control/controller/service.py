@@ -1,7 +1,7 @@
 """The controller over HTTP/1.1 with JSON (schema: docs/guides/routes.md); h11 reads the protocol.
 
-Everything runs in one event loop, a request at a time. 401: no token, 413: too large; what a
-request does, and what else is refused, is in `request_handler`.
+Everything runs in one event loop, a request at a time. 401: no token, 413: too large; for effects
+and other refusals see `request_handler`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _READ_BYTES = 65536
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """Bytes of a request's head and body, seconds to send it, seconds of a long poll, and until
-    it is noticed that its host is gone, and open connections."""
+    """Bytes of a request's head and body; seconds to send it, of a long poll, and until a lost
+    host is noticed; and open connections."""
 
     head: int = 16384
     body: int = 16 * 2**20
@@ -92,7 +92,7 @@ class RouteService:
         return server
 
     async def close(self) -> None:
-        """Ends the connections that are open, long polls among them."""
+        """Ends the open connections, long polls among them."""
         tasks = self._open | self._background
         for task in tasks:
             task.cancel()
@@ -108,13 +108,13 @@ class RouteService:
         try:
             await self._converse(reader, writer)
         except (OSError, TimeoutError, h11.LocalProtocolError, asyncio.CancelledError):
-            pass  # the other side is gone or too slow, or the service ends
+            pass  # the peer is gone or too slow, or the service ends
         finally:
             self._open.discard(task)
             writer.close()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Request after request of one connection, until one cannot be followed by another."""
+        """The requests of one connection, until one makes it unusable."""
         parser = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head)
         while True:
             try:
@@ -148,7 +148,7 @@ class RouteService:
     async def _read(
         self, parser: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[h11.Request | None, bytes]:
-        """The next request, refused before its body is read if its token is not the right one."""
+        """The next request, refused before its body is read if its token is wrong."""
         request: h11.Request | None = None
         body = bytearray()
         while True:
@@ -221,8 +221,8 @@ class RouteService:
         return text
 
     async def _poll(self, host: str, after: int, is_gone: Callable[[], bool]) -> bytes:
-        """Waits until a flow of `host` has a path that is newer than epoch `after`, or the host is
-        gone, which ends its lease."""
+        """Waits until a flow of `host` has a path newer than epoch `after`, or the host is gone,
+        which ends its lease."""
         handler = self.handler
         handler.leases.begin_wait(host)
         try:
@@ -242,7 +242,7 @@ class RouteService:
                 event.set()
 
     async def _end_silent(self) -> None:
-        """Looks after leases, as long as the service is there."""
+        """Checks leases, as long as the service runs."""
         while True:
             await asyncio.sleep(self._how.lease_s / 4)
             try:

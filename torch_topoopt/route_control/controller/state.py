@@ -1,10 +1,10 @@
-"""What the controller knows, and what it decides: a pure state machine, without clock or network.
+"""The controller's knowledge and decisions: a pure state machine, without clock or network.
 
-Flows and their paths are a `_core.PathAssignment`: a new flow takes the least congested path that
-its host has a source port for; where some link is more congested than it has to be then, the scheme
-assigns all flows anew (paper, section 3.3), which is taken only if the most congested link has less
-by it. Only flows that moved are reported. What a change does to the assignment is an `Operation`;
-the result of one that was computed before (`precomputed`) is taken from there.
+Flows and their paths are a `_core.PathAssignment`. A new flow takes the least congested path for
+which its host has a source port. If some link is more congested than necessary, the scheme assigns
+all flows again (paper, section 3.3); the result is adopted only if it lowers the worst congestion.
+Only moved flows are reported. A change of the assignment is an `Operation`; a precomputed result of
+it is used if there is one (`precomputed`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     Replay = Callable[[_core.PathAssignment], _core.PathAssignment]
 
 _NOTHING: frozenset[tuple[int, ...]] = frozenset()
-_MOST_KINDS = 100_000  # beyond those in use: then the assignment is made anew
+_MOST_KINDS = 100_000  # beyond those in use; then the assignment is rebuilt
 
 
 class AssignedFlow(NamedTuple):
-    """`path` are numbers of switches, None where none is left. `avoided` paths were reported
+    """`path` are numbers of switches, None without a live one. `avoided` paths were reported
     degraded by the flow's host. `changed` is the epoch of its last new path or rate."""
 
     report: FlowReport
@@ -49,7 +49,7 @@ class AssignedFlow(NamedTuple):
 
 
 class ConflictError(DocumentError):
-    """A flow is there already, and is another one than this report says."""
+    """A flow exists already, and differs from this report."""
 
 
 class _Kind(NamedTuple):
@@ -61,11 +61,11 @@ class _Kind(NamedTuple):
 
 
 class RouteState:
-    """Every method that changes it either raises DocumentError and changes nothing, or returns the
-    ids of flows that have another path now, in the order of flows, new ones first.
+    """Every mutating method either raises DocumentError and changes nothing, or returns the ids of
+    flows with new paths, in the order of flows, new ones first.
 
-    With `limits_rates` flows have max-min fair rates, published where they differ by more than 5 %
-    from the one published last (paper, section 8).
+    With `limits_rates` flows have max-min fair rates, published when they differ by more than 5 %
+    from the last published one (paper, section 8).
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RouteState:
         self.dead: frozenset[Cable] = frozenset()
         self.numbers: dict[str, int] = {}  # in the assignment, of flows between two ToRs
         self.precomputed = Precomputed()
-        self.replays: list[Replay] | None = None  # what a copy of the assignment has to do
+        self.replays: list[Replay] | None = None  # pending operations of a copy
         self._how = scheme, limits_rates
         self._network = file.network()
         self._ports_of: dict[Hosts, dict[Path, list[int]]] = {}
@@ -120,7 +120,7 @@ class RouteState:
         ports: dict[str, PortPaths],
         dead: frozenset[Cable],
     ) -> None:
-        """Goes on from what a controller before this one has stored."""
+        """Restores the stored state of an earlier controller."""
         self.epoch, self.dead = epoch, dead
         self.ports, self._ports_of = ports, {}
         for host, of_host in ports.items():
@@ -131,7 +131,7 @@ class RouteState:
         self._make_anew()
 
     def _make_anew(self) -> None:
-        """The same assignment, by other numbers, which change nothing."""
+        """The same assignment with new numbers; an unobservable change."""
         self._begin()
         self.precomputed.forget()
         if self.replays is not None:
@@ -161,10 +161,10 @@ class RouteState:
         self._ids, self._kind_of = crossing, list(kinds)
 
     def set_ports(self, host: str, ports: PortPaths) -> list[str]:
-        """Which source port of `host` takes which path, to each target; replaces what was known.
+        """Sets the path of each source port of `host`, per target; replaces the earlier ones.
 
-        A flow whose path has other ports now counts as one that has another path: its connection
-        may be elsewhere, for switches hash anew when one of their cables dies or comes back.
+        A flow whose path now has other ports counts as moved: its connection may be elsewhere,
+        since switches rehash when one of their cables dies or returns.
         """
         self._tor("host", host)
         for target, table in ports.items():
@@ -192,8 +192,8 @@ class RouteState:
         return list(changed)
 
     def start(self, job: str, reports: Sequence[FlowReport]) -> list[str]:
-        """New flows; the answer has them, too, where they have a path. A report of a flow that is
-        there, word for word, changes nothing; raises ConflictError for one that differs."""
+        """New flows; the answer includes them, too, if they have a path. Repeating the report of a
+        flow word for word changes nothing; raises ConflictError for one that differs."""
         new = self._new(job, reports)
         if not new:
             return []
@@ -227,7 +227,7 @@ class RouteState:
         return list(dict.fromkeys([*(report.id for report in new), *others]))
 
     def _new(self, job: str, reports: Sequence[FlowReport]) -> list[FlowReport]:
-        """Those of `reports` that are of no flow yet."""
+        """The reports of `reports` without a flow yet."""
         tor_of, flows = self.file.tor_of, self.flows
         ids: set[str] = set()
         new: list[FlowReport] = []
@@ -258,7 +258,7 @@ class RouteState:
         return self._settled(operation)
 
     def set_links(self, down: Sequence[Sequence[str]], up: Sequence[Sequence[str]]) -> list[str]:
-        """Cables that died and that are back, each as its two switches."""
+        """Cables that died and cables that are back, each as its two switches."""
         for name, cables in (("down", down), ("up", up)):
             for i, ends in enumerate(cables):
                 if len(ends) != 2 or frozenset(ends) not in self.file.cables:
@@ -273,7 +273,7 @@ class RouteState:
         return self._settled(operation)
 
     def degrade(self, flow: str) -> list[str]:
-        """The host of `flow` finds its path bad: it gets another one, as long as there is one."""
+        """The host of `flow` reports its path as bad: it gets another one, if there is one."""
         if flow not in self.flows:
             raise DocumentError(f"flow: {brief(flow)} is not a flow")
         record = self.flows[flow]
@@ -282,13 +282,13 @@ class RouteState:
         avoided = record.avoided | {record.path}
         usable = set(self._allowed(record.report, frozenset(), self.dead, self._detours))
         if not any(self._lives(path, self.dead) for path in usable - avoided):
-            avoided = frozenset()  # all were bad once; which one is now is not known
+            avoided = frozenset()  # all were bad once; which one is now is unknown
         self.flows[flow] = record._replace(avoided=avoided)
         if flow in self.numbers:
             (self._avoiding.add if avoided else self._avoiding.discard)(flow)
         return self._settled(Operation(kinds=self._other_kinds([flow])))
 
-    # What would be done, which changes nothing.
+    # Previews, which change nothing.
 
     def starting(self, reports: Sequence[FlowReport]) -> Operation:
         if self.dead:
@@ -315,7 +315,7 @@ class RouteState:
         return self._linked(self.dead | set(cables))[0]
 
     def cable_loads(self, cables: Sequence[Cable]) -> np.ndarray:
-        """Flows on each of them, in both directions."""
+        """The number of flows on each cable, in both directions."""
         if self._ends_of is None or self._ends_of[0] is not cables:
             links, numbers = self._network.link_numbers, self.file.numbers
             pairs = [[numbers[name] for name in cable] for cable in cables]
@@ -326,12 +326,12 @@ class RouteState:
         return found
 
     def copied(self) -> _core.PathAssignment:
-        """The assignment as it is. From now on `replays` has what is done to it."""
+        """A copy of the assignment. From now on `replays` has the operations on it."""
         self.replays = []
         return self._assignment.copy()
 
     def source_ports(self, flow: str) -> list[int]:
-        """The ports that take the flow's path, ascending; none where its host knows none."""
+        """The ports for the flow's path, ascending; none if its host knows none."""
         record = self.flows[flow]
         table = self._ports_of.get((record.report.source, record.report.target))
         return [] if table is None or record.path is None else table.get(record.path, [])
@@ -383,11 +383,11 @@ class RouteState:
         return sorted(links[hop] for a, b in ends for hop in ((a, b), (b, a)))
 
     def _isolated(self, dead: frozenset[Cable]) -> set[int]:
-        """ToRs all of whose cables are dead."""
+        """ToRs without live cables."""
         return {tor for tor, cables in self._cables_of.items() if cables <= dead}
 
     def _found_detours(self, links: list[int], dead: frozenset[Cable]) -> dict[Pair, PathSet]:
-        """The shortest paths that are left to pairs whose usual ones are dead."""
+        """The shortest live paths of pairs whose usual ones are dead."""
         if not dead:
             return {}
         cut = [self._kind_at[number] for number in self._assignment.cut_off(links)]
@@ -423,7 +423,7 @@ class RouteState:
         detours: Mapping[Pair, PathSet],
     ) -> PathSet:
         """Shortest paths; once the host has probed the target, those with a source port; without
-        those avoided, if one is left."""
+        the avoided ones, unless all are."""
         pair = self._ends(report)
         paths = detours.get(pair)
         if paths is None:
@@ -448,7 +448,7 @@ class RouteState:
         return self._number_of(_Kind(*pair, None if paths == every else paths))
 
     def _host_kind(self, source: str, target: str) -> int:
-        """Of flows between two hosts that avoid nothing."""
+        """The kind of flows between two hosts that avoid nothing."""
         known = self._kind_cache.get((source, target))
         if known is None:
             if len(self._kind_cache) >= _MOST_KINDS:
@@ -464,7 +464,7 @@ class RouteState:
         return known
 
     def _number_of(self, kind: _Kind) -> int:
-        """Of a kind, which is added where it is a new one, after that of all paths of its pair."""
+        """The number of a kind; a new one is added after that of all paths of its pair."""
         if kind in self._kinds:
             return self._kinds[kind]
         if kind.paths is not None:
@@ -492,7 +492,7 @@ class RouteState:
         return first + among.index(path) if path in among else -1
 
     def _other_kinds(self, flows: Iterable[str]) -> tuple[tuple[int, int], ...]:
-        """Those of `flows` that may take other paths now."""
+        """The `flows` with new sets of paths."""
         found = []
         for name in flows:
             if name in self.numbers:
@@ -502,14 +502,14 @@ class RouteState:
         return tuple(found)
 
     def _settled(self, operation: Operation) -> list[str]:
-        """Does it; the ids of flows whose path or rate is another one now."""
+        """Applies it; returns the ids of flows with a new path or rate."""
         result = self._decided(operation)
         for number, kind in operation.kinds:
             self._kind_of[number] = kind
         return self._noted(result.moved, result)
 
     def _decided(self, operation: Operation) -> _core.AssignmentResult:
-        """What becomes of the assignment, which has it then."""
+        """The result of the operation, which it applies to the assignment."""
         change = _core.AssignmentChange(*operation)
         result = self.precomputed.take(operation)
         if result is None:
@@ -528,7 +528,7 @@ class RouteState:
         return result
 
     def _noted(self, moved: Iterable[tuple[int, int]], result: _core.AssignmentResult) -> list[str]:
-        """Flows have the paths and rates of a result."""
+        """Copies the paths and rates of a result to the flows."""
         epoch, flows, ids, paths = self.epoch, self.flows, self._ids, self._paths
         changed: dict[str, None] = {}
         for number, at in moved:

@@ -1,6 +1,6 @@
-"""What outlives a restart of the controller, in SQLite (WAL): one transaction for each request.
+"""The persistent state of the controller, in SQLite (WAL): one transaction for each request.
 
-The ids of all requests are kept as long as the file is, so that no request is ever taken twice.
+The ids of all requests are kept as long as the file, so that no request is accepted twice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TABLES = """
 
 
 class RouteStore:
-    """Raises ValueError for a file of another network, and sqlite3.Error for one that is none."""
+    """Raises ValueError for a file of another network, and sqlite3.Error for a non-database."""
 
     def __init__(self, path: str | os.PathLike[str], file: NetworkFile) -> None:
         self._file = file
@@ -50,8 +50,8 @@ class RouteStore:
         self._database = sqlite3.connect(path, timeout=1)
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")  # one controller at a time
         self._database.execute("PRAGMA journal_mode = WAL")
-        # What is written is the kernel's when a request is answered: a killed controller loses
-        # nothing. A host that loses its power may lose the last requests, but none in part.
+        # Writes are in the kernel before a request is answered, so a killed controller loses
+        # nothing. A power failure may lose the last requests, but never parts of one.
         self._database.execute("PRAGMA synchronous = NORMAL")
         (layout,) = self._database.execute("PRAGMA user_version").fetchone()
         (tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -76,7 +76,7 @@ class RouteStore:
         self._database.close()
 
     def load(self, scheme: str, *, limits_rates: bool = False) -> RouteState:
-        """The state as it was after the last request that was stored."""
+        """The state after the last stored request."""
         state = RouteState(self._file, scheme, limits_rates=limits_rates)
         read = self._database.execute
         flows = [
@@ -101,7 +101,7 @@ class RouteStore:
             for host, text in read("SELECT name, ports FROM hosts")
         }
         dead = frozenset(frozenset(ends) for ends in read("SELECT a, b FROM dead"))
-        self._dead = dead  # as it is in the file
+        self._dead = dead  # as in the file
         state.restore(int(self._meta("epoch") or 0), flows, ports, dead)
         return state
 
@@ -116,7 +116,7 @@ class RouteStore:
         changed: Iterable[str],
         ended: Iterable[str] = (),
     ) -> None:
-        """Stores what one request has done: its id (None: a lease that ended), changed and ended
+        """Stores the effect of one request: its id (None: an expired lease), changed and ended
         flows, epoch and links.
 
         New flows are loaded in the order of `changed`: the scheme's answer depends on it.
@@ -153,7 +153,7 @@ class RouteStore:
         self._dead = state.dead
 
     def save_ports(self, host: str, state: RouteState) -> None:
-        """To be called before `save`, which commits both."""
+        """Call it before `save`, which commits both."""
         text = json.dumps(state.ports[host])
         self._database.execute("INSERT OR REPLACE INTO hosts VALUES (?, ?)", (host, text))
 

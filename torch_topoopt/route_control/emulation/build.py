@@ -82,7 +82,7 @@ class ClosBuilder(netns_build.HostBuilder):
             set_neighbour(self._switches[one], names, one, other)
 
     def _plug_in(self, host: str, tor: str) -> None:
-        """The host's own address, which cables would lead to, is that which its uplink has."""
+        """Gives the uplink the host's own address, as the end of the plan's cables."""
         names, gbps = self._names, self._record.gbps
         assert gbps is not None
         inside, switch = self._routes[names.hosts[host]], self._switches[tor]
@@ -97,7 +97,7 @@ class ClosBuilder(netns_build.HostBuilder):
             "add", ifname=socket, kind="veth", mtu=MTU, address=names.mac(tor, host), peer=peer
         )
         own = names.host_address(host)
-        # The address of the host itself, which is where cables would lead to.
+        # the host's own address, as the end of the plan's cables
         (unused,) = inside.link_lookup(ifname="host")
         inside.addr("delete", index=unused, address=own, prefixlen=32)
         uplink = self._set_up(inside, UPLINK, gbps)
@@ -119,9 +119,9 @@ class ClosBuilder(netns_build.HostBuilder):
 
 
 def set_neighbour(route: Any, names: ClosNames, near: str, far: str) -> None:
-    """At `near`, whom `route` talks to: the address of `far` is behind the cable between them.
+    """At `near`, by its `route` socket: the address of `far` is behind the cable between them.
 
-    Asking for it would take as long as everything that waits for the cable.
+    Looking up the neighbour would delay everything that waits for the cable.
     """
     interface = UPLINK if near in names.hosts else names.interface(near, far)
     (index,) = route.link_lookup(ifname=interface)
@@ -138,9 +138,9 @@ def set_neighbour(route: Any, names: ClosNames, near: str, far: str) -> None:
 def _set_switch_up(seed: int) -> None:
     """Packets are spread by addresses, protocol and ports, each switch with a hash of its own.
 
-    That is what policy 1 (layer 4) says, too. But there the kernel takes the hash that a sender of
-    this machine has drawn for its connection, the same at every switch and for no port known in
-    advance; policy 3 computes it from the packet. Answers to expired packets are not rationed.
+    Policy 1 (layer 4) hashes the same fields. But for a sender on this machine the kernel then uses
+    the hash drawn for its connection, equal at every switch and unpredictable from the port. Policy
+    3 computes it from the packet. Answers to expired packets are not rate-limited.
     """
     try:
         (_IPV4 / "fib_multipath_hash_policy").write_text(_CUSTOM_HASH)
@@ -153,14 +153,14 @@ def _set_switch_up(seed: int) -> None:
             "CONFIG_IP_ROUTE_MULTIPATH"
         ) from None
     (_IPV4 / "icmp_ratelimit").write_text("0")
-    with contextlib.suppress(FileNotFoundError):  # older kernels have it once for all namespaces
+    with contextlib.suppress(FileNotFoundError):  # older kernels: once for all namespaces
         (_IPV4 / "icmp_msgs_per_sec").write_text("1000000")
         (_IPV4 / "icmp_msgs_burst").write_text("100000")
 
 
 def _keep_windows_small() -> None:
-    """What one connection has on its way is bounded, for queues drop nothing: all that share a
-    link get the same part of it, and none waits longer than retransmissions do."""
+    """Limits the bytes in flight of one connection, since queues drop nothing: connections on a
+    link get equal shares, and none waits longer than retransmissions do."""
     for name in ("tcp_rmem", "tcp_wmem"):
         least, usual, most = map(int, (_IPV4 / name).read_text().split())
         most = min(most, _WINDOW_BYTES)

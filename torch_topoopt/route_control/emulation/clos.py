@@ -1,9 +1,9 @@
 """An emulated Clos network, built from a network file, as root.
 
 Every switch is a namespace that forwards, with a route over all shortest paths to every host; every
-cable a veth pair, shaped to its rate in both directions; every host a namespace as those of a
-`NetnsFabric`, found and taken down by the same commands. As links with flow control do, queues hold
-all that waits.
+cable a veth pair, shaped to its rate in both directions; every host a namespace like those of a
+`NetnsFabric`, found and removed by the same commands. Queues drop nothing, like links with flow
+control.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _MAX_SWITCHES = 65_000
 class EmulatedClos:
     """The network of `network`, as the fabric `name`; every host's cable carries `host_gbps`.
 
-    It stands from `build()`, or while it is used in a `with`, until `close()`; with `keep` it
-    outlives this process. Each switch hashes in a way of its own, which depends on `seed`. Raises
-    FabricError where this machine cannot do it, or the network has addresses of its own.
+    It exists from `build()`, or while used in a `with`, until `close()`; with `keep` it outlives
+    this process. Each switch has its own hash, which depends on `seed`. Raises FabricError where
+    this machine cannot emulate it, or the network has addresses of its own.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class EmulatedClos:
         self._reserved: netns_state.Reservation | None = None
         self._names: ClosNames | None = None
         self._dead: frozenset[frozenset[str]] = frozenset()
-        self._routes: dict[str, dict[str, tuple[str, ...]]] = {}  # that switches have
+        self._routes: dict[str, dict[str, tuple[str, ...]]] = {}  # installed on switches
 
     def __enter__(self) -> Self:
         self.build()
@@ -73,7 +73,7 @@ class EmulatedClos:
         self.close()
 
     def build(self, progress: Callable[[str], None] = lambda step: None) -> None:
-        """Makes it all; raises FabricError, and leaves then nothing of it."""
+        """Builds everything; on failure raises FabricError and removes it again."""
         from pyroute2.netlink.exceptions import NetlinkError
 
         if self._reserved is not None:
@@ -96,7 +96,7 @@ class EmulatedClos:
             raise
 
     def close(self) -> None:
-        """Kills what runs in the namespaces and removes them; harmless if there are none."""
+        """Kills the processes in the namespaces and removes them; harmless if there are none."""
         if self._reserved is not None:
             netns_state.take_down(self._name)
             self._reserved.release()
@@ -112,12 +112,12 @@ class EmulatedClos:
 
     @property
     def network(self) -> NetworkFile:
-        """With the addresses that hosts and switches have."""
+        """The network file with the addresses of hosts and switches."""
         return self.names.addressed()
 
     @property
     def file(self) -> Path:
-        """Where that is written, until `close()`."""
+        """The path of that file, until `close()`."""
         return netns_state.folder() / self._name / netns_state.NETWORK
 
     @property
@@ -125,15 +125,15 @@ class EmulatedClos:
         return self._host_gbps
 
     def cables_of(self, switch: str) -> list[tuple[str, str]]:
-        """All that join `switch` to others: without them it is as good as dead."""
+        """All cables from `switch` to other switches; without them it is isolated."""
         self.names.namespace(switch)
         pairs = [(cable.ends[0], cable.ends[1]) for cable in self._network.links]
         return [pair for pair in pairs if switch in pair]
 
     def cut(self, cables: Iterable[tuple[str, str]]) -> float:
-        """Takes cables out, at once; switches then withdraw what does not lead on.
+        """Cuts cables, at once; switches then withdraw dead ends.
 
-        Returns the seconds until no route leads to a dead end. Harmless for those that are out.
+        Returns the seconds until no route leads to a dead end. Ignores cables that are cut already.
         """
         begun = time.perf_counter()
         ends = self._known(cables)
@@ -147,7 +147,7 @@ class EmulatedClos:
         return time.perf_counter() - begun
 
     def restore(self, cables: Iterable[tuple[str, str]]) -> float:
-        """Puts cables in again; returns the seconds until all routes use them."""
+        """Restores cables; returns the seconds until all routes use them."""
         begun = time.perf_counter()
         ends = self._known(cables)
         self._dead -= ends
@@ -176,7 +176,7 @@ class EmulatedClos:
             yield route
 
     def _converge(self) -> None:
-        """Gives switches the routes that they should have, where they are others."""
+        """Installs the expected routes on switches where they differ."""
         wanted = next_hops(self._network, self._dead)
         hosts: dict[str, list[str]] = {}
         for entry in self._network.hosts:
@@ -217,7 +217,7 @@ class EmulatedClos:
             try:
                 route.route("del", dst=target)
             except NetlinkError as error:
-                if error.code != _NO_SUCH_ROUTE:  # the last cable took it along
+                if error.code != _NO_SUCH_ROUTE:  # else it vanished with the last cable
                     raise
 
     def _record(self) -> netns_state.FabricRecord:

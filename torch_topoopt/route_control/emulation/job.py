@@ -25,10 +25,9 @@ TCP_PORT = 20000
 class JobOnClos:
     """Driver for a plan whose server S is the host `hosts[S]` of `clos`.
 
-    All ports of a server are the host's one interface, and what a switch has between them is up to
-    the hash of each connection. Ports have to be simplex: each link is a connection of its own,
-    over which its source sends. Jobs that share hosts need different `tcp_port`s. Raises
-    FabricError.
+    All ports of a server share the host's one interface; the hash of each connection selects its
+    cables between switches. Ports have to be simplex: each link is a connection of its own, over
+    which its source sends. Jobs that share hosts need different `tcp_port`s. Raises FabricError.
     """
 
     name = "emulated-clos"
@@ -84,13 +83,13 @@ class JobOnClos:
         return wiring
 
     def close(self) -> None:
-        """The network stays, and with it the hosts."""
+        """Leaves the network and its hosts."""
 
     def namespace(self, server: int) -> str:
-        """The path that a rank of `server` enters its host by."""
+        """The namespace path for a rank of `server`."""
         return netns_kernel.path_of(self._clos.names.namespace(self._hosts[server]))
 
     def management_address(self, server: int) -> str:
-        """Where `server` is reached without the network."""
+        """The address of `server` outside the network."""
         names = self._clos.names
         return names.layout.management_address(names.hosts[self._hosts[server]])

@@ -1,4 +1,4 @@
-"""Names and addresses of an emulated Clos network; pure, nothing here asks the kernel."""
+"""Names and addresses of an emulated Clos network; pure, without the kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ UPLINK = "port0"  # the interface of a host that leads to its ToR
 class ClosNames:
     """Switches and hosts by their names in `network`; hosts are the servers of `layout`, in order.
 
-    A switch has one address, which all of its interfaces answer to; a cable between switches has
-    one name, at both ends.
+    A switch has one address for all of its interfaces; a cable between switches has one name, at
+    both ends.
     """
 
     network: NetworkFile
@@ -40,7 +40,7 @@ class ClosNames:
         return {frozenset(cable.ends): i for i, cable in enumerate(self.network.links)}
 
     def namespace(self, name: str) -> str:
-        """That of a host or a switch; raises FabricError if there is none of that name."""
+        """The namespace of a host or a switch; raises FabricError for an unknown name."""
         if name in self.hosts:
             return self.layout.namespace(self.hosts[name])
         if name in self.switches:
@@ -54,13 +54,13 @@ class ClosNames:
         return self.layout.packet_switch_address(self.switches[switch])
 
     def interface(self, switch: str, neighbour: str) -> str:
-        """Of a switch, the one that leads to another switch or to a host of its own."""
+        """The interface of a switch to another switch or to a host of its own."""
         if neighbour in self.hosts:
             return f"host{self.hosts[neighbour]}"
         return f"cable{self.cables[frozenset((switch, neighbour))]}"
 
     def mac(self, near: str, far: str) -> str:
-        """That of the interface at `near` which leads to `far`; hosts' cables come last."""
+        """The index of the interface of `near` to `far`; hosts' cables come last."""
         ends = frozenset((near, far))
         if ends in self.cables:
             cable = self.cables[ends]
@@ -69,11 +69,11 @@ class ClosNames:
         return self.layout.cable_mac(2 * (len(self.cables) + host) + (near in self.hosts))
 
     def hash_seed(self, switch: str, seed: int) -> int:
-        """Of the kernel's multipath hash, not 0: that would be one that the kernel draws."""
+        """The seed of the kernel's multipath hash; not 0, for which the kernel draws one."""
         return zlib.crc32(f"{seed} {switch}".encode()) | 1
 
     def addressed(self) -> NetworkFile:
-        """The network file with the addresses that hosts and switches have."""
+        """The network file with the addresses of hosts and switches."""
         network = self.network
         return replace(
             network,

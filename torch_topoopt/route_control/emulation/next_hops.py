@@ -1,4 +1,4 @@
-"""What a routing protocol finds: the next switches on all shortest paths that are alive."""
+"""Routing as by a protocol: the next switches on all shortest live paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def next_hops(network: NetworkFile, dead: Collection[frozenset[str]] = ()) -> NextHops:
     """Switch -> ToR -> the neighbours that are one cable nearer to it, as the file lists them.
 
-    Cables in `dead` do not count. What cannot reach a ToR has no entry for it, as has itself.
+    Cables in `dead` do not count. A ToR has no entry for itself or where it is unreachable.
     """
     neighbours: dict[str, list[str]] = {switch.name: [] for switch in network.switches}
     for cable in network.links:

@@ -1,7 +1,7 @@
-"""Keeps the connections of one host where the controller says, or says why they are left to ECMP.
+"""Applies the controller's paths to the connections of one host, or reports a fallback to ECMP.
 
-One thread talks to the controller, another one waits for news (a long poll). Neither is waited for
-by anything else: a job that starts waits for the first answer, for a limited time.
+One thread calls the controller, another one waits for updates (a long poll). Nothing else waits for
+them, except that a starting job waits for the first answer, for a limited time.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE_S = 0.5  # after a call that failed, doubled each time
 _LONGEST_PAUSE_S = 4.0
-_COUNT_S = 2.0  # between two looks at what links have sent whose bytes are not planned
-_SAME_FLOW_S = 2.0  # a flow is reported as degraded once in this time
+_COUNT_S = 2.0  # between two counts of the sent bytes of links without planned bytes
+_SAME_FLOW_S = 2.0  # a flow is reported as degraded at most once in this time
 _CLOSE_LIMIT_S = 2.5
 
 log = logging.getLogger("torch_topoopt")
@@ -44,10 +44,10 @@ log = logging.getLogger("torch_topoopt")
 
 @dataclass(frozen=True)
 class Connections:
-    """What the agent may do to connections once they are there. All return at once.
+    """The agent's operations on open connections. All return at once.
 
-    `move` opens a link anew, `limit` sets what its connection sends at most, in Gb/s (None: no
-    limit), and `sent_bytes` is what each link has sent so far.
+    `move` reopens a link, `limit` caps the rate of its connection in Gb/s (None: no cap), and
+    `sent_bytes` are the bytes that each link has sent so far.
     """
 
     move: Callable[[Link], None]
@@ -70,8 +70,8 @@ class _Gone:
 
 
 class RouteAgent:
-    """The flows of one server of a job. To fabric it is the source ports of links, and what watches
-    them. `note` gets what happens: a word, and values for a log."""
+    """The flows of one server of a job. For `fabric` it provides the source ports of links, and
+    watches them. `note` gets events: a word, and values for a log."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class RouteAgent:
         self._ports = FlowPorts([flow.link for flow in flows], self._say_refused)
         self._connections: Connections | None = None
         self._following = False
-        self._alone = False  # and that was said
-        self._left: dict[Link, str] = {}  # to ECMP, and why
+        self._alone = False  # and this has been reported
+        self._left: dict[Link, str] = {}  # left to ECMP, with the reason
         self._degraded_at: dict[Link, float] = {}
-        self._applied: dict[Link, int] = {}  # epoch of the newest answer about it
+        self._applied: dict[Link, int] = {}  # epoch of its newest answer
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._answered = threading.Event()
         self._saying = threading.Lock()
@@ -107,7 +107,7 @@ class RouteAgent:
     # ---- called by the job -----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Returns when the controller has answered, or cannot, or is too slow."""
+        """Returns when the controller has answered, is unavailable, or is too slow."""
         self._thread.start()
         if self._answered.wait(self._settings.limit_s):
             return
@@ -116,15 +116,15 @@ class RouteAgent:
                 self._say_alone(f"no answer within {self._settings.limit_s:g} s")
 
     def follow(self, connections: Connections) -> None:
-        """The connections are there."""
+        """Registers the open connections."""
         for link in self._ids:
             self._ports.end_move(link, made=True)
         self._connections = connections
-        for link in self._ids:  # an answer may have come meanwhile
+        for link in self._ids:  # an answer may have arrived in the meantime
             self._move(link)
 
     def close(self) -> None:
-        """Ends the flows, if the controller is there, and both threads."""
+        """Ends the flows, if the controller is available, and both threads."""
         self._closing.set()
         self._events.put(None)
         if poll := self._poll:
@@ -148,7 +148,7 @@ class RouteAgent:
         port = self._ports.port(link)
         log.info("controller: %s leaves from port %d now", describe(link), port)
         self._note("moved", link=describe(link), source_port=port)
-        self._move(link)  # it may have been assigned others meanwhile
+        self._move(link)  # it may have got other ports in the meantime
 
     def degraded(self, link: Link, why: str) -> None:
         self._ports.end_move(link, made=False)
@@ -175,7 +175,7 @@ class RouteAgent:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _follow(self, client: ControllerClient) -> None:
-        """Reports the flows and does what the controller says, until the job ends."""
+        """Reports the flows and applies the answers, until the job ends."""
         self._applied.clear()
         host = self._reports.name_ends(client.network())
         self._reports.new({})
@@ -233,7 +233,7 @@ class RouteAgent:
             return None
 
     def _wait_alone(self, seconds: float) -> None:
-        """Without the controller, what is degraded gets another connection by ECMP."""
+        """Without the controller, a degraded link gets another connection by ECMP."""
         until = time.monotonic() + seconds
         while not self._closing.is_set() and (left := until - time.monotonic()) > 0:
             event = self._next(left)
@@ -241,15 +241,15 @@ class RouteAgent:
                 self._leave(event.link, event.why)
                 self._move(event.link, anyway=True)
 
-    # ---- what the controller is asked, and says --------------------------------------------------
+    # ---- requests and answers --------------------------------------------------------------------
 
     def _report(self, client: ControllerClient, reports: Sequence[FlowReport]) -> int:
-        """Reports flows and does what the answer says; its epoch."""
+        """Reports flows and applies the answer; returns its epoch."""
         if not reports:
             return 0
         try:
             answer = client.start(self._job, reports)
-        except ControllerRefused:  # a job before this one may have left other flows of these ids
+        except ControllerRefused:  # an earlier job may have left other flows with these ids
             for report in reports:
                 with contextlib.suppress(ControllerRefused):
                     client.end([report.id])
@@ -282,7 +282,7 @@ class RouteAgent:
         for flow in news.flows:
             link = self._links.get(flow.id)
             if link is None or link not in self._reports.made:
-                continue  # of another job of this host
+                continue  # belongs to another job of this host
             if news.epoch < self._applied.get(link, 0):
                 continue
             self._applied[link] = news.epoch
@@ -309,7 +309,7 @@ class RouteAgent:
             client.end(ids)
 
     def _fall_back(self, why: str) -> None:
-        """Connections that are there stay, no longer limited; new ones are left to ECMP."""
+        """Open connections stay, without a rate cap; new ones are left to ECMP."""
         for link in self._ids:
             limited = self._ports.limit_gbps(link) is not None
             self._ports.assign(link, (), None)
@@ -318,7 +318,7 @@ class RouteAgent:
         with self._saying:
             self._say_alone(why)
 
-    # ---- what is said ----------------------------------------------------------------------------
+    # ---- messages --------------------------------------------------------------------------------
 
     def _say_alone(self, why: str) -> None:
         if self._alone or self._closing.is_set():
@@ -345,7 +345,7 @@ class RouteAgent:
             self._note("controlled", flows=count)
 
     def _leave(self, link: Link, why: str) -> None:
-        """Says why a link is left to ECMP, once until it is not."""
+        """Reports why a link is left to ECMP, once per fallback."""
         if self._left.get(link) == why:
             return
         self._left[link] = why

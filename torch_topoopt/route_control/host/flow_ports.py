@@ -1,4 +1,4 @@
-"""Which source ports are assigned to the links of a host, and which ones their connections have."""
+"""The source ports assigned to the links of a host, and those of its connections."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Placed:
-    """Of one link. `assigned` is empty where it is left to ECMP; `tried` are those that the newest
-    connection was made for, `dialled` its port; `port` is that of the connection in use."""
+    """The ports of one link. `assigned` is empty if it is left to ECMP; `tried` were assigned when
+    the newest connection was made, `dialled` is its port; `port` is that of the one in use."""
 
     assigned: tuple[int, ...] = ()
     limit_gbps: float | None = None
@@ -26,7 +26,7 @@ class _Placed:
 
 
 class FlowPorts:
-    """A table that several threads use; a link that it does not know is left to ECMP.
+    """A table shared by several threads; unknown links are left to ECMP.
 
     `refused` is called with a link and ports that could not be bound, where none could.
     """
@@ -41,8 +41,8 @@ class FlowPorts:
     def ports_of(self, link: Link) -> tuple[int, ...]:
         """See fabric.source_ports.SourcePorts, as the next two.
 
-        The port of the connection before comes last: the system at its other end may not yet know
-        that it has ended.
+        The last connection's port comes last: the peer may not yet know that that connection has
+        ended.
         """
         with self._lock:
             placed = self._placed.get(link, _Placed())
@@ -71,15 +71,15 @@ class FlowPorts:
             return self._placed[link].assigned
 
     def port(self, link: Link) -> int:
-        """Of the connection in use; 0 while there is none."""
+        """The port of the connection in use; 0 while there is none."""
         with self._lock:
             return self._placed[link].port
 
     def begin_move(self, link: Link, *, anyway: bool = False) -> bool:
-        """Whether the connection in use has to move, and is not moving: then it is from now on.
+        """Whether the connection in use has to move; if so, marks it as moving.
 
-        Where none of the assigned ports could be bound, not before others are; `anyway`: also
-        where nothing is assigned.
+        If no assigned port could be bound, waits for other ones; `anyway`: also without assigned
+        ports.
         """
         with self._lock:
             placed = self._placed[link]

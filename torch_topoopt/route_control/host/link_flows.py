@@ -1,4 +1,4 @@
-"""The planned links of a host as flows that the controller knows."""
+"""The planned links of a host as flows for the controller."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LinkFlow:
-    """A link that this host connects, between two addresses. Its `id` is the same whenever the job
-    reports it.
+    """A link that this host connects, between two addresses. Its `id` is the same in every report
+    of the job.
 
-    `planned_bytes` are those of an iteration; None where the plan predicts none. On a duplex
-    cluster, whose connections carry both directions, those of the larger one.
+    `planned_bytes` are those of an iteration; None without a prediction. On a duplex cluster, whose
+    connections carry both directions, those of the larger one.
     """
 
     id: str
@@ -30,15 +30,15 @@ class LinkFlow:
 
 
 def job_name(wiring: Wiring, *parts: object) -> str:
-    """Of a job, the same on all its hosts: it is distinguished from others by its plan, by where
-    its ports listen, and by `parts`."""
+    """The id of a job, equal on all its hosts: a digest of its plan, its listening addresses, and
+    `parts`."""
     ports = sorted((port.address, wiring.tcp_port_of(port)) for port in wiring.ports)
     text = repr((wiring.plan_digest, ports, *parts))
     return f"job-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def link_flows(job: str, plan: Plan, wiring: Wiring, links: Iterable[Link]) -> list[LinkFlow]:
-    """Those of `links` between different addresses."""
+    """The `links` between different addresses."""
     addresses = wiring.by_port()
     planned = _planned_bytes(plan)
     flows = []
@@ -56,7 +56,7 @@ def link_flows(job: str, plan: Plan, wiring: Wiring, links: Iterable[Link]) -> l
 
 
 def _planned_bytes(plan: Plan) -> dict[Link, int]:
-    """Of each link in an iteration; empty where the plan predicts nothing of it."""
+    """Per link in an iteration; empty without a prediction."""
     sizes = plan.prediction.link_bytes
     if not plan.predicts_bytes or len(sizes) != len(plan.network.links):
         return {}

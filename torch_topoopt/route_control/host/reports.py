@@ -1,4 +1,4 @@
-"""Which links are flows for the controller, and what is reported of them (paper, section 3.5.4)."""
+"""The links that are flows for the controller, and their reports (paper, section 3.5.4)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 class FlowReports:
     """The reports of one server. A flow of fewer than `threshold_bytes` in an iteration is left to
-    ECMP; one whose bytes are not planned, until it has sent so many. A report stays what it was:
-    who gets it again knows it.
+    ECMP; one without planned bytes, until it has sent so many. A report never changes, so that the
+    controller recognises a repetition.
 
-    `host` names the server ("": by its addresses); `unnamed` is called with a link and an address
-    that no host has, once.
+    `host` names the server ("": by its addresses); `unnamed` is called once with a link and an
+    address without a host.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class FlowReports:
         self._threshold_bytes = threshold_bytes
         self._unnamed = unnamed
         self._said: set[Link] = set()
-        self._named: dict[Link, FlowReport] = {}  # with 0 bytes where they are not planned
+        self._named: dict[Link, FlowReport] = {}  # with 0 bytes where unplanned
         self.made: dict[Link, FlowReport] = {}
 
     def name_ends(self, network: NetworkFile) -> str | None:
@@ -63,14 +63,14 @@ class FlowReports:
 
     @property
     def counted(self) -> bool:
-        """Whether there are flows of whose bytes nothing is known yet."""
+        """Whether there are flows with unknown bytes."""
         return any(
             flow.planned_bytes is None and flow.link in self._named.keys() - self.made.keys()
             for flow in self._flows
         )
 
     def new(self, sent_bytes: Mapping[Link, int]) -> list[FlowReport]:
-        """Those that are to be reported from now on, by what links have sent so far."""
+        """New flows to report, by the sent bytes of links so far."""
         found = []
         for flow in self._flows:
             report = self._named.get(flow.link)

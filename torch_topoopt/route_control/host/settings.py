@@ -1,4 +1,4 @@
-"""Where the controller is, as the environment of a rank says."""
+"""The controller's address and options, from the environment of a rank."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ControllerSettings:
 
 
 def controller_settings(environment: Mapping[str, str]) -> ControllerSettings | None:
-    """None without TOPOOPT_CONTROLLER; raises FabricError for what cannot be used."""
+    """None without TOPOOPT_CONTROLLER; raises FabricError for invalid settings."""
     url = environment.get(CONTROLLER_VARIABLE, "")
     if not url:
         return None
@@ -59,7 +59,7 @@ def controller_settings(environment: Mapping[str, str]) -> ControllerSettings | 
 
 
 def check_url(where: str, url: str) -> None:
-    """Raises FabricError for what is not http://HOST:PORT."""
+    """Raises FabricError unless it is http://HOST:PORT."""
     match = _URL.fullmatch(url)
     if match is None or not 0 < int(match[2]) < 2**16:
         raise FabricError(f"{where}: {url!r} is not http://HOST:PORT, as in http://10.0.0.1:7411")

@@ -1,4 +1,4 @@
-"""The paths of connections through an emulated network, as its switches' kernels answer."""
+"""The paths of connections through an emulated network, from its switches' kernels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def kernel_paths(names: ClosNames, flows: Sequence[ProbedFlow]) -> list[Path | None]:
-    """The switches that packets of each flow pass, from ToR to ToR; None where a route ends or
-    goes round. Every switch on the way is asked, all flows that arrive there at once."""
+    """The switches on the path of each flow, from ToR to ToR; None for a dead end or a loop. Every
+    switch on the way is queried once for all flows that arrive there together."""
     tor_of = {host.name: host.switch for host in names.network.hosts}
     paths: list[list[str]] = [[tor_of[flow.source]] for flow in flows]
     lost: set[int] = set()
@@ -43,7 +43,7 @@ def kernel_paths(names: ClosNames, flows: Sequence[ProbedFlow]) -> list[Path | N
 def _next(
     names: ClosNames, switch: str, packets: Sequence[tuple[ProbedFlow, list[str]]]
 ) -> list[str | None]:
-    """Where each packet goes from `switch`, given its flow and the path so far."""
+    """The next hop of each packet from `switch`, given its flow and the path so far."""
     namespace = names.namespace(switch)
     with netns_kernel.open_route(namespace) as route:
         index = {link.get_attr("IFLA_IFNAME"): link["index"] for link in route.get_links()}

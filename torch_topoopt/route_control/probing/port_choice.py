@@ -1,4 +1,4 @@
-"""Source ports such that every path to a host has some: what a host reports to the controller."""
+"""Source ports such that every path to a host has some; a host reports them to the controller."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     Path = tuple[str, ...]
     Probe = Callable[[Sequence[ProbedFlow]], Sequence[Path | None]]
 
-FIRST_PORT, LAST_PORT = 61_000, 65_535  # Linux gives connections those up to 60999
-_FEWEST = 16  # ports that are probed at first
+FIRST_PORT, LAST_PORT = 61_000, 65_535  # above Linux's ephemeral ports, up to 60999
+_FEWEST = 16  # ports probed at first
 
 
 class PortChooser:
     """Probes ports of hosts of `network` with `probe`, until each path has `per_path` of them.
 
-    `target_port` is where hosts listen; `dead` cables carry nothing. Where `ports` do not suffice,
-    `choose` raises FabricError, or with `lenient` leaves paths without as many.
+    `target_port` is the hosts' listening port; `dead` cables carry nothing. If `ports` do not
+    suffice, `choose` raises FabricError, or with `lenient` leaves paths with fewer.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class PortChooser:
         self._lenient = lenient
 
     def choose(self, source: str, targets: Iterable[str]) -> dict[str, dict[int, Path]]:
-        """Target -> source port -> the switches that it leads over, as the controller takes it.
+        """Target -> source port -> the switches on its path, in the controller's format.
 
-        A host of the same ToR, or one that no path leads to, gets none: nothing is to be chosen.
+        A host of the same ToR, or an unreachable one, gets none: there is no choice.
         """
         missing = {target: self._paths(source, target) for target in targets}
         found: dict[str, dict[int, Path]] = {target: {} for target in missing}

@@ -1,4 +1,4 @@
-"""What the hash of a switch sees of a connection."""
+"""The fields of a connection that a switch hashes."""
 
 from __future__ import annotations
 

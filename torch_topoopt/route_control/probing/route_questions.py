@@ -1,8 +1,8 @@
-"""Asks the kernel of a switch, many at a time, over which interface packets would leave it.
+"""Queries the kernel of a switch, in batches, for the interface by which packets would leave it.
 
-As `ip route get TARGET from SOURCE iif INTERFACE ipproto tcp sport S dport D` does. Messages are
-built and read here byte by byte, and sent many at once: with pyroute2 a question takes some ten
-times as long. Layouts are those of <linux/rtnetlink.h>.
+Equivalent to `ip route get TARGET from SOURCE iif INTERFACE ipproto tcp sport S dport D`. Messages
+are encoded here and sent in batches: with pyroute2 a query takes about ten times as long. Layouts
+are those of <linux/rtnetlink.h>.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REQUEST = 0x1
 _ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
 _TO, _FROM, _ARRIVES, _LEAVES = 1, 2, 3, 4  # RTA_DST, RTA_SRC, RTA_IIF, RTA_OIF
 _PROTOCOL, _SOURCE_PORT, _TARGET_PORT = 27, 28, 29  # RTA_IP_PROTO, RTA_SPORT, RTA_DPORT
-_BATCH = 100  # answers have room in the socket, and a message in the kernel's buffer
+_BATCH = 100  # fits into the socket's and the kernel's buffers
 _LIMIT_S = 5.0
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EINVAL)
 
@@ -45,7 +45,7 @@ class RouteQuestion:
 
 
 class RouteQuestions:
-    """Questions to the kernel of one namespace; to be used in a `with`."""
+    """Queries to the kernel of one namespace; use it in a `with`."""
 
     def __init__(self, namespace: str) -> None:
         def open_socket() -> socket.socket:
@@ -62,7 +62,7 @@ class RouteQuestions:
         self._kernel.close()
 
     def ask(self, questions: Sequence[RouteQuestion]) -> list[int | None]:
-        """Of each the index of the interface that it leaves by; None where there is no route."""
+        """The index of each packet's outgoing interface; None without a route."""
         answers: list[int | None] = []
         for begin in range(0, len(questions), _BATCH):
             batch = questions[begin : begin + _BATCH]
@@ -74,7 +74,7 @@ class RouteQuestions:
         return answers
 
     def _answers(self) -> Iterator[tuple[int, int | None]]:
-        """Those that have come: number of the question, and what it asks for."""
+        """The received answers: number of the query, and its result."""
         data = self._kernel.recv(1 << 17)
         while data:
             size, kind, _, number, _ = HEADER.unpack_from(data)

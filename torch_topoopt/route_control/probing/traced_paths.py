@@ -1,9 +1,9 @@
-"""The paths of connections, found out from a host alone: packets that expire at each switch.
+"""The paths of connections, traced from a host: packets that expire at each switch.
 
-A packet with the addresses, protocol and ports of a connection takes the connection's path, and the
-switch at which its time to live ends says so, by an address of its own. Switches are identified by
-the addresses in the network file. Round by round, packets live one switch longer, until they reach
-the target's ToR, so that none gets to the target itself.
+A packet with the addresses, protocol and ports of a connection takes the connection's path. The
+switch at which its time to live ends reports it, from an address of its own. The network file maps
+addresses to switches. In each round, packets live one switch longer, until they reach the target's
+ToR, so that none gets to the target itself.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ _TCP_HEADER = struct.Struct("!HHIIBBHHH")
 _UDP_HEADER = struct.Struct("!HHHH")
 _SYN = 0x02
 _TIME_EXCEEDED = 11
-_AT_ONCE = 32  # packets before answers are read: switches ration what they answer
+_AT_ONCE = 32  # packets per batch, since switches rate-limit their answers
 _ATTEMPTS = 4
 
 
 class PathTracer:
     """Traces from the host that this process is on; its `address` is the source of all packets.
 
-    What a packet needs to be answered may take `answer_s`; unanswered ones are sent again, a few
-    times. Needs the right to open raw sockets (CAP_NET_RAW): raises FabricError without it. To be
-    used in a `with`.
+    An answer may take `answer_s`; unanswered packets are sent again, a few times. Needs the right
+    to open raw sockets (CAP_NET_RAW): raises FabricError without it. Use it in a `with`.
     """
 
     def __init__(self, network: NetworkFile, address: str, *, answer_s: float = 0.5) -> None:
@@ -101,7 +100,7 @@ class PathTracer:
     def _round(
         self, flows: Sequence[ProbedFlow], numbers: Sequence[int], hops: int
     ) -> Iterator[tuple[int, str]]:
-        """Sends packets that live for `hops` switches; which flows' ended where."""
+        """Sends packets with a lifetime of `hops` switches; returns where flows' ones ended."""
         for begin in range(0, len(numbers), _AT_ONCE):
             sent: dict[bytes, int] = {}
             for number in numbers[begin : begin + _AT_ONCE]:
@@ -128,7 +127,7 @@ class PathTracer:
 
 
 def _packet(source: str, target: str, flow: ProbedFlow, hops: int, mark: int) -> bytes:
-    """With `mark` in its IP header, which what comes back repeats."""
+    """With `mark` in its IP header, which the answer repeats."""
     ends = socket.inet_aton(source), socket.inet_aton(target)
     if flow.protocol == TCP:
         ports = flow.source_port, flow.target_port
@@ -157,14 +156,14 @@ def _checksum(data: bytes) -> int:
 
 
 def _recognised(packet: bytes) -> bytes:
-    """What a switch leaves as it is and sends back: mark, protocol, addresses and ports."""
+    """The fields that a switch keeps and sends back: mark, protocol, addresses and ports."""
     size = (packet[0] & 15) * 4
     return packet[4:6] + packet[9:10] + packet[12:20] + packet[size : size + 4]
 
 
 def _expired(data: bytes) -> tuple[str, bytes] | None:
-    """(who answers, what is recognised of the packet that expired), of an ICMP message that says
-    so; whoever reaches this host may have sent it."""
+    """(answering address, fields of the expired packet) of an ICMP message about expiry, which may
+    be forged."""
     size = (data[0] & 15) * 4 if data else 0
     inner = data[size + 8 :]
     if size < _IPV4.size or len(inner) < _IPV4.size or data[size] != _TIME_EXCEEDED:

@@ -1,1 +1,1 @@
-"""What ranks measure of a job while it trains."""
+"""Measurements that ranks make of a job while it trains."""

@@ -1,4 +1,4 @@
-"""Who wants to know when a script calls backward(), without a change of the script."""
+"""Callbacks around a script's backward(), without a change of the script."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def watch_backward(
     begins: Callable[[torch.Tensor], None] = lambda tensor: None,
     ends: Callable[[], None] = lambda: None,
 ) -> Callable[[], None]:
-    """Calls these around every torch.Tensor.backward() that is not being compiled; returns what
-    ends that. Where two watch, the one that began last is to end first."""
+    """Calls these around every torch.Tensor.backward() that is not being compiled; returns the
+    function that ends it. End the last one of several first."""
     before = torch.Tensor.backward
 
     @functools.wraps(before)
@@ -31,7 +31,7 @@ def watch_backward(
     torch.Tensor.backward = backward
 
     def end() -> None:
-        if torch.Tensor.backward is backward:  # else somebody has wrapped it again
+        if torch.Tensor.backward is backward:  # else it has been wrapped again
             torch.Tensor.backward = before
 
     return end

@@ -1,16 +1,15 @@
 """The cost of one training iteration on this rank: seconds, and bytes per link.
 
-An iteration ends when the optimizer has stepped (of several, the first that ever did). From then on
-every message carries the number of the next one, and links count bytes by that number. So the bytes
-of an iteration are those that its operations sent, wherever a relay still holds them at its end;
-what a reading of plain counters would give depends on how far the servers are apart.
+An iteration ends when the optimizer has stepped (of several, the first that ever did). Every later
+message carries the number of the next iteration, and links count bytes by that number. So the
+count includes bytes that a relay still holds at the end of the iteration. Differences of plain
+counters would depend on the distance of the servers.
 
-What is summed up over a run would also hold what is sent only once, or in a test or checkpoint
-between two iterations. So bytes are means over the iterations in which this rank did not itself
-send far more than usual. The mean, and nothing left out by what a link carried: where a pair has
-several routes, each message takes one of them, and only several iterations together load the links
-evenly. Seconds are the mean of the middle half. The first two iterations are not counted: memory is
-still being taken, and buckets are made.
+Bytes are means over the iterations in which this rank did not itself send far more than usual:
+those with a one-time message, a test or a checkpoint are excluded. Nothing is excluded by a link's
+bytes: with several routes per pair, each message takes one of them, so that only several iterations
+together load the links evenly. Seconds are the mean of the middle half. The first two iterations do
+not count, since memory is still being allocated, and buckets are made.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-WARM_UP_ITERATIONS = 2  # and not less than 1: the time before the first end is no iteration
-MOST_ITERATIONS = 20_000  # iterations that are remembered: the last ones
+WARM_UP_ITERATIONS = 2  # at least 1: the time before the first end is not an iteration
+MOST_ITERATIONS = 20_000  # remembered iterations: the last ones
 
 
 @dataclass(frozen=True)
 class Iterations:
-    """`count` iterations were measured; `link_bytes[i]` is what link i sent in one of them."""
+    """Means over `count` iterations; `link_bytes[i]` are the bytes of link i in one of them."""
 
     count: int
     seconds: float
@@ -40,9 +39,9 @@ class Iterations:
 class IterationMeter:
     """Notes the end of every iteration.
 
-    `begin()` begins the next one for all that is sent, and returns its number. `sent(first, count)`
-    gives the bytes of each of `count` iterations from `first` on: of this rank's own messages, and
-    for every link of all that it sent. `ended(number)` is called when `number` iterations are over.
+    `begin()` numbers all later messages for the next one, and returns its number. `sent(first,
+    count)` returns the bytes of each of `count` iterations from `first` on: of this rank's own
+    messages, and of every link. `ended(number)` is called when `number` iterations are over.
     """
 
     def __init__(
@@ -57,12 +56,12 @@ class IterationMeter:
         self._clock = clock
         self._ended = ended
         self._optimizer: Any = None
-        self._ends: list[tuple[float, int]] = []  # when, and the number of what begins there
-        self.first_ended_s: float | None = None  # since the epoch: when training had started up
+        self._ends: list[tuple[float, int]] = []  # the time, and the next iteration's number
+        self.first_ended_s: float | None = None  # since the epoch: the end of start-up
         self.ended_count = 0
 
     def install(self) -> Callable[[], None]:
-        """Watches all optimizers of this process; returns what ends that."""
+        """Watches all optimizers of this process; returns the function that ends it."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         handle = register_optimizer_step_post_hook(lambda optimizer, *_: self.stepped(optimizer))
@@ -70,7 +69,7 @@ class IterationMeter:
         return stop
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has stepped: an iteration ends if it is the one that counts."""
+        """An optimizer has stepped: an iteration ends if it is the watched one."""
         if self._optimizer is None or self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
             self._ends.clear()
@@ -84,10 +83,7 @@ class IterationMeter:
             self._ended(number)
 
     def result(self) -> Iterations | None:
-        """None if fewer iterations ended than one can be measured by.
-
-        To be called when all links have come to rest.
-        """
+        """The means; None after too few iterations. Call it when all links are idle."""
         ends = self._ends[WARM_UP_ITERATIONS:]
         if len(ends) < 2:
             return None

@@ -1,9 +1,9 @@
 """The step time and loss of a job in its metrics.jsonl, about once a second, written by rank 0.
 
 The script need not change: an iteration ends with its optimizer's step (see IterationMeter), and
-the loss is the scalar on the CPU that it calls backward() of. One on another device is not read:
-that would wait for the device, and end a capture of a CUDA graph. The loss of such a script is the
-one that it logs, `torch_topoopt.log(loss=...)`.
+the loss is the scalar on the CPU whose backward() it calls. A loss on another device is not read,
+since that would wait for the device, and end a capture of a CUDA graph. Such a script can log its
+loss with `torch_topoopt.log(loss=...)`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("torch_topoopt")
 
 
 class StepLog:
-    """Writes "step" events: `iteration` that has ended, mean `step_s` since the event before, and
+    """Writes "step" events: the finished `iteration`, mean `step_s` since the event before, and
     `loss` of the iteration, or None."""
 
     def __init__(
@@ -38,7 +38,7 @@ class StepLog:
         self._loss: torch.Tensor | None = None
 
     def seen(self, loss: torch.Tensor) -> None:
-        """backward() is called of `loss`. Kept as it is: most iterations write nothing."""
+        """backward() is called of `loss`, whose value is only read if an event is written."""
         self._loss = loss
 
     def ended(self, iteration: int) -> None:
@@ -59,11 +59,11 @@ class StepLog:
                 step_s=(now - before) / (iteration - first),
                 loss=loss if math.isfinite(loss) else None,
             )
-        except OSError as error:  # the launcher warns of it, and training goes on
+        except OSError as error:  # the launcher warns, and training continues
             log.info("the time of a step cannot be noted: %s", error)
 
     def watch_backward(self) -> Callable[[], None]:
-        """Sees every scalar on the CPU that backward() is called of; returns what ends that."""
+        """Notes the loss at every backward() of a CPU scalar; returns the function that ends it."""
         end_watch = watch_backward(self._begins)
 
         def end() -> None:

@@ -1,5 +1,5 @@
-"""Some iterations of this rank for `topoopt timeline`: when they, their backward passes and their
-operations began and ended, and what links had sent, every few milliseconds."""
+"""Some iterations of this rank for `topoopt timeline`: begin and end of each, of its backward pass
+and its operations, and the bytes sent by links, sampled every few milliseconds."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TimelineRecorder:
                 self._save()
 
     def close(self) -> None:
-        """The job is over: iterations that are missing are not recorded any more."""
+        """The job is over: the remaining iterations are not recorded."""
         if self._sampler is not None:
             log.warning("the job ended before iteration %d: no timeline", self._end)
             self._stop()
@@ -102,5 +102,5 @@ class TimelineRecorder:
             if operations:
                 (self._folder / f"rank_{self._rank}").write_bytes(operations)
             timeline.save(self._folder / f"rank-{self._rank}.json")
-        except OSError as error:  # training goes on
+        except OSError as error:  # training continues
             log.warning("the timeline cannot be written: %s", error)

@@ -1,11 +1,11 @@
 """How long the training thread of this rank works in an iteration, and how long it waits.
 
-Linux counts for every thread the time that it ran and the time that it waited for a processor
-(/proc/thread-self/schedstat); for the rest it slept. In training on CPUs that is waiting for
-operations, if any is under way, whoever waits: DistributedDataParallel at the end of its backward
-pass, a collective that is called without `async_op`, or `Work.wait()`. So of two ranks the one that
-sleeps less is the slower one, and no clocks are compared. With tensors on an accelerator the thread
-sleeps while the accelerator computes, and nothing is said.
+Linux counts the time that a thread ran and the time that it waited for a processor
+(/proc/thread-self/schedstat); the rest of the time it slept. In training on CPUs, a thread sleeps
+for operations in progress: DistributedDataParallel at the end of its backward pass, a collective
+without `async_op`, or `Work.wait()`. So of two ranks the one that sleeps less is the slower one,
+without comparing clocks. With tensors on an accelerator the thread also sleeps while the
+accelerator computes, so no result is reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("torch_topoopt")
 
 
 class ThreadTimes:
-    """For how long the calling thread has run or waited for a processor; None: nobody knows."""
+    """How long the calling thread has run or waited for a processor; None: unknown."""
 
     def __init__(self) -> None:
         self._thread: int | None = None
@@ -42,7 +42,7 @@ class ThreadTimes:
 
     def awake_ns(self) -> tuple[int, int] | None:
         """The thread, and nanoseconds since it started."""
-        import torch  # here, for importing it loads the backend, and with it this module
+        import torch  # local, for importing it loads the backend, and with it this module
 
         if torch.cuda.is_initialized() or torch.xpu.is_initialized():
             return None
@@ -60,7 +60,7 @@ class ThreadTimes:
             _, waited, _ = os.pread(self._handle, 128, 0).split()
         except (OSError, ValueError):
             return None
-        return thread, time.thread_time_ns() + int(waited)  # the file's own is up to a tick late
+        return thread, time.thread_time_ns() + int(waited)  # the file's run time lags by a tick
 
     def close(self) -> None:
         if self._handle is not None:
@@ -84,7 +84,7 @@ class _End(NamedTuple):
 
 class WorkMeter:
     """Notes the end of every iteration, and about once a second writes this rank's pace to `path`
-    for `topoopt top` and `topoopt status`; None: it does not."""
+    (None: never) for `topoopt top` and `topoopt status`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class WorkMeter:
         self._times = ThreadTimes()
         self._awake_ns = awake_ns or self._times.awake_ns
         self._ends: deque[_End] = deque(maxlen=MOST_ITERATIONS)
-        self._written: tuple[_End, int] | None = None  # and how many iterations there had been
+        self._written: tuple[_End, int] | None = None  # and the number of iterations by then
 
     def ended(self, number: int) -> None:
         """`number` iterations are over."""
@@ -124,7 +124,7 @@ class WorkMeter:
         try:
             self._path.parent.mkdir(exist_ok=True)
             pace.save(self._path)
-        except OSError as error:  # the launcher warns of it, and training goes on
+        except OSError as error:  # the launcher warns, and training continues
             log.info("the pace of this rank cannot be noted: %s", error)
 
     def close(self) -> None:
@@ -134,13 +134,13 @@ class WorkMeter:
             self._path.unlink(missing_ok=True)
 
     def result(self, dump: Dump | None) -> RankWork | None:
-        """Of the iterations whose operations are all in `dump`; None if there are none.
+        """The work in the iterations with all operations in `dump`; None without any.
 
         Times are means over the middle half of the iterations, as those of IterationMeter are.
         """
         calls = dump.calls if dump is not None else ()
         ends = list(self._ends)[WARM_UP_ITERATIONS:]
-        if calls and calls[0].record:  # the ring has forgotten what was called before
+        if calls and calls[0].record:  # the ring has dropped earlier calls
             ends = [end for end in ends if end.time_ns >= calls[0].called_ns]
         if len(ends) < 2 or not calls:
             return None
@@ -166,7 +166,7 @@ class WorkMeter:
 
 
 def _middle_half(values: Sequence[int]) -> list[int]:
-    """Their places, without those of the lowest and the highest quarter."""
+    """Their indices, without the lowest and the highest quarter."""
     order = sorted(range(len(values)), key=lambda i: values[i])
     quarter = len(order) // 4
     return order[quarter : len(order) - quarter]
@@ -199,7 +199,7 @@ def _operations(
     last_ns: int,
     iterations: int,
 ) -> tuple[OperationTimes, ...]:
-    """Collectives that were called between two times, those alike together."""
+    """Collectives called between two times, grouped by kind."""
     seconds: dict[tuple[str, int, int], list[float]] = defaultdict(list)
     for call in calls:
         if call.message is not None or not call.bytes or call.completed_ns is None or call.failed:

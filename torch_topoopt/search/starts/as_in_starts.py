@@ -1,9 +1,9 @@
 """Strategies in which all operators of a kind are placed as in one of the starts.
 
-A search changes one of many embedding tables at a time, or everything that may be split the same
-way, layers too. So tables end on servers that no symmetry joins: the flow level may take longer
-there than the coarse simulator says, and its simulation does, since only parts that behave alike
-are simulated once. Starts spread tables evenly; what the search has found for the layers stays.
+A search moves one of many embedding tables at a time, or everything with the same splits, layers
+included. So tables end on servers without symmetry, where the flow level may predict, and its
+simulation take, more time: only symmetric parts are simulated once. Starts spread tables evenly, so
+this module combines them with the layers' placements from the search.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def as_in_starts(
     """Up to `most` strategies that differ from `strategy` in the operators of one kind (tables,
     linear layers, ...), which are placed as in one of `starts`.
 
-    The fastest by the coarse simulator come first, and none is slower there than `strategy` by more
-    than 5 %. Each fits into memory and makes no more transfers than `problem` allows, or than
+    The fastest by the coarse simulator come first; all are at most 5 % slower there than
+    `strategy`. Each fits into memory and makes no more transfers than `problem` allows, or than
     `strategy` makes.
     """
     found = tuple(dict.fromkeys(_legal(problem, strategy, starts)))
@@ -56,7 +56,7 @@ def as_in_starts(
 def _legal(
     problem: SearchProblem, strategy: Strategy, starts: Sequence[Strategy]
 ) -> Iterator[Strategy]:
-    """Those whose stages, if there are any, follow each other."""
+    """The strategies whose stages, if any, follow each other."""
     kinds = [operator.kind for operator in problem.op_graph.operators]
     for kind in dict.fromkeys(kinds):
         for start in starts:

@@ -1,5 +1,5 @@
-"""The branches of a model that nothing joins yet, such as towers, tables and encoders; and each on
-servers of its own (Dean et al., DistBelief, 2012)."""
+"""Starts with each branch of a model (towers, tables, encoders) on servers of its own
+(Dean et al., DistBelief, 2012)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def branches(op_graph: OpGraph) -> tuple[tuple[int, ...], ...]:
     """The operators before the first that joins two branches, by branch: indices in order.
 
-    An operator that reads nothing begins a branch; one that reads a single branch goes on with it;
-    one that reads several joins them, and neither it nor what follows it is on any.
+    An operator without operands begins a branch; one with a single branch as operand extends it.
+    One with several joins them; it and its successors are on no branch.
     """
     branch_of: dict[int, int | None] = {}
     for i, operator in enumerate(op_graph.operators):
@@ -31,8 +31,8 @@ def branches(op_graph: OpGraph) -> tuple[tuple[int, ...], ...]:
 
 
 def branches_apart(case: StartCase) -> Named:
-    """Each branch with parameters on a group of its own, as large as they allow: the gradients of
-    each are summed by its servers only, at the same time."""
+    """Each branch with parameters on a group of its own, as large as possible, so that all
+    branches sum their gradients at the same time."""
     operators = case.problem.op_graph.operators
     found = [
         branch

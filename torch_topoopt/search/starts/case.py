@@ -1,4 +1,4 @@
-"""What families of starts have in common: the model, the order of servers, and groups of them."""
+"""The input shared by all families of starts: the model, orders of servers, and their groups."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     Named = Iterator[tuple[str, Strategy]]
     Family = Callable[["StartCase"], Named]
 
-MOST_LARGEST = 8  # operators that are placed apart because they are large
-_FEW_LARGEST = 3  # as VGG has layers at its end that are split
-_MOST_RINGS = 1  # of a network, whose order groups follow
+MOST_LARGEST = 8  # large operators that are placed apart
+_FEW_LARGEST = 3  # as many large layers as VGG has at its end
+_MOST_RINGS = 1  # of the network, as orders for groups
 
 
 @dataclass(frozen=True)
 class StartCase:
-    """What strategies are made of: `orders` are the rings of the network, in front of them the
-    order of the servers' numbers; `base` shares the samples of every operator."""
+    """The input of a family: `orders` are the order of server numbers, then the rings of the
+    network; `base` shares the samples of every operator."""
 
     problem: SearchProblem
     orders: tuple[tuple[int, ...], ...]
@@ -56,7 +56,7 @@ class StartCase:
         )
 
     def sets_of_operators(self) -> dict[str, frozenset[int]]:
-        """Those that an expert would not share by samples, by index: tables and large layers."""
+        """Indices of operators that an expert would not share by samples: tables, large layers."""
         operators = self.problem.op_graph.operators
         lookups = (i for i, o in enumerate(operators) if o.parameter_bytes)
         found = {
@@ -74,7 +74,7 @@ class StartCase:
 
 
 def parameter_kinds(case: StartCase) -> list[ParameterKind]:
-    """The splits of parameters that are searched and that an operator has."""
+    """The parameter splits that the search allows and an operator has."""
     has = {s.dimension for o in case.problem.op_graph.operators for s in o.splits}
     return [d for d in case.problem.dimensions if d != "attribute" and d in has]
 

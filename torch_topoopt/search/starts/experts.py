@@ -1,4 +1,4 @@
-"""Strategies that an expert would try, as starts of a search and as what it must not lose to.
+"""Strategies that an expert would try: starts of a search, and a bound on its result.
 
 Tables and large layers apart; branches side by side; layers in parts of their parameters, in groups
 that lie along a ring or across it; experts over one ring (Lepikhin et al., GShard, 2020); pipelines
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from torch_topoopt.search.starts.case import Family
     from torch_topoopt.search.strategies import Strategy
 
-BEST_EXPERTS = 3  # that a search on a network begins at, beside its other starts
-# Arrangements on other servers, of strategies that are equally fast. On an ideal switch they are
-# equal; a network that is wired for the job may be fast with one only.
+BEST_EXPERTS = 3  # added to the other starts of a search on a network
+# Arrangements of equally fast strategies on other servers. They tie on an ideal switch, but a
+# network wired for the job may be fast with one only.
 _ARRANGEMENTS = 3
 
-# In the order in which names are given; runs of layers come after all of these.
+# In the order of their names in reports; runs of layers come after all of these.
 _EXPERTS: tuple[Family, ...] = (
     *(spread, on_groups, branches_apart, in_parts, layers_in_parts, pipelines_of_stages),
 )
@@ -57,8 +57,8 @@ def expert_strategies(problem: SearchProblem, *, runs: bool = True) -> dict[str,
 def expert_starts(problem: SearchProblem, most: int = BEST_EXPERTS) -> tuple[Strategy, ...]:
     """Up to `most` strategies of `expert_strategies` that are fastest on the network of `problem`.
 
-    By the coarse simulator, and less than 5 % slower than the fastest of its starts; of those that
-    are equally fast, the first. Runs of layers are left to `layer_runs_below`.
+    By the coarse simulator, and less than 5 % slower than the fastest of its starts; ties go to
+    the first. Runs of layers are left to `layer_runs_below`.
     """
     limit_s = fastest_s(problem, problem.starts) * (1 + LEVELS_SLACK)
     return _below(problem, _EXPERTS, limit_s, most, equally_fast=1, known=problem.starts)
@@ -77,8 +77,8 @@ def layer_runs_below(
 ) -> tuple[Strategy, ...]:
     """As `experts_below`, of layers in runs; below the fastest start of `problem`, too.
 
-    Apart, since on an ideal switch they may be faster than all others, and slower on any network
-    that is wired for a job: there they would take the place of others.
+    Separate, because on an ideal switch they may be the fastest, but slower on any network wired
+    for a job, so that they would displace better candidates.
     """
     return _below(
         problem, (layers_in_runs,), min(limit_s, fastest_s(problem, problem.starts)), most

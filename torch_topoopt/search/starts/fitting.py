@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def fitting(problem: SearchProblem, families: Sequence[Family]) -> Mapping[Strategy, str]:
-    """All of `families` that fit into memory and can be executed, with their names; made once for
+    """All of `families` that fit into memory and can be executed, with their names; cached for
     networks whose rings are in the same order."""
     if problem.cluster.servers == 1:
         return {}
@@ -50,7 +50,7 @@ def _made(
 
 
 def fits(memory: Memory, strategy: Strategy) -> bool:
-    """Whether it fits into memory, and with micro-batches its stages follow each other."""
+    """Whether it fits into memory and, with micro-batches, its stages follow each other."""
     try:
         return memory.fits(strategy)
     except ValueError:
@@ -58,8 +58,8 @@ def fits(memory: Memory, strategy: Strategy) -> bool:
 
 
 def timed(problem: SearchProblem, strategies: Collection[Strategy]) -> list[tuple[float, Strategy]]:
-    """`strategies` in ascending order of their seconds on the network of `problem`, by the coarse
-    simulator; of equally fast ones, the first comes first."""
+    """`strategies` in ascending order of seconds on the network of `problem`, by the coarse
+    simulator; ties keep their order."""
     if not strategies:
         return []
     coarse = problem.coarse_simulator(tuple(strategies))

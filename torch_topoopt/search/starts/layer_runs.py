@@ -1,9 +1,8 @@
 """Layers in runs, each on every second or fourth server.
 
-Each run's AllReduce has servers of its own, so that all take a part of the time at once, where the
-network carries rings of any servers alike. Strategies like this are among those that the authors of
-TopoOpt published: in theirs of DLRM for links of 40 and 80 Gb/s, 22 of 46 AllReduces are among the
-even or the odd servers.
+The AllReduces of different runs use different servers, so that they overlap, provided the network
+carries rings of any servers alike. The authors of TopoOpt published such strategies: in theirs of
+DLRM for links of 40 and 80 Gb/s, 22 of 46 AllReduces are among the even or the odd servers.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def in_runs(
     """`base` with the operators that share samples on most servers in `count` runs, in the order of
     the graph: run k on servers k, k + count, ... or, evenly, on as many of them as have `samples`.
 
-    An operator is in the run in which the middle of its parameters falls, if all are in a row.
+    An operator belongs to the run that contains the middle of its parameters, all laid in a row.
     """
     most = max(len(placement.servers) for placement in base)
     shared = [

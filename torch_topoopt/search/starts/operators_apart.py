@@ -1,4 +1,4 @@
-"""Tables and large layers on servers of their own: whole, on groups, or in parts.
+"""Starts with tables and large layers on servers of their own: whole, on groups, or in parts.
 
 Tables whole and spread evenly over the servers (Naumov et al., DLRM, 2019, section 4), or each on a
 group of servers; tables in parts on servers of their own; the few largest layers in parts
@@ -17,11 +17,11 @@ from torch_topoopt.search.strategies import whole_operators
 if TYPE_CHECKING:
     from torch_topoopt.search.starts.case import Named, StartCase
 
-_MOST_STRIDES = 64  # that tables are spread with
+_MOST_STRIDES = 64  # of spreading tables
 
 
 def spread(case: StartCase) -> Named:
-    """Operators whole, evenly over the servers, with every stride; by bytes where they differ."""
+    """Operators whole, spread evenly with every stride; by bytes where these differ."""
     servers = case.problem.cluster.servers
     for label, chosen in case.sets_of_operators().items():
         even = max(1, servers // len(chosen))
@@ -44,7 +44,7 @@ def spread(case: StartCase) -> Named:
 
 
 def on_groups(case: StartCase) -> Named:
-    """Operators that share samples by fewer servers: hybrid parallelism."""
+    """Operators whose samples fewer servers share: hybrid parallelism."""
     for label, chosen in case.sets_of_operators().items():
         for size in case.divisors:
             if size > case.samples:

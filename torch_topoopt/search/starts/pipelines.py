@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from torch_topoopt.search.starts.case import Named, StartCase
     from torch_topoopt.search.strategies import Strategy
 
-_MOST_UNEQUAL = 6  # stages on different numbers of servers
-_WORTH = 0.02  # a gain of stages on different numbers of servers
+_MOST_UNEQUAL = 6  # most stages with different numbers of servers
+_WORTH = 0.02  # least gain for which stages get different numbers of servers
 _STAGES = (2, 4, 8, 16)
 _PARTS_OF_STAGES = (2, 4, 8, 16)
 
@@ -53,7 +53,7 @@ def pipeline(
     """The pipeline whose slowest stage is fastest; None if there are too few cut points.
 
     Every stage shares its micro-batches among the same number of consecutive servers, by samples
-    (as many of them as there are samples for). Time is what forward and backward pass compute.
+    (as many of them as there are samples for). Only compute time of both passes counts.
     Raises ValueError if `stages` does not divide the servers, for micro-batches that do not fit the
     batch, and for an unknown accelerator.
     """
@@ -65,7 +65,7 @@ def pipeline(
     return _by_samples(op_graph, cluster, _blocks(op_graph, made), micro_batches)
 
 
-# parameters: what is planned, and its three degrees
+# parameters: the planned problem, and its three degrees
 def split_pipeline(
     op_graph: OpGraph,
     cluster: Cluster,
@@ -76,8 +76,8 @@ def split_pipeline(
 ) -> Strategy | None:
     """`pipeline` with all parameters in `parts`, in pairs of layers, along `dimensions`.
 
-    The three dimensions of Narayanan et al. 2021: the servers of a stage that are left share
-    samples. None if there are too few cut points, or `parts` does not divide a stage's servers.
+    The three dimensions of Narayanan et al. 2021: the remaining servers of a stage share samples.
+    None if there are too few cut points, or `parts` does not divide a stage's servers.
     Raises ValueError as `pipeline` does.
     """
     if stages < 1 or cluster.servers % stages:
@@ -91,7 +91,7 @@ def split_pipeline(
 
 
 class _Cutting:
-    """Stages of `op_graph` by what they compute on so many servers."""
+    """Stages of `op_graph`, by compute time on a number of servers."""
 
     def __init__(self, op_graph: OpGraph, cluster: Cluster, micro_batches: int) -> None:
         self._op_graph, self._cluster = op_graph, cluster
@@ -100,7 +100,7 @@ class _Cutting:
         self._seconds: dict[int, list[float]] = {}
 
     def seconds(self, width: int) -> list[float]:
-        """The time of every operator where `width` servers share its samples."""
+        """The time of every operator when `width` servers share its samples."""
         if width not in self._seconds:
             cluster, count = self._cluster, self._micro_batches
             device = accelerator(cluster.accelerator)
@@ -113,13 +113,13 @@ class _Cutting:
         return self._seconds[width]
 
     def equal(self, stages: int) -> Stages | None:
-        """Stages of as many servers each."""
+        """Stages with equal numbers of servers."""
         width = self._cluster.servers // stages
         return equal_stages(self.seconds(width), self._cuts, width, stages)
 
     def all(self) -> list[Stages]:
-        """Of equal stages, all numbers that divide the servers; and the best of unequal ones, if it
-        is predicted to be faster than each of them."""
+        """Equal stages, for all numbers that divide the servers; and the best unequal ones, if
+        predicted to be faster than each of them."""
         servers = self._cluster.servers
         widths = [k for k in range(1, servers) if servers % k == 0]
         equal = [made for k in widths if (made := self.equal(servers // k)) is not None]
@@ -134,7 +134,7 @@ class _Cutting:
         return [*reversed(equal), *sorted(faster, key=self._iteration_s)[:1]]
 
     def _iteration_s(self, stages: Stages) -> float:
-        """One micro-batch through all stages and the others through the slowest; nothing moves."""
+        """One micro-batch through all stages, the others through the slowest; moves are free."""
         return sum(stages.seconds) + stages.longest_s * (self._micro_batches - 1)
 
 
@@ -168,15 +168,14 @@ def pipelines(
     dimensions: Collection[SplitDimension] = (),
     optimizer_factor: float = 0.0,
 ) -> tuple[PipelineStrategy, ...]:
-    """Pipelines for every number of `micro_batches` that the batch allows, as far as they fit into
-    the accelerators' memory.
+    """Pipelines for every number of `micro_batches` of the batch, as far as they fit into memory.
 
-    Of stages on as many servers each, all numbers that divide the servers; and the best of stages
-    on different numbers of servers, if it is predicted to be faster than these.
+    Stages get equal numbers of servers, for all numbers that divide the servers. The best pipeline
+    with unequal numbers is added if it is predicted to be faster than these.
 
-    Where a stage that shares samples does not fit: with the fewest of the largest operators whole
-    on one server of their stage, and with all parameters split, along `dimensions`, into as few
-    parts as fit.
+    Two variants replace a stage that shares samples and does not fit. One has the fewest of the
+    largest operators whole on one server of their stage. The other splits all parameters along
+    `dimensions` into the fewest parts that fit.
     """
     found = []
     made = [
@@ -228,7 +227,7 @@ def _with_split_parameters(
     dimensions: Collection[SplitDimension],
     memory: Callable[[Collection[Degrees]], Memory],
 ) -> Strategy | None:
-    """All parameters in as few parts as fit, of the numbers that divide a stage's servers."""
+    """All parameters in the fewest parts that fit; their number divides a stage's servers."""
     chosen = {i for i, operator in enumerate(op_graph.operators) if operator.parameter_bytes}
     width = math.gcd(*map(len, blocks))  # a divisor of the servers of every stage
     for parts in range(2, width + 1):
@@ -240,8 +239,8 @@ def _with_split_parameters(
 
 
 def pipelines_of_stages(case: StartCase) -> Named:
-    """Cut at the narrowest tensors, with equal computing time; with micro-batches also with all
-    layers in parts of their parameters (Narayanan et al., 2021: three dimensions)."""
+    """Cuts at the narrowest tensors, with equal compute time; with micro-batches also with all
+    layers split by parameters (Narayanan et al., 2021: three dimensions)."""
     problem = case.problem
     for stages in _STAGES:
         if problem.cluster.servers % stages == 0:

@@ -1,4 +1,4 @@
-"""The starts of a search that know of no network."""
+"""The starts of a search without a network."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def planning_starts(problem: SearchProblem) -> tuple[Strategy, ...]:
-    """The starts of `problem`, which has none and no network yet; all of them are `executable`.
+    """The starts of `problem`, which has no starts and no network yet; all are `executable`.
 
-    Those of `starting_strategies`; with more than one micro-batch, `pipelines`; and, along the
+    They are `starting_strategies`; with more than one micro-batch, `pipelines`; and, along the
     problem's dimensions, `split_starts`. Raises ValueError if there are none.
     """
     op_graph, count = problem.op_graph, problem.micro_batches
@@ -45,7 +45,7 @@ def planning_starts(problem: SearchProblem) -> tuple[Strategy, ...]:
 
 
 def _unsplit_starts(problem: SearchProblem) -> tuple[list[Strategy], ValueError | None]:
-    """`starting_strategies` and `pipelines`; and why there are none of the first, if so."""
+    """`starting_strategies` and `pipelines`; and the error if the former are empty."""
     op_graph, cluster, count = problem.op_graph, problem.cluster, problem.micro_batches
     found: list[Strategy] = []
     error = None
@@ -58,7 +58,7 @@ def _unsplit_starts(problem: SearchProblem) -> tuple[list[Strategy], ValueError 
             optimizer_factor=problem.optimizer_factor,
         )
     except ValueError as raised:
-        error = raised  # else nothing but what follows fits into memory
+        error = raised  # a pipeline may still fit into memory
     if count > 1:
         made = pipelines(
             op_graph,

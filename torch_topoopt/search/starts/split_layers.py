@@ -1,8 +1,8 @@
-"""Strategies to start from that split parameters, and positions where samples do not suffice.
+"""Starts that split parameters, and positions where samples do not suffice.
 
-What is split by columns is read by rows: a pair of layers, with what is elementwise between them,
-moves nothing inside (Shoeybi et al., Megatron-LM, 2019, section 3). Everything else shares samples
-and, where there are fewer of them than servers, positions.
+A layer split by columns is followed by one split by rows. Such a pair, with the elementwise
+operators between them, moves nothing inside (Shoeybi et al., Megatron-LM, 2019, section 3).
+Everything else shares samples and, where there are fewer of them than servers, positions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from torch_topoopt.search.starts.case import Named, StartCase
     from torch_topoopt.search.strategies import Strategy
 
-_FASTEST = 2  # of all that fit, so many are starts
-_MOST_TIMES = 10  # as many transfers, where nothing with fewer fits into memory
-_NEAR = 1.25  # keep split starts up to so many times the fastest other start
+_FASTEST = 2  # number of fitting strategies that become starts
+_MOST_TIMES = 10  # factor on the transfer limit where nothing below it fits into memory
+_NEAR = 1.25  # keep split starts up to 1.25 times the best other start
 
 
 def split_strategy(
@@ -41,9 +41,9 @@ def split_strategy(
 ) -> Strategy:
     """Operators `chosen`, by index, in `parts` of their parameters where they allow that.
 
-    Operator i gets some of `servers[i]`, whose number `parts` divides; `samples` of them at most
-    share samples. The splits follow `dimensions`. `first` is tried first: rows move
-    more, but keep only their part of what they read.
+    Operator i gets servers of `servers[i]`, whose number `parts` divides; at most `samples` of them
+    share samples. Splits follow `dimensions`, with `first` tried first: rows move more bytes, but
+    keep only their part of their input.
     """
     order = sorted(PARAMETER_KINDS, key=lambda kind: kind != first)
     placed: list[Placement] = []
@@ -71,7 +71,7 @@ def _parameter_kind(
     parts: int,
     kinds: Sequence[ParameterKind],
 ) -> ParameterKind | None:
-    """Along which of `kinds`; `follows` says that its operands are split into columns already."""
+    """The dimension among `kinds`; `follows`: its operands are split into columns already."""
     splits = {
         kind: split for kind in kinds if (split := operator.split(kind)) and is_even(split, parts)
     }
@@ -129,8 +129,8 @@ def layers_in_parts(case: StartCase) -> Named:
 
 
 def every_split(case: StartCase) -> Named:
-    """All operators with parameters split, or those whose gradients are more than what they read
-    and make, into every number of parts that divides the servers."""
+    """All operators with parameters, or those with gradients larger than their inputs and outputs,
+    split into every number of parts that divides the servers."""
     op_graph, servers = case.problem.op_graph, case.problem.cluster.servers
     parameters = {i for i, op in enumerate(op_graph.operators) if op.parameter_bytes}
     ways: tuple[tuple[str, Collection[int], ParameterKind], ...] = (
@@ -150,10 +150,9 @@ def every_split(case: StartCase) -> Named:
 def split_starts(problem: SearchProblem, others: Sequence[Strategy]) -> tuple[Strategy, ...]:
     """Up to two of `every_split` that fit into memory and are not much slower than `others`.
 
-    Those that are fastest on an ideal switch. None makes more than the problem's `max_transfers`
-    transfers between servers, one way; where there are no `others` and only such fit, the one with
-    the fewest is a start, if these are no more than ten times as many. Raises ValueError if they
-    are.
+    They are the fastest on an ideal switch. Each has at most the problem's `max_transfers`
+    transfers between servers, one way. Without `others`, the one with the fewest transfers is
+    allowed up to ten times that limit. Raises ValueError above that.
     """
     fit = [strategy for strategy in fitting(problem, (every_split,)) if strategy not in others]
     few = _with_few_transfers(problem, fit, bool(others))
@@ -164,11 +163,8 @@ def split_starts(problem: SearchProblem, others: Sequence[Strategy]) -> tuple[St
 def _with_few_transfers(
     problem: SearchProblem, fit: list[Strategy], has_others: bool
 ) -> list[Strategy]:
-    """Of `fit` those with at most the problem's `max_transfers`; else, without others, that with
-    the fewest.
-
-    Raises ValueError where that has too many to simulate.
-    """
+    """The strategies of `fit` within the problem's `max_transfers`; else, without others, the one
+    with the fewest. Raises ValueError where that has too many transfers to simulate."""
     op_graph, accelerator = problem.op_graph, problem.cluster.accelerator
     counts = [transfer_count(op_graph, strategy) for strategy in fit]
     few = [s for s, count in zip(fit, counts, strict=True) if count <= problem.max_transfers]

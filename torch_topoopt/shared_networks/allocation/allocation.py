@@ -1,4 +1,4 @@
-"""Which job has which boards."""
+"""The assignment of boards to jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JobOnBoards:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Sub-meshes by job, and the jobs that have none, in their order.
+    """Sub-meshes by job, and the jobs without one, in order.
 
     A job whose board has failed keeps its sub-mesh until it is moved or released: it is `broken`,
     and `utilisation` does not count it.
@@ -50,8 +50,8 @@ class Allocation:
         return {board: job for job, own in self.placed.items() for board in own.boards()}
 
     def validate(self) -> Self:
-        """Raises ValueError unless each job has its number of boards, on boards that there are, and
-        no board has two jobs."""
+        """Raises ValueError unless each job has its number of boards, on existing boards, and no
+        board has two jobs."""
         both = [job.name for job in self.waiting if job in self.placed]
         if both:
             raise ValueError(f"job {both[0]}: has boards and waits for them")
@@ -68,7 +68,7 @@ class Allocation:
         return self
 
     def _taken_twice(self) -> str:
-        """The first board that two jobs have, for people."""
+        """The first board with two jobs, in words."""
         taken: dict[Board, BoardJob] = {}
         return next(
             f"job {job.name}: board [{board[0]}, {board[1]}] has job {other.name}"
@@ -96,11 +96,11 @@ class Allocation:
 
     @property
     def utilisation(self) -> float:
-        """The share of working boards that jobs have (section IV-B); 0 where none works."""
+        """The share of working boards with a job (section IV-B); 0 where none works."""
         return self.allocated / self.boards.working if self.boards.working else 0.0
 
     def holder(self, board: Board) -> BoardJob | None:
-        """The job that has a board."""
+        """The job of a board."""
         return self._holders.get(board)
 
     def release(self, job: BoardJob) -> Allocation:

@@ -1,4 +1,4 @@
-"""What a job asks for, and which other shapes it also takes."""
+"""The board shape that a job requests, and its acceptable alternatives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_MOST_ASPECT = 8.0
 
 @dataclass(frozen=True)
 class BoardJob:
-    """A job that asks for `rows` x `columns` boards ("u x v"). Raises ValueError for less than 1 of
+    """A job that requests `rows` x `columns` boards ("u x v"). Raises ValueError for less than 1 of
     either."""
 
     JSON_FIELDS: ClassVar = ("name", "shape=shape_text")
@@ -30,8 +30,8 @@ class BoardJob:
 
     @classmethod
     def square(cls, name: str, boards: int) -> BoardJob:
-        """`boards` boards, as square as they can be with rows x columns = boards, no more rows than
-        columns (section IV-B). Raises ValueError for less than 1."""
+        """`boards` boards, as square as possible with rows x columns = boards, rows <= columns
+        (section IV-B). Raises ValueError for less than 1."""
         if boards < 1:
             raise ValueError(f"job {name}: {boards} boards are none")
         rows = _squarest(boards)
@@ -49,21 +49,21 @@ class BoardJob:
 
 @lru_cache(maxsize=4096)
 def _squarest(boards: int) -> int:
-    """Rows of so many boards, no more than columns."""
+    """Rows of so many boards, at most as many as columns."""
     return next(r for r in range(math.isqrt(boards), 0, -1) if boards % r == 0)
 
 
 def aspect(shape: Shape) -> float:
-    """How far from a square: the longer side over the shorter."""
+    """The deviation from a square: the longer side over the shorter."""
     return max(shape) / min(shape)
 
 
 @dataclass(frozen=True)
 class ShapeRules:
-    """Which shapes a job takes beside its own.
+    """The shapes that a job accepts in addition to its own.
 
-    `transpose`: v x u in place of u x v. `most_aspect`: any u' x v' of as many boards whose longer
-    side is at most so many times the shorter; None: none of them (section IV-A).
+    `transpose`: v x u instead of u x v. `most_aspect`: any u' x v' of equal area whose longer side
+    is at most so many times the shorter; None: none of them (section IV-A).
     """
 
     transpose: bool = False
@@ -74,10 +74,10 @@ class ShapeRules:
             raise ValueError(f"aspect: {self.most_aspect:g} is not a ratio of 1 or more")
 
     def shapes(self, job: BoardJob, rows: int, columns: int) -> list[Shape]:
-        """Those that fit into `rows` x `columns` boards, in the order in which they are tried.
+        """Shapes that fit into `rows` x `columns` boards, in the order of the attempts.
 
         First the job's own, then its transpose, then the others, the squarest first. Without
-        `transpose` they are as wide as the job, or as tall: the side that is longer stays longer.
+        `transpose` the longer side stays the longer one.
         """
         own = (job.rows, job.columns)
         wanted = [own, own[::-1]] if self.transpose else [own]

@@ -1,4 +1,4 @@
-"""The boards of a HammingMesh, the failed ones among them, and parts that are meshes themselves."""
+"""The boards of a HammingMesh, the failed ones among them, and sub-meshes."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class VirtualBoard:
 class SubMesh:
     """A virtual sub-HxMesh: the boards where `rows` and `columns` meet (section III-E).
 
-    All its rows have the same columns, so that it is a mesh of len(rows) x len(columns) boards by
-    itself: the board at (rows[i], columns[j]) is its board (i, j). Both ascend; raises ValueError
+    All its rows have the same columns, so it is itself a mesh of len(rows) x len(columns) boards:
+    the board at (rows[i], columns[j]) is its board (i, j). Both ascend; raises ValueError
     where they do not, or where one is empty.
     """
 

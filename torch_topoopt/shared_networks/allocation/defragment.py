@@ -1,4 +1,4 @@
-"""Moves that give boards to jobs that have none: checkpoint, move, restart (section IV-A b)."""
+"""Moves that free boards for waiting jobs: checkpoint, move, restart (section IV-A b)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from torch_topoopt.shared_networks.allocation.board_job import BoardJob
     from torch_topoopt.shared_networks.allocation.boards import Board, Boards
 
-_MOST_TRIES = 4000  # sets of jobs that are moved away for one that waits
+_MOST_TRIES = 4000  # sets of jobs to move away for one waiting job
 _MOST_MOVED = 3  # jobs at a time
 
 
 @dataclass(frozen=True)
 class MoveCost:
-    """What moving costs: `checkpoint_bytes` of each accelerator, at `global_share` of its rate.
+    """The cost of a move: `checkpoint_bytes` of each accelerator, at `global_share` of its rate.
 
-    `accelerator_gbps` is the rate of all its ports; `restart_s` the seconds that stopping and
-    starting take beside the transfer. `accelerators_per_board`: a x b. Raises ValueError.
+    `accelerator_gbps` is the rate of all its ports; `restart_s` the seconds of stopping and
+    starting, without the transfer. `accelerators_per_board`: a x b. Raises ValueError.
     """
 
     checkpoint_bytes: float = 64 * 2.0**30
@@ -58,7 +58,7 @@ class MoveCost:
 
 @dataclass(frozen=True)
 class JobMove:
-    """A job goes from `before` to `after`; without `before` it starts there."""
+    """A job moves from `before` to `after`; without `before` it starts there."""
 
     JSON_FIELDS: ClassVar = ("job.name", "from=before", "to=after", "boards_sent=sent")
 
@@ -67,7 +67,7 @@ class JobMove:
     after: SubMesh
 
     def sent(self) -> int:
-        """Boards whose checkpoint goes to another board: virtual board n was elsewhere."""
+        """Boards whose checkpoint moves to another board: virtual board n was elsewhere."""
         if self.before is None:
             return 0
         pairs = zip(self.before.boards(), self.after.boards(), strict=True)
@@ -76,25 +76,25 @@ class JobMove:
 
 @dataclass(frozen=True)
 class DefragmentationPlan:
-    """Steps one after the other. The jobs of a step all stop before any of them starts again, so
-    that jobs may exchange boards; `after` is the allocation at the end."""
+    """Steps in sequence. All jobs of a step stop before any of them starts again, so that they may
+    exchange boards; `after` is the final allocation."""
 
     steps: tuple[tuple[JobMove, ...], ...]
     after: Allocation
 
     @property
     def moves(self) -> list[JobMove]:
-        """All, in their order, those of jobs that start included."""
+        """All moves, in order, including those of jobs that start."""
         return [move for step in self.steps for move in step]
 
     def seconds(self, cost: MoveCost) -> float:
-        """Of all steps. A step takes one transfer and one restart if it moves a job."""
+        """Seconds of all steps. A step takes one transfer and one restart if it moves a job."""
         moving = [step for step in self.steps if any(m.before is not None for m in step)]
         sending = sum(any(move.sent() for move in step) for step in moving)
         return sending * cost.transfer_s + len(moving) * cost.restart_s
 
     def sent_bytes(self, cost: MoveCost) -> float:
-        """Of the checkpoints that go to another board."""
+        """Bytes of the checkpoints that move to another board."""
         boards = sum(move.sent() for move in self.moves)
         return boards * cost.accelerators_per_board * cost.checkpoint_bytes
 
@@ -102,7 +102,7 @@ class DefragmentationPlan:
 def execute(allocation: Allocation, plan: DefragmentationPlan) -> Iterator[Allocation]:
     """The allocation after each stop and each start of `plan`.
 
-    Raises ValueError where a board would have two jobs, or a job start on a failed one.
+    Raises ValueError where a board would get two jobs, or a job a failed board.
     """
     placed = dict(allocation.placed)
     waiting = list(allocation.waiting)
@@ -126,10 +126,10 @@ def defragment(
 ) -> DefragmentationPlan:
     """Moves and starts after which more jobs run, or none.
 
-    First the jobs on failed boards go elsewhere, with as few boards as can be; then each waiting
-    job, the largest first, gets free boards, or those of up to three jobs that find others: the
-    jobs with the fewest boards for which that works. What still waits is placed by `ours` among all
-    jobs, if every running job is placed, too. A job stays where it can.
+    Jobs on failed boards move first, with the fewest boards moved. Then each waiting job, the
+    largest first, gets free boards, or those of up to three other jobs that find new ones: the
+    smallest set that works. `ours` then places the remaining jobs among all others, if every
+    running job keeps a place. A job stays where it can.
     """
     placed = dict(allocation.placed)
     for job in allocation.broken:
@@ -154,7 +154,7 @@ def defragment(
 def _repaired(
     boards: Boards, placed: Mapping[BoardJob, SubMesh], job: BoardJob, heuristics: Heuristics
 ) -> dict[BoardJob, SubMesh] | None:
-    """Another row in place of each with a failed board, or another column; else anywhere."""
+    """Replaces each row with a failed board, or each column; else uses any place."""
     own = placed[job]
     mesh = mesh_of(boards, {j: o for j, o in placed.items() if j != job})
     hit = [b for b in own.boards() if b in boards.failed]
@@ -183,7 +183,7 @@ def _exchanged(
     *,
     by_row: bool,
 ) -> tuple[int, ...] | None:
-    """`lines` with free ones in place of the `bad`; None if there are too few."""
+    """`lines` with free ones instead of the `bad`; None if there are too few."""
     kept = [line for line in lines if line not in bad]
     free = [
         line
@@ -199,14 +199,14 @@ def _exchanged(
 def _made_room(
     boards: Boards, placed: Mapping[BoardJob, SubMesh], job: BoardJob, heuristics: Heuristics
 ) -> dict[BoardJob, SubMesh] | None:
-    """New places of `job` and of those that make room for it; None if none were found."""
+    """New places of `job` and of the jobs that make room for it; None if none were found."""
     others = {j: own for j, own in placed.items() if j != job}
     mesh = mesh_of(boards, others)
     found = _find(mesh, job, boards, heuristics)
     if found is not None:
         return {job: found}
     if job.size > mesh.free_boards:
-        return None  # moves do not make boards
+        return None  # moves do not add boards
     healthy = set(others) - set(Allocation(boards, others).broken)
     by_size = sorted(healthy, key=lambda other: (other.size, other.name))
     for away in islice(_sets_by_size(by_size), _MOST_TRIES):
@@ -218,7 +218,7 @@ def _made_room(
 
 def _sets_by_size(jobs: Sequence[BoardJob]) -> Iterator[tuple[BoardJob, ...]]:
     """Sets of one job, of two and of three, those with the fewest boards first."""
-    few = jobs[:40]  # of two and three at a time
+    few = jobs[:40]  # limits the sets of two and three
     sets = [(job,) for job in jobs]
     more = [s for count in range(2, _MOST_MOVED + 1) for s in combinations(few, count)]
     yield from sorted([*sets, *more], key=lambda s: (sum(job.size for job in s), len(s)))
@@ -231,7 +231,7 @@ def _exchange(
     away: Mapping[BoardJob, SubMesh],
     heuristics: Heuristics,
 ) -> dict[BoardJob, SubMesh] | None:
-    """Places for `job` and for those of `away`, once these are gone; leaves `mesh` as it was."""
+    """Places for `job` and for the jobs `away`, once these are gone; restores `mesh`."""
     for own in away.values():
         mesh.release(own)
     moved: dict[BoardJob, SubMesh] = {}
@@ -267,7 +267,7 @@ def _all_afresh(
     heuristics: Heuristics,
     seed: int,
 ) -> dict[BoardJob, SubMesh]:
-    """All jobs placed anew, if more of them then have boards and no running one has lost its."""
+    """All jobs placed again, if more of them then have boards and no running one loses its."""
     jobs = [*allocation.placed, *allocation.waiting]
     found = ours(allocation.boards, jobs, heuristics, seed=seed)
     complete = all(job in found.placed for job in allocation.placed)
@@ -278,10 +278,10 @@ def _all_afresh(
 def _fewest_moves(
     allocation: Allocation, placed: dict[BoardJob, SubMesh]
 ) -> dict[BoardJob, SubMesh]:
-    """Jobs whose old boards no other job has got stay on them, if these work."""
+    """Keeps jobs on their old boards if these work and no other job has got them."""
     kept = dict(placed)
     if not any(job not in allocation.placed for job in placed) and not allocation.broken:
-        return dict(allocation.placed)  # nothing is gained
+        return dict(allocation.placed)  # no gain
     owners: dict[Board, BoardJob] = {b: j for j, own in kept.items() for b in own.boards()}
     for job, old in allocation.placed.items():
         if kept[job] == old or any(
@@ -296,7 +296,7 @@ def _fewest_moves(
 
 
 def _steps(before: Allocation, after: Allocation) -> tuple[tuple[JobMove, ...], ...]:
-    """Who has to leave a board first moves first; jobs that wait for each other move together."""
+    """Jobs that block others move first; jobs that block each other move together."""
     moves = {
         job: JobMove(job, before.placed.get(job), own)
         for job, own in after.placed.items()
@@ -312,7 +312,7 @@ def _steps(before: Allocation, after: Allocation) -> tuple[tuple[JobMove, ...], 
     groups = nx.condensation(order)
     number = {job: i for i, job in enumerate(moves)}
     first = {group: min(number[j] for j in groups.nodes[group]["members"]) for group in groups}
-    # As many at a time as depend on nothing that still runs: the steps of a level are one.
+    # A level has no dependencies inside, so it is one step.
     levels = nx.topological_generations(groups)
     return tuple(
         tuple(

@@ -17,14 +17,14 @@ _FIELDS = {"name", "shape", "boards", "rows", "columns", "virtual"}  # the last 
 
 @dataclass(frozen=True)
 class JobFile:
-    """The jobs that ask for boards, in their order, and those that have some already."""
+    """The jobs that request boards, in order, and those that have some already."""
 
     asking: tuple[BoardJob, ...]
     running: dict[BoardJob, SubMesh]
 
     @classmethod
     def read(cls, path: str) -> JobFile:
-        """Reads a list of jobs. Raises ValueError in one line for what is wrong in it."""
+        """Reads a list of jobs. Raises ValueError in one line for the first error."""
         rows = read_list("jobs", path)
         asking: list[BoardJob] = []
         running: dict[BoardJob, SubMesh] = {}

@@ -1,8 +1,8 @@
 """The greedy allocation of section IV-A, and a search that is never worse.
 
-Where the text leaves a choice: S starts at the first row that has enough columns, and only there
-("the first row"); further rows are tried from top to bottom, each once; of the columns that all
-rows of S have, the job gets the first. See `Fit` in csrc/allocation/board_mesh.h.
+Where the text leaves a choice: S starts only at the first row with enough columns ("the first
+row"); further rows are tried once each, from top to bottom; the job gets the first of the columns
+common to all rows of S. See `Fit` in csrc/allocation/board_mesh.h.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Places = list[SubMesh | None]  # of each job
 
 @dataclass(frozen=True)
 class Heuristics:
-    """Those of section IV-A. `all_starts` is ours: S may begin at any row."""
+    """The heuristics of section IV-A, and `all_starts`: S may begin at any row."""
 
     shapes: ShapeRules = field(default_factory=ShapeRules)
     sort: bool = False
@@ -55,10 +55,10 @@ PLAIN = Heuristics()
 
 
 def mesh_of(boards: Boards, running: Mapping[BoardJob, SubMesh]) -> _core.BoardMesh:
-    """The boards that are free beside those of `running` jobs."""
+    """The free boards, given the `running` jobs."""
     mesh = _core.BoardMesh(boards.rows, boards.columns, sorted(boards.failed))
     healthy = [own for own in running.values() if not boards.failed or mesh.is_free(own)]
-    if len(healthy) < len(running):  # jobs on failed boards: their other boards are taken, too
+    if len(healthy) < len(running):  # boards of jobs on failed boards are taken, too
         every = {b for own in running.values() for b in own.boards()}
         return _core.BoardMesh(boards.rows, boards.columns, sorted(boards.failed | every))
     for own in healthy:
@@ -68,8 +68,8 @@ def mesh_of(boards: Boards, running: Mapping[BoardJob, SubMesh]) -> _core.BoardM
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Hundreds of thousands of sub-meshes are made, none of which is garbage, and the collector
-    would go through all jobs again and again for them: a fifth of the time."""
+    """Pauses garbage collection: hundreds of thousands of sub-meshes are made, none is garbage, and
+    scanning all jobs for them takes a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -87,7 +87,7 @@ def greedy(
     running: Mapping[BoardJob, SubMesh] | None = None,
     seed: int = 0,
 ) -> Allocation:
-    """Jobs one after the other, each in the first sub-mesh that is found for it; `seed` unused.
+    """Each job in turn gets the first sub-mesh found for it; `seed` is unused.
 
     Raises ValueError for jobs of one name.
     """
@@ -105,7 +105,7 @@ def ours(
 ) -> Allocation:
     """The best of the greedy allocation and others that know all jobs, then ruin and recreate.
 
-    Never fewer boards than `greedy` with the same heuristics. Where all jobs have boards, the
+    Never fewer boards than `greedy` with the same heuristics. If all jobs have boards, the
     allocation whose all-to-alls cross the upper tree levels least. Raises ValueError as it does.
     """
     problem = _Problem(boards, jobs, heuristics, running or {})
@@ -131,7 +131,7 @@ SCHEMES: dict[str, Callable[..., Allocation]] = {"greedy": greedy, "ours": ours}
 
 
 class _Problem:
-    """Jobs to place beside those that run."""
+    """Jobs to place next to running ones."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Problem:
             raise ValueError(f"job {counts.most_common(1)[0][0]}: stands twice")
         self._boards, self._jobs, self._running = boards, jobs, running
         self._heuristics = heuristics
-        # Few of many jobs ask for boards of a shape of their own.
+        # Many jobs share few board shapes.
         known: dict[Shape, int] = {}
         self._kind_of = [known.setdefault((job.rows, job.columns), len(known)) for job in jobs]
         self._kinds = [
@@ -161,7 +161,7 @@ class _Problem:
         return max(0, free - sum(job.rows * job.columns for job in self._jobs))
 
     def greedy(self) -> tuple[_core.BoardMesh, _Places]:
-        """As `placed`, in the order and with the fit that the heuristics say."""
+        """As `placed`, in the order and with the fit of the heuristics."""
         heuristics = self._heuristics
         fit: Fit = "first"
         if heuristics.locality:
@@ -172,18 +172,18 @@ class _Problem:
         return self.placed(_largest_first(jobs) if heuristics.sort else [*range(len(jobs))], fit)
 
     def placed(self, order: list[int], fit: Fit) -> tuple[_core.BoardMesh, _Places]:
-        """The boards that are free then, and what each job gets."""
+        """The free boards afterwards, and the place of each job."""
         mesh = mesh_of(self._boards, self._running)
         per_leaf = self._heuristics.boards_per_leaf
         return mesh, mesh.allocate(self._kinds, self._kind_of, order, fit, per_leaf)
 
     def improved(self, places: _Places, mesh: _core.BoardMesh, seed: int) -> _Places:
-        """After ruin and recreate, for which `mesh` is changed."""
+        """After ruin and recreate, which changes `mesh`."""
         return mesh.improve(self._kinds, self._kind_of, places, _ROUNDS, seed)
 
     def merit(self, mesh: _core.BoardMesh, places: _Places) -> tuple[int, float]:
-        """What there is more of is better: boards with a job, then, with locality, bytes of
-        all-to-alls that stay in the lowest level of the trees."""
+        """The objective to maximise: boards with a job, then, with locality, bytes of all-to-alls
+        within the lowest level of the trees."""
         if not self._heuristics.locality:
             return -mesh.free_boards, 0.0
         per_leaf = self._heuristics.boards_per_leaf
@@ -191,7 +191,7 @@ class _Problem:
         return -mesh.free_boards, -total(all_to_all_bytes(own, per_leaf) for own in every).upper
 
     def allocation(self, places: _Places) -> Allocation:
-        """What the jobs have that run, and those that have got boards."""
+        """The boards of the running jobs, and of those placed."""
         placed = dict(self._running)
         waiting = []
         for job, own in zip(self._jobs, places, strict=True):

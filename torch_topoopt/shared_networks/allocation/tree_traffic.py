@@ -1,9 +1,8 @@
 """The part of a job's traffic that crosses an upper level of the trees between boards.
 
-Every row, and every column, of boards has a tree. Boards whose places in it lie in the same run of
-`boards_per_leaf` share a switch of the lowest level; a byte between two others crosses an upper
-level. A byte between boards that share neither row nor column passes one tree of each kind
-(section IV-C).
+Every row, and every column, of boards has a tree. Boards in the same run of `boards_per_leaf`
+positions share a switch of the lowest level; a byte between two others crosses an upper level. A
+byte between boards in different rows and columns passes one tree of each kind (section IV-C).
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ DEFAULT_BOARDS_PER_LEAF = 16
 
 
 class TreeBytes(NamedTuple):
-    """Bytes that enter a tree, and those of them that cross an upper level."""
+    """Bytes that enter a tree, and the part of them that crosses an upper level."""
 
     entering: float
     upper: float
 
     @property
     def fraction(self) -> float:
-        """Of the bytes that enter a tree, those that cross an upper level."""
+        """The fraction of the bytes entering a tree that crosses an upper level."""
         return self.upper / self.entering if self.entering else 0.0
 
 
 def all_to_all_bytes(own: SubMesh, boards_per_leaf: int) -> TreeBytes:
-    """Of an all-to-all in which every board sends one byte in all, evenly to all boards."""
+    """Traffic of an all-to-all in which every board sends one byte in total, spread evenly."""
     entering = upper = 0.0
     for places in (own.rows, own.columns):
         count = len(places)
@@ -45,8 +44,8 @@ def all_to_all_bytes(own: SubMesh, boards_per_leaf: int) -> TreeBytes:
 
 
 def all_reduce_bytes(own: SubMesh, boards_per_leaf: int) -> TreeBytes:
-    """Of an AllReduce over two edge-disjoint Hamiltonian cycles of the job's torus (section V-A),
-    which use every edge of it alike: one byte for each edge between two boards."""
+    """Traffic of an AllReduce over two edge-disjoint Hamiltonian cycles of the job's torus (section
+    V-A), which use every edge alike: one byte for each edge between two boards."""
     entering = upper = 0
     for places, lines in ((own.rows, len(own.columns)), (own.columns, len(own.rows))):
         for first, second in _neighbours(places):
@@ -62,5 +61,5 @@ def total(every: Iterable[TreeBytes]) -> TreeBytes:
 
 
 def _neighbours(places: Sequence[int]) -> list[tuple[int, int]]:
-    """Edges of the ring through all places: none of one, and one edge each way of two."""
+    """Edges of the ring through all places: none for one, and one edge each way for two."""
     return [*pairwise(places), (places[-1], places[0])] if len(places) > 1 else []

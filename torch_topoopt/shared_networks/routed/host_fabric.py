@@ -51,9 +51,9 @@ class HostFabric:
         return leaf_spine(self.tors, self.spines)
 
     def without(self, dead: Collection[int]) -> ClosNetwork:
-        """Its switches without these spines, which keep their numbers.
+        """Its switches without these spines; the others keep their numbers.
 
-        Raises ValueError for a spine that there is not, or if none is left.
+        Raises ValueError for an unknown spine, or if none is left.
         """
         for spine in dead:
             if not 0 <= spine < self.spines:
@@ -64,12 +64,12 @@ class HostFabric:
 
     @property
     def capacity(self) -> list[float]:
-        """Bytes per second of all links: those of `whole` by their numbers, then those up from the
-        hosts, then those down to them."""
+        """Bytes per second of all links: those of `whole` in order, then those up from the hosts,
+        then those down to them."""
         return [self.bytes_per_s] * (len(self.whole.links) + 2 * self.hosts)
 
     def path(self, source: int, target: int, switches: tuple[int, ...]) -> list[int]:
-        """The links from host to host over these switches, none under the same ToR."""
+        """The links from host to host over these switches; none under the same ToR."""
         first = len(self.whole.links)
         numbers = self.whole.link_numbers
         between = [numbers[hop] for hop in itertools.pairwise(switches)]

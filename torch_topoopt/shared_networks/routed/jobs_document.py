@@ -12,7 +12,7 @@ from torch_topoopt.shared_networks.routed.host_fabric import HostFabric
 from torch_topoopt.shared_networks.routed.ring_jobs import RingJob, SplitModel, place_copies
 from torch_topoopt.shared_networks.routed.run_jobs import SpineFailure  # noqa: TC001 - read with the fields
 
-_MOST = 1_000_000  # of everything that is counted
+_MOST = 1_000_000  # of every count
 _MOST_HOSTS = 65_536
 
 
@@ -50,7 +50,7 @@ class RoutedJobs(Document):
     seed: int = 0  # of the jobs' hosts, and of schemes
 
     def validate(self) -> Self:
-        """Returns self, or raises DocumentError: field, value, and what would be right."""
+        """Returns self, or raises DocumentError: field, value, and the valid range."""
         for name in ("tors", "spines", "hosts_per_tor", "iterations"):
             _check_count(name, getattr(self, name))
         try:

@@ -1,7 +1,7 @@
-"""Training jobs as rings of hosts: how a model is split, and where its parts are.
+"""Training jobs as rings of hosts: the split of a model, and the placement of its parts.
 
-A copy of a model is split into tensor x pipeline parts, one on each host. The hosts that hold the
-same part, one of each copy, are a ring: they reduce its gradients in every iteration.
+A copy of a model is split into tensor x pipeline parts, one on each host. The hosts of the same
+part, one of each copy, are a ring: they reduce its gradients in every iteration.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BYTES = 4  # of a parameter's gradient: full precision (section 5.1)
 
 @dataclass(frozen=True)
 class SplitModel:
-    """Table 2: the parts of one copy. `blocks` are those of the transformer (0: not known)."""
+    """Table 2: the parts of one copy. `blocks` are those of the transformer (0: unknown)."""
 
     name: str
     parameters: float
@@ -66,16 +66,16 @@ class RingJob:
 
     @property
     def rounds(self) -> int:
-        """Of a ring AllReduce: n - 1 that reduce and n - 1 that gather."""
+        """Rounds of a ring AllReduce: n - 1 that reduce and n - 1 that gather."""
         return 2 * (len(self.copies) - 1)
 
     @property
     def round_bytes(self) -> float:
-        """What every host sends in a round."""
+        """The bytes that every host sends in a round."""
         return self.model.part_bytes / len(self.copies)
 
 
-# parameters: the cluster, the jobs, and how they are drawn
+# parameters: the cluster, the jobs, and the rules of drawing
 def draw_jobs(
     fabric: HostFabric,
     models: Sequence[SplitModel],
@@ -110,8 +110,8 @@ def place_copies(
     placed_by: PlacedBy,
     random_: random.Random,
 ) -> list[tuple[tuple[int, ...], ...]]:
-    """For each of `models` the hosts of so many `copies`, by the rules of `draw_jobs`, which says
-    what is refused."""
+    """For each of `models` the hosts of so many `copies`, by the rules of `draw_jobs`, which
+    validates the arguments."""
     for count in copies:
         if count < 2:
             raise ValueError(f"copies: {count} is not at least 2")

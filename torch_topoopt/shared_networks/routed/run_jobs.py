@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     Scheme = Callable[[RoutingProblem, int], list[int]]
 
-STAYS = "ecmp"  # the scheme whose flows keep their path, whoever comes and goes
-_SALT = 1000  # so that jobs of one run and of the next are hashed with seeds of their own
+STAYS = "ecmp"  # the scheme whose flows keep their path, regardless of other flows
+_SALT = 1000  # separates the hash seeds of jobs in different runs
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SpineFailure:
 
 @dataclass(frozen=True)
 class ReducedIteration:
-    """One AllReduce of a job, that of its last ring to end. A flow is what one host sends in one
+    """One AllReduce of a job, that of its last ring to end. A flow is one host's bytes in one
     round; `completion_s` and `flow_gbps` are means over all flows."""
 
     began_s: float
@@ -61,15 +61,15 @@ class ReducedJob:
 
 @dataclass(frozen=True)
 class SimulatedJobs:
-    """In the order of the jobs. `scheme_s` are the seconds that the scheme took, each time that it
-    was asked, and `scheme_flows` the flows that it was asked about."""
+    """In the order of the jobs. `scheme_s` are the seconds of each call of the scheme, and
+    `scheme_flows` its numbers of flows."""
 
     jobs: tuple[ReducedJob, ...]
     scheme_s: tuple[float, ...]
     scheme_flows: tuple[int, ...]
 
 
-# parameters: the fabric, the jobs, the scheme, and what happens
+# parameters: the fabric, the jobs, the scheme, and the events
 def run_jobs(
     fabric: HostFabric,
     jobs: Sequence[RingJob],
@@ -84,14 +84,14 @@ def run_jobs(
     """Runs `iterations` iterations of every job. All links, those of hosts included, are shared
     max-min fairly.
 
-    The scheme assigns all flows of the AllReduces at hand afresh when one begins or ends, and when
-    a spine dies (section 5.3); flows under one ToR take none. ECMP is not asked again: a flow has
-    the same path in every iteration, until a spine dies. With `in_rounds` all hosts of a ring wait
-    for each other after each of its 2 (n - 1) rounds; else a host sends all bytes at once. Nothing
-    but `scheme_s`, which `clock` measures, differs between two runs of the same arguments.
+    The scheme assigns all current flows again when an AllReduce begins or ends, and when a spine
+    dies (section 5.3); flows under one ToR take no path. ECMP is not called again: a flow has the
+    same path in every iteration, until a spine dies. With `in_rounds` all hosts of a ring wait for
+    each other after each of its 2 (n - 1) rounds; else a host sends all bytes at once. Two runs
+    with the same arguments differ only in `scheme_s`, which `clock` measures.
 
-    Raises ValueError for an unknown scheme, fewer than one iteration, a host that there is not or
-    that two jobs have, and what the scheme raises.
+    Raises ValueError for an unknown scheme, fewer than one iteration, a host that is unknown or has
+    two jobs, and as the scheme does.
     """
     if isinstance(scheme, str) and scheme not in SCHEMES:
         raise ValueError(f"scheme: {scheme!r} is not one of {', '.join(SCHEMES)}")
@@ -100,7 +100,7 @@ def run_jobs(
     _check_hosts(fabric, jobs)
     run = _RoutedRun(fabric, jobs, scheme, iterations, in_rounds, seed, clock)
     failures = list(failures)
-    fabric.without([failure.spine for failure in failures])  # whether that can be
+    fabric.without([failure.spine for failure in failures])  # raises if that is impossible
     for failure in failures:
         run.schedule(failure.at_s, failure)
     return run.finish()
@@ -119,8 +119,8 @@ def _check_hosts(fabric: HostFabric, jobs: Sequence[RingJob]) -> None:
 
 @dataclass
 class _ReducingJob:
-    """A job, its hops ring by ring, and of the AllReduce at hand when it began, the transfers that
-    are not done with their rings, and all transfers."""
+    """A job, its hops ring by ring, the begin of its current AllReduce, the unfinished transfers
+    with their rings, and all transfers."""
 
     job: RingJob
     hops: list[tuple[tuple[int, int], ...]]
@@ -202,7 +202,7 @@ class _RoutedRun:
             self.owner[transfer] = event
 
     def _end_ring(self, transfer: int) -> bool:
-        """Whether it was the last of its job, which computes now."""
+        """Whether it was the last transfer of its job, which then computes."""
         index = self.owner.pop(transfer)
         one = self.running[index]
         del one.rings[transfer]
@@ -223,7 +223,7 @@ class _RoutedRun:
         return True
 
     def _assign(self) -> None:
-        """Gives all flows at hand their paths."""
+        """Assigns paths to all current flows."""
         paths: dict[Flow, tuple[int, ...]] = {}
         if self.stays:
             for i, one in enumerate(self.running):
@@ -242,7 +242,7 @@ class _RoutedRun:
                 self.transfers.reroute(transfer, hops)
 
     def _flows(self, index: int, rings: Iterable[int]) -> Iterable[Flow]:
-        """Those of a job's rings that leave their ToR."""
+        """The flows of a job's rings that leave their ToR."""
         hops = self.running[index].hops
         tor_of = self.fabric.tor_of
         for number in rings:
@@ -251,7 +251,7 @@ class _RoutedRun:
                     yield index, number, hop
 
     def _choose(self, flows: tuple[Flow, ...], seed: int) -> dict[Flow, tuple[int, ...]]:
-        """The switches that every flow goes over."""
+        """The switches on the path of every flow."""
         if flows and flows not in self.known:
             ends = [self.running[i].hops[ring][hop] for i, ring, hop in flows]
             tor_of = self.fabric.tor_of
