@@ -35,8 +35,8 @@ struct AllReduceGroup {
   Grid grid{};
 };
 
-// Servers from source to destination, and their fraction of the pair's bytes. In a process group
-// with several ranks per server, it lists ranks.
+// A path from source to destination, and the fraction of the pair's bytes that it carries. In a
+// process group with several ranks per server, `servers` lists ranks.
 struct Route {
   std::vector<int> servers;
   double weight = 1.0;
