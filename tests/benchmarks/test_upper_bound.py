@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from board_oracle import most_boards as optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.boards import most_boards as optimum
 
 from figures.papers.upper_bound import most_boards
 from torch_topoopt.shared_networks.allocation.board_job import BoardJob, ShapeRules

@@ -17,12 +17,12 @@ namespace topoopt {
 
 class FakeLink final : public Link {
  public:
-  FakeLink(const LinkSpec& spec, const Context& context) : Link(spec, context) {}
+  FakeLink(const LinkSpec& spec, const Context& context)
+      : Link(spec, context, {.acknowledgements = &answers_, .replaceable = &connection_}) {}
   ~FakeLink() override { close(); }
 
   void start() override {}
   void onReady(uint32_t) override {}
-  Acknowledged acknowledged() override { return answer; }
 
   // Writes all that waits.
   void write() {
@@ -43,9 +43,19 @@ class FakeLink final : public Link {
   }
   void endWriting() override {}
   void closeBytes() override {}
-  void reopenBytes(const LinkSpec&) override {}
 
  private:
+  struct Answers final : Acknowledgements {
+    explicit Answers(const FakeLink& link) : link(link) {}
+    Acknowledged acknowledged() override { return link.answer; }
+    const FakeLink& link;
+  };
+  struct Connection final : Replaceable {
+    void reopenBytes(const LinkSpec&) override {}
+  };
+
+  Answers answers_{*this};
+  Connection connection_;
   bool writes_ = false;
 };
 

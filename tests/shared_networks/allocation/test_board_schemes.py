@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from board_oracle import crossing, every_submesh, greedy_submesh, local_submesh, most_boards
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.boards import crossing, every_submesh, greedy_submesh, local_submesh, most_boards
 from support.refusals import refused
 
 from torch_topoopt import _core
