@@ -13,7 +13,7 @@ of 1 and the median is more than 1 % away.
                  25 Mb/s; time of a call
     start-up     from init_process_group() to the end of the first barrier of 12 ranks
     plan         `topoopt plan` of DLRM on 128 servers; processor time
-    flow, packet `topoopt simulate` of the plan of DLRM on 16 servers; processor time
+    flow, packet `topoopt simulate` of the older commit's plan of DLRM on 16 servers; processor time
 
 Cases that the older commit does not have are left out, with its error. Run it on an idle machine.
 The exit code is 1 if a case is slower.
@@ -25,6 +25,7 @@ import argparse
 import json
 import os
 import resource
+import shlex
 import statistics
 import subprocess
 import sys
@@ -62,7 +63,7 @@ _COLLECTIVES = {
     "fabric all_reduce": ("fabric", "all_reduce", "1K", "16M", "128", "3"),
     "fabric others": ("fabric", "all_to_all,sendrecv", "1M", "1M", "2", "3"),
 }
-_PLANS = ["--degree", "4", "--bandwidth", "25Gbps", "--seed", "1", "--no-failures"]
+_PLANS = shlex.split("--degree 4 --bandwidth 25Gbps --seed 1 --evaluations 300 --no-failures")
 _CASES = (*_COLLECTIVES, "start-up", "plan", "flow", "packet")
 
 # 12 forked ranks, as PyTorch's own; prints the seconds of the slowest.
@@ -183,13 +184,15 @@ def measure(case: str, tree: Path, scratch: Path) -> dict[str, float]:
     if case == "start-up":
         return {case: float(_output([_python(tree), "-c", _START_UP], tree, limit_s=300.0))}
     servers = "128" if case == "plan" else "16"
-    plan = scratch / f"{tree.name}-{servers}.json"
+    plan = scratch / f"{servers}.json"  # of 16 servers: the older tree's, for both
     planning = ["plan", "dlrm", "--servers", servers, *_PLANS, "-o", str(plan)]
     if case == "plan":
         return {case: _processor_seconds(planning, tree)}
     if not plan.exists():
         _processor_seconds(planning, tree)
-    return {case: _processor_seconds(["simulate", str(plan), "--level", case], tree)}
+    return {
+        case: _processor_seconds(["simulate", str(plan), "--model", "dlrm", "--level", case], tree)
+    }
 
 
 def _collectives(case: str, tree: Path, scratch: Path) -> dict[str, float]:
