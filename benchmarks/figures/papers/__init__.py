@@ -1,1 +1,1 @@
-"""Tables and training jobs as papers print them, and ours to compare with."""
+"""Tables and training jobs of the papers, with our values to compare."""

@@ -1,7 +1,7 @@
 """Why numbers of Table II of the HammingMesh paper are not ours, a line each.
 
-What the lines say is computed in tests/benchmarks/test_hammingmesh_causes.py; docs/planning/
-hammingmesh.md has the same at length. Ours are those of the flow level.
+tests/benchmarks/test_hammingmesh_causes.py computes these reasons, and docs/planning/hammingmesh.md
+has a line for each. Our values are those of the flow level.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ struct CableEnds {
   double rate = 1.0;
 };
 
-// What the end at rank `end` says of a cable.
+// The state of a cable, as reported by its end at rank `end`.
 struct CableReport {
   int cable = 0;
   int end = 0;
@@ -39,7 +39,7 @@ struct CableReport {
   uint64_t number() const { return 2 * generation + (up ? 0 : 1); }
 };
 
-// What the end at rank `end` has measured: the part of the usual rate that its direction carries.
+// A measurement of the end at rank `end`: the part of the usual rate that its direction carries.
 struct CableSpeed {
   int cable = 0;
   int end = 0;

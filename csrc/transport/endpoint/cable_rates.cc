@@ -87,9 +87,9 @@ double CableRates::plannedRate(const Watched& cable) const {
   return graph_.cables()[static_cast<size_t>(cable.spec.cable)].rate * kBytesPerSecondOfGbps;
 }
 
-// What part of its planned rate the best link of this rank has carried. One that was slow from the
-// first large message on has no better rate of its own. Where all wait for that one, the others
-// have but short messages, for which a part above 1 is no evidence.
+// The largest part of its planned rate that any link of this rank has carried. A link that was slow
+// from the first large message on has no better rate of its own to compare with. If all ranks wait
+// for it, the other links carry short messages only, for which a part above 1 proves nothing.
 double CableRates::bestPart() const {
   double part = 0;
   const auto consider = [&part](const RateWatch& rate, double planned) {

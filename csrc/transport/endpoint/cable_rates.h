@@ -2,8 +2,8 @@
 //
 // A cable is at its usual rate or slow (rate_watch.h). The connections of a link that has several
 // share what it carries, so their rates are judged together: one alone is slow whenever the others
-// are fast. A cable that shares an interface, or goes over cables of others, is never measured, as
-// others decide what it carries: it is only ever distrusted, and tried anew.
+// are fast. A cable that shares an interface, or crosses cables of other ranks, is never measured,
+// because their traffic limits it: it can only be distrusted, and then retried.
 //
 // Invariant: every change of a cable's speed is reported exactly once.
 //
@@ -50,11 +50,11 @@ class CableRates {
   // It goes over cables of others, by hosts that forward: packets wait wherever those are full.
   bool isForwarded(int cable) const { return plannedRate(cables_.at(cable)) <= 0; }
 
-  // It carries nothing large until it is tried anew.
+  // It carries nothing large until it is retried.
   void distrust(int cable, Clock::time_point now);
   // It has another path.
   void trust(int cable);
-  // Its counters begin anew.
+  // Its counters restart.
   void restart(int cable) { cables_.at(cable).rate.restart(); }
   void restartAll();
 

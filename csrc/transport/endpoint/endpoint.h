@@ -61,7 +61,7 @@ struct EndpointConfig {
   std::chrono::milliseconds cable_tick{200};
 };
 
-// What an endpoint holds for other ranks.
+// The bytes that an endpoint holds for other ranks.
 struct HeldMemory {
   HeldBytes relayed{};  // payload on its way to other ranks
   HeldBytes early{};    // messages whose receive is not posted yet, with their headers
@@ -90,7 +90,7 @@ class Endpoint final : private Link::Observer, private JobEnd::Host {
   void send(const FlowId& flow, const void* data, size_t bytes, uint64_t fingerprint, Done done,
             bool prompt = true);
 
-  // Loop. What has been sent on the channel so far is prompt.
+  // Loop. Makes all messages sent on the channel so far prompt.
   void hurry(uint32_t channel);
 
   // Loop. Takes the next message of the flow, which must have exactly this size and fingerprint.
@@ -106,7 +106,7 @@ class Endpoint final : private Link::Observer, private JobEnd::Host {
   void receiveAny(const std::vector<int>& peers, uint32_t channel, uint64_t stream, void* data,
                   size_t bytes, uint64_t fingerprint, std::function<void(int)> from, Done done);
 
-  // Loop. What all cables are known to be; nullptr if links are not cables.
+  // Loop. The known state of all cables; nullptr if links are not cables.
   const CableGraph* cables() const { return graph_.get(); }
 
   // Loop.
@@ -179,7 +179,7 @@ class Endpoint final : private Link::Observer, private JobEnd::Host {
   // much as it can.
   void limitCable(int cable, std::optional<uint64_t> bytes_per_s);
 
-  // Any thread. What is sent from now on belongs to the next iteration; returns its number. The
+  // Any thread. Starts the next iteration for all later sends; returns its number. The
   // first one is 0.
   uint64_t beginIteration() { return ++iteration_; }
   uint64_t iteration() const { return iteration_; }

@@ -93,7 +93,7 @@ class LocalCables {
     CableLedger ledger{};
     FrameQueue::Kept kept{};  // until the ledger settles
     bool unreported = false;  // it is lost here, and other ranks are not notified
-    bool moving = false;      // this end is dialling it anew while it is in use
+    bool moving = false;      // this end is dialling a new connection while it is in use
     int old_ticks = 0;        // a new connection waits for the end of the old one
     int waiting_fd = -1;      // a new connection, while the old one is being given up
     std::string waiting_key{};

@@ -56,7 +56,7 @@ class OutFlows {
 
   // `ways` lead to the peer.
   void send(const FlowId& id, Routes::Ways& ways, OutgoingMessage message);
-  // What waits on the channel is prompt.
+  // Makes all waiting messages of the channel prompt.
   void hurry(uint32_t channel);
 
   // A kAck. `closed`: the channel is, so the flow is of no use once all is consumed.
@@ -69,7 +69,7 @@ class OutFlows {
   // changes.
   void remindReceivers();
 
-  // Drops what waits on the channel. What was sent is still waited for when this rank leaves.
+  // Drops the waiting messages of the channel. leave() still waits for sent ones.
   void closeChannel(uint32_t channel);
   // The same, but nothing is waited for.
   void failChannel(uint32_t channel);
