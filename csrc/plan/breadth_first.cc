@@ -282,8 +282,7 @@ GatherPlan breadthFirst(int servers, const std::vector<RatedLink>& links,
       for (size_t link = 0; link < in[server].size(); ++link) {
         if (distances[i][in[server][link].source] == step) usable.push_back(static_cast<int>(link));
       }
-      steps.try_emplace(step, in[server], plan.units)
-          .first->second.add(from[i], std::move(usable));
+      steps.try_emplace(step, in[server], plan.units).first->second.add(from[i], std::move(usable));
     }
     std::vector<Piece>& pieces = plan.received[server];
     for (auto& [number, split] : steps) {

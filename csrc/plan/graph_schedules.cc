@@ -283,9 +283,10 @@ class Builder {
     const std::vector<Hop> hops = origin.scattering(place_);
     for (const auto& atom : origin.atoms(place_)) {
       atoms[atom.first] = atom;
-      const bool alone = others_.empty() && std::none_of(hops.begin(), hops.end(), [&](auto& hop) {
-        return hop.from == place_ && atom.first <= hop.first && hop.first < atom.second;
-      });
+      const bool alone =
+          others_.empty() && std::none_of(hops.begin(), hops.end(), [&](auto& hop) {
+            return hop.from == place_ && atom.first <= hop.first && hop.first < atom.second;
+          });
       const Range own = input(atom.first, atom.second);
       if (alone || own.bytes == 0) {
         sums[atom.first] = {0, own};
@@ -335,9 +336,8 @@ class Builder {
       item.kind = Item::Kind::kSend;
       item.peer = layout_.leaders()[hop.from];
       item.ready = data;
-      push(item,
-           {place.buffer, place.offset + (own.offset - input(item.atom, item.atom).offset),
-            own.bytes});
+      push(item, {place.buffer, place.offset + (own.offset - input(item.atom, item.atom).offset),
+                  own.bytes});
     }
     if (!here || !to_output || block.owner == rank_) return;
     item.where = Where::kOutwards;
@@ -549,8 +549,8 @@ class Flood {
       add.reduce = true;
       add.base = sum;
       add.operand = dataOf(next);
-      sum = last ? dataOf(place_)
-                 : Range{Buffer::kScratch, (leaders_.size() - 1) * bytes(), bytes()};
+      sum =
+          last ? dataOf(place_) : Range{Buffer::kScratch, (leaders_.size() - 1) * bytes(), bytes()};
       add.target = sum;
     }
   }

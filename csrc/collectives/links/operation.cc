@@ -280,7 +280,8 @@ void Operation::complete(const StepRef& step) {
   --receives_left_;
   if (setup_.landing) {
     const Range& written = receive.reduce ? receive.target : receive.into;
-    if (written.buffer != Buffer::kScratch && written.bytes > 0) setup_.landing->wrote(at(written), written.bytes);
+    if (written.buffer != Buffer::kScratch && written.bytes > 0)
+      setup_.landing->wrote(at(written), written.bytes);
   }
   stepOver(step.lane);
   if (running_) advanceAfter(step.lane);
