@@ -9,22 +9,10 @@
 
 #include <vector>
 
+#include "plan/cut_bound.h"
 #include "plan/gather_plan.h"
 
 namespace topoopt {
-
-// The servers of `servers` send their shards over links that take at least `seconds`, if one shard
-// takes 1 / rate seconds on a link.
-struct CutBound {
-  double seconds = 0;
-  std::vector<int> servers{};  // in ascending order; empty if no shard has to cross a link
-};
-
-// The largest bound of all cuts. Exact if the rates are integers, or integers times a common unit,
-// of at most 2^20; other rates are rounded to 1/1024 of the largest. Parallel links are added up.
-// Throws std::invalid_argument for a server without a path from a server with shards, if there are
-// no shards, for a rate that is not positive and finite, and for numbers out of range.
-CutBound cutBound(int servers, const std::vector<RatedLink>& links, const std::vector<int>& shards);
 
 // A plan whose busiest link takes as long as cutBound() says, for the same rates. A piece is an
 // interval of the shards of its origin; its step is the depth of its link in the tree. Above
