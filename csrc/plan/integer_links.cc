@@ -31,7 +31,8 @@ RateOfPair addedUp(int servers, const std::vector<RatedLink>& links) {
     if (!std::isfinite(link.rate) || link.rate <= 0) {
       refuse(link, "rate " + std::to_string(link.rate) + " is not positive and finite");
     }
-    if (link.source != link.target) rates[{link.target, link.source}] += link.rate;
+    if (link.source == link.target) refuse(link, "the servers are the same");
+    rates[{link.target, link.source}] += link.rate;
   }
   return rates;
 }

@@ -22,8 +22,8 @@ class FlowUpdater {
  public:
   explicit FlowUpdater(const IntegerLinks& links);
 
-  // Changes `flow` into one to `sink` within `capacity` from `supply`. Returns how many units find no
-  // path; they are missing in `flow` behind saturated links until finish().
+  // Changes `flow` into one to `sink` within `capacity` from `supply`. Returns how many units find
+  // no path; they are missing in `flow` behind saturated links until finish().
   int64_t update(SinkFlow& flow, int sink, std::span<const int64_t> capacity,
                  std::span<const int64_t> supply);
 
@@ -32,7 +32,8 @@ class FlowUpdater {
 
   // Whether `server` is on the sink's side of the slowest cut, after an update() that found one.
   bool onSinkSide(int server) const {
-    return cut_by_excess_ ? from_excess_.seen[server] != stamp_ : to_deficit_.seen[server] == stamp_;
+    return cut_by_excess_ ? from_excess_.seen[server] != stamp_
+                          : to_deficit_.seen[server] == stamp_;
   }
 
  private:
