@@ -51,7 +51,4 @@ Schedule graphReduceSchedule(const GroupLayout& layout, const GatherPlan& backwa
 Schedule floodingAllReduceSchedule(const GroupLayout& layout, const GatherPlan& plan, int rank,
                                    size_t count, size_t element_bytes, int part);
 
-// Limit of bytes that a member receives in a flooding AllReduce; all of it needs scratch memory.
-inline constexpr size_t kFloodingLimitBytes = 4 << 20;
-
 }  // namespace topoopt
