@@ -12,7 +12,7 @@ namespace topoopt {
 namespace {
 
 constexpr int64_t kLargestRate = int64_t{1} << 20;
-constexpr double kRounding = 1e-9;  // of a rate, from its computation in floating point
+constexpr double kRateRounding = 1e-9;  // of a rate, from its computation in floating point
 
 using RateOfPair = std::map<std::pair<int, int>, double>;  // by target and source
 
@@ -43,7 +43,7 @@ double divisorOf(const RateOfPair& rates, double largest) {
   for (const auto& [pair, rate] : rates) {
     double a = rate;
     double b = divisor;
-    while (b > largest * kRounding) {
+    while (b > largest * kRateRounding) {
       const double rest = std::abs(std::remainder(a, b));
       a = b;
       b = rest;
