@@ -204,6 +204,18 @@ TEST(TreePacking, UnequalRates) {
               1e-12);
 }
 
+TEST(TreePacking, RatesRelativeToOneOfThem) {
+  TestRandom random(4313);
+  PackedGraph graph = circulant(12, {1, 5});
+  for (RatedLink& link : graph.links) link.rate = static_cast<double>(random.between(900, 1100));
+  const GatherPlan plan = packTrees(12, graph.links, graph.shards);
+  for (const double unit : {1 / 907.0, 1e9 / 8, 1 / 3.0}) {
+    std::vector<RatedLink> links = graph.links;
+    for (RatedLink& link : links) link.rate *= unit;
+    EXPECT_EQ(packTrees(12, links, graph.shards).received, plan.received);
+  }
+}
+
 TEST(TreePacking, RatesWithoutACommonUnit) {
   TestRandom random(4311);
   PackedGraph graph = circulant(12, {1, 5});
