@@ -39,6 +39,7 @@ from torch_topoopt.reconfiguration.circuit_service import (
     CircuitService,
     MovedExchange,
 )
+from torch_topoopt.reconfiguration.matrix_planning import running_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -146,7 +147,7 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
             schedule.reconfigurations,
             schedule.slots,
             move_s,
-            chooser.moving_s(schedule, matrix),
+            running_s(schedule, matrix, chooser.costs),
             tuple(times),
             tuple(moves),
         )

@@ -40,7 +40,7 @@ std::string schedule() {
   for (const auto& hops : program) {
     text += " " + std::to_string(hops.size());
     for (const CircuitHop& hop : hops) {
-      for (const int value : {hop.sender, hop.receiver, hop.source, hop.target}) {
+      for (const int value : {hop.sender, hop.receiver, hop.source, hop.target, hop.part}) {
         text += " " + std::to_string(value);
       }
     }
