@@ -1,8 +1,8 @@
 """Plans the schedule of one matrix in a process of its own, which never delays the job.
 
 `python -m torch_topoopt.reconfiguration.matrix_planning PARENT`: the request comes on standard
-input, the answer leaves on standard output, both pickled. The process ends with PARENT, and has the
-lowest priority.
+input, the answer leaves on standard output, both pickled. The process ends with PARENT, and has a
+low priority.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
 
-LIMIT_S = 60.0  # of planning; afterwards the best schedule so far is used
-_PRIORITY = 19
+LIMIT_S = 60.0  # of processor time; afterwards the best schedule so far is used
+_PRIORITY = 5  # with 19, ranks that keep all processors busy would starve it
 
 
 class _OutOfTimeError(Exception):
@@ -64,7 +64,7 @@ def planned(
 ) -> AllToAllSchedule:
     """The fastest schedule of `topoopt alltoall --matrix` for ranks that run it.
 
-    Main thread only. Raises ValueError if the matrix has none, or none is found in `limit_s`.
+    Main thread only. Raises ValueError if none is found in `limit_s` of processor time.
     """
     options: list[Option] = []
     sizes = Sizes.of_matrix(check_matrix(matrix.astype(np.float64), len(matrix)))
@@ -72,18 +72,18 @@ def planned(
     def stop(*_: Any) -> None:
         raise _OutOfTimeError
 
-    before = signal.signal(signal.SIGALRM, stop)
+    before = signal.signal(signal.SIGPROF, stop)
     try:
-        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
         compared(
             len(matrix), degree, costs, sizes, on_option=lambda option, _: options.append(option)
         )
     except _OutOfTimeError:
         if not options:
-            raise ValueError(f"planning took more than {limit_s:g} s") from None
+            raise ValueError(f"planning took more than {limit_s:g} s of processor time") from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
     schedules = [option.strategy.schedule for option in options]
     return min(schedules, key=lambda schedule: running_s(schedule, matrix, costs))
 
