@@ -15,6 +15,7 @@ namespace topoopt {
 namespace {
 
 constexpr uint16_t kUnreached = UINT16_MAX;
+constexpr size_t kCountedBytes = 16 << 10;
 
 // The next server on a shortest path, by source and target, and the lengths of all paths.
 struct ShortestPaths {
@@ -176,7 +177,9 @@ double GraphGroup::busiestLinkBytes(Collective collective, size_t bytes,
   std::map<std::pair<int, int>, double> rates;
   for (const RatedLink& link : links_) rates[{link.source, link.target}] += link.rate / slowest_;
   std::map<std::pair<int, int>, double> carried;
-  const ScheduleKey key = keyOf(collective, bytes, layout_->size());
+  // Loads are proportional to bytes; few bytes are one chunk each.
+  const size_t counted = std::min(bytes, kCountedBytes * static_cast<size_t>(layout_->size()));
+  const ScheduleKey key = keyOf(collective, counted, layout_->size());
   for (int rank = 0; rank < layout_->size(); ++rank) {
     const Schedule schedule = scheduleFor(key, algorithm, rank, *layout_, *estimate_);
     for (const Lane& lane : schedule.lanes) {
@@ -191,7 +194,7 @@ double GraphGroup::busiestLinkBytes(Collective collective, size_t bytes,
   }
   double most = 0;
   for (const auto& [link, sent] : carried) most = std::max(most, sent / rates.at(link));
-  return most;
+  return counted == 0 ? 0 : most * static_cast<double>(bytes) / static_cast<double>(counted);
 }
 
 }  // namespace topoopt

@@ -118,9 +118,13 @@ GraphCost GraphCosts::inRounds(const Request& request, Algorithm algorithm) {
     load.busiest_s += loaded.load.busiest_s;
   }
   double least = std::ceil(shard / kMostMessageBytes);
-  // Sums that wait in scratch memory: each round has its own until it is through all steps.
+  // Sums that may not change the input wait in scratch memory until their round is through all
+  // steps.
   const double scratch = static_cast<double>(request.bytes) / kScratchLimitBytes;
-  if (scratch > 1) least = std::max(least, std::ceil(scratch * (steps + 2)));
+  if (scratch > 1 && (request.collective == Collective::kReduceScatter ||
+                      request.collective == Collective::kReduce)) {
+    least = std::max(least, std::ceil(scratch * (steps + 2)));
+  }
   GraphCost best{std::numeric_limits<double>::infinity(), 1};
   const double links_s = shard * model_.beta_s_per_byte;
   for (size_t rounds = 1; rounds <= kMostRounds; rounds *= 2) {
