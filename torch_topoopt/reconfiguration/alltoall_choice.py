@@ -138,7 +138,7 @@ class AllToAllChooser:
     def _choice(self, prices: _Prices, note: str) -> Choice:
         moves = self._always or prices.moving_s < prices.static_s
         if self._always:
-            head = "reconfigure was asked for"
+            head = "reconfigure was requested"
         else:
             head = "moving is faster" if moves else "moving does not pay"
         program = f"{prices.program}; {note}" if note else prices.program
