@@ -71,7 +71,7 @@ def test_only_the_owner_can_read_it(ring_plan: RingPlan, tmp_path: Path) -> None
     path.chmod(0o644)
     write_nccl_wiring(path, ring_plan(4), _wiring(ring_plan(4)))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert path.read_text().startswith("topoopt-nccl-wiring 3\n")
+    assert path.read_text().startswith("topoopt-nccl-wiring 4\n")
 
 
 def test_hosts_that_forward_are_refused(ring_plan: RingPlan) -> None:
