@@ -1,7 +1,10 @@
 #include "nccl/costs.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+
+#include "nccl/collnet.h"
 
 namespace topoopt::nccl {
 
@@ -51,6 +54,10 @@ std::vector<int> secondTreeParents(int count) {
   return parents;
 }
 
+FabricCosts::CollNetModel::CollNetModel(const GroupConfig& group)
+    : layout(static_cast<int>(group.ranks.size()), group.rings, group.servers, group.hops),
+      estimate(layout, group.cost) {}
+
 FabricCosts::FabricCosts(const Wiring& wiring) {
   for (int rank = 0; rank < wiring.ranks(); ++rank) {
     if (wiring.leaders[static_cast<size_t>(wiring.serverOf(rank))] == rank) order_.push_back(rank);
@@ -64,6 +71,7 @@ FabricCosts::FabricCosts(const Wiring& wiring) {
   for (const plan::Route& route : wiring.routes) {
     routes_[{route.servers.front(), route.servers.back()}].push_back(route);
   }
+  collnet_ = std::make_shared<CollNetModel>(collNetGroup(wiring, order_, 0, 0));
 }
 
 std::vector<plan::Route> FabricCosts::routesOf(const Traffic& traffic) const {
@@ -181,6 +189,22 @@ Cost FabricCosts::pat() const {
     latency_s += slowest;
   }
   return {latency_s, perByte(traffic)};
+}
+
+// NCCL's proxy starts and tests an operation, as it does a message. The plugin's thread also
+// reduces.
+double FabricCosts::collNetSeconds(NcclCollective collective, size_t bytes) const {
+  Request request{.collective = Collective::kAllReduce, .bytes = bytes, .commutative = true};
+  if (collective == NcclCollective::kAllGather) request.collective = Collective::kAllGather;
+  if (collective == NcclCollective::kReduceScatter) request.collective = Collective::kReduceScatter;
+  const CostEstimate& estimate = collnet_->estimate;
+  const double engine_s = estimate.seconds(request, estimate.choose(request, std::nullopt));
+  const auto all = static_cast<double>(bytes);
+  const double moved = 2 * partOf(collective, servers()) * all;
+  const double reduced = collective == NcclCollective::kAllGather ? 0 : all;
+  const double thread_s =
+      moved / (kThreadGbps * kBytesPerGbps) + reduced * CostModel{}.gamma_s_per_byte;
+  return kMessageS + std::max(engine_s, thread_s);
 }
 
 double FabricCosts::ringGbps() const { return 1 / cables(around(1)) / kBytesPerGbps; }
