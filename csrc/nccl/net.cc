@@ -353,9 +353,10 @@ void Net::close(Comm& closed) {
     comms_.erase(comm->channel);
   });
   // Sent messages continue, and the receiver closes the channel.
-  if (comm->sends && !comm->failed && comm->idle()) return;
-  endpoint_->reactor().run(
-      [this, comm] { endpoint_->closeChannel(comm->channel, "NCCL has closed the connection"); });
+  if (!comm->sends || comm->failed || !comm->idle()) {
+    endpoint_->reactor().run(
+        [this, comm] { endpoint_->closeChannel(comm->channel, "NCCL has closed the connection"); });
+  }
   comm->forgetRequests();
 }
 

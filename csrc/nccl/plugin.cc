@@ -3,6 +3,7 @@
 
 #include "nccl/plugin.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -30,6 +31,7 @@ constexpr double kSilenceLimitS = 20;
 constexpr double kLongestLimitS = 86400;
 constexpr double kMbpsPerGbps = 1000;
 constexpr int kUnknownMbps = 10000;  // default rate
+constexpr double kLeastMbps = 1000;  // NCCL finds no way to CollNet over a slower device
 
 std::mutex beginning;
 Logger logger = nullptr;
@@ -67,7 +69,7 @@ int rankOf(int ranks) {
 int speedMbps() {
   const double mbps = net->rateGbps() * kMbpsPerGbps;
   if (!(mbps >= 1)) return kUnknownMbps;
-  return static_cast<int>(std::min(mbps, double{std::numeric_limits<int>::max()}));
+  return static_cast<int>(std::clamp(mbps, kLeastMbps, double{std::numeric_limits<int>::max()}));
 }
 
 // Fields of all versions.

@@ -22,25 +22,35 @@ struct Member {
   int rank;
   int ranks;
 
-  // The communicator of ranks 0 .. count - 1; nullptr on the others.
-  void* connect(size_t round, int count) const {
+  // The communicator of these ranks; nullptr on the others.
+  void* connect(size_t round, const std::vector<int>& members) const {
     void* listener = nullptr;
     auto& own = exchange.of[round][static_cast<size_t>(rank)][static_cast<size_t>(rank)];
     must(api.listen(0, own.handle.data(), &listener) == kSuccess, "listen");
     own.there = 1;
     std::vector<void*> handles;
-    for (size_t other = 0; other < static_cast<size_t>(count); ++other) {
-      auto& slot = exchange.of[round][other][other];
+    int place = -1;
+    for (const int member : members) {
+      if (member == rank) place = static_cast<int>(handles.size());
+      auto& slot = exchange.of[round][static_cast<size_t>(member)][static_cast<size_t>(member)];
       for (Until until("a handle"); !slot.there;) until.look();
       handles.push_back(slot.handle.data());
     }
     void* comm = nullptr;
-    if (rank < count) {
-      must(api.connect(handles.data(), count, rank, listener, &comm) == kSuccess && comm,
+    if (place >= 0) {
+      const auto count = static_cast<int>(handles.size());
+      must(api.connect(handles.data(), count, place, listener, &comm) == kSuccess && comm,
            "connect");
     }
     must(api.functions.close_listen(listener) == kSuccess, "closeListen");
     return comm;
+  }
+
+  std::vector<int> everyone() const { return every(0, 1); }
+  std::vector<int> every(int first, int step) const {
+    std::vector<int> members;
+    for (int member = first; member < ranks; member += step) members.push_back(member);
+    return members;
   }
 
   int wait(void* request) const {
@@ -129,13 +139,20 @@ inline Bytes reducedElements(int ranks, size_t count, int element, int reduction
   return bytes;
 }
 
+// In a communicator.
+struct Place {
+  int rank;
+  int members;
+};
+
 // All sizes are in flight at once, in place and out of place.
-inline void allReduces(const Member& here, void* comm, int members, int element, int reduction) {
+inline void allReduces(const Member& here, void* comm, const Place& place, int element,
+                       int reduction) {
   const std::vector<size_t> counts{1, 7, 1000, 20'003, 1, 4096, 300, 65'536, 12, 5000};
   std::vector<Bytes> in, out;
   std::vector<void*> requests;
   for (const size_t count : counts) {
-    in.push_back(elementsOf(here.rank, count, element, reduction));
+    in.push_back(elementsOf(place.rank, count, element, reduction));
     out.emplace_back(in.back().size());
   }
   for (size_t i = 0; i < counts.size(); ++i) {
@@ -144,7 +161,7 @@ inline void allReduces(const Member& here, void* comm, int members, int element,
   }
   for (size_t i = 0; i < counts.size(); ++i) {
     must(here.wait(requests[i]) == static_cast<int>(in[i].size()), "the size of an all_reduce");
-    const Bytes expected = reducedElements(members, counts[i], element, reduction);
+    const Bytes expected = reducedElements(place.members, counts[i], element, reduction);
     must((i % 2 == 0 ? out[i] : in[i]) == expected, "an all_reduce of elements " +
                                                         std::to_string(element) + ", reduction " +
                                                         std::to_string(reduction) + " is wrong");
@@ -203,18 +220,22 @@ inline bool claims(const Member& here, int element, int reduction) {
 
 inline void collectivesScenario(const Member& here) {
   checkDevice(here);
-  void* const comm = here.connect(0, here.ranks);
-  void* const some = here.connect(1, here.ranks - 1);
+  void* const comm = here.connect(0, here.everyone());
+  // With two ranks on each server, those without the cables.
+  const std::vector<int> odd = here.every(1, 2);
+  void* const some = here.connect(1, odd);
+  const Place all_here{here.rank, here.ranks};
+  const Place some_here{here.rank / 2, static_cast<int>(odd.size())};
   for (int element = kInt8Number; element <= kBfloat16Number; ++element) {
     for (int reduction = kSumNumber; reduction <= kMinNumber; ++reduction) {
       const bool ordered = reduction == kMaxNumber || reduction == kMinNumber;
       const bool known = !(ordered && (element == kUint32Number || element == kUint64Number));
       must(claims(here, element, reduction) == known, "what reduceSupport claims");
-      if (known) allReduces(here, comm, here.ranks, element, reduction);
+      if (known) allReduces(here, comm, all_here, element, reduction);
     }
   }
   must(!claims(here, 10, kSumNumber) && !claims(here, kFloat32Number, 4), "8-bit floats, averages");
-  if (some) allReduces(here, some, here.ranks - 1, kFloat32Number, kSumNumber);
+  if (some) allReduces(here, some, some_here, kFloat32Number, kSumNumber);
   windows(here, comm, 5000, 12'000);
   windows(here, comm, 3, 4096);
   void* flushed = &flushed;
@@ -222,7 +243,7 @@ inline void collectivesScenario(const Member& here) {
        "iflush");
   must(here.api.functions.close(comm) == kSuccess, "closeColl");
   if (some) {
-    allReduces(here, some, here.ranks - 1, kInt64Number, kMaxNumber);
+    allReduces(here, some, some_here, kInt64Number, kMaxNumber);
     must(here.api.functions.close(some) == kSuccess, "closeColl");
   }
   meet(here.exchange, 0, here.ranks);
@@ -233,7 +254,7 @@ inline void collectivesScenario(const Member& here) {
 // `cut`, rank 0 loses a cable in the middle.
 inline void allReduceScenario(const Member& here, size_t bytes, size_t chunk, bool cut) {
   checkDevice(here);
-  void* const comm = here.connect(0, here.ranks);
+  void* const comm = here.connect(0, here.everyone());
   const size_t count = chunk / sizeof(float);
   const size_t steps = bytes / chunk;
   const Bytes in = elementsOf(here.rank, count, kFloat32Number, kSumNumber);
@@ -262,7 +283,7 @@ inline void allReduceScenario(const Member& here, size_t bytes, size_t chunk, bo
 // Rank 1 dies, and the others wait for its elements.
 inline void lostMemberScenario(const Member& here) {
   checkDevice(here);
-  void* const comm = here.connect(0, here.ranks);
+  void* const comm = here.connect(0, here.everyone());
   meet(here.exchange, 0, here.ranks);
   if (here.rank == 1) _exit(0);
   Bytes data(4096);
@@ -277,7 +298,7 @@ inline void lostMemberScenario(const Member& here) {
 
 inline void wrongCollectivesScenario(const Member& here) {
   checkDevice(here);
-  void* const comm = here.connect(0, here.ranks);
+  void* const comm = here.connect(0, here.everyone());
   const auto& functions = here.api.functions;
   void* none = nullptr;
   std::array<char, kHandleBytes> handle{};
