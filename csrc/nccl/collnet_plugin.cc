@@ -67,8 +67,10 @@ Result connectAll(void** handles, int count, int rank, void*, void** comm) {
   const std::shared_ptr<Endpoint> endpoint = net->awaitEndpoint();
   if (!endpoint) return report(kSystemError);
   try {
-    const auto made = std::make_shared<CollComm>(
-        endpoint, collNetGroup(net->wiring(), std::move(ranks), rank, channel));
+    const GroupConfig group = collNetGroup(net->wiring(), std::move(ranks), rank, channel);
+    const auto made = std::make_shared<CollComm>(endpoint, group);
+    inform("CollNet of " + std::to_string(count) + " servers over " +
+           std::to_string(group.rings.size()) + " rings");
     const std::lock_guard lock(comms_mutex);
     open_comms[made.get()] = made;
     *comm = made.get();

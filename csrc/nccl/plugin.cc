@@ -36,6 +36,10 @@ constexpr double kLeastMbps = 1000;  // NCCL finds no way to CollNet over a slow
 std::mutex beginning;
 Logger logger = nullptr;
 
+void log(int level, const std::string& what) {
+  if (logger) logger(level, kNetSubsystem, __FILE__, __LINE__, "NET/topoopt: %s", what.c_str());
+}
+
 const char* variable(const char* name) {
   const char* text = std::getenv(name);
   return text && *text ? text : nullptr;
@@ -98,13 +102,13 @@ void describeV9(Properties& properties) {
 // ---- shared with CollNet -----------------------------------------------------------------------
 
 Result report(Result result, const std::string& what) {
-  if (result != kSuccess && logger) {
-    logger(kWarnLevel, kNetSubsystem, __FILE__, __LINE__, "NET/topoopt: %s", what.c_str());
-  }
+  if (result != kSuccess) log(kWarnLevel, what);
   return result;
 }
 
 Result report(Result result) { return report(result, Net::lastError()); }
+
+void inform(const std::string& what) { log(kInfoLevel, what); }
 
 Result begin(Logger given) {
   const std::lock_guard lock(beginning);

@@ -18,6 +18,7 @@ extern std::unique_ptr<Net> net;  // one per process, for all communicators
 // Logs an error in NCCL's log; without a text, the last error of the calling thread.
 Result report(Result result, const std::string& what);
 Result report(Result result);
+void inform(const std::string& what);
 
 // Starts the network on the first call.
 Result begin(Logger given);
