@@ -27,7 +27,7 @@ PLAIN_FOLDER = CSRC.parent / "build" / "objects"  # of what needs no torch
 # The folders of each module that include neither torch nor Python, with their rooms.
 PLAIN = {
     "_core": (
-        *("allocation", "common", "route_control", "topology", "search"),
+        *("allocation", "common", "plan", "route_control", "topology", "search"),
         *("sim/core", "sim/flow", "sim/iteration", "sim/packet"),
     ),
     "_backend": ("common", "plan", "transport", "collectives"),

@@ -661,6 +661,58 @@ class AdaptiveRouting:
     @property
     def channels(self) -> int: ...
 
+class Candidate:
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def busiest_link_bytes(self) -> float:
+        """
+        relative to the rate of the slowest link
+        """
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def steps(self) -> int:
+        """
+        messages that wait for each other
+        """
+
+class CollectiveCandidates:
+    @property
+    def bound_bytes(self) -> float:
+        """
+        least that the busiest link carries: of the slowest cut
+        """
+    @property
+    def bound_seconds(self) -> float:
+        """
+        their time, without latencies
+        """
+    @property
+    def chosen(self) -> str: ...
+    @property
+    def list(self) -> list[Candidate]: ...
+
+class GraphGroup:
+    """
+    A group with one rank on each server of a graph of links: (source, target, bytes/s).
+    """
+    def __init__(
+        self,
+        servers: int,
+        links: collections.abc.Sequence[tuple[int, int, float]],
+        rings: collections.abc.Sequence[torch_topoopt.plan.Ring],
+        alpha_s: float,
+        hop_s: float,
+    ) -> None: ...
+    def candidates(self, collective: str, bytes: int) -> CollectiveCandidates: ...
+    def plan(
+        self, algorithm: str, backward: bool, origin: int | None
+    ) -> tuple[list[list[tuple[int, int, int, int, int]]], int, int]:
+        """
+        Pieces by receiver: (sender, origin, first, end, step), the units of a shard, steps.
+        """
+
 class BytesOfPairs:
     """
     Bytes by ordered pair of servers.

@@ -25,6 +25,7 @@ namespace py = pybind11;
 namespace topoopt {
 
 void bindAllocation(py::module_& module);      // bind/allocation.cc
+void bindCollectives(py::module_& module);     // bind/collectives.cc
 void bindIterationTasks(py::module_& module);  // bind/iteration_tasks.cc
 void bindMaxMin(py::module_& module);          // bind/max_min.cc
 void bindRouteControl(py::module_& module);    // bind/route_control.cc
@@ -187,6 +188,7 @@ PYBIND11_MODULE(_core, module) {
   topoopt::bindMaxMin(module);
   topoopt::bindRouting(module);
   topoopt::bindPacket(module);
+  topoopt::bindCollectives(module);
   topoopt::bindTopology(module);
   topoopt::bindAllocation(module);
 }

@@ -7,13 +7,16 @@
 #include <stdexcept>
 
 #include "plan/direct_schedules.h"
+#include "plan/graph_costs.h"
+#include "plan/graph_schedules.h"
 #include "plan/torus_schedules.h"
 
 namespace topoopt {
 namespace {
 
-constexpr const char* kNames[] = {"direct", "ring",     "multi_ring", "both_ways",
-                                  "tree",   "doubling", "torus"};
+constexpr const char* kNames[] = {"direct",  "ring",     "multi_ring", "both_ways",
+                                  "tree",    "doubling", "torus",      "breadth_first",
+                                  "packing", "flooding", "one_shot"};
 constexpr size_t kStepBytes = 64 << 10;  // chunk of a tree
 constexpr double kBusy = 0.9;            // fraction of the peak rate of the links
 // Upper limit for small messages; scratch is per round.
@@ -59,20 +62,24 @@ const char* nameOf(Collective collective) {
 
 std::optional<Algorithm> algorithmNamed(const std::string& name) {
   if (name == "auto") return std::nullopt;
-  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kMultiRing, Algorithm::kBothWays,
-                                    Algorithm::kTree, Algorithm::kDoubling, Algorithm::kTorus}) {
+  for (const Algorithm algorithm :
+       {Algorithm::kRing, Algorithm::kMultiRing, Algorithm::kBothWays, Algorithm::kTree,
+        Algorithm::kDoubling, Algorithm::kTorus, Algorithm::kBreadthFirst, Algorithm::kPacking,
+        Algorithm::kFlooding, Algorithm::kOneShot}) {
     if (name == nameOf(algorithm)) return algorithm;
   }
   throw std::invalid_argument(
       "TOPOOPT_ALGORITHM: '" + name +
-      "' is not one of auto, ring, multi_ring, both_ways, tree, doubling, torus");
+      "' is not one of auto, ring, multi_ring, both_ways, tree, doubling, torus, breadth_first, "
+      "packing, flooding, one_shot");
 }
 
 CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
     : layout_(layout),
       model_(model),
       flat_(layout.mostOthers() == 0),
-      both_(everyRingHasAReverse(layout)) {
+      both_(everyRingHasAReverse(layout)),
+      graph_(layout.links().empty() ? nullptr : std::make_unique<GraphCosts>(layout, model_)) {
   for (const plan::AllReduceTime& time : model.all_reduce) {
     if (const auto algorithm = algorithmNamed(time.algorithm)) {
       times_[*algorithm][time.bytes] = time.seconds;
@@ -95,6 +102,8 @@ CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
     }
   }
 }
+
+CostEstimate::~CostEstimate() = default;
 
 std::vector<Algorithm> CostEstimate::candidates(const Request& request) const {
   std::vector<Algorithm> list;
@@ -125,7 +134,29 @@ std::vector<Algorithm> CostEstimate::candidates(const Request& request) const {
   }
   list.push_back(Algorithm::kRing);
   if (several) list.push_back(Algorithm::kMultiRing);
+  addGraphCandidates(request, list);
   return list;
+}
+
+void CostEstimate::addGraphCandidates(const Request& request, std::vector<Algorithm>& list) const {
+  if (!graph_) return;
+  list.push_back(Algorithm::kBreadthFirst);
+  list.push_back(Algorithm::kPacking);
+  const size_t others = layout_.leaders().size() - 1;
+  switch (request.collective) {
+    case Collective::kAllReduce:
+      if (flat_ && request.commutative && request.bytes * others <= kFloodingLimitBytes) {
+        list.push_back(Algorithm::kFlooding);
+        list.push_back(Algorithm::kOneShot);
+      }
+      break;
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+      if (request.bytes <= kFloodingLimitBytes) list.push_back(Algorithm::kOneShot);
+      break;
+    default:
+      break;
+  }
 }
 
 Algorithm CostEstimate::choose(const Request& request, std::optional<Algorithm> forced) const {
@@ -141,6 +172,7 @@ Algorithm CostEstimate::choose(const Request& request, std::optional<Algorithm> 
       std::any_of(list.begin(), list.end(), [&](Algorithm one) { return times_.contains(one); });
   for (const Algorithm algorithm : list) {
     if (measured && !times_.contains(algorithm)) continue;  // prefer measured times to the model
+    if (algorithm == Algorithm::kPacking && !graph_->mayGainFromPacking(request)) continue;
     const double algorithm_s = seconds(request, algorithm);
     if (algorithm_s >= least_s) continue;
     least_s = algorithm_s;
@@ -153,6 +185,10 @@ std::string_view CostEstimate::whyNever(Algorithm algorithm) const {
   if (algorithm == Algorithm::kTorus && layout_.grid().empty()) {
     return "its members are no torus of the plan";
   }
+  const bool graph = algorithm == Algorithm::kBreadthFirst || algorithm == Algorithm::kPacking ||
+                     algorithm == Algorithm::kFlooding || algorithm == Algorithm::kOneShot;
+  if (graph && !graph_) return "no links of the plan join its servers";
+  if (algorithm == Algorithm::kFlooding && !flat_) return "it has several members on a server";
   if (algorithm == Algorithm::kBothWays && !both_) return "its rings run one way";
   if (algorithm == Algorithm::kDoubling && !flat_) return "it has several members on a server";
   return "";
@@ -303,6 +339,8 @@ std::optional<double> CostEstimate::measuredSeconds(const Request& request,
   const bool half = request.collective == Collective::kAllGather ||
                     request.collective == Collective::kReduceScatter;
   const auto found = times_.find(algorithm);
+  // Their AllReduce is no scatter and gather.
+  if (half && (algorithm == Algorithm::kOneShot || algorithm == Algorithm::kFlooding)) return {};
   if (found == times_.end() || !(half || request.collective == Collective::kAllReduce)) return {};
   const std::map<size_t, double>& times = found->second;
   const double part = half ? 0.5 : 1.0;
@@ -332,6 +370,7 @@ double CostEstimate::modelSeconds(const Request& request, Algorithm algorithm) c
   const double around = static_cast<double>(servers - 1) / static_cast<double>(servers);
   const size_t rings = algorithm == Algorithm::kMultiRing ? layout_.rings().size() : 1;
   const size_t bytes = request.bytes;
+  if (algorithm >= Algorithm::kBreadthFirst) return graph_->of(request, algorithm).seconds;
   switch (request.collective) {
     case Collective::kExchange:
       return messageSeconds(1, bytes);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,7 +42,19 @@ namespace topoopt {
 
 using plan::CostModel;
 
-enum class Algorithm : uint8_t { kDirect, kRing, kMultiRing, kBothWays, kTree, kDoubling, kTorus };
+enum class Algorithm : uint8_t {
+  kDirect,
+  kRing,
+  kMultiRing,
+  kBothWays,
+  kTree,
+  kDoubling,
+  kTorus,
+  kBreadthFirst,
+  kPacking,
+  kFlooding,
+  kOneShot,
+};
 const char* nameOf(Algorithm algorithm);
 
 // "auto" is no algorithm. Throws std::invalid_argument for an unknown name.
@@ -66,10 +79,13 @@ struct Request {
   bool commutative = false;  // a op b equals b op a bit for bit
 };
 
+class GraphCosts;
+
 // One thread at a time.
 class CostEstimate {
  public:
   CostEstimate(const GroupLayout& layout, const CostModel& model);
+  ~CostEstimate();
 
   // Algorithms that support the request, in order of preference at equal costs.
   std::vector<Algorithm> candidates(const Request& request) const;
@@ -84,10 +100,14 @@ class CostEstimate {
   // the asymptotic rate; else `most`.
   size_t busyBytes(size_t least, size_t most, std::optional<Algorithm> forced) const;
 
+  // Plans and costs over the links; nullptr without links.
+  GraphCosts* graph() const { return graph_.get(); }
+
   // The trees of tree and chain algorithms; the direction of a chain depends on the collective.
   std::vector<TreeShare> trees(const Request& request, Algorithm algorithm) const;
 
  private:
+  void addGraphCandidates(const Request& request, std::vector<Algorithm>& list) const;
   double modelSeconds(const Request& request, Algorithm algorithm) const;
   std::optional<double> measuredSeconds(const Request& request, Algorithm algorithm) const;
   double ringSteps(size_t steps, size_t bytes, double factor, bool reduces, size_t rings) const;
@@ -107,6 +127,7 @@ class CostEstimate {
   int ring_hops_ = 0;               // maximum links between neighbours on the first ring
   std::array<int, 2> grid_hops_{};  // the same in rows and columns of the grid
   mutable std::optional<std::array<Tree, 2>> binary_;  // computed on first use
+  const std::unique_ptr<GraphCosts> graph_;
 };
 
 }  // namespace topoopt

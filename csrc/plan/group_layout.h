@@ -7,10 +7,20 @@
 #include <memory>
 #include <vector>
 
+#include "plan/gather_plan.h"
 #include "plan/hop_table.h"
 #include "plan/network.h"
 
 namespace topoopt {
+
+// What collectives between the servers of a group use. `links` join places in
+// GroupLayout::leaders(), with rates relative to the slowest link of the intact network.
+struct CollectivePaths {
+  std::vector<plan::Ring> rings{};
+  std::vector<RatedLink> links{};
+
+  bool operator==(const CollectivePaths&) const = default;
+};
 
 class GroupLayout {
  public:
@@ -21,9 +31,14 @@ class GroupLayout {
   GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<int> servers = {},
               std::shared_ptr<const HopTable> hops = nullptr, plan::Grid grid = {});
 
-  // The same group over other rings after a loss or slowdown of links, without the grid. Throws as
+  // The same group over other paths after a loss or slowdown of links, without the grid. Throws as
   // the constructor.
-  GroupLayout over(std::vector<plan::Ring> rings) const;
+  GroupLayout over(CollectivePaths paths) const;
+
+  // See CollectivePaths; empty if they do not join all servers.
+  const std::vector<RatedLink>& links() const { return links_; }
+  // Throws std::invalid_argument for places that are not there, and rates that are not positive.
+  void setLinks(std::vector<RatedLink> links);
 
   int size() const { return size_; }
   const std::vector<plan::Ring>& rings() const { return rings_; }
@@ -58,6 +73,7 @@ class GroupLayout {
   std::vector<plan::Ring> rings_;
   std::vector<plan::Ring> planned_;
   plan::Grid grid_;
+  std::vector<RatedLink> links_;
   std::vector<int> servers_;
   const std::shared_ptr<const HopTable> hops_;
   std::vector<int> leaders_;
@@ -66,17 +82,18 @@ class GroupLayout {
   size_t most_others_ = 0;
 };
 
-// Traffic counters of a group: each ring, the two trees, direct messages, and, with a grid, the
-// parts that start along rows and those along columns.
+// Traffic counters of a group: each ring, the two trees, direct messages, schedules over the graph
+// of links, and, with a grid, the parts that start along rows and those along columns.
 struct Parts {
   int trees;
   int direct;
+  int graph;
   int torus;
   int count;
 };
 inline Parts partsOf(const GroupLayout& layout) {
   const int rings = static_cast<int>(layout.rings().size());
-  return {rings, rings + 2, rings + 3, rings + (layout.grid().empty() ? 3 : 5)};
+  return {rings, rings + 2, rings + 3, rings + 4, rings + (layout.grid().empty() ? 4 : 6)};
 }
 
 }  // namespace topoopt

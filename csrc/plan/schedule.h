@@ -33,16 +33,21 @@ struct StepRef {
   bool operator==(const StepRef&) const = default;
 };
 
+// The peer of a step without a message, which arrives at once.
+inline constexpr int kLocal = -1;
+
 // Receives `into.bytes` bytes after receive `after` and send `after_send`, which free its scratch
 // slot. It completes after the bytes have arrived, receive `turn_after` (fixes the order of a sum)
 // and send `turn_after_send` (data being sent must not change). With `reduce`, `target` op=
-// `operand` follows, one of which is `into`.
+// `operand` follows, one of which is `into`. A local step may have a `base`: `target` = `base` op
+// `operand`.
 struct Receive {
-  int peer = -1;
+  int peer = kLocal;
   Range into{};
   bool reduce = false;
   Range target{};
   Range operand{};
+  Range base{};
   StepRef after{};
   StepRef after_send{};
   StepRef turn_after{};

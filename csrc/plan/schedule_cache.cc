@@ -4,6 +4,8 @@
 #include <numeric>
 
 #include "plan/direct_schedules.h"
+#include "plan/graph_costs.h"
+#include "plan/graph_schedules.h"
 #include "plan/ring_schedules.h"
 #include "plan/torus_schedules.h"
 #include "plan/tree_schedules.h"
@@ -21,6 +23,45 @@ void addWaiting(PreparedSchedule& prepared, const StepRef& on, int lane) {
   if (on.none() || on.lane == lane) return;
   std::vector<int>& waiting = prepared.waiting[on.lane];
   if (std::find(waiting.begin(), waiting.end(), lane) == waiting.end()) waiting.push_back(lane);
+}
+
+Schedule graphSchedule(const ScheduleKey& key, Algorithm algorithm, int rank,
+                       const GroupLayout& layout, const CostEstimate& estimate) {
+  GraphCosts& costs = *estimate.graph();
+  const Request request = requestOf(key);
+  const int part = partsOf(layout).graph;
+  const bool direct = algorithm == Algorithm::kOneShot;
+  const GraphRun run{costs.of(request, algorithm).rounds, part};
+  const auto plan = [&](Direction direction, int origin = GraphPlans::kAllOrigins) -> const auto& {
+    if (direct) return costs.plans().oneShot();
+    return algorithm == Algorithm::kPacking ? costs.plans().packed(direction, origin).plan
+                                            : costs.plans().breadthFirst(direction, origin).plan;
+  };
+  switch (key.collective) {
+    case Collective::kAllReduce:
+      if (direct || algorithm == Algorithm::kFlooding) {
+        return floodingAllReduceSchedule(layout, plan(Direction::kForward), rank, key.counts[0],
+                                         key.element_bytes, part);
+      }
+      return graphAllReduceSchedule(layout, plan(Direction::kBackward), plan(Direction::kForward),
+                                    rank, key.counts[0], key.element_bytes, run);
+    case Collective::kBroadcast:
+      return graphBroadcastSchedule(layout, plan(Direction::kForward, costs.placeOf(key.root)),
+                                    rank, key.root, key.counts[0], key.element_bytes, run);
+    case Collective::kReduce:
+      return graphReduceSchedule(layout, plan(Direction::kBackward, costs.placeOf(key.root)), rank,
+                                 key.root, key.counts[0], key.element_bytes, run);
+    case Collective::kAllGather:
+      return graphAllGatherSchedule(layout, plan(Direction::kForward), rank, key.counts,
+                                    key.element_bytes, run);
+    case Collective::kReduceScatter:
+      return graphReduceScatterSchedule(layout, plan(Direction::kBackward), rank, key.counts,
+                                        key.element_bytes, run);
+    case Collective::kExchange:
+    case Collective::kBarrier:
+      break;
+  }
+  return {};
 }
 
 }  // namespace
@@ -58,7 +99,7 @@ ScheduleCache::ScheduleCache(GroupLayout layout, int rank, const CostModel& mode
                              std::optional<Algorithm> forced)
     : layout_(std::move(layout)), rank_(rank), estimate_(layout_, model), forced_(forced) {}
 
-Request ScheduleCache::requestOf(const ScheduleKey& key) {
+Request requestOf(const ScheduleKey& key) {
   const size_t count = std::accumulate(key.counts.begin(), key.counts.end(), size_t{0});
   return {key.collective, count * key.element_bytes, key.root, key.commutative};
 }
@@ -83,43 +124,48 @@ std::shared_ptr<const PreparedSchedule> ScheduleCache::get(const ScheduleKey& ke
 
 std::shared_ptr<const PreparedSchedule> ScheduleCache::build(const ScheduleKey& key,
                                                              Algorithm algorithm) const {
-  return std::make_shared<const PreparedSchedule>(prepare(algorithm, scheduleFor(key, algorithm)));
+  return std::make_shared<const PreparedSchedule>(
+      prepare(algorithm, scheduleFor(key, algorithm, rank_, layout_, estimate_)));
 }
 
-Schedule ScheduleCache::scheduleFor(const ScheduleKey& key, Algorithm algorithm) const {
+Schedule scheduleFor(const ScheduleKey& key, Algorithm algorithm, int rank,
+                     const GroupLayout& layout, const CostEstimate& estimate) {
   const Rings rings = algorithm == Algorithm::kRing ? Rings::kFirst : Rings::kAll;
-  const std::vector<int>& order = layout_.plannedRings()[0].servers;
+  const std::vector<int>& order = layout.plannedRings()[0].servers;
   const Request request = requestOf(key);
-  const int direct = partsOf(layout_).direct;
+  const int direct = partsOf(layout).direct;
+  if (algorithm >= Algorithm::kBreadthFirst) {
+    return graphSchedule(key, algorithm, rank, layout, estimate);
+  }
   switch (key.collective) {
     case Collective::kAllReduce:
       if (algorithm == Algorithm::kDoubling) {
-        return doublingAllReduceSchedule(order, rank_, key.counts[0], key.element_bytes, direct);
+        return doublingAllReduceSchedule(order, rank, key.counts[0], key.element_bytes, direct);
       }
       if (algorithm == Algorithm::kTorus) {
-        return torusAllReduceSchedule(layout_, rank_, key.counts[0], key.element_bytes,
-                                      partsOf(layout_).torus);
+        return torusAllReduceSchedule(layout, rank, key.counts[0], key.element_bytes,
+                                      partsOf(layout).torus);
       }
       if (algorithm == Algorithm::kTree) {
-        return treeAllReduceSchedule(estimate_.trees(request, algorithm), rank_, key.counts[0],
+        return treeAllReduceSchedule(estimate.trees(request, algorithm), rank, key.counts[0],
                                      key.element_bytes);
       }
-      return allReduceSchedule(layout_, rings, rank_, key.counts[0], key.element_bytes);
+      return allReduceSchedule(layout, rings, rank, key.counts[0], key.element_bytes);
     case Collective::kBroadcast:
-      return treeBroadcastSchedule(estimate_.trees(request, algorithm), rank_, key.counts[0],
+      return treeBroadcastSchedule(estimate.trees(request, algorithm), rank, key.counts[0],
                                    key.element_bytes);
     case Collective::kReduce:
-      return treeReduceSchedule(estimate_.trees(request, algorithm), rank_, key.counts[0],
+      return treeReduceSchedule(estimate.trees(request, algorithm), rank, key.counts[0],
                                 key.element_bytes);
     case Collective::kAllGather:
-      return allGatherSchedule(layout_, rings, rank_, key.counts, key.element_bytes);
+      return allGatherSchedule(layout, rings, rank, key.counts, key.element_bytes);
     case Collective::kReduceScatter:
-      return reduceScatterSchedule(layout_, rings, rank_, key.counts, key.element_bytes);
+      return reduceScatterSchedule(layout, rings, rank, key.counts, key.element_bytes);
     case Collective::kExchange:
-      return exchangeSchedule(rank_, key.counts, key.received, direct);
+      return exchangeSchedule(rank, key.counts, key.received, direct);
     case Collective::kBarrier:
-      if (algorithm == Algorithm::kDoubling) return disseminationSchedule(order, rank_, direct);
-      return treeAllReduceSchedule(estimate_.trees(request, algorithm), rank_, 1, 1);
+      if (algorithm == Algorithm::kDoubling) return disseminationSchedule(order, rank, direct);
+      return treeAllReduceSchedule(estimate.trees(request, algorithm), rank, 1, 1);
   }
   return {};
 }

@@ -37,6 +37,12 @@ struct PreparedSchedule {
 
 PreparedSchedule prepare(Algorithm algorithm, Schedule schedule);
 
+Request requestOf(const ScheduleKey& key);
+
+// The schedule of member `rank`. The estimate is for the layout.
+Schedule scheduleFor(const ScheduleKey& key, Algorithm algorithm, int rank,
+                     const GroupLayout& layout, const CostEstimate& estimate);
+
 class ScheduleCache {
  public:
   ScheduleCache(GroupLayout layout, int rank, const CostModel& model,
@@ -53,12 +59,9 @@ class ScheduleCache {
     return estimate_.busyBytes(least, most, forced_);
   }
 
-  static Request requestOf(const ScheduleKey& key);
   const CostEstimate& estimate() const { return estimate_; }
 
  private:
-  Schedule scheduleFor(const ScheduleKey& key, Algorithm algorithm) const;
-
   struct Entry {
     ScheduleKey key;
     std::shared_ptr<const PreparedSchedule> prepared;

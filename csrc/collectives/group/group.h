@@ -47,7 +47,7 @@ struct GroupConfig {
   int segment_fd = -1;            // memory shared by all members; -1: use links
   std::shared_ptr<const HopTable> hops{};  // between servers; nullptr: all are neighbours
   CostModel cost{};                        // the same on all members
-  // Over links: auto, ring, multi_ring, both_ways, tree, doubling, torus.
+  // Over links: a name of Algorithm, or auto.
   std::string algorithm{"auto"};
   // For all-to-alls that reconfigure circuits: over links, member i is the only rank of server i.
   std::shared_ptr<CircuitClient> circuits{};

@@ -17,11 +17,13 @@ void addCounters(std::vector<RingCounters>& list, const GroupLayout& layout,
     RingCounters entry;
     entry.kind = part < numbers.trees    ? "ring"
                  : part < numbers.direct ? "tree"
-                 : part < numbers.torus  ? "direct"
+                 : part < numbers.graph  ? "direct"
+                 : part < numbers.torus  ? "graph"
                                          : "torus";
     entry.index = part < numbers.trees    ? rings
                   : part < numbers.direct ? part - numbers.trees
-                  : part < numbers.torus  ? part - numbers.direct
+                  : part < numbers.graph  ? part - numbers.direct
+                  : part < numbers.torus  ? part - numbers.graph
                                           : part - numbers.torus;
     if (part < numbers.trees) {
       for (const int member : layout.rings()[part].servers) {

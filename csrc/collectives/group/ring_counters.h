@@ -12,7 +12,7 @@ namespace topoopt {
 
 // Statistics of one ring or tree.
 struct RingCounters : PartCounters {
-  std::string kind;        // "ring", "tree", "direct" or "torus"
+  std::string kind;        // "ring", "tree", "direct", "graph" or "torus"
   int index = 0;           // among its kind
   std::vector<int> ranks;  // of a ring: ranks of the endpoint in ring order
 };

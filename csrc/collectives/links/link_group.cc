@@ -28,20 +28,20 @@ std::string milliseconds(double seconds) {
 
 LinkGroup::LinkGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
     : Group(std::move(endpoint), std::move(config)),
-      proposed_(config_.rings),
-      agreement_(*endpoint_, config_.channel, config_.ranks, config_.rank,
-                 {.next = [this] { return next_; },
-                  .decided =
-                      [this](uint64_t version, uint64_t first, std::vector<plan::Ring> rings) {
-                        useRings(version, first, std::move(rings));
-                      },
-                  .released = [this] { startNext(); }}),
+      agreement_(
+          *endpoint_, config_.channel, config_.ranks, config_.rank,
+          {.next = [this] { return next_; },
+           .decided = [this](uint64_t version, uint64_t first,
+                             CollectivePaths paths) { usePaths(version, first, std::move(paths)); },
+           .released = [this] { startNext(); }}),
       operation_(*endpoint_, config_.channel, config_.ranks,
                  [this](std::exception_ptr error) { onOperationDone(error); }),
       scratch_(endpoint_->reactor(), config_.scratch_idle) {
+  GroupLayout layout(size(), config_.rings, config_.servers, config_.hops, config_.grid);
+  layout.setLinks(linksBetween(layout.leaders(), true));
+  proposed_ = {config_.rings, layout.links()};
   versions_[0].schedules = std::make_shared<ScheduleCache>(
-      GroupLayout(size(), config_.rings, config_.servers, config_.hops, config_.grid), config_.rank,
-      config_.cost, algorithmNamed(config_.algorithm));
+      std::move(layout), config_.rank, config_.cost, algorithmNamed(config_.algorithm));
   warnOfAlgorithm();
 }
 
@@ -273,7 +273,7 @@ void LinkGroup::warnOfAlgorithm() const {
 
 // Level info: once per size class, on the group's first member. Level debug: every call.
 void LinkGroup::logChoice(const Pending& pending, const ScheduleCache& schedules) {
-  const Request request = ScheduleCache::requestOf(pending.shape);
+  const Request request = requestOf(pending.shape);
   const Algorithm algorithm = pending.setup.prepared->algorithm;
   const int size_class = static_cast<int>(std::bit_width(request.bytes));
   const bool first =

@@ -7,7 +7,7 @@
 // position differ, the group fails with an error that names both. A member that has not reached
 // that position is late and does not answer.
 //
-// When links are lost, degraded or recovered, the members agree on other rings for the collectives
+// When links are lost, degraded or recovered, the members agree on other paths for the collectives
 // that have not begun (ring_agreement.h, link_group_rings.cc).
 
 #pragma once
@@ -50,10 +50,10 @@ class LinkGroup final : public Group {
     Operation::Setup setup;
     Done done;
     ScheduleKey shape;
-    uint64_t version = 0;  // of the rings in the setup
+    uint64_t version = 0;  // of the paths in the setup
   };
   struct Version {
-    uint64_t first = 0;  // first collective that uses them
+    uint64_t first = 0;  // first collective that uses its paths
     std::shared_ptr<ScheduleCache> schedules{};
   };
   // The running all-to-all, from its request to reconfigure circuits.
@@ -95,7 +95,8 @@ class LinkGroup final : public Group {
   uint64_t versionOf(uint64_t number) const;
   void beginOver(Pending& next);
   std::vector<plan::Ring> ringsLeft() const;
-  void useRings(uint64_t version, uint64_t first, std::vector<plan::Ring> rings);
+  std::vector<RatedLink> linksBetween(const std::vector<int>& leaders, bool planned) const;
+  void usePaths(uint64_t version, uint64_t first, CollectivePaths paths);
 
   // Circuit reconfiguration (link_group_circuits.cc).
   bool asksForCircuits(const Pending& pending) const;
@@ -127,15 +128,15 @@ class LinkGroup final : public Group {
   CallHistory history_;
   std::deque<Exchanged> exchanged_;       // recent ones
   std::deque<Pending> submitted_;         // not yet seen by the reactor thread
-  std::map<uint64_t, Version> versions_;  // 0: the planned rings; others while in use
+  std::map<uint64_t, Version> versions_;  // 0: the planned paths; others while in use
   std::set<std::tuple<CallName, Algorithm, int>> logged_;  // with the size class
 
   // Reactor thread only.
   std::deque<Pending> queue_;          // the first one runs if running_
   uint64_t next_ = 0;                  // first collective that has not begun
   std::vector<RingCounters> carried_;  // over former rings
-  uint64_t over_version_ = 0;          // rings that operation_ counts for
-  std::vector<plan::Ring> proposed_;   // by the first member, last
+  uint64_t over_version_ = 0;          // paths that operation_ counts for
+  CollectivePaths proposed_;           // by the first member, last
   RingAgreement agreement_;
   Operation operation_;
   Scratch scratch_;

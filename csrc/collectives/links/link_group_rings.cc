@@ -1,8 +1,9 @@
-// Selects the rings of a group's collectives: the planned ones, or the remaining ones.
+// Selects the paths of a group's collectives: the planned ones, or the remaining ones.
 
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -77,18 +78,41 @@ std::vector<plan::Ring> LinkGroup::ringsLeft() const {
   return left;
 }
 
-// The first member proposes rings, but not while ranks are unreachable: that cannot help.
+// Links between members' servers: planned ones (on any thread), or remaining ones.
+std::vector<RatedLink> LinkGroup::linksBetween(const std::vector<int>& leaders,
+                                               bool planned) const {
+  const CableGraph* const graph = endpoint_->cables();
+  if (graph == nullptr) return {};
+  std::map<int, int> place_of;  // by server
+  for (size_t place = 0; place < leaders.size(); ++place) {
+    place_of[graph->serverOf(config_.ranks[leaders[place]])] = static_cast<int>(place);
+  }
+  std::vector<RatedLink> links;
+  double slowest = std::numeric_limits<double>::infinity();
+  for (const LinkLeft& link : planned ? graph->plannedLinks() : graph->linksLeft()) {
+    if (!place_of.contains(link.source) || !place_of.contains(link.target)) continue;
+    slowest = std::min(slowest, link.planned_rate);
+    if (link.rate > 0) links.push_back({place_of[link.source], place_of[link.target], link.rate});
+  }
+  for (RatedLink& link : links) link.rate /= slowest;
+  return links;
+}
+
+// The first member proposes paths, but not while ranks are unreachable: that cannot help.
 void LinkGroup::onLinksChanged() {
   const CableGraph* const graph = endpoint_->cables();
   if (config_.rank != 0 || graph == nullptr || !graph->unreachable().empty()) return;
   if (versions_.at(0).schedules->layout().leaders().size() < 2) return;
-  std::vector<plan::Ring> rings = ringsLeft();
-  if (rings == proposed_) return;
-  proposed_ = rings;
-  agreement_.propose(std::move(rings));
+  const GroupLayout& layout = versions_.at(0).schedules->layout();
+  CollectivePaths paths{ringsLeft(),
+                        graph->intact() ? layout.links() : linksBetween(layout.leaders(), false)};
+  if (paths == proposed_) return;
+  proposed_ = paths;
+  agreement_.propose(std::move(paths));
 }
 
-void LinkGroup::useRings(uint64_t version, uint64_t first, std::vector<plan::Ring> rings) {
+void LinkGroup::usePaths(uint64_t version, uint64_t first, CollectivePaths paths) {
+  const std::vector<plan::Ring>& rings = paths.rings;
   if (config_.rank == 0 && logs(LogLevel::kInfo)) {
     std::string shares;
     for (const plan::Ring& ring : rings) {
@@ -101,18 +125,18 @@ void LinkGroup::useRings(uint64_t version, uint64_t first, std::vector<plan::Rin
   }
   std::shared_ptr<ScheduleCache> schedules;
   const auto planned = versions_.at(0).schedules;
-  if (rings == config_.rings) {
+  if (paths == CollectivePaths{config_.rings, planned->layout().links()}) {
     schedules = planned;
   } else {
     try {
       CostModel cost = config_.cost;
       cost.all_reduce.clear();  // it was measured over the planned rings
       schedules =
-          std::make_shared<ScheduleCache>(planned->layout().over(std::move(rings)), config_.rank,
+          std::make_shared<ScheduleCache>(planned->layout().over(std::move(paths)), config_.rank,
                                           cost, algorithmNamed(config_.algorithm));
     } catch (const std::invalid_argument& wrong) {
       const std::string why = "rank " + std::to_string(config_.ranks.front()) +
-                              " proposes rings that cannot be: " + wrong.what();
+                              " proposes paths that cannot be: " + wrong.what();
       return fail(std::make_exception_ptr(PeerLostError(why)), Notify::kAllRanks);
     }
   }

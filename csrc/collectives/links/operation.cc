@@ -55,6 +55,7 @@ void Operation::describeSteps(Landing& landing) const {
     longest = std::max({longest, lane.receives.size(), lane.sends.size()});
   }
   const auto use = [&](const Range& range) {
+    if (range.bytes == 0) return;
     if (range.buffer != Buffer::kScratch) landing.willUse(at(range), range.bytes);
   };
   for (size_t i = 0; i < longest; ++i) {  // in parallel, as lanes run
@@ -64,8 +65,10 @@ void Operation::describeSteps(Landing& landing) const {
       const Receive& receive = lane.receives[i];
       use(receive.into);
       if (receive.reduce) use(receive.operand);
+      if (receive.base.bytes > 0) use(receive.base);
       if (receive.reduce) use(receive.target);
       const Range& written = receive.reduce ? receive.target : receive.into;
+      if (written.bytes == 0) continue;
       if (written.buffer != Buffer::kScratch) landing.willWrite(at(written), written.bytes);
     }
   }
@@ -129,7 +132,7 @@ bool Operation::sent(const StepRef& step) const {
 }
 
 bool Operation::landed(const Range& range) const {
-  return !setup_.landing || range.buffer == Buffer::kScratch ||
+  return !setup_.landing || range.buffer == Buffer::kScratch || range.bytes == 0 ||
          setup_.landing->has(at(range), range.bytes);
 }
 
@@ -173,6 +176,11 @@ bool Operation::postReceive(int index) {
   if (!received(receive.after) || !freed(receive.after_send)) return false;
   if (!landed(receive.into)) return false;  // the copy from the device would overwrite it
   const StepRef step{index, static_cast<int>(state.next_receive++)};
+  if (receive.peer == kLocal) {
+    arrival(step) = Arrival::kArrived;
+    completeInTurn(step);
+    return true;
+  }
   endpoint_.receive({ranks_[receive.peer], channel(), lane(index).stream}, at(receive.into),
                     receive.into.bytes, setup_.fingerprint,
                     [this, step](std::exception_ptr error) { onReceived(step, error); });
@@ -227,7 +235,8 @@ void Operation::completeInTurn(StepRef step) {
   while (running_ && !step.none() && arrival(step) == Arrival::kArrived) {
     const Receive& receive = lane(step.lane).receives[step.index];
     if (!received(receive.turn_after) || !freed(receive.turn_after_send)) return;
-    if (receive.reduce && !(landed(receive.target) && landed(receive.operand))) {
+    if (receive.reduce &&
+        !(landed(receive.target) && landed(receive.operand) && landed(receive.base))) {
       return unlanded_.push_back(step);
     }
     if (receive.reduce && !reduced(step)) return;
@@ -242,6 +251,11 @@ bool Operation::reduced(const StepRef& step) {
   const Receive& receive = lane(step.lane).receives[step.index];
   const size_t bytes = receive.target.bytes;
   const size_t count = bytes / elementSize(setup_.type);
+  if (receive.base.bytes > 0) {
+    reduceTo(setup_.type, setup_.op, at(receive.target), at(receive.base), at(receive.operand),
+             count);
+    return true;
+  }
   if (!reductions_.take(bytes)) {
     reduceInto(setup_.type, setup_.op, at(receive.target), at(receive.operand), count);
     return true;
@@ -266,7 +280,8 @@ void Operation::complete(const StepRef& step) {
   --receives_left_;
   if (setup_.landing) {
     const Range& written = receive.reduce ? receive.target : receive.into;
-    if (written.buffer != Buffer::kScratch) setup_.landing->wrote(at(written), written.bytes);
+    if (written.buffer != Buffer::kScratch && written.bytes > 0)
+      setup_.landing->wrote(at(written), written.bytes);
   }
   stepOver(step.lane);
   if (running_) advanceAfter(step.lane);

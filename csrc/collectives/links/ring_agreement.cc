@@ -21,28 +21,73 @@ constexpr size_t kEndsKept = 256;
 
 constexpr uint64_t kTakenBack = UINT64_MAX;
 
-// Wire format of rings: for each its share, then its members.
-std::string encoded(const std::vector<plan::Ring>& rings) {
+constexpr size_t kLinkBytes = 2 * sizeof(int32_t) + sizeof(double);
+
+// Wire format: the source, target and rate of every link; for each ring its share, then its
+// members.
+std::string encoded(const CollectivePaths& paths) {
   std::string text;
   const auto add = [&text](const auto& value) {
     text.append(reinterpret_cast<const char*>(&value), sizeof value);
   };
-  for (const plan::Ring& ring : rings) {
+  for (const RatedLink& link : paths.links) {
+    add(static_cast<int32_t>(link.source));
+    add(static_cast<int32_t>(link.target));
+    add(link.rate);
+  }
+  for (const plan::Ring& ring : paths.rings) {
     add(ring.share);
     for (const int member : ring.servers) add(static_cast<int32_t>(member));
   }
   return text;
 }
 
+// Rings may have no members and links may be missing, so the header carries both numbers.
+uint64_t countsOf(const CollectivePaths& paths) {
+  return paths.links.size() << 32 | paths.rings.size();
+}
+
+// nullopt for a payload that cannot be.
+std::optional<CollectivePaths> decoded(const std::string& payload, uint64_t counts) {
+  const size_t links = counts >> 32;
+  const size_t rings = counts & UINT32_MAX;
+  if (rings == 0 || links > payload.size() / kLinkBytes) return std::nullopt;
+  const char* at = payload.data();
+  const auto read = [&at](auto value) {
+    std::memcpy(&value, at, sizeof value);
+    at += sizeof value;
+    return value;
+  };
+  const size_t bytes = payload.size() - links * kLinkBytes;
+  const size_t ring_bytes = bytes / rings;
+  if (ring_bytes <= sizeof(double) || bytes % rings != 0) return std::nullopt;
+  CollectivePaths paths;
+  for (size_t i = 0; i < links; ++i) {
+    const auto source = read(int32_t{});
+    const auto target = read(int32_t{});
+    paths.links.push_back({source, target, read(double{})});
+  }
+  for (size_t r = 0; r < rings; ++r) {
+    at = payload.data() + links * kLinkBytes + r * ring_bytes;
+    plan::Ring& ring = paths.rings.emplace_back();
+    ring.share = read(double{});
+    if (!(ring.share > 0 && ring.share <= 1)) return std::nullopt;
+    for (size_t i = sizeof(double); i + sizeof(int32_t) <= ring_bytes; i += sizeof(int32_t)) {
+      ring.servers.push_back(read(int32_t{}));
+    }
+  }
+  return paths;
+}
+
 }  // namespace
 
-bool OfferedRings::offer(uint64_t version, std::vector<plan::Ring> rings) {
+bool OfferedRings::offer(uint64_t version, CollectivePaths paths) {
   if (ended_first_.erase(version) > 0) return false;
-  open_[version] = std::move(rings);
+  open_[version] = std::move(paths);
   return true;
 }
 
-std::optional<std::vector<plan::Ring>> OfferedRings::end(uint64_t version) {
+std::optional<CollectivePaths> OfferedRings::end(uint64_t version) {
   auto offer = open_.extract(version);
   if (!offer.empty()) return std::move(offer.mapped());
   ended_first_.insert(version);
@@ -76,24 +121,23 @@ void RingAgreement::broadcast(FrameType type, uint64_t number, const std::string
 
 // ---- the first member --------------------------------------------------------------------------
 
-void RingAgreement::propose(std::vector<plan::Ring> rings) {
+void RingAgreement::propose(CollectivePaths paths) {
   if (asking_) {
-    wanted_ = std::move(rings);
+    wanted_ = std::move(paths);
     return;
   }
   if (timer_) endpoint_.reactor().cancel(*std::exchange(timer_, std::nullopt));
-  start(std::move(rings));
+  start(std::move(paths));
 }
 
-void RingAgreement::start(std::vector<plan::Ring> rings) {
+void RingAgreement::start(CollectivePaths paths) {
   ++version_;
   asking_ = true;
   missing_ = {ranks_.begin(), ranks_.end()};
   missing_.erase(ranks_[rank_]);
-  // The message carries the ring count, because rings may have no members.
-  broadcast(FrameType::kRings, rings.size(), encoded(rings));
+  broadcast(FrameType::kRings, countsOf(paths), encoded(paths));
   first_ = member_.next();
-  offered_.offer(version_, std::move(rings));
+  offered_.offer(version_, std::move(paths));
   if (missing_.empty()) return decide(first_);
   timer_ = endpoint_.reactor().after(kAgreementLimit, [this] {
     timer_.reset();
@@ -152,21 +196,8 @@ bool RingAgreement::onControl(const FrameHeader& header, const std::string& payl
   switch (header.type) {
     case FrameType::kRings: {
       if (header.source != ranks_.front()) return true;
-      const size_t bytes = header.offset == 0 ? 0 : payload.size() / header.offset;
-      if (bytes <= sizeof(double) || payload.size() % header.offset != 0) return true;
-      std::vector<plan::Ring> rings;
-      for (uint64_t r = 0; r < header.offset; ++r) {
-        const char* at = payload.data() + r * bytes;
-        plan::Ring& ring = rings.emplace_back();
-        std::memcpy(&ring.share, at, sizeof ring.share);
-        if (!(ring.share > 0 && ring.share <= 1)) return true;
-        for (size_t i = sizeof(double); i + sizeof(int32_t) <= bytes; i += sizeof(int32_t)) {
-          int32_t member;
-          std::memcpy(&member, at + i, sizeof member);
-          ring.servers.push_back(member);
-        }
-      }
-      onOffer(header.message, std::move(rings));
+      auto paths = decoded(payload, header.offset);
+      if (paths) onOffer(header.message, std::move(*paths));
       return true;
     }
     case FrameType::kRingsAnswer:
@@ -180,8 +211,8 @@ bool RingAgreement::onControl(const FrameHeader& header, const std::string& payl
   }
 }
 
-void RingAgreement::onOffer(uint64_t version, std::vector<plan::Ring> rings) {
-  if (!offered_.offer(version, std::move(rings))) return;
+void RingAgreement::onOffer(uint64_t version, CollectivePaths paths) {
+  if (!offered_.offer(version, std::move(paths))) return;
   answer(version);
   watchHold();
 }
@@ -209,9 +240,9 @@ void RingAgreement::watchHold() {
 }
 
 void RingAgreement::onStart(uint64_t version, uint64_t first) {
-  auto rings = offered_.end(version);
-  if (!rings) return;
-  if (first != kTakenBack) member_.decided(version, first, std::move(*rings));
+  auto paths = offered_.end(version);
+  if (!paths) return;
+  if (first != kTakenBack) member_.decided(version, first, std::move(*paths));
   if (!holds()) member_.released();
 }
 

@@ -140,7 +140,8 @@ bool CableGraph::intact() const {
          std::all_of(ends_.begin(), ends_.end(), [](const End& end) { return end.speed == 1.0; });
 }
 
-std::vector<LinkLeft> CableGraph::linksLeft() const {
+template <typename Speed>
+std::vector<LinkLeft> CableGraph::linksAt(Speed speed) const {
   std::map<std::pair<int, int>, LinkLeft> links;
   for (size_t i = 0; i < cables_.size(); ++i) {
     const CableEnds& cable = cables_[i];
@@ -151,9 +152,7 @@ std::vector<LinkLeft> CableGraph::linksLeft() const {
       LinkLeft& link =
           links.try_emplace({source, target}, LinkLeft{source, target, 0, 0}).first->second;
       link.planned_rate += cable.rate;
-      if (carries(static_cast<int>(i), from_a ? cable.a : cable.b)) {
-        link.rate += cable.rate * ends_[2 * i + (from_a ? 0 : 1)].speed;
-      }
+      link.rate += cable.rate * speed(static_cast<int>(i), from_a);
     }
   }
   std::vector<LinkLeft> left;
@@ -161,6 +160,17 @@ std::vector<LinkLeft> CableGraph::linksLeft() const {
     if (link.rate > 0) left.push_back(link);
   }
   return left;
+}
+
+std::vector<LinkLeft> CableGraph::linksLeft() const {
+  return linksAt([this](int cable, bool from_a) {
+    if (!carries(cable, from_a ? cables_[cable].a : cables_[cable].b)) return 0.0;
+    return ends_[2 * cable + (from_a ? 0 : 1)].speed;
+  });
+}
+
+std::vector<LinkLeft> CableGraph::plannedLinks() const {
+  return linksAt([](int, bool) { return 1.0; });
 }
 
 bool CableGraph::up(int cable) const {

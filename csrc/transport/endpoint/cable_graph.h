@@ -72,6 +72,8 @@ class CableGraph {
   bool intact() const;
   // Between servers, over what ways lead over, at the rates that were measured.
   std::vector<LinkLeft> linksLeft() const;
+  // The same for the intact network, on any thread.
+  std::vector<LinkLeft> plannedLinks() const;
   // A name of the rank's server for linksLeft().
   int serverOf(int rank) const { return servers_[rank]; }
   // Whether a way can lead from one rank to the next one directly.
@@ -106,6 +108,9 @@ class CableGraph {
     int cable;  // kNoCable inside a server
   };
 
+  // `speed` of a cable's direction from its end at rank `a` or at rank `b`; 0: left out.
+  template <typename Speed>
+  std::vector<LinkLeft> linksAt(Speed speed) const;
   std::vector<int> distances(bool from_here) const;
   void findWays();
   void findNextHops(const std::vector<int>& from);

@@ -127,7 +127,7 @@ TEST(OfferedRings, NothingIsHeldOnceAllHasComeInAnyOrder) {
       const auto version = static_cast<uint64_t>(event / 2);
       const bool other_came = came.contains(event ^ 1);
       if (event % 2 == 0) {
-        EXPECT_EQ(offered.offer(version, ringsOfEight()), !other_came);
+        EXPECT_EQ(offered.offer(version, {ringsOfEight(), {}}), !other_came);
       } else {
         EXPECT_EQ(offered.end(version).has_value(), other_came);
       }

@@ -24,6 +24,7 @@ ScheduleExecutor::ScheduleExecutor(std::vector<Schedule> schedules, size_t eleme
         flowBetween(static_cast<int>(rank), send.peer, lane.stream).source_lane = i;
       }
       for (const Receive& receive : lane.receives) {
+        if (receive.peer == kLocal) continue;
         flowBetween(receive.peer, static_cast<int>(rank), lane.stream).target_lane = i;
       }
     }
@@ -74,7 +75,13 @@ bool ScheduleExecutor::post(const LaneId& id) {
   if (state.posted == lane.receives.size()) return false;
   const Receive& receive = lane.receives[state.posted];
   if (!received(id.rank, receive.after) || !sent(id.rank, receive.after_send)) return false;
-  flowBetween(receive.peer, id.rank, lane.stream).receives.push_back({state.posted++});
+  const size_t index = state.posted++;
+  if (receive.peer == kLocal) {
+    state.arrived[index] = true;
+    completeInTurn(id.rank, {static_cast<int>(id.lane), static_cast<int>(index)});
+    return true;
+  }
+  flowBetween(receive.peer, id.rank, lane.stream).receives.push_back({index});
   return true;
 }
 
@@ -168,12 +175,15 @@ void ScheduleExecutor::completeInTurn(int rank, StepRef step) {
 }
 
 void ScheduleExecutor::reduce(int rank, const Receive& receive) {
-  if (receive.target.bytes != receive.into.bytes || receive.operand.bytes != receive.into.bytes) {
+  const bool local = receive.peer == kLocal;
+  const Range& base = local ? receive.base : receive.target;
+  const size_t bytes = local ? base.bytes : receive.into.bytes;
+  if (receive.target.bytes != bytes || receive.operand.bytes != bytes) {
     wrong_ = "a reduction of ranges that differ in size";
   }
   for (size_t i = 0; i < elements(receive.target); ++i) {
     wrote(rank, receive.target, i);
-    at(rank, receive.target, i) += at(rank, receive.operand, i);
+    at(rank, receive.target, i) = at(rank, base, i) + at(rank, receive.operand, i);
   }
 }
 

@@ -1,0 +1,276 @@
+// Collectives over any graph: results in adversarial orders of events, bytes on links, and numbers
+// of steps.
+
+#include "plan/graph_schedules.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "plan/breadth_first.h"
+#include "support/schedule_checks.h"
+#include "support/schedule_executor.h"
+#include "support/test_limits.h"
+
+namespace topoopt {
+namespace {
+
+// Strongly connected: a ring of one-way links, and further links of any rate.
+std::vector<RatedLink> randomLinks(int servers, TestRandom& random) {
+  std::vector<int> order(static_cast<size_t>(servers));
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), random.engine());
+  std::vector<RatedLink> links;
+  const bool equal = random.chance(0.5);
+  const auto rate = [&] { return equal ? 1.0 : static_cast<double>(random.between(1, 9)); };
+  for (int i = 0; i < servers; ++i) {
+    links.push_back({order[i], order[(i + 1) % servers], rate()});
+  }
+  for (size_t more = random.between(0, 3 * static_cast<size_t>(servers)); more > 0; --more) {
+    const int source = static_cast<int>(random.between(0, servers - 1));
+    const int target = static_cast<int>(random.between(0, servers - 1));
+    if (source != target) links.push_back({source, target, rate()});
+  }
+  return links;
+}
+
+// As many members on each server, in any order.
+GroupLayout groupOf(int places, int members, TestRandom& random) {
+  std::vector<int> servers;
+  for (int i = 0; i < places * members; ++i) servers.push_back(i / members);
+  if (members > 1) std::shuffle(servers.begin(), servers.end(), random.engine());
+  std::vector<int> leaders;
+  std::map<int, int> first;
+  for (size_t i = 0; i < servers.size(); ++i) {
+    if (first.try_emplace(servers[i], static_cast<int>(i)).second) {
+      leaders.push_back(static_cast<int>(i));
+    }
+  }
+  return GroupLayout(static_cast<int>(servers.size()), {{leaders, 1.0}}, servers);
+}
+
+// A random case: graph, plans in both directions, group and sizes.
+struct Case {
+  explicit Case(TestRandom& random, int origin = -1)
+      : places(static_cast<int>(random.between(2, 7))),
+        members(random.chance(0.3) ? 2 : 1),
+        links(randomLinks(places, random)),
+        layout(groupOf(places, members, random)),
+        root(origin < 0 ? -1 : static_cast<int>(random.between(0, layout.size() - 1))),
+        plan(breadthFirst(places, links, origins())),
+        backward(breadthFirst(places, reversed(links), origins())),
+        element_bytes(std::vector<size_t>{1, 8, 8 << 10, 512 << 10}[random.between(0, 3)]),
+        count(std::vector<size_t>{0, 1, 5, 97, 300}[random.between(0, 4)] + random.between(0, 40)),
+        run{random.between(1, 9), 3},
+        window(std::vector<size_t>{0, 0, 1, 8, ScheduleExecutor::kUnbounded}[random.between(0, 4)]) {
+    if (random.chance(0.2) && root < 0) plan = backward = oneShot(places);
+  }
+
+  std::vector<int> origins() const {
+    if (root < 0) return {};
+    const auto leader = std::lower_bound(layout.leaders().begin(), layout.leaders().end(),
+                                         layout.leaderOf(root));
+    return {static_cast<int>(leader - layout.leaders().begin())};
+  }
+  ScheduleExecutor executor(std::vector<Schedule> schedules, TestRandom& random) const {
+    return ScheduleExecutor(std::move(schedules), element_bytes, window, random);
+  }
+  std::string text() const {
+    return std::to_string(places) + " servers with " + std::to_string(members) + " members, " +
+           std::to_string(count) + " elements of " + std::to_string(element_bytes) + " bytes, " +
+           std::to_string(run.rounds) + " rounds, window " + std::to_string(window);
+  }
+
+  int places;
+  int members;
+  std::vector<RatedLink> links;
+  GroupLayout layout;
+  int root;
+  GatherPlan plan;
+  GatherPlan backward;
+  size_t element_bytes;
+  size_t count;
+  GraphRun run;
+  size_t window;
+};
+
+const int kRepeats = static_cast<int>(partOf(150));
+
+TEST(GraphSchedules, AllReduceSumsOnAllMembers) {
+  TestRandom random(1);
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const Case c(random);
+    SCOPED_TRACE(c.text());
+    auto executor = c.executor(forAll(c.layout.size(), [&](int rank) {
+      return graphAllReduceSchedule(c.layout, c.backward, c.plan, rank, c.count, c.element_bytes,
+                                    c.run);
+    }), random);
+    const Values sum = fillInputs(executor, c.layout.size(), c.count, random);
+    ASSERT_EQ(executor.run(), "");
+    for (int rank = 0; rank < c.layout.size(); ++rank) ASSERT_EQ(executor.member(rank).input, sum);
+  }
+}
+
+TEST(GraphSchedules, AllGatherCopiesEveryBlock) {
+  TestRandom random(2);
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const Case c(random);
+    SCOPED_TRACE(c.text());
+    const auto counts = randomCounts(c.layout.size(), c.count, random);
+    auto executor = c.executor(forAll(c.layout.size(), [&](int rank) {
+      return graphAllGatherSchedule(c.layout, c.plan, rank, counts, c.element_bytes, c.run);
+    }), random);
+    const Values all = randomValues(total(counts), random);
+    for (int rank = 0; rank < c.layout.size(); ++rank) {
+      Values& output = executor.member(rank).output;
+      output.assign(all.size(), 0);
+      const size_t first = startOf(counts, rank);
+      std::copy_n(all.begin() + static_cast<ptrdiff_t>(first), counts[rank],
+                  output.begin() + static_cast<ptrdiff_t>(first));
+    }
+    ASSERT_EQ(executor.run(), "");
+    for (int rank = 0; rank < c.layout.size(); ++rank) ASSERT_EQ(executor.member(rank).output, all);
+  }
+}
+
+TEST(GraphSchedules, ReduceScatterSumsEveryBlockAtItsMember) {
+  TestRandom random(3);
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const Case c(random);
+    SCOPED_TRACE(c.text());
+    const auto counts = randomCounts(c.layout.size(), c.count, random);
+    auto executor = c.executor(forAll(c.layout.size(), [&](int rank) {
+      return graphReduceScatterSchedule(c.layout, c.backward, rank, counts, c.element_bytes, c.run);
+    }), random);
+    const Values sum = fillInputs(executor, c.layout.size(), total(counts), random);
+    std::vector<Values> inputs;
+    for (int rank = 0; rank < c.layout.size(); ++rank) {
+      inputs.push_back(executor.member(rank).input);
+      executor.member(rank).output.assign(counts[rank], 0);
+    }
+    ASSERT_EQ(executor.run(), "");
+    for (int rank = 0; rank < c.layout.size(); ++rank) {
+      const auto first = sum.begin() + static_cast<ptrdiff_t>(startOf(counts, rank));
+      ASSERT_EQ(executor.member(rank).output,
+                Values(first, first + static_cast<ptrdiff_t>(counts[rank])));
+      ASSERT_EQ(executor.member(rank).input, inputs[rank]);
+    }
+  }
+}
+
+TEST(GraphSchedules, BroadcastAndReduceServeOneRoot) {
+  TestRandom random(4);
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const Case c(random, 0);
+    SCOPED_TRACE(c.text() + ", root " + std::to_string(c.root));
+    auto broadcast = c.executor(forAll(c.layout.size(), [&](int rank) {
+      return graphBroadcastSchedule(c.layout, c.plan, rank, c.root, c.count, c.element_bytes, c.run);
+    }), random);
+    fillInputs(broadcast, c.layout.size(), c.count, random);
+    const Values data = broadcast.member(c.root).input;
+    ASSERT_EQ(broadcast.run(), "");
+    for (int rank = 0; rank < c.layout.size(); ++rank) ASSERT_EQ(broadcast.member(rank).input, data);
+
+    auto reduce = c.executor(forAll(c.layout.size(), [&](int rank) {
+      return graphReduceSchedule(c.layout, c.backward, rank, c.root, c.count, c.element_bytes,
+                                 c.run);
+    }), random);
+    const Values sum = fillInputs(reduce, c.layout.size(), c.count, random);
+    reduce.member(c.root).output.assign(c.count, 0);
+    ASSERT_EQ(reduce.run(), "");
+    ASSERT_EQ(reduce.member(c.root).output, sum);
+  }
+}
+
+TEST(GraphSchedules, FloodingAddsInTheOrderOfServersOnAllMembers) {
+  TestRandom random(5);
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    Case c(random);
+    const GroupLayout layout = groupOf(c.places, 1, random);
+    SCOPED_TRACE(c.text());
+    auto executor = c.executor(forAll(layout.size(), [&](int rank) {
+      return floodingAllReduceSchedule(layout, c.plan, rank, c.count, c.element_bytes, 3);
+    }), random);
+    const Values sum = fillInputs(executor, layout.size(), c.count, random);
+    ASSERT_EQ(executor.run(), "");
+    for (int rank = 0; rank < layout.size(); ++rank) ASSERT_EQ(executor.member(rank).input, sum);
+  }
+}
+
+// One-way circulant: every server sends to the next ones at distances 1 and 3.
+std::vector<RatedLink> circulant(int servers) {
+  std::vector<RatedLink> links;
+  for (int i = 0; i < servers; ++i) {
+    links.push_back({i, (i + 1) % servers, 1.0});
+    links.push_back({i, (i + 3) % servers, 1.0});
+  }
+  return links;
+}
+
+TEST(GraphSchedules, LinksOfACirculantCarryEqualShares) {
+  TestRandom random(6);
+  const int servers = 9;
+  const GroupLayout layout = groupOf(servers, 1, random);
+  const GatherPlan plan = breadthFirst(servers, circulant(servers));
+  EXPECT_EQ(plan.steps, 4);
+  const size_t count = 9 * 12;
+  std::map<std::pair<int, int>, size_t> bytes;
+  for (int rank = 0; rank < servers; ++rank) {
+    const Schedule schedule = graphAllReduceSchedule(
+        layout, breadthFirst(servers, reversed(circulant(servers))), plan, rank, count, 1, {1, 0});
+    for (const Lane& lane : schedule.lanes) {
+      for (const Send& send : lane.sends) bytes[{rank, send.peer}] += send.from.bytes;
+    }
+  }
+  ASSERT_EQ(bytes.size(), 2 * static_cast<size_t>(servers));
+  for (const auto& [link, sent] : bytes) EXPECT_EQ(sent, 2 * 8 * (count / 9) / 2);
+}
+
+TEST(BreadthFirst, CoversEveryShardOnceAndSendersHaveWhatTheySend) {
+  TestRandom random(7);
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const int servers = static_cast<int>(random.between(1, 24));
+    const auto links = randomLinks(servers < 2 ? 2 : servers, random);
+    const int all = servers < 2 ? 2 : servers;
+    const GatherPlan plan = breadthFirst(all, links);
+    // step in which each server has each unit of each shard
+    std::map<std::pair<int, int>, std::vector<int>> has;
+    for (int server = 0; server < all; ++server) {
+      for (const Piece& piece : plan.received[server]) {
+        auto& units = has[{server, piece.origin}];
+        units.resize(static_cast<size_t>(plan.units), -1);
+        ASSERT_NE(piece.origin, server);
+        for (int32_t unit = piece.first; unit < piece.end; ++unit) {
+          ASSERT_EQ(units.at(unit), -1);
+          units[unit] = piece.step;
+        }
+      }
+    }
+    ASSERT_EQ(has.size(), static_cast<size_t>(all) * (all - 1));
+    for (int server = 0; server < all; ++server) {
+      for (const Piece& piece : plan.received[server]) {
+        ASSERT_LT(piece.step, plan.steps);
+        if (piece.sender == piece.origin) continue;
+        const auto& units = has.at({piece.sender, piece.origin});
+        for (int32_t unit = piece.first; unit < piece.end; ++unit) {
+          ASSERT_LT(units.at(unit), piece.step);
+        }
+      }
+    }
+    for (const auto& [pair, units] : has) {
+      ASSERT_EQ(std::count(units.begin(), units.end(), -1), 0);
+    }
+  }
+}
+
+TEST(BreadthFirst, RefusesLinksThatCannotBe) {
+  EXPECT_THROW(breadthFirst(2, {{0, 1, 1.0}}), std::invalid_argument);
+  EXPECT_THROW(breadthFirst(2, {{0, 1, 1.0}, {1, 2, 1.0}}), std::invalid_argument);
+  EXPECT_THROW(breadthFirst(2, {{0, 1, 1.0}, {1, 0, 0.0}}), std::invalid_argument);
+  EXPECT_THROW(breadthFirst(2, {{0, 1, 1.0}, {1, 1, 1.0}}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace topoopt
