@@ -1,6 +1,7 @@
 #include "nccl/costs.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -30,6 +31,12 @@ double partOf(NcclCollective collective, double ranks) {
   }
 }
 
+GroupLayout layoutOver(const GroupConfig& group, std::vector<RatedLink> links) {
+  GroupLayout layout(static_cast<int>(group.ranks.size()), group.rings, group.servers, group.hops);
+  layout.setLinks(std::move(links));
+  return layout;
+}
+
 }  // namespace
 
 std::vector<int> treeParents(int count) {
@@ -54,9 +61,22 @@ std::vector<int> secondTreeParents(int count) {
   return parents;
 }
 
-FabricCosts::CollNetModel::CollNetModel(const GroupConfig& group)
-    : layout(static_cast<int>(group.ranks.size()), group.rings, group.servers, group.hops),
-      estimate(layout, group.cost) {}
+FabricCosts::CollNetModel::CollNetModel(const GroupConfig& group, std::vector<RatedLink> links)
+    : layout(layoutOver(group, std::move(links))), estimate(layout, group.cost) {}
+
+// As the engine's groups have them.
+std::vector<RatedLink> FabricCosts::ratedLinks() const {
+  const auto placeOf = [&](int rank) {
+    return static_cast<int>(std::find(order_.begin(), order_.end(), rank) - order_.begin());
+  };
+  double slowest = std::numeric_limits<double>::infinity();
+  for (const auto& [ends, gbps] : gbps_) slowest = std::min(slowest, gbps);
+  std::vector<RatedLink> links;
+  for (const auto& [ends, gbps] : gbps_) {
+    links.push_back({placeOf(ends.first), placeOf(ends.second), gbps / slowest});
+  }
+  return links;
+}
 
 FabricCosts::FabricCosts(const Wiring& wiring) {
   for (int rank = 0; rank < wiring.ranks(); ++rank) {
@@ -71,7 +91,7 @@ FabricCosts::FabricCosts(const Wiring& wiring) {
   for (const plan::Route& route : wiring.routes) {
     routes_[{route.servers.front(), route.servers.back()}].push_back(route);
   }
-  collnet_ = std::make_shared<CollNetModel>(collNetGroup(wiring, order_, 0, 0));
+  collnet_ = std::make_shared<CollNetModel>(collNetGroup(wiring, order_, 0, 0), ratedLinks());
 }
 
 std::vector<plan::Route> FabricCosts::routesOf(const Traffic& traffic) const {

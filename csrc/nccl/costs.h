@@ -48,7 +48,7 @@ class FabricCosts {
  private:
   // The collectives engine of CollNet.
   struct CollNetModel {
-    explicit CollNetModel(const GroupConfig& group);
+    CollNetModel(const GroupConfig& group, std::vector<RatedLink> links);
     GroupLayout layout;
     CostEstimate estimate;
   };
@@ -59,6 +59,7 @@ class FabricCosts {
     double part;
   };
 
+  std::vector<RatedLink> ratedLinks() const;
   // The routes of all bytes, weighted by their fractions.
   std::vector<plan::Route> routesOf(const Traffic& traffic) const;
   // Seconds per byte on the most loaded cable; relayed bytes count twice.
