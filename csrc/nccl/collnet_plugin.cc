@@ -1,6 +1,7 @@
 // The tables of CollNet's functions that NCCL loads. They use the network of plugin.cc, which NCCL
-// starts first.
+// starts first. Environment: TOPOOPT_ALGORITHM, as for the backend.
 
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -67,7 +68,8 @@ Result connectAll(void** handles, int count, int rank, void*, void** comm) {
   const std::shared_ptr<Endpoint> endpoint = net->awaitEndpoint();
   if (!endpoint) return report(kSystemError);
   try {
-    const GroupConfig group = collNetGroup(net->wiring(), std::move(ranks), rank, channel);
+    GroupConfig group = collNetGroup(net->wiring(), std::move(ranks), rank, channel);
+    if (const char* name = std::getenv("TOPOOPT_ALGORITHM"); name && *name) group.algorithm = name;
     const auto made = std::make_shared<CollComm>(endpoint, group);
     inform("CollNet of " + std::to_string(count) + " servers over " +
            std::to_string(group.rings.size()) + " rings");

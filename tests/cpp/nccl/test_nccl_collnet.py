@@ -25,6 +25,13 @@ def test_several_ranks_on_each_server(run_ranks: RunRanks) -> None:
     assert ["all collectives" in text for text in printed] == [True] * 6
 
 
+def test_the_algorithm_can_be_forced(run_ranks: RunRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPOOPT_ALGORITHM", "tree")
+    monkeypatch.setenv("TOPOOPT_LOG", "info")
+    printed = run_ranks(12, "all_reduce", str(8 * MIB), str(MIB))
+    assert f"all_reduce of {MIB} bytes: tree" in printed[0]
+
+
 def test_a_cable_is_lost_during_an_all_reduce(run_ranks: RunRanks) -> None:
     printed = run_ranks(12, "all_reduce", str(64 * MIB), str(MIB), "cut")
     assert ["seconds" in text for text in printed] == [True] * 4
