@@ -1,5 +1,5 @@
 // NCCL's CollNet: collectives of one rank per server, which NCCL made for switches that reduce.
-// Here the collectives engine runs them over all planned rings.
+// Here the collectives engine runs them over all links.
 //
 // NCCL starts operations before earlier ones of the communicator are complete, in the same order on
 // all members. A group runs one operation at a time, so the groups of a communicator take turns.

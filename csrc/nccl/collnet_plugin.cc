@@ -71,8 +71,7 @@ Result connectAll(void** handles, int count, int rank, void*, void** comm) {
     GroupConfig group = collNetGroup(net->wiring(), std::move(ranks), rank, channel);
     if (const char* name = std::getenv("TOPOOPT_ALGORITHM"); name && *name) group.algorithm = name;
     const auto made = std::make_shared<CollComm>(endpoint, group);
-    inform("CollNet of " + std::to_string(count) + " servers over " +
-           std::to_string(group.rings.size()) + " rings");
+    inform("CollNet of " + std::to_string(count) + " servers, algorithm " + group.algorithm);
     const std::lock_guard lock(comms_mutex);
     open_comms[made.get()] = made;
     *comm = made.get();
