@@ -27,7 +27,17 @@ _NAME_SINCE_4 = {
 SpaceName = Literal["data-parallel", "samples", "full"]
 
 
-AllReduceAlgorithm = Literal["ring", "multi_ring", "tree", "doubling", "torus"]
+AllReduceAlgorithm = Literal[
+    "ring",
+    "multi_ring",
+    "tree",
+    "doubling",
+    "torus",
+    "breadth_first",
+    "packing",
+    "flooding",
+    "one_shot",
+]
 
 
 @dataclass(frozen=True)
