@@ -29,10 +29,10 @@ class Flood {
   }
 
   void addMessages() {
-    std::vector<std::pair<int, Hop>> steps;  // origin, hop
+    std::vector<std::pair<int, ShardHop>> steps;  // origin, hop
     const auto hops = hopsByOrigin(plan_);
     for (size_t origin = 0; origin < leaders_.size(); ++origin) {
-      for (const Hop& hop : OriginHops(plan_, hops[origin]).gathering(place_)) {
+      for (const ShardHop& hop : OriginHops(plan_, hops[origin]).gathering(place_)) {
         steps.emplace_back(static_cast<int>(origin), hop);
       }
     }
@@ -76,7 +76,7 @@ class Flood {
             bytes()};
   }
 
-  void addMessage(int origin, const Hop& hop) {
+  void addMessage(int origin, const ShardHop& hop) {
     const auto at = [&](int32_t unit) {
       return static_cast<size_t>(unit) * count_ / static_cast<size_t>(plan_.units) * element_bytes_;
     };

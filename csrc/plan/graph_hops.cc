@@ -5,8 +5,8 @@
 
 namespace topoopt {
 
-std::vector<std::vector<Hop>> hopsByOrigin(const GatherPlan& plan) {
-  std::vector<std::vector<Hop>> hops(plan.received.size());
+std::vector<std::vector<ShardHop>> hopsByOrigin(const GatherPlan& plan) {
+  std::vector<std::vector<ShardHop>> hops(plan.received.size());
   for (size_t server = 0; server < plan.received.size(); ++server) {
     for (const Piece& piece : plan.received[server]) {
       hops[piece.origin].push_back(
@@ -16,12 +16,12 @@ std::vector<std::vector<Hop>> hopsByOrigin(const GatherPlan& plan) {
   return hops;
 }
 
-OriginHops::OriginHops(const GatherPlan& plan, const std::vector<Hop>& pieces)
+OriginHops::OriginHops(const GatherPlan& plan, const std::vector<ShardHop>& pieces)
     : units_(plan.units),
       pieces_(pieces),
       own_cuts_(plan.received.size()),
       cuts_(own_cuts_.size()) {
-  for (const Hop& piece : pieces) {
+  for (const ShardHop& piece : pieces) {
     for (const int32_t unit : {piece.first, piece.end}) {
       if (unit == 0 || unit == units_) continue;
       own_cuts_[piece.to].push_back(unit);
@@ -38,9 +38,9 @@ OriginHops::OriginHops(const GatherPlan& plan, const std::vector<Hop>& pieces)
 }
 
 template <typename CutsOf>
-std::vector<Hop> OriginHops::cut(int server, CutsOf cuts_of) const {
-  std::vector<Hop> list;
-  for (const Hop& piece : pieces_) {
+std::vector<ShardHop> OriginHops::cut(int server, CutsOf cuts_of) const {
+  std::vector<ShardHop> list;
+  for (const ShardHop& piece : pieces_) {
     if (piece.from != server && piece.to != server) continue;
     for (const auto& [first, end] : parts(piece.first, piece.end, cuts_of(piece))) {
       list.push_back({piece.from, piece.to, first, end, piece.step});
@@ -49,12 +49,12 @@ std::vector<Hop> OriginHops::cut(int server, CutsOf cuts_of) const {
   return list;
 }
 
-std::vector<Hop> OriginHops::gathering(int server) const {
-  return cut(server, [&](const Hop& piece) { return own_cuts_[piece.from]; });
+std::vector<ShardHop> OriginHops::gathering(int server) const {
+  return cut(server, [&](const ShardHop& piece) { return own_cuts_[piece.from]; });
 }
 
-std::vector<Hop> OriginHops::scattering(int server) const {
-  return cut(server, [&](const Hop& piece) {
+std::vector<ShardHop> OriginHops::scattering(int server) const {
+  return cut(server, [&](const ShardHop& piece) {
     const Cuts &near = cuts_[piece.from], &far = cuts_[piece.to];
     Cuts both;
     std::set_union(near.begin(), near.end(), far.begin(), far.end(), std::back_inserter(both));

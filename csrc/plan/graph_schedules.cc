@@ -14,7 +14,7 @@ namespace topoopt {
 namespace {
 
 // Elements that go to, or come from, one member.
-struct Block {
+struct ShardBlock {
   int origin;  // place of its server in the plan
   int owner;   // member
   Extent extent;
@@ -57,7 +57,7 @@ struct Data {
 class Builder {
  public:
   Builder(const GroupLayout& layout, int rank, size_t element_bytes, const GraphRun& run,
-          std::vector<Block> blocks)
+          std::vector<ShardBlock> blocks)
       : layout_(layout),
         rank_(rank),
         leader_(layout.leaderOf(rank)),
@@ -188,10 +188,10 @@ class Builder {
     }
   }
 
-  Sums sumsOf(const Turn& turn, const std::vector<Hop>& hops, bool to_output) {
+  Sums sumsOf(const Turn& turn, const std::vector<ShardHop>& hops, bool to_output) {
     Sums sums;
     for (const auto& [first, end] : turn.hops.atoms(place_)) {
-      const auto adds = [&, first = first, end = end](const Hop& hop) {
+      const auto adds = [&, first = first, end = end](const ShardHop& hop) {
         return hop.from == place_ && first <= hop.first && hop.first < end;
       };
       const Range own = inputOf(turn, first, end);
@@ -215,7 +215,7 @@ class Builder {
   }
 
   void scatterAsLeader(const Turn& turn, bool to_output) {
-    const std::vector<Hop> hops = turn.hops.scattering(place_);
+    const std::vector<ShardHop> hops = turn.hops.scattering(place_);
     const Sums sums = sumsOf(turn, hops, to_output);
     Item item;
     item.block = static_cast<int>(turn.block);
@@ -241,7 +241,7 @@ class Builder {
       }
     }
     item.where = Where::kAround;
-    for (const Hop& hop : hops) {
+    for (const ShardHop& hop : hops) {
       const bool sends = hop.to == place_;
       item.wave = turn.wave(turn.plan.steps - hop.step);
       item.atom = turn.hops.atomOf(place_, hop.first);
@@ -302,7 +302,7 @@ class Builder {
     }
     if (leads()) {
       item.where = Where::kAround;
-      for (const Hop& hop : turn.hops.gathering(place_)) {
+      for (const ShardHop& hop : turn.hops.gathering(place_)) {
         const bool receives = hop.to == place_;
         item.wave = waves_ + turn.wave(1 + hop.step);
         item.peer = layout_.leaders()[receives ? hop.from : hop.to];
@@ -380,7 +380,7 @@ class Builder {
   const std::vector<int>& others_;
   const size_t element_bytes_;
   const GraphRun run_;
-  const std::vector<Block> blocks_;
+  const std::vector<ShardBlock> blocks_;
   std::vector<Item> items_;
   std::vector<Data> data_;
   std::vector<size_t> by_block_;  // Data of a block's sum, by block and round
@@ -394,9 +394,9 @@ class Builder {
   std::map<std::pair<Where, int>, Slots> slots_;
 };
 
-std::vector<Block> memberBlocks(const GroupLayout& layout, const std::vector<size_t>& counts) {
+std::vector<ShardBlock> memberBlocks(const GroupLayout& layout, const std::vector<size_t>& counts) {
   const std::vector<size_t> starts = blockStarts(counts);
-  std::vector<Block> blocks;
+  std::vector<ShardBlock> blocks;
   for (int member = 0; member < layout.size(); ++member) {
     blocks.push_back({layout.placeOf(member), member, {starts[member], counts[member]}});
   }
@@ -425,7 +425,7 @@ Schedule graphAllReduceSchedule(const GroupLayout& layout, const GatherPlan& bac
                                 const GatherPlan& plan, int rank, size_t count,
                                 size_t element_bytes, const GraphRun& run) {
   const std::vector<int>& leaders = layout.leaders();
-  std::vector<Block> blocks;
+  std::vector<ShardBlock> blocks;
   for (size_t i = 0; i < leaders.size(); ++i) {
     blocks.push_back({static_cast<int>(i), leaders[i], divide({0, count}, leaders.size(), i)});
   }
