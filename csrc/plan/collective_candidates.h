@@ -12,7 +12,7 @@
 
 namespace topoopt {
 
-struct Candidate {
+struct CollectiveCandidate {
   std::string algorithm;
   size_t steps = 0;  // messages that wait for each other
   double seconds = 0;
@@ -20,7 +20,7 @@ struct Candidate {
 };
 
 struct CollectiveCandidates {
-  std::vector<Candidate> list{};
+  std::vector<CollectiveCandidate> list{};
   std::string chosen{};      // by `auto`
   double bound_bytes = 0;    // least that the busiest link carries, relative to its rate
   double bound_seconds = 0;  // their time, without latencies

@@ -32,7 +32,7 @@ def test_it_is_the_fastest_that_moves_where_moving_was_asked_for() -> None:
     few = AllToAllChooser(plan, 0.02, always=True)(even(1000))
     assert few.schedule is not None
     assert few.schedule.reconfigurations == 1
-    assert few.why.startswith("reconfigure was asked for: ")
+    assert few.why.startswith("reconfigure was requested: ")
 
 
 def test_the_way_back_is_a_move_too() -> None:

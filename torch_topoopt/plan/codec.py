@@ -8,6 +8,7 @@ bytes, with one list element per line so that `diff` and `git` show what changed
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import functools
 import itertools
@@ -78,7 +79,11 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 @functools.cache
 def _evaluated(annotation: str, module: str) -> Any:
-    return eval(annotation, vars(sys.modules[module]))
+    names = vars(sys.modules[module])
+    for scope in (names, vars(builtins)):  # a look-up takes a tenth of the time of eval()
+        if annotation in scope:
+            return scope[annotation]
+    return eval(annotation, names)
 
 
 class _InvalidError(Exception):

@@ -106,7 +106,7 @@ class AllToAllChooser:
             f"{format_seconds(static_s)} on the plan's circuits"
         )
         if self._always:
-            why = "reconfigure was asked for"
+            why = "reconfigure was requested"
         elif moving_s < static_s:
             why = "moving is faster"
         else:

@@ -261,8 +261,8 @@ class CircuitService:
     def _begin(self) -> None:
         """Begins the first all-to-all that all have requested, unless one is moving circuits."""
         while self._active is None:
-            asked = (call for call in self._calls.values() if call.choice is None)
-            call = next((call for call in asked if len(call.rows) == self._servers), None)
+            undecided = (call for call in self._calls.values() if call.choice is None)
+            call = next((call for call in undecided if len(call.rows) == self._servers), None)
             if call is None:
                 return
             self._start(call)

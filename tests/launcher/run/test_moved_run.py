@@ -64,7 +64,7 @@ def test_circuits_move_as_it_was_asked_for_and_the_report_shows_it(
     if matrix is not None:
         check_measured(launcher, tmp_path / matrix)
     page = (tmp_path / summary["report"]).read_text()
-    assert ("reconfigure was asked for" in page) is (moved > 0)
+    assert ("reconfigure was requested" in page) is (moved > 0)
     assert "are not shown" not in page
 
 
