@@ -16,7 +16,11 @@ from torch_topoopt.plan.units import (
     parse_bytes,
     parse_seconds,
 )
-from torch_topoopt.topology.collectives.schedule_file import Collective, CollectiveScheduleFile
+from torch_topoopt.topology.collectives.schedule_file import (
+    Collective,
+    CollectiveScheduleFile,
+    check_size,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -189,8 +193,7 @@ def _size(arguments: argparse.Namespace) -> int:
     size: float | None = arguments.bytes
     if size is None:
         raise InputError("bytes: missing; say how many, as --bytes 1MB")
-    if size < 1:
-        raise InputError(f"bytes: {size:g} is less than one byte; write a size, as 1MB")
+    check_size(round(size))
     return round(size)
 
 

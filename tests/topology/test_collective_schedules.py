@@ -259,6 +259,7 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], tuple[object
     "other bytes": (lambda f: with_shard(f, 7.0), ("phases[0].shard_bytes", 7)),
     "no phase": (lambda f: with_field(f, "phases", []), ("phases", "none")),
     "another collective": (lambda f: with_field(f, "collective", "all_reduce"), ("phases",)),
+    "too many bytes": (lambda f: with_field(f, "bytes", 10**30), ("bytes",)),
     "no bytes": (lambda f: with_field(f, "bytes", 0), ("bytes", 0)),
 }
 
@@ -326,6 +327,7 @@ def test_messages_over_routes_have_no_schedule_of_parts() -> None:
         ({"servers": 3, "links": [[0, 0, 1.0]]}, ("links[0]", 0)),
         ({"servers": 2, "links": [[0, 1, 1.0], [1, 0, 0]]}, ("links[1].gbps", 0)),
         ({"servers": 2, "links": [[0, 1, 1.0], [1, 0, "1"]]}, ("links[1].gbps",)),
+        ({"servers": 2, "links": [[0, 1, 1.0], [1, 0, 2e4]]}, ("links[0].gbps", 1, "links[1]")),
         ({"servers": 2, "links": [[0, 1, 1.0], [1, 0]]}, ("links[1]", "gbps")),
         ({"servers": 2, "links": [[0, 1, 1.0]]}, ("links", 0, 1)),
         ({"servers": 3, "links": [[0, 1, 1.0], [1, 0, 1.0]]}, ("links", 2)),

@@ -147,6 +147,7 @@ def test_an_algorithm_without_parts_writes_nothing(
         ("--servers 4 --collective all_reduce", ("bytes",)),
         ("--servers 4 --collective all_reduce --bytes 0B", ("--bytes", 0)),
         ("--servers 4 --collective all_reduce --bytes 1", ("--bytes",)),
+        ("--servers 4 --collective all_reduce --bytes 99999999999GB", ("--bytes",)),
         ("--servers 4 --collective all_reduce --bytes 1MB --alpha 2", ("--alpha",)),
         ("--servers 4 --collective gossip --bytes 1MB", ("--collective", "gossip")),
         ("--links {ring}", ("--links", "--collective")),

@@ -12,9 +12,11 @@ from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.plan.codec import Document, DocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch_topoopt.plan import Pair
+
+_MOST_RATIO = 10_000  # of two rates; the bound of more unequal ones is not exact
 
 
 class GraphLink(NamedTuple):
@@ -42,9 +44,9 @@ class GraphFile(Document):
         return self
 
 
-def check_graph(servers: int, links: Iterable[GraphLink]) -> None:
-    """Raises DocumentError unless every link joins two of the servers, has a rate above 0, and all
-    servers reach each other."""
+def check_graph(servers: int, links: Sequence[GraphLink]) -> None:
+    """Raises DocumentError unless links join two servers each, at rates that are not too unequal,
+    and all servers reach each other."""
     if servers < 2:
         raise DocumentError(f"servers: a collective needs at least 2 (got {servers})")
     limits.check_servers(servers)
@@ -56,6 +58,12 @@ def check_graph(servers: int, links: Iterable[GraphLink]) -> None:
             raise DocumentError(f"links[{i}]: connects server {link.source} to itself")
         if not 0 < link.gbps < math.inf:
             raise DocumentError(f"links[{i}].gbps: {link.gbps:g} is not above 0")
+    rates = [link.gbps for link in links]
+    if rates and max(rates) > _MOST_RATIO * min(rates):
+        raise DocumentError(
+            f"links[{rates.index(min(rates))}].gbps: {min(rates):g} is less than a "
+            f"{_MOST_RATIO}th of {max(rates):g}, the rate of links[{rates.index(max(rates))}]"
+        )
     lost = unreachable(range(servers), {(link.source, link.target) for link in links})
     if lost is not None:
         raise DocumentError(

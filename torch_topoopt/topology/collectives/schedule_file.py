@@ -24,6 +24,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
+from torch_topoopt.plan import limits
 from torch_topoopt.plan.codec import Document, DocumentError
 from torch_topoopt.topology.collectives.graph import GraphLink, check_graph, pair_rates
 
@@ -36,7 +37,15 @@ Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
 PhaseKind = Literal["all_gather", "reduce_scatter", "broadcast"]
 
 ROOT = 0  # the origin of a broadcast
+_MOST_BYTES = 10**18  # sizes are 64-bit integers in C++
 _EPSILON = 1e-9  # sums of fractions are rounded
+
+
+def check_size(size_bytes: int) -> None:
+    """Raises DocumentError for the bytes of a collective that are none, or too many."""
+    if not 1 <= size_bytes <= _MOST_BYTES:
+        shown = limits.brief_number(size_bytes)
+        raise DocumentError(f"bytes: {shown} is not from 1 to 10^18; write a size, as 1MB")
 
 
 class ScheduledPart(NamedTuple):
@@ -82,8 +91,7 @@ class CollectiveScheduleFile(Document):
     def validate(self) -> Self:
         """Returns self, or raises DocumentError with the first step that is wrong."""
         check_graph(self.servers, self.links)
-        if self.bytes < 1:
-            raise DocumentError(f"bytes: {self.bytes} is not above 0")
+        check_size(self.bytes)
         self._check_phases()
         linked = pair_rates(self.links).keys()
         for i, phase in enumerate(self.phases):
