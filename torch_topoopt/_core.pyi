@@ -712,6 +712,11 @@ class GraphGroup:
         """
         Pieces by receiver: (sender, origin, first, end, step), the units of a shard, steps.
         """
+    @property
+    def rings(self) -> list[torch_topoopt.plan.Ring]:
+        """
+        The given rings, or those found.
+        """
 
 class BytesOfPairs:
     """

@@ -77,6 +77,7 @@ void bindCollectives(py::module_& module) {
       "A group with one rank on each server of a graph of links: (source, target, bytes/s).")
       .def(py::init(&groupOf), py::arg("servers"), py::arg("links"), py::arg("rings"),
            py::arg("alpha_s"), py::arg("hop_s"))
+      .def_property_readonly("rings", &GraphGroup::rings, "The given rings, or those found.")
       .def(
           "candidates",
           [](const GraphGroup& group, const std::string& collective, size_t bytes) {

@@ -38,6 +38,9 @@ class GraphGroup {
   // An operation on `bytes` bytes of all blocks together; the root of a broadcast is server 0.
   CollectiveCandidates candidates(Collective collective, size_t bytes) const;
 
+  // The given rings, or those found.
+  const std::vector<plan::Ring>& rings() const { return layout_->rings(); }
+
   // The chosen plan of an algorithm that moves shards, in one direction.
   const GatherPlan& plan(const std::string& algorithm, Direction direction, int origin) const;
 
