@@ -79,7 +79,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64, help="samples of all ranks together")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--shard", action="store_true", help="divide parameters among ranks (FSDP2)")
+    parser.add_argument("--shard", action="store_true", help="shard the parameters (FSDP2)")
     return parser.parse_args()
 
 
