@@ -240,9 +240,9 @@ def _program(
             *what, level=arguments.level, micro_batches=parts, seed=plan.seed, **how
         )
         return moving.program, {"control": moving.control}, {}
-    program = architecture_program(
-        *what, micro_batches=parts, seed=plan.seed, schedules=schedules, **how
-    )
+    if schedules:
+        how["ring_steps"] = None
+    program = architecture_program(*what, micro_batches=parts, seed=plan.seed, **how)
     choice = {} if arguments.path_choice is None else {"path_choice": arguments.path_choice}
     return program, routed(choice, topology), {}
 

@@ -117,8 +117,7 @@ def compare(
     give the same figures. `on_progress` is called between steps with the fraction done; its
     exception ends the comparison.
 
-    With `schedules`, each AllReduce takes the fastest way as in `predict_on`; else that of the
-    papers: rings, or rows and columns.
+    With `schedules`, AllReduces are as in `predict_on`; else as in the papers.
 
     At level "packet" every architecture is priced packet by packet, with `packet_options` and one
     shortest path for each flow; strategies are still searched at flow level.

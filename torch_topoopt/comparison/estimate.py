@@ -129,7 +129,7 @@ def predict_architecture(
     if topology.reconfiguration is None:
         program = architecture_program(
             topology, op_graph, cluster, strategy, micro_batches=micro_batches, seed=seed,
-            ring_steps=ring_steps, schedules=schedules,
+            ring_steps=None if schedules and ring_steps == "together" else ring_steps,
         )  # fmt: skip
         result = run_program(program, level=level, **routed(options, topology))
         iteration_s = result.completion_s
