@@ -1,6 +1,7 @@
 """All-to-alls during which circuits move, on emulated hosts: measured beside predicted, as root.
 
     sudo .venv/bin/python benchmarks/alltoall_measured.py --servers 8 12
+    sudo .venv/bin/python benchmarks/alltoall_measured.py --servers 8 --sizes zipf0.4 zipf1 hot
 
 For every delay R of the emulated switch and every number of topologies d: the time of
 `all_to_all_single` on the slowest rank, the median of rounds that take every d in turn, beside what
@@ -22,6 +23,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,7 @@ from torch_topoopt.reconfiguration.circuit_service import (
     CircuitService,
     MovedExchange,
 )
+from torch_topoopt.reconfiguration.matrix_planning import planned, running_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,14 +53,18 @@ if TYPE_CHECKING:
 
 _MTU = 9000
 _PORTS = 2  # of every server: a ring at least, on which ranks meet
+SIZES = ("equal", "zipf0.4", "zipf1", "hot")
 _LIMIT_S = 3600.0
+_HOT = 2  # servers of "hot" that receive
+_TIMES = 4  # as much as each of the others
 
 
 @dataclass(frozen=True)
 class Line:
-    """One number of topologies: all times in seconds."""
+    """One schedule: all times in seconds."""
 
     servers: int
+    sizes: str
     delay_s: float
     topologies: int
     slots: int
@@ -71,24 +78,47 @@ class Line:
         return statistics.median(self.measured_s)
 
 
-def run_rank(setting: Setting, size_bytes: int, calls: Sequence[bool], rank: int) -> list[float]:
+def matrix_of(sizes: str, servers: int, pair_bytes: int) -> NDArray[np.int64]:
+    """Bytes of each pair, `pair_bytes` in the mean, and none for the server itself.
+
+    "zipf1": the bytes of every server follow Zipf's law with that exponent, in an order of its own.
+    "hot": two servers receive four times as much as the others.
+    """
+    shares = np.ones((servers, servers))
+    if sizes == "hot":
+        shares[:, :_HOT] = _TIMES
+    elif sizes != "equal":
+        random = np.random.default_rng(0)
+        law = np.arange(1.0, servers + 1) ** -float(sizes.removeprefix("zipf"))
+        shares = np.array([random.permutation(law) for _ in range(servers)])
+    np.fill_diagonal(shares, 0.0)
+    total = servers * (servers - 1) * pair_bytes
+    return (shares / shares.sum() * total).astype(np.int64)
+
+
+def run_rank(
+    setting: Setting, matrix: NDArray[np.int64], calls: Sequence[bool], rank: int
+) -> list[float]:
     """Seconds of each call, from when all are there; raises ValueError for a wrong result."""
     setting.become(rank)
     torch.set_num_threads(1)
     dist.init_process_group("topoopt")
-    world = dist.get_world_size()
-    own = torch.empty(world, size_bytes, dtype=torch.uint8)
+    sent, received = matrix[rank].tolist(), matrix[:, rank].tolist()
     seconds = []
     for number, checked in enumerate(calls):
-        for target in range(world):
-            own[target] = (rank * 17 + target * 5 + number) % 251
-        into = torch.zeros_like(own)
+        own = torch.cat(
+            [
+                torch.full((size,), (rank * 17 + target * 5 + number) % 251, dtype=torch.uint8)
+                for target, size in enumerate(sent)
+            ]
+        )
+        into = torch.zeros(sum(received), dtype=torch.uint8)
         dist.barrier()
         began = time.perf_counter()
-        dist.all_to_all_single(into, own)
+        dist.all_to_all_single(into, own, received, sent)
         seconds.append(time.perf_counter() - began)
-        for source in range(world if checked else 0):
-            if not bool((into[source] == (source * 17 + rank * 5 + number) % 251).all()):
+        for source, part in enumerate(into.split(received) if checked else ()):
+            if not bool((part == (source * 17 + rank * 5 + number) % 251).all()):
                 raise ValueError(f"call {number}: what rank {source} has sent came out wrong")
     dist.destroy_process_group()
     return seconds
@@ -112,10 +142,17 @@ class Given:
             self.errors.append(exchange.error)
 
 
-def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[Line]:
-    size_bytes = round(parse_bytes(options.bytes_per_pair))
+def candidates(chooser: AllToAllChooser, matrix: NDArray[np.int64]) -> list[AllToAllSchedule]:
+    """All schedules for equal sizes; for others the fastest of them, and the planned one."""
+    if np.ptp(matrix[~np.eye(len(matrix), dtype=bool)]) == 0:
+        return list(chooser.schedules)
+    fastest = min(chooser.schedules, key=lambda one: running_s(one, matrix, chooser.costs))
+    return [fastest, planned(matrix, chooser.degree, chooser.costs)]
+
+
+def lines_of(options: argparse.Namespace, servers: int, sizes: str, delay_s: float) -> list[Line]:
     gbps = parse_gbps(options.bandwidth)
-    matrix = np.full((servers, servers), size_bytes, dtype=np.int64)
+    matrix = matrix_of(sizes, servers, round(parse_bytes(options.bytes_per_pair)))
     with direct_fabric(servers, _PORTS, gbps, _MTU, switch_delay_s=delay_s) as setting:
         assert setting.plan is not None
         assert setting.fabric is not None
@@ -127,12 +164,12 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
             circuits=options.circuits,
             gbps=setting.fabric.paced_gbps(setting.plan),
         )
-        schedules = chooser.schedules
+        schedules = candidates(chooser, matrix)
         calls = [False] * len(schedules) * options.rounds
         given = Given(schedules * (1 + options.rounds))
         with CircuitService(servers, mover, given, given.ended) as service:
             setting.environment[CIRCUITS_VARIABLE] = service.path
-            run = partial(run_rank, setting, size_bytes, [True] * len(schedules) + calls)
+            run = partial(run_rank, setting, matrix, [True] * len(schedules) + calls)
             seconds = np.array(call_in_processes(servers, run, limit_s=_LIMIT_S)).max(axis=0)
     if given.errors:
         raise ValueError(given.errors[0])
@@ -142,11 +179,12 @@ def lines_of(options: argparse.Namespace, servers: int, delay_s: float) -> list[
     return [
         Line(
             servers,
+            sizes,
             delay_s,
             schedule.reconfigurations,
             schedule.slots,
             move_s,
-            chooser.moving_s(schedule, matrix),
+            running_s(schedule, matrix, chooser.costs),
             tuple(times),
             tuple(moves),
         )
@@ -160,8 +198,8 @@ def report(lines: Sequence[Line]) -> Iterator[str]:
     chosen = min(lines, key=lambda line: line.predicted_s)
     fastest = min(lines, key=lambda line: line.median_s)
     yield (
-        f"# {first.servers} servers, R {format_seconds(first.delay_s)}, a move takes "
-        f"{format_seconds(first.move_s)}"
+        f"# {first.servers} servers, {first.sizes} sizes, R {format_seconds(first.delay_s)}, "
+        f"a move takes {format_seconds(first.move_s)}"
     )
     yield (
         f"# {'d':>3} {'slots':>6} {'predicted':>10} {'measured':>10} {'least':>10} {'most':>10} "
@@ -176,13 +214,15 @@ def report(lines: Sequence[Line]) -> Iterator[str]:
             f"{max(line.measured_s):>8.3f} s {statistics.median(line.moving_s):>8.3f} s{mark}"
         )
     yield f"# chosen / fastest: {chosen.median_s / fastest.median_s:.3f}"
+    if first.sizes != "equal":
+        yield f"# schedule for equal sizes / planned: {first.median_s / lines[-1].median_s:.3f}"
 
 
 def benchmark(options: argparse.Namespace) -> None:
     lines = []
     for servers in options.servers:
-        for delay_s in options.delays:
-            found = lines_of(options, servers, delay_s)
+        for sizes, delay_s in product(options.sizes, options.delays):
+            found = lines_of(options, servers, sizes, delay_s)
             print("\n".join(report(found)), flush=True)
             lines += found
     if options.json:
@@ -202,6 +242,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--bandwidth", default="30Mbps", help="of a link")
     parser.add_argument("--bytes-per-pair", default="375kB")
+    parser.add_argument("--sizes", nargs="+", default=["equal"], choices=SIZES, help="of pairs")
     parser.add_argument("--rounds", type=int, default=3, help="that count")
     parser.add_argument("-J", "--json", metavar="FILE", help="keeps every number")
     return parser.parse_args()

@@ -6,8 +6,9 @@ root, on network namespaces whose links have a rate.
 PROGRAM is tests/cpp/nccl/nccl_net_harness.cc, compiled: it calls the plugin as NCCL does. Printed
 are how long it takes until all pairs of ranks are connected; of a pair of neighbours and of the
 pair that is furthest apart (other hosts relay), the goodput as a share of what the plan's routes
-can carry, and the time of a short message; and of the traffic of a ring AllReduce, the share of the
-links that it may use, undisturbed and while a cable of the ring is down.
+can carry, and the time of a short message; of the traffic of a ring AllReduce, the share of the
+links that it may use, undisturbed and while a cable of the ring is down; and of an AllReduce over
+CollNet and of that ring, in alternating rounds, the share of all links.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 LIMIT_S = 300.0
 BYTES_PER_GBPS = 1e9 / 8
 MESH_BYTES = 10_000  # of each message among all pairs
+CHUNK_BYTES = 256 << 10  # of CollNet: NCCL's largest operation with one channel
+ROUNDS = 3
 
 Pair = tuple[int, int]
 Routes = dict[Pair, list[tuple[tuple[int, ...], float]]]  # servers and weight
@@ -77,6 +80,12 @@ def carried_gbps(plan: Plan, routes: Routes, pairs: Iterable[Pair]) -> float:
     return plan.cluster.link_gbps / max(load / links[hop] for hop, load in loads.items())
 
 
+def all_links_gbps(plan: Plan) -> float:
+    """The AllReduce bytes that all links together carry."""
+    servers = plan.cluster.servers
+    return plan.cluster.degree * plan.cluster.link_gbps / (2 * (servers - 1) / servers)
+
+
 class Hosts:
     """The ranks of one plan, each in the namespace of its host."""
 
@@ -105,7 +114,7 @@ class Hosts:
             subprocess.Popen(
                 [
                     *("ip", "netns", "exec", self._layout.namespace(server), self._harness),
-                    *(str(LIBRARY), "11", str(exchange), str(rank), str(count), *scenario),
+                    *(str(LIBRARY), "12", str(exchange), str(rank), str(count), *scenario),
                 ],
                 env={**os.environ, **names, "RANK": str(rank)},
                 stdout=subprocess.PIPE,
@@ -183,6 +192,15 @@ def measure(hosts: Hosts, plan: Plan, seconds: float) -> None:
         f"{measured / around:.3f} of {around:g} Gb/s",
         flush=True,
     )
+    most = all_links_gbps(plan)
+    steps = max(8, int(most * BYTES_PER_GBPS * seconds / CHUNK_BYTES))
+    for _ in range(ROUNDS):
+        collnet = min(hosts.run("all_reduce", str(steps * CHUNK_BYTES), str(CHUNK_BYTES)))
+        ring = min(hosts.run("ring", size)) / (2 * (ranks - 1) / ranks)
+        print(
+            f"an AllReduce: CollNet {collnet / most:.3f}, ring {ring / most:.3f} of all links",
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ PLAIN = {
         *("sim/core", "sim/flow", "sim/iteration", "sim/packet"),
     ),
     "_backend": ("common", "plan", "transport", "collectives"),
-    "nccl_net": ("common", "plan", "transport", "nccl"),
+    "nccl_net": ("common", "plan", "transport", "collectives", "nccl"),
 }
 FLAGS = [
     "-std=c++20",

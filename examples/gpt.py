@@ -2,6 +2,7 @@
 
     topoopt run --servers 4 --degree 2 examples/gpt.py                  # on README.md and docs/
     topoopt run --servers 4 --degree 2 examples/gpt.py --text BOOK.txt  # on a text of yours
+    topoopt run --servers 4 --degree 2 examples/gpt.py --shard          # FSDP2 in place of DDP
     torchrun --nproc-per-node 4 examples/gpt.py                         # on PyTorch's own backend
 
 Plain PyTorch: nothing here depends on the backend. At the end rank 0 writes some text of its own.
@@ -14,6 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
@@ -77,6 +79,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64, help="samples of all ranks together")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shard", action="store_true", help="shard the parameters (FSDP2)")
     return parser.parse_args()
 
 
@@ -114,7 +117,11 @@ def main() -> None:
     if arguments.batch_size < ranks:
         raise SystemExit(f"batch-size: {arguments.batch_size} is less than {ranks} ranks")
     torch.manual_seed(arguments.seed)
-    model = DistributedDataParallel(build_model())
+    gpt = GPT()
+    if arguments.shard:
+        for block in gpt.blocks:
+            fully_shard(block)
+    model = fully_shard(gpt) if arguments.shard else DistributedDataParallel(gpt)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr)
     text = read_text(arguments.text)
     own = torch.Generator().manual_seed(arguments.seed * ranks + rank)  # other pieces on each rank
@@ -131,8 +138,10 @@ def main() -> None:
             elapsed_s = time.perf_counter() - started
             torch_topoopt.log(steps=step, loss=loss.item(), elapsed_s=elapsed_s)
             print(f"step {step}: loss {loss.item():.3f}, {elapsed_s:.1f} s", flush=True)
-    if rank == 0:
-        print(continued(model.module, "The ", 200, own))
+    if rank == 0 or arguments.shard:  # all ranks gather a sharded model's parameters
+        written = continued(gpt, "The ", 200, own)
+        if rank == 0:
+            print(written)
     dist.destroy_process_group()
 
 

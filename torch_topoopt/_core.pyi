@@ -678,7 +678,7 @@ class AdaptiveRouting:
     @property
     def channels(self) -> int: ...
 
-class Candidate:
+class CollectiveCandidate:
     @property
     def algorithm(self) -> str: ...
     @property
@@ -708,7 +708,7 @@ class CollectiveCandidates:
     @property
     def chosen(self) -> str: ...
     @property
-    def list(self) -> list[Candidate]: ...
+    def list(self) -> list[CollectiveCandidate]: ...
 
 class GraphGroup:
     """
@@ -717,17 +717,22 @@ class GraphGroup:
     def __init__(
         self,
         servers: int,
-        links: collections.abc.Sequence[tuple[int, int, float]],
+        links: collections.abc.Sequence[
+            typing.Annotated[collections.abc.Sequence[float], "FixedSize(3)"]
+        ],
         rings: collections.abc.Sequence[torch_topoopt.plan.Ring],
         alpha_s: float,
         hop_s: float,
     ) -> None: ...
     def candidates(self, collective: str, bytes: int) -> CollectiveCandidates: ...
-    def plan(
-        self, algorithm: str, backward: bool, origin: int | None
-    ) -> tuple[list[list[tuple[int, int, int, int, int]]], int, int]:
+    def plan(self, algorithm: str, backward: bool, origin: int | None) -> tuple[typing.Any, ...]:
         """
         Pieces by receiver: (sender, origin, first, end, step), the units of a shard, steps.
+        """
+    @property
+    def rings(self) -> list[torch_topoopt.plan.Ring]:
+        """
+        The given rings, or those found.
         """
 
 class BytesOfPairs:

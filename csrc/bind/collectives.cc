@@ -3,11 +3,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "bind/plan_types.h"
@@ -29,11 +29,12 @@ Collective collectiveNamed(const std::string& name) {
                               "' is not one of all_reduce, all_gather, reduce_scatter, broadcast");
 }
 
-std::unique_ptr<GraphGroup> groupOf(int servers,
-                                    const std::vector<std::tuple<int, int, double>>& links,
+std::unique_ptr<GraphGroup> groupOf(int servers, const std::vector<std::array<double, 3>>& links,
                                     std::vector<plan::Ring> rings, double alpha_s, double hop_s) {
   std::vector<RatedLink> rated;
-  for (const auto& [source, target, rate] : links) rated.push_back({source, target, rate});
+  for (const auto& [source, target, rate] : links) {
+    rated.push_back({static_cast<int>(source), static_cast<int>(target), rate});
+  }
   CostModel cost;
   cost.alpha_s = alpha_s;
   cost.per_hop_latency_s = hop_s;
@@ -43,28 +44,26 @@ std::unique_ptr<GraphGroup> groupOf(int servers,
 }
 
 // By receiver: (sender, origin, first unit, end, step); the number of units; the number of steps.
-using PlanPieces =
-    std::tuple<std::vector<std::vector<std::tuple<int, int, int, int, int>>>, int, int>;
 
-PlanPieces piecesOf(const GatherPlan& plan) {
-  PlanPieces pieces{{}, plan.units, plan.steps};
+py::tuple piecesOf(const GatherPlan& plan) {
+  std::vector<std::vector<std::array<int, 5>>> pieces;
   for (const auto& received : plan.received) {
-    auto& list = std::get<0>(pieces).emplace_back();
+    auto& list = pieces.emplace_back();
     for (const Piece& piece : received) {
-      list.emplace_back(piece.sender, piece.origin, piece.first, piece.end, piece.step);
+      list.push_back({piece.sender, piece.origin, piece.first, piece.end, piece.step});
     }
   }
-  return pieces;
+  return py::make_tuple(pieces, plan.units, plan.steps);
 }
 
 }  // namespace
 
 void bindCollectives(py::module_& module) {
-  py::class_<Candidate>(module, "Candidate")
-      .def_readonly("algorithm", &Candidate::algorithm)
-      .def_readonly("steps", &Candidate::steps, "messages that wait for each other")
-      .def_readonly("seconds", &Candidate::seconds)
-      .def_readonly("busiest_link_bytes", &Candidate::busiest_link_bytes,
+  py::class_<CollectiveCandidate>(module, "CollectiveCandidate")
+      .def_readonly("algorithm", &CollectiveCandidate::algorithm)
+      .def_readonly("steps", &CollectiveCandidate::steps, "messages that wait for each other")
+      .def_readonly("seconds", &CollectiveCandidate::seconds)
+      .def_readonly("busiest_link_bytes", &CollectiveCandidate::busiest_link_bytes,
                     "relative to the rate of the slowest link");
   py::class_<CollectiveCandidates>(module, "CollectiveCandidates")
       .def_readonly("list", &CollectiveCandidates::list)
@@ -78,6 +77,7 @@ void bindCollectives(py::module_& module) {
       "A group with one rank on each server of a graph of links: (source, target, bytes/s).")
       .def(py::init(&groupOf), py::arg("servers"), py::arg("links"), py::arg("rings"),
            py::arg("alpha_s"), py::arg("hop_s"))
+      .def_property_readonly("rings", &GraphGroup::rings, "The given rings, or those found.")
       .def(
           "candidates",
           [](const GraphGroup& group, const std::string& collective, size_t bytes) {

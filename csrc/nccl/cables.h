@@ -29,6 +29,8 @@ class Cables {
   Cables(const Cables&) = delete;
   Cables& operator=(const Cables&) = delete;
 
+  const Wiring& wiring() const { return wiring_; }
+
   // Blocks until every cable of this rank is connected; returns the endpoint's configuration.
   // Throws std::runtime_error for the first missing one, or after stop().
   EndpointConfig connect(std::chrono::milliseconds limit);

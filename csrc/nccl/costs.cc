@@ -1,7 +1,11 @@
 #include "nccl/costs.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <utility>
+
+#include "nccl/collnet.h"
 
 namespace topoopt::nccl {
 
@@ -25,6 +29,12 @@ double partOf(NcclCollective collective, double ranks) {
     default:
       return 1;  // a chain from or to the root
   }
+}
+
+GroupLayout layoutOver(const GroupConfig& group, std::vector<RatedLink> links) {
+  GroupLayout layout(static_cast<int>(group.ranks.size()), group.rings, group.servers, group.hops);
+  layout.setLinks(std::move(links));
+  return layout;
 }
 
 }  // namespace
@@ -51,6 +61,23 @@ std::vector<int> secondTreeParents(int count) {
   return parents;
 }
 
+FabricCosts::CollNetModel::CollNetModel(const GroupConfig& group, std::vector<RatedLink> links)
+    : layout(layoutOver(group, std::move(links))), estimate(layout, group.cost) {}
+
+// As the engine's groups have them.
+std::vector<RatedLink> FabricCosts::ratedLinks() const {
+  const auto placeOf = [&](int rank) {
+    return static_cast<int>(std::find(order_.begin(), order_.end(), rank) - order_.begin());
+  };
+  double slowest = std::numeric_limits<double>::infinity();
+  for (const auto& [ends, gbps] : gbps_) slowest = std::min(slowest, gbps);
+  std::vector<RatedLink> links;
+  for (const auto& [ends, gbps] : gbps_) {
+    links.push_back({placeOf(ends.first), placeOf(ends.second), gbps / slowest});
+  }
+  return links;
+}
+
 FabricCosts::FabricCosts(const Wiring& wiring) {
   for (int rank = 0; rank < wiring.ranks(); ++rank) {
     if (wiring.leaders[static_cast<size_t>(wiring.serverOf(rank))] == rank) order_.push_back(rank);
@@ -64,6 +91,7 @@ FabricCosts::FabricCosts(const Wiring& wiring) {
   for (const plan::Route& route : wiring.routes) {
     routes_[{route.servers.front(), route.servers.back()}].push_back(route);
   }
+  collnet_ = std::make_shared<CollNetModel>(collNetGroup(wiring, order_, 0, 0), ratedLinks());
 }
 
 std::vector<plan::Route> FabricCosts::routesOf(const Traffic& traffic) const {
@@ -181,6 +209,22 @@ Cost FabricCosts::pat() const {
     latency_s += slowest;
   }
   return {latency_s, perByte(traffic)};
+}
+
+// NCCL's proxy starts and tests an operation, as it does a message. The plugin's thread also
+// reduces.
+double FabricCosts::collNetSeconds(NcclCollective collective, size_t bytes) const {
+  Request request{.collective = Collective::kAllReduce, .bytes = bytes, .commutative = true};
+  if (collective == NcclCollective::kAllGather) request.collective = Collective::kAllGather;
+  if (collective == NcclCollective::kReduceScatter) request.collective = Collective::kReduceScatter;
+  const CostEstimate& estimate = collnet_->estimate;
+  const double engine_s = estimate.seconds(request, estimate.choose(request, std::nullopt));
+  const auto all = static_cast<double>(bytes);
+  const double moved = 2 * partOf(collective, servers()) * all;
+  const double reduced = collective == NcclCollective::kAllGather ? 0 : all;
+  const double thread_s =
+      moved / (kThreadGbps * kBytesPerGbps) + reduced * CostModel{}.gamma_s_per_byte;
+  return kMessageS + std::max(engine_s, thread_s);
 }
 
 double FabricCosts::ringGbps() const { return 1 / cables(around(1)) / kBytesPerGbps; }

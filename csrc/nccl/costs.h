@@ -2,17 +2,21 @@
 // per rank with cables, and sequential messages.
 // NCCL orders servers by their ranks. A ring connects each server to the next. Two trees carry half
 // of the bytes each, both ways over each edge; an edge without a cable loads all cables of its
-// routes. PAT sends between servers at powers of two.
+// routes. PAT sends between servers at powers of two. CollNet costs what its engine estimates.
 
 #pragma once
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "collectives/group/group.h"
 #include "nccl/tuner_abi.h"
 #include "nccl/wiring.h"
+#include "plan/cost_model.h"
+#include "plan/group_layout.h"
 
 namespace topoopt::nccl {
 
@@ -35,10 +39,19 @@ class FabricCosts {
   Cost trees() const;  // AllReduce
   Cost pat() const;    // AllGather and ReduceScatter
 
+  // CollNet between the servers: AllReduce, AllGather and ReduceScatter.
+  double collNetSeconds(NcclCollective collective, size_t bytes) const;
+
   // The ring's bandwidth on the cables, in Gb/s.
   double ringGbps() const;
 
  private:
+  // The collectives engine of CollNet.
+  struct CollNetModel {
+    CollNetModel(const GroupConfig& group, std::vector<RatedLink> links);
+    GroupLayout layout;
+    CostEstimate estimate;
+  };
   // From server to server (indices in NCCL's order), as a fraction of all bytes.
   struct Traffic {
     int source;
@@ -46,6 +59,7 @@ class FabricCosts {
     double part;
   };
 
+  std::vector<RatedLink> ratedLinks() const;
   // The routes of all bytes, weighted by their fractions.
   std::vector<plan::Route> routesOf(const Traffic& traffic) const;
   // Seconds per byte on the most loaded cable; relayed bytes count twice.
@@ -59,6 +73,7 @@ class FabricCosts {
   std::vector<int> order_;  // ranks with cables, in NCCL's order of their servers
   std::map<std::pair<int, int>, double> gbps_;  // total rate from rank to rank
   std::map<std::pair<int, int>, std::vector<plan::Route>> routes_;
+  std::shared_ptr<const CollNetModel> collnet_;  // does not move: the estimate refers to the layout
 };
 
 // Returns the parents in the first of NCCL's two trees over `count` servers; -1 at the root. The

@@ -130,7 +130,11 @@ void Net::begin(const NetLimits& limits) {
     endpoint_->reactor().run(
         [this, &events] { endpoint_->openChannel(kControlChannel, std::move(events)); });
     cables_.keep(endpoint_);
-    ready_ = true;
+    {
+      const std::lock_guard lock(mutex_);
+      ready_ = true;
+    }
+    begun_.notify_all();
   } catch (const std::exception& error) {
     failAll(error.what());
   }
@@ -141,7 +145,16 @@ void Net::failAll(const std::string& why) {
   if (broken_) return;
   why_ = why;
   broken_ = true;
+  begun_.notify_all();
   for (const auto& [channel, comm] : comms_) comm->fail(why);
+}
+
+std::shared_ptr<Endpoint> Net::awaitEndpoint() {
+  std::unique_lock lock(mutex_);
+  begun_.wait(lock, [this] { return ready_ || broken_; });
+  if (!broken_) return endpoint_;
+  last_error = why_;
+  return nullptr;
 }
 
 const std::string& Net::lastError() { return last_error; }
@@ -251,7 +264,7 @@ Result Net::connect(Handle& handle, Comm*& comm) {
   if (!connecting) {
     const std::lock_guard lock(mutex_);
     uint32_t channel = 0;
-    if (const Result result = makeChannels(1, channel); result != kSuccess) return result;
+    if (const Result result = nextChannels(1, channel); result != kSuccess) return result;
     const auto made = std::make_shared<Comm>(handle.rank, channel, true);
     comms_[channel] = made;
     handle.connecting = made.get();
@@ -275,8 +288,13 @@ Result Net::connect(Handle& handle, Comm*& comm) {
   return kSuccess;
 }
 
-// Requires mutex_.
 Result Net::makeChannels(uint32_t count, uint32_t& first) {
+  const std::lock_guard lock(mutex_);
+  return nextChannels(count, first);
+}
+
+// Requires mutex_.
+Result Net::nextChannels(uint32_t count, uint32_t& first) {
   if ((next_channel_ + count) >> kChannelBits) {
     return failed(kSystemError, "a rank can make " + std::to_string(1 << kChannelBits) +
                                     " connections in its life");
@@ -294,7 +312,7 @@ Result Net::connectToItself(Handle& handle, Comm*& comm) {
     return failed(kRemoteError, "this rank does not listen there any more");
   }
   uint32_t channel = 0;
-  if (const Result result = makeChannels(2, channel); result != kSuccess) return result;
+  if (const Result result = nextChannels(2, channel); result != kSuccess) return result;
   const auto sender = std::make_shared<Comm>(rank_, channel, true);
   const auto receiver = std::make_shared<Comm>(rank_, channel + 1, false);
   comms_[sender->channel] = sender;
@@ -315,8 +333,9 @@ Result Net::accept(Listener& listener, Comm*& comm) {
     listener.waiting.pop_front();
   }
   if (next->peer != rank_) {
-    endpoint_->reactor().post(
-        [this, next] { say(next->peer, {Kind::kAccepted, next->channel, 0}); });
+    endpoint_->reactor().post([this, next] {
+      say(next->peer, {Kind::kAccepted, next->channel, 0});
+    });
   }
   comm = next.get();
   return kSuccess;
@@ -334,9 +353,10 @@ void Net::close(Comm& closed) {
     comms_.erase(comm->channel);
   });
   // Sent messages continue, and the receiver closes the channel.
-  if (comm->sends && !comm->failed && comm->idle()) return;
-  endpoint_->reactor().run(
-      [this, comm] { endpoint_->closeChannel(comm->channel, "NCCL has closed the connection"); });
+  if (!comm->sends || comm->failed || !comm->idle()) {
+    endpoint_->reactor().run(
+        [this, comm] { endpoint_->closeChannel(comm->channel, "NCCL has closed the connection"); });
+  }
   comm->forgetRequests();
 }
 
@@ -371,8 +391,9 @@ void Net::close(Listener& listener) {
       closeOwn(*comm);
       continue;
     }
-    endpoint_->reactor().post(
-        [this, comm] { say(comm->peer, {Kind::kRefused, comm->channel, 0}); });
+    endpoint_->reactor().post([this, comm] {
+      say(comm->peer, {Kind::kRefused, comm->channel, 0});
+    });
     drop(comm->channel);
   }
 }

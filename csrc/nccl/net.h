@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -102,7 +103,10 @@ class Net {
   Net(const Net&) = delete;
   Net& operator=(const Net&) = delete;
 
+  int rank() const { return rank_; }
   int server() const { return server_; }
+  uint64_t job() const { return job_; }
+  const Wiring& wiring() const { return cables_.wiring(); }
   double rateGbps() const { return rate_gbps_; }
 
   Listener* listen(Handle& handle);
@@ -116,8 +120,14 @@ class Net {
   void close(Comm& comm);
   void close(Listener& listener);
 
+  // `count` consecutive channels that no other rank of the job uses.
+  Result makeChannels(uint32_t count, uint32_t& first);
+  // Blocks until all cables are connected; nullptr after a failure.
+  std::shared_ptr<Endpoint> awaitEndpoint();
+
   // The last error of the calling thread.
   static const std::string& lastError();
+  static Result failed(Result result, const std::string& why);
 
  private:
   enum class Kind : uint32_t { kConnect = 1, kAccepted, kRefused, kSenderClosed, kReceiverClosed };
@@ -127,7 +137,6 @@ class Net {
     uint64_t number;  // of the listener or of messages
   };
 
-  static Result failed(Result result, const std::string& why);
   void begin(const NetLimits& limits);
   void say(int peer, const Control& control);
   void onControl(int peer, const Control& control);
@@ -137,7 +146,7 @@ class Net {
   void closeOwn(Comm& comm);
   void drop(uint32_t channel);
   void checkEnd(Comm& comm);
-  Result makeChannels(uint32_t count, uint32_t& first);
+  Result nextChannels(uint32_t count, uint32_t& first);
   std::shared_ptr<Comm> commOf(int peer, uint32_t channel);
   void failAll(const std::string& why);
 
@@ -151,6 +160,7 @@ class Net {
   std::atomic<bool> ready_{false};
   std::atomic<bool> broken_{false};
   std::mutex mutex_;
+  std::condition_variable begun_;  // ready_ or broken_ is set
   std::string why_;
   uint32_t next_listener_ = 1;
   uint32_t next_channel_ = 1;

@@ -1,6 +1,9 @@
 // The function tables that NCCL loads. Environment: TOPOOPT_NCCL_WIRING (see wiring.h),
 // TOPOOPT_NCCL_RANK (else RANK), TOPOOPT_NCCL_CONNECT_LIMIT_S, TOPOOPT_SILENCE_LIMIT_S.
 
+#include "nccl/plugin.h"
+
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +19,9 @@
 
 namespace topoopt::nccl {
 
+char plugin_name[] = "topoopt";
+std::unique_ptr<Net> net;
+
 namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 30;
@@ -25,21 +31,14 @@ constexpr double kSilenceLimitS = 20;
 constexpr double kLongestLimitS = 86400;
 constexpr double kMbpsPerGbps = 1000;
 constexpr int kUnknownMbps = 10000;  // default rate
-
-char plugin_name[] = "topoopt";
+constexpr double kLeastMbps = 1000;  // NCCL finds no way to CollNet over a slower device
 
 std::mutex beginning;
-std::unique_ptr<Net> net;  // one per process, for all communicators
 Logger logger = nullptr;
 
-Result report(Result result, const std::string& what) {
-  if (result != kSuccess && logger) {
-    logger(kWarnLevel, kNetSubsystem, __FILE__, __LINE__, "NET/topoopt: %s", what.c_str());
-  }
-  return result;
+void log(int level, const std::string& what) {
+  if (logger) logger(level, kNetSubsystem, __FILE__, __LINE__, "NET/topoopt: %s", what.c_str());
 }
-
-Result report(Result result) { return report(result, Net::lastError()); }
 
 const char* variable(const char* name) {
   const char* text = std::getenv(name);
@@ -71,36 +70,10 @@ int rankOf(int ranks) {
   return static_cast<int>(rank);
 }
 
-Result begin(Logger given) {
-  const std::lock_guard lock(beginning);
-  logger = given;
-  if (net) return kSuccess;
-  try {
-    const char* path = variable("TOPOOPT_NCCL_WIRING");
-    if (!path) throw std::runtime_error("TOPOOPT_NCCL_WIRING is not set; see docs/guides/nccl.md");
-    Wiring wiring = Wiring::load(path);
-    const int rank = rankOf(wiring.ranks());
-    const NetLimits limits{limitOf("TOPOOPT_NCCL_CONNECT_LIMIT_S", kConnectLimitS),
-                           limitOf("TOPOOPT_SILENCE_LIMIT_S", kSilenceLimitS)};
-    net = std::make_unique<Net>(std::move(wiring), rank, limits);
-    std::atexit([] { net = nullptr; });
-    return kSuccess;
-  } catch (const std::exception& error) {
-    return report(kSystemError, error.what());
-  }
-}
-
-Result devices(int* count) {
-  *count = net ? 1 : 0;
-  return kSuccess;
-}
-
-bool isDevice(int device) { return net && device == 0; }
-
 int speedMbps() {
   const double mbps = net->rateGbps() * kMbpsPerGbps;
   if (!(mbps >= 1)) return kUnknownMbps;
-  return static_cast<int>(std::min(mbps, double{std::numeric_limits<int>::max()}));
+  return static_cast<int>(std::clamp(mbps, kLeastMbps, double{std::numeric_limits<int>::max()}));
 }
 
 // Fields of all versions.
@@ -116,6 +89,56 @@ void describe(Properties& properties) {
   properties.most_grouped = kMostGrouped;
 }
 
+template <typename Properties>
+void describeV9(Properties& properties) {
+  describe(properties);
+  properties.parts = {1, {0}};
+  properties.most_p2p_bytes = kMostBytes;
+  properties.most_collective_bytes = kMostBytes;
+}
+
+}  // namespace
+
+// ---- shared with CollNet -----------------------------------------------------------------------
+
+Result report(Result result, const std::string& what) {
+  if (result != kSuccess) log(kWarnLevel, what);
+  return result;
+}
+
+Result report(Result result) { return report(result, Net::lastError()); }
+
+void inform(const std::string& what) { log(kInfoLevel, what); }
+
+Result begin(Logger given) {
+  const std::lock_guard lock(beginning);
+  logger = given;
+  if (net) return kSuccess;
+  try {
+    const char* path = variable("TOPOOPT_NCCL_WIRING");
+    if (!path) throw std::runtime_error("TOPOOPT_NCCL_WIRING is not set; see docs/guides/nccl.md");
+    Wiring wiring = Wiring::load(path);
+    const int rank = rankOf(wiring.ranks());
+    const NetLimits limits{limitOf("TOPOOPT_NCCL_CONNECT_LIMIT_S", kConnectLimitS),
+                           limitOf("TOPOOPT_SILENCE_LIMIT_S", kSilenceLimitS)};
+    net = std::make_unique<Net>(std::move(wiring), rank, limits);
+    std::atexit([] {
+      closeCommunicators();
+      net = nullptr;
+    });
+    return kSuccess;
+  } catch (const std::exception& error) {
+    return report(kSystemError, error.what());
+  }
+}
+
+Result devices(int* count) {
+  *count = net ? 1 : 0;
+  return kSuccess;
+}
+
+bool isDevice(int device) { return net && device == 0; }
+
 Result propertiesV8(int device, PropertiesV8* properties) {
   if (!isDevice(device)) return report(kInvalidArgument, "there is device 0 only");
   describe(*properties);
@@ -124,10 +147,7 @@ Result propertiesV8(int device, PropertiesV8* properties) {
 
 Result propertiesV9(int device, PropertiesV9* properties) {
   if (!isDevice(device)) return report(kInvalidArgument, "there is device 0 only");
-  describe(*properties);
-  properties->parts = {1, {0}};
-  properties->most_p2p_bytes = kMostBytes;
-  properties->most_collective_bytes = kMostBytes;
+  describeV9(*properties);
   return kSuccess;
 }
 
@@ -136,6 +156,40 @@ Result propertiesV11(int device, PropertiesV11* properties) {
   if (result == kSuccess) properties->most_multi_requests = 1;
   return result;
 }
+
+Result propertiesV12(int device, PropertiesV12* properties) {
+  if (!isDevice(device)) return report(kInvalidArgument, "there is device 0 only");
+  describeV9(*properties);
+  properties->most_multi_requests = 1;
+  properties->rail = kUndefined;
+  properties->plane = kUndefined;
+  return kSuccess;
+}
+
+Result registerMemory(void*, void* data, size_t, int type, void** memory) {
+  if (type != kHostMemory) return report(kInvalidUsage, "only host memory can be registered");
+  *memory = data ? data : plugin_name;  // unused, but a handle must not be null
+  return kSuccess;
+}
+
+Result registerDmaBuf(void*, void*, size_t, int, uint64_t, int, void**) {
+  return report(kInvalidUsage, "memory of devices cannot be registered");
+}
+
+Result deregister(void*, void*) { return kSuccess; }
+
+Result makeDevice(int*, VirtualDevice*) {
+  return report(kInvalidUsage, "the links of a rank are one device already");
+}
+
+Result makeDeviceV12(int*, VirtualDeviceV12*) { return makeDevice(nullptr, nullptr); }
+
+// Later communicators reuse the links, so they stay until the process ends.
+Result finalize(void*) { return kSuccess; }
+
+// ---- messages ----------------------------------------------------------------------------------
+
+namespace {
 
 Result listen(int device, void* handle, void** listener) {
   if (!isDevice(device)) return report(kInvalidArgument, "there is device 0 only");
@@ -165,18 +219,6 @@ Result accept(void* listener, void** comm, DeviceHandle** offload) {
   *comm = made;
   return report(result);
 }
-
-Result registerMemory(void*, void* data, size_t, int type, void** memory) {
-  if (type != kHostMemory) return report(kInvalidUsage, "only host memory can be registered");
-  *memory = data ? data : plugin_name;  // unused, but a handle must not be null
-  return kSuccess;
-}
-
-Result registerDmaBuf(void*, void*, size_t, int, uint64_t, int, void**) {
-  return report(kInvalidUsage, "memory of devices cannot be registered");
-}
-
-Result deregister(void*, void*) { return kSuccess; }
 
 Result sendOf(void* to, void* data, size_t bytes, int tag, void** request) {
   Comm& comm = *static_cast<Comm*>(to);
@@ -247,10 +289,6 @@ Result closeListener(void* listener) {
   return kSuccess;
 }
 
-Result makeDevice(int*, VirtualDevice*) {
-  return report(kInvalidUsage, "the links of a rank are one device already");
-}
-
 Result listenV11(void*, int device, void* handle, void** listener) {
   return listen(device, handle, listener);
 }
@@ -269,9 +307,6 @@ Result beginV11(void** context, uint64_t, CommConfig*, Logger given, ProfilerCal
   *context = plugin_name;  // shared by all communicators
   return begin(given);
 }
-
-// Later communicators reuse the links, so they stay until the process ends.
-Result finalize(void*) { return kSuccess; }
 
 Result setAttributes(void*, void*) { return kSuccess; }
 
@@ -303,3 +338,9 @@ TOPOOPT_EXPORT NetV11 ncclNetPlugin_v11{
     accept,      registerMemory, registerDmaBuf, deregister,    sendV10,       receiveV10,
     flush,       test,           closeComm,      closeComm,     closeListener, nullptr,
     nullptr,     makeDevice,     finalize,       setAttributes};
+
+TOPOOPT_EXPORT NetV12 ncclNetPlugin_v12{
+    plugin_name, beginV11,       devices,        propertiesV12, listenV11,     connectV11,
+    accept,      registerMemory, registerDmaBuf, deregister,    sendV10,       receiveV10,
+    flush,       test,           closeComm,      closeComm,     closeListener, nullptr,
+    nullptr,     makeDeviceV12,  finalize,       setAttributes};

@@ -23,6 +23,7 @@ constexpr int kAlgorithms = 7, kProtocols = 3;
 constexpr std::array<double, kProtocols> kWireBytes{2.0, 128.0 / 120.0, 1.0};
 // Below this rate one channel saturates its cable: its buffer of 4 MiB is at least 3 ms of traffic.
 constexpr double kOneChannelGbps = 10;
+constexpr size_t kLoggedBytes = size_t{1} << 30;
 
 // State of one communicator.
 struct Tuner {
@@ -43,12 +44,19 @@ struct Tuner {
     if (gathers && algorithm == kPat) return fabric.pat();
     return std::nullopt;
   }
-};
 
-double microseconds(const Cost& cost, size_t bytes, int protocol) {
-  const double wire = kWireBytes[static_cast<size_t>(protocol)];
-  return cost.seconds(static_cast<double>(bytes) * wire) * kUs;
-}
+  std::optional<double> secondsOf(NcclCollective collective, int algorithm, int protocol,
+                                  size_t bytes) const {
+    const bool known =
+        collective >= NcclCollective::kAllGather && collective <= NcclCollective::kAllReduce;
+    if (known && algorithm >= kCollNetDirect && algorithm <= kNvls) {
+      return fabric.collNetSeconds(collective, bytes);
+    }
+    const auto cost = costOf(collective, algorithm);
+    if (!cost) return std::nullopt;
+    return cost->seconds(static_cast<double>(bytes) * kWireBytes[static_cast<size_t>(protocol)]);
+  }
+};
 
 // The order of servers is known only for communicators with all of them.
 Result begin(size_t ranks, size_t nodes, Logger logger, void** context) {
@@ -62,9 +70,12 @@ Result begin(size_t ranks, size_t nodes, Logger logger, void** context) {
     if (logger) {
       const auto gbps = [](const Cost& cost) { return 8e-9 / cost.s_per_byte; };
       logger(kInfoLevel, kTuningSubsystem, __FILE__, __LINE__,
-             "TUNER/topoopt: AllReduce on these cables: ring %.3g Gb/s, trees %.3g Gb/s",
+             "TUNER/topoopt: AllReduce on these cables: ring %.3g Gb/s, trees %.3g Gb/s, CollNet "
+             "(if enabled) %.3g Gb/s",
              gbps(tuner->fabric.ring(NcclCollective::kAllReduce, ranks)),
-             gbps(tuner->fabric.trees()));
+             gbps(tuner->fabric.trees()),
+             8e-9 * kLoggedBytes /
+                 tuner->fabric.collNetSeconds(NcclCollective::kAllReduce, kLoggedBytes));
     }
     *context = tuner.release();
   } catch (const std::exception& error) {
@@ -80,8 +91,9 @@ Result beginV5(void** context, uint64_t, size_t ranks, size_t nodes, Logger logg
   return begin(ranks, nodes, logger, context);
 }
 
-// Without NCCL's table: the faster of ring and trees. Flags in the words save the receiver a wait,
-// so use them while doubling the bytes costs no more than the latency.
+// Without NCCL's table, which has the limits of CollNet: the faster of ring and trees. Flags in the
+// words save the receiver a wait, so use them while doubling the bytes costs no more than the
+// latency.
 Result chooseV2(void* context, NcclCollective collective, size_t bytes, int, int, int,
                 int* algorithm, int* protocol, int* channels) {
   const auto* tuner = static_cast<const Tuner*>(context);
@@ -109,11 +121,11 @@ Result chooseV5(void* context, NcclCollective collective, size_t bytes, int, Cos
   if (!tuner) return kSuccess;
   auto* costs = reinterpret_cast<float*>(table);
   for (int algorithm = 0; algorithm < std::min(algorithms, kAlgorithms); ++algorithm) {
-    const auto cost = tuner->costOf(collective, algorithm);
-    for (int protocol = 0; cost && protocol < std::min(protocols, kProtocols); ++protocol) {
+    for (int protocol = 0; protocol < std::min(protocols, kProtocols); ++protocol) {
       float& there = costs[algorithm * protocols + protocol];
       if (there == kImpossible) continue;
-      there = std::max(there, static_cast<float>(microseconds(*cost, bytes, protocol)));
+      const auto seconds = tuner->secondsOf(collective, algorithm, protocol, bytes);
+      if (seconds) there = std::max(there, static_cast<float>(*seconds * kUs));
     }
   }
   if (tuner->one_channel) *channels = 1;

@@ -21,8 +21,11 @@ enum class NcclCollective : int {
 enum NcclAlgorithm : int {
   kTree = 0,
   kRing = 1,
-  kNvlsTree = 5,  // NVLink inside a server, a tree between them
-  kPat = 6,       // trees for AllGather and ReduceScatter with one rank per server
+  kCollNetDirect = 2,  // every rank exchanges its part over CollNet
+  kCollNetChain = 3,   // a chain inside a server, CollNet between them
+  kNvls = 4,           // NVLink inside a server, CollNet between them
+  kNvlsTree = 5,       // NVLink inside a server, a tree between them
+  kPat = 6,            // trees for AllGather and ReduceScatter with one rank per server
 };
 
 // Wire formats: a flag per word, a flag per 120 of 128 bytes, or no flags.

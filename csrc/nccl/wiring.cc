@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 
@@ -67,17 +68,28 @@ bool readCable(std::istringstream& words, Wiring& wiring) {
   return good;
 }
 
-bool readRoute(std::istringstream& words, Wiring& wiring) {
-  plan::Route route;
-  words >> route.weight;
-  if (!words || !(route.weight > 0) || !std::isfinite(route.weight)) return false;
-  for (int rank; words >> rank;) {
-    if (!isBelow(rank, wiring.servers.size())) return false;
-    route.servers.push_back(rank);
+// Reads a positive weight, and two or more numbers below `count`.
+bool readWeighted(std::istringstream& words, size_t count, double& weight, std::vector<int>& list) {
+  words >> weight;
+  if (!words || !(weight > 0) || !std::isfinite(weight)) return false;
+  for (int number; words >> number;) {
+    if (!isBelow(number, count)) return false;
+    list.push_back(number);
   }
-  const bool good = words.eof() && route.servers.size() > 1;
-  wiring.routes.push_back(std::move(route));
-  return good;
+  return words.eof() && list.size() > 1;
+}
+
+bool readRoute(std::istringstream& words, Wiring& wiring) {
+  plan::Route& route = wiring.routes.emplace_back();
+  return readWeighted(words, wiring.servers.size(), route.weight, route.servers);
+}
+
+bool readRing(std::istringstream& words, Wiring& wiring) {
+  const size_t count = wiring.leaders.size();
+  plan::Ring& ring = wiring.rings.emplace_back();
+  if (!readWeighted(words, count, ring.share, ring.servers)) return false;
+  const std::set<int> different(ring.servers.begin(), ring.servers.end());
+  return ring.servers.size() == count && different.size() == count;
 }
 
 bool readLine(const std::string& line, Wiring& wiring) {
@@ -90,6 +102,7 @@ bool readLine(const std::string& line, Wiring& wiring) {
   }
   if (kind == "ranks") return readRanks(words, wiring);
   if (kind == "cable") return readCable(words, wiring);
+  if (kind == "ring") return readRing(words, wiring);
   return kind == "route" && readRoute(words, wiring);
 }
 
@@ -99,8 +112,8 @@ Wiring Wiring::load(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   if (!std::getline(file, line)) throw std::runtime_error(path + ": cannot be read, or is empty");
-  if (line != "topoopt-nccl-wiring 3") {
-    throw std::runtime_error(path + ": line 1 is not \"topoopt-nccl-wiring 3\"");
+  if (line != "topoopt-nccl-wiring 4") {
+    throw std::runtime_error(path + ": line 1 is not \"topoopt-nccl-wiring 4\"");
   }
   Wiring wiring;
   for (int number = 2; std::getline(file, line); ++number) {

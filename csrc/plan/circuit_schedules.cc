@@ -1,10 +1,12 @@
 #include "plan/circuit_schedules.h"
 
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "plan/schedule_parts.h"
@@ -12,11 +14,19 @@
 namespace topoopt {
 namespace {
 
-using Chunk = std::pair<int, int>;  // source, target
+constexpr int kMostParts = 1 << 24;  // more than a planner makes of all pairs together
+
+struct Chunk {
+  int source;
+  int target;
+  int part;
+
+  auto operator<=>(const Chunk&) const = default;
+};
 
 std::string textOf(const Chunk& chunk) {
-  return "the chunk from member " + std::to_string(chunk.first) + " to member " +
-         std::to_string(chunk.second);
+  return "chunk " + std::to_string(chunk.part) + " from member " + std::to_string(chunk.source) +
+         " to member " + std::to_string(chunk.target);
 }
 
 // Scratch memory of relayed chunks; sent chunks free theirs for the next topology.
@@ -48,11 +58,23 @@ class Blocks {
 
 class MemberSchedules {
  public:
-  MemberSchedules(int rank, const std::vector<std::vector<size_t>>& bytes, int part)
-      : rank_(rank), bytes_(bytes), part_(part), input_starts_(blockStarts(bytes[rank])) {
+  MemberSchedules(const CircuitProgram& program, int rank,
+                  const std::vector<std::vector<size_t>>& bytes, int counter)
+      : rank_(rank),
+        bytes_(bytes),
+        counter_(counter),
+        input_starts_(blockStarts(bytes[rank])),
+        parts_(bytes.size(), std::vector<int>(bytes.size(), 1)) {
     std::vector<size_t> received;
     for (const auto& row : bytes) received.push_back(row[rank]);
     output_starts_ = blockStarts(received);
+    for (const std::vector<CircuitHop>& hops : program) {
+      for (const CircuitHop& hop : hops) {
+        check(hop);
+        int& parts = parts_[hop.source][hop.target];
+        parts = std::max(parts, hop.part + 1);
+      }
+    }
   }
 
   Schedule onTopology(const std::vector<CircuitHop>& hops) {
@@ -60,8 +82,7 @@ class MemberSchedules {
     lanes_.clear();
     arrived_.clear();
     for (const CircuitHop& hop : hops) {
-      check(hop);
-      if (bytes_[hop.source][hop.target] == 0 || hop.source == hop.target) continue;
+      if (extentOf(chunkOf(hop)).count == 0 || hop.source == hop.target) continue;
       if (hop.sender == rank_) send(schedule, hop);
       if (hop.receiver == rank_) receive(schedule, hop);
     }
@@ -73,13 +94,11 @@ class MemberSchedules {
   std::string missing() const {
     for (int other = 0; other < size(); ++other) {
       if (other == rank_) continue;
-      const Chunk here{other, rank_};
-      const Chunk away{rank_, other};
-      if (bytes_[other][rank_] > 0 && !complete_.contains(here)) {
-        return textOf(here) + " never arrives";
-      }
-      if (bytes_[rank_][other] > 0 && !complete_.contains(away)) {
-        return textOf(away) + " is never sent";
+      for (const auto& [source, target, end] : {std::tuple(other, rank_, " never arrives"),
+                                                std::tuple(rank_, other, " is never sent")}) {
+        for (Chunk chunk{source, target, 0}; chunk.part < parts_[source][target]; ++chunk.part) {
+          if (extentOf(chunk).count > 0 && !complete_.contains(chunk)) return textOf(chunk) + end;
+        }
       }
     }
     return held_.empty() ? "" : textOf(held_.begin()->first) + " stays at a relay";
@@ -96,19 +115,30 @@ class MemberSchedules {
         throw std::invalid_argument("there is no member " + std::to_string(member));
       }
     }
+    if (hop.part < 0 || hop.part >= kMostParts) {
+      throw std::invalid_argument("there is no part " + std::to_string(hop.part));
+    }
+  }
+
+  static Chunk chunkOf(const CircuitHop& hop) { return {hop.source, hop.target, hop.part}; }
+
+  // Its bytes, within those of its pair.
+  Extent extentOf(const Chunk& chunk) const {
+    const auto [source, target, part] = chunk;
+    return divide({0, bytes_[source][target]}, parts_[source][target], part);
   }
 
   // One lane per neighbour, so that neighbours do not wait for each other's chunks.
   int laneTo(Schedule& schedule, int peer) {
     const auto [entry, added] = lanes_.try_emplace(peer, 0);
-    if (added) entry->second = addLane(schedule, 0, part_);
+    if (added) entry->second = addLane(schedule, 0, counter_);
     return entry->second;
   }
 
   void send(Schedule& schedule, const CircuitHop& hop) {
-    const Chunk chunk{hop.source, hop.target};
-    const size_t bytes = bytes_[hop.source][hop.target];
-    Range from{Buffer::kInput, input_starts_[hop.target], bytes};
+    const Chunk chunk = chunkOf(hop);
+    const auto [first, bytes] = extentOf(chunk);
+    Range from{Buffer::kInput, input_starts_[hop.target] + first, bytes};
     if (hop.source == rank_) {
       if (!complete_.insert(chunk).second) throw twice(chunk);
     } else {
@@ -127,15 +157,16 @@ class MemberSchedules {
   }
 
   void receive(Schedule& schedule, const CircuitHop& hop) {
-    const Chunk chunk{hop.source, hop.target};
+    const Chunk chunk = chunkOf(hop);
+    const auto [first, bytes] = extentOf(chunk);
     Receive step;
     step.peer = hop.sender;
-    step.into = {Buffer::kOutput, output_starts_[hop.source], bytes_[hop.source][hop.target]};
+    step.into = {Buffer::kOutput, output_starts_[hop.source] + first, bytes};
     if (hop.target == rank_) {
       if (!complete_.insert(chunk).second) throw twice(chunk);
     } else {
       if (held_.contains(chunk) || hop.source == rank_) throw twice(chunk);
-      step.into = {Buffer::kScratch, blocks_.take(step.into.bytes), step.into.bytes};
+      step.into = {Buffer::kScratch, blocks_.take(bytes), bytes};
       held_[chunk] = step.into;
     }
     arrived_[chunk] = addReceive(schedule, laneTo(schedule, hop.sender), step);
@@ -147,8 +178,9 @@ class MemberSchedules {
 
   const int rank_;
   const std::vector<std::vector<size_t>>& bytes_;
-  const int part_;
+  const int counter_;
   const std::vector<size_t> input_starts_;
+  std::vector<std::vector<int>> parts_;  // of each pair
   std::vector<size_t> output_starts_;
   Blocks blocks_;
   std::map<Chunk, Range> held_;       // relayed chunks in memory
@@ -160,8 +192,8 @@ class MemberSchedules {
 }  // namespace
 
 std::vector<Schedule> circuitSchedules(const CircuitProgram& program, int rank,
-                                       const std::vector<std::vector<size_t>>& bytes, int part) {
-  MemberSchedules member(rank, bytes, part);
+                                       const std::vector<std::vector<size_t>>& bytes, int counter) {
+  MemberSchedules member(program, rank, bytes, counter);
   std::vector<Schedule> schedules;
   for (const std::vector<CircuitHop>& hops : program) schedules.push_back(member.onTopology(hops));
   if (const std::string missing = member.missing(); !missing.empty()) {

@@ -12,7 +12,7 @@
 
 namespace topoopt {
 
-struct Candidate {
+struct CollectiveCandidate {
   std::string algorithm;
   size_t steps = 0;  // messages that wait for each other
   double seconds = 0;
@@ -20,7 +20,7 @@ struct Candidate {
 };
 
 struct CollectiveCandidates {
-  std::vector<Candidate> list{};
+  std::vector<CollectiveCandidate> list{};
   std::string chosen{};      // by `auto`
   double bound_bytes = 0;    // least that the busiest link carries, relative to its rate
   double bound_seconds = 0;  // their time, without latencies
@@ -37,6 +37,9 @@ class GraphGroup {
 
   // An operation on `bytes` bytes of all blocks together; the root of a broadcast is server 0.
   CollectiveCandidates candidates(Collective collective, size_t bytes) const;
+
+  // The given rings, or those found.
+  const std::vector<plan::Ring>& rings() const { return layout_->rings(); }
 
   // The chosen plan of an algorithm that moves shards, in one direction.
   const GatherPlan& plan(const std::string& algorithm, Direction direction, int origin) const;

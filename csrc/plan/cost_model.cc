@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "plan/direct_schedules.h"
+#include "plan/flooding_schedules.h"
 #include "plan/graph_costs.h"
-#include "plan/graph_schedules.h"
 #include "plan/torus_schedules.h"
 
 namespace topoopt {

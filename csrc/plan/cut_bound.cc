@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMostShards = int64_t{1} << 20;
 
-void check(int servers, const std::vector<int>& shards) {
+void checkShards(int servers, const std::vector<int>& shards) {
   if (shards.size() != static_cast<size_t>(servers)) {
     throw std::invalid_argument("shards: " + std::to_string(shards.size()) + " numbers for " +
                                 std::to_string(servers) + " servers");
@@ -104,7 +104,7 @@ class CutSearch {
 }  // namespace
 
 SlowestCut slowestCut(const IntegerLinks& links, const std::vector<int>& shards) {
-  check(links.servers, shards);
+  checkShards(links.servers, shards);
   return CutSearch(links, shards).slowest();
 }
 

@@ -32,12 +32,6 @@ GraphCosts::GraphCosts(const GroupLayout& layout, const CostModel& model)
   degree_ = static_cast<double>(layout.links().size()) / servers_;
 }
 
-int GraphCosts::placeOf(int member) const {
-  const std::vector<int>& leaders = layout_.leaders();
-  return static_cast<int>(
-      std::lower_bound(leaders.begin(), leaders.end(), layout_.leaderOf(member)) - leaders.begin());
-}
-
 std::vector<GraphCosts::Pass> GraphCosts::passesOf(const Request& request) const {
   switch (request.collective) {
     case Collective::kAllGather:
@@ -48,9 +42,9 @@ std::vector<GraphCosts::Pass> GraphCosts::passesOf(const Request& request) const
       return {{Direction::kBackward, GraphPlans::kAllOrigins},
               {Direction::kForward, GraphPlans::kAllOrigins}};
     case Collective::kBroadcast:
-      return {{Direction::kForward, placeOf(request.root)}};
+      return {{Direction::kForward, layout_.placeOf(request.root)}};
     case Collective::kReduce:
-      return {{Direction::kBackward, placeOf(request.root)}};
+      return {{Direction::kBackward, layout_.placeOf(request.root)}};
     case Collective::kExchange:
     case Collective::kBarrier:
       break;

@@ -30,8 +30,6 @@ class GraphCosts {
   bool mayGainFromPacking(const Request& request);
 
   GraphPlans& plans() { return plans_; }
-  // The place of a member's server in the plans.
-  int placeOf(int member) const;
 
  private:
   struct Pass {

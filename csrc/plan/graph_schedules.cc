@@ -7,119 +7,14 @@
 #include <tuple>
 #include <utility>
 
+#include "plan/graph_hops.h"
 #include "plan/schedule_parts.h"
 
 namespace topoopt {
 namespace {
 
-// A part of a shard that crosses a link, in units. Data moves from `from` to `to` in an AllGather,
-// from `to` to `from` in a ReduceScatter.
-struct Hop {
-  int from;
-  int to;
-  int32_t first;
-  int32_t end;
-  int step;
-};
-
-using Cuts = std::vector<int32_t>;  // ascending, without 0 and the last unit
-
-// The pieces of one origin's shard. Messages are cut where a server's data of one message came in
-// several, so that each message waits for one other.
-class OriginHops {
- public:
-  OriginHops(const GatherPlan& plan, const std::vector<Hop>& pieces)
-      : plan_(plan), pieces_(pieces), own_cuts_(plan.received.size()), cuts_(own_cuts_.size()) {
-    for (const Hop& piece : pieces) {
-      for (const int32_t unit : {piece.first, piece.end}) {
-        if (unit == 0 || unit == plan.units) continue;
-        own_cuts_[piece.to].push_back(unit);
-        cuts_[piece.to].push_back(unit);
-        cuts_[piece.from].push_back(unit);
-      }
-    }
-    for (auto* cuts : {&own_cuts_, &cuts_}) {
-      for (Cuts& list : *cuts) {
-        std::sort(list.begin(), list.end());
-        list.erase(std::unique(list.begin(), list.end()), list.end());
-      }
-    }
-  }
-
-  // Parts of a server's own data in a ReduceScatter: for each, the same servers send to it.
-  std::vector<std::pair<int32_t, int32_t>> atoms(int server) const {
-    return parts(0, plan_.units, cuts_[server]);
-  }
-  // The start of the part that holds the unit.
-  int32_t atomOf(int server, int32_t unit) const { return startOf(cuts_[server], unit); }
-  // The same for the messages in which a server receives the shard.
-  int32_t pieceOf(int server, int32_t unit) const { return startOf(own_cuts_[server], unit); }
-  std::vector<std::pair<int32_t, int32_t>> pieces(int server) const {
-    return parts(0, plan_.units, own_cuts_[server]);
-  }
-
-  // Messages over the links of one server.
-  std::vector<Hop> gathering(int server) const {
-    return cut(server, [&](const Hop& piece) { return own_cuts_[piece.from]; });
-  }
-  std::vector<Hop> scattering(int server) const {
-    return cut(server, [&](const Hop& piece) {
-      Cuts both;
-      std::set_union(cuts_[piece.from].begin(), cuts_[piece.from].end(), cuts_[piece.to].begin(),
-                     cuts_[piece.to].end(), std::back_inserter(both));
-      return both;
-    });
-  }
-
- private:
-  static int32_t startOf(const Cuts& cuts, int32_t unit) {
-    const auto above = std::upper_bound(cuts.begin(), cuts.end(), unit);
-    return above == cuts.begin() ? 0 : *std::prev(above);
-  }
-
-  static std::vector<std::pair<int32_t, int32_t>> parts(int32_t first, int32_t end,
-                                                        const Cuts& cuts) {
-    std::vector<std::pair<int32_t, int32_t>> list;
-    for (auto cut = std::upper_bound(cuts.begin(), cuts.end(), first);
-         cut != cuts.end() && *cut < end; ++cut) {
-      list.emplace_back(first, *cut);
-      first = *cut;
-    }
-    list.emplace_back(first, end);
-    return list;
-  }
-
-  template <typename CutsOf>
-  std::vector<Hop> cut(int server, CutsOf cuts_of) const {
-    std::vector<Hop> list;
-    for (const Hop& piece : pieces_) {
-      if (piece.from != server && piece.to != server) continue;
-      for (const auto& [first, end] : parts(piece.first, piece.end, cuts_of(piece))) {
-        list.push_back({piece.from, piece.to, first, end, piece.step});
-      }
-    }
-    return list;
-  }
-
-  const GatherPlan& plan_;
-  const std::vector<Hop>& pieces_;
-  std::vector<Cuts> own_cuts_;  // by server, of the messages in which it gets the shard
-  std::vector<Cuts> cuts_;      // also of those in which it passes the shard on
-};
-
-std::vector<std::vector<Hop>> hopsByOrigin(const GatherPlan& plan) {
-  std::vector<std::vector<Hop>> hops(plan.received.size());
-  for (size_t server = 0; server < plan.received.size(); ++server) {
-    for (const Piece& piece : plan.received[server]) {
-      hops[piece.origin].push_back(
-          {piece.sender, static_cast<int>(server), piece.first, piece.end, piece.step});
-    }
-  }
-  return hops;
-}
-
 // Elements that go to, or come from, one member.
-struct Block {
+struct ShardBlock {
   int origin;  // place of its server in the plan
   int owner;   // member
   Extent extent;
@@ -162,13 +57,11 @@ struct Data {
 class Builder {
  public:
   Builder(const GroupLayout& layout, int rank, size_t element_bytes, const GraphRun& run,
-          std::vector<Block> blocks)
+          std::vector<ShardBlock> blocks)
       : layout_(layout),
         rank_(rank),
         leader_(layout.leaderOf(rank)),
-        place_(static_cast<int>(
-            std::lower_bound(layout.leaders().begin(), layout.leaders().end(), leader_) -
-            layout.leaders().begin())),
+        place_(layout.placeOf(rank)),
         others_(layout.othersOf(leader_)),
         element_bytes_(element_bytes),
         run_(run),
@@ -186,7 +79,12 @@ class Builder {
     for (size_t b = 0; b < blocks_.size(); ++b) {
       const OriginHops origin(plan, hops[blocks_[b].origin]);
       for (size_t round = 0; round < run_.rounds; ++round) {
-        scatterBlock(plan, origin, b, round, to_output);
+        const Turn turn = turnOf(plan, origin, b, round);
+        if (leads()) {
+          scatterAsLeader(turn, to_output);
+        } else {
+          scatterAsMember(turn, to_output);
+        }
       }
     }
     waves_ = plan.steps + 2;
@@ -199,7 +97,7 @@ class Builder {
     for (size_t b = 0; b < blocks_.size(); ++b) {
       const OriginHops origin(plan, hops[blocks_[b].origin]);
       for (size_t round = 0; round < run_.rounds; ++round) {
-        gatherBlock(plan, origin, b, round, buffer, owner_alone);
+        gatherTurn(turnOf(plan, origin, b, round), buffer, owner_alone);
       }
     }
   }
@@ -248,106 +146,116 @@ class Builder {
     items_.push_back(item);
   }
 
-  void scatterBlock(const GatherPlan& plan, const OriginHops& origin, size_t b, size_t round,
-                    bool to_output) {
-    const Block& block = blocks_[b];
-    const Extent extent = extentOf(b, round);
-    const bool here = block.origin == place_;
-    const auto input = [&](int32_t first, int32_t end) {
-      return rangeOf(Buffer::kInput, extent, plan.units, first, end);
-    };
+  // One round of a block.
+  struct Turn {
+    const GatherPlan& plan;
+    const OriginHops& hops;
+    size_t block;
+    size_t round;
+    Extent extent;
+    bool here;  // its origin is this server
+
+    int wave(int step) const { return static_cast<int>(round) + step; }
+  };
+  // Sums of a server, by the start of their atoms: readiness, and place.
+  using Sums = std::map<int32_t, std::pair<size_t, Range>>;
+
+  Turn turnOf(const GatherPlan& plan, const OriginHops& hops, size_t b, size_t round) const {
+    return {plan, hops, b, round, extentOf(b, round), blocks_[b].origin == place_};
+  }
+
+  Range inputOf(const Turn& turn, int32_t first, int32_t end) const {
+    return rangeOf(Buffer::kInput, turn.extent, turn.plan.units, first, end);
+  }
+
+  void scatterAsMember(const Turn& turn, bool to_output) {
     Item item;
-    item.block = static_cast<int>(b);
-    item.wave = static_cast<int>(round);
-    if (!leads()) {
-      item.where = Where::kInwards;
-      item.peer = leader_;
-      for (const auto& [first, end] : origin.atoms(place_)) {
-        item.atom = item.first = first;
-        push(item, input(first, end));
-      }
-      if (here && to_output && block.owner == rank_) {
-        item.where = Where::kOutwards;
-        item.kind = Item::Kind::kReceive;
-        item.ready = newData();
-        for (const auto& [first, end] : origin.atoms(place_)) {
-          item.atom = item.first = first;
-          push(item, outputOf(input(first, end)));
-        }
-      }
-      return;
+    item.block = static_cast<int>(turn.block);
+    item.wave = turn.wave(0);
+    item.where = Where::kInwards;
+    item.peer = leader_;
+    for (const auto& [first, end] : turn.hops.atoms(place_)) {
+      item.atom = item.first = first;
+      push(item, inputOf(turn, first, end));
     }
-    // The sums of this server, by the start of their atoms.
-    std::map<int32_t, std::pair<size_t, Range>> sums;
-    std::map<int32_t, std::pair<int32_t, int32_t>> atoms;
-    const std::vector<Hop> hops = origin.scattering(place_);
-    for (const auto& atom : origin.atoms(place_)) {
-      atoms[atom.first] = atom;
-      const bool alone =
-          others_.empty() && std::none_of(hops.begin(), hops.end(), [&](auto& hop) {
-            return hop.from == place_ && atom.first <= hop.first && hop.first < atom.second;
-          });
-      const Range own = input(atom.first, atom.second);
-      if (alone || own.bytes == 0) {
-        sums[atom.first] = {0, own};
+    if (!turn.here || !to_output || blocks_[turn.block].owner != rank_) return;
+    item.where = Where::kOutwards;
+    item.kind = Item::Kind::kReceive;
+    item.ready = newData();
+    for (const auto& [first, end] : turn.hops.atoms(place_)) {
+      item.atom = item.first = first;
+      push(item, outputOf(inputOf(turn, first, end)));
+    }
+  }
+
+  Sums sumsOf(const Turn& turn, const std::vector<ShardHop>& hops, bool to_output) {
+    Sums sums;
+    for (const auto& [first, end] : turn.hops.atoms(place_)) {
+      const auto adds = [&, first = first, end = end](const ShardHop& hop) {
+        return hop.from == place_ && first <= hop.first && hop.first < end;
+      };
+      const Range own = inputOf(turn, first, end);
+      if (own.bytes == 0 || (others_.empty() && std::none_of(hops.begin(), hops.end(), adds))) {
+        sums[first] = {0, own};
       } else if (!to_output) {
-        sums[atom.first] = {newData(), own};
-      } else if (here && block.owner == rank_) {
-        sums[atom.first] = {newData(), outputOf(own)};
+        sums[first] = {newData(), own};
+      } else if (turn.here && blocks_[turn.block].owner == rank_) {
+        sums[first] = {newData(), outputOf(own)};
       } else {
-        sums[atom.first] = scratchFor(b, round, atom.first, own.bytes);
+        sums[first] = scratchFor(turn.block, turn.round, first, own.bytes);
       }
     }
     // All of an in-place sum at its origin is complete with its last receive.
-    if (here && !to_output) {
+    if (turn.here && !to_output) {
       const size_t whole = newData();
       for (auto& [first, sum] : sums) sum.first = whole;
-      by_block_[b * run_.rounds + round] = whole;
+      by_block_[turn.block * run_.rounds + turn.round] = whole;
     }
-    const auto addPart = [&](int32_t first, int32_t end) {
+    return sums;
+  }
+
+  void scatterAsLeader(const Turn& turn, bool to_output) {
+    const std::vector<ShardHop> hops = turn.hops.scattering(place_);
+    const Sums sums = sumsOf(turn, hops, to_output);
+    Item item;
+    item.block = static_cast<int>(turn.block);
+    // Sends a part of the sum at item.atom, or adds to it.
+    const auto addPart = [&](bool sends, int32_t first, int32_t end) {
       const auto& [data, place] = sums.at(item.atom);
-      const Range own = input(first, end);
-      const size_t into = place.offset + (own.offset - input(item.atom, item.atom).offset);
+      item.first = first;
+      item.own = inputOf(turn, first, end);
       item.ready = data;
-      item.own = own;
-      item.kind = to_output ? Item::Kind::kAddTo : Item::Kind::kAddInPlace;
-      push(item, {place.buffer, into, own.bytes});
+      item.kind = sends       ? Item::Kind::kSend
+                  : to_output ? Item::Kind::kAddTo
+                              : Item::Kind::kAddInPlace;
+      const size_t before = item.own.offset - inputOf(turn, item.atom, item.atom).offset;
+      push(item, {place.buffer, place.offset + before, item.own.bytes});
     };
-    for (const auto& [first, atom] : atoms) {
-      item.atom = item.first = first;
-      item.where = Where::kInwards;
+    item.wave = turn.wave(0);
+    item.where = Where::kInwards;
+    for (const auto& [first, end] : turn.hops.atoms(place_)) {
+      item.atom = first;
       for (const int other : others_) {
         item.peer = other;
-        addPart(first, atom.second);
+        addPart(false, first, end);
       }
     }
     item.where = Where::kAround;
-    for (const Hop& hop : hops) {
-      item.wave = static_cast<int>(round) + plan.steps - hop.step;
-      item.first = hop.first;
-      item.atom = origin.atomOf(place_, hop.first);
-      if (hop.from == place_) {  // from a child
-        item.peer = layout_.leaders()[hop.to];
-        addPart(hop.first, hop.end);
-        continue;
-      }
-      const auto& [data, place] = sums.at(item.atom);
-      const Range own = input(hop.first, hop.end);
-      item.kind = Item::Kind::kSend;
-      item.peer = layout_.leaders()[hop.from];
-      item.ready = data;
-      push(item, {place.buffer, place.offset + (own.offset - input(item.atom, item.atom).offset),
-                  own.bytes});
+    for (const ShardHop& hop : hops) {
+      const bool sends = hop.to == place_;
+      item.wave = turn.wave(turn.plan.steps - hop.step);
+      item.atom = turn.hops.atomOf(place_, hop.first);
+      item.peer = layout_.leaders()[sends ? hop.from : hop.to];
+      addPart(sends, hop.first, hop.end);
     }
-    if (!here || !to_output || block.owner == rank_) return;
+    const int owner = blocks_[turn.block].owner;
+    if (!turn.here || !to_output || owner == rank_) return;
     item.where = Where::kOutwards;
-    item.kind = Item::Kind::kSend;
-    item.peer = block.owner;
-    item.wave = static_cast<int>(round) + plan.steps + 1;
-    for (const auto& [first, sum] : sums) {
-      item.atom = item.first = first;
-      item.ready = sum.first;
-      push(item, sum.second);
+    item.peer = owner;
+    item.wave = turn.wave(turn.plan.steps + 1);
+    for (const auto& [first, end] : turn.hops.atoms(place_)) {
+      item.atom = first;
+      addPart(true, first, end);
     }
   }
 
@@ -368,52 +276,50 @@ class Builder {
     return {data, {Buffer::kScratch, place.offset, bytes}};
   }
 
-  void gatherBlock(const GatherPlan& plan, const OriginHops& origin, size_t b, size_t round,
-                   Buffer buffer, bool owner_alone) {
-    const Block& block = blocks_[b];
-    const Extent extent = extentOf(b, round);
-    const bool here = block.origin == place_;
+  void gatherTurn(const Turn& turn, Buffer buffer, bool owner_alone) {
+    const int owner = blocks_[turn.block].owner;
+    const OriginHops::Parts pieces =
+        turn.here ? OriginHops::Parts{{0, turn.plan.units}} : turn.hops.pieces(place_);
     const auto range = [&](int32_t first, int32_t end) {
-      return rangeOf(buffer, extent, plan.units, first, end);
+      return rangeOf(buffer, turn.extent, turn.plan.units, first, end);
     };
     Item item;
     item.phase = 1;
-    item.block = static_cast<int>(b);
-    // Data of this server: by piece, the receive that completes it.
+    item.block = static_cast<int>(turn.block);
+    // The receives that complete the pieces here.
     std::map<int32_t, size_t> ready;
-    for (const auto& [first, end] : origin.pieces(place_)) ready[first] = newData();
-    if (here) ready = {{0, by_block_[b * run_.rounds + round]}};
-    item.wave = waves_ + static_cast<int>(round);
-    if (here && owner_alone && block.owner != leader_ && (leads() || block.owner == rank_)) {
+    for (const auto& [first, end] : pieces) ready[first] = newData();
+    if (turn.here && leads()) ready[0] = by_block_[turn.block * run_.rounds + turn.round];
+    item.wave = waves_ + turn.wave(0);
+    if (turn.here && owner_alone && owner != leader_ && (leads() || owner == rank_)) {
       item.where = Where::kInwards;
-      item.peer = leads() ? block.owner : leader_;
+      item.peer = leads() ? owner : leader_;
       if (leads()) {
         item.kind = Item::Kind::kReceive;
         item.ready = ready[0] = newData();
       }
-      push(item, range(0, plan.units));
+      push(item, range(0, turn.plan.units));
     }
     if (leads()) {
       item.where = Where::kAround;
-      for (const Hop& hop : origin.gathering(place_)) {
+      for (const ShardHop& hop : turn.hops.gathering(place_)) {
         const bool receives = hop.to == place_;
-        item.wave = waves_ + static_cast<int>(round) + 1 + hop.step;
+        item.wave = waves_ + turn.wave(1 + hop.step);
         item.peer = layout_.leaders()[receives ? hop.from : hop.to];
         item.atom = item.first = hop.first;
         item.kind = receives ? Item::Kind::kReceive : Item::Kind::kSend;
-        item.ready = here ? ready.at(0) : ready.at(origin.pieceOf(place_, hop.first));
+        item.ready = ready.at(turn.here ? 0 : turn.hops.pieceOf(place_, hop.first));
         push(item, range(hop.first, hop.end));
       }
     }
     item.where = Where::kOutwards;
-    item.wave = waves_ + static_cast<int>(round) + 2 + plan.steps;
-    for (const auto& [first, end] :
-         here ? std::vector<std::pair<int32_t, int32_t>>{{0, plan.units}} : origin.pieces(place_)) {
+    item.wave = waves_ + turn.wave(2 + turn.plan.steps);
+    item.kind = leads() ? Item::Kind::kSend : Item::Kind::kReceive;
+    for (const auto& [first, end] : pieces) {
       item.atom = item.first = first;
-      item.ready = leads() ? ready.at(first) : newData();
-      item.kind = leads() ? Item::Kind::kSend : Item::Kind::kReceive;
+      item.ready = ready.at(first);
       for (const int other : leads() ? others_ : std::vector<int>{rank_}) {
-        if (here && owner_alone && other == block.owner) continue;
+        if (turn.here && owner_alone && other == owner) continue;
         item.peer = leads() ? other : leader_;
         push(item, range(first, end));
       }
@@ -474,7 +380,7 @@ class Builder {
   const std::vector<int>& others_;
   const size_t element_bytes_;
   const GraphRun run_;
-  const std::vector<Block> blocks_;
+  const std::vector<ShardBlock> blocks_;
   std::vector<Item> items_;
   std::vector<Data> data_;
   std::vector<size_t> by_block_;  // Data of a block's sum, by block and round
@@ -488,135 +394,14 @@ class Builder {
   std::map<std::pair<Where, int>, Slots> slots_;
 };
 
-int placeOf(const GroupLayout& layout, int member) {
-  const std::vector<int>& leaders = layout.leaders();
-  return static_cast<int>(
-      std::lower_bound(leaders.begin(), leaders.end(), layout.leaderOf(member)) - leaders.begin());
-}
-
-std::vector<Block> memberBlocks(const GroupLayout& layout, const std::vector<size_t>& counts) {
+std::vector<ShardBlock> memberBlocks(const GroupLayout& layout, const std::vector<size_t>& counts) {
   const std::vector<size_t> starts = blockStarts(counts);
-  std::vector<Block> blocks;
+  std::vector<ShardBlock> blocks;
   for (int member = 0; member < layout.size(); ++member) {
-    blocks.push_back({placeOf(layout, member), member, {starts[member], counts[member]}});
+    blocks.push_back({layout.placeOf(member), member, {starts[member], counts[member]}});
   }
   return blocks;
 }
-
-// All members' data, whole, in scratch memory, and its sum.
-class Flood {
- public:
-  Flood(const GatherPlan& plan, const std::vector<int>& leaders, int place, size_t count,
-        size_t element_bytes, int part)
-      : plan_(plan),
-        leaders_(leaders),
-        place_(place),
-        count_(count),
-        element_bytes_(element_bytes),
-        part_(part),
-        arrived_(leaders.size()) {
-    schedule_.scratch_bytes = leaders.size() * bytes();
-  }
-
-  void addMessages() {
-    std::vector<std::pair<int, Hop>> steps;  // origin, hop
-    const auto hops = hopsByOrigin(plan_);
-    for (size_t origin = 0; origin < leaders_.size(); ++origin) {
-      for (const Hop& hop : OriginHops(plan_, hops[origin]).gathering(place_)) {
-        steps.emplace_back(static_cast<int>(origin), hop);
-      }
-    }
-    std::sort(steps.begin(), steps.end(), [](const auto& a, const auto& b) {
-      return std::tuple{a.second.step, a.first, a.second.first, a.second.to} <
-             std::tuple{b.second.step, b.first, b.second.first, b.second.to};
-    });
-    for (const auto& [origin, hop] : steps) addMessage(origin, hop);
-  }
-
-  // The order of servers is the same on all members, so their sums are equal bit for bit.
-  void addSums() {
-    lane_ = addLane(schedule_, 0, kInsideServer);
-    const int size = static_cast<int>(leaders_.size());
-    Range sum = dataOf(0);
-    waitFor(0);
-    for (int next = 1; next < size; ++next) {
-      waitFor(next);
-      const bool last = next == size - 1;
-      if (last) {
-        for (const StepRef& sent : own_sends_) addLocal({}).after_send = sent;
-      }
-      Receive& add = addLocal({});
-      add.reduce = true;
-      add.base = sum;
-      add.operand = dataOf(next);
-      sum =
-          last ? dataOf(place_) : Range{Buffer::kScratch, (leaders_.size() - 1) * bytes(), bytes()};
-      add.target = sum;
-    }
-  }
-
-  Schedule take() { return std::move(schedule_); }
-
- private:
-  size_t bytes() const { return count_ * element_bytes_; }
-
-  Range dataOf(int origin) const {
-    if (origin == place_) return {Buffer::kInput, 0, bytes()};
-    return {Buffer::kScratch, static_cast<size_t>(origin - (origin > place_ ? 1 : 0)) * bytes(),
-            bytes()};
-  }
-
-  void addMessage(int origin, const Hop& hop) {
-    const auto at = [&](int32_t unit) {
-      return static_cast<size_t>(unit) * count_ / static_cast<size_t>(plan_.units) * element_bytes_;
-    };
-    Range piece = dataOf(origin);
-    piece.offset += at(hop.first);
-    piece.bytes = at(hop.end) - at(hop.first);
-    if (piece.bytes == 0) return;
-    const bool receives = hop.to == place_;
-    const int peer = leaders_[receives ? hop.from : hop.to];
-    const auto [lane, added] = lanes_.try_emplace(peer, 0);
-    if (added) lane->second = addLane(schedule_, 0, part_);
-    if (receives) {
-      Receive receive;
-      receive.peer = peer;
-      receive.into = piece;
-      arrived_[origin][hop.first] = addReceive(schedule_, lane->second, receive);
-      return;
-    }
-    if (origin == place_) {
-      own_sends_.push_back(addSend(schedule_, lane->second, peer, piece, {}));
-      return;
-    }
-    const StepRef after = std::prev(arrived_[origin].upper_bound(hop.end - 1))->second;
-    addSend(schedule_, lane->second, peer, piece, after);
-  }
-
-  Receive& addLocal(const StepRef& after) {
-    Receive local;
-    local.peer = kLocal;
-    local.after = after;
-    const StepRef step = addReceive(schedule_, lane_, local);
-    return schedule_.lanes[step.lane].receives[step.index];
-  }
-
-  void waitFor(int origin) {
-    for (const auto& [first, step] : arrived_[origin]) addLocal(step);
-  }
-
-  const GatherPlan& plan_;
-  const std::vector<int>& leaders_;
-  const int place_;
-  const size_t count_;
-  const size_t element_bytes_;
-  const int part_;
-  Schedule schedule_;
-  int lane_ = -1;  // of sums
-  std::map<int, int> lanes_;
-  std::vector<std::map<int32_t, StepRef>> arrived_;  // by origin, its pieces
-  std::vector<StepRef> own_sends_;
-};
 
 }  // namespace
 
@@ -640,7 +425,7 @@ Schedule graphAllReduceSchedule(const GroupLayout& layout, const GatherPlan& bac
                                 const GatherPlan& plan, int rank, size_t count,
                                 size_t element_bytes, const GraphRun& run) {
   const std::vector<int>& leaders = layout.leaders();
-  std::vector<Block> blocks;
+  std::vector<ShardBlock> blocks;
   for (size_t i = 0; i < leaders.size(); ++i) {
     blocks.push_back({static_cast<int>(i), leaders[i], divide({0, count}, leaders.size(), i)});
   }
@@ -652,28 +437,16 @@ Schedule graphAllReduceSchedule(const GroupLayout& layout, const GatherPlan& bac
 
 Schedule graphBroadcastSchedule(const GroupLayout& layout, const GatherPlan& plan, int rank,
                                 int root, size_t count, size_t element_bytes, const GraphRun& run) {
-  Builder builder(layout, rank, element_bytes, run, {{placeOf(layout, root), root, {0, count}}});
+  Builder builder(layout, rank, element_bytes, run, {{layout.placeOf(root), root, {0, count}}});
   builder.gather(plan, Buffer::kInput, true);
   return builder.build();
 }
 
 Schedule graphReduceSchedule(const GroupLayout& layout, const GatherPlan& backward, int rank,
                              int root, size_t count, size_t element_bytes, const GraphRun& run) {
-  Builder builder(layout, rank, element_bytes, run, {{placeOf(layout, root), root, {0, count}}});
+  Builder builder(layout, rank, element_bytes, run, {{layout.placeOf(root), root, {0, count}}});
   builder.scatter(backward, true);
   return builder.build();
-}
-
-Schedule floodingAllReduceSchedule(const GroupLayout& layout, const GatherPlan& plan, int rank,
-                                   size_t count, size_t element_bytes, int part) {
-  const size_t bytes = count * element_bytes;
-  const std::vector<int>& leaders = layout.leaders();
-  const int size = static_cast<int>(leaders.size());
-  if (bytes == 0 || size < 2) return {};
-  Flood flood(plan, leaders, placeOf(layout, rank), count, element_bytes, part);
-  flood.addMessages();
-  flood.addSums();
-  return flood.take();
 }
 
 }  // namespace topoopt

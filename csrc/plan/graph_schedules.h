@@ -46,12 +46,4 @@ Schedule graphBroadcastSchedule(const GroupLayout& layout, const GatherPlan& pla
 Schedule graphReduceSchedule(const GroupLayout& layout, const GatherPlan& backward, int rank,
                              int root, size_t count, size_t element_bytes, const GraphRun& run);
 
-// Every server sends all data to all others, which add it up in the order of servers: fewest steps
-// for few bytes. For commutative reductions of groups with one member per server.
-Schedule floodingAllReduceSchedule(const GroupLayout& layout, const GatherPlan& plan, int rank,
-                                   size_t count, size_t element_bytes, int part);
-
-// Limit of bytes that a member receives in a flooding AllReduce; all of it needs scratch memory.
-inline constexpr size_t kFloodingLimitBytes = 4 << 20;
-
 }  // namespace topoopt

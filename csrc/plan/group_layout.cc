@@ -34,6 +34,10 @@ GroupLayout::GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<in
       others_of_[entry->second].push_back(member);
     }
   }
+  for (int member = 0; member < size; ++member) {
+    const auto place = std::lower_bound(leaders_.begin(), leaders_.end(), leader_of_[member]);
+    place_of_.push_back(static_cast<int>(place - leaders_.begin()));
+  }
   for (const auto& others : others_of_) most_others_ = std::max(most_others_, others.size());
   if (rings_.empty() && leaders_.size() == 1) rings_.push_back({leaders_, 1.0});
   checkRings();

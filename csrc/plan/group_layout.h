@@ -53,6 +53,8 @@ class GroupLayout {
   const std::vector<int>& leaders() const { return leaders_; }
   // The first member of this member's server.
   int leaderOf(int member) const { return leader_of_[member]; }
+  // The index of this member's server in leaders().
+  int placeOf(int member) const { return place_of_[member]; }
   // All other members of a leader's server, ascending; empty unless `leader` is one.
   const std::vector<int>& othersOf(int leader) const { return others_of_[leader]; }
   // The maximum number of members per server, without the leader.
@@ -78,6 +80,7 @@ class GroupLayout {
   const std::shared_ptr<const HopTable> hops_;
   std::vector<int> leaders_;
   std::vector<int> leader_of_;
+  std::vector<int> place_of_;
   std::vector<std::vector<int>> others_of_;
   size_t most_others_ = 0;
 };

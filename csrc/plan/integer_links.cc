@@ -12,7 +12,7 @@ namespace topoopt {
 namespace {
 
 constexpr int64_t kLargestRate = int64_t{1} << 20;
-constexpr double kRounding = 1e-9;  // of a rate, from its computation in floating point
+constexpr double kRateRounding = 1e-8;  // relative to the largest rate
 
 using RateOfPair = std::map<std::pair<int, int>, double>;  // by target and source
 
@@ -37,18 +37,19 @@ RateOfPair addedUp(int servers, const std::vector<RatedLink>& links) {
   return rates;
 }
 
-// The greatest common divisor, up to rounding.
+// The greatest common divisor, up to rounding. All divisors divide the largest rate, which undoes
+// the errors of each step of Euclid's algorithm.
 double divisorOf(const RateOfPair& rates, double largest) {
-  double divisor = 0;
+  double divisor = largest;
   for (const auto& [pair, rate] : rates) {
     double a = rate;
     double b = divisor;
-    while (b > largest * kRounding) {
+    while (b > largest * kRateRounding) {
       const double rest = std::abs(std::remainder(a, b));
       a = b;
       b = rest;
     }
-    divisor = a;
+    divisor = largest / std::round(largest / a);
   }
   return divisor;
 }

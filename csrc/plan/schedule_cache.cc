@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "plan/direct_schedules.h"
+#include "plan/flooding_schedules.h"
 #include "plan/graph_costs.h"
 #include "plan/graph_schedules.h"
 #include "plan/ring_schedules.h"
@@ -46,10 +47,10 @@ Schedule graphSchedule(const ScheduleKey& key, Algorithm algorithm, int rank,
       return graphAllReduceSchedule(layout, plan(Direction::kBackward), plan(Direction::kForward),
                                     rank, key.counts[0], key.element_bytes, run);
     case Collective::kBroadcast:
-      return graphBroadcastSchedule(layout, plan(Direction::kForward, costs.placeOf(key.root)),
+      return graphBroadcastSchedule(layout, plan(Direction::kForward, layout.placeOf(key.root)),
                                     rank, key.root, key.counts[0], key.element_bytes, run);
     case Collective::kReduce:
-      return graphReduceSchedule(layout, plan(Direction::kBackward, costs.placeOf(key.root)), rank,
+      return graphReduceSchedule(layout, plan(Direction::kBackward, layout.placeOf(key.root)), rank,
                                  key.root, key.counts[0], key.element_bytes, run);
     case Collective::kAllGather:
       return graphAllGatherSchedule(layout, plan(Direction::kForward), rank, key.counts,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -19,11 +18,11 @@ constexpr int64_t kMostUnits = int64_t{1} << 20;     // of a shard
 constexpr int64_t kMostMultiple = int64_t{1} << 10;  // of all numbers of shards
 constexpr int64_t kMostMemory = int64_t{1} << 26;    // numbers of units in all flows
 // Small slack makes the last trees of large networks quick to build.
-constexpr int kMostExactServers = 256;
+constexpr int kMostExactServers = 512;
 constexpr int64_t kSlack = 64;
 
 // Shards over their greatest common divisor.
-std::vector<int> reduced(std::vector<int> shards) {
+std::vector<int> withoutDivisor(std::vector<int> shards) {
   int divisor = 0;
   for (const int number : shards) divisor = std::gcd(divisor, number);
   for (int& number : shards) number /= std::max(divisor, 1);
@@ -76,8 +75,8 @@ void arrange(std::vector<Piece>& pieces) {
   pieces = std::move(joined);
 }
 
-GatherPlan planOf(const IntegerLinks& links, std::vector<WeightedTree> trees,
-                  const std::vector<int>& shards, int64_t multiple, int64_t units) {
+GatherPlan planOfTrees(const IntegerLinks& links, std::vector<WeightedTree> trees,
+                       const std::vector<int>& shards, int64_t multiple, int64_t units) {
   std::stable_sort(trees.begin(), trees.end(), [](const WeightedTree& a, const WeightedTree& b) {
     return a.number < b.number;
   });
@@ -104,7 +103,7 @@ GatherPlan planOf(const IntegerLinks& links, std::vector<WeightedTree> trees,
 GatherPlan packTrees(int servers, const std::vector<RatedLink>& links,
                      const std::vector<int>& shards) {
   const IntegerLinks merged(servers, links);
-  const std::vector<int> numbers = reduced(shards);
+  const std::vector<int> numbers = withoutDivisor(shards);
   const SlowestCut cut = slowestCut(merged, numbers);
   if (servers * static_cast<int64_t>(servers + merged.count()) > kMostMemory) {
     throw std::invalid_argument("servers: " + std::to_string(servers) + " with " +
@@ -119,24 +118,7 @@ GatherPlan packTrees(int servers, const std::vector<RatedLink>& links,
   for (int64_t& number : units) number *= trees;
   std::vector<WeightedTree> built = builtTrees(merged, capacity, std::move(units));
   makeShallow(merged, capacity, built);
-  return planOf(merged, std::move(built), numbers, multiple, trees * multiple);
-}
-
-double busiestLink(const GatherPlan& plan, const std::vector<RatedLink>& links,
-                   const std::vector<int>& shards) {
-  std::map<std::pair<int, int>, std::pair<double, double>> rate_and_load;
-  for (const RatedLink& link : links) rate_and_load[{link.source, link.target}].first += link.rate;
-  for (size_t to = 0; to < plan.received.size(); ++to) {
-    for (const Piece& piece : plan.received[to]) {
-      const double share = static_cast<double>(piece.end - piece.first) / plan.units;
-      rate_and_load[{piece.sender, static_cast<int>(to)}].second += share * shards[piece.origin];
-    }
-  }
-  double seconds = 0;
-  for (const auto& [pair, both] : rate_and_load) {
-    seconds = std::max(seconds, both.second / both.first);
-  }
-  return seconds;
+  return planOfTrees(merged, std::move(built), numbers, multiple, trees * multiple);
 }
 
 }  // namespace topoopt

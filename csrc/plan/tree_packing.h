@@ -15,7 +15,7 @@ namespace topoopt {
 // the shards of a server is one tree; the step of a piece is the depth of its link there. Servers
 // without shards only receive.
 //
-// Above 256 servers, loads are up to 1/64 more. Rates whose ratios need more than 2^20 units a
+// Above 512 servers, loads are up to 1/64 more. Rates whose ratios need more than 2^20 units a
 // shard are rounded, so that a link carries at most one unit more.
 //
 // Throws std::invalid_argument as cutBound() does, for numbers of shards whose common multiple is
@@ -23,9 +23,5 @@ namespace topoopt {
 // be 2^26).
 GatherPlan packTrees(int servers, const std::vector<RatedLink>& links,
                      const std::vector<int>& shards);
-
-// The time that the busiest link takes, in the unit of CutBound::seconds.
-double busiestLink(const GatherPlan& plan, const std::vector<RatedLink>& links,
-                   const std::vector<int>& shards);
 
 }  // namespace topoopt

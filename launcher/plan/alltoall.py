@@ -236,13 +236,9 @@ def _sizes(arguments: argparse.Namespace, matrix: NDArray[Any] | None) -> Sizes:
             raise InputError("chunk: needs --matrix; every pair is one chunk without")
         given = arguments.bytes_per_pair
         return Sizes(_DEFAULT_BYTES if given is None else given)
-    from torch_topoopt.reconfiguration.all_to_all.uneven import check_matrix, chunks_of
+    from torch_topoopt.reconfiguration.all_to_all.uneven import check_matrix
 
-    matrix = check_matrix(matrix, arguments.servers)
-    chunk_bytes = arguments.chunk
-    if chunk_bytes is None:
-        chunk_bytes = float(matrix[matrix > 0].mean()) / 8
-    return Sizes(chunk_bytes, chunks_of(matrix, chunk_bytes))
+    return Sizes.of_matrix(check_matrix(matrix, arguments.servers), arguments.chunk)
 
 
 def _loaded(path: str) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
-from torch_topoopt.launcher.plan import failure_tables, plan_tables
+from torch_topoopt.launcher.plan import failure_tables, plan_tables, topology_collectives
 from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.plan.codec import json_text
 from torch_topoopt.plan.result_json import within
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Cluster, Demand, Network, Plan
+    from torch_topoopt.topology.collectives.candidates import PricedCollective
     from torch_topoopt.topology.measures.figures import Figures
 
 _MANY_SERVERS = 1000  # above which progress is printed
@@ -50,13 +51,22 @@ groups: bytes that an iteration AllReduces among these servers. pairs: bytes tha
 server to another; or, in place of the list, all-to-alls (size_bytes from each to each other) and
 listed pairs: {"all_to_all": [{"servers": [0, 1, 2], "size_bytes": 4000}], "listed": []}.
 
-Loads are bytes per iteration on one link."""
+Loads are bytes per iteration on one link.
+
+With --collective, a table compares the algorithms for one collective on these links: steps that
+follow each other, time, and bytes on the busiest link, as if it had the rate of the slowest one.
+No schedule is below the bound of the slowest cut: what the servers on one side must send, over the
+links that leave them. The algorithm that TOPOOPT_ALGORITHM=auto takes is marked. --schedule writes
+its steps, and --check-schedule replays them (docs/planning/collectives.md)."""
 
 _EXAMPLES = """\
   topoopt topology --servers 12 --degree 4
   topoopt topology --servers 128 --degree 4 --ports simplex --mode paper --json
   topoopt topology --servers 16 --degree 4 --demand demand.json --plot network.png
-  topoopt topology --servers 16 --degree 4 --mode best --failures"""
+  topoopt topology --servers 16 --degree 4 --mode best --failures
+  topoopt topology --servers 16 --degree 4 --collective all_gather --bytes 1MB
+  topoopt topology --links graph.json --collective all_reduce --bytes 64MB --schedule steps.json
+  topoopt topology --check-schedule steps.json"""
 
 
 @dataclass(frozen=True)
@@ -68,9 +78,9 @@ class FoundNetwork:
         *within("figures", "mean_hops", "diameter", "moore_bound_hops", "max_link_load",
                 "mean_link_load", "bandwidth_tax", "all_reduce_over_bound",
                 "all_to_all_over_bound"),
-        "seconds", "failures",
+        "seconds", "failures", *topology_collectives.PRICED,
     )  # fmt: skip
-    OMIT_IF_NONE: ClassVar = ("failures",)
+    OMIT_IF_NONE: ClassVar = ("failures", "collective", "bytes", "auto", "candidates")
 
     cluster: Cluster
     network: Network
@@ -78,6 +88,7 @@ class FoundNetwork:
     mode: str
     seconds: float
     plan: Plan | None  # the network with its failures
+    collective: PricedCollective | None
 
     @property
     def duplex(self) -> bool:
@@ -124,13 +135,17 @@ def make_parser() -> argparse.ArgumentParser:
         "4e9 in a second, and routes are planned beside them (default: 6.25e7 for each server)",
     )
     options.add_argument("--budget", action=parser.Renamed, now="--operations (4e9 for a second)")
+    topology_collectives.add_options(options)
     shared_options.add(options, "plot", "failures", "json")
     return options
 
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
-    arguments = make_parser().parse_args(argv)
+    options = make_parser()
+    arguments = options.parse_args(argv)
+    if (code := topology_collectives.run_alone(arguments, options)) is not None:
+        return code
     cluster = _cluster(arguments)
     demand = _demand(arguments.demand, cluster)
     terminal = console.Terminal(json_output=arguments.json)
@@ -148,13 +163,16 @@ def main(argv: list[str]) -> int:
     if arguments.plot is not None:
         _plot(arguments.plot, cluster, network, figures, str(arguments.mode))
     plan = _with_failures(cluster, network, demand) if arguments.failures else None
-    found = FoundNetwork(cluster, network, figures, str(arguments.mode), seconds, plan)
+    priced = topology_collectives.priced_on(cluster, network, arguments)
+    found = FoundNetwork(cluster, network, figures, str(arguments.mode), seconds, plan, priced)
     if arguments.json:
         console.print_json(found, json_text)
     else:
         _show(terminal, found)
         if plan is not None:
             failure_tables.show_failures(terminal, plan)
+        if priced is not None:
+            topology_collectives.show(terminal, priced, arguments)
         if arguments.plot is not None:
             terminal.line(f"drawing: {arguments.plot}")
     if stopped is not None:

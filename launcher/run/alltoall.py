@@ -74,11 +74,12 @@ class AllToAlls:
         self._sum: NDArray[np.int64] | None = None  # of the byte matrices
         self._count = 0  # of the matrices
         self._lock = threading.Lock()
-        self._said: set[str] = set()
+        self._said: set[tuple[str, int]] = set()  # kinds of choices, and powers of two of bytes
         self.moved, self.stayed, self.stopped = 0, 0, 0
 
     def add(self, exchange: MovedExchange) -> None:
-        """Called by the thread that serves the ranks. Every choice is printed once."""
+        """Called by the thread that serves the ranks. Every kind of choice is printed once for each
+        power of two of bytes."""
         schedule = exchange.choice.schedule
         with self._lock:
             if exchange.error:
@@ -88,8 +89,9 @@ class AllToAlls:
             else:
                 self.moved += 1
             self._measure(exchange.matrix)
-            said = exchange.choice.why in self._said
-            self._said.add(exchange.choice.why)
+            kind = (exchange.choice.kind, exchange.total_bytes.bit_length())
+            said = kind in self._said
+            self._said.add(kind)
         self._metrics.write(
             "alltoall",
             total_bytes=exchange.total_bytes,
@@ -164,6 +166,7 @@ def served(
         chooser = AllToAllChooser(
             plan, move_s, always=choice == "reconfigure", gbps=fabric.paced_gbps(plan)
         )
+        stack.callback(chooser.close)
         terminal.line(f"      all-to-alls may move circuits: a move takes {format_seconds(move_s)}")
         service = CircuitService(plan.cluster.servers, mover, chooser, all_to_alls.add)
         yield stack.enter_context(service).path

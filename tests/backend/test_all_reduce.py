@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -84,7 +85,7 @@ def test_results_equal_gloo_on_a_thousand_random_tensors(servers, degree, tmp_pa
 
 
 def reduce_one_tensor(rank: int, world: int) -> list[float]:
-    os.environ["TOPOOPT_ALGORITHM"] = "multi_ring"
+    os.environ.setdefault("TOPOOPT_ALGORITHM", "multi_ring")
     dist.init_process_group("topoopt")
     tensor = torch.full((240_000,), float(rank + 1))
     dist.all_reduce(tensor)
@@ -113,6 +114,22 @@ def test_link_counters_equal_theory_to_the_byte(servers, degree, ports, tmp_path
             measured[link["source"], link["target"]] = link["sent_bytes"]
             assert link["relayed_bytes"] == 0
     assert measured == expected
+
+
+def reduce_over_the_graph(algorithm: str, rank: int, world: int) -> list[float]:
+    os.environ["TOPOOPT_ALGORITHM"] = algorithm
+    return reduce_one_tensor(rank, world)
+
+
+@pytest.mark.parametrize("algorithm", ["breadth_first", "packing"])
+def test_every_link_of_a_circulant_carries_the_same_bytes(algorithm, tmp_path):
+    """n servers with d links: 2 (n - 1) / n / d of the bytes on each."""
+    plan = make_plan(5, 4)
+    outcomes = run_ranks(plan, tmp_path, functools.partial(reduce_over_the_graph, algorithm))
+    assert values(outcomes) == [[15, 15]] * 5
+    for rank in range(5):
+        links = json.loads((tmp_path / f"links-rank{rank}.json").read_text())["links"]
+        assert [link["sent_bytes"] for link in links] == [2 * 960_000 // 5] * 4
 
 
 def reduce_twice(rank: int, world: int) -> list[bytes]:

@@ -61,6 +61,26 @@ SETTINGS = (
         "ring",
         exhaustive=True,
     ),
+    Setting("5 on two strides, breadth first", lambda: make_plan(5, 4), algorithm="breadth_first"),
+    Setting(
+        "8 on a ring with a chord, packing",
+        lambda: networks.plan_of(8, networks.ring_with_chord(8)),
+        algorithm="packing",
+        exhaustive=True,
+    ),
+    Setting("5 on a star, flooding", lambda: networks.plan_of(5, networks.star(5)), 1, "flooding"),
+    Setting(
+        "5 on a single ring, one shot",
+        lambda: make_plan(5, 1, ports="simplex"),
+        algorithm="one_shot",
+        exhaustive=True,
+    ),
+    Setting(
+        "2 on each server of a line, packing",
+        lambda: networks.plan_of(3, networks.line(3)),
+        2,
+        "packing",
+    ),
     Setting("8 on a tree", lambda: networks.plan_of(8, networks.binary_tree(8)), exhaustive=True),
     Setting(
         "8 on a ring with a chord",

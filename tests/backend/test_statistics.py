@@ -42,6 +42,7 @@ def test_every_ring_counts_its_share_of_the_bytes(tmp_path):
             ("tree", 0, 0),
             ("tree", 1, 0),
             ("direct", 0, 0),
+            ("graph", 0, 0),
         ]
         (memory,) = counters["memory"]
         assert memory["relay_bytes"] == memory["early_bytes"] == 0, "all is done"
@@ -129,5 +130,5 @@ def test_an_unknown_algorithm_is_one_clear_error(tmp_path):
     for outcome in run_ranks(make_plan(2, 1), tmp_path, ask_for_unknown_algorithm):
         assert outcome.error == (
             "ValueError: TOPOOPT_ALGORITHM: 'fast' is not one of auto, ring, multi_ring, "
-            "both_ways, tree, doubling, torus"
+            "both_ways, tree, doubling, torus, breadth_first, packing, flooding, one_shot"
         )

@@ -22,6 +22,15 @@ def test_a_case_is_slower_only_if_all_rounds_agree(now: tuple[float, ...], verdi
     assert Comparison("case", (1.0, 1.0, 1.0), now).verdict == verdict
 
 
+@pytest.mark.parametrize(("predicted", "named"), [(0.8, []), (1.0, ["plan"]), (1.2, ["plan"])])
+def test_more_planning_is_slower_only_if_the_plan_is_no_faster(
+    predicted: float, named: list[str]
+) -> None:
+    iteration = Comparison("plan: predicted iteration", (1.0, 1.0), (predicted, predicted))
+    found = regression.slower([Comparison("plan", (1.0, 1.0), (2.0, 2.0)), iteration])
+    assert found[:1] == named
+
+
 def test_rounds_alternate_and_a_case_that_fails_is_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

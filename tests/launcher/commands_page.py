@@ -37,6 +37,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "profile": "of one accelerator, whose operators are shown",
         "simulate": "the default is what was planned",
     },
+    "--bytes": {"topology": "of the collective that is asked for; it has no default"},
     "--check": {"bench": "of results", "export": "of a file"},
     "--cluster": {
         "doctor": "optional, and may be the standard input",
@@ -54,6 +55,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "cluster_cancel": "the default is an environment variable",
         "cluster_daemon": "the default is an environment variable",
     },
+    "--collective": {"topology": "over links that stay; an all-to-all is not one of them"},
     "--controller": {"probe": "it is reported to, not followed"},
     "--degree": {"alltoall": "circuits are directed, and one is enough"},
     "--evaluations": {"compare": "two searches, and all networks to price after them"},
@@ -69,6 +71,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "--iterations": {"profile": "of the script", "simulate": "of the plan"},
     "--jobs": {"allocate": "jobs that ask for boards"},
     "--level": {"alltoall": "beside the model of slots, with which it plans"},
+    "--links": {"bench": "shows the bytes of every link", "topology": "reads a graph from a file"},
     "--mode": {
         "advise": "cables are plugged once, so the network is searched",
         "alltoall": "of schedules",
@@ -95,6 +98,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "nccl-env": "what the plugin reads, only if asked for",
     },
     "--remote-command": {"discover": "with --ssh", "doctor": "always"},
+    "--schedule": {"topology": "of one collective over links that stay"},
     "--scheme": {
         "allocate": "boards, not paths",
         "controller": "only those that always have an answer, soon",

@@ -18,6 +18,7 @@ from torch_topoopt.links.nccl_wiring import (
     ring_order,
     write_nccl_wiring,
 )
+from torch_topoopt.links.rank_layout import rings_of
 from torch_topoopt.links.sockets import unsent_bytes
 from torch_topoopt.links.wiring import PortAddress, ServerAddress, Wiring
 from torch_topoopt.plan import Plan
@@ -58,6 +59,19 @@ def test_every_cable_is_one_line_and_every_pair_has_a_route(ring_plan: RingPlan)
     assert all(hop in linked for route in routes for hop in itertools.pairwise(route))
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
+def test_collectives_have_the_planned_rings_over_servers(
+    ring_plan: RingPlan, order: tuple[int, ...]
+) -> None:
+    plan = renumbered(ring_plan(4), order)
+    rings = _lines(nccl_wiring(plan, _wiring(plan)), "ring")
+    planned = rings_of(plan, [0, 1, 2, 3], _wiring(plan).link_rates(plan))
+    assert [(float(ring[0]), tuple(map(int, ring[1:]))) for ring in rings] == [
+        (ring.share, ring.servers) for ring in planned
+    ]
+    assert sum(float(ring[0]) for ring in rings) == pytest.approx(1.0)
+
+
 def test_two_jobs_do_not_know_each_other(ring_plan: RingPlan) -> None:
     plan = ring_plan(4)
     first, second = (nccl_wiring(plan, _wiring(plan)) for _ in range(2))
@@ -71,7 +85,7 @@ def test_only_the_owner_can_read_it(ring_plan: RingPlan, tmp_path: Path) -> None
     path.chmod(0o644)
     write_nccl_wiring(path, ring_plan(4), _wiring(ring_plan(4)))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert path.read_text().startswith("topoopt-nccl-wiring 3\n")
+    assert path.read_text().startswith("topoopt-nccl-wiring 4\n")
 
 
 def test_hosts_that_forward_are_refused(ring_plan: RingPlan) -> None:

@@ -6,11 +6,14 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from support.limits import limit_s
 from support.memory_mover import MemoryMover
 
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
+from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
+from torch_topoopt.reconfiguration.all_to_all.uneven import uneven_strategy
 from torch_topoopt.reconfiguration.circuit_service import (
     Choice,
     CircuitService,
@@ -21,8 +24,9 @@ from torch_topoopt.reconfiguration.circuit_service import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
+
+    from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
 
 SERVERS = 4
 LIMIT_S = limit_s(10.0)
@@ -224,11 +228,20 @@ def test_circuits_are_back_when_it_is_closed(bench: Bench) -> None:
     assert bench.mover.closed
 
 
-def test_hops_follow_the_links_and_deliver_every_chunk() -> None:
-    at = {(s, t): s for s in range(SERVERS) for t in range(SERVERS) if s != t}
-    for topology, hops in enumerate(hops_of(SCHEDULE)):
-        for sender, receiver, source, target in hops:
-            assert at[source, target] == sender
-            assert receiver in SCHEDULE.links[topology, sender]
-            at[source, target] = receiver
-    assert all(where == target for (_, target), where in at.items())
+def uneven_schedule() -> AllToAllSchedule:
+    counts = np.arange(SERVERS * SERVERS, dtype=np.int32).reshape(SERVERS, SERVERS) % 5
+    np.fill_diagonal(counts, 0)
+    (even, *_) = strategies(SERVERS, 2)
+    return uneven_strategy(even, counts).schedule
+
+
+@pytest.mark.parametrize("schedule", [SCHEDULE, uneven_schedule()], ids=["even", "uneven"])
+def test_hops_follow_the_links_and_deliver_every_chunk(schedule: AllToAllSchedule) -> None:
+    counts = schedule.chunk_counts()
+    at = {(s, t, part): s for s, t in np.argwhere(counts) for part in range(counts[s, t])}
+    for topology, hops in enumerate(hops_of(schedule)):
+        for sender, receiver, *chunk in hops:
+            assert at[tuple(chunk)] == sender
+            assert receiver in schedule.links[topology, sender]
+            at[tuple(chunk)] = receiver
+    assert all(where == target for (_, target, _), where in at.items())

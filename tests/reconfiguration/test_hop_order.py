@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from support.matrices import zipf
 
 from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
+from torch_topoopt.reconfiguration.all_to_all.uneven import uneven_strategy
 from torch_topoopt.reconfiguration.circuit_service import hops_of
 from torch_topoopt.reconfiguration.hop_order import without_waiting
 
@@ -21,15 +24,15 @@ def replayed(hops: Sequence[Hop]) -> tuple[int, int]:
     """Slots of the busiest circuit, and hops in the slot after the one in which their chunk came;
     every circuit sends its hops in their order, each as soon as it can."""
     free: dict[tuple[int, int], int] = defaultdict(int)
-    at: dict[tuple[int, int], tuple[int, int]] = {}  # chunk -> where it is, and since when
+    at: dict[tuple[int, ...], tuple[int, int]] = {}  # chunk -> where it is, and since when
     at_once = 0
-    for sender, receiver, source, target in hops:
-        where, since = at.get((source, target), (sender, -1))
+    for sender, receiver, *chunk in hops:
+        where, since = at.get(tuple(chunk), (sender, -1))
         assert where == sender
         slot = max(free[sender, receiver], since)
         at_once += slot == since
         free[sender, receiver] = slot + 1
-        at[source, target] = (receiver, slot + 1)
+        at[tuple(chunk)] = (receiver, slot + 1)
     return max(free.values()), at_once
 
 
@@ -38,7 +41,10 @@ def test_no_slot_is_lost_and_next_to_no_chunk_goes_on_as_it_comes(
     servers: int, degree: int
 ) -> None:
     before = after = 0
-    for strategy in strategies(servers, degree):
+    counts = np.ceil(zipf(servers, 0.4, 1000) / 250).astype(np.int32)
+    evens = list(strategies(servers, degree))
+    unevens = [uneven_strategy(even, counts) for even in evens[:3]]
+    for strategy in evens + unevens:
         for hops in hops_of(strategy.schedule):
             ordered = without_waiting(hops)
             assert sorted(ordered) == sorted(hops)

@@ -69,21 +69,28 @@ def list_interfaces(*, every_address: bool = False) -> list[Interface]:
     for index, found in _ipv6_addresses().items():
         if every_address or index not in addresses:
             addresses.setdefault(index, []).extend(found)
-    parts = set() if every_address else netlink.parts_of_others()
+    parts: set[int] | None = set() if every_address else None  # listed once one may be needed
     interfaces = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for index, name in sorted(socket.if_nameindex()):
             if index not in addresses or not is_up(control, name):
                 continue
-            if index in parts and is_ipv6(addresses[index][0][0]):
+            if is_ipv6(addresses[index][0][0]):
+                parts = netlink.parts_of_others() if parts is None else parts
+                if index in parts:
+                    continue
+            if is_loopback(control, name):  # has no card, port or rate
+                interfaces += [
+                    Interface(name, *address, None, wireless=False, loopback=True)
+                    for address in addresses[index]
+                ]
                 continue
             gbps = speed_gbps(control, name)
             wireless = _is_wireless(control, index, name)
-            loopback = is_loopback(control, name)
             port = physical_port(name)
             card = gbps is not None and not wireless and is_device(name)
             interfaces += [
-                Interface(name, *address, gbps, wireless, loopback, port, card)
+                Interface(name, *address, gbps, wireless, False, port, card)
                 for address in addresses[index]
             ]
     return interfaces

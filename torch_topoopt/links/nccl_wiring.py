@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_topoopt.links.addresses import is_ipv6
-from torch_topoopt.links.rank_layout import RankLayout, rank_routes
+from torch_topoopt.links.rank_layout import RankLayout, rank_routes, rings_of
 from torch_topoopt.links.sockets import connections, unsent_bytes
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.network import hops_around
@@ -84,7 +84,7 @@ def nccl_wiring(
         )
     asked, said = (secrets.token_hex(_TOKEN_BYTES) for _ in range(2))
     lines = [
-        "topoopt-nccl-wiring 3",
+        "topoopt-nccl-wiring 4",
         f"job {asked} {said}",
         f"ranks {' '.join(map(str, layout.server_of))}",
     ]
@@ -105,6 +105,8 @@ def nccl_wiring(
             for route in rank_routes(plan.network, layout, rank)
             if route.servers[0] == rank
         ]
+    rings = rings_of(plan, list(range(plan.cluster.servers)), wiring.link_rates(plan))
+    lines += [f"ring {ring.share!r} {' '.join(map(str, ring.servers))}" for ring in rings]
     return "\n".join([*lines, ""])
 
 

@@ -8,6 +8,7 @@ bytes, with one list element per line so that `diff` and `git` show what changed
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import functools
 import itertools
@@ -78,7 +79,11 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 @functools.cache
 def _evaluated(annotation: str, module: str) -> Any:
-    return eval(annotation, vars(sys.modules[module]))
+    names = vars(sys.modules[module])
+    for scope in (names, vars(builtins)):  # a look-up takes a tenth of the time of eval()
+        if annotation in scope:
+            return scope[annotation]
+    return eval(annotation, names)
 
 
 class _InvalidError(Exception):
@@ -99,8 +104,8 @@ Value = TypeVar("Value")
 
 @functools.cache
 def _decoder(annotation: Any) -> _Decode:
-    """Converts parsed JSON to `annotation`, one of: scalar, dataclass, tuple[T, ...], T | None,
-    tuple[T, ...] | dataclass (a list or an object)."""
+    """Converts parsed JSON to `annotation`, one of: scalar, dataclass, tuple[T, ...], NamedTuple (a
+    list of its fields), T | None, tuple[T, ...] | dataclass (a list or an object)."""
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
         options = [a for a in typing.get_args(annotation) if a is not type(None)]
@@ -115,6 +120,8 @@ def _decoder(annotation: Any) -> _Decode:
         return _tuple_decoder(_decoder(typing.get_args(annotation)[0]))
     if dataclasses.is_dataclass(annotation):
         return _dataclass_decoder(annotation)
+    if issubclass(annotation, tuple):
+        return _row_decoder(annotation)
     return _decode_float if annotation is float else _scalar_decoder(annotation)
 
 
@@ -148,6 +155,25 @@ def _tuple_decoder(decode_element: _Decode) -> _Decode:
             error.path.append(f"[{len(elements)}]")
             raise
         return tuple(elements)
+
+    return decode
+
+
+def _row_decoder(row: Any) -> _Decode:
+    columns = [(name, _decoder(kind)) for name, kind in typing.get_type_hints(row).items()]
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != len(columns):
+            names = ", ".join(name for name, _ in columns)
+            raise _InvalidError(f"expected a list [{names}], got {brief(value)}")
+        cells: list[Any] = []
+        try:
+            for (_, decode_cell), cell in zip(columns, value, strict=True):
+                cells.append(decode_cell(cell))
+        except _InvalidError as error:
+            error.path.append(f".{columns[len(cells)][0]}")
+            raise
+        return row(*cells)
 
     return decode
 
@@ -289,14 +315,24 @@ def _has_rows(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], (dict, list))
 
 
-def _layout(value: Any, indent: int) -> str:
-    """JSON with one element of a list of containers per line and everything deeper on that line."""
+def _layout(value: Any, indent: int, *, tables: bool = False) -> str:
+    """JSON with one element of a list of containers per line and everything deeper on that line.
+
+    With `tables`, objects in lists are laid out in the same way.
+    """
     pad = "  " * (indent + 1)
     if isinstance(value, dict) and (indent < 2 or any(map(_has_rows, value.values()))):
-        rows = [f"{pad}{_to_json(k)}: {_layout(v, indent + 1)}" for k, v in value.items()]
+        rows = [
+            f"{pad}{_to_json(key)}: {_layout(item, indent + 1, tables=tables)}"
+            for key, item in value.items()
+        ]
         return "{\n" + ",\n".join(rows) + "\n" + "  " * indent + "}" if rows else "{}"
     if _has_rows(value):
-        rows = [f"{pad}{_to_json(item)}" for item in value]
+        nested = tables and isinstance(value[0], dict)
+        rows = [
+            pad + (_layout(item, indent + 1, tables=True) if nested else _to_json(item))
+            for item in value
+        ]
         return "[\n" + ",\n".join(rows) + "\n" + "  " * indent + "]"
     return _to_json(value)
 
@@ -331,6 +367,8 @@ class Document:
 
     KIND: ClassVar[str]
     VERSION: ClassVar[int]
+    TABLES: ClassVar[bool] = False  # objects in lists have tables: one row per line there, too
+    MAY_OMIT_VERSION: ClassVar[bool] = False  # of short documents that people write by hand
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError naming the first rule that is broken."""
@@ -347,7 +385,7 @@ class Document:
 
     def to_json(self) -> str:
         """The canonical text of this document, with a final newline."""
-        return _layout(self.as_dict(), 0) + "\n"
+        return _layout(self.as_dict(), 0, tables=self.TABLES) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -366,7 +404,7 @@ class Document:
             raise DocumentError(f"not a {cls.KIND}: {error}") from None
         if not isinstance(value, dict):
             raise DocumentError(f"expected a {cls.KIND} object, got {type(value).__name__}")
-        version = value.get("version")
+        version = value.get("version", cls.VERSION if cls.MAY_OMIT_VERSION else None)
         if type(version) is not int or version < 1:
             raise DocumentError(f"version: expected an integer from 1 on, got {brief(version)}")
         if version > cls.VERSION:

@@ -80,6 +80,12 @@ _OBJECTS = (
     _own("Snapshot", "switch circuits", "`topoopt fabric restore` reads its folder"),
     _own("all-to-all schedule", "topologies chunks", _NOTHING),
     _own("collective timeline", "collective pieces moves", _NOTHING),
+    _own(
+        "collective schedule",
+        "collective links phases",
+        "`topoopt topology --check-schedule` reads it",
+    ),
+    _own("graph of links", "servers links", "`topoopt topology --links` reads it"),
     _Shape(
         FileKind(
             KINETO_TRACE,

@@ -362,10 +362,10 @@ class Planning:
     ) -> Plan:
         """The Plan of the pair `best`, which these rounds have found."""
         options = self._options
-        asked = demand(self._op_graph, best.strategy, self._cluster.servers)
+        traffic = demand(self._op_graph, best.strategy, self._cluster.servers)
         prediction = pricing.prediction(best)
         if not pricing.schedules:  # which put other bytes on links than rings do
-            validate_link_bytes(self._cluster.servers, best.network, asked, prediction.link_bytes)
+            validate_link_bytes(self._cluster.servers, best.network, traffic, prediction.link_bytes)
         return Plan(
             version=Plan.VERSION,
             model=self._op_graph.model,
@@ -376,7 +376,7 @@ class Planning:
             strategy_space=options.strategy_space,
             cluster=self._cluster,
             network=best.network,
-            demand=asked,
+            demand=traffic,
             prediction=prediction,
             rounds=rounds,
             search=samples,

@@ -61,14 +61,14 @@ class PairPricing:
         options = self._options
         if options.network is not None:
             return options.network
-        asked = demand(self._op_graph, strategy, self._cluster.servers)
+        traffic = demand(self._op_graph, strategy, self._cluster.servers)
 
         def seconds(network: Network) -> float:
             return seconds_of(self._problem, network, strategy, count)
 
         return find_network(
             self._cluster,
-            asked,
+            traffic,
             mode=mode,
             routing=options.routing,
             search=NetworkSearch(seed=options.seed, price=seconds if mode == "best" else None),
@@ -85,11 +85,11 @@ class PairPricing:
     def single_ring_s(self, strategy: Strategy, count: int) -> float:
         """Seconds per iteration where all ports are on a single ring."""
         cluster = self._cluster
-        asked = demand(self._op_graph, strategy, cluster.servers)
+        traffic = demand(self._op_graph, strategy, cluster.servers)
         if self._options.network is not None:  # of any degree, while a ring takes two ports
             degree = 2 if cluster.servers > 2 else 1
             cluster = replace(cluster, degree=degree, port_gbps=None)
-        return seconds_of(self._problem, single_ring(cluster, asked), strategy, count)
+        return seconds_of(self._problem, single_ring(cluster, traffic), strategy, count)
 
     def prediction(self, pair: PricedPair) -> Prediction:
         """The prediction of a Plan with this pair."""

@@ -8,6 +8,7 @@ links, along the routes of its hosts' kernels, bound by the busiest link.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -18,9 +19,10 @@ import numpy as np
 from torch_topoopt.fabric.netns.routes import chosen_routes
 from torch_topoopt.plan.units import format_seconds
 from torch_topoopt.reconfiguration.all_to_all.costs import CircuitCosts
-from torch_topoopt.reconfiguration.all_to_all.schedule import SLOT, SOURCE, TARGET
 from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
 from torch_topoopt.reconfiguration.circuit_service import Choice
+from torch_topoopt.reconfiguration.matrix_planning import running_s
+from torch_topoopt.reconfiguration.matrix_plans import MatrixPlans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
     from torch_topoopt.reconfiguration.circuit_service import CircuitMover
 
-_KEPT = 256  # cached choices, one per matrix
+_KEPT = 256  # cached predictions, one per matrix
+_LEAST_GAIN = 0.95  # of the current time, so that a plan is made
 _MEASURED_MOVES = 3  # to the topology, and back
 
 
@@ -60,12 +63,25 @@ def _moved_targets(plan: Plan, circuits: int) -> list[list[int]]:
     return [ports[:circuits] for ports in targets]
 
 
+@dataclass(frozen=True)
+class _Prices:
+    """The fastest schedule of a matrix, with its predicted seconds, and those of staying."""
+
+    schedule: AllToAllSchedule
+    program: str
+    moving_s: float
+    static_s: float
+
+
 class AllToAllChooser:
     """Chooses for matrices of one plan; `move_s` is the time of a move.
 
     Circuits `always` move, by the fastest schedule, or only where that is faster than staying.
     Topologies have `circuits` out of each server, by default one per port; each carries `gbps` of
     data, by default the cluster's. Raises ValueError for a plan of one server.
+
+    Schedules are those for equal sizes, and planned ones (matrix_plans.py). A matrix is planned in
+    the background when it comes for the second time and a plan may gain.
     """
 
     def __init__(
@@ -78,55 +94,66 @@ class AllToAllChooser:
         gbps: float | None = None,
     ) -> None:
         cluster = plan.cluster
-        self._servers = cluster.servers
         self._always = always
-        self._costs = CircuitCosts(gbps or cluster.link_gbps, cluster.link_latency_s, move_s)
-        degree = min(circuits or cluster.degree, cluster.servers - 1)
-        self.schedules = tuple(found.schedule for found in strategies(cluster.servers, degree))
+        self.costs = CircuitCosts(gbps or cluster.link_gbps, cluster.link_latency_s, move_s)
+        self.degree = min(circuits or cluster.degree, cluster.servers - 1)
+        self.schedules = tuple(found.schedule for found in strategies(cluster.servers, self.degree))
+        self.plans = MatrixPlans(self.degree, self.costs)
         self._routes = chosen_routes(plan)
-        self._choices: dict[bytes, Choice] = {}
+        self._prices: dict[bytes, _Prices] = {}
 
     def __call__(self, matrix: NDArray[np.int64]) -> Choice:
         """`matrix[i, j]` are the bytes of server i for server j."""
+        matrix = matrix.copy()
+        np.fill_diagonal(matrix, 0)
+        if self.plans.collect() or len(self._prices) >= _KEPT:
+            self._prices.clear()
         key = matrix.tobytes()
-        if key not in self._choices:
-            if len(self._choices) >= _KEPT:
-                self._choices.clear()
-            self._choices[key] = self._choice(matrix)
-        return self._choices[key]
+        if key not in self._prices:
+            self._prices[key] = self._priced(matrix)
+        prices = self._prices[key]
+        note = self.plans.request(matrix) if self._plan_may_gain(matrix, prices) else ""
+        return self._choice(prices, note)
 
-    def _choice(self, matrix: NDArray[np.int64]) -> Choice:
-        static_s = self._static_s(matrix)
-        predicted = [self.moving_s(schedule, matrix) for schedule in self.schedules]
+    def close(self) -> None:
+        """Ends a plan that is being made."""
+        self.plans.close()
+
+    def _priced(self, matrix: NDArray[np.int64]) -> _Prices:
+        candidates = [("the schedule for equal sizes", schedule) for schedule in self.schedules]
+        if nearest := self.plans.nearest(matrix):
+            candidates.append((f"schedule {nearest.number} for such sizes", nearest.schedule))
+        predicted = [running_s(schedule, matrix, self.costs) for _, schedule in candidates]
         best = int(np.argmin(predicted))
-        schedule, moving_s = self.schedules[best], predicted[best]
-        text = (
-            f"{format_seconds(moving_s)} predicted with {schedule.reconfigurations} topologies and "
-            f"back ({format_seconds(self._costs.reconfiguration_s)} per move), "
-            f"{format_seconds(static_s)} on the plan's circuits"
-        )
+        program, schedule = candidates[best]
+        return _Prices(schedule, program, predicted[best], self._static_s(matrix))
+
+    def _plan_may_gain(self, matrix: NDArray[np.int64], prices: _Prices) -> bool:
+        """Whether a schedule at the bound of the busiest server's circuits would be faster."""
+        busiest = max(int(matrix.sum(axis=0).max()), int(matrix.sum(axis=1).max()))
+        bound_s = 2 * self.costs.reconfiguration_s + busiest / self.degree * self.costs.byte_s
+        now_s = prices.moving_s if self._always else min(prices.moving_s, prices.static_s)
+        return bound_s < _LEAST_GAIN * now_s
+
+    def _choice(self, prices: _Prices, note: str) -> Choice:
+        moves = self._always or prices.moving_s < prices.static_s
         if self._always:
-            why = "reconfigure was asked for"
-        elif moving_s < static_s:
-            why = "moving is faster"
+            head = "reconfigure was requested"
         else:
-            return Choice(None, f"moving does not pay: {text}", moving_s, static_s)
-        return Choice(schedule, f"{why}: {text}", moving_s, static_s)
-
-    def moving_s(self, schedule: AllToAllSchedule, matrix: NDArray[np.int64]) -> float:
-        """The predicted seconds, with the way back.
-
-        A slot lasts as long as its largest chunk; an empty one takes no time.
-        """
-        sends = schedule.whole().sends
-        largest = np.zeros(schedule.slots, dtype=np.int64)
-        np.maximum.at(largest, sends[:, SLOT], matrix[sends[:, SOURCE], sends[:, TARGET]])
-        moves_s = (schedule.reconfigurations + 1) * self._costs.reconfiguration_s
-        return moves_s + sum(self._costs.slot_s(size) for size in largest[largest > 0].tolist())
+            head = "moving is faster" if moves else "moving does not pay"
+        program = f"{prices.program}; {note}" if note else prices.program
+        why = (
+            f"{head}: {format_seconds(prices.moving_s)} predicted with "
+            f"{prices.schedule.reconfigurations} topologies and back "
+            f"({format_seconds(self.costs.reconfiguration_s)} per move), "
+            f"{format_seconds(prices.static_s)} on the plan's circuits; {program}"
+        )
+        schedule = prices.schedule if moves else None
+        return Choice(schedule, why, prices.moving_s, prices.static_s, f"{head}; {program}")
 
     def _static_s(self, matrix: NDArray[np.int64]) -> float:
         loads: dict[tuple[int, int], int] = {}
         for (source, target), servers in self._routes.items():
             for hop in pairwise(servers):
                 loads[hop] = loads.get(hop, 0) + int(matrix[source, target])
-        return self._costs.slot_s(max(loads.values(), default=0))
+        return self.costs.slot_s(max(loads.values(), default=0))

@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from torch_topoopt.links.errors import FabricError
-from torch_topoopt.reconfiguration.all_to_all.schedule import PORT, SENDER, SLOT, SOURCE, TARGET
+from torch_topoopt.reconfiguration.all_to_all.schedule import (
+    PART,
+    PORT,
+    SENDER,
+    SLOT,
+    SOURCE,
+    TARGET,
+)
 from torch_topoopt.reconfiguration.hop_order import without_waiting
 
 if TYPE_CHECKING:
@@ -72,13 +79,15 @@ class CircuitMover(Protocol):
 class Choice:
     """The choice for one matrix, with its reason; without a schedule circuits stay.
 
-    Predicted seconds are of the fastest schedule, and of the plan's circuits.
+    Predicted seconds are of the fastest schedule, and of the plan's circuits. `kind` is the reason
+    without numbers.
     """
 
     schedule: AllToAllSchedule | None
     why: str
     moving_predicted_s: float = 0.0
     static_predicted_s: float = 0.0
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -261,8 +270,8 @@ class CircuitService:
     def _begin(self) -> None:
         """Begins the first all-to-all that all have requested, unless one is moving circuits."""
         while self._active is None:
-            asked = (call for call in self._calls.values() if call.choice is None)
-            call = next((call for call in asked if len(call.rows) == self._servers), None)
+            undecided = (call for call in self._calls.values() if call.choice is None)
+            call = next((call for call in undecided if len(call.rows) == self._servers), None)
             if call is None:
                 return
             self._start(call)
@@ -390,11 +399,10 @@ def hops_of(schedule: AllToAllSchedule) -> list[list[Hop]]:
     """Per topology its hops, by slots."""
     whole = schedule.whole()
     sends = whole.sends[np.argsort(whole.sends[:, SLOT], kind="stable")].astype(np.int64)
-    first = schedule.first_slots()
-    topology = np.searchsorted(first[1:], sends[:, SLOT], side="right")
+    topology = whole.topology_of(sends)
     receivers = whole.links[topology, sends[:, SENDER], sends[:, PORT]]
-    hops = np.column_stack([sends[:, SENDER], receivers, sends[:, SOURCE], sends[:, TARGET]])
+    hops = np.column_stack([sends[:, SENDER], receivers, sends[:, [SOURCE, TARGET, PART]]])
     of_topologies: list[list[Hop]] = [[] for _ in range(schedule.reconfigurations)]
-    for number, (sender, receiver, source, target) in zip(topology, hops.tolist(), strict=True):
-        of_topologies[number].append((sender, receiver, source, target))
+    for number, hop in zip(topology.tolist(), hops.tolist(), strict=True):
+        of_topologies[number].append(tuple(hop))
     return of_topologies

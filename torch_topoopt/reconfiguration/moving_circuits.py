@@ -85,7 +85,7 @@ class MovingCircuits:
             self.program.add_link(a, b, self._bits_per_s(1), cluster.link_latency_s * 1e9)
         rings = Routes(topology).rings
         tasks = IterationTasks.of(op_graph, cluster, rings, strategy, micro_batches, ring_steps)
-        self._asked = tasks.pairs
+        self._demand_pairs = tasks.pairs
         direct = [[_core.WeightedPath([self._link[pair]])] for pair in tasks.pairs]
         path_of_flow = np.tile(tasks.pair_of_flow, max(iterations, 0))
         self.ends = tasks.add_to(self.program, direct, path_of_flow, iterations).ends
@@ -156,17 +156,18 @@ class MovingCircuits:
         """The loads of the sending pairs on the links, by the circuits of the last phase."""
         routes = Routes(of_circuits(self.cluster, self.phases[-1]))
         if self.level == "flow":
-            loads = routes.loads(self._asked)
+            loads = routes.loads(self._demand_pairs)
             link_of_edge = np.array([self._link[ends] for ends in routes.index], dtype=np.int64)
             return replace(loads, edge=link_of_edge[loads.edge])
         picker = PathPicker(routes, self._rng)
         picked = [
-            [self._link[hop] for hop in pairwise(picker.nodes(*pair))] for pair in self._asked
+            [self._link[hop] for hop in pairwise(picker.nodes(*pair))]
+            for pair in self._demand_pairs
         ]
         hops = [len(links) for links in picked]
         return PairLoads(
-            source=np.array([source for source, _ in self._asked], dtype=np.int64),
-            target=np.array([target for _, target in self._asked], dtype=np.int64),
+            source=np.array([source for source, _ in self._demand_pairs], dtype=np.int64),
+            target=np.array([target for _, target in self._demand_pairs], dtype=np.int64),
             latency_s=np.array(hops) * self.cluster.link_latency_s,
             begin=np.concatenate([[0], np.cumsum(hops)]).astype(np.int64),
             edge=np.array([link for links in picked for link in links], dtype=np.int64),

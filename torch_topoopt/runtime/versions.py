@@ -53,6 +53,7 @@ def check_build(torch_version: str) -> None:
         raise BuildMismatchError(
             f"torch_topoopt's C++ backend is not built; build it with: {_REBUILD}"
         )
+    torch_version = str(torch_version)  # torch.__version__ parses what it is compared with
     if info.torch == torch_version:
         return
     built, here = _release(info.torch), _release(torch_version)

@@ -111,9 +111,10 @@ void CircuitClient::onSchedule(std::istream& words) {
   size_t count = 0;
   auto program = std::make_shared<CircuitProgram>();
   words >> id;
-  while (words >> count && count * 4 <= kMostLineBytes) {
-    std::vector<CircuitHop>& hops = program->emplace_back(count);
-    for (CircuitHop& hop : hops) words >> hop.sender >> hop.receiver >> hop.source >> hop.target;
+  while (words >> count && count * 5 <= kMostLineBytes) {
+    for (CircuitHop& hop : program->emplace_back(count)) {
+      words >> hop.sender >> hop.receiver >> hop.source >> hop.target >> hop.part;
+    }
   }
   programs_[id] = std::move(program);
 }

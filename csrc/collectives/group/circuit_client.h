@@ -4,7 +4,7 @@
 //   ask CHANNEL NUMBER BYTES...    an all-to-all with the bytes for each member; answers:
 //     stay CHANNEL NUMBER            use the current circuits, then send `done`
 //     schedule ID N...               a schedule, sent once: per topology the number of hops, and
-//                                    sender, receiver, source and target of each hop
+//                                    sender, receiver, source, target and part of each hop
 //     move CHANNEL NUMBER ID DATA BYTES...
 //                                    use that schedule on channel DATA (from kFirstCircuitChannel;
 //                                    new after each stop); BYTES are all members' sizes, by rows

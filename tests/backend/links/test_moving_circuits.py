@@ -8,41 +8,39 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from support.backend.ranks import make_plan, run_bare_ranks, values
-from support.fabric.netns_fixtures import a_name, own_state, require_namespaces, require_nft
+from support.backend.moving_circuits import (
+    SWITCH_VARIABLE,
+    MovingBench,
+    compared,
+    sent_bytes,
+)
+from support.backend.ranks import values
+from support.fabric.netns_fixtures import own_state, require_namespaces, require_nft
 from support.limits import limit_s
 
-from torch_topoopt.environment import CIRCUITS_VARIABLE
-from torch_topoopt.fabric.netns.fabric import NetnsFabric
-from torch_topoopt.fabric.netns.options import NetnsOptions
 from torch_topoopt.fabric.netns.switch import NetnsSwitch
 from torch_topoopt.fabric.switches.circuits import Difference
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
 from torch_topoopt.reconfiguration.circuit_service import (
     Choice,
-    CircuitService,
-    MovedExchange,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
 SERVERS = 4
 LARGE = 2_000_000  # bytes for each other, of which links of 20 Mb/s carry one in 0.8 s
-Calls = Callable[[int, int], list[torch.Tensor]]
-SWITCH_VARIABLE = "TOPOOPT_TEST_SWITCH"  # its namespace
 
 
 def sizes_of(world: int, seed: int) -> NDArray[np.int64]:
@@ -108,17 +106,6 @@ def in_groups(rank: int, world: int) -> list[torch.Tensor]:
     return results
 
 
-def compared(rank: int, world: int, calls: Calls = everything) -> list[bool]:
-    """What topoopt gives, and whether gloo gives the same, bit for bit."""
-    dist.init_process_group("topoopt")
-    ours = calls(rank, world)
-    dist.destroy_process_group()
-    dist.init_process_group("gloo")
-    theirs = calls(rank, world)
-    dist.destroy_process_group()
-    return [torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)]
-
-
 def with_a_dark_circuit(rank: int, world: int) -> tuple[str, list[bool]]:
     """The first all-to-all fails; the group goes on."""
     dist.init_process_group("topoopt")
@@ -165,16 +152,6 @@ LOSSES: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
 }
 
 
-def sent_bytes(interface: str) -> int:
-    """Of this process's namespace."""
-    (line,) = (
-        line
-        for line in Path("/proc/self/net/dev").read_text().splitlines()
-        if line.strip().startswith(f"{interface}:")
-    )
-    return int(line.split()[9])
-
-
 def with_a_lost_circuit(rank: int, world: int, loss: str) -> tuple[str, list[bool]]:
     """The first all-to-all ends while chunks travel; the group goes on."""
     cut, mend = LOSSES[loss]
@@ -204,74 +181,43 @@ def with_a_lost_circuit(rank: int, world: int, loss: str) -> tuple[str, list[boo
     return error, [bool((total == sum(range(world))).all()), *right]
 
 
-class Bench:
-    """A fabric whose circuits move, and what its service was asked for."""
+SCHEDULE = shift_schedule(SERVERS, (1, 3))
 
-    def __init__(self, folder: Path, stack: contextlib.ExitStack, gbps: float | None) -> None:
-        self.plan = make_plan(SERVERS, 2)
-        options = NetnsOptions(
-            gbps=gbps, relay="kernel", switch_delay_s=0.005, timeout_s=limit_s(0.5)
-        )
-        self.fabric = NetnsFabric(a_name(), options)
-        stack.callback(self.fabric.close)
-        self.plan.save(folder / "plan.json")
-        self.fabric.connect(self.plan).save(folder / "wiring.json")
-        self.folder = folder
-        self.mover = self.fabric.circuit_mover(self.plan)
-        self.ended: list[MovedExchange] = []
-        self.schedule = shift_schedule(SERVERS, (1, 3))
-        self.service = stack.enter_context(
-            CircuitService(SERVERS, self.mover, self._choose, self.ended.append)
-        )
 
-    def _choose(self, matrix: NDArray[np.int64]) -> Choice:
-        small = matrix.sum() < 1000
-        return Choice(None, "small") if small else Choice(self.schedule, "large")
-
-    def run(self, function: Any) -> list[Any]:
-        return values(
-            run_bare_ranks(
-                SERVERS,
-                function,
-                namespaces=[self.fabric.layout.namespace(server) for server in range(SERVERS)],
-                store_address=self.fabric.management_address,
-                GLOO_SOCKET_IFNAME="management",  # host names lead nowhere in a namespace
-                TOPOOPT_PLAN=str(self.folder / "plan.json"),
-                TOPOOPT_WIRING=str(self.folder / "wiring.json"),
-                **{
-                    CIRCUITS_VARIABLE: self.service.path,
-                    SWITCH_VARIABLE: self.fabric.layout.switch_namespace,
-                },
-            )
-        )
+def choose(matrix: NDArray[np.int64]) -> Choice:
+    return Choice(None, "small") if matrix.sum() < 1000 else Choice(SCHEDULE, "large")
 
 
 @pytest.fixture(params=[None])
 def bench(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bench]:
+) -> Iterator[MovingBench]:
     require_namespaces()
     own_state(tmp_path, monkeypatch)
     with contextlib.ExitStack() as stack:
-        yield Bench(tmp_path, stack, request.param)
+        yield MovingBench(tmp_path, stack, SERVERS, request.param, choose)
 
 
-def test_results_are_those_of_gloo(bench: Bench) -> None:
-    assert bench.run(compared) == [[True] * 6] * SERVERS
+def test_results_are_those_of_gloo(bench: MovingBench) -> None:
+    assert (
+        values(bench.run(functools.partial(compared, calls=everything))) == [[True] * 6] * SERVERS
+    )
     assert [exchange.choice.why for exchange in bench.ended] == ["large"] * 3 + ["small"]
     assert all(not exchange.error for exchange in bench.ended)
     assert bench.fabric.switch().circuits() == set(bench.mover._circuits(bench.plan.network.links))
 
 
-def test_groups_of_some_ranks_keep_the_plans_circuits_while_they_move_for_all(bench: Bench) -> None:
-    for rank, right in enumerate(bench.run(functools.partial(compared, calls=in_groups))):
+def test_groups_of_some_ranks_keep_the_plans_circuits_while_they_move_for_all(
+    bench: MovingBench,
+) -> None:
+    for rank, right in enumerate(values(bench.run(functools.partial(compared, calls=in_groups)))):
         assert right == [True] * (2 if rank == 1 else 6)
     assert [exchange.choice.why for exchange in bench.ended] == ["large"] * 2
     assert all(not exchange.error for exchange in bench.ended)
 
 
 def test_a_circuit_that_stays_dark_stops_one_all_to_all(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: MovingBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move = bench.mover.move
     moves = 0
@@ -285,7 +231,7 @@ def test_a_circuit_that_stays_dark_stops_one_all_to_all(
         move(number)
 
     monkeypatch.setattr(bench.mover, "move", fail_once)
-    for error, right in bench.run(with_a_dark_circuit):
+    for error, right in values(bench.run(with_a_dark_circuit)):
         assert "no light on 2A-5B after 1 s" in error
         assert all(right)
     assert [bool(exchange.error) for exchange in bench.ended] == [True, False]
@@ -301,11 +247,11 @@ def test_a_circuit_that_stays_dark_stops_one_all_to_all(
     ],
 )
 def test_a_circuit_that_is_lost_while_chunks_travel_ends_that_all_to_all_at_once(
-    bench: Bench, loss: str, why: str
+    bench: MovingBench, loss: str, why: str
 ) -> None:
     if loss == "silent":
         require_nft()
-    for error, right in bench.run(functools.partial(with_a_lost_circuit, loss=loss)):
+    for error, right in values(bench.run(functools.partial(with_a_lost_circuit, loss=loss))):
         assert re.search(why, error), error
         assert all(right)
     assert [bool(exchange.error) for exchange in bench.ended] == [True, False]

@@ -24,23 +24,26 @@ constexpr int kSize = 4;
 constexpr uint32_t kChannel = 7;
 constexpr const char* kStay = "stay";
 
-// Two shifts, by 1 and by 3. What is for the member after the next is relayed on the first.
+// Two shifts, by 1 and by 3. Data for the member after the next is relayed on the first, in two
+// parts.
 std::string schedule() {
   std::vector<std::vector<CircuitHop>> program(2);
   for (int i = 0; i < kSize; ++i) {
     const auto on = [](int member) { return member % kSize; };
     program[0].push_back({i, on(i + 1), i, on(i + 1)});
-    program[0].push_back({i, on(i + 1), i, on(i + 2)});
+    for (const int part : {0, 1}) program[0].push_back({i, on(i + 1), i, on(i + 2), part});
     program[1].push_back({i, on(i + 3), i, on(i + 3)});
   }
   for (int i = 0; i < kSize; ++i) {
-    program[0].push_back({(i + 1) % kSize, (i + 2) % kSize, i, (i + 2) % kSize});
+    for (const int part : {0, 1}) {
+      program[0].push_back({(i + 1) % kSize, (i + 2) % kSize, i, (i + 2) % kSize, part});
+    }
   }
   std::string text = "schedule 1";
   for (const auto& hops : program) {
     text += " " + std::to_string(hops.size());
     for (const CircuitHop& hop : hops) {
-      for (const int value : {hop.sender, hop.receiver, hop.source, hop.target}) {
+      for (const int value : {hop.sender, hop.receiver, hop.source, hop.target, hop.part}) {
         text += " " + std::to_string(value);
       }
     }

@@ -172,6 +172,34 @@ TEST(RingAgreement, CollectivesLeaveALostCableAndComeBackToIt) {
   end(network, groups);
 }
 
+// Bytes that ranks have relayed for others.
+uint64_t relayedBytes(Network& network) {
+  uint64_t bytes = 0;
+  for (int rank = 0; rank < network.size(); ++rank) {
+    for (const LinkTraffic& link : network.at(rank)->traffic()) bytes += link.relayed_bytes;
+  }
+  return bytes;
+}
+
+// Without new plans, ranks would relay what was planned for the lost link.
+TEST(RingAgreement, PlansOverTheGraphUseOnlyTheLinksThatAreLeft) {
+  for (const std::string algorithm : {"packing", "breadth_first"}) {
+    SCOPED_TRACE(algorithm);
+    TestRandom random(816);
+    Network network({.size = 8, .cables = twoRingsOfEight(), .recovers = true}, random);
+    const Groups groups = openGroups(network, ringsOfEight(), upTo(8), algorithm);
+    sumOnes(groups);
+    EXPECT_EQ(relayedBytes(network), 0u);
+    network.hurt(0, Fault::kClosed);
+    eventually("no rank relays for the others", [&] {
+      const uint64_t before = relayedBytes(network);
+      sumOnes(groups);
+      return network.lost(0) && relayedBytes(network) == before;
+    });
+    end(network, groups);
+  }
+}
+
 // Sums of numbers of very different sizes, whose bits depend on the order of additions.
 std::vector<float> sumOfFractions(const Groups& groups) {
   constexpr size_t kCount = 1000;

@@ -130,14 +130,30 @@ inline Api apiV10(const NetV10& net) {
   return api;
 }
 
-inline Api apiV11(const NetV11& net) {
+inline Result knownOf(const NetV11& net, int device, PropertiesV11& all) {
+  return net.properties(device, &all);
+}
+
+inline Result knownOf(const NetV12& net, int device, PropertiesV11& all) {
+  PropertiesV12 own{};
+  const Result result = net.properties(device, &own);
+  must(result != kSuccess || (own.rail == kUndefined && own.plane == kUndefined), "rail, plane");
+  all = {};
+  all.memory_kinds = own.memory_kinds;
+  all.speed_mbps = own.speed_mbps;
+  all.most_grouped = own.most_grouped;
+  return result;
+}
+
+template <typename Net>
+Api apiWithContext(const Net& net) {
   Api api = common(net);
   static void* context = nullptr;
   api.init = [&net] {
     CommConfig config{-1};
     return net.init(&context, 7, &config, quietly, nullptr);
   };
-  api.properties = [&net](int device, PropertiesV11& all) { return net.properties(device, &all); };
+  api.properties = [&net](int device, PropertiesV11& all) { return knownOf(net, device, all); };
   api.listen = [&net](int device, void* handle, void** to) {
     return net.listen(context, device, handle, to);
   };
@@ -155,7 +171,8 @@ inline Api load(const char* path, int version) {
   if (version == 8) return apiV8(symbol<NetV8>(library, name.c_str()));
   if (version == 9) return apiV9(symbol<NetV9>(library, name.c_str()));
   if (version == 10) return apiV10(symbol<NetV10>(library, name.c_str()));
-  return apiV11(symbol<NetV11>(library, name.c_str()));
+  if (version == 11) return apiWithContext(symbol<NetV11>(library, name.c_str()));
+  return apiWithContext(symbol<NetV12>(library, name.c_str()));
 }
 
 }  // namespace topoopt::nccl

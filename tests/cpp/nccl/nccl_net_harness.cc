@@ -4,18 +4,14 @@
 //   nccl_net_harness PLUGIN VERSION EXCHANGE RANK RANKS SCENARIO
 //
 // EXCHANGE is a file that all ranks share, for the handles that NCCL passes over its own network.
-// Scenarios: pairs, mesh BYTES, ring BYTES [cut], gone, wrong, rate BYTES FROM TO, delay FROM TO.
-// It prints one line, and ends with status 1 and why if something is not as it must be.
+// Scenarios: pairs, mesh BYTES, ring BYTES [cut], gone, wrong, rate BYTES FROM TO, delay FROM TO;
+// of CollNet: collectives, collectives-gone, collectives-wrong, all_reduce BYTES CHUNK [cut]. It
+// prints one line, and ends with status 1 and why if something is not as it must be.
 
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -25,45 +21,13 @@
 #include <string>
 #include <vector>
 
+#include "nccl_collnet_scenarios.h"
 #include "nccl_net_api.h"
+#include "nccl_ranks.h"
 
 namespace {
 
 using namespace topoopt::nccl;
-using Clock = std::chrono::steady_clock;
-
-constexpr int kMostRanks = 64;
-constexpr std::chrono::seconds kLimit{100};
-
-struct Exchange {
-  struct Slot {
-    std::atomic<int> there;
-    std::array<char, kHandleBytes> handle;
-  };
-  std::array<std::array<std::array<Slot, kMostRanks>, kMostRanks>, 2> of;  // round, at, for
-  std::array<std::atomic<int>, 8> arrived;
-};
-
-Exchange& openExchange(const char* path) {
-  const int fd = open(path, O_RDWR | O_CREAT, 0600);
-  must(fd >= 0 && ftruncate(fd, sizeof(Exchange)) == 0, std::string(path) + " cannot be opened");
-  void* memory = mmap(nullptr, sizeof(Exchange), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  must(memory != MAP_FAILED, "mmap");
-  return *static_cast<Exchange*>(memory);
-}
-
-class Until {  // what is polled as the proxy does, with a limit
- public:
-  explicit Until(const char* what) : what_(what) {}
-  void look() {
-    must(Clock::now() - began_ < kLimit, std::string(what_) + " takes too long");
-    usleep(50);
-  }
-
- private:
-  const char* what_;
-  const Clock::time_point began_ = Clock::now();
-};
 
 struct Pair {
   void* sends = nullptr;
@@ -77,10 +41,7 @@ struct Rank {
   int ranks;
   std::mt19937 random{static_cast<unsigned>(rank)};
 
-  void meet(size_t number) {
-    Until until("a barrier");
-    for (++exchange.arrived[number]; exchange.arrived[number] < ranks;) until.look();
-  }
+  void meet(size_t number) { topoopt::nccl::meet(exchange, number, ranks); }
 
   // Connections with `peers`, both ways, in an order that differs on every rank.
   std::vector<Pair> connect(const std::vector<int>& peers, size_t round) {
@@ -306,17 +267,6 @@ int parentOf(int rank, int ranks) {  // in NCCL's first tree
   return beside < ranks ? beside : rank ^ lowest;
 }
 
-// Ends one of the plugin's TCP connections, as if its other end had: a cable that is lost.
-void cutCable() {
-  for (int fd = 3; fd < 256; ++fd) {
-    sockaddr_in other{};
-    socklen_t bytes = sizeof other;
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&other), &bytes) != 0) continue;
-    if (other.sin_family == AF_INET && shutdown(fd, SHUT_RDWR) == 0) return;
-  }
-  throw std::runtime_error("the plugin has no TCP connection");
-}
-
 // What a slice begins and ends with.
 uint64_t stampOf(int rank, size_t step) { return (static_cast<uint64_t>(rank) << 40) + step + 1; }
 
@@ -503,6 +453,15 @@ void run(int count, char** words) {
   }
   if (scenario == "ring") {
     ringScenario(here, static_cast<size_t>(number(7)), count > 8 && words[8] == "cut"s);
+  }
+  const Member member{loadCollNet(words[1], std::atoi(words[2])), here.exchange, here.rank,
+                      here.ranks};
+  if (scenario == "collectives") collectivesScenario(member);
+  if (scenario == "collectives-gone") lostMemberScenario(member);
+  if (scenario == "collectives-wrong") wrongCollectivesScenario(member);
+  if (scenario == "all_reduce") {
+    allReduceScenario(member, static_cast<size_t>(number(7)), static_cast<size_t>(number(8)),
+                      count > 9 && words[9] == "cut"s);
   }
   if (scenario == "rate") {
     rateScenario(here, static_cast<size_t>(number(7)), static_cast<int>(number(8)),

@@ -1,11 +1,11 @@
 // Loads the plugin as NCCL loads a tuner, and asks it for one collective.
 //
-//   nccl_tuner_harness PLUGIN VERSION RANKS NODES COLLECTIVE BYTES
+//   nccl_tuner_harness PLUGIN VERSION RANKS NODES COLLECTIVE BYTES [collnet]
 //
 // NCCL's own table, from version 3 on, says that rings take 2 us with every protocol, trees 1 if it
 // is an AllReduce, PAT 3 if it is an AllGather or a ReduceScatter, and that nothing else is
-// possible. Printed are the algorithm, the protocol and the channels that NCCL takes then (-1, -1,
-// 0: what it likes), and the table.
+// possible; with `collnet`, so is CollNet without flags, in 4 us. Printed are the algorithm, the
+// protocol and the channels that NCCL takes then (-1, -1, 0: what it likes), and the table.
 
 #include <dlfcn.h>
 
@@ -30,6 +30,7 @@ struct Question {
   size_t nodes;
   NcclCollective collective;
   size_t bytes;
+  bool collnet;
 };
 
 struct Answer {
@@ -47,13 +48,18 @@ void quietly(int level, unsigned long, const char*, int, const char* format, ...
   if (level <= kWarnLevel) std::fprintf(stderr, "plugin: %s\n", format);
 }
 
-Table tableOfNccl(NcclCollective collective) {
+Table tableOfNccl(const Question& question) {
+  const NcclCollective collective = question.collective;
   Table table;
   for (auto& row : table) row.fill(kImpossible);
   table[kRing].fill(2);
   if (collective == NcclCollective::kAllReduce) table[kTree].fill(1);
   if (collective == NcclCollective::kAllGather || collective == NcclCollective::kReduceScatter) {
     table[kPat].fill(3);
+  }
+  if (question.collnet) {
+    const bool all_reduce = collective == NcclCollective::kAllReduce;
+    table[all_reduce ? kCollNetChain : kCollNetDirect][kSimple] = 4;
   }
   return table;
 }
@@ -95,7 +101,7 @@ Answer askV2(const TunerV2& tuner, const Question& question) {
 }
 
 Answer askV3(const TunerV3& tuner, const Question& question) {
-  Answer answer{.table = tableOfNccl(question.collective)};
+  Answer answer{.table = tableOfNccl(question)};
   void* context = nullptr;
   must(tuner.init(question.ranks, question.nodes, quietly, &context) == kSuccess, "init");
   must(tuner.choose(context, question.collective, question.bytes, 1, passed(answer), kAlgorithms,
@@ -106,7 +112,7 @@ Answer askV3(const TunerV3& tuner, const Question& question) {
 }
 
 Answer askV4(const TunerV4& tuner, const Question& question) {
-  Answer answer{.table = tableOfNccl(question.collective)};
+  Answer answer{.table = tableOfNccl(question)};
   void* context = nullptr;
   must(tuner.init(question.ranks, question.nodes, quietly, &context) == kSuccess, "init");
   must(tuner.choose(context, question.collective, question.bytes, 1, passed(answer), kAlgorithms,
@@ -117,7 +123,7 @@ Answer askV4(const TunerV4& tuner, const Question& question) {
 }
 
 Answer askV5(const TunerV5& tuner, const Question& question) {
-  Answer answer{.table = tableOfNccl(question.collective)};
+  Answer answer{.table = tableOfNccl(question)};
   void* context = nullptr;
   must(tuner.init(&context, 7, question.ranks, question.nodes, quietly, nullptr, nullptr) ==
            kSuccess,
@@ -145,12 +151,14 @@ Answer ask(void* library, int version, const Question& question) {
 }
 
 void run(int count, char** words) {
-  must(count == 7, "usage: nccl_tuner_harness PLUGIN VERSION RANKS NODES COLLECTIVE BYTES");
+  must(count == 7 || count == 8,
+       "usage: nccl_tuner_harness PLUGIN VERSION RANKS NODES COLLECTIVE BYTES [collnet]");
   void* library = dlopen(words[1], RTLD_NOW | RTLD_LOCAL);
   must(library != nullptr, library ? "" : dlerror());
   const auto number = [&](int at) { return std::atoll(words[at]); };
   const Question question{static_cast<size_t>(number(3)), static_cast<size_t>(number(4)),
-                          static_cast<NcclCollective>(number(5)), static_cast<size_t>(number(6))};
+                          static_cast<NcclCollective>(number(5)), static_cast<size_t>(number(6)),
+                          count == 8};
   const Answer answer = ask(library, static_cast<int>(number(2)), question);
   std::printf("%d %d %d", answer.algorithm, answer.protocol, answer.channels);
   for (const auto& row : answer.table) {

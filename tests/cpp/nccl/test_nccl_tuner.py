@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 60.0
 VERSIONS = (2, 3, 4, 5, 6)
-TREE, RING, PAT = 0, 1, 6
+TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, PAT = 0, 1, 2, 3, 6
 LL, LL128, SIMPLE = 0, 1, 2
 BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE = range(5)
 GBPS = 1.0
@@ -73,6 +73,7 @@ def ask(harness: Path, tmp_path: Path) -> Ask:
         *,
         collective: int = ALL_REDUCE,
         nodes: int = 0,
+        collnet: bool = False,
     ) -> Answer:
         variables = {k: v for k, v in os.environ.items() if k != "TOPOOPT_NCCL_WIRING"}
         if plan is not None:
@@ -80,6 +81,8 @@ def ask(harness: Path, tmp_path: Path) -> Ask:
             variables["TOPOOPT_NCCL_WIRING"] = str(tmp_path / "wiring")
             nodes = nodes or plan.cluster.servers
         sizes = [str(n) for n in (version, nodes, nodes, collective, size_bytes)]
+        if collnet:
+            sizes.append("collnet")
         printed = subprocess.run(
             [str(harness), str(LIBRARY), *sizes],
             env=variables,
@@ -155,6 +158,26 @@ def test_pat_pays_for_its_far_messages(ask: Ask, collective: int) -> None:
     assert costs[PAT][SIMPLE] == pytest.approx(_most_loaded_us(plan, traffic), rel=0.01)
     around = [(k, (k + 1) % 4, LARGE * 0.75) for k in range(4)]
     assert costs[RING][SIMPLE] == pytest.approx(_most_loaded_us(plan, around), rel=0.01)
+
+
+@pytest.mark.parametrize("version", VERSIONS[1:])
+def test_collnet_uses_all_links_of_a_large_all_reduce(ask: Ask, version: int) -> None:
+    answer = ask(_plan(12, 4), version, LARGE, collnet=True)
+    assert (answer.algorithm, answer.protocol) == (COLLNET_CHAIN, SIMPLE)
+    all_links_us = 2 * 11 / 12 * LARGE / (4 * BYTES_PER_US)
+    gamma = 0.2e-3  # us a byte: the engine's default for its sums
+    summed_us = 2 * 11 / 12 * LARGE * gamma
+    assert answer.costs[COLLNET_CHAIN][SIMPLE] == pytest.approx(all_links_us + summed_us, rel=0.01)
+
+
+@pytest.mark.parametrize("collective", [ALL_GATHER, REDUCE_SCATTER])
+def test_collnet_gathers_and_scatters_over_all_links(ask: Ask, collective: int) -> None:
+    answer = ask(_plan(12, 4), 6, LARGE, collective=collective, collnet=True)
+    assert answer.algorithm == COLLNET_DIRECT
+
+
+def test_collnet_loses_where_the_thread_that_reduces_is_the_bound(ask: Ask) -> None:
+    assert ask(_plan(4, 2, gbps=200.0), 6, LARGE, collnet=True).algorithm == RING
 
 
 def test_what_nccl_excludes_stays_excluded(ask: Ask) -> None:

@@ -40,6 +40,19 @@ CircuitProgram shifts(int size, const std::vector<int>& by, bool carry) {
   return program;
 }
 
+// Every pair has up to three parts, which follow each other.
+CircuitProgram cut(const CircuitProgram& program) {
+  CircuitProgram found(program.size());
+  for (size_t topology = 0; topology < program.size(); ++topology) {
+    for (CircuitHop hop : program[topology]) {
+      for (hop.part = 0; hop.part <= (hop.source + 2 * hop.target) % 3; ++hop.part) {
+        found[topology].push_back(hop);
+      }
+    }
+  }
+  return found;
+}
+
 Sizes randomSizes(int size, TestRandom& random) {
   Sizes bytes;
   for (int i = 0; i < size; ++i) bytes.push_back(randomCounts(size, 9, random));
@@ -97,9 +110,29 @@ TEST(CircuitSchedules, BringEveryChunkToItsTargetWhateverTheNetworkDoes) {
       for (const auto& [size, by] : std::vector<std::pair<int, std::vector<int>>>{
                {2, {1}}, {4, {1, 3}}, {5, {1, 4, 2}}, {8, {1, 3, 5}}, {9, {1}}}) {
         const Sizes bytes = randomSizes(size, random);
-        expectExchanged(runAll(shifts(size, by, carry), bytes, window, random), bytes);
+        const CircuitProgram program = shifts(size, by, carry);
+        expectExchanged(runAll(program, bytes, window, random), bytes);
+        expectExchanged(runAll(cut(program), bytes, window, random), bytes);
       }
     }
+  }
+}
+
+TEST(CircuitSchedules, PartsOfAPairTakeRoutesOfTheirOwn) {
+  TestRandom random(5);
+  Sizes bytes(3, std::vector<size_t>(3, 0));
+  const CircuitProgram program = {{{0, 1, 0, 2, 0}, {0, 2, 0, 2, 1}},
+                                  {{1, 2, 0, 2, 0}, {0, 2, 0, 2, 2}}};
+  for (const size_t size : {0, 1, 2, 3, 10}) {
+    bytes[0][2] = size;
+    expectExchanged(runAll(program, bytes, 0, random), bytes);
+    size_t direct = 0;
+    for (const Schedule& schedule : circuitSchedules(program, 0, bytes)) {
+      for (const Lane& lane : schedule.lanes) {
+        for (const Send& send : lane.sends) direct += send.peer == 2 ? send.from.bytes : 0;
+      }
+    }
+    EXPECT_EQ(direct, size - divide({0, size}, 3, 0).count);
   }
 }
 
@@ -135,17 +168,22 @@ TEST(CircuitSchedules, HopsThatDoNotDeliverAreErrors) {
     });
   };
   erase(1, 0, 2);
-  EXPECT_EQ(wrong(program, 2), "the chunk from member 0 to member 2 never arrives");
-  EXPECT_EQ(wrong(program, 1), "the chunk from member 0 to member 2 stays at a relay");
+  EXPECT_EQ(wrong(program, 2), "chunk 0 from member 0 to member 2 never arrives");
+  EXPECT_EQ(wrong(program, 1), "chunk 0 from member 0 to member 2 stays at a relay");
   erase(0, 0, 2);
-  EXPECT_EQ(wrong(program, 0), "the chunk from member 0 to member 2 is never sent");
+  EXPECT_EQ(wrong(program, 0), "chunk 0 from member 0 to member 2 is never sent");
   program[0].push_back({1, 2, 0, 2});
   EXPECT_EQ(wrong(program, 1),
-            "member 1 sends the chunk from member 0 to member 2, which it does not have");
+            "member 1 sends chunk 0 from member 0 to member 2, which it does not have");
   program[0].back() = {0, 1, 0, 1};
-  EXPECT_EQ(wrong(program, 1), "the chunk from member 0 to member 1 passes a member twice");
+  EXPECT_EQ(wrong(program, 1), "chunk 0 from member 0 to member 1 passes a member twice");
   program[0].back() = {0, 3, 0, 1};
   EXPECT_EQ(wrong(program, 0), "there is no member 3");
+  program[0].back() = {0, 1, 0, 1, -1};
+  EXPECT_EQ(wrong(program, 0), "there is no part -1");
+  program = shifts(3, {1}, false);
+  program[0].push_back({0, 1, 0, 1, 2});
+  EXPECT_EQ(wrong(program, 1), "chunk 1 from member 0 to member 1 never arrives");
 }
 
 }  // namespace

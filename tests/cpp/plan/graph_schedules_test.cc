@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "plan/breadth_first.h"
+#include "plan/flooding_schedules.h"
 #include "support/schedule_checks.h"
 #include "support/schedule_executor.h"
 #include "support/test_limits.h"
@@ -64,14 +65,15 @@ struct Case {
         element_bytes(std::vector<size_t>{1, 8, 8 << 10, 512 << 10}[random.between(0, 3)]),
         count(std::vector<size_t>{0, 1, 5, 97, 300}[random.between(0, 4)] + random.between(0, 40)),
         run{random.between(1, 9), 3},
-        window(std::vector<size_t>{0, 0, 1, 8, ScheduleExecutor::kUnbounded}[random.between(0, 4)]) {
+        window(
+            std::vector<size_t>{0, 0, 1, 8, ScheduleExecutor::kUnbounded}[random.between(0, 4)]) {
     if (random.chance(0.2) && root < 0) plan = backward = oneShot(places);
   }
 
   std::vector<int> origins() const {
     if (root < 0) return {};
-    const auto leader = std::lower_bound(layout.leaders().begin(), layout.leaders().end(),
-                                         layout.leaderOf(root));
+    const auto leader =
+        std::lower_bound(layout.leaders().begin(), layout.leaders().end(), layout.leaderOf(root));
     return {static_cast<int>(leader - layout.leaders().begin())};
   }
   ScheduleExecutor executor(std::vector<Schedule> schedules, TestRandom& random) const {
@@ -103,10 +105,13 @@ TEST(GraphSchedules, AllReduceSumsOnAllMembers) {
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     const Case c(random);
     SCOPED_TRACE(c.text());
-    auto executor = c.executor(forAll(c.layout.size(), [&](int rank) {
-      return graphAllReduceSchedule(c.layout, c.backward, c.plan, rank, c.count, c.element_bytes,
-                                    c.run);
-    }), random);
+    auto executor =
+        c.executor(forAll(c.layout.size(),
+                          [&](int rank) {
+                            return graphAllReduceSchedule(c.layout, c.backward, c.plan, rank,
+                                                          c.count, c.element_bytes, c.run);
+                          }),
+                   random);
     const Values sum = fillInputs(executor, c.layout.size(), c.count, random);
     ASSERT_EQ(executor.run(), "");
     for (int rank = 0; rank < c.layout.size(); ++rank) ASSERT_EQ(executor.member(rank).input, sum);
@@ -119,9 +124,12 @@ TEST(GraphSchedules, AllGatherCopiesEveryBlock) {
     const Case c(random);
     SCOPED_TRACE(c.text());
     const auto counts = randomCounts(c.layout.size(), c.count, random);
-    auto executor = c.executor(forAll(c.layout.size(), [&](int rank) {
-      return graphAllGatherSchedule(c.layout, c.plan, rank, counts, c.element_bytes, c.run);
-    }), random);
+    auto executor = c.executor(forAll(c.layout.size(),
+                                      [&](int rank) {
+                                        return graphAllGatherSchedule(
+                                            c.layout, c.plan, rank, counts, c.element_bytes, c.run);
+                                      }),
+                               random);
     const Values all = randomValues(total(counts), random);
     for (int rank = 0; rank < c.layout.size(); ++rank) {
       Values& output = executor.member(rank).output;
@@ -141,9 +149,13 @@ TEST(GraphSchedules, ReduceScatterSumsEveryBlockAtItsMember) {
     const Case c(random);
     SCOPED_TRACE(c.text());
     const auto counts = randomCounts(c.layout.size(), c.count, random);
-    auto executor = c.executor(forAll(c.layout.size(), [&](int rank) {
-      return graphReduceScatterSchedule(c.layout, c.backward, rank, counts, c.element_bytes, c.run);
-    }), random);
+    auto executor =
+        c.executor(forAll(c.layout.size(),
+                          [&](int rank) {
+                            return graphReduceScatterSchedule(c.layout, c.backward, rank, counts,
+                                                              c.element_bytes, c.run);
+                          }),
+                   random);
     const Values sum = fillInputs(executor, c.layout.size(), total(counts), random);
     std::vector<Values> inputs;
     for (int rank = 0; rank < c.layout.size(); ++rank) {
@@ -165,18 +177,25 @@ TEST(GraphSchedules, BroadcastAndReduceServeOneRoot) {
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     const Case c(random, 0);
     SCOPED_TRACE(c.text() + ", root " + std::to_string(c.root));
-    auto broadcast = c.executor(forAll(c.layout.size(), [&](int rank) {
-      return graphBroadcastSchedule(c.layout, c.plan, rank, c.root, c.count, c.element_bytes, c.run);
-    }), random);
+    auto broadcast =
+        c.executor(forAll(c.layout.size(),
+                          [&](int rank) {
+                            return graphBroadcastSchedule(c.layout, c.plan, rank, c.root, c.count,
+                                                          c.element_bytes, c.run);
+                          }),
+                   random);
     fillInputs(broadcast, c.layout.size(), c.count, random);
     const Values data = broadcast.member(c.root).input;
     ASSERT_EQ(broadcast.run(), "");
-    for (int rank = 0; rank < c.layout.size(); ++rank) ASSERT_EQ(broadcast.member(rank).input, data);
+    for (int rank = 0; rank < c.layout.size(); ++rank)
+      ASSERT_EQ(broadcast.member(rank).input, data);
 
-    auto reduce = c.executor(forAll(c.layout.size(), [&](int rank) {
-      return graphReduceSchedule(c.layout, c.backward, rank, c.root, c.count, c.element_bytes,
-                                 c.run);
-    }), random);
+    auto reduce = c.executor(forAll(c.layout.size(),
+                                    [&](int rank) {
+                                      return graphReduceSchedule(c.layout, c.backward, rank, c.root,
+                                                                 c.count, c.element_bytes, c.run);
+                                    }),
+                             random);
     const Values sum = fillInputs(reduce, c.layout.size(), c.count, random);
     reduce.member(c.root).output.assign(c.count, 0);
     ASSERT_EQ(reduce.run(), "");
@@ -190,9 +209,12 @@ TEST(GraphSchedules, FloodingAddsInTheOrderOfServersOnAllMembers) {
     Case c(random);
     const GroupLayout layout = groupOf(c.places, 1, random);
     SCOPED_TRACE(c.text());
-    auto executor = c.executor(forAll(layout.size(), [&](int rank) {
-      return floodingAllReduceSchedule(layout, c.plan, rank, c.count, c.element_bytes, 3);
-    }), random);
+    auto executor = c.executor(forAll(layout.size(),
+                                      [&](int rank) {
+                                        return floodingAllReduceSchedule(
+                                            layout, c.plan, rank, c.count, c.element_bytes, 3);
+                                      }),
+                               random);
     const Values sum = fillInputs(executor, layout.size(), c.count, random);
     ASSERT_EQ(executor.run(), "");
     for (int rank = 0; rank < layout.size(); ++rank) ASSERT_EQ(executor.member(rank).input, sum);

@@ -11,9 +11,12 @@ import pytest
 from support.fabric.netns_fixtures import own_state, require_namespaces
 from support.refusals import refused
 
+from torch_topoopt.launcher.console import Terminal
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.run import alltoall
 from torch_topoopt.plan import Cluster
+from torch_topoopt.reconfiguration.circuit_service import Choice, MovedExchange
+from torch_topoopt.runtime.metrics import MetricsWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +45,23 @@ dist.destroy_process_group()
 """
 
 
+def test_choices_of_one_kind_are_printed_once_for_each_power_of_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = MetricsWriter(tmp_path / "metrics.jsonl", 0.0)
+    all_to_alls = alltoall.AllToAlls(Terminal(), metrics, tmp_path)
+    for size, why, kind in [
+        (600, "moving is faster: 6 s", "moving"),
+        (601, "moving is faster: 6.01 s", "moving"),
+        (602, "moving is faster: 4 s", "moving; schedule 1"),
+        (6000, "moving is faster: 60 s", "moving"),
+    ]:
+        choice = Choice(None, why, kind=kind)
+        all_to_alls.add(MovedExchange(np.array([[0, size], [0, 0]]), choice, 1.0, 0.5))
+    printed = [line.split(": ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert printed == [f"moving is faster: {seconds} s" for seconds in ("6", "4", "60")]
+
+
 @pytest.mark.parametrize(("choice", "moved"), [("reconfigure", 2 * CALLS), ("static", 0)])
 def test_circuits_move_as_it_was_asked_for_and_the_report_shows_it(
     launcher: Launcher,
@@ -64,7 +84,7 @@ def test_circuits_move_as_it_was_asked_for_and_the_report_shows_it(
     if matrix is not None:
         check_measured(launcher, tmp_path / matrix)
     page = (tmp_path / summary["report"]).read_text()
-    assert ("reconfigure was asked for" in page) is (moved > 0)
+    assert ("reconfigure was requested" in page) is (moved > 0)
     assert "are not shown" not in page
 
 

@@ -150,5 +150,5 @@ def test_a_step_costs_one_transfer_and_one_restart() -> None:
     ],
 )
 def test_costs_out_of_range_are_refused(field: str, value: float) -> None:
-    with refused(ValueError, f"{value:g}"):
+    with refused(ValueError, field, f"{value:g}"):
         MoveCost(**{field: value})  # type: ignore[arg-type]

@@ -263,10 +263,13 @@ def set_kernel_up() -> None:
     """Enables forwarding, without reverse-path filters: a relayed packet's way back may differ.
 
     Disables IPv6, because its own traffic would distort the counters. Replaces BBR: a cable's round
-    trip is nearly nothing, so acknowledgements behind data of the other direction starve it.
+    trip is nearly nothing, so acknowledgements behind data of the other direction starve it. After
+    a pause, TCP keeps its window: to start anew takes as many round trips as on a real cable, but
+    the queue of an emulated one makes each of them milliseconds long.
     """
     ipv4 = Path("/proc/sys/net/ipv4")
     (ipv4 / "ip_forward").write_text("1")
+    (ipv4 / "tcp_slow_start_after_idle").write_text("0")
     for scope in ("all", "default"):
         (ipv4 / "conf" / scope / "rp_filter").write_text("0")
         (ipv4 / "conf" / scope / "send_redirects").write_text("0")

@@ -56,7 +56,7 @@ class GridPricing:
         self._routes = Routes(topology)
         self._problem = LoweredProblem(op_graph, cluster)
         self._rings: dict[tuple[int, ...], tuple[Ring, ...]] = {}
-        self._asked: dict[Strategy, Demand] = {}
+        self._demands: dict[Strategy, Demand] = {}
         self._known: dict[tuple[Strategy, Order, bool], float] = {}
 
     @cached_property
@@ -69,18 +69,18 @@ class GridPricing:
         found: NDArray[np.int64] = hops[:, :count].astype(np.int64)
         return found
 
-    def asked(self, strategy: Strategy) -> Demand:
+    def demand_of(self, strategy: Strategy) -> Demand:
         """The demand of `strategy`, in its own numbers; raises ValueError if it does not fit."""
-        found = self._asked.get(strategy)
+        found = self._demands.get(strategy)
         if found is None:
             count = self.cluster.servers
             check_strategy(self.op_graph, count, strategy, micro_batches=self.micro_batches)
-            found = self._asked[strategy] = demand(self.op_graph, strategy, count)
+            found = self._demands[strategy] = demand(self.op_graph, strategy, count)
         return found
 
     def with_rings(self, strategy: Strategy) -> Topology:
         """The network with natural rings for the groups of `strategy`; itself without any."""
-        return self._ringed(self.asked(strategy))
+        return self._ringed(self.demand_of(strategy))
 
     def seconds(
         self, strategy: Strategy, order: Order | None = None, *, natural: bool = True
@@ -94,17 +94,17 @@ class GridPricing:
         known = self._known.get((strategy, order, natural))
         if known is not None:
             return known
-        asked = demand_at(self.asked(strategy), order)
-        topology = self._ringed(asked) if natural else self.topology
+        traffic = demand_at(self.demand_of(strategy), order)
+        topology = self._ringed(traffic) if natural else self.topology
         if natural and topology is self.topology:
             seconds = self.seconds(strategy, order, natural=False)
         else:
-            seconds = self._simulated(moved(strategy, order), topology, asked)
+            seconds = self._simulated(moved(strategy, order), topology, traffic)
         self._known[strategy, order, natural] = seconds
         return seconds
 
-    def _ringed(self, asked: Demand) -> Topology:
-        groups = sorted(group.servers for group in asked.groups if group.size_bytes)
+    def _ringed(self, traffic: Demand) -> Topology:
+        groups = sorted(group.servers for group in traffic.groups if group.size_bytes)
         found = {group: rings for group in groups if (rings := self._natural(group))}
         if not found:
             return self.topology
@@ -122,13 +122,13 @@ class GridPricing:
         servers = range(self.topology.servers)
         return FoldedPairs(self._routes, itertools.permutations(servers, 2))
 
-    def _simulated(self, strategy: Strategy, topology: Topology, asked: Demand) -> float:
+    def _simulated(self, strategy: Strategy, topology: Topology, traffic: Demand) -> float:
         if topology.servers <= _ALL_PAIRS:
             folded = self._every_pair
         else:
             routes = self._routes.with_rings(topology)
-            pairs = {(pair.source, pair.target) for pair in asked.pairs if pair.size_bytes}
-            for group in asked.groups:
+            pairs = {(pair.source, pair.target) for pair in traffic.pairs if pair.size_bytes}
+            for group in traffic.groups:
                 if group.size_bytes and len(group.servers) > 1:
                     pairs |= ring_hops(routes.rings, group.servers)
             folded = FoldedPairs(routes, pairs)
@@ -149,15 +149,15 @@ def moved(strategy: Strategy, order: Order) -> Strategy:
     return tuple(placed)
 
 
-def demand_at(asked: Demand, order: Order) -> Demand:
-    """`asked` with server i at `order[i]`."""
+def demand_at(traffic: Demand, order: Order) -> Demand:
+    """`traffic` with server i at `order[i]`."""
     return Demand(
         tuple(
             GroupDemand(tuple(sorted(order[s] for s in group.servers)), group.size_bytes)
-            for group in asked.groups
+            for group in traffic.groups
         ),
         tuple(
             PairDemand(order[pair.source], order[pair.target], pair.size_bytes)
-            for pair in asked.pairs
+            for pair in traffic.pairs
         ),
     )

@@ -100,8 +100,8 @@ def _ranked(pricing: GridPricing, strategy: Strategy) -> Iterator[tuple[str, Ord
         (str(f), _complete(f.order(grid), grid.servers))
         for f in itertools.islice(foldings(grid, axes), _MOST_FOLDINGS)
     ]
-    asked = pricing.asked(strategy)
-    source, target, size = _hops_asked(asked)
+    traffic = pricing.demand_of(strategy)
+    source, target, size = _hops_of(traffic)
     distance = pricing.distances
     ranked = sorted(
         (float((size * distance[places[source], places[target]]).sum()), i)
@@ -124,10 +124,10 @@ def _complete(order: Order, servers: int) -> Order:
     return (*order, *sorted(set(range(servers)) - set(order)))
 
 
-def _hops_asked(asked: Demand) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def _hops_of(traffic: Demand) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Sources, targets and bytes; a group's bytes go around in logical order."""
-    hops = [(pair.source, pair.target, float(pair.size_bytes)) for pair in asked.pairs]
-    for group in asked.groups:
+    hops = [(pair.source, pair.target, float(pair.size_bytes)) for pair in traffic.pairs]
+    for group in traffic.groups:
         members, count = group.servers, len(group.servers)
         size = 2 * (count - 1) / count * group.size_bytes
         hops += [(a, b, size) for a, b in hops_around(members)]

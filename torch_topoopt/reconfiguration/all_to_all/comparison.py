@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.reconfiguration.all_to_all.sweep import most_topologies, strategies
-from torch_topoopt.reconfiguration.all_to_all.uneven import direct_strategies, uneven_strategy
+from torch_topoopt.reconfiguration.all_to_all.uneven import (
+    chunks_of,
+    direct_strategies,
+    uneven_strategy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,6 +46,16 @@ class Sizes:
 
     chunk_bytes: float
     counts: NDArray[np.int32] | None = None
+
+    @staticmethod
+    def of_matrix(matrix: NDArray[np.float64], chunk_bytes: float | None = None) -> Sizes:
+        """Of a checked matrix (uneven.check_matrix), by default in eighths of the mean pair.
+
+        Raises ValueError for too many chunks.
+        """
+        if chunk_bytes is None:
+            chunk_bytes = float(matrix[matrix > 0].mean()) / 8
+        return Sizes(chunk_bytes, chunks_of(matrix, chunk_bytes))
 
     def least_slots(self, servers: int, degree: int) -> int:
         """A lower bound: every chunk leaves its source, and enters its target."""

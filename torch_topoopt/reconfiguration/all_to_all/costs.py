@@ -28,9 +28,14 @@ class CircuitCosts:
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name}: {value:g} s is not a time from 0 on")
 
+    @property
+    def byte_s(self) -> float:
+        """beta."""
+        return 8e-9 / self.link_gbps
+
     def slot_s(self, chunk_bytes: float) -> float:
         """Seconds of one slot with chunks of at most so many bytes."""
-        return self.latency_s + chunk_bytes * 8e-9 / self.link_gbps
+        return self.latency_s + chunk_bytes * self.byte_s
 
     def seconds(self, slots: int, reconfigurations: int, chunk_bytes: float) -> float:
         """Seconds of slots in which every link may carry `chunk_bytes`."""

@@ -32,8 +32,8 @@ def greedy_links(
     links = np.repeat(links, degree, axis=2)
     left = counts.copy()
     for i in range(topologies):
-        asked = {(int(a), int(b)): float(left[a, b]) for a, b in np.argwhere(left)}
-        circuits = choose_circuits(n, degree, asked, rng, halve=True, connect=i == 0)
+        demand_left = {(int(a), int(b)): float(left[a, b]) for a, b in np.argwhere(left)}
+        circuits = choose_circuits(n, degree, demand_left, rng, halve=True, connect=i == 0)
         port = [0] * n
         for source, target in circuits:
             links[i, source, port[source]] = target

@@ -12,7 +12,7 @@ billions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,6 +62,10 @@ class AllToAllSchedule:
     def first_slots(self) -> NDArray[np.int64]:
         """The first slot of each topology, and finally the number of all slots."""
         return np.cumsum([0, *map(sum, self.rounds)])
+
+    def topology_of(self, sends: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """The topology of each of these rows."""
+        return np.searchsorted(self.first_slots()[1:], sends[:, SLOT], side="right")
 
     def chunk_counts(self) -> NDArray[np.int32]:
         """Chunks of each pair."""

@@ -40,15 +40,17 @@ class MoveCost:
 
     def __post_init__(self) -> None:
         if not 0 < self.global_share <= 1:
-            raise ValueError(f"global share: {self.global_share:g} is not above 0 and at most 1")
+            raise ValueError(f"global_share: {self.global_share:g} is not above 0 and at most 1")
         if not 0 <= self.checkpoint_bytes < math.inf:
-            raise ValueError(f"checkpoint bytes: {self.checkpoint_bytes:g} is not 0 or more")
+            raise ValueError(f"checkpoint_bytes: {self.checkpoint_bytes:g} is not 0 or more")
         if not 0 < self.accelerator_gbps < math.inf:
-            raise ValueError(f"accelerator rate: {self.accelerator_gbps:g} Gb/s is not above 0")
+            raise ValueError(f"accelerator_gbps: {self.accelerator_gbps:g} is not above 0")
         if not 0 <= self.restart_s < math.inf:
-            raise ValueError(f"restart: {self.restart_s:g} s is not 0 or more")
+            raise ValueError(f"restart_s: {self.restart_s:g} is not 0 or more")
         if self.accelerators_per_board < 1:
-            raise ValueError(f"board: {self.accelerators_per_board} accelerators are none")
+            raise ValueError(
+                f"accelerators_per_board: {self.accelerators_per_board} is not 1 or more"
+            )
 
     @property
     def transfer_s(self) -> float:

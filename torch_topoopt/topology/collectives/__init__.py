@@ -1,0 +1,1 @@
+"""Schedules of collectives over any directed graph of links: candidates, files and their replay."""
