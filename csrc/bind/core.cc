@@ -119,7 +119,7 @@ class OwnedRates {
   MaxMinRates rates_;
 };
 
-void bindSimulator(py::module_& module) {
+void bindRoutedNetwork(py::module_& module) {
   py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>>(
       module, "RoutedNetwork",
       "Links, routes per pair, rings per group. One object must not be used from two threads. A "
@@ -175,6 +175,9 @@ void bindSimulator(py::module_& module) {
             return network.group(servers).at(size_bytes).seconds(size_bytes);
           },
           py::arg("servers"), py::arg("size_bytes"), "Of one alone, on the fastest of its ways.");
+}
+
+void bindSimulator(py::module_& module) {
   module.def(
       "exchange_pairs",
       [](std::vector<int> servers) {
@@ -208,6 +211,7 @@ PYBIND11_MODULE(_core, module) {
   module.doc() =
       "Flow-level cost and strategy search; torch_topoopt.sim and .search are its front.";
   topoopt::bindSim(module);
+  topoopt::bindRoutedNetwork(module);
   topoopt::bindSimulator(module);
   topoopt::bindIteration(module);
   topoopt::bindIterationTasks(module);
