@@ -26,6 +26,13 @@ def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: b
     from torch_topoopt.sim.iteration_program import RING_STEPS
     from torch_topoopt.sim.packet import ACKS, PATH_CHOICES, TRANSPORTS
 
+    if rings:
+        options.add_argument(
+            "--rings",
+            action="store_true",
+            help="AllReduces on rings, or rows and columns, only, as in the papers (default: also "
+            "on schedules made for the links of a direct network)",
+        )
     packet = options.add_argument_group("packet level")
     packet.add_argument(
         "--transport", choices=TRANSPORTS, help="how senders behave (default: constant, full rate)"
@@ -56,9 +63,8 @@ def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: b
         packet.add_argument(
             "--ring-steps",
             choices=RING_STEPS,
-            help="steps of a ring AllReduce: together, as one flow for each hop (default); "
-            "chained: a server sends what it received in the step before; barrier: all wait for "
-            "all",
+            help="--rings, and their steps: together, as one flow for each hop; chained: a server "
+            "sends what it received in the step before; barrier: all wait for all",
         )
     packet.add_argument(
         "--option",
@@ -67,6 +73,11 @@ def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: b
         metavar="NAME=VALUE",
         help="any other option of docs/planning/simulators.md, as header_bytes=64; may be repeated",
     )
+
+
+def uses_schedules(arguments: argparse.Namespace) -> bool:
+    """Whether AllReduces also choose among schedules made for the links."""
+    return not arguments.rings and arguments.ring_steps is None
 
 
 def given_options(arguments: argparse.Namespace, *, seed: bool = True) -> dict[str, Any]:

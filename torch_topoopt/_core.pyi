@@ -141,6 +141,20 @@ class RoutedNetwork:
         by_offset: collections.abc.Sequence[torch_topoopt.plan.StrideRoute] = (),
         next_hops: collections.abc.Sequence[int] = (),
     ) -> None: ...
+    def add_schedules(
+        self, ends: collections.abc.Sequence[tuple[int, int]], latency_s: float
+    ) -> None:
+        """
+        Groups also choose among their rings in both directions, schedules over their own links, and
+        exchanges over routes. Link i joins the nodes `ends[i]`; those from the number of servers on
+        are switches.
+        """
+    def all_reduce_seconds(
+        self, servers: collections.abc.Sequence[int], size_bytes: float
+    ) -> float:
+        """
+        Of one alone, on the fastest of its ways.
+        """
     def grid(self, servers: collections.abc.Sequence[int]) -> list[list[int]]:
         """
         The rows along which it may go instead; empty: there are none.
@@ -256,7 +270,8 @@ class AddedIterations:
 
 class IterationTasks:
     """
-    The tasks of one iteration; its flows, from source[i] to target[i], have no paths yet.
+    The tasks of one iteration; its flows, from source[i] to target[i], have no paths yet. Those
+    with is_direct[i] = 1 must use the links from one to the other.
     """
     def __init__(
         self,
@@ -279,6 +294,8 @@ class IterationTasks:
         """
     @property
     def cargoes(self) -> list[Cargo]: ...
+    @property
+    def is_direct(self) -> numpy.typing.NDArray[numpy.int32]: ...
     @property
     def source(self) -> numpy.typing.NDArray[numpy.int32]: ...
     @property
@@ -909,6 +926,11 @@ def connect_parts(
 ) -> list[tuple[int, int]]:
     """
     The circuits after two-edge replacement, which joins the parts of the network
+    """
+
+def exchange_pairs(servers: collections.abc.Sequence[int]) -> list[tuple[int, int]]:
+    """
+    The pairs that an AllReduce by exchanges among `servers` needs.
     """
 
 def hop_matrix(

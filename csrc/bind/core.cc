@@ -119,7 +119,7 @@ class OwnedRates {
   MaxMinRates rates_;
 };
 
-void bindSimulator(py::module_& module) {
+void bindRoutedNetwork(py::module_& module) {
   py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>>(
       module, "RoutedNetwork",
       "Links, routes per pair, rings per group. One object must not be used from two threads. A "
@@ -154,10 +154,42 @@ void bindSimulator(py::module_& module) {
           "takes_grid",
           [](RoutedNetwork& network, std::vector<int> servers, double size_bytes) {
             std::sort(servers.begin(), servers.end());
-            return !network.grid(servers).empty() && network.group(servers).takesGrid(size_bytes);
+            return !network.grid(servers).empty() &&
+                   !network.group(servers).at(size_bytes).parts.empty();
           },
           py::arg("servers"), py::arg("size_bytes"),
-          "Whether an AllReduce of so many bytes does so, because that is faster.");
+          "Whether an AllReduce of so many bytes does so, because that is faster.")
+      .def("add_schedules", &RoutedNetwork::addSchedules, py::arg("ends"), py::arg("latency_s"),
+           "Groups also choose among their rings in both directions, schedules over their own "
+           "links, and exchanges over routes. Link i joins the nodes `ends[i]`; those from the "
+           "number of servers on are switches.")
+      .def(
+          "all_reduce_seconds",
+          [](RoutedNetwork& network, std::vector<int> servers, double size_bytes) {
+            std::sort(servers.begin(), servers.end());
+            if (servers.size() < 2 || servers.front() < 0 || servers.back() >= network.servers() ||
+                std::ranges::adjacent_find(servers) != servers.end()) {
+              throw std::invalid_argument("servers: not two or more different ones of 0.." +
+                                          std::to_string(network.servers() - 1));
+            }
+            return network.group(servers).at(size_bytes).seconds(size_bytes);
+          },
+          py::arg("servers"), py::arg("size_bytes"), "Of one alone, on the fastest of its ways.");
+}
+
+void bindSimulator(py::module_& module) {
+  module.def(
+      "exchange_pairs",
+      [](std::vector<int> servers) {
+        std::sort(servers.begin(), servers.end());
+        std::vector<std::pair<int, int>> pairs;
+        const LinkSchedule schedule = exchangeAmong(servers);
+        for (const LinkShare& send : schedule.passes[0].sends) {
+          pairs.emplace_back(send.source, send.target);
+        }
+        return pairs;
+      },
+      py::arg("servers"), "The pairs that an AllReduce by exchanges among `servers` needs.");
   module.def(
       "rings_of_group", &ringsOf, py::arg("groups"), py::arg("servers"), py::arg("both_ways"),
       py::arg("hops").none(false),
@@ -179,6 +211,7 @@ PYBIND11_MODULE(_core, module) {
   module.doc() =
       "Flow-level cost and strategy search; torch_topoopt.sim and .search are its front.";
   topoopt::bindSim(module);
+  topoopt::bindRoutedNetwork(module);
   topoopt::bindSimulator(module);
   topoopt::bindIteration(module);
   topoopt::bindIterationTasks(module);

@@ -34,7 +34,7 @@ void bindIterationTasks(py::module_& module);
 
 namespace {
 
-py::array_t<int> column(const IterationTasks& tasks, int IterationTasks::TaskFlow::* field) {
+py::array_t<int> column(const IterationTasks& tasks, int IterationTasks::TaskFlow::*field) {
   py::array_t<int> values(static_cast<py::ssize_t>(tasks.flows().size()));
   int* at = values.mutable_data();
   for (const IterationTasks::TaskFlow& flow : tasks.flows()) *at++ = flow.*field;
@@ -81,7 +81,8 @@ void bindIterationTasks(py::module_& module) {
       .def_readonly("cargo_of_task", &AddedIterations::cargo_of_task);
   py::class_<IterationTasks>(
       module, "IterationTasks",
-      "The tasks of one iteration; its flows, from source[i] to target[i], have no paths yet.")
+      "The tasks of one iteration; its flows, from source[i] to target[i], have no paths yet. "
+      "Those with is_direct[i] = 1 must use the links from one to the other.")
       .def(
           py::init([](std::shared_ptr<Job> job, RoutedNetwork& network,
                       const std::vector<plan::Placement>& strategy, const std::string& ring_steps) {
@@ -96,6 +97,10 @@ void bindIterationTasks(py::module_& module) {
       .def_property_readonly("target",
                              [](const IterationTasks& tasks) {
                                return column(tasks, &IterationTasks::TaskFlow::target);
+                             })
+      .def_property_readonly("is_direct",
+                             [](const IterationTasks& tasks) {
+                               return column(tasks, &IterationTasks::TaskFlow::is_direct);
                              })
       .def_property_readonly("cargoes", &IterationTasks::cargoes)
       .def(

@@ -145,6 +145,7 @@ def _compared(
         plan=plan,
         level=arguments.level,
         packet_options=packet,
+        schedules=packet_options.uses_schedules(arguments),
         on_progress=progress,
     )
     if arguments.same_time is None:

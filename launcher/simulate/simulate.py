@@ -223,8 +223,9 @@ def _program(
         "iterations": 1 if arguments.iterations is None else arguments.iterations,
         "ring_steps": arguments.ring_steps or "together",
     }
+    schedules = packet_options.uses_schedules(arguments)
     if arguments.architecture is None:
-        program, names = sim.named_plan_program(graph, plan, **how)
+        program, names = sim.named_plan_program(graph, plan, schedules=schedules, **how)
         return program, {}, names
     from torch_topoopt.architectures import architecture
     from torch_topoopt.sim.architecture_program import architecture_program, routed
@@ -239,6 +240,8 @@ def _program(
             *what, level=arguments.level, micro_batches=parts, seed=plan.seed, **how
         )
         return moving.program, {"control": moving.control}, {}
+    if schedules:
+        how["ring_steps"] = None
     program = architecture_program(*what, micro_batches=parts, seed=plan.seed, **how)
     choice = {} if arguments.path_choice is None else {"path_choice": arguments.path_choice}
     return program, routed(choice, topology), {}

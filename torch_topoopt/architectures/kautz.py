@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_topoopt.architectures.topology import NodeLink, Wires, direct
+from torch_topoopt.topology.best.kautz_rings import kautz_links
 
 if TYPE_CHECKING:
     from torch_topoopt.architectures.topology import Topology
@@ -23,9 +24,7 @@ def build(cluster: Cluster, demand: Demand | None = None, *, seed: int = 0) -> T
     invalid cluster, and ValueError for a degree that gives a server one link only: then the graph
     falls into pairs (Kautz) or lone servers (de Bruijn).
     """
-    k = out_degree(cluster, "kautz")
-    n = cluster.servers
-    arcs = [(i, (-k * i - a) % n) for i in range(n) for a in range(1, k + 1)]
+    arcs = kautz_links(cluster.servers, out_degree(cluster, "kautz"))
     return _of_arcs("kautz", cluster, arcs)
 
 

@@ -30,9 +30,12 @@ class PathPicker:
             self._listed.setdefault(ends, []).append((path.nodes, path.weight))
         self._distance: dict[int, list[int]] = {}
 
-    def links(self, source: int, target: int) -> list[int]:
-        """Indices of the links of a path between two servers; ValueError if there is none."""
-        return [self._rng.choice(self._links[hop]) for hop in pairwise(self.nodes(source, target))]
+    def links(self, source: int, target: int, *, direct: bool = False) -> list[int]:
+        """Indices of the links of a path between two servers; ValueError if there is none.
+
+        A `direct` path is a link between them."""
+        nodes = (source, target) if direct else self.nodes(source, target)
+        return [self._rng.choice(self._links[hop]) for hop in pairwise(nodes)]
 
     def nodes(self, source: int, target: int) -> list[int]:
         """The nodes of a path between two servers; ValueError if there is none."""

@@ -245,10 +245,14 @@ class Folded:
 
 class FoldedPairs:
     """The loads of some pairs of servers, equal links folded into one: for networks with the same
-    links and routes, and other rings."""
+    links and routes, and other rings.
 
-    def __init__(self, routes: Routes, pairs: Iterable[Pair]) -> None:
+    With `schedules`, groups also choose as `lower_network` says; the pairs must include those of
+    `ring_hops` then. No links of a direct network are folded."""
+
+    def __init__(self, routes: Routes, pairs: Iterable[Pair], *, schedules: bool = False) -> None:
         """Raises ValueError for a pair that has no path."""
+        whole = schedules and routes.topology.is_direct
         loads = routes.loads(pairs)
         relative = _rounded(loads.load / routes.bytes_per_s[loads.edge])
         rows = np.repeat(np.arange(len(loads.source)), np.diff(loads.begin))
@@ -266,12 +270,20 @@ class FoldedPairs:
                 kept.append(edge)
             representative[edge] = link
             ratio[edge] = float(routes.bytes_per_s[edge] / routes.bytes_per_s[kept[link]])
+        if whole:
+            kept = representative = list(range(len(representative)))
+            ratio = [1.0] * len(kept)
         is_kept = np.zeros(len(representative), dtype=bool)
         is_kept[kept] = True
         keep = is_kept[loads.edge]
         count = np.bincount(rows[keep], minlength=len(loads.source))
         number = np.array(representative, dtype=np.int64)
         self._representative, self._ratio = tuple(representative), tuple(ratio)
+        self._schedules: tuple[list[Pair], float] | None = None
+        if schedules:
+            switches = (routes.topology.nodes, routes.topology.nodes)
+            ends = list(routes.index) if whole else [switches] * len(kept)
+            self._schedules = ends, float(max(routes.latency_s, default=0.0))
         self._arguments: dict[str, Any] = {
             "bytes_per_s": routes.bytes_per_s[kept].tolist(),
             "source": loads.source,
@@ -290,6 +302,8 @@ class FoldedPairs:
             Group(servers, rings, rows.get(servers, ())) for servers, rings in _groups(topology)
         ]
         network = _core.network_of_paths(servers=topology.servers, groups=groups, **self._arguments)
+        if self._schedules is not None:
+            network.add_schedules(*self._schedules)
         return Folded(network, self._representative, self._ratio)
 
 
@@ -306,10 +320,16 @@ def grids_of(topology: Topology) -> Grids:
     return {servers: rows for servers, rows in found.items() if rows}
 
 
-def lower_topology(routes: Routes, pairs: Iterable[Pair], grids: Grids | None = None) -> Folded:
-    """The network of the C++ core for those pairs of servers, equal links folded into one; `grids`
+def lower_topology(
+    routes: Routes,
+    pairs: Iterable[Pair],
+    grids: Grids | None = None,
+    *,
+    schedules: bool = False,
+) -> Folded:
+    """The network of the C++ core for those pairs of servers, as `FoldedPairs` makes it; `grids`
     as `FoldedPairs.network`."""
-    return FoldedPairs(routes, pairs).network(routes.topology, grids)
+    return FoldedPairs(routes, pairs, schedules=schedules).network(routes.topology, grids)
 
 
 def _rounded(values: Floats) -> Floats:
@@ -318,10 +338,16 @@ def _rounded(values: Floats) -> Floats:
     return np.ldexp(np.round(mantissa * 2.0**40) / 2.0**40, exponent)
 
 
-def ring_hops(network: _core.RoutedNetwork, group: Sequence[int]) -> set[Pair]:
-    """The pairs of neighbours on the rings of `group`, or in its grid."""
+def ring_hops(
+    network: _core.RoutedNetwork, group: Sequence[int], *, schedules: bool = False
+) -> set[Pair]:
+    """The pairs of neighbours on the rings of `group`, or in its grid; with `schedules` also the
+    reverse, and the pairs of an exchange."""
     rows = network.grid(group)
     lines = [*rows, *zip(*rows, strict=True)]
     orders = [ring.servers for ring in network.rings(group)]
     orders += [order for line in lines for order in (tuple(line), tuple(line)[::-1])]
-    return {hop for order in orders for hop in hops_around(order)}
+    hops = {hop for order in orders for hop in hops_around(order)}
+    if schedules:
+        hops |= {(b, a) for a, b in hops} | set(_core.exchange_pairs(group))
+    return hops

@@ -167,6 +167,11 @@ class Topology:
     def switches(self) -> int:
         return self.nodes - self.servers
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether links join servers only, and stay as they are."""
+        return not self.switches and self.reconfiguration is None
+
 
 @dataclass
 class Wires:

@@ -78,7 +78,7 @@ class Comparison:
     `equal_cost_gbps`: the rate of the fat-tree that costs as much as TopoOpt; degree x rate if that
     fat-tree is still cheaper, None if every fat-tree costs more. `impossible`: why an architecture
     has no row because the cluster cannot be wired so. `strategies`, `topologies`: of the rows, by
-    architecture; `grid_plans`: for rows and columns."""
+    architecture; `grid_plans`: for rows and columns; `schedules` as in `compare`."""
 
     rows: tuple[Compared, ...]
     plan: Plan
@@ -87,6 +87,7 @@ class Comparison:
     strategies: Mapping[str, Strategy]
     topologies: Mapping[str, Topology]
     grid_plans: Mapping[str, GridPlan]
+    schedules: bool
 
     def row(self, name: str) -> Compared:
         return next(row for row in self.rows if row.architecture == name)
@@ -102,6 +103,7 @@ def compare(
     plan: Plan | None = None,
     level: str = "flow",
     packet_options: Mapping[str, Any] = MappingProxyType({}),
+    schedules: bool = True,
     known: Sequence[Strategy] = (),
     on_progress: Callable[[float | None, str], None] = lambda fraction, text: None,
 ) -> Comparison:
@@ -115,13 +117,15 @@ def compare(
     give the same figures. `on_progress` is called between steps with the fraction done; its
     exception ends the comparison.
 
+    With `schedules`, AllReduces are as in `predict_on`; else as in the papers.
+
     At level "packet" every architecture is priced packet by packet, with `packet_options` and one
     shortest path for each flow; strategies are still searched at flow level.
 
     Raises ValueError for an unknown level, architecture or accelerator, a model that does not fit,
     or a cluster that none of the architectures can have.
     """
-    price = _price_at(level, packet_options)
+    price = _price_at(level, packet_options, schedules)
     builds = {name: architecture(name) for name in names}
 
     def report(done: float, what: str) -> None:
@@ -130,7 +134,7 @@ def compare(
     if plan is None:
         plan = _planned(op_graph, cluster, options, report)
     report(1, "ideal switch")
-    candidates = _candidates(op_graph, cluster, options, plan, known)
+    candidates = _candidates(op_graph, cluster, options, plan, known, schedules)
     impossible: dict[str, str] = {}
     tree_gbps = None
     try:
@@ -149,7 +153,7 @@ def compare(
         else:
             found[name] = best
     found = {name: found[name] for name in names if name in found}
-    return _comparison(found, plan, tree_gbps, impossible)
+    return _comparison(found, plan, tree_gbps, impossible, schedules)
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,11 @@ class _Found:
 
 
 def _comparison(
-    found: Mapping[str, _Found], plan: Plan, tree_gbps: float | None, impossible: dict[str, str]
+    found: Mapping[str, _Found],
+    plan: Plan,
+    tree_gbps: float | None,
+    impossible: dict[str, str],
+    schedules: bool,
 ) -> Comparison:
     if not found:
         raise ValueError(next(iter(impossible.values())))
@@ -175,6 +183,7 @@ def _comparison(
         {name: best.strategy for name, best in found.items()},
         {name: best.topology for name, best in found.items()},
         {name: best.grid_plan for name, best in found.items() if best.grid_plan is not None},
+        schedules,
     )
 
 
@@ -239,12 +248,14 @@ class _ArchitectureBuilder:
         return self.builds[name](cluster, asked, seed=options.seed)
 
 
-def _price_at(level: str, packet_options: Mapping[str, Any]) -> Callable[..., ArchitectureEstimate]:
+def _price_at(
+    level: str, packet_options: Mapping[str, Any], schedules: bool
+) -> Callable[..., ArchitectureEstimate]:
     """The function that prices a strategy on an architecture; ValueError for an unknown `level`."""
     if level not in LEVELS:
         raise ValueError(f"level: {level!r} is not one of {', '.join(LEVELS)}")
     options = packet_options if level == "packet" else {}
-    return partial(predict_architecture, level=level, **options)
+    return partial(predict_architecture, level=level, schedules=schedules, **options)
 
 
 def _planned(
@@ -268,6 +279,7 @@ def _candidates(
     options: PlanningOptions,
     plan: Plan,
     known: Sequence[Strategy],
+    schedules: bool,
 ) -> _Candidates:
     """The best on the ideal switch, the starts of searches, and `known`; the plan's strategy where
     nothing is searched."""
@@ -275,7 +287,9 @@ def _candidates(
     def starts_at(gbps: float) -> tuple[Strategy, ...]:
         return _starts(op_graph, replace(cluster, link_gbps=gbps, port_gbps=None), options, plan)
 
-    searches = OwnSearches(op_graph, cluster, options, plan.micro_batches, starts_at)
+    searches = OwnSearches(
+        op_graph, cluster, options, plan.micro_batches, starts_at, schedules=schedules
+    )
     starts = searches.starts(cluster.link_gbps)
     origins = {} if starts else {plan.strategy: "topoopt"}
     found = searches.of_switch(cluster.link_gbps) if starts else ()
@@ -390,14 +404,13 @@ def planned_again(
     plan = comparison.plan
     if name in _WIRED_FOR_DEMAND:
         plan = planner.plan(op_graph, there, options)
-    candidates = _candidates(
-        op_graph, there, options, plan, tuple(dict.fromkeys(comparison.strategies.values()))
-    )
+    known = tuple(dict.fromkeys(comparison.strategies.values()))
+    candidates = _candidates(op_graph, there, options, plan, known, comparison.schedules)
     tree_gbps = comparison.equal_cost_gbps
     builder = _ArchitectureBuilder(
         op_graph, there, plan, options, tree_gbps and tree_gbps * factor, {name: architecture(name)}
     )
-    found = _best_row(name, builder, candidates, _price_at("flow", {}))
+    found = _best_row(name, builder, candidates, _price_at("flow", {}, comparison.schedules))
     if isinstance(found, str):
         return None
     return found.strategy, found.topology, plan.micro_batches

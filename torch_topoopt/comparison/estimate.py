@@ -48,12 +48,16 @@ def predict_on(
     strategy: Strategy,
     *,
     micro_batches: int = 1,
+    schedules: bool = False,
 ) -> ArchitectureEstimate:
     """Simulates one iteration of `op_graph` split by `strategy` on `topology`.
 
     As `sim.predict`, with the topology's links, routes and rings; of `cluster` only the servers and
-    their accelerators matter. Raises ValueError for an unknown accelerator, a strategy that does
-    not fit `op_graph` or the cluster, another number of servers, or servers without a path.
+    their accelerators matter. With `schedules`, each AllReduce takes the fastest way, as in
+    `lower_network`.
+
+    Raises ValueError for an unknown accelerator, a strategy that does not fit `op_graph` or the
+    cluster, another number of servers, or servers without a path.
     """
     check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
     if topology.servers != cluster.servers:
@@ -62,7 +66,8 @@ def predict_on(
         )
     routes = Routes(topology)
     asked = demand(op_graph, strategy, cluster.servers)
-    folded = lower_topology(routes, pairs_of(routes, asked))
+    pairs = pairs_of(routes, asked, schedules=schedules)
+    folded = lower_topology(routes, pairs, schedules=schedules)
     job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
     simulated = _core.simulate_iteration(job, folded.network, strategy)
     link_bytes = routes.link_bytes(folded.edge_bytes(simulated.link_bytes))
@@ -77,12 +82,13 @@ def predict_on(
     )
 
 
-def pairs_of(routes: Routes, asked: Demand) -> set[Pair]:
-    """The pairs of servers between which `asked` moves bytes: MP pairs and ring neighbours."""
+def pairs_of(routes: Routes, asked: Demand, *, schedules: bool = False) -> set[Pair]:
+    """The pairs of servers between which `asked` may move bytes: MP pairs and those of
+    `ring_hops`."""
     pairs = {(pair.source, pair.target) for pair in asked.pairs if pair.size_bytes}
     for group in asked.groups:
         if group.size_bytes and len(group.servers) > 1:
-            pairs |= ring_hops(routes.rings, group.servers)
+            pairs |= ring_hops(routes.rings, group.servers, schedules=schedules)
     return pairs
 
 
@@ -103,6 +109,7 @@ def predict_architecture(
     micro_batches: int = 1,
     seed: int = 0,
     ring_steps: RingSteps = "together",
+    schedules: bool = False,
     **options: Any,
 ) -> ArchitectureEstimate:
     """One iteration on what an entry of ARCHITECTURES built, also where circuits move during it.
@@ -114,13 +121,15 @@ def predict_architecture(
     """
     changed = bool(options) or ring_steps != "together"
     if topology.reconfiguration is None and level == "flow" and not changed:
-        return predict_on(topology, op_graph, cluster, strategy, micro_batches=micro_batches)
+        return predict_on(
+            topology, op_graph, cluster, strategy, micro_batches=micro_batches, schedules=schedules
+        )
     link_bytes: tuple[int, ...] = ()
     iterations = 1
     if topology.reconfiguration is None:
         program = architecture_program(
             topology, op_graph, cluster, strategy, micro_batches=micro_batches, seed=seed,
-            ring_steps=ring_steps,
+            ring_steps=None if schedules and ring_steps == "together" else ring_steps,
         )  # fmt: skip
         result = run_program(program, level=level, **routed(options, topology))
         iteration_s = result.completion_s

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
 from torch_topoopt.architectures.routing import Routes, lower_topology
-from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.search.chains import ThreadedChains
+from torch_topoopt.search.lowering import lower_ideal_switch
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.starts.experts import expert_starts, layer_runs_below
 
@@ -51,21 +51,23 @@ def sent_gbps(topology: Topology) -> float:
     return max(rates)
 
 
-def _all_pairs(topology: Topology, factor: float = 1.0) -> _core.RoutedNetwork:
-    """`topology` with the routes of all pairs of servers, and `factor` times its rates."""
+def _all_pairs(topology: Topology, factor: float = 1.0, *, schedules: bool) -> _core.RoutedNetwork:
+    """`topology` with the routes of all pairs of servers, and `factor` times its rates; `schedules`
+    as `lower_topology`."""
     # rounded, so that a rate is the same number from whatever rate it is computed
     links = tuple(
         replace(link, gbps=float(f"{link.gbps * factor:.12g}")) for link in topology.links
     )
     routes = Routes(replace(topology, links=links))
-    return lower_topology(routes, itertools.permutations(range(topology.servers), 2)).network
+    pairs = itertools.permutations(range(topology.servers), 2)
+    return lower_topology(routes, pairs, schedules=schedules).network
 
 
 class OwnSearches:
     """The searches of one comparison, all with `micro_batches`.
 
     Those at a port rate begin at `starts_at` it; without any, nothing is searched. The searches at
-    the paper's rates share the proposals of one round.
+    the paper's rates share the proposals of one round. `schedules` as `predict_on`.
     """
 
     def __init__(
@@ -75,8 +77,11 @@ class OwnSearches:
         options: PlanningOptions,
         micro_batches: int,
         starts_at: Callable[[float], tuple[Strategy, ...]],
+        *,
+        schedules: bool = False,
     ) -> None:
         self._cluster = cluster
+        self._schedules = schedules
         self._options = options
         self._evaluations = options.evaluations_of(op_graph, cluster.servers)
         self._starts_at = lru_cache(starts_at)
@@ -132,15 +137,13 @@ class OwnSearches:
         own: dict[Strategy, None] = {}
         for rate in searched_gbps(gbps):
             begin = dict.fromkeys((*self._of_switch_with_runs(rate), *own))
-            network = _all_pairs(topology, rate / gbps)
+            network = _all_pairs(topology, rate / gbps, schedules=self._schedules)
             own.update(dict.fromkeys(self._search(network, tuple(begin), rate)))
         return tuple(dict.fromkeys((*found, *own)))
 
     def _switch_of(self, rate: float) -> _core.RoutedNetwork:
-        cluster = self._cluster
-        return _core.RoutedNetwork.ideal_switch(
-            cluster.servers, cluster.degree * rate * BYTES_PER_GBPS, cluster.link_latency_s
-        )
+        cluster = replace(self._cluster, link_gbps=rate, port_gbps=None)
+        return lower_ideal_switch(cluster, schedules=self._schedules)
 
     def _search(
         self, network: _core.RoutedNetwork, begin: tuple[Strategy, ...], rate: float
@@ -164,7 +167,7 @@ class OwnSearches:
     def fastest(self, topology: Topology, candidates: tuple[Strategy, ...]) -> Strategy:
         """The first of the `candidates` that are fastest on `topology`, at flow level."""
         job = self._problem.job(candidates)
-        network = _all_pairs(topology)
+        network = _all_pairs(topology, schedules=self._schedules)
         return min(
             candidates,
             key=lambda strategy: _core.simulate_iteration(job, network, strategy).iteration_s,

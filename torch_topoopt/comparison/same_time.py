@@ -114,7 +114,7 @@ def same_times(
     def seconds(planned: _Planned, factor: float) -> float:
         return predict_architecture(
             scaled(planned.topology, factor / planned.at), op_graph, cluster, planned.strategy,
-            micro_batches=planned.micro_batches, seed=seed,
+            micro_batches=planned.micro_batches, seed=seed, schedules=comparison.schedules,
         ).iteration_s  # fmt: skip
 
     def found(name: str) -> _Planned:

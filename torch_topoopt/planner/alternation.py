@@ -20,7 +20,6 @@ from torch_topoopt.planner.search_problems import SearchProblems
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
 from torch_topoopt.search.descent import descend, descend_by_blocks
-from torch_topoopt.search.lowering import lower_network
 from torch_topoopt.search.starts.as_in_starts import as_in_starts
 from torch_topoopt.search.strategies import data_parallel, everywhere
 from torch_topoopt.search.traffic import demand
@@ -126,8 +125,10 @@ class Planning:
     def run(self) -> Plan:
         """Plans; raises as `plan` does."""
         if self._options.strategy_space == "data-parallel":
+            self._price_schedules()
             self._plan_data_parallel()
         elif self._options.ablation == "topology-only":
+            self._price_schedules()
             self._plan_naively()
         else:
             self._alternate()
@@ -147,9 +148,26 @@ class Planning:
 
         Use it when costs of the same operators have been measured more accurately.
         """
+        self._price_schedules()
         pair = self._pricing.price(plan.strategy, plan.network, plan.micro_batches)
         prediction = replace(self._pricing.prediction(pair), link_bytes=plan.prediction.link_bytes)
         return replace(plan, prediction=prediction).validate()
+
+    def _price_schedules(self) -> None:
+        """Prices all pairs on the fastest schedules from now on, if mode best does so."""
+        if not self._options.prices_schedules:
+            return
+        self._problems = SearchProblems(
+            self._op_graph, self._cluster, self._options, schedules=True
+        )
+        pricing = self._pricing = PairPricing(self._problems.lowered, self._options)
+
+        def again(pair: PricedPair) -> PricedPair:
+            return pricing.price(pair.strategy, pair.network, pair.micro_batches)
+
+        self._pairs = [again(pair) for pair in self._pairs]
+        if self._best is not None:
+            self._best = again(self._best)
 
     def _plan_data_parallel(self) -> None:
         """One round without a strategy search; in mode best it searches the network."""
@@ -187,7 +205,8 @@ class Planning:
         if self._options.mode == "best" and self._options.network is None:
             assert self._best is not None
             so_far = self._best, tuple(self._rounds), tuple(self._samples)
-            self._of_mode_paper = partial(self._plan_of, "paper", *so_far)
+            self._of_mode_paper = partial(self._plan_of, self._pricing, "paper", *so_far)
+            self._price_schedules()
             best, count = self._best.strategy, self._best.micro_batches
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
             strategy = all_servers if self._options.ablation == "search-only" else best
@@ -279,7 +298,7 @@ class Planning:
         found = descend_by_blocks(
             [
                 self._problems.problem(None, (pair.strategy,), pair.micro_batches).changed(
-                    lower_network(cluster, pair.network), (pair.strategy,)
+                    self._problems.lowered.lower(pair.network), (pair.strategy,)
                 )
                 for pair in near
             ],
@@ -329,10 +348,13 @@ class Planning:
         """The Plan of the best pair."""
         assert self._best is not None
         mode = str(self._options.mode) if self._options.network is None else "fixed"
-        return self._plan_of(mode, self._best, tuple(self._rounds), tuple(self._samples))
+        return self._plan_of(
+            self._pricing, mode, self._best, tuple(self._rounds), tuple(self._samples)
+        )
 
     def _plan_of(
         self,
+        pricing: PairPricing,
         mode: str,
         best: PricedPair,
         rounds: tuple[Round, ...],
@@ -341,8 +363,9 @@ class Planning:
         """The Plan of the pair `best`, which these rounds have found."""
         options = self._options
         traffic = demand(self._op_graph, best.strategy, self._cluster.servers)
-        prediction = self._pricing.prediction(best)
-        validate_link_bytes(self._cluster.servers, best.network, traffic, prediction.link_bytes)
+        prediction = pricing.prediction(best)
+        if not pricing.schedules:  # which put other bytes on links than rings do
+            validate_link_bytes(self._cluster.servers, best.network, traffic, prediction.link_bytes)
         return Plan(
             version=Plan.VERSION,
             model=self._op_graph.model,

@@ -37,10 +37,11 @@ class PlanningOptions:
     alone, if there is one; `evaluations` 0 only prices it.
 
     `mode` "best" continues from the best pair of mode "paper" for as many rounds again, wired by
-    TopologyFinder's mode best for the least predicted iteration: its plan is never worse. With an
-    existing `network` only the strategy is planned. A user's function as mode finds every network,
-    see `find_network`. `routing` is a policy of `routing.policies`, or a user's; an existing
-    network keeps its routes.
+    TopologyFinder's mode best for the least predicted iteration: its plan is never worse. These
+    rounds price AllReduces on the fastest schedules (`lower_network`), unless `schedules` is false;
+    mode paper uses rings. With an existing `network` only the strategy is planned. A user's
+    function as mode finds every network, see `find_network`. `routing` is a policy of
+    `routing.policies`, or a user's; an existing network keeps its routes.
 
     With more than one of the `micro_batches` the search also begins at pipelines. Of several
     numbers, or "auto" (1, 2, 4, ... 32, as far as they divide the batch), the first round searches
@@ -65,12 +66,18 @@ class PlanningOptions:
     strategy: Strategy | None = None
     micro_batches: MicroBatches = 1
     optimizer_factor: float = 0.0
+    schedules: bool = True
     search: SearchOptions = field(default_factory=SearchOptions)
 
     @property
     def first_mode(self) -> Literal["paper"] | UserFunction:
         """The mode of the first networks; mode best begins at their best pair."""
         return self.mode if isinstance(self.mode, UserFunction) else "paper"
+
+    @property
+    def prices_schedules(self) -> bool:
+        """Whether the rounds of mode best price AllReduces also on schedules over links."""
+        return self.schedules and self.mode == "best" and self.network is None
 
     @property
     def dimensions(self) -> tuple[SplitDimension, ...]:

@@ -46,6 +46,7 @@ class PairPricing:
         self._cluster = problem.cluster
         self._options = options
         self._problem = problem
+        self.schedules = problem.schedules
         self._references: dict[tuple[Strategy, int], tuple[float, float]] = {}
 
     def price(self, strategy: Strategy, network: Network, count: int) -> PricedPair:

@@ -29,12 +29,25 @@ class SearchProblems:
     Everywhere, `count` is the number of micro-batches, one of `counts`.
     """
 
-    def __init__(self, op_graph: OpGraph, cluster: Cluster, options: PlanningOptions) -> None:
-        """Raises ValueError for a number of micro-batches that does not divide the batch."""
+    def __init__(
+        self,
+        op_graph: OpGraph,
+        cluster: Cluster,
+        options: PlanningOptions,
+        *,
+        schedules: bool = False,
+    ) -> None:
+        """`schedules` as `LoweredProblem`. Raises ValueError for a number of micro-batches that
+        does not divide the batch."""
         self.op_graph = op_graph
         self.cluster = cluster
         self.options = options
-        self.lowered = LoweredProblem(op_graph, cluster, optimizer_factor=options.optimizer_factor)
+        self.lowered = LoweredProblem(
+            op_graph,
+            cluster,
+            optimizer_factor=options.optimizer_factor,
+            schedules=schedules,
+        )
         self.counts = options.micro_batch_counts(op_graph.batch_size)
         for count in self.counts:
             if op_graph.batch_size % count:

@@ -40,15 +40,22 @@ class LoweredProblem:
 
     Costs are lowered again only for new degrees of splitting, a network only when it is another
     object than the last one. The optimizer keeps `optimizer_factor` bytes for each byte of
-    gradients. All users of an instance share the cache of flow-level simulations.
+    gradients. All users of an instance share the cache of flow-level simulations. `schedules` as
+    `lower_network`.
     """
 
     def __init__(
-        self, op_graph: OpGraph, cluster: Cluster, *, optimizer_factor: float = 0.0
+        self,
+        op_graph: OpGraph,
+        cluster: Cluster,
+        *,
+        optimizer_factor: float = 0.0,
+        schedules: bool = False,
     ) -> None:
         self.op_graph = op_graph
         self.cluster = cluster
         self.optimizer_factor = optimizer_factor
+        self.schedules = schedules
         self._jobs: dict[int, tuple[frozenset[Degrees], _core.Job]] = {}
         self._network: tuple[Network | None, _core.RoutedNetwork] | None = None
         self._prices: dict[
@@ -75,9 +82,14 @@ class LoweredProblem:
     def network(self, network: Network | None) -> _core.RoutedNetwork:
         """`network` lowered; None is the ideal switch."""
         if self._network is None or self._network[0] is not network:
-            core = lower_network(self.cluster, network) if network else None
-            self._network = (network, core or lower_ideal_switch(self.cluster))
+            self._network = (network, self.lower(network))
         return self._network[1]
+
+    def lower(self, network: Network | None) -> _core.RoutedNetwork:
+        """The same, lowered again."""
+        if network is None:
+            return lower_ideal_switch(self.cluster, schedules=self.schedules)
+        return lower_network(self.cluster, network, schedules=self.schedules)
 
     def iteration_prices(
         self, network: Network | _core.RoutedNetwork | None, micro_batches: int = 1

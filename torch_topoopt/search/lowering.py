@@ -106,11 +106,24 @@ def operand_needs(operator: Operator, placement: Placement) -> tuple[bool, bool]
     )
 
 
-def lower_network(cluster: Cluster, network: Network) -> _core.RoutedNetwork:
+def lower_network(
+    cluster: Cluster, network: Network, *, schedules: bool = False
+) -> _core.RoutedNetwork:
     """`network` with every link at its ports' rate and the cluster's latency.
 
-    The rules of a RouteTable stay rules; where ports differ, every pair's routes are made.
+    The rules of a RouteTable stay rules; where ports differ, every pair's routes are made. With
+    `schedules`, each AllReduce takes the fastest of its rings, in one direction or both, its grid
+    and, if links of its group join the servers, schedules made for these. Over switches, it may
+    also take exchanges in a few steps.
     """
+    core = _lowered(cluster, network)
+    if schedules:
+        ends = [(link.source, link.target) for link in network.links]
+        core.add_schedules(ends, cluster.link_latency_s)
+    return core
+
+
+def _lowered(cluster: Cluster, network: Network) -> _core.RoutedNetwork:
     if cluster.port_gbps is not None:
         return _uneven_network(cluster, network)
     routes = network.routes
@@ -129,11 +142,20 @@ def lower_network(cluster: Cluster, network: Network) -> _core.RoutedNetwork:
     )
 
 
-def lower_ideal_switch(cluster: Cluster) -> _core.RoutedNetwork:
+def lower_ideal_switch(cluster: Cluster, *, schedules: bool = False) -> _core.RoutedNetwork:
     """A switch that never blocks, with one link to and from each server: all its ports together.
 
-    A path through it has the latency of one hop (paper section 5.1, "Ideal Switch").
+    A path through it has the latency of one hop (paper section 5.1, "Ideal Switch"). `schedules` as
+    `lower_network`.
     """
+    core = _lowered_ideal_switch(cluster)
+    if schedules:
+        switches = (cluster.servers, cluster.servers)
+        core.add_schedules([switches] * 2 * cluster.servers, cluster.link_latency_s)
+    return core
+
+
+def _lowered_ideal_switch(cluster: Cluster) -> _core.RoutedNetwork:
     if cluster.port_gbps is not None:
         count = cluster.servers
         rates = [cluster.server_gbps(server) * BYTES_PER_GBPS for server in range(count)]

@@ -39,13 +39,14 @@ def architecture_program(
     micro_batches: int = 1,
     seed: int = 0,
     iterations: int = 1,
-    ring_steps: RingSteps = "together",
+    ring_steps: RingSteps | None = "together",
 ) -> _core.FlowProgram:
     """`iterations` iterations of `op_graph` split by `strategy` on `topology`, one after another.
 
-    `seed` chooses the paths. Raises ValueError for a topology that changes during a run, a wrong
-    number of servers, a strategy that does not fit, servers without a path, no iterations, or
-    an unknown `ring_steps`.
+    `seed` chooses the paths. `ring_steps` None: AllReduces take the fastest way of `lower_network`
+    with schedules. Raises ValueError for a topology that changes during a run, a wrong number of
+    servers, a strategy that does not fit, servers without a path, no iterations, or an unknown
+    `ring_steps`.
     """
     if topology.reconfiguration is not None:
         raise ValueError(
@@ -58,15 +59,19 @@ def architecture_program(
         )
     check_strategy(op_graph, cluster.servers, strategy, micro_batches=micro_batches)
     routes = Routes(topology)
-    rings = _with_grids(routes, demand(op_graph, strategy, cluster.servers))
-    tasks = IterationTasks.of(op_graph, cluster, rings, strategy, micro_batches, ring_steps)
+    asked = demand(op_graph, strategy, cluster.servers)
+    rings = _all_reduce_network(routes, asked, schedules=ring_steps is None)
+    steps = ring_steps or "together"
+    tasks = IterationTasks.of(op_graph, cluster, rings, strategy, micro_batches, steps)
     program = _core.FlowProgram(topology.nodes, topology.servers)
     for link in topology.links:
         program.add_link(link.source, link.target, link.gbps * 1e9, link.latency_s * 1e9)
     picker = PathPicker(routes, random.Random(seed))
     numbers: dict[tuple[int, ...], int] = {}
     picked = [
-        numbers.setdefault(tuple(picker.links(*tasks.pairs[pair])), len(numbers))
+        numbers.setdefault(
+            tuple(picker.links(*tasks.pairs[pair], direct=tasks.is_direct[pair])), len(numbers)
+        )
         for _ in range(iterations)
         for pair in tasks.pair_of_flow.tolist()
     ]
@@ -74,13 +79,14 @@ def architecture_program(
     return tasks.add_to(program, paths, np.array(picked, dtype=np.int32), iterations).program
 
 
-def _with_grids(routes: Routes, asked: Demand) -> _core.RoutedNetwork:
-    """The rings of every group, and the paths of groups that may use rows and columns."""
+def _all_reduce_network(routes: Routes, asked: Demand, *, schedules: bool) -> _core.RoutedNetwork:
+    """The rings of every group, and the paths of groups that have alternatives to them."""
     pairs: set[Pair] = set()
     for group in asked.groups:
-        if group.size_bytes and routes.rings.grid(group.servers):
-            pairs |= ring_hops(routes.rings, group.servers)
-    return lower_topology(routes, pairs).network if pairs else routes.rings
+        has_choice = schedules or routes.rings.grid(group.servers)
+        if group.size_bytes and len(group.servers) > 1 and has_choice:
+            pairs |= ring_hops(routes.rings, group.servers, schedules=schedules)
+    return lower_topology(routes, pairs, schedules=schedules).network if pairs else routes.rings
 
 
 def routed(options: Mapping[str, Any], topology: Topology) -> dict[str, Any]:

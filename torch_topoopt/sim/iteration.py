@@ -37,19 +37,22 @@ def predict(
     strategy: Strategy,
     *,
     micro_batches: int = 1,
+    schedules: bool = False,
 ) -> IterationEstimate:
     """Simulates one iteration of `op_graph` split by `strategy` on `network`.
 
     It simulates both passes of every operator on the servers of its placement, and transfers of
     activations and gradients between placements over the network's routes. Each bucket of gradients
-    (without buckets: each operator) has an AllReduce per ring, which starts when its gradients are
-    ready and overlaps with the rest. A group without rings uses those that `complete_groups` would
-    add. Several micro-batches follow the schedule 1F1B.
+    (without buckets: each operator) has an AllReduce, which starts when its gradients are ready and
+    overlaps with the rest. It uses rings or rows and columns, with `schedules` also those of
+    `lower_network`. A group without rings uses those that `complete_groups` would add. Several
+    micro-batches follow the schedule 1F1B.
 
     Raises ValueError for an unknown accelerator, a strategy that does not fit `op_graph` or the
     cluster, or two servers that must exchange bytes but have no route.
     """
-    return price(LoweredProblem(op_graph, cluster), network, strategy, micro_batches)
+    problem = LoweredProblem(op_graph, cluster, schedules=schedules)
+    return price(problem, network, strategy, micro_batches)
 
 
 def predict_ideal_switch(

@@ -34,13 +34,15 @@ RING_STEPS: tuple[RingSteps, ...] = get_args(RingSteps)
 @dataclass(frozen=True)
 class IterationTasks:
     """The tasks of one iteration; flow i goes from server `pairs[pair_of_flow[i]][0]` to [1] and
-    has no path yet. Pairs are distinct and ascending."""
+    has no path yet. Pairs are distinct and ascending; then those follow whose flows need a link
+    between them (`is_direct`)."""
 
     op_graph: OpGraph
     servers: int
     core: _core.IterationTasks
     pairs: list[Pair]
     pair_of_flow: NDArray[np.int32]
+    is_direct: list[bool]
 
     @classmethod
     def of(
@@ -52,14 +54,16 @@ class IterationTasks:
         micro_batches: int,
         ring_steps: RingSteps = "together",
     ) -> IterationTasks:
-        """Groups use the rings of `rings`. Raises ValueError for an unknown accelerator or
-        `ring_steps`."""
+        """Groups use the rings, grids or schedules of `rings`. Raises ValueError for an unknown
+        accelerator or `ring_steps`."""
         job = lower_job(op_graph, cluster, degrees_of([strategy]), micro_batches=micro_batches)
         core = _core.IterationTasks(job, rings, strategy, ring_steps)
-        ends = core.source.astype(np.int64) * cluster.servers + core.target
+        count = cluster.servers
+        ends = (core.is_direct.astype(np.int64) * count + core.source) * count + core.target
         distinct, pair_of_flow = np.unique(ends, return_inverse=True)
-        pairs = [divmod(number, cluster.servers) for number in distinct.tolist()]
-        return cls(op_graph, cluster.servers, core, pairs, pair_of_flow.astype(np.int32))
+        pairs = [divmod(number % count**2, count) for number in distinct.tolist()]
+        is_direct = (distinct >= count**2).tolist()
+        return cls(op_graph, count, core, pairs, pair_of_flow.astype(np.int32), is_direct)
 
     def add_to(
         self,

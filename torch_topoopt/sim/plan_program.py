@@ -17,39 +17,58 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.plan import Pair, Plan
     from torch_topoopt.sim.flow_names import FlowName
     from torch_topoopt.sim.iteration_program import IterationProgram, RingSteps
 
 
 def plan_program(
-    op_graph: OpGraph, plan: Plan, *, iterations: int = 1, ring_steps: RingSteps = "together"
+    op_graph: OpGraph,
+    plan: Plan,
+    *,
+    iterations: int = 1,
+    ring_steps: RingSteps = "together",
+    schedules: bool = False,
 ) -> _core.FlowProgram:
     """Like `named_plan_program`, without the names."""
-    return named_plan_program(op_graph, plan, iterations=iterations, ring_steps=ring_steps)[0]
+    return named_plan_program(
+        op_graph, plan, iterations=iterations, ring_steps=ring_steps, schedules=schedules
+    )[0]
 
 
 def named_plan_program(
-    op_graph: OpGraph, plan: Plan, *, iterations: int = 1, ring_steps: RingSteps = "together"
+    op_graph: OpGraph,
+    plan: Plan,
+    *,
+    iterations: int = 1,
+    ring_steps: RingSteps = "together",
+    schedules: bool = False,
 ) -> tuple[_core.FlowProgram, dict[int, FlowName]]:
     """`iterations` training iterations of `op_graph` under `plan`, one after another, and the name
-    of every flow by the number of its task.
+    of every flow by the number of its task. `schedules` as `lower_network`.
 
     Raises ValueError if the strategy does not fit the graph or the cluster, for an unknown
     accelerator, two servers that must exchange bytes but have no route, no iterations, or
     an unknown `ring_steps`.
     """
-    added = traced_plan_program(op_graph, plan, iterations=iterations, ring_steps=ring_steps)
+    added = traced_plan_program(
+        op_graph, plan, iterations=iterations, ring_steps=ring_steps, schedules=schedules
+    )
     return added.program, added.names()
 
 
 def traced_plan_program(
-    op_graph: OpGraph, plan: Plan, *, iterations: int = 1, ring_steps: RingSteps = "together"
+    op_graph: OpGraph,
+    plan: Plan,
+    *,
+    iterations: int = 1,
+    ring_steps: RingSteps = "together",
+    schedules: bool = False,
 ) -> IterationProgram:
     """Like `named_plan_program`, with a description of every task."""
     cluster, network = plan.cluster, plan.network
     check_strategy(op_graph, cluster.servers, plan.strategy, micro_batches=plan.micro_batches)
-    rings = lower_network(cluster, network)
+    rings = lower_network(cluster, network, schedules=schedules)
     tasks = IterationTasks.of(
         op_graph, cluster, rings, plan.strategy, plan.micro_batches, ring_steps
     )
@@ -58,17 +77,23 @@ def traced_plan_program(
         bits_per_s, latency_ns = cluster.gbps_of(link) * 1e9, cluster.link_latency_s * 1e9
         program.add_link(link.source, link.target, bits_per_s, latency_ns)
     path_of_flow = np.tile(tasks.pair_of_flow, max(iterations, 0))
-    return tasks.add_to(program, _paths(plan, tasks.pairs), path_of_flow, iterations)
+    paths = _paths(plan, tasks.pairs, tasks.is_direct)
+    return tasks.add_to(program, paths, path_of_flow, iterations)
 
 
-def _paths(plan: Plan, pairs: Sequence[tuple[int, int]]) -> list[list[_core.WeightedPath]]:
-    """The paths of every pair. Parallel links share its bytes."""
+def _paths(
+    plan: Plan, pairs: Sequence[Pair], is_direct: Sequence[bool]
+) -> list[list[_core.WeightedPath]]:
+    """The paths of every pair, or its links if `is_direct`. Parallel links share its bytes."""
     between: dict[tuple[int, int], list[int]] = {}
     for i, link in enumerate(plan.network.links):
         between.setdefault((link.source, link.target), []).append(i)
     routes = plan.network.routes_by_pair()
     paths: list[list[_core.WeightedPath]] = []
-    for pair in pairs:
+    for pair, direct in zip(pairs, is_direct, strict=True):
+        if direct:
+            paths.append(_lanes([between[pair]], 1.0))
+            continue
         if pair not in routes:
             raise ValueError(f"routes: no link and no route from server {pair[0]} to {pair[1]}")
         paths.append([])

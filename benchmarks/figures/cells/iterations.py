@@ -36,7 +36,9 @@ NETWORKS = {
 def options_of(evaluations: int, seed: int) -> PlanningOptions:
     """Two rounds of so many proposals, by one thread: cells run beside one another."""
     search = SearchOptions(workers=1)
-    return PlanningOptions(seed=seed, rounds=2, evaluations=evaluations, search=search)
+    return PlanningOptions(
+        seed=seed, rounds=2, evaluations=evaluations, search=search, schedules=False
+    )
 
 
 def plan_each_mode(
@@ -67,7 +69,9 @@ def on_every_network(
     cluster = cluster_of(servers, degree, gbps)
     options = options_of(evaluations, seed)
     planned, of_mode_best = plan_each_mode(graph, cluster, options)
-    found = compare(graph, cluster, tuple(NETWORKS.values()), options=options, plan=planned)
+    found = compare(
+        graph, cluster, tuple(NETWORKS.values()), options=options, plan=planned, schedules=False
+    )
     rows = {row.architecture: row for row in found.rows}
     times = {name: rows[key].iteration_s for name, key in NETWORKS.items() if key in rows}
     strategy = found.strategies["topoopt"]

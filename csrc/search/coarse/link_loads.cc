@@ -130,8 +130,8 @@ LinkLoadTable::Reductions& LinkLoadTable::reductionsOf(int id) {
   of_id.is_known = true;
   for (const std::vector<int>& servers : costs_.placements().groups(id)) {
     if (servers.size() < 2) continue;
-    const double bytes = network_.group(servers).crossingBytes();
-    if (bytes < kInfinity) of_id.crossings.push_back(bytes);
+    const std::vector<double> bytes = network_.group(servers).crossings();
+    of_id.crossings.insert(of_id.crossings.end(), bytes.begin(), bytes.end());
   }
   std::ranges::sort(of_id.crossings);
   of_id.loads.resize(of_id.crossings.size() + 1);
@@ -142,20 +142,16 @@ LinkLoads LinkLoadTable::makeReductions(int id, double size_bytes) {
   double latency_s = 0;
   for (const std::vector<int>& servers : costs_.placements().groups(id)) {
     if (servers.size() < 2) continue;
-    const double k = static_cast<double>(servers.size());
-    const GroupPaths& paths = network_.group(servers);
-    if (paths.takesGrid(size_bytes)) {
-      for (const TorusPart& part : paths.parts) {
-        addRing(part.first.path, 2 * part.first.share, part.first.path);
-        addRing(part.second.path, part.second.share, part.first.path);
-        latency_s = std::max(latency_s, 2 * part.first.latency_s + part.second.latency_s);
-      }
-      continue;
+    const AllReduceFlows& chosen = network_.group(servers).at(size_bytes);
+    for (const TorusPart& part : chosen.parts) {
+      addRing(part.first.path, 2 * part.first.share, part.first.path);
+      addRing(part.second.path, part.second.share, part.first.path);
     }
-    for (const FlowPath& ring : paths.rings) {
-      addRing(ring.path, 2 * (k - 1) / k * ring.share, ring.path);
-      latency_s = std::max(latency_s, ring.latency_s);
+    for (const FlowPath& flow : chosen.flows) {
+      const int first = chosen.flows.front().path;
+      addRing(flow.path, flow.share, chosen.schedule != nullptr ? first : flow.path);
     }
+    latency_s = std::max(latency_s, chosen.latency_s);
   }
   LinkLoads loads = collect(latency_s);
   nameRings(loads);

@@ -52,7 +52,7 @@ class LinkLoadTable {
   std::shared_ptr<const EdgeLoads> edge(int op, int producer, int consumer);
 
   // Loads per byte of concurrent AllReduces of `size_bytes` in each parameter group of placement
-  // `id`. The size selects rings, or rows and columns.
+  // `id`. The size selects rings, rows and columns, or a schedule (GroupPaths).
   const LinkLoads& reductions(int id, double size_bytes);
 
   // Returns whether those depend on the size.

@@ -69,6 +69,19 @@ std::vector<plan::Ring> ringsOfGroup(const std::vector<plan::AllReduceGroup>& gr
   return {{order, 0.5}, {canonical({order.rbegin(), order.rend()}), 0.5}};
 }
 
+std::vector<plan::Ring> bothWays(const std::vector<plan::Ring>& rings) {
+  std::vector<plan::Ring> forward, both;
+  for (const plan::Ring& ring : rings) forward.push_back({canonical(ring.servers), ring.share / 2});
+  for (const plan::Ring& ring : forward) {
+    const plan::Ring back{canonical({ring.servers.rbegin(), ring.servers.rend()}), ring.share};
+    for (const plan::Ring& other : forward) {
+      if (other.servers == back.servers) return {};
+    }
+    both.insert(both.end(), {ring, back});
+  }
+  return both;
+}
+
 plan::Grid gridOfGroup(const std::vector<plan::AllReduceGroup>& groups,
                        const std::vector<int>& servers) {
   for (const plan::AllReduceGroup& group : groups) {

@@ -16,6 +16,10 @@ std::vector<plan::Ring> ringsOfGroup(const std::vector<plan::AllReduceGroup>& gr
                                      const std::vector<int>& servers, bool both_ways,
                                      const std::function<int(int, int)>& hops);
 
+// The same rings, each with half of its share in either direction; empty if some already are in
+// both.
+std::vector<plan::Ring> bothWays(const std::vector<plan::Ring>& rings);
+
 // The planned rows of exactly `servers` (ascending); empty: none.
 plan::Grid gridOfGroup(const std::vector<plan::AllReduceGroup>& groups,
                        const std::vector<int>& servers);

@@ -27,18 +27,15 @@ class NetworkSink {
     return graph_.addFlow(route.path, size_bytes, route.latency_s);
   }
   void allReduce(const std::vector<int>& servers, double size_bytes, int after, const Cargo&) {
-    const GroupPaths& paths = network_.group(servers);
-    if (paths.takesGrid(size_bytes)) {
-      for (const TorusPart& part : paths.parts) {
-        const int scattered = send(part.first, part.first.share * size_bytes, after);
-        const int reduced = send(part.second, part.second.share * size_bytes, scattered);
-        send(part.first, part.first.share * size_bytes, reduced);
-      }
-      return;
+    const AllReduceFlows& chosen = network_.group(servers).at(size_bytes);
+    for (const TorusPart& part : chosen.parts) {
+      const int scattered = send(part.first, part.first.share * size_bytes, after);
+      const int reduced = send(part.second, part.second.share * size_bytes, scattered);
+      send(part.first, part.first.share * size_bytes, reduced);
     }
-    const double k = static_cast<double>(servers.size());
-    for (const FlowPath& ring : paths.rings) {
-      send(ring, 2 * (k - 1) / k * ring.share * size_bytes, after);
+    for (const FlowPath& flow : chosen.flows) {
+      const int sent = send(flow, flow.share * size_bytes, after);
+      if (chosen.schedule != nullptr) after = sent;
     }
   }
   void dependency(int before, int after) { graph_.addDependency(before, after); }

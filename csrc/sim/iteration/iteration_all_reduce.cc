@@ -1,4 +1,4 @@
-// AllReduces of IterationTasks: on rings, or along rows and columns of a grid.
+// AllReduces of IterationTasks: on rings, along rows and columns of a grid, or over links.
 
 #include <set>
 #include <utility>
@@ -11,14 +11,27 @@ namespace topoopt {
 void IterationTasks::allReduce(const std::vector<int>& servers, double size_bytes, int after,
                                const Cargo& cargo) {
   const plan::Grid grid = network_->grid(servers);
-  if (!grid.empty() && network_->group(servers).takesGrid(size_bytes)) {
-    for (size_t number = 0; number < kTorusParts; ++number) {
-      torusPart(grid, number, size_bytes, after, cargo);
-    }
+  if (grid.empty() && !network_->hasSchedules()) {
+    onRings(network_->rings(servers), size_bytes, after, cargo);
     return;
   }
-  const double k = static_cast<double>(servers.size());
-  for (const plan::Ring& ring : network_->rings(servers)) {
+  const AllReduceFlows& chosen = network_->group(servers).at(size_bytes);
+  for (size_t number = 0; number < chosen.parts.size(); ++number) {
+    torusPart(grid, number, size_bytes, after, cargo);
+  }
+  if (chosen.schedule != nullptr) {
+    const bool is_direct = !chosen.schedule->over_routes;
+    for (const LinkPass& pass : chosen.schedule->passes) {
+      after = messages(pass, is_direct, size_bytes, after, cargo);
+    }
+  }
+  onRings(chosen.rings, size_bytes, after, cargo);
+}
+
+void IterationTasks::onRings(const std::vector<plan::Ring>& rings, double size_bytes, int after,
+                             const Cargo& cargo) {
+  for (const plan::Ring& ring : rings) {
+    const double k = static_cast<double>(ring.servers.size());
     const bool together = ring_steps_ == RingSteps::kTogether;
     Round round{ring.servers, true, 2 * (k - 1) / k * ring.share * size_bytes, 0};
     round.cargo = addCargo({cargo, ring.servers, false, together ? round.steps() : 1});
@@ -27,7 +40,7 @@ void IterationTasks::allReduce(const std::vector<int>& servers, double size_byte
       continue;
     }
     Arrived before, last;
-    for (int server : servers) before[server] = after;
+    for (int server : ring.servers) before[server] = after;
     inSteps(round, before, last);
     if (ring_steps_ == RingSteps::kChained) barrier(last);
   }
@@ -40,6 +53,22 @@ int IterationTasks::barrier(const Arrived& arrived) {
   for (const auto& [server, step] : arrived) steps.insert(step);
   for (const int step : steps) dependency(step, end);
   return end;
+}
+
+// Returns the final step.
+int IterationTasks::messages(const LinkPass& pass, bool is_direct, double size_bytes, int after,
+                             const Cargo& cargo) {
+  const int number = addCargo({cargo, {}, false, pass.steps});
+  const int first = static_cast<int>(flows_.size());
+  const int count = static_cast<int>(pass.sends.size());
+  const int end = static_cast<int>(steps_.size()) + count;  // the delay that follows all flows
+  for (const LinkShare& send : pass.sends) {
+    const int flow = addFlow(send.source, send.target, send.share * size_bytes, number);
+    flows_.back().is_direct = is_direct ? 1 : 0;
+    dependency(after, flow);
+    dependency(flow, end);
+  }
+  return add({TaskKind::kDelay, -1, 0, 0.0, first, count, false, pass.steps});
 }
 
 // Returns the final step.

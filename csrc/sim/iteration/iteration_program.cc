@@ -136,7 +136,8 @@ class IterationTasks::Emitter {
     }
   }
 
-  // The remaining latency of a ring after all its hops, each with its own latency, have arrived.
+  // The remaining latency of a ring or schedule after all its flows, each with its own latency,
+  // have arrived.
   double ringDelay(const Step& step) const {
     std::vector<double> hop_s(step.hops, 0.0);
     for (int hop = 0; hop < step.hops; ++hop) {
@@ -146,8 +147,10 @@ class IterationTasks::Emitter {
         hop_s[hop] = std::max(hop_s[hop], latency_ns * 1e-9);
       }
     }
+    const double longest_s = *std::ranges::max_element(hop_s);
+    if (step.schedule_steps > 0) return (step.schedule_steps - 1) * longest_s;
     const double latency_s = step.both ? ringLatency(hop_s) : lineLatency(hop_s);
-    return std::max(0.0, latency_s - *std::ranges::max_element(hop_s));
+    return std::max(0.0, latency_s - longest_s);
   }
 
   const IterationTasks& tasks_;

@@ -40,16 +40,17 @@ enum class RingSteps {
 // With kTogether, a ring AllReduce ends after its slowest hop and the latencies of 2 (k - 1)
 // consecutive hops (ringLatency). Each flow includes its own latency. The same holds for each phase
 // of an AllReduce along rows and columns, which starts when all lines of its part have ended the
-// previous phase.
+// previous phase. A pass of a schedule is one flow per message, with any RingSteps.
 class IterationTasks {
  public:
   struct TaskFlow {
     int source, target;
     double size_bytes;
     int cargo;
+    int is_direct = 0;  // over the link from source to target, whatever their routes
   };
   // Cargo of an AllReduce, with the servers of its ring, row or column in order; else empty. Each
-  // flow carries `steps` steps.
+  // flow carries `steps` steps, or its share of those of a schedule over links.
   struct RingCargo {
     Cargo cargo;
     std::vector<int> ring;
@@ -59,7 +60,8 @@ class IterationTasks {
     bool operator==(const RingCargo&) const = default;
   };
 
-  // Groups use the rings or the grid of `network`, which must have paths for grid groups. Throws
+  // Groups use the rings, the grid or the schedules of `network`, which must have paths for grid
+  // groups, and for all groups if it has schedules. Throws
   // std::invalid_argument as IterationSteps and RoutedNetwork::group.
   IterationTasks(std::shared_ptr<const Job> job, RoutedNetwork& network,
                  const std::vector<Placement>& strategy,
@@ -91,6 +93,7 @@ class IterationTasks {
 
   // A compute task or delay as in Task; a flow, by its index in flows_; or the end of a ring's
   // steps, a delay after the hops flows_[first_hop, first_hop + hops). `both`: scatter and gather.
+  // `schedule_steps`: a pass of a schedule ends instead, after so many steps.
   struct Step {
     TaskKind kind;
     int resource;
@@ -99,6 +102,7 @@ class IterationTasks {
     int first_hop = 0;
     int hops = 0;
     bool both = false;
+    int schedule_steps = 0;
   };
   // Data that goes around servers in cyclic order once (`both`: twice).
   struct Round {
@@ -112,6 +116,10 @@ class IterationTasks {
 
   int add(Step step);
   int atOnce(const Round& round, int after);
+  void onRings(const std::vector<plan::Ring>& rings, double size_bytes, int after,
+               const Cargo& cargo);
+  int messages(const LinkPass& pass, bool is_direct, double size_bytes, int after,
+               const Cargo& cargo);
   void inSteps(const Round& round, const Arrived& before, Arrived& after);
   int barrier(const Arrived& arrived);
   void torusPart(const plan::Grid& grid, size_t number, double size_bytes, int after,

@@ -6,7 +6,6 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
-#include <unordered_map>
 
 #include "plan/torus_lines.h"
 
@@ -24,6 +23,12 @@ void checkServers(int servers) {
                               std::to_string(RoutedNetwork::kMaxServers));
 }
 
+void checkLatency(double latency_s) {
+  if (latency_s >= 0 && std::isfinite(latency_s)) return;
+  throw std::invalid_argument("latency_s: " + std::to_string(latency_s) +
+                              " is not at least 0 and finite");
+}
+
 }  // namespace
 
 RoutedNetwork::RoutedNetwork(int servers, const std::vector<plan::LinkPorts>& links,
@@ -35,10 +40,7 @@ RoutedNetwork::RoutedNetwork(int servers, const std::vector<plan::LinkPorts>& li
     throw std::invalid_argument("bytes_per_s: " + std::to_string(bytes_per_s) +
                                 " is not above 0 and finite");
   }
-  if (!(latency_s >= 0) || !std::isfinite(latency_s)) {
-    throw std::invalid_argument("latency_s: " + std::to_string(latency_s) +
-                                " is not at least 0 and finite");
-  }
+  checkLatency(latency_s);
   addLinks(links, bytes_per_s);
   pair_path_.assign(static_cast<size_t>(servers) * servers, {-1, 1.0, 0.0});
   for (size_t i = 0; i < routes.size(); ++i) {
@@ -300,16 +302,30 @@ double lineLatency(std::span<const double> hop_s) {
   return std::accumulate(hop_s.begin(), hop_s.end(), 0.0) - *std::ranges::min_element(hop_s);
 }
 
-bool GroupPaths::takesGrid(double size_bytes) const {
-  return !parts.empty() && on_grid_.latency_s + size_bytes * on_grid_.s_per_byte <
-                               on_rings_.latency_s + size_bytes * on_rings_.s_per_byte;
+const AllReduceFlows& GroupPaths::at(double size_bytes) const {
+  return *std::ranges::min_element(
+      all_, {}, [&](const AllReduceFlows& flows) { return flows.seconds(size_bytes); });
 }
 
-double GroupPaths::crossingBytes() const {
-  const double latency_s = on_rings_.latency_s - on_grid_.latency_s;
-  const double s_per_byte = on_grid_.s_per_byte - on_rings_.s_per_byte;
-  const double bytes = latency_s / s_per_byte;
-  return parts.empty() || !(bytes > 0) ? std::numeric_limits<double>::infinity() : bytes;
+std::vector<double> GroupPaths::crossings() const {
+  std::vector<double> found;
+  const AllReduceFlows* current = &at(0);
+  while (true) {
+    double next = std::numeric_limits<double>::infinity();
+    const AllReduceFlows* faster = nullptr;
+    for (const AllReduceFlows& other : all_) {
+      if (!(other.s_per_byte < current->s_per_byte)) continue;
+      const double bytes =
+          (other.latency_s - current->latency_s) / (current->s_per_byte - other.s_per_byte);
+      if (bytes < next || (bytes == next && other.s_per_byte < faster->s_per_byte)) {
+        next = bytes;
+        faster = &other;
+      }
+    }
+    if (faster == nullptr) return found;
+    if (next > 0) found.push_back(next);
+    current = faster;
+  }
 }
 
 FlowPath RoutedNetwork::makeLines(const std::vector<std::vector<int>>& lines, double share,
@@ -341,7 +357,7 @@ std::vector<TorusPart> RoutedNetwork::makeParts(const plan::Grid& grid) {
 
 // The busy time of the busiest link if these bytes are sent on each path.
 double RoutedNetwork::busiest(const std::vector<std::pair<int, double>>& paths) const {
-  std::unordered_map<int, double> busy_s;
+  std::vector<double> busy_s(capacity_.size());
   double most_s = 0;
   for (const auto& [path, bytes] : paths) {
     for (const LinkUse& use : paths_.uses(path)) {
@@ -351,26 +367,100 @@ double RoutedNetwork::busiest(const std::vector<std::pair<int, double>>& paths) 
   return most_s;
 }
 
-GroupPaths RoutedNetwork::makeGroup(const std::vector<int>& servers) {
-  GroupPaths paths;
-  for (const plan::Ring& ring : rings(servers)) paths.rings.push_back(makeRing(ring));
-  const plan::Grid rows = grid(servers);
-  if (rows.empty()) return paths;
-  paths.parts = makeParts(rows);
-  const double k = static_cast<double>(servers.size());
-  std::vector<std::pair<int, double>> on_rings, first, second;
-  for (const FlowPath& ring : paths.rings) {
-    on_rings.emplace_back(ring.path, 2 * (k - 1) / k * ring.share);
-    paths.on_rings_.latency_s = std::max(paths.on_rings_.latency_s, ring.latency_s);
+AllReduceFlows RoutedNetwork::onRings(std::vector<plan::Ring> rings) {
+  const double k = static_cast<double>(rings.front().servers.size());
+  AllReduceFlows found;
+  std::vector<std::pair<int, double>> sent;
+  for (const plan::Ring& ring : rings) {
+    FlowPath path = makeRing(ring);
+    path.share *= 2 * (k - 1) / k;
+    sent.emplace_back(path.path, path.share);
+    found.latency_s = std::max(found.latency_s, path.latency_s);
+    found.flows.push_back(path);
   }
-  for (const TorusPart& part : paths.parts) {
+  found.s_per_byte = busiest(sent);
+  found.rings = std::move(rings);
+  return found;
+}
+
+AllReduceFlows RoutedNetwork::onGrid(const plan::Grid& grid) {
+  AllReduceFlows found;
+  found.parts = makeParts(grid);
+  std::vector<std::pair<int, double>> first, second;
+  for (const TorusPart& part : found.parts) {
     first.emplace_back(part.first.path, part.first.share);
     second.emplace_back(part.second.path, part.second.share);
-    paths.on_grid_.latency_s =
-        std::max(paths.on_grid_.latency_s, 2 * part.first.latency_s + part.second.latency_s);
+    found.latency_s = std::max(found.latency_s, 2 * part.first.latency_s + part.second.latency_s);
   }
-  paths.on_rings_.s_per_byte = busiest(on_rings);
-  paths.on_grid_.s_per_byte = 2 * busiest(first) + busiest(second);
+  found.s_per_byte = 2 * busiest(first) + busiest(second);
+  return found;
+}
+
+AllReduceFlows RoutedNetwork::onLinks(const LinkSchedule& schedule) {
+  AllReduceFlows found;
+  found.schedule = &schedule;
+  for (const LinkPass& pass : schedule.passes) {
+    std::vector<LinkUse> uses;
+    double step_s = step_latency_s_;
+    const auto add = [&](std::span<const LinkUse> of_ends, double share) {
+      for (const LinkUse& use : of_ends) uses.push_back({use.link, use.load * share});
+    };
+    for (const LinkShare& send : pass.sends) {
+      if (schedule.over_routes) {
+        const FlowPath path = pair(send.source, send.target);
+        step_s = std::max(step_s, path.latency_s);
+        add(paths_.uses(path.path), send.share);
+      } else {
+        add(uses_of_ends_.at({send.source, send.target}), send.share);
+      }
+    }
+    const double latency_s = pass.steps * step_s;
+    found.flows.push_back({paths_.add(std::move(uses)), 1.0, latency_s});
+    found.latency_s += latency_s;
+    found.s_per_byte += busiest({{found.flows.back().path, 1.0}});
+  }
+  return found;
+}
+
+void RoutedNetwork::addSchedules(const std::vector<std::pair<int, int>>& ends, double latency_s) {
+  checkLatency(latency_s);
+  if (ends.size() != edge_of_link_.size()) {
+    throw std::invalid_argument("ends: " + std::to_string(ends.size()) +
+                                " are not one for each of " + std::to_string(edge_of_link_.size()) +
+                                " links");
+  }
+  std::map<std::pair<int, int>, std::map<int, double>> rates;  // by edge
+  for (size_t link = 0; link < ends.size(); ++link) {
+    const auto [source, target] = ends[link];
+    if (source < 0 || target < 0) {
+      throw std::invalid_argument("ends[" + std::to_string(link) + "]: below 0");
+    }
+    if (source >= servers_ || target >= servers_) continue;
+    rates[ends[link]][edge_of_link_[link]] = capacity_[edge_of_link_[link]];
+  }
+  std::vector<RatedLink> links;
+  for (const auto& [between, edges] : rates) {
+    double total = 0;
+    for (const auto& [edge, rate] : edges) total += rate;
+    links.push_back({between.first, between.second, total});
+    std::vector<LinkUse>& uses = uses_of_ends_[between];
+    for (const auto& [edge, rate] : edges) uses.push_back({edge, rate / total});
+  }
+  schedules_ = std::make_shared<GroupSchedules>(std::move(links));
+  step_latency_s_ = latency_s;
+  group_paths_.clear();
+}
+
+GroupPaths RoutedNetwork::makeGroup(const std::vector<int>& servers) {
+  GroupPaths paths;
+  paths.all_.push_back(onRings(rings(servers)));
+  if (const plan::Grid rows = grid(servers); !rows.empty()) paths.all_.push_back(onGrid(rows));
+  if (schedules_ == nullptr) return paths;
+  if (auto both = bothWays(rings(servers)); !both.empty()) {
+    paths.all_.push_back(onRings(std::move(both)));
+  }
+  paths.schedules_ = schedules_->of(servers);
+  for (const LinkSchedule& schedule : *paths.schedules_) paths.all_.push_back(onLinks(schedule));
   return paths;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "plan/network.h"
 #include "sim/core/path_table.h"
 #include "sim/iteration/group_rings.h"
+#include "sim/iteration/group_schedules.h"
 
 namespace topoopt {
 
@@ -43,27 +45,32 @@ struct TorusPart {
   FlowPath second;
 };
 
-// The alternatives of a group's AllReduce: on rings, or along rows and columns.
+// One way to run an AllReduce: on rings, over a schedule of links, or along rows and columns.
+struct AllReduceFlows {
+  std::vector<FlowPath> flows{};           // `share`: bytes per byte of the AllReduce
+  std::vector<plan::Ring> rings{};         // of the flows, at once; or
+  const LinkSchedule* schedule = nullptr;  // of the flows, one after the other
+  std::vector<TorusPart> parts{};          // instead of flows
+  // Undisturbed.
+  double latency_s = 0;
+  double s_per_byte = 0;
+
+  double seconds(double size_bytes) const { return latency_s + size_bytes * s_per_byte; }
+};
+
+// The alternatives of a group's AllReduce: on rings, along rows and columns, and schedules over the
+// group's own links.
 class GroupPaths {
  public:
-  std::vector<FlowPath> rings;
-  std::vector<TorusPart> parts;  // empty: no grid
-
-  // Returns whether an undisturbed AllReduce of `size_bytes` is faster along rows and columns than
-  // on rings, as the backend selects.
-  bool takesGrid(double size_bytes) const;
-  // The size at which that changes; infinity: never.
-  double crossingBytes() const;
+  // The fastest for `size_bytes` if undisturbed, as the backend selects; the first of equal ones.
+  const AllReduceFlows& at(double size_bytes) const;
+  // The sizes at which that changes, ascending.
+  std::vector<double> crossings() const;
 
  private:
   friend class RoutedNetwork;
-  // An undisturbed phase or ring AllReduce.
-  struct Alone {
-    double latency_s = 0;
-    double s_per_byte = 0;
-  };
-  Alone on_rings_;
-  Alone on_grid_;
+  std::vector<AllReduceFlows> all_;
+  std::shared_ptr<const std::vector<LinkSchedule>> schedules_;
 };
 
 // Parallel links are one edge with their total capacity. A pair's transfer is one flow that loads
@@ -91,6 +98,14 @@ class RoutedNetwork {
                                std::vector<PairPath> pairs,
                                std::vector<plan::AllReduceGroup> groups);
 
+  // Groups also choose among the schedules of GroupSchedules and their rings in both directions,
+  // from now on. Link i
+  // goes from node `ends[i].first` to `ends[i].second`; nodes from servers() on are switches. Each
+  // step takes `latency_s`. Throws std::invalid_argument unless there is one pair per link, or for
+  // an invalid latency.
+  void addSchedules(const std::vector<std::pair<int, int>>& ends, double latency_s);
+  bool hasSchedules() const { return schedules_ != nullptr; }
+
   int servers() const { return servers_; }
   const std::vector<double>& capacity() const { return capacity_; }
   const PathTable& paths() const { return paths_; }
@@ -99,8 +114,8 @@ class RoutedNetwork {
   // or if a rule uses a missing link or loops.
   const FlowPath& pair(int source, int target);
 
-  // The group `servers` (ascending, at least two). Each ring is one flow path with its `share`.
-  // Throws as `pair`.
+  // The group `servers` (ascending, at least two). Each ring is one flow path, and so is each pass
+  // of a schedule. Throws as `pair`.
   const GroupPaths& group(const std::vector<int>& servers);
 
   // As ringsOfGroup: hops are of planned routes, else all equal; rings go both ways if every link
@@ -127,6 +142,9 @@ class RoutedNetwork {
   FlowPath makeRing(const plan::Ring& ring);
   FlowPath makeLines(const std::vector<std::vector<int>>& lines, double share, bool both);
   std::vector<TorusPart> makeParts(const plan::Grid& grid);
+  AllReduceFlows onRings(std::vector<plan::Ring> rings);
+  AllReduceFlows onGrid(const plan::Grid& grid);
+  AllReduceFlows onLinks(const LinkSchedule& schedule);
   GroupPaths makeGroup(const std::vector<int>& servers);
   double busiest(const std::vector<std::pair<int, double>>& paths) const;
 
@@ -146,6 +164,9 @@ class RoutedNetwork {
   PathTable paths_;
   std::vector<FlowPath> pair_path_;  // source * servers + target, path -1: not computed
   std::map<std::vector<int>, GroupPaths> group_paths_;
+  std::shared_ptr<GroupSchedules> schedules_;                         // of all copies
+  std::map<std::pair<int, int>, std::vector<LinkUse>> uses_of_ends_;  // of a schedule's messages
+  double step_latency_s_ = 0;
 };
 
 }  // namespace topoopt

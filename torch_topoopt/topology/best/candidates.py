@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.plan import Group, Network
 from torch_topoopt.plan.network import hops_around
 from torch_topoopt.topology.best.exact_links import exact_links
+from torch_topoopt.topology.best.kautz_rings import kautz_links
 from torch_topoopt.topology.best.ring_unions import (
     RingUnion,
     anneal_for_pairs,
@@ -53,10 +54,11 @@ def candidates(
 ) -> Iterator[Network]:
     """Networks for `demand` on three servers or more; they share `work`. In this order:
 
-    1. the best rings for an unknown demand, if they span the whole cluster;
-    2. for every possible number of AllReduce ports (one is the paper's split), rings and links
+    1. on simplex ports, the generalised Kautz network;
+    2. the best rings for an unknown demand, if they span the whole cluster;
+    3. for every possible number of AllReduce ports (one is the paper's split), rings and links
        annealed for the model-parallel pairs;
-    3. for the paper's split, the links of an exact matching, before and after annealing.
+    4. for the paper's split, the links of an exact matching, before and after annealing.
 
     If the links are a perfect matching, also with one that crosses a ring (`crossed_rings`).
     """
@@ -65,6 +67,8 @@ def candidates(
     whole = tuple(range(cluster.servers))
     splits = _splits(cluster, demand)
     build = _NetworkBuilder(cluster, demand, pairs, paths)
+    if kautz := _kautz(cluster):
+        yield from build.networks({}, kautz)
     alike = len(pairs) == matrix.size - len(matrix) and len(set(pairs.values())) == 1
     only_whole = all(not count or g == whole for split in splits for g, count in split.items())
     # without pairs, or with equal ones, the rings for an unknown demand are the best ones
@@ -104,6 +108,19 @@ def candidates(
     links = _exact(cluster, rings_of, pairs)
     yield from build.networks(rings_of, links)
     yield from annealed(rings_of, links, _HEAT / 10)
+
+
+def _kautz(cluster: Cluster) -> list[Pair]:
+    """The generalised Kautz network, with the ports of a server's links to itself joined; none on
+    duplex ports, or where it needs parallel links that the cluster does not allow."""
+    links = kautz_links(cluster.servers, cluster.degree)
+    free = [0] * cluster.servers
+    for source, target in links:
+        free[source] += source == target
+    joined = _joined(free, free, duplex=False)
+    links = [(a, b) for a, b in (*links, *joined) if a != b and min(a, b) >= 0]
+    repeats = len(set(links)) < len(links) and not cluster.parallel_links
+    return [] if cluster.ports == "duplex" or repeats else links
 
 
 def _union(cluster: Cluster, seed: int, work: int) -> RingUnion:

@@ -1,9 +1,9 @@
-"""Generalised Kautz networks cut into rings: few hops at once, for simplex ports and some sizes.
+"""Generalised Kautz networks, also cut into rings: few hops at once, for simplex ports.
 
 The generalised Kautz network of n servers and degree d has a link from server u to -(d u + j) mod n
 for j = 1 .. d (Imase and Itoh, IEEE Transactions on Computers 1983). Its diameter is at most one
-above that of Moore's bound. A TopologyFinder network needs it as a union of d rings over all
-servers, which takes two conditions on n:
+above that of Moore's bound. `kautz_links` has it for any n. As a union of d rings over all servers
+it takes two conditions on n:
 
 - d + 1 divides n. Otherwise some server has a link to itself, and no ring has one. (Generalised
   de Bruijn networks, u to d u + j, always have such links: 0 to 0.)
@@ -22,11 +22,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import random
 
+    from torch_topoopt.plan import Pair
     from torch_topoopt.topology.finder.crossed_rings import Order
 
 
 # In the unit of `search_rings`' work: of following one link of one ring, and of one exchange.
 _OPERATIONS_PER_LINK, _OPERATIONS_PER_STEP = 250, 10_000
+
+
+def kautz_links(servers: int, degree: int) -> list[Pair]:
+    """The links of the network, also those of a server to itself."""
+    return [(u, (-degree * u - j) % servers) for u in range(servers) for j in range(1, degree + 1)]
 
 
 def has_kautz_rings(servers: int, degree: int) -> bool:
