@@ -34,7 +34,7 @@ void bindIterationTasks(py::module_& module);
 
 namespace {
 
-py::array_t<int> column(const IterationTasks& tasks, int IterationTasks::TaskFlow::*field) {
+py::array_t<int> column(const IterationTasks& tasks, int IterationTasks::TaskFlow::* field) {
   py::array_t<int> values(static_cast<py::ssize_t>(tasks.flows().size()));
   int* at = values.mutable_data();
   for (const IterationTasks::TaskFlow& flow : tasks.flows()) *at++ = flow.*field;

@@ -333,9 +333,8 @@ Result Net::accept(Listener& listener, Comm*& comm) {
     listener.waiting.pop_front();
   }
   if (next->peer != rank_) {
-    endpoint_->reactor().post([this, next] {
-      say(next->peer, {Kind::kAccepted, next->channel, 0});
-    });
+    endpoint_->reactor().post(
+        [this, next] { say(next->peer, {Kind::kAccepted, next->channel, 0}); });
   }
   comm = next.get();
   return kSuccess;
@@ -391,9 +390,8 @@ void Net::close(Listener& listener) {
       closeOwn(*comm);
       continue;
     }
-    endpoint_->reactor().post([this, comm] {
-      say(comm->peer, {Kind::kRefused, comm->channel, 0});
-    });
+    endpoint_->reactor().post(
+        [this, comm] { say(comm->peer, {Kind::kRefused, comm->channel, 0}); });
     drop(comm->channel);
   }
 }

@@ -134,8 +134,7 @@ GraphGroup::GraphGroup(int servers, std::vector<RatedLink> links, std::vector<pl
   if (rings.empty()) {
     std::vector<int> order(static_cast<size_t>(servers));
     std::iota(order.begin(), order.end(), 0);
-    rings = remainingRings(
-        {{order, 1.0}}, [&](int a, int b) { return hops->at(a, b); }, left);
+    rings = remainingRings({{order, 1.0}}, [&](int a, int b) { return hops->at(a, b); }, left);
   }
   layout_ = std::make_unique<GroupLayout>(servers, std::move(rings), std::vector<int>(), hops);
   layout_->setLinks(std::move(relative));

@@ -68,12 +68,9 @@ class Transport {
 // All transports: name and factory function, in its own file. "dcqcn" is "roce" with DCQCN's rate
 // control.
 // clang-format off: a line each
-#define TOPOOPT_TRANSPORTS(entry) \
-  entry("constant", makeConstant) \
-  entry("dctcp", makeDctcp)       \
-  entry("roce", makeRoce)         \
-  entry("dcqcn", makeRoce)        \
-  entry("ndp", makeNdp)
+#define TOPOOPT_TRANSPORTS(entry)                                                   \
+  entry("constant", makeConstant) entry("dctcp", makeDctcp) entry("roce", makeRoce) \
+      entry("dcqcn", makeRoce) entry("ndp", makeNdp)
 // clang-format on
 
 #define TOPOOPT_DECLARE(name, make) \
