@@ -105,15 +105,16 @@ class Builder {
   Schedule build() {
     std::sort(items_.begin(), items_.end(),
               [](const Item& a, const Item& b) { return a.key() < b.key(); });
-    std::map<std::pair<Where, int>, size_t> slot_bytes;
+    std::map<std::pair<Where, int>, std::pair<size_t, size_t>> needs;  // slots, bytes of one
     for (const Item& item : items_) {
       if (item.kind != Item::Kind::kAddInPlace && item.kind != Item::Kind::kAddTo) continue;
-      size_t& bytes = slot_bytes[{item.where, item.peer}];
+      auto& [slots, bytes] = needs[{item.where, item.peer}];
+      slots = std::min(slots + 1, kSlots);
       bytes = std::max(bytes, item.range.bytes);
     }
     schedule_.scratch_bytes = scratch_;
-    for (const auto& [lane, bytes] : slot_bytes) {
-      slots_.emplace(lane, Slots(schedule_, kSlots, bytes));
+    for (const auto& [lane, need] : needs) {
+      slots_.emplace(lane, Slots(schedule_, need.first, need.second));
     }
     for (const Item& item : items_) add(item);
     return std::move(schedule_);
