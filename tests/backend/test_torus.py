@@ -154,7 +154,7 @@ def test_the_size_of_the_message_decides_and_all_ranks_decide_alike(tmp_path):
     model = CostModel(2e-5, 2e-5, 1e-10, 1e-8)
     plan = dataclasses.replace(torus_plan(3, 3), cost_model=model)
     outcomes = run_ranks(plan, tmp_path, reduce_by_choice)
-    assert values(outcomes) == [[["direct"], ["torus"]]] * 9
+    assert values(outcomes) == [[["graph"], ["graph"]]] * 9  # flooding, then breadth first
 
 
 def test_only_the_group_of_all_servers_of_a_torus_has_its_grid():

@@ -53,8 +53,8 @@ GroupLayout groupOf(int places, int members, TestRandom& random) {
 }
 
 // A random case: graph, plans in both directions, group and sizes.
-struct Case {
-  explicit Case(TestRandom& random, int origin = -1)
+struct GraphCase {
+  explicit GraphCase(TestRandom& random, int origin = -1)
       : places(static_cast<int>(random.between(2, 7))),
         members(random.chance(0.3) ? 2 : 1),
         links(randomLinks(places, random)),
@@ -103,7 +103,7 @@ const int kRepeats = static_cast<int>(partOf(150));
 TEST(GraphSchedules, AllReduceSumsOnAllMembers) {
   TestRandom random(1);
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const Case c(random);
+    const GraphCase c(random);
     SCOPED_TRACE(c.text());
     auto executor =
         c.executor(forAll(c.layout.size(),
@@ -121,7 +121,7 @@ TEST(GraphSchedules, AllReduceSumsOnAllMembers) {
 TEST(GraphSchedules, AllGatherCopiesEveryBlock) {
   TestRandom random(2);
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const Case c(random);
+    const GraphCase c(random);
     SCOPED_TRACE(c.text());
     const auto counts = randomCounts(c.layout.size(), c.count, random);
     auto executor = c.executor(forAll(c.layout.size(),
@@ -146,7 +146,7 @@ TEST(GraphSchedules, AllGatherCopiesEveryBlock) {
 TEST(GraphSchedules, ReduceScatterSumsEveryBlockAtItsMember) {
   TestRandom random(3);
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const Case c(random);
+    const GraphCase c(random);
     SCOPED_TRACE(c.text());
     const auto counts = randomCounts(c.layout.size(), c.count, random);
     auto executor =
@@ -175,7 +175,7 @@ TEST(GraphSchedules, ReduceScatterSumsEveryBlockAtItsMember) {
 TEST(GraphSchedules, BroadcastAndReduceServeOneRoot) {
   TestRandom random(4);
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const Case c(random, 0);
+    const GraphCase c(random, 0);
     SCOPED_TRACE(c.text() + ", root " + std::to_string(c.root));
     auto broadcast =
         c.executor(forAll(c.layout.size(),
@@ -206,7 +206,7 @@ TEST(GraphSchedules, BroadcastAndReduceServeOneRoot) {
 TEST(GraphSchedules, FloodingAddsInTheOrderOfServersOnAllMembers) {
   TestRandom random(5);
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    Case c(random);
+    GraphCase c(random);
     const GroupLayout layout = groupOf(c.places, 1, random);
     SCOPED_TRACE(c.text());
     auto executor = c.executor(forAll(layout.size(),

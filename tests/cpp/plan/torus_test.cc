@@ -212,7 +212,7 @@ TEST(Torus, ItsEstimateIsOfItsStepsAndOfTheBytesOnALink) {
 TEST(Torus, OtherRingsBecauseOfLostLinksLeaveNoGrid) {
   TestRandom random(9);
   const GroupLayout layout = torus(3, 3, 1, random);
-  const GroupLayout over = layout.over(layout.rings());
+  const GroupLayout over = layout.over({layout.rings(), {}});
   EXPECT_TRUE(over.grid().empty());
   const auto list = CostEstimate(over, kModel).candidates({Collective::kAllReduce, 8, 0, true});
   EXPECT_EQ(std::find(list.begin(), list.end(), Algorithm::kTorus), list.end());

@@ -171,7 +171,7 @@ def test_bad_files_are_refused_in_a_line(
         (("--aspect", "nan"), ("aspect", 1, "nan")),
         (("--boards-per-leaf", "0"), ("boards per leaf", 0, 1)),
         (("--board", "2"), ("board", 2, "AxB")),
-        (("--global-share", "2"), ("global share", 2, 0, 1)),
+        (("--global-share", "2"), ("global-share", 2, 0, 1)),
         (("--restart-time", "3"), ("restart-time", 3)),
         (("--plot", "a.txt"), ("plot", "a.txt")),
     ],
