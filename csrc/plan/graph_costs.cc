@@ -12,6 +12,9 @@ namespace {
 constexpr double kMostMessageBytes = 512 << 10;  // larger ones are not faster
 constexpr double kLeastRoundBytes = 4 << 10;     // of a shard: smaller ones are mostly headers
 constexpr size_t kMostRounds = 4096;
+// More rounds at nearly equal cost: links that run late then delay less of what follows.
+constexpr double kEvenly = 1.005;
+constexpr double kEvenRoundBytes = 64 << 10;
 // A breadth-first plan this close to the bound is not worth a packing.
 constexpr double kCloseToBound = 1.005;
 
@@ -127,7 +130,10 @@ GraphCost GraphCosts::inRounds(const Request& request, Algorithm algorithm) {
     if (rounds > 1 && all > least && shard / all < kLeastRoundBytes) break;
     const double seconds = (steps + all - 1) * model_.alpha_s + steps * model_.per_hop_latency_s +
                            links_s * (load.steps_s / all + load.busiest_s * (1 - 1 / all));
-    if (seconds < best.seconds) best = {seconds, rounds};
+    const bool even = seconds < kEvenly * best.seconds && shard / all >= kEvenRoundBytes;
+    if (seconds < best.seconds || even) {
+      best = {std::min(seconds, best.seconds), rounds};
+    }
   }
   best.seconds += reduction(request);
   return best;
