@@ -15,8 +15,6 @@ constexpr size_t kMostRounds = 4096;
 // More rounds at nearly equal cost: links that run late then delay less of what follows.
 constexpr double kEvenly = 1.005;
 constexpr double kEvenRoundBytes = 64 << 10;
-// A breadth-first plan this close to the bound is not worth a packing.
-constexpr double kCloseToBound = 1.005;
 
 }  // namespace
 

@@ -10,6 +10,9 @@
 
 namespace topoopt {
 
+// A breadth-first plan this close to the bound is not worth a packing.
+inline constexpr double kCloseToBound = 1.005;
+
 // kForward: from origins to all others. kBackward: from all to the origins, on the reversed links.
 enum class Direction : uint8_t { kForward, kBackward };
 

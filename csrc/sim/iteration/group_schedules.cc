@@ -12,9 +12,6 @@ namespace topoopt {
 
 namespace {
 
-// A breadth-first plan this close to the bound is not worth a packing.
-constexpr double kCloseToBound = 1.005;
-
 // Servers that exchange data in one step, if their number can be divided so.
 constexpr int kMostInStep = 16;
 
