@@ -170,7 +170,7 @@ const GatherPlan& GraphGroup::plan(const std::string& algorithm, Direction direc
   throw std::invalid_argument("algorithm: '" + algorithm + "' does not move shards over links");
 }
 
-// What all members' schedules send, over one shortest path each.
+// Sums the sends of all members' schedules; each takes one shortest path.
 double GraphGroup::busiestLinkBytes(Collective collective, size_t bytes,
                                     Algorithm algorithm) const {
   std::map<std::pair<int, int>, double> rates;

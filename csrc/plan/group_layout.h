@@ -13,7 +13,7 @@
 
 namespace topoopt {
 
-// What collectives between the servers of a group use. `links` join places in
+// The paths of collectives between the servers of a group. `links` join places in
 // GroupLayout::leaders(), with rates relative to the slowest link of the intact network.
 struct CollectivePaths {
   std::vector<plan::Ring> rings{};

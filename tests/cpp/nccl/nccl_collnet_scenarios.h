@@ -61,7 +61,7 @@ struct Member {
     }
   }
 
-  // What test() gives in the end if it is not a success.
+  // The final result of test() after a failure.
   Result failureOf(void* request) const {
     int done = 0;
     Result result = kSuccess;

@@ -1,4 +1,4 @@
-// What the ranks of a harness share: handles, barriers, and limits on what they wait for.
+// Shared by the ranks of a harness: handles, barriers, and limits of waits.
 
 #pragma once
 
