@@ -78,7 +78,7 @@ class Flood {
 
   void addMessage(int origin, const ShardHop& hop) {
     const auto at = [&](int32_t unit) {
-      return static_cast<size_t>(unit) * count_ / static_cast<size_t>(plan_.units) * element_bytes_;
+      return elementAt(count_, unit, plan_.units) * element_bytes_;
     };
     Range piece = dataOf(origin);
     piece.offset += at(hop.first);

@@ -80,6 +80,16 @@ const LoadedPlan& GraphCosts::planOf(const Pass& pass, Algorithm algorithm) {
                                           : plans_.breadthFirst(pass.direction, pass.origin);
 }
 
+PlanLoad GraphCosts::loadOf(const Request& request, Algorithm algorithm) {
+  PlanLoad load;
+  for (const Pass& pass : passesOf(request)) {
+    const LoadedPlan& loaded = planOf(pass, algorithm);
+    load.steps_s += loaded.load.steps_s;
+    load.busiest_s += loaded.load.busiest_s;
+  }
+  return load;
+}
+
 size_t GraphCosts::stepsOf(const Request& request, Algorithm algorithm) {
   if (algorithm == Algorithm::kOneShot) return 1;
   if (algorithm == Algorithm::kFlooding) {
@@ -104,14 +114,8 @@ double GraphCosts::boundSeconds(const Request& request) {
 // with many, the busiest link of all steps together does.
 GraphCost GraphCosts::inRounds(const Request& request, Algorithm algorithm) {
   const double shard = shardBytes(request);
-  double steps = 0;
-  PlanLoad load;
-  for (const Pass& pass : passesOf(request)) {
-    const LoadedPlan& loaded = planOf(pass, algorithm);
-    steps += loaded.plan.steps;
-    load.steps_s += loaded.load.steps_s;
-    load.busiest_s += loaded.load.busiest_s;
-  }
+  const auto steps = static_cast<double>(stepsOf(request, algorithm));
+  const PlanLoad load = loadOf(request, algorithm);
   double least = std::ceil(shard / kMostMessageBytes);
   // Sums that may not change the input wait in scratch memory until their round is through all
   // steps.
@@ -163,12 +167,7 @@ GraphCost GraphCosts::of(const Request& request, Algorithm algorithm) {
 }
 
 bool GraphCosts::mayGainFromPacking(const Request& request) {
-  PlanLoad load;
-  for (const Pass& pass : passesOf(request)) {
-    const LoadedPlan& loaded = planOf(pass, Algorithm::kBreadthFirst);
-    load.steps_s += loaded.load.steps_s;
-    load.busiest_s += loaded.load.busiest_s;
-  }
+  const PlanLoad load = loadOf(request, Algorithm::kBreadthFirst);
   const double shard_s = shardBytes(request) * model_.beta_s_per_byte;
   const double bound_s = boundSeconds(request);
   return load.busiest_s * shard_s > kCloseToBound * bound_s &&

@@ -40,6 +40,8 @@ class GraphCosts {
   std::vector<Pass> passesOf(const Request& request) const;
   double shardBytes(const Request& request) const;
   const LoadedPlan& planOf(const Pass& pass, Algorithm algorithm);
+  // Of all passes together.
+  PlanLoad loadOf(const Request& request, Algorithm algorithm);
   GraphCost inRounds(const Request& request, Algorithm algorithm);
   double flooding(const Request& request);
   double oneShot(const Request& request) const;

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -19,6 +20,13 @@ struct ShardHop {
   int32_t end;
   int step;
 };
+
+// The first of `count` elements that belongs to `unit` of `units`. Both ends of a link compute it.
+inline size_t elementAt(size_t count, int32_t unit, int32_t units) {
+  const auto all = static_cast<size_t>(units);
+  const auto before = static_cast<size_t>(unit);
+  return count / all * before + count % all * before / all;  // no product with count overflows
+}
 
 // The pieces of a plan by origin.
 std::vector<std::vector<ShardHop>> hopsByOrigin(const GatherPlan& plan);

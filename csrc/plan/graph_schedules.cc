@@ -129,9 +129,7 @@ class Builder {
 
   Range rangeOf(Buffer buffer, const Extent& extent, int32_t units, int32_t first,
                 int32_t end) const {
-    const auto at = [&](int32_t unit) {
-      return extent.count / units * unit + extent.count % units * unit / units;
-    };
+    const auto at = [&](int32_t unit) { return elementAt(extent.count, unit, units); };
     return {buffer, (extent.first + at(first)) * element_bytes_,
             (at(end) - at(first)) * element_bytes_};
   }

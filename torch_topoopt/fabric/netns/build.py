@@ -264,8 +264,8 @@ def set_kernel_up() -> None:
 
     Disables IPv6, because its own traffic would distort the counters. Replaces BBR: a cable's round
     trip is nearly nothing, so acknowledgements behind data of the other direction starve it. After
-    a pause, TCP keeps its window: to start anew takes as many round trips as on a real cable, but
-    the queue of an emulated one makes each of them milliseconds long.
+    a pause, TCP keeps its window: a slow start takes some round trips, and the queue of an emulated
+    link makes each of them milliseconds long.
     """
     ipv4 = Path("/proc/sys/net/ipv4")
     (ipv4 / "ip_forward").write_text("1")
