@@ -1,0 +1,192 @@
+"""The time of an iteration under a layout.
+
+Blocks run one after the other; exchanges of a tensor or expert group delay them, those of state and
+of keys and values run beside them. Stages follow the schedule, whose bubble is in closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch_topoopt.search.layouts.links import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.search.layouts.cell_costs import CellCost
+    from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.layouts.links import Boxes
+    from torch_topoopt.search.layouts.software import Software
+    from torch_topoopt.search.layouts.stages import Stage
+    from torch_topoopt.search.layouts.state import StateBytes
+
+_BUCKET_BYTES = 25e6  # DistributedDataParallel's
+_UNHIDDEN = 0.1  # of the exchange of gradients: the last bucket, after the backward pass
+_ZERO_BUBBLE = 1 / 3  # of 1F1B's bubble (ZB-H1; Qi et al. 2023, table 1, if passes are equal)
+
+
+class StepTimes(NamedTuple):
+    """Seconds of an iteration: `step_s`, and its parts on the slowest stage.
+
+    `exchange_s`: activations and tokens; `bubble_s`: waiting for other stages; `state_s`: gradients
+    and parameters, where no computation hides them.
+    """
+
+    step_s: float
+    compute_s: float
+    exchange_s: float
+    bubble_s: float
+    state_s: float
+    optimizer_s: float
+
+
+class _Passes(NamedTuple):
+    """Of a stage and a micro-batch."""
+
+    forward_s: float
+    backward_s: float
+    compute_s: float
+    exchange_s: float
+
+
+class Groups(NamedTuple):
+    """The groups of a rank."""
+
+    tensor: Group
+    context: Group
+    expert: Group
+    data: Group
+    shards: Group  # of the state
+    replicas: Group  # of a shard
+
+    @classmethod
+    def of(cls, layout: Layout) -> Groups:
+        """The groups of `layout`, in its order of ranks."""
+        tensor, copies = layout.tensor, layout.data * layout.context
+        return cls(
+            Group(tensor, 1),
+            Group(layout.context, tensor),
+            Group(layout.expert, 1 if layout.expert > copies else tensor),
+            Group(copies, tensor),
+            Group(layout.state_shards, tensor),
+            Group(copies // layout.state_shards, tensor * layout.state_shards),
+        )
+
+
+class StepModel:
+    """Times of layouts on `boxes`, trained by `software`."""
+
+    def __init__(
+        self, boxes: Boxes, software: Software, state: StateBytes, memory_bytes_per_s: float
+    ) -> None:
+        self.boxes, self.software, self.state = boxes, software, state
+        self.memory_bytes_per_s = memory_bytes_per_s
+
+    def times(self, layout: Layout, stages: Sequence[Stage]) -> StepTimes:
+        """Seconds of an iteration of `stages`, which are those of `layout`."""
+        groups = Groups.of(layout)
+        passes = [self._passes(layout, groups, stage) for stage in stages]
+        each = [one.forward_s + one.backward_s for one in passes]
+        slowest = max(range(len(stages)), key=each.__getitem__)
+        stage, its = stages[slowest], passes[slowest]
+        send_s = self._send_s(layout, stage)
+        bubble_s = (sum(each) - each[slowest]) / layout.interleave
+        if layout.schedule == "zero-bubble":
+            bubble_s *= _ZERO_BUBBLE
+        bubble_s += 2 * send_s * (layout.pipeline - 1)
+        count = layout.micro_batches
+        steady_s = count * (each[slowest] + 2 * send_s * layout.interleave)
+        state_s = self._state_s(layout, groups, stage, its)
+        optimizer_s = self._optimizer_s(layout, stage)
+        return StepTimes(
+            steady_s + bubble_s + state_s + optimizer_s,
+            count * its.compute_s,
+            count * its.exchange_s,
+            bubble_s,
+            state_s,
+            optimizer_s,
+        )
+
+    def _passes(self, layout: Layout, groups: Groups, stage: Stage) -> _Passes:
+        sums = [0.0, 0.0, 0.0, 0.0]
+        for one, count in stage.cells:
+            for i, seconds in enumerate(self._cell_passes(layout, groups, one.cost)):
+                sums[i] += count * seconds
+        return _Passes(*sums)
+
+    def _cell_passes(self, layout: Layout, groups: Groups, cost: CellCost) -> _Passes:
+        boxes, software = self.boxes, self.software
+        tensor_s = boxes.gather_s(cost.tensor.size_bytes, groups.tensor, cost.tensor.count)
+        expert_s = boxes.all_to_all_s(cost.expert.size_bytes, groups.expert, cost.expert.count)
+        context_s = boxes.gather_s(cost.context.size_bytes, groups.context, cost.context.count)
+        exchange_s = tensor_s + expert_s
+        calls = cost.tensor.count + cost.expert.count
+        host_s = cost.operators * software.host_s + calls * self._call_s(layout, groups.tensor)
+        again_s = {
+            "none": 0.0,
+            "selective": cost.selective_s,
+            "full": cost.forward_s + exchange_s,
+        }[layout.recompute]
+        forward_s = max(cost.forward_s + exchange_s, context_s, host_s)
+        backward_s = max(cost.backward_s + exchange_s, 2 * context_s, 2 * host_s) + again_s
+        if layout.sharding == "parameters" and layout.state_shards > 1:
+            # TODO experts
+            gather_s = boxes.gather_s(cost.parameter_bytes, groups.shards)
+            scatter_s = boxes.gather_s(cost.gradient_bytes * self.state.exchanged, groups.shards)
+            forward_s = self._beside(forward_s, gather_s)
+            backward_s = self._beside(backward_s, gather_s * layout.reshard + scatter_s)
+        compute_s = cost.forward_s + cost.backward_s + again_s
+        return _Passes(forward_s, backward_s, compute_s, 2 * exchange_s)
+
+    def _beside(self, pass_s: float, exchange_s: float) -> float:
+        """A pass during which state is exchanged."""
+        return max(pass_s + self.software.contention * min(pass_s, exchange_s), exchange_s)
+
+    def _call_s(self, layout: Layout, tensor: Group) -> float:
+        """What the host takes for one exchange of a tensor group."""
+        software, boxes = self.software, self.boxes
+        seconds = software.exchange_s
+        if tensor.ranks > boxes.accelerators:
+            seconds += software.far_rank_s * tensor.ranks
+        if layout.pipeline > 1 and layout.accelerators > boxes.accelerators:
+            seconds += software.pipeline_rank_s * tensor.ranks
+        return seconds
+
+    def _send_s(self, layout: Layout, stage: Stage) -> float:
+        """A micro-batch's activations from one stage to the next."""
+        if layout.pipeline == 1:
+            return 0.0
+        stride = layout.tensor * layout.context * layout.data
+        return self.boxes.send_s(stage.first.output_bytes, stride)
+
+    def _state_s(self, layout: Layout, groups: Groups, stage: Stage, passes: _Passes) -> float:
+        """What the exchange of gradients and parameters adds to an iteration."""
+        boxes = self.boxes
+        gradient_bytes = stage.sum("gradient_bytes") * self.state.exchanged
+        if layout.sharding == "parameters" and layout.state_shards > 1:
+            first, last = stage.first.cost, stage.last.cost
+            seconds = boxes.gather_s(first.parameter_bytes, groups.shards)
+            seconds += boxes.gather_s(last.gradient_bytes * self.state.exchanged, groups.shards)
+            summed_s = 2 * boxes.gather_s(gradient_bytes / layout.state_shards, groups.replicas)
+            return seconds + self._after(summed_s, passes.backward_s)
+        operators = int(stage.sum("operators"))
+        calls = math.ceil(gradient_bytes / _BUCKET_BYTES)
+        if layout.sharding != "none":
+            calls = operators // 2
+        scatter_s = boxes.gather_s(gradient_bytes, groups.data, calls)
+        if layout.sharding == "none":
+            return self._after(2 * scatter_s, passes.backward_s)
+        gather_s = boxes.gather_s(stage.parameter_bytes, groups.data, calls)
+        if self.software.gathers_early:
+            gather_s = self._after(gather_s, passes.forward_s)
+        return self._after(scatter_s, passes.backward_s) + gather_s
+
+    @staticmethod
+    def _after(exchange_s: float, pass_s: float) -> float:
+        """What an exchange of state takes after the pass beside which it begins."""
+        return max(exchange_s - pass_s, _UNHIDDEN * exchange_s)
+
+    def _optimizer_s(self, layout: Layout, stage: Stage) -> float:
+        size = stage.gradient_bytes / layout.state_shards + stage.sum("expert_gradient_bytes")
+        return size * self.state.moved / self.memory_bytes_per_s
