@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import Operator, OpGraph
     from torch_topoopt.plan import ParameterKind
+    from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.accelerators import Accelerator
     from torch_topoopt.search.layouts.cells import Cell
-    from torch_topoopt.plan.layout import Layout
 
     Kinds = Sequence[ParameterKind | None]
 

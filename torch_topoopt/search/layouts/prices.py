@@ -14,8 +14,8 @@ from torch_topoopt.search.layouts.times import StepModel
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.search.accelerators import Accelerator
     from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.accelerators import Accelerator
     from torch_topoopt.search.layouts.links import Boxes
     from torch_topoopt.search.layouts.memory import StepMemory
     from torch_topoopt.search.layouts.software import Software

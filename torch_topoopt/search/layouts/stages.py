@@ -10,8 +10,8 @@ from torch_topoopt.search.stages import equal_stages
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.search.layouts.cell_costs import CellCosts, PricedCell
     from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.layouts.cell_costs import CellCosts, PricedCell
 
 
 class Stage(NamedTuple):

@@ -14,8 +14,8 @@ from torch_topoopt.search.layouts.links import Group
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch_topoopt.search.layouts.cell_costs import CellCost
     from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.layouts.cell_costs import CellCost
     from torch_topoopt.search.layouts.links import Boxes
     from torch_topoopt.search.layouts.software import Software
     from torch_topoopt.search.layouts.stages import Stage
