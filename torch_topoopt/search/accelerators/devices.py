@@ -82,22 +82,22 @@ _H100 = Peaks(67e12, 494.5e12, 989e12, 1979e12)
 DEVICES: dict[str, Device] = {
     # One core with 8-wide FP32 fused multiply-add units at 3 GHz and its share of the memory.
     "cpu-core": Device(Peaks(96e9, 96e9, 96e9), 10e9, 4 * _GIB, 10e9, 1, 0.85, "ampere", ALONE, 0),
-    "a100": Device(_A100, 2.039e12, 80 * _GIB, 300e9, 108, 0.85, "ampere", _HGX),
-    "a100-40gb": Device(_A100, 1.555e12, 40 * _GIB, 300e9, 108, 0.85, "ampere", _HGX),
-    "h100": Device(_H100, 3.35e12, 80 * _GIB, 450e9, 132, 0.69, "hopper", _HGX),
-    "h100-500w": Device(_H100, 2.4e12, 96 * _GIB, 450e9, 132, 0.6, "hopper", _HGX),
+    "a100": Device(_A100, 2.039e12, 80 * _GIB, 300e9, 108, 0.82, "ampere", _HGX),
+    "a100-40gb": Device(_A100, 1.555e12, 40 * _GIB, 300e9, 108, 0.82, "ampere", _HGX),
+    "h100": Device(_H100, 3.35e12, 80 * _GIB, 450e9, 132, 0.62, "hopper", _HGX),
+    "h100-500w": Device(_H100, 2.4e12, 96 * _GIB, 450e9, 132, 0.54, "hopper", _HGX),
     "h200": Device(_H100, 4.8e12, 141 * 10**9, 450e9, 132, 0.69, "hopper", _HGX),
     "b200": Device(
         Peaks(75e12, 1100e12, 2250e12, 4500e12, 9000e12),
-        8.0e12, 180 * 10**9, 900e9, 148, 0.7, "blackwell", _HGX,
+        8.0e12, 180 * 10**9, 900e9, 148, 0.66, "blackwell", _HGX,
     ),
     "b300": Device(
         Peaks(75e12, 1100e12, 2250e12, 4500e12, 13500e12),
-        8.0e12, 270 * 10**9, 900e9, 148, 0.7, "blackwell", _HGX,
+        8.0e12, 270 * 10**9, 900e9, 148, 0.66, "blackwell", _HGX,
     ),
     "gb200": Device(
         Peaks(80e12, 1250e12, 2500e12, 5000e12, 10000e12),
-        8.0e12, 186 * 10**9, 900e9, 148, 0.7, "blackwell", _NVL,
+        8.0e12, 186 * 10**9, 900e9, 148, 0.6, "blackwell", _NVL,
     ),
     "gb300": Device(
         Peaks(80e12, 1250e12, 2500e12, 5000e12, 15000e12),
@@ -105,7 +105,7 @@ DEVICES: dict[str, Device] = {
     ),
     "gb10": Device(
         Peaks(31e12, 62.5e12, 125e12, 250e12, 500e12),
-        273e9, 128 * 10**9, 273e9, 48, 0.75, "ampere", ALONE, 8 * _GIB,
+        273e9, 128 * 10**9, 273e9, 48, 0.5, "ampere", ALONE, 8 * _GIB,
     ),
     "rtx-3090": Device(
         Peaks(35.6e12, 35.6e12, 71e12), 936e9, 24 * _GIB, 32e9, 82, 0.85, "ampere", _DESKTOP
@@ -131,7 +131,7 @@ DEVICES: dict[str, Device] = {
     ),
     "mi300x": Device(
         Peaks(163.4e12, 653.7e12, 1307.4e12, 2614.9e12),
-        5.3e12, 192 * 10**9, 448e9, 304, 0.52, "cdna3", _OAM,
+        5.3e12, 192 * 10**9, 448e9, 304, 0.5, "cdna3", _OAM,
     ),
 }
 # fmt: on

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_topoopt.search.accelerators.attention import BACKWARD_PER_FORWARD, AttentionKernel, rate
+from torch_topoopt.search.accelerators.attention import (
+    BACKWARD_PER_FORWARD,
+    AttentionKernel,
+    at_length,
+)
 from torch_topoopt.search.accelerators.classes import class_of
 from torch_topoopt.search.accelerators.products import ProductShape, shape_of, utilisation
 
@@ -17,6 +21,9 @@ LAUNCH_S = 5e-6  # between two kernels of one stream, with a queue that is never
 # An output layer has many more columns than its input. Transformer Engine and torchao keep it in
 # bf16; a fused gate and up projection has up to 7 times as many.
 _OUTPUT_LAYER = 8
+# Of `sustained`, by bits: from the measured steps of NVIDIA's Megatron-Bridge and DGX Station pages
+# that take little communication. Scaling, and more power per product.
+_NARROW = {8: 0.87, 4: 0.55}
 
 
 class TensorCores(NamedTuple):
@@ -79,11 +86,14 @@ def _product_seconds(
     cores: TensorCores, operator: Operator, work: Work, shards: float
 ) -> tuple[float, float]:
     shape = shape_of(operator, shards)
-    peak = cores.product_flops if _is_narrow(cores, operator, shape) else cores.bf16_flops
-    speed = peak / cores.bf16_flops
+    rate = cores.bf16_flops * cores.sustained
+    speed = 1.0
+    if _is_narrow(cores, operator, shape):
+        rate = cores.product_flops * cores.sustained * _NARROW[cores.bits]
+        speed = cores.product_flops / cores.bf16_flops
 
     def seconds(flops: float, shape: ProductShape) -> float:
-        return flops / (peak * cores.sustained * utilisation(shape, cores.processors, speed))
+        return flops / (rate * utilisation(shape, cores.processors, speed))
 
     forward_s = seconds(work.forward_flops, shape)
     gradients = []
@@ -112,7 +122,7 @@ def _moved_bytes(
 
 def _attention_seconds(cores: TensorCores, operator: Operator, work: Work) -> tuple[float, float]:
     causal = "causal" in operator.kind.lower()
-    peak = cores.bf16_flops
+    products = cores.bf16_flops * cores.sustained
     projections = min(operator.forward_flops, _projection_flops(operator))
     part = 1 - projections / operator.forward_flops  # of the FLOPs that are attention's
     sequence = part * operator.forward_flops / (2 * max(operator.output_bytes, 1))
@@ -120,11 +130,10 @@ def _attention_seconds(cores: TensorCores, operator: Operator, work: Work) -> tu
     forward = share * work.forward_flops
     again = share * max(0.0, work.backward_flops - 2 * work.forward_flops)  # a profile counts 2
     backward = BACKWARD_PER_FORWARD * forward if work.backward_flops else 0.0
-    rates = [rate(one, sequence, causal=causal) * peak for one in cores.attention]
-    products = projections / operator.forward_flops / (peak * cores.sustained)
+    rates = [at_length(one, sequence, causal=causal) * products for one in cores.attention]
     return (
-        forward / rates[0] + products * work.forward_flops,
-        backward / rates[1] + again / rates[0] + products * work.backward_flops,
+        forward / rates[0] + (1 - part) * work.forward_flops / products,
+        backward / rates[1] + again / rates[0] + (1 - part) * work.backward_flops / products,
     )
 
 
