@@ -2,9 +2,10 @@
 
 Features are the last dimension of what linear layers, embeddings and layer norms make, and the
 second of what convolutions make (samples, channels, height, width). Elementwise operators take the
-layout of the tensor they read. Operators that are not listed here are split by samples only; so are
-convolutions by image positions unless their kernel is 1 x 1, for the others need rows of the
-neighbouring part (a halo).
+layout of the tensor they read. Operators between linear layers and attention are split by heads;
+heads that share keys and values stay together. Operators that are not listed here are split by
+samples only; so are convolutions by image positions unless their kernel is 1 x 1, for the others
+need rows of the neighbouring part (a halo).
 
 A joint projection of several heads, or of queries, keys and values, is assumed to store the
 features of one head in one part.
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from torch_topoopt.op_graph import Split
+from torch_topoopt.profile.tracing.heads import heads_read
 from torch_topoopt.profile.tracing.records import storage_of
 
 if TYPE_CHECKING:
@@ -103,6 +105,8 @@ def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
         yield from _positions(shape, isinstance(module, nn.Embedding) and len(shape) > 2)
     elif isinstance(module, nn.modules.conv._ConvNd):
         yield from _convolution(module, shape)
+    elif traced.heads is not None and traced.kind != _ATTENTION:
+        yield from _by_head(traced)
     elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
         yield from _positions(shape, len(shape) > 1 + len(module.normalized_shape))
     elif isinstance(module, nn.GroupNorm):
@@ -112,12 +116,24 @@ def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
     elif _has_channels(traced.kind) and len(shape) > 2:  # norms over channels and pooling
         yield "columns", shape[1], "part"
     elif traced.kind == _ATTENTION and len(shape) == 4:
-        yield "columns", shape[1], "part"  # heads
+        heads = (count for _, count in filter(None, heads_read(traced)))
+        yield "columns", min(heads, default=shape[1]), "part"
         yield "attribute", shape[2], "whole"  # queries; each needs all keys and values
     elif traced.kind in _COPIES:
         yield from _heads_side_by_side(traced)
     elif is_elementwise(traced):
         yield from _elementwise(traced)
+
+
+def _by_head(traced: TracedOperator) -> Iterator[_Found]:
+    """An operator on (samples, heads, positions, width), or with positions before heads."""
+    assert traced.heads is not None
+    dimension, count = traced.heads
+    yield "columns", count, "part"
+    positions = traced.shapes[0][3 - dimension]
+    reads = [read.shape for read in traced.reads.values() if read.producer is not None]
+    if traced.forward_flops == 0 and all(shape[3 - dimension] == positions for shape in reads):
+        yield "attribute", positions, "part"
 
 
 def _heads_side_by_side(traced: TracedOperator) -> Iterator[_Found]:
