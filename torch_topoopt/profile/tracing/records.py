@@ -14,6 +14,9 @@ from torch.utils.flop_counter import flop_registry
 
 Region = tuple[int, int, int]  # storage, offset in elements, bytes
 
+ATTENTION = "scaled_dot_product_attention"
+CAUSAL_ATTENTION = f"causal_{ATTENTION}"  # a kernel skips half of the FLOPs that are counted
+
 
 class ProfileError(ValueError):
     """The model cannot be traced; the message says what it did and in which module."""

@@ -21,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_topoopt.profile.tracing.records import (
+    ATTENTION,
+    CAUSAL_ATTENTION,
     ProfileError,
     Read,
     Region,
@@ -211,10 +213,14 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         kernel keeps queries, keys, values, a logarithm for each query and its output; that is laid
         out as the next layer reads it, which keeps it, too, so it is not counted here.
         """
-        names = ("query", "key", "value", "attn_mask")
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         given = dict(zip(names, args, strict=False)) | kwargs
         operands = [given[name] for name in names[:3]]
         mask = given.get("attn_mask")
+        assert self._operator is not None
+        causal = given.get("is_causal") or (mask is not None and self._masks_the_future())
+        if causal and self._operator.kind == ATTENTION:
+            self._operator.kind = CAUSAL_ATTENTION
         in_steps = operands[0].dtype == torch.float64 or (mask is not None and mask.requires_grad)
         if in_steps or not any(tensor.requires_grad for tensor in operands):
             return _ATTENTION(*args, **kwargs)
@@ -225,11 +231,18 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             self._attending = False
         for tensor in operands:
             self._pack(tensor)
-        assert self._operator is not None
         self._logarithms -= 1  # no storage has a number below 0
         queries = output.numel() // output.shape[-1]
         self._operator.saved.add((self._logarithms, 0, queries * torch.float32.itemsize))
         return output
+
+    def _masks_the_future(self) -> bool:
+        """Whether the module that calls attention says so, as those of transformers do.
+
+        They give no mask to a kernel that can skip half of the square; a profile, which cannot
+        read masks, makes one.
+        """
+        return bool(self.modules) and getattr(self.modules[-1][1], "is_causal", False) is True
 
     def _as_operator(self, kind: str, action: Callable[[], Any]) -> Any:
         kind = kind.strip("_")
