@@ -36,7 +36,7 @@ from torch_topoopt.search.accelerators import DEVICES, accelerator
 from torch_topoopt.search.layouts.links import Boxes
 from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 from torch_topoopt.search.layouts.software import COMPILED, EAGER, NANOTRON
-from torch_topoopt.search.layouts.state import ADAMW, ADAMW_SUMMED_IN_FP32
+from torch_topoopt.search.layouts.state import ADAMW, ADAMW_FP32_GRADIENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,8 +101,10 @@ def device_of(row: _Row) -> str:
         found = "h100-500w"
     if found is None:
         raise NotStatedError(f"gpu: no data sheet of {row.cells['gpu']!r}")
-    if "4-bit" in precision or "qlora" in row.text("model"):
-        raise NotStatedError("precision: weights of 4 bits are not modelled")
+    if "4-bit" in precision or "lora" in row.text("model"):
+        raise NotStatedError("model: the rank of its adapters is not stated")
+    if "offload" in row.text("model"):
+        raise NotStatedError("model: what is offloaded is not stated")
     wanted = "bf16"
     if "fp4" in precision:
         wanted = "fp4"
@@ -249,7 +251,7 @@ def _profiled(module: torch.nn.Module, name: str, sequence: int, layers: int) ->
 
 @cache
 def _prices(graph: int, device: str, boxes: Boxes, software: Software, fp32: bool) -> LayoutPrices:
-    state = ADAMW_SUMMED_IN_FP32 if fp32 else ADAMW
+    state = ADAMW_FP32_GRADIENTS if fp32 else ADAMW
     return LayoutPrices(_GRAPHS[graph], accelerator(device), boxes, software=software, state=state)
 
 

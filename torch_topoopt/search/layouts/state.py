@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch_topoopt.search.optimizers import OPTIMIZERS
+
+if TYPE_CHECKING:
+    from torch_topoopt.search.optimizers import Optimizer
+
+_WEIGHT = 2.0  # bytes, in 16 bits
 
 
 class StateBytes(NamedTuple):
@@ -12,12 +19,24 @@ class StateBytes(NamedTuple):
     state of the optimizer with its copy of the parameters, `moved` the memory traffic of its step.
     """
 
-    gradient: float = 1.0
-    exchanged: float = 1.0
-    optimizer: float = 6.0
-    moved: float = 15.0
+    gradient: float
+    exchanged: float
+    optimizer: float
+    moved: float
+
+    @classmethod
+    def of(cls, optimizer: Optimizer) -> StateBytes:
+        """The state of a model of 16-bit weights; gradients that are summed in another type stand
+        beside those of the last micro-batch."""
+        summed = optimizer.gradient_bytes
+        beside = _WEIGHT if summed > _WEIGHT else 0.0
+        return cls(
+            (summed + beside) / _WEIGHT,
+            summed / _WEIGHT,
+            optimizer.state_bytes / _WEIGHT,
+            optimizer.moved_bytes / _WEIGHT,
+        )
 
 
-ADAMW = StateBytes()  # gradients in 16 bits; parameters and both moments in 32
-# Gradients of micro-batches are summed in 32 bits, beside those of the last one.
-ADAMW_SUMMED_IN_FP32 = StateBytes(gradient=3.0, exchanged=2.0, moved=16.0)
+ADAMW = StateBytes.of(OPTIMIZERS["adamw"])
+ADAMW_FP32_GRADIENTS = StateBytes.of(OPTIMIZERS["adamw-fp32-gradients"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from torch_topoopt.search.accelerators import BANDWIDTH
 from torch_topoopt.search.layouts.links import Group
 
 if TYPE_CHECKING:
@@ -189,4 +190,4 @@ class StepModel:
 
     def _optimizer_s(self, layout: Layout, stage: Stage) -> float:
         size = stage.gradient_bytes / layout.state_shards + stage.sum("expert_gradient_bytes")
-        return size * self.state.moved / self.memory_bytes_per_s
+        return size * self.state.moved / (self.memory_bytes_per_s * BANDWIDTH)
