@@ -33,9 +33,10 @@ from torch_topoopt.plan.layout import Layout
 from torch_topoopt.profile.profiling import profile
 from torch_topoopt.profile.repeated_layers import with_occurrences
 from torch_topoopt.search.accelerators import DEVICES, accelerator
+from torch_topoopt.search.accelerators.attention import KERNELS, kernel_of
 from torch_topoopt.search.layouts.links import Boxes
 from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
-from torch_topoopt.search.layouts.software import COMPILED, EAGER, NANOTRON
+from torch_topoopt.search.layouts.software import COMPILED, EAGER, MEGATRON, NANOTRON
 from torch_topoopt.search.layouts.state import ADAMW, ADAMW_FP32_GRADIENTS
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def layout_of(row: _Row) -> Layout:
         interleave = 1
     state = row.text("zero_or_fsdp")
     sharding = "none"
-    if "grad_op" in state or "zero-2" in state:
+    if "zero-2" in state:
         sharding = "gradients"
     elif "zero-1" in state or "distributed optimizer" in state:
         sharding = "optimizer"
@@ -156,6 +157,7 @@ def layout_of(row: _Row) -> Layout:
         interleave,
         sharding,  # type: ignore[arg-type]
         shards,
+        reshard="grad_op" not in state,
         recompute=recompute if recompute in ("full", "selective") else "none",  # type: ignore[arg-type]
         schedule="interleaved" if interleave > 1 else "1f1b",
         micro_batch=micro_batch,
@@ -163,12 +165,25 @@ def layout_of(row: _Row) -> Layout:
     ).validate()
 
 
+def attention_of(row: _Row, device: str) -> str:
+    """The attention kernel of the source, empty for that of PyTorch: llm-foundry's is in Triton,
+    and NVIDIA's frameworks take cuDNN's."""
+    source = row.text("source")
+    kernels = KERNELS[DEVICES[device.partition(":")[0]].generation]
+    for name, kernel in (("llm-foundry", "triton"), ("nvidia", "cudnn")):
+        if name in source and kernel in kernels:
+            return kernel
+    return ""
+
+
 def software_of(row: _Row) -> Software:
     """How the source trains."""
     source = row.text("source")
     if "nanotron" in source:
         return NANOTRON
-    compiled = "nvidia" in source or "megatron" in source or "compile" in row.text("notes")
+    if "nvidia" in source or "megatron" in source:
+        return MEGATRON
+    compiled = re.search(r"compile(?! off)", row.text("notes"))
     return COMPILED if compiled else EAGER
 
 
@@ -252,7 +267,13 @@ def _profiled(module: torch.nn.Module, name: str, sequence: int, layers: int) ->
 @cache
 def _prices(graph: int, device: str, boxes: Boxes, software: Software, fp32: bool) -> LayoutPrices:
     state = ADAMW_FP32_GRADIENTS if fp32 else ADAMW
-    return LayoutPrices(_GRAPHS[graph], accelerator(device), boxes, software=software, state=state)
+    name, _, kernel = device.partition("/")
+    found = accelerator(name)
+    if kernel and found.tensor_cores is not None:
+        generation = DEVICES[name.partition(":")[0]].generation
+        attention = kernel_of(generation, kernel)  # type: ignore[arg-type]
+        found = replace(found, tensor_cores=found.tensor_cores._replace(attention=attention))
+    return LayoutPrices(_GRAPHS[graph], found, boxes, software=software, state=state)
 
 
 _GRAPHS: dict[int, OpGraph] = {}
@@ -268,10 +289,14 @@ def predicted(row: _Row) -> LayoutPrice:
     )
     _GRAPHS[id(graph)] = graph
     device = device_of(row)
+    peer = accelerator(device).peer_bytes_per_s
     per_box = min(row.whole("gpus_per_node", 8), row.whole("gpus"))
     rate = row.number("interconnect_gbps_per_node") or _PORT_GBPS * per_box
-    boxes = Boxes(per_box, accelerator(device).peer_bytes_per_s, rate * _BYTES_PER_GBPS)
+    boxes = Boxes(per_box, peer, rate * _BYTES_PER_GBPS)
     fp32 = "fp32" in row.text("precision") or "nvidia" in row.text("source")
+    kernel = attention_of(row, device)
+    if kernel:
+        device += f"/{kernel}"
     price = _prices(id(graph), device, boxes, software_of(row), fp32).price(layout_of(row))
     if price is None:
         raise NotStatedError("the model cannot be divided so")
@@ -312,7 +337,7 @@ def rankings(rows: Sequence[dict[str, str]], results: Iterable[Result]) -> dict[
     return {
         name: spearman(*zip(*pairs, strict=True))
         for name, pairs in groups.items()
-        if len(pairs) >= 5 and len({measured for _, measured in pairs}) > 1
+        if len(pairs) >= 5 and all(len(set(times)) > 1 for times in zip(*pairs, strict=True))
     }
 
 

@@ -105,7 +105,7 @@ def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
         yield from _positions(shape, isinstance(module, nn.Embedding) and len(shape) > 2)
     elif isinstance(module, nn.modules.conv._ConvNd):
         yield from _convolution(module, shape)
-    elif traced.heads is not None and traced.kind != _ATTENTION:
+    elif traced.heads is not None and traced.kind not in _ATTENTION:
         yield from _by_head(traced)
     elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
         yield from _positions(shape, len(shape) > 1 + len(module.normalized_shape))

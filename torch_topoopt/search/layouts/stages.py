@@ -18,20 +18,22 @@ class Stage(NamedTuple):
     """The cells of a stage: how many of each kind, the `first` and the `last`.
 
     `copied`: it is not the stage of the table that its output layer shares, so it has a copy.
+    `logits`: bytes of the model's output on one accelerator, if this stage makes it.
     """
 
     cells: tuple[tuple[PricedCell, int], ...]
     first: PricedCell
     last: PricedCell
     copied: bool
+    logits: float
 
     @classmethod
-    def of(cls, cells: Sequence[PricedCell], *, copied: bool) -> Stage:
+    def of(cls, cells: Sequence[PricedCell], *, copied: bool, logits: float) -> Stage:
         """The stage of these cells, in order."""
         counts = Counter(one.cell.kind for one in cells)
         kinds = {one.cell.kind: one for one in cells}
         counted = tuple((kinds[kind], count) for kind, count in counts.items())
-        return cls(counted, cells[0], cells[-1], copied)
+        return cls(counted, cells[0], cells[-1], copied, logits)
 
     def sum(self, field: str) -> float:
         """The sum of a field of CellCost over the cells."""
@@ -70,5 +72,6 @@ def stages_of(costs: CellCosts, layout: Layout) -> tuple[Stage, ...] | None:
         mine: list[PricedCell] = []
         for chunk in range(stage, chunks, layout.pipeline):
             mine += cells[bounds[chunk] : bounds[chunk + 1]]
-        made.append(Stage.of(mine, copied=stage > 0))
+        logits = cells[-1].output_bytes if stage == layout.pipeline - 1 else 0.0
+        made.append(Stage.of(mine, copied=stage > 0, logits=logits))
     return tuple(made)

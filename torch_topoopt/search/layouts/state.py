@@ -16,13 +16,15 @@ class StateBytes(NamedTuple):
     """Bytes for each byte of (16-bit) parameters.
 
     `gradient` is kept between micro-batches, `exchanged` is what data groups sum, `optimizer` the
-    state of the optimizer with its copy of the parameters, `moved` the memory traffic of its step.
+    state of the optimizer with its copy of the parameters. `moved` is the memory traffic of its
+    step, `summed` that of adding the gradients of a micro-batch.
     """
 
     gradient: float
     exchanged: float
     optimizer: float
     moved: float
+    summed: float
 
     @classmethod
     def of(cls, optimizer: Optimizer) -> StateBytes:
@@ -35,6 +37,7 @@ class StateBytes(NamedTuple):
             summed / _WEIGHT,
             optimizer.state_bytes / _WEIGHT,
             optimizer.moved_bytes / _WEIGHT,
+            optimizer.accumulated_bytes / _WEIGHT,
         )
 
 
