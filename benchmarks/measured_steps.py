@@ -37,6 +37,7 @@ from torch_topoopt.search.accelerators.attention import KERNELS, kernel_of
 from torch_topoopt.search.layouts.links import Boxes
 from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 from torch_topoopt.search.layouts.software import COMPILED, EAGER, MEGATRON, NANOTRON
+from torch_topoopt.search.layouts.stages import least_longest
 from torch_topoopt.search.layouts.state import ADAMW, ADAMW_FP32_GRADIENTS
 
 if TYPE_CHECKING:
@@ -264,6 +265,20 @@ def _profiled(module: torch.nn.Module, name: str, sequence: int, layers: int) ->
     return with_occurrences(profile(module, tokens, name=name), layers)
 
 
+def greedy(seconds: Sequence[float], chunks: int) -> tuple[int, ...] | None:
+    """nanotron's pipeline: a stage takes blocks until it has its share of the whole."""
+    share = sum(seconds) / chunks
+    cuts: list[int] = []
+    held = 0.0
+    for i, one in enumerate(seconds):
+        left = len(seconds) - i  # cells, of which each later stage needs one
+        if i and len(cuts) < chunks - 1 and (held >= share or left < chunks - len(cuts)):
+            cuts.append(i)
+            held = 0.0
+        held += one
+    return tuple(cuts) if len(cuts) == chunks - 1 else None
+
+
 @cache
 def _prices(graph: int, device: str, boxes: Boxes, software: Software, fp32: bool) -> LayoutPrices:
     state = ADAMW_FP32_GRADIENTS if fp32 else ADAMW
@@ -273,7 +288,8 @@ def _prices(graph: int, device: str, boxes: Boxes, software: Software, fp32: boo
         generation = DEVICES[name.partition(":")[0]].generation
         attention = kernel_of(generation, kernel)  # type: ignore[arg-type]
         found = replace(found, tensor_cores=found.tensor_cores._replace(attention=attention))
-    return LayoutPrices(_GRAPHS[graph], found, boxes, software=software, state=state)
+    cut = greedy if software is NANOTRON else least_longest
+    return LayoutPrices(_GRAPHS[graph], found, boxes, software=software, state=state, cut=cut)
 
 
 _GRAPHS: dict[int, OpGraph] = {}

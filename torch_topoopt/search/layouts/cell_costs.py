@@ -42,11 +42,12 @@ _NOTHING = Exchange()
 class CellCost:
     """The cost of operators on one accelerator, for one micro-batch.
 
-    Seconds of both passes, and of them in operators that stream through the memory. Bytes of the parameters and their gradients, those of experts apart;
-    `copied_bytes` are parameters of an earlier operator, which another stage needs once more.
-    `saved_bytes` are kept for the backward pass; selective recomputation keeps the outputs of
-    matrix products and attention, and streams again. `operators` is the number of operators that
-    compute.
+    Seconds of both passes, and of them in operators that stream through the memory. Bytes of the
+    parameters and their gradients, those of experts apart; `copied_bytes` are parameters of an
+    earlier operator, which another stage needs once more. `saved_bytes` are kept for the backward
+    pass, and `gathered_bytes` more by trainers that do not gather the operands of a tensor group
+    again. Selective recomputation keeps the outputs of matrix products and attention, and streams
+    again. `operators` is the number of operators that compute.
 
     A forward pass exchanges activations in the `tensor` group, keys and values in the `context`
     group, and tokens in the `expert` group.
@@ -62,6 +63,7 @@ class CellCost:
     expert_gradient_bytes: float = 0.0
     copied_bytes: float = 0.0
     saved_bytes: float = 0.0
+    gathered_bytes: float = 0.0
     selective_bytes: float = 0.0
     operators: int = 0
     tensor: Exchange = _NOTHING
@@ -175,8 +177,8 @@ class _OneCell:
         times = self.samples * brought
         forward_s, backward_s = operator_seconds(self.device, shard, 1 / times)
         saved = shard.saved_bytes * times
-        if kind == "columns" and self._reads_whole(operator):
-            saved /= layout.tensor  # of operands, which are gathered again
+        gathered = saved if kind == "columns" and self._reads_whole(operator) else 0.0
+        saved -= gathered * (1 - 1 / layout.tensor)
         matrix = class_of(operator) in ("dense", "attention", "convolution")
         is_expert = kind == "experts"
         state = shard.parameter_bytes, shard.parameter_gradient_bytes
@@ -188,6 +190,7 @@ class _OneCell:
             *(state if is_expert else (0, 0)),
             shared_bytes(operator) / (layout.tensor if kind else 1),
             saved,
+            gathered * (1 - 1 / layout.tensor),
             shard.output_bytes * times if matrix else 0.0,
             int(forward_s > 0),
             self._tensor_exchange(at),

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.layouts.software import Software
     from torch_topoopt.search.layouts.stages import Stage
     from torch_topoopt.search.layouts.state import StateBytes
 
@@ -39,16 +40,18 @@ class StepMemory(NamedTuple):
         return sum(self)
 
 
-def memory_of(layout: Layout, stages: Sequence[Stage], state: StateBytes) -> StepMemory:
+def memory_of(
+    layout: Layout, stages: Sequence[Stage], state: StateBytes, software: Software
+) -> StepMemory:
     """The memory of the stage that needs most."""
-    found = [_memory_of_stage(layout, stages, i, state) for i in range(len(stages))]
+    found = [_memory_of_stage(layout, stages[i], i, state, software) for i in range(len(stages))]
     return max(found, key=lambda memory: memory.total)
 
 
 def _memory_of_stage(
-    layout: Layout, stages: Sequence[Stage], index: int, state: StateBytes
+    layout: Layout, stage: Stage, index: int, state: StateBytes, software: Software
 ) -> StepMemory:
-    stage, zero = stages[index], layout.zero_stage
+    zero = layout.zero_stage
     expert_shards = max(1, layout.state_shards * layout.tensor // layout.expert)
 
     def held(whole: float, experts: float, sharded_from: int) -> float:
@@ -67,15 +70,14 @@ def _memory_of_stage(
         held(stage.parameter_bytes, stage.sum("expert_bytes"), 3),
         held(*gradients, 2) * state.gradient,
         held(*gradients, 1) * state.optimizer,
-        _activations(layout, stages, index),
+        _activations(layout, stage, index, software),
         gathered,
         RUNTIME_BYTES,
     )
 
 
-def _activations(layout: Layout, stages: Sequence[Stage], index: int) -> float:
+def _activations(layout: Layout, stage: Stage, index: int, software: Software) -> float:
     """What is kept of the micro-batches under way, and the largest that is made again for one."""
-    stage = stages[index]
     field = {"none": "saved_bytes", "selective": "selective_bytes"}.get(layout.recompute)
     again = 0.0
     if field is None:
@@ -83,6 +85,8 @@ def _activations(layout: Layout, stages: Sequence[Stage], index: int) -> float:
         again = max(one.cost.saved_bytes for one, _ in stage.cells)
     else:
         kept = stage.sum(field)
+        if layout.recompute == "none" and software.keeps_gathered:
+            kept += stage.sum("gathered_bytes")
     again = max(again, _LOSS_OUTPUTS * stage.logits)
     return kept * micro_batches_kept(layout, index) + again
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_topoopt.search.layouts.cell_costs import CellCosts
 from torch_topoopt.search.layouts.memory import memory_of
 from torch_topoopt.search.layouts.software import EAGER
-from torch_topoopt.search.layouts.stages import stages_of
+from torch_topoopt.search.layouts.stages import least_longest, stages_of
 from torch_topoopt.search.layouts.state import ADAMW
 from torch_topoopt.search.layouts.times import StepModel
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.links import Boxes
     from torch_topoopt.search.layouts.memory import StepMemory
     from torch_topoopt.search.layouts.software import Software
-    from torch_topoopt.search.layouts.stages import Stage
+    from torch_topoopt.search.layouts.stages import Cut, Stage
     from torch_topoopt.search.layouts.state import StateBytes
     from torch_topoopt.search.layouts.times import StepTimes
 
@@ -44,8 +44,10 @@ class LayoutPrices:
         *,
         software: Software = EAGER,
         state: StateBytes = ADAMW,
+        cut: Cut = least_longest,
     ) -> None:
-        self.state = state
+        self._memory = state, software
+        self._cut = cut
         self.costs = CellCosts(op_graph, device)
         self._stages: dict[tuple[int, ...], tuple[Stage, ...] | None] = {}
         self._model = StepModel(boxes, software, state, device.memory_bytes_per_s)
@@ -57,7 +59,7 @@ class LayoutPrices:
         if stages is None:
             return None
         times = self._model.times(layout, stages)
-        return LayoutPrice(layout, times, memory_of(layout, stages, self.state), stages)
+        return LayoutPrice(layout, times, memory_of(layout, stages, *self._memory), stages)
 
     def least_s(self, layout: Layout) -> float:
         """The computation of the slowest stage, which an iteration of `layout` takes at least;
@@ -76,5 +78,5 @@ class LayoutPrices:
             *(layout.pipeline, layout.interleave),
         )
         if key not in self._stages:
-            self._stages[key] = stages_of(self.costs, layout)
+            self._stages[key] = stages_of(self.costs, layout, self._cut)
         return self._stages[key]

@@ -12,14 +12,15 @@ class Software:
     The host issues one operator of a forward pass in `host_s`, and one exchange of a tensor group
     in `exchange_s`; between boxes, or beside a pipeline between boxes, it takes `far_rank_s` and
     `pipeline_rank_s` more for each rank of that group. A backward pass issues twice as much.
-    Computation is slower by the fraction `contention` while state is exchanged.
 
-    Operators that stream through memory take the fraction `streams` of their time, because some
-    are fused with others. Of an exchange in a tensor group, `exposes` is not hidden by the products
-    that it feeds. The loss moves `loss_passes` times the bytes of the logits.
+    Computation is slower by the fraction `contention` while state is exchanged. Operators that
+    stream through memory take the fraction `streams` of their time, because some are fused. Of an
+    exchange in a tensor group, `exposes` is not hidden by the products that it feeds. The loss
+    moves `loss_passes` times the bytes of the logits.
 
-    `gathers_early`: parameters that only the optimizer's step shares are gathered beside the next
-    forward pass.
+    `keeps_gathered`: the gathered operands of a tensor group stay until the backward pass, which
+    otherwise gathers them again beside its products. `gathers_early`: parameters that only the
+    optimizer's step shares are gathered beside the next forward pass.
     """
 
     host_s: float
@@ -30,6 +31,7 @@ class Software:
     streams: float = 1.0
     exposes: float = 1.0
     loss_passes: float = 14.0
+    keeps_gathered: bool = False
     gathers_early: bool = False
 
 
@@ -38,7 +40,9 @@ class Software:
 # benchmarks/measured_steps.py, where the host is the limit.
 EAGER = Software(host_s=45e-6, exchange_s=172e-6)
 # The same with what its rows show for tensor groups of jobs on several boxes.
-NANOTRON = Software(45e-6, 172e-6, far_rank_s=24e-6, pipeline_rank_s=194e-6, streams=2.0)
+NANOTRON = Software(
+    45e-6, 172e-6, far_rank_s=34e-6, pipeline_rank_s=194e-6, streams=2.0, keeps_gathered=True
+)
 # Compiled blocks or CUDA graphs.
 COMPILED = Software(10e-6, 20e-6, streams=0.75, loss_passes=7.0)
 # Megatron: norms, activations and the loss are fused, products overlap with exchanges.

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_topoopt.search.stages import equal_stages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.layouts.cell_costs import CellCosts, PricedCell
+
+    Cut = Callable[[Sequence[float], int], tuple[int, ...] | None]  # seconds of cells, chunks
 
 
 class Stage(NamedTuple):
@@ -52,9 +54,17 @@ class Stage(NamedTuple):
         return whole + (self.sum("copied_bytes") if self.copied else 0.0)
 
 
-def stages_of(costs: CellCosts, layout: Layout) -> tuple[Stage, ...] | None:
-    """The stages with the least longest time, cut between cells; None if there are fewer cells than
-    chunks, or a cell cannot be divided so.
+def least_longest(seconds: Sequence[float], chunks: int) -> tuple[int, ...] | None:
+    """Where chunks but the first begin, for the least time of the longest."""
+    cut = equal_stages(seconds, tuple(range(1, len(seconds))), 1, chunks)
+    return None if cut is None else cut.cuts
+
+
+def stages_of(
+    costs: CellCosts, layout: Layout, cut: Cut = least_longest
+) -> tuple[Stage, ...] | None:
+    """The stages, cut between cells by `cut`; None if there are fewer blocks than chunks, or a cell
+    cannot be divided so.
 
     With interleaving, stage i has chunks i, i + pipeline, and so on.
     """
@@ -63,10 +73,10 @@ def stages_of(costs: CellCosts, layout: Layout) -> tuple[Stage, ...] | None:
     if cells is None or chunks > sum(one.cell.block for one in cells) + (chunks == 1):
         return None
     seconds = [one.cost.forward_s + one.cost.backward_s for one in cells]
-    cut = equal_stages(seconds, tuple(range(1, len(cells))), 1, chunks)
-    if cut is None:
+    cuts = cut(seconds, chunks)
+    if cuts is None:
         return None
-    bounds = (0, *cut.cuts, len(cells))
+    bounds = (0, *cuts, len(cells))
     made = []
     for stage in range(layout.pipeline):
         mine: list[PricedCell] = []

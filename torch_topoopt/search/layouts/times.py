@@ -91,7 +91,7 @@ class StepModel:
         each = [one.forward_s + one.backward_s for one in passes]
         slowest = max(range(len(stages)), key=each.__getitem__)
         stage, its = stages[slowest], passes[slowest]
-        send_s = self._send_s(layout, stage)
+        send_s = self._send_s(layout, stages[0])
         bubble_s = (sum(each) - each[slowest]) / layout.interleave
         if layout.schedule == "zero-bubble":
             bubble_s *= _ZERO_BUBBLE
@@ -162,12 +162,12 @@ class StepModel:
             seconds += software.pipeline_rank_s * tensor.ranks
         return seconds
 
-    def _send_s(self, layout: Layout, stage: Stage) -> float:
-        """A micro-batch's activations from one stage to the next."""
+    def _send_s(self, layout: Layout, first: Stage) -> float:
+        """A micro-batch's activations from the first stage to the next; later ones are alike."""
         if layout.pipeline == 1:
             return 0.0
         stride = layout.tensor * layout.context * layout.data
-        return self.boxes.send_s(stage.first.output_bytes, stride)
+        return self.boxes.send_s(first.last.output_bytes, stride)
 
     def _state_s(self, layout: Layout, groups: Groups, stage: Stage, passes: _Passes) -> float:
         """What the exchange of gradients and parameters adds to an iteration."""
