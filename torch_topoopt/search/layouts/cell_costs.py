@@ -177,6 +177,9 @@ class _OneCell:
         times = self.samples * brought
         forward_s, backward_s = operator_seconds(self.device, shard, 1 / times)
         saved = shard.saved_bytes * times
+        if self._passes_context(operator):  # of queries, each rank keeps its own
+            part = 1 - 1 / layout.context
+            saved -= part * self._of_tensor_group(operator.operands[0].size_bytes, kind)
         gathered = saved if kind == "columns" and self._reads_whole(operator) else 0.0
         saved -= gathered * (1 - 1 / layout.tensor)
         matrix = class_of(operator) in ("dense", "attention", "convolution")
@@ -247,12 +250,18 @@ class _OneCell:
 
     def _context_exchange(self, operator: Operator, kind: ParameterKind | None) -> Exchange:
         """The keys and values of the whole context: all operands of attention but its queries."""
-        split = operator.split("attribute")
-        if self.layout.context == 1 or split is None or split.operands != "whole":
+        if not self._passes_context(operator):
             return _NOTHING
         passed = sum(operand.size_bytes for operand in operator.operands[1:])
-        parts = self.layout.tensor if kind == "columns" else 1
-        return Exchange(passed * self.samples / parts, 1)
+        return Exchange(self._of_tensor_group(passed, kind), 1)
+
+    def _passes_context(self, operator: Operator) -> bool:
+        split = operator.split("attribute")
+        return self.layout.context > 1 and split is not None and split.operands == "whole"
+
+    def _of_tensor_group(self, size_bytes: float, kind: ParameterKind | None) -> float:
+        """Of a tensor of the profile, the part of one accelerator for all positions."""
+        return size_bytes * self.samples / (self.layout.tensor if kind == "columns" else 1)
 
     def _expert_exchange(self, at: int) -> Exchange:
         """Tokens to experts, and what comes back from them."""
