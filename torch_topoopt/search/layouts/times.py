@@ -7,7 +7,7 @@ of keys and values run beside them. Stages follow the schedule, whose bubble is 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import BANDWIDTH
 from torch_topoopt.search.layouts.links import Group
@@ -57,22 +57,46 @@ class Groups(NamedTuple):
     tensor: Group
     context: Group
     expert: Group
-    data: Group
-    shards: Group  # of the state
-    replicas: Group  # of a shard
+    state: _StateGroups
+    expert_state: _StateGroups
 
     @classmethod
     def of(cls, layout: Layout) -> Groups:
         """The groups of `layout`, in its order of ranks."""
-        tensor, copies = layout.tensor, layout.data * layout.context
+        tensor, expert = layout.tensor, layout.expert
+        copies, shards = layout.data * layout.context, layout.state_shards
         return cls(
             Group(tensor, 1),
             Group(layout.context, tensor),
-            Group(layout.expert, 1 if layout.expert > copies else tensor),
-            Group(copies, tensor),
-            Group(layout.state_shards, tensor),
-            Group(copies // layout.state_shards, tensor * layout.state_shards),
+            Group(expert, 1 if expert > copies else tensor),
+            _StateGroups.of(copies, shards, tensor),
+            _StateGroups.of(copies * tensor // expert, max(1, shards * tensor // expert), expert),
         )
+
+
+class _StateGroups(NamedTuple):
+    """The groups of ranks with the same parameters: all copies, those that share state, and those
+    with the same share."""
+
+    copies: Group
+    shards: Group
+    replicas: Group
+
+    @classmethod
+    def of(cls, copies: int, shards: int, stride: int) -> _StateGroups:
+        replicas = Group(max(1, copies // shards), stride * shards)
+        return cls(Group(copies, stride), Group(shards, stride), replicas)
+
+
+class _Sizes(NamedTuple):
+    """Bytes of parameters or gradients on one accelerator: those of experts apart."""
+
+    dense: float
+    experts: float
+
+
+def _parameters(cost: CellCost) -> _Sizes:
+    return _Sizes(cost.parameter_bytes - cost.expert_bytes, cost.expert_bytes)
 
 
 class StepModel:
@@ -140,9 +164,8 @@ class StepModel:
         forward_s = max(ahead_s + exchange_s, context_s, host_s)
         backward_s = max(back_s + exchange_s, 2 * context_s, 2 * host_s) + again_s
         if layout.sharding == "parameters" and layout.state_shards > 1:
-            # TODO experts
-            gather_s = boxes.gather_s(cost.parameter_bytes, groups.shards)
-            scatter_s = boxes.gather_s(cost.gradient_bytes * self.state.exchanged, groups.shards)
+            gather_s = self._gather_s(groups, _parameters(cost), "shards")
+            scatter_s = self._gather_s(groups, self._gradients(cost), "shards")
             forward_s = self._beside(forward_s, gather_s)
             backward_s = self._beside(backward_s, gather_s * layout.reshard + scatter_s)
         compute_s = ahead_s + back_s + again_s
@@ -171,25 +194,45 @@ class StepModel:
 
     def _state_s(self, layout: Layout, groups: Groups, stage: Stage, passes: _Passes) -> float:
         """What the exchange of gradients and parameters adds to an iteration."""
-        boxes = self.boxes
-        gradient_bytes = stage.sum("gradient_bytes") * self.state.exchanged
+        gradients = _Sizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
+        gradients = self._exchanged(gradients)
         if layout.sharding == "parameters" and layout.state_shards > 1:
-            first, last = stage.first.cost, stage.last.cost
-            seconds = boxes.gather_s(first.parameter_bytes, groups.shards)
-            seconds += boxes.gather_s(last.gradient_bytes * self.state.exchanged, groups.shards)
-            summed_s = 2 * boxes.gather_s(gradient_bytes / layout.state_shards, groups.replicas)
+            seconds = self._gather_s(groups, _parameters(stage.first.cost), "shards")
+            seconds += self._gather_s(groups, self._gradients(stage.last.cost), "shards")
+            shares = _Sizes(*(size / layout.state_shards for size in gradients))
+            summed_s = 2 * self._gather_s(groups, shares, "replicas")
             return seconds + self._after(summed_s, passes.backward_s)
-        operators = int(stage.sum("operators"))
-        calls = math.ceil(gradient_bytes / _BUCKET_BYTES)
+        calls = math.ceil(sum(gradients) / _BUCKET_BYTES)
         if layout.sharding != "none":
-            calls = operators // 2
-        scatter_s = boxes.gather_s(gradient_bytes, groups.data, calls)
+            calls = int(stage.sum("operators")) // 2
+        scatter_s = self._gather_s(groups, gradients, "copies", calls)
         if layout.sharding == "none":
             return self._after(2 * scatter_s, passes.backward_s)
-        gather_s = boxes.gather_s(stage.parameter_bytes, groups.data, calls)
+        parameters = _Sizes(stage.parameter_bytes, stage.sum("expert_bytes"))
+        gather_s = self._gather_s(groups, parameters, "copies", calls)
         if self.software.gathers_early:
             gather_s = self._after(gather_s, passes.forward_s)
         return self._after(scatter_s, passes.backward_s) + gather_s
+
+    def _gather_s(
+        self,
+        groups: Groups,
+        sizes: _Sizes,
+        among: Literal["copies", "shards", "replicas"],
+        calls: int = 1,
+    ) -> float:
+        """A gather or a scatter of state."""
+        dense, experts = getattr(groups.state, among), getattr(groups.expert_state, among)
+        seconds = self.boxes.gather_s(sizes.dense, dense, calls)
+        return seconds + self.boxes.gather_s(sizes.experts, experts, calls)
+
+    def _gradients(self, cost: CellCost) -> _Sizes:
+        experts = cost.expert_gradient_bytes
+        return self._exchanged(_Sizes(cost.gradient_bytes - experts, experts))
+
+    def _exchanged(self, gradients: _Sizes) -> _Sizes:
+        """Gradients in the type in which groups sum them."""
+        return _Sizes(*(size * self.state.exchanged for size in gradients))
 
     @staticmethod
     def _after(exchange_s: float, pass_s: float) -> float:
@@ -197,7 +240,9 @@ class StepModel:
         return max(exchange_s - pass_s, _UNHIDDEN * exchange_s)
 
     def _optimizer_s(self, layout: Layout, stage: Stage) -> float:
-        size = stage.gradient_bytes / layout.state_shards + stage.sum("expert_gradient_bytes")
+        expert_shards = max(1, layout.state_shards * layout.tensor // layout.expert)
+        size = stage.gradient_bytes / layout.state_shards
+        size += stage.sum("expert_gradient_bytes") / expert_shards
         return self._moved_s(size * self.state.moved)
 
     def _moved_s(self, size_bytes: float) -> float:
