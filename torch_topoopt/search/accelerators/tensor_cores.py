@@ -123,9 +123,9 @@ def _moved_bytes(
 def _attention_seconds(cores: TensorCores, operator: Operator, work: Work) -> tuple[float, float]:
     causal = "causal" in operator.kind.lower()
     products = cores.bf16_flops * cores.sustained
-    projections = min(operator.forward_flops, _projection_flops(operator))
+    projections, element = _projection_flops(operator)
     part = 1 - projections / operator.forward_flops  # of the FLOPs that are attention's
-    sequence = part * operator.forward_flops / (2 * max(operator.output_bytes, 1))
+    sequence = part * operator.forward_flops * element / (4 * max(operator.output_bytes, 1))
     share = part * (0.5 if causal else 1.0)
     forward = share * work.forward_flops
     again = share * max(0.0, work.backward_flops - 2 * work.forward_flops)  # a profile counts 2
@@ -137,7 +137,15 @@ def _attention_seconds(cores: TensorCores, operator: Operator, work: Work) -> tu
     )
 
 
-def _projection_flops(operator: Operator) -> float:
-    """FLOPs of the four square projections of a module that has them, in bf16."""
-    hidden = (operator.parameter_bytes / 8) ** 0.5
-    return 0.5 * operator.output_bytes * operator.parameter_bytes / hidden if hidden else 0.0
+def _projection_flops(operator: Operator) -> tuple[float, int]:
+    """FLOPs of the four square projections of a module that has them, and bytes of an element.
+
+    Read as 2 bytes each, elements of 4 would make more FLOPs than the operator has.
+    """
+    flops = 0.0
+    for element in (2, 4):
+        hidden = (operator.parameter_bytes / (4 * element)) ** 0.5
+        flops = 8 * operator.output_bytes * hidden / element
+        if flops < operator.forward_flops:
+            return flops, element
+    return 0.0, 2
