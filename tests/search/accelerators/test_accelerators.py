@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import rooms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.refusals import refused
@@ -61,6 +62,20 @@ def test_every_entry_is_a_device_that_could_exist(name: str, number_format: str)
     if number_format not in ("fp8", "fp4"):
         assert device.dense_flops <= device.tensor_flops
     assert device.tensor_flops >= accelerator(name).tensor_flops
+
+
+def test_the_page_has_the_table_of_devices() -> None:
+    page = (rooms.ROOT / "docs" / "planning" / "profiling.md").read_text(encoding="utf-8")
+    for name, row in DEVICES.items():
+        if name != "cpu-core":
+            (line,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+            cells = [cell.strip() for cell in line.strip("| ").split("|")]
+            shown = [cell for cell in cells[1:4] if cell != "-"]
+            peaks = [peak / 1e12 for peak in row.peaks[2:] if peak]
+            assert [float(cell) for cell in shown] == pytest.approx(peaks, rel=1e-3)
+            assert float(cells[5]) == pytest.approx(row.memory_bytes_per_s / 1e12)
+            assert (int(cells[6]), float(cells[7])) == (row.processors, row.sustained)
+            assert cells[8].split()[0] in (str(row.box.accelerators), "alone")
 
 
 def test_dense_layers_run_on_fp32_units_unless_a_format_is_named() -> None:

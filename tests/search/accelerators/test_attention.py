@@ -12,11 +12,12 @@ from support.small_op_graphs import operator
 from torch import nn
 
 from torch_topoopt.profile.profiling import profile
-from torch_topoopt.search.accelerators import accelerator, operator_seconds
+from torch_topoopt.search.accelerators import DEVICES, accelerator, operator_seconds
 from torch_topoopt.search.accelerators.attention import KERNELS
 
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import Operator
+    from torch_topoopt.search.accelerators.attention import KernelName
 
 CAUSAL = "causal_scaled_dot_product_attention"
 
@@ -40,23 +41,31 @@ def test_a_causal_mask_halves_the_work_in_bf16_and_nothing_in_fp32() -> None:
         operator_seconds(accelerator("a100:bf16"), full, 1),
         strict=True,
     ):
-        assert of_causal == pytest.approx(of_full / 2, rel=0.02)
+        assert of_causal == pytest.approx(of_full / 2 / 0.91, rel=0.02)
     for name in ("a100", "a100:tf32"):
         device = accelerator(name)
         assert operator_seconds(device, causal, 1) == operator_seconds(device, full, 1)
 
 
 @pytest.mark.parametrize(
-    ("sequence", "measured_tflops"), [(512, 99), (2048, 160), (8192, 186)], ids=str
+    ("kernel", "kind", "measured_tflops"),
+    [
+        ("flash2", "scaled_dot_product_attention", {512: 309, 2048: 362, 16384: 370}),
+        ("flash2", CAUSAL, {512: 191, 2048: 298, 16384: 335}),
+        ("cudnn", "scaled_dot_product_attention", {512: 497, 2048: 617, 16384: 595}),
+        ("cudnn", CAUSAL, {512: 315, 2048: 484, 16384: 539}),
+    ],
 )
-def test_flash_attention_on_an_a100_is_as_fast_as_its_paper_says(
-    sequence: int, measured_tflops: float
+def test_kernels_are_as_fast_as_their_papers_say(
+    kernel: KernelName, kind: str, measured_tflops: dict[int, float]
 ) -> None:
-    """Both passes, with a causal mask; on a busy box its products keep 0.82 / 0.87 of the rate."""
-    work = attention(sequence, batch=16384 // sequence, hidden=2048)
-    flops = 3.5 * work.forward_flops / 2
-    seconds = sum(operator_seconds(accelerator("a100:bf16"), work, 1))
-    assert flops / seconds / 1e12 == pytest.approx(measured_tflops * 0.82 / 0.87, rel=0.12)
+    """Forward on an H100, of which products keep less in training than in short runs."""
+    slower = DEVICES["h100"].sustained / 0.8
+    for sequence, tflops in measured_tflops.items():
+        work = attention(sequence, batch=16384 // sequence, hidden=2048, kind=kind)
+        flops = work.forward_flops / (2 if kind == CAUSAL else 1)
+        seconds, _ = operator_seconds(accelerator("h100:bf16", kernel), work, 1)
+        assert flops / seconds / 1e12 == pytest.approx(tflops * slower, rel=0.12)
 
 
 def test_the_default_kernel_is_pytorchs_and_others_have_names() -> None:
@@ -68,9 +77,10 @@ def test_the_default_kernel_is_pytorchs_and_others_have_names() -> None:
         accelerator("h100:bf16", "ck")
 
 
-def test_a_module_with_projections_pays_for_both() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_module_with_projections_pays_for_both(dtype: torch.dtype) -> None:
     hidden, tokens = 1024, 8 * 512
-    module = nn.MultiheadAttention(hidden, 16, batch_first=True, dtype=torch.bfloat16)
+    module = nn.MultiheadAttention(hidden, 16, batch_first=True, dtype=dtype)
 
     class Self(nn.Module):
         def __init__(self) -> None:
@@ -80,7 +90,7 @@ def test_a_module_with_projections_pays_for_both() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.attention(x, x, x, need_weights=False)[0]
 
-    batch = torch.zeros(8, 512, hidden, dtype=torch.bfloat16)
+    batch = torch.zeros(8, 512, hidden, dtype=dtype)
     (traced,) = profile(Self(), batch, name="x").operators
     products = 2 * tokens * 4 * hidden**2
     assert traced.forward_flops == products + 4 * 8 * 512**2 * hidden

@@ -110,6 +110,16 @@ def test_a_product_of_few_rows_costs_the_traffic_of_its_parameters() -> None:
     )
 
 
+def test_an_odd_number_of_columns_costs_half_of_the_rate() -> None:
+    """50257 tokens, and the multiple of 128 above."""
+    device = accelerator("h100:bf16")
+    odd, even = (linear(8192, columns, 768) for columns in (50257, 50304))
+    for slow, fast in zip(
+        operator_seconds(device, odd, 1), operator_seconds(device, even, 1), strict=True
+    ):
+        assert slow == pytest.approx(2 * fast, rel=0.1)
+
+
 def test_large_layers_take_the_sustained_part_of_the_peak() -> None:
     layer = linear(16384, 16384, 16384)
     forward, backward = operator_seconds(accelerator("h100:bf16"), layer, 1)

@@ -17,7 +17,7 @@ KernelName = Literal["flash2", "flash3", "cudnn", "triton", "ck"]
 
 
 class AttentionKernel(NamedTuple):
-    """The rates of both passes at long sequences, over the rate of large matrix products.
+    """The rates of both passes at long sequences without a mask, over that of large products.
 
     Both slow down alike when power limits the clock.
     """
@@ -26,30 +26,31 @@ class AttentionKernel(NamedTuple):
     backward: float
 
 
-# FlashAttention-2's paper has 99, 160 and 186 TFLOP/s on an A100, both passes with a causal mask,
-# at 512, 2048 and 8192 positions. Without a mask, FlashAttention-3's has 309, 350 and 370 on an
-# H100, forward, at 512, 1024 and 16384.
-_HALF_CAUSAL = 500.0
-_HALF_FULL = 120.0
+# FlashAttention-3's paper (Shah et al., 2024, figures 5 and 6, heads of 128, H100) has these
+# TFLOP/s forward at 512, 1024, 2048, 16384 positions: FlashAttention-2 309, 350, 362, 370 without
+# a mask, 191, 260, 298, 335 with a causal one; cuDNN 497, 574, 617, 595 and 315, 410, 484, 539.
+# Heads of 64 have 0.9 of them.
+_HALF = 120.0
+_HALF_CAUSAL = 350.0
+_CAUSAL = 0.91
 
-# Heads of 128; with 64 FlashAttention-2 has 0.9 of the rate. Short runs on both sides, products as
-# in devices.py. The first of each is that of PyTorch's scaled_dot_product_attention
-# today (`check_prefer_cudnn_attention`); until 2025 Hopper had FlashAttention-2.
-# - ampere, flash2: FlashAttention-2 (Dao, 2023), figures 5 and 6: 205 and 180 TFLOP/s, A100.
-# - hopper: FlashAttention-3 (Shah et al., 2024), figures 5 and 6, H100 SXM: 370 and 322 TFLOP/s
-#   with FlashAttention-2, 600 and 516 with cuDNN, 648 and 561 with FlashAttention-3.
-# - blackwell: FlashAttention-4 (2026), B200: 1613 TFLOP/s forward, 1.3 times as fast as cuDNN. The
-#   backward pass is assumed to lose as much as on Hopper.
-# - cdna3: Composable Kernel; assumed.
+# Over the short runs of devices.py. The first of each is that of PyTorch's
+# scaled_dot_product_attention today (`check_prefer_cudnn_attention`); until 2025 Hopper had
+# FlashAttention-2.
+# - ampere: FlashAttention-2 (Dao, 2023): 0.5 to 0.73 of the peak of an A100.
+# - hopper: the paper above; backward 322, 516 and 561 TFLOP/s.
+# - blackwell: FlashAttention-4 (2026): 1613 TFLOP/s forward on a B200, 1.3 times cuDNN. Products
+#   in short runs are assumed to reach 0.78 of the peak, the backward pass to lose as on Hopper.
+# - cdna3: assumed.
 # - triton: FlashAttention of 2022 in Triton, the default of llm-foundry's benchmarks: the slope of
 #   their step times over 4k to 32k positions.
 KERNELS: dict[Generation, dict[KernelName, AttentionKernel]] = {
-    "ampere": {"flash2": AttentionKernel(0.76, 0.67), "triton": AttentionKernel(0.44, 0.35)},
+    "ampere": {"flash2": AttentionKernel(0.82, 0.7), "triton": AttentionKernel(0.48, 0.38)},
     "hopper": {
-        "cudnn": AttentionKernel(0.76, 0.65),
-        "flash2": AttentionKernel(0.46, 0.41),
+        "cudnn": AttentionKernel(0.77, 0.66),
+        "flash2": AttentionKernel(0.47, 0.41),
         "flash3": AttentionKernel(0.82, 0.71),
-        "triton": AttentionKernel(0.34, 0.27),
+        "triton": AttentionKernel(0.37, 0.295),
     },
     "blackwell": {"cudnn": AttentionKernel(0.71, 0.61)},
     "cdna3": {"ck": AttentionKernel(0.65, 0.46)},
@@ -68,4 +69,6 @@ def kernel_of(generation: Generation, name: KernelName | None = None) -> Attenti
 
 def at_length(fraction: float, sequence: float, *, causal: bool) -> float:
     """The fraction that a pass reaches at `sequence` positions."""
-    return fraction * sequence / (sequence + (_HALF_CAUSAL if causal else _HALF_FULL))
+    if causal:
+        return _CAUSAL * fraction * sequence / (sequence + _HALF_CAUSAL)
+    return fraction * sequence / (sequence + _HALF)

@@ -75,16 +75,14 @@ _OAM = Box(8, "xgmi")
 _CARDS = Box(8, "pcie")
 _DESKTOP = Box(4, "pcie")
 
-# `sustained`: short runs of large BF16 products reach 0.87 of the peak on an A100, 0.80 on an H100
-# and 0.78 on a B200 (Bekman, Machine Learning Engineering: maximum achievable matmul FLOPS), 0.54
-# on an MI300X (AMD, Measuring Max-Achievable FLOPs). In training the clock falls when a board
-# reaches its power limit. Figures of A100, H100, H200, B200, GB200, GB300, GB10 agree with measured
-# steps of language models that take little communication. Others:
-# - h100-500w: power falls with the clock to the power of 2.5 or so, which leaves 0.87 of an H100's;
-#   b300 and mi300x as B200, and a little below AMD's figure.
-# - GeForce cards run BF16 at half rate with FP32 accumulation, which their power allows; the full
-#   rate of a6000, l40s and rtx-6000-ada at 300 to 350 W does not fit. GB10: half of the sheet's was
-#   reported early, and agrees.
+# `sustained`: in short runs, the best products reach 0.86 of the peak on an A100, 0.80 on an H100,
+# 0.58 on an MI300X, 0.70 on an L40S, 0.76 on an RTX 6000 Ada, and more than the peak, by higher
+# clocks, on an RTX 3090 and 4090 (github.com/mag-/gpu_benchmark). In training the clock falls with
+# the power limit. Figures of A100, H100, H200, B200, GB200, GB300, GB10 and RTX 4090 agree with
+# measured steps of language models that take little communication. The others follow from them:
+# - h100-500w: power grows with the clock to the power of 2.5 or so, which leaves 0.87 of an H100's.
+# - b300: as b200.
+# - The rest keeps 0.85 of the short runs or of the sheet, less where a board reaches its limit.
 _A100 = Peaks(19.5e12, 156e12, 312e12)
 _H100 = Peaks(67e12, 494.5e12, 989e12, 1979e12)
 
@@ -129,7 +127,7 @@ DEVICES: dict[str, Device] = {
         1.792e12, 32 * _GIB, 64e9, 170, 0.85, "ampere", _DESKTOP,
     ),
     "a6000": Device(
-        Peaks(38.7e12, 77.4e12, 154.8e12), 768e9, 48 * _GIB, 32e9, 84, 0.75, "ampere", _DESKTOP
+        Peaks(38.7e12, 77.4e12, 154.8e12), 768e9, 48 * _GIB, 32e9, 84, 0.72, "ampere", _DESKTOP
     ),
     "rtx-6000-ada": Device(
         Peaks(91.1e12, 182.1e12, 364.2e12, 728.5e12),
@@ -137,7 +135,7 @@ DEVICES: dict[str, Device] = {
     ),
     "l40s": Device(
         Peaks(91.6e12, 183e12, 362e12, 733e12),
-        864e9, 48 * _GIB, 32e9, 142, 0.65, "ampere", _CARDS,
+        864e9, 48 * _GIB, 32e9, 142, 0.6, "ampere", _CARDS,
     ),
     "mi300x": Device(
         Peaks(163.4e12, 653.7e12, 1307.4e12, 2614.9e12),
