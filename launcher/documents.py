@@ -86,8 +86,9 @@ def op_graph_of(
 
     `batch_size` is the number of samples of one iteration on `accelerators` together. None: for a
     shipped model or a configuration of transformers, as many times the batch of one; for a file,
-    that of its example_batch; for a saved OpGraph, its own. `costs` is a file of measured costs that replace estimates. Raises InputError if the model is
-    unknown or cannot be traced, and if `batch_size` cannot be shared evenly.
+    that of its example_batch; for a saved OpGraph, its own. `costs` is a file of measured costs
+    that replace estimates. Raises InputError if the model is unknown or cannot be traced, and if
+    `batch_size` cannot be shared evenly.
     """
     return with_measured_costs(_op_graph(model, batch_size, accelerators, text), costs)
 
@@ -105,9 +106,7 @@ def with_measured_costs(graph: OpGraph, costs: str | None) -> OpGraph:
         raise InputError(f"{costs}: {error}") from None
 
 
-def _op_graph(
-    model: str, batch_size: int | None, accelerators: int, text: TextOptions
-) -> OpGraph:
+def _op_graph(model: str, batch_size: int | None, accelerators: int, text: TextOptions) -> OpGraph:
     if is_saved_graph(model):
         return _saved_graph(model, batch_size, accelerators, text)
     from torch_topoopt.profile import profiling  # imports torch
