@@ -204,6 +204,8 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls a function of PyTorch; between leaf modules it is an operator of its own."""
+        if isinstance(function, partial) and function.func == self._fused_of_leaf:
+            function = function.args[0]  # rms_norm passes on what its name stands for
         if self._operator is not None or self._backward:
             return function(*args, **kwargs)
         kind = getattr(function, "__name__", type(function).__name__)
@@ -212,7 +214,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         return self._as_operator(kind, lambda: function(*args, **kwargs))
 
     def _fused_of_leaf(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._operator is None or self._backward:
+        if self._operator is None or self._backward or self._in_fused:
             return function(*args, **kwargs)
         return self._fused(function, args, kwargs)
 
