@@ -57,6 +57,9 @@ PLANNING = (
 """The job and its planning: options of plan, run and compare, whose plans are the same for the
 same options."""
 
+TEXT = ("sequence", "task")
+"""The model of a configuration of transformers."""
+
 
 def output_file(text: str) -> str:
     """argparse type of a file to write: checked before any long computation."""
@@ -131,8 +134,19 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "type": int,
         "metavar": "SAMPLES",
         "help": "samples of one iteration on all accelerators together (default: the batch of "
-        "a shipped "
-        "model for each accelerator; a file's example_batch as it is)",
+        "a shipped model for each accelerator; one for each with a configuration of transformers; "
+        "a file's example_batch, or the batch of a saved OpGraph, as it is)",
+    },
+    "sequence": {
+        "type": int,
+        "metavar": "TOKENS",
+        "help": "tokens of a sample, for a configuration of transformers (default: as many as it "
+        "allows, at most 4096)",
+    },
+    "task": {
+        "choices": ["causal-lm", "sequence-classification"],
+        "help": "what the model of a configuration of transformers is trained for (default: "
+        "causal-lm)",
     },
     "costs": {
         "metavar": "FILE",

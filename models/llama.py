@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from torch_topoopt.models.sizes import choose
+from torch_topoopt.models.gpt import head_of
+from torch_topoopt.models.sizes import choose, tokens_of
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class LlamaSize:
     """`batch_size` samples of `sequence` tokens per accelerator; the MLP is `ffn` wide.
 
     Every `heads / kv_heads` heads of queries share one of keys and values. A head has `head`
-    features (0: `hidden / heads`). With `tied`, the output layer has the embedding's weights. With
-    `biases`, queries, keys and values have biases; with `norms`, queries and keys have norms.
+    features (0: `hidden / heads`). With `biases`, queries, keys and values have biases. With
+    `norms`, queries and keys have norms. `tied` and `labels` are those of a GPTSize.
     """
 
     blocks: int
@@ -38,6 +39,7 @@ class LlamaSize:
     tied: bool = False
     biases: bool = False
     norms: bool = False
+    labels: int = 0
     dtype: torch.dtype = torch.bfloat16
 
     def mlp(self) -> nn.Module:
@@ -131,25 +133,20 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Tokens [batch, sequence] to logits [batch, sequence, vocabulary] of the next token."""
+    """Tokens [batch, sequence] to logits, as a GPT."""
 
     def __init__(self, size: LlamaSize) -> None:
         super().__init__()
         self.embedding = nn.Embedding(size.vocabulary, size.hidden)
         self.blocks = nn.Sequential(*(Block(size) for _ in range(size.blocks)))
         self.norm = nn.RMSNorm(size.hidden)
-        self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
-        if size.tied:
-            self.head.weight = self.embedding.weight
+        self.head = head_of(size, self.embedding)
+        self.classifies = bool(size.labels)
         self.to(size.dtype)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.norm(self.blocks(self.embedding(tokens))))
-
-
-def tokens_of(size: LlamaSize, batch_size: int | None = None) -> torch.Tensor:
-    """Tokens, all zero, [batch_size, sequence]; only shapes matter to a profile."""
-    return torch.zeros(batch_size or size.batch_size, size.sequence, dtype=torch.long)
+        logits = self.head(self.norm(self.blocks(self.embedding(tokens))))
+        return logits[:, -1] if self.classifies else logits
 
 
 def build(size: str = DEFAULT_SIZE) -> Llama:

@@ -6,7 +6,7 @@ import torch
 
 from torch_topoopt.models import llama
 from torch_topoopt.models.qwen3_moe import Qwen3MoESize
-from torch_topoopt.models.sizes import choose
+from torch_topoopt.models.sizes import choose, tokens_of
 
 SIZES = {
     "8x7b": Qwen3MoESize(32, 4096, 14336, 32, 8, 32000, 4096, 1, norms=False),
@@ -25,4 +25,4 @@ def build(size: str = DEFAULT_SIZE) -> llama.Llama:
 
 def example_batch(batch_size: int | None = None, *, size: str = DEFAULT_SIZE) -> torch.Tensor:
     """Tokens, all zero, [batch_size, sequence], for one of SIZES."""
-    return llama.tokens_of(choose(SIZES, size), batch_size)
+    return tokens_of(choose(SIZES, size), batch_size)

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu
 
-from torch_topoopt.models.gpt import MLP, Attention, Embedding, GPTSize
-from torch_topoopt.models.sizes import choose
+from torch_topoopt.models.gpt import MLP, Attention, Embedding, GPTSize, head_of
+from torch_topoopt.models.sizes import choose, tokens_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Routing:
 
 @dataclass(frozen=True)
 class MoESize(Routing, GPTSize):
-    """A GPTSize with experts in every other block."""
+    """A GPTSize with experts in every other block; it classifies no samples."""
 
 
 SIZES = {
@@ -144,7 +144,7 @@ class MoE(nn.Module):
         self.embedding = Embedding(size)
         self.blocks = nn.ModuleList(MoEBlock(size, i % 2 == 1) for i in range(size.blocks))
         self.norm = nn.LayerNorm(size.hidden)
-        self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
+        self.head = head_of(size, self.embedding.tokens)
 
     def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.embedding(tokens)
@@ -162,6 +162,5 @@ def build(size: str = DEFAULT_SIZE) -> MoE:
 
 
 def example_batch(batch_size: int | None = None, *, size: str = DEFAULT_SIZE) -> torch.Tensor:
-    """Tokens, all zero, [batch_size, sequence]; only shapes matter to a profile."""
-    chosen = choose(SIZES, size)
-    return torch.zeros(batch_size or chosen.batch_size, chosen.sequence, dtype=torch.long)
+    """Tokens, all zero, [batch_size, sequence], for one of SIZES."""
+    return tokens_of(choose(SIZES, size), batch_size)

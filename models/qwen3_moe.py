@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import silu
 
 from torch_topoopt.models import llama, moe
-from torch_topoopt.models.sizes import choose
+from torch_topoopt.models.sizes import choose, tokens_of
 
 
 @dataclass(frozen=True)
@@ -74,4 +74,4 @@ def build(size: str = DEFAULT_SIZE) -> llama.Llama:
 
 def example_batch(batch_size: int | None = None, *, size: str = DEFAULT_SIZE) -> torch.Tensor:
     """Tokens, all zero, [batch_size, sequence], for one of SIZES."""
-    return llama.tokens_of(choose(SIZES, size), batch_size)
+    return tokens_of(choose(SIZES, size), batch_size)

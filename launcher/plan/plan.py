@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Decides how to split a model over the servers, how to wire their ports and how to route the bytes,
 alternating between the two until neither improves. MODEL is the name of a shipped model, a file and
-a callable (file.py:callable), a script, or an opgraph.json. Of a script without a build_model(),
-two iterations are run first, without a network, and the network is planned for what they
-communicate."""
+a callable (file.py:callable), a script, a configuration of transformers (config.json), or an
+opgraph.json. Of a script without a build_model(), two iterations are run first, without a network,
+and the network is planned for what they communicate."""
 
 _EXAMPLES = """\
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps
   topoopt plan dlrm --servers 32 --degree 4 --bandwidth 100Gbps --mode best
   topoopt plan opgraph.json --servers 8 --degree 2 --bandwidth 100Gbps --accelerator a100 --json
+  topoopt plan Llama-3.1-8B/config.json --servers 4 --accelerator gb10:bf16 --batch-size 8
   topoopt plan train.py --cluster lab.yaml    # on cables that are plugged already
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps --failures    # the cost of losses"""
 
@@ -76,7 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="instead of servers, ports and bandwidth: the machines of this file; where they are "
         "joined by cables, the network is given and only the strategy is searched",
     )
-    shared_options.add(options, *shared_options.PLANNING, "no-memory-limit")
+    shared_options.add(options, *shared_options.PLANNING, *shared_options.TEXT, "no-memory-limit")
     options.add_argument(
         "--export-strategy",
         type=shared_options.output_file,
@@ -147,7 +148,7 @@ def _plan_traced(
     script = arguments.model
     advice = "; name a model instead of the script"
     planning.refuse_without_model(planning.given(arguments), arguments, script, advice)
-    for option in ("explain", "export_strategy", "no_memory_limit"):
+    for option in ("explain", "export_strategy", "no_memory_limit", "sequence", "task"):
         if getattr(arguments, option):
             planning.refuse_without_model([option.replace("_", "-")], arguments, script, advice)
     if cluster.servers * cluster.accelerators_per_server < 2:

@@ -41,6 +41,7 @@ class PlanningChoice:
     strategy: str | None
     batch_size: int | None
     costs: str | None
+    text: documents.TextOptions
     options: PlanningOptions
 
     @classmethod
@@ -64,6 +65,7 @@ class PlanningChoice:
             strategy=arguments.strategy,
             batch_size=arguments.batch_size,
             costs=arguments.costs,
+            text=documents.TextOptions.of(arguments),
             options=PlanningOptions(
                 seed=arguments.seed,
                 rounds=arguments.rounds,
@@ -87,6 +89,7 @@ class PlanningChoice:
             self.batch_size,
             accelerators=cluster.servers * cluster.accelerators_per_server,
             costs=self.costs,
+            text=self.text,
         )
 
     def plan(

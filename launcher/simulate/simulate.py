@@ -252,7 +252,7 @@ def _planned_graph(plan: Plan, arguments: argparse.Namespace) -> OpGraph:
     model, batch_size = arguments.model, arguments.batch_size
     if model is None:
         return documents.op_graph_of_plan(plan, arguments.plan, batch_size)
-    if batch_size is None and not model.endswith(".json"):
+    if batch_size is None and not documents.is_saved_graph(model):
         batch_size = plan.batch_size
     return documents.op_graph_of(model, batch_size)
 

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
+from torch.nn.functional import (
+    cross_entropy,
+    linear,
+    rms_norm,
+    scaled_dot_product_attention,
+)
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
@@ -467,6 +472,25 @@ def test_causal_attention_is_a_kind_with_the_flops_of_the_square(
     assert attention.kind == "causal_" * causal + attention.name
     assert attention.forward_flops == 2 * (2 * 4 * 2 * 6 * 6 * 8)
     assert [split.dimension for split in attention.splits] == ["columns", "attribute"]
+
+
+class Norms(nn.Module):
+    """An RMS norm as a module, and one as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(6, 8), nn.RMSNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return rms_norm(self.norm(self.first(x)), (8,))
+
+
+def test_rms_norms_keep_what_a_fused_kernel_keeps() -> None:
+    batch = torch.empty(3, 5, 6, dtype=torch.bfloat16)
+    graph = profile(Norms().to(torch.bfloat16), batch, name="norms")
+    saved = {operator.name: operator.saved_bytes for operator in graph.operators}
+    rows = 3 * 5
+    assert saved["norm"] == saved["rms_norm"] == rows * 8 * 2 + rows * 4
 
 
 @pytest.mark.parametrize("as_module", [True, False])

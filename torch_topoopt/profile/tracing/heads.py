@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 if TYPE_CHECKING:
-    from torch_topoopt.profile.tracing.records import Heads, Read, Region, TracedOperator
+    from torch_topoopt.profile.tracing.records import Heads, Read, TracedOperator
 
 
 def heads_of(traced: TracedOperator) -> Heads | None:
@@ -32,26 +32,36 @@ def heads_of(traced: TracedOperator) -> Heads | None:
 def heads_read(traced: TracedOperator) -> list[Heads | None]:
     """The heads in each tensor that `traced` reads of other operators."""
     return [
-        _heads_in(region, read)
-        for region, read in traced.reads.items()
+        _heads_in(read, read.producer)
+        for read in traced.reads.values()
         if read.producer is not None
     ]
 
 
-def _keeps_heads(traced: TracedOperator) -> bool:
+def norm_dimensions(traced: TracedOperator) -> int | None:
+    """The number of last dimensions that a layer norm or RMS norm runs over; None for no norm.
+
+    transformers has classes of its own, such as LlamaRMSNorm, with a weight for each feature.
+    """
     if isinstance(traced.module, nn.LayerNorm | nn.RMSNorm):
-        return len(traced.module.normalized_shape) == 1
+        return len(traced.module.normalized_shape)
+    if traced.module is None or not traced.kind.endswith(("LayerNorm", "RMSNorm")):
+        return None
+    shapes = {tuple(parameter.shape) for parameter in traced.module.parameters()}
+    return 1 if shapes == {traced.shapes[0][-1:]} else None
+
+
+def _keeps_heads(traced: TracedOperator) -> bool:
+    if (normed := norm_dimensions(traced)) is not None:
+        return normed == 1
     return not traced.parameters and (traced.module is None or not [*traced.module.parameters()])
 
 
-def _heads_in(region: Region, read: Read) -> Heads | None:
-    producer = read.producer
-    assert producer is not None
+def _heads_in(read: Read, producer: TracedOperator) -> Heads | None:
     strides = read.strides
     if producer.heads is not None:
         dimension, count = producer.heads
-        made = producer.writes[region[0]]
-        stride, size = made.stride(dimension), made.shape[dimension]
+        stride, size = producer.strides[dimension], producer.shapes[0][dimension]
     elif len(producer.shapes) == 1 and len(producer.shapes[0]) == 3:
         features = producer.shapes[0][-1]
         stride = max((s for s in strides if 1 < s < features), default=0)

@@ -42,8 +42,13 @@ class Read:
 
 @dataclass
 class TracedOperator:
-    """The record of one operator; `shapes` are those of its outputs, `module` the leaf module
-    that it is a call of, if it is one, and `heads` where its only output has attention heads."""
+    """The record of one operator.
+
+    `module` is the leaf module that it is a call of, if it is one. `shapes` are those of its
+    outputs, `strides` those of the first. `heads` says where its only output has attention heads,
+    and `experts` how many experts it computes apart. `stacks` are the shapes of the parameters, by
+    storage, that it multiplies with as stacks of matrices.
+    """
 
     name: str
     kind: str
@@ -55,7 +60,10 @@ class TracedOperator:
     works: bool = False  # did more than make views
     reached: bool = False  # the backward pass comes through here
     shapes: tuple[tuple[int, ...], ...] = ()
+    strides: tuple[int, ...] = ()
     heads: Heads | None = None
+    experts: int | None = None
+    stacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     reads: dict[Region, Read] = field(default_factory=dict)
     writes: dict[int, Any] = field(default_factory=dict)
     saved: set[Region] = field(default_factory=set)

@@ -22,6 +22,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_topoopt.profile.tracing.experts import experts_of
 from torch_topoopt.profile.tracing.heads import heads_of
 from torch_topoopt.profile.tracing.records import (
     ATTENTION,
@@ -41,6 +42,7 @@ from torch_topoopt.profile.tracing.records import (
     tensors,
 )
 from torch_topoopt.profile.tracing.shape_cache import ShapeCache
+from torch_topoopt.profile.tracing.split_dimensions import has_elementwise_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -52,6 +54,10 @@ _LOOKUPS = {
     aten.embedding.default: (0, 1),
     aten._embedding_bag.default: (0, 1),
     aten._embedding_bag_forward_only.default: (0, 1),
+}
+# products of stacks of matrices
+_STACKED = {
+    getattr(aten, name) for name in ("bmm", "baddbmm", "_grouped_mm") if hasattr(aten, name)
 }
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _RMS_NORM = torch.nn.functional.rms_norm
@@ -200,6 +206,8 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls a function of PyTorch; between leaf modules it is an operator of its own."""
+        if isinstance(function, partial) and function.func == self._fused_of_leaf:
+            function = function.args[0]  # rms_norm passes on what its name stands for
         if self._operator is not None or self._backward:
             return function(*args, **kwargs)
         kind = getattr(function, "__name__", type(function).__name__)
@@ -208,7 +216,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         return self._as_operator(kind, lambda: function(*args, **kwargs))
 
     def _fused_of_leaf(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._operator is None or self._backward:
+        if self._operator is None or self._backward or self._in_fused:
             return function(*args, **kwargs)
         return self._fused(function, args, kwargs)
 
@@ -313,6 +321,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         self._pending.clear()
         self._describe_output(operator, output)
         operator.heads = heads_of(operator)
+        operator.experts = experts_of(operator, elementwise=has_elementwise_kind(operator))
         operator.saved -= self._saved
         self._saved |= operator.saved
         self._used_parameters.update(storage_of(p) for p in operator.parameters)
@@ -350,6 +359,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         regions = {region_of(tensor): tuple(tensor.shape) for tensor in made}
         operator.output_bytes = sum(size_bytes for _, _, size_bytes in regions)
         operator.shapes = tuple(regions.values())
+        operator.strides = made[0].stride() if made else ()
 
     # ATen operations.
 
@@ -394,6 +404,10 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             return result  # a view
         operator.works = True
         operator.forward_flops += flops_of(func, args, kwargs, result)
+        if func._overloadpacket in _STACKED:
+            for tensor in inputs:
+                if tensor.dim() == 3 and storage_of(tensor) in self._parameters:
+                    operator.stacks[storage_of(tensor)] = tuple(tensor.shape)
         if not only_uses_shape(func):
             for tensor, flows in zip(inputs, differentiable, strict=True):
                 self._read(operator, func, args, tensor, flows, mutated)
