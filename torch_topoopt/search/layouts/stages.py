@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class Stage(NamedTuple):
     """The cells of a stage: how many of each kind, the `first` and the `last`.
 
+    `spans` are its operators begin..end - 1.
     `copied`: it is not the stage of the table that its output layer shares, so it has a copy.
     """
 
@@ -24,6 +25,7 @@ class Stage(NamedTuple):
     first: PricedCell
     last: PricedCell
     copied: bool
+    spans: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, cells: Sequence[PricedCell], *, copied: bool) -> Stage:
@@ -31,7 +33,8 @@ class Stage(NamedTuple):
         counts = Counter(one.cell.kind for one in cells)
         kinds = {one.cell.kind: one for one in cells}
         counted = tuple((kinds[kind], count) for kind, count in counts.items())
-        return cls(counted, cells[0], cells[-1], copied)
+        spans = tuple((one.cell.begin, one.cell.end) for one in cells)
+        return cls(counted, cells[0], cells[-1], copied, spans)
 
     def sum(self, field: str) -> float:
         """The sum of a field of CellCost over the cells."""
