@@ -367,7 +367,7 @@ class Planning:
         if not pricing.schedules:  # which put other bytes on links than rings do
             validate_link_bytes(self._cluster.servers, best.network, traffic, prediction.link_bytes)
         return Plan(
-            version=Plan.VERSION,
+            version=Plan.WITHOUT_LAYOUT,
             model=self._op_graph.model,
             batch_size=self._op_graph.batch_size,
             seed=options.seed,

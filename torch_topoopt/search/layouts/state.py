@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from torch_topoopt.search.optimizers import Optimizer
 
 
 class StateBytes(NamedTuple):
@@ -21,3 +24,27 @@ class StateBytes(NamedTuple):
 ADAMW = StateBytes()  # gradients in 16 bits; parameters and both moments in 32
 # Gradients of micro-batches are summed in 32 bits, beside those of the last one.
 ADAMW_SUMMED_IN_FP32 = StateBytes(gradient=3.0, exchanged=2.0, moved=16.0)
+
+
+_BF16 = 2.0  # bytes of a parameter
+
+
+def state_of(optimizer: Optimizer, parameter_bytes: float = _BF16) -> StateBytes:
+    """The state of a model trained by `optimizer`, whose parameters have `parameter_bytes` each.
+
+    Parameters of 32 bits need no other copy; their gradients have 32 bits.
+    """
+    if parameter_bytes > _BF16:
+        moments = optimizer.moment_bytes / parameter_bytes
+        return StateBytes(1.0, 1.0, moments, 3.0 + 2 * moments)
+    gradient = optimizer.gradient_bytes / _BF16
+    # Gradients of micro-batches are summed beside those of the last one.
+    kept = gradient + 1.0 if gradient > 1.0 else 1.0
+    return StateBytes(
+        kept, gradient, optimizer.state_bytes / _BF16, optimizer.moved_bytes / _BF16
+    )
+
+
+def state_of_factor(factor: float) -> StateBytes:
+    """The state of an optimizer that keeps `factor` bytes for each byte of gradients."""
+    return StateBytes(1.0, 1.0, factor, 3.0 + 2 * factor)
