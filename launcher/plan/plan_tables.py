@@ -138,6 +138,8 @@ def split_figures(plan: Plan) -> dict[str, int]:
 
 
 def strategy_lines(plan: Plan) -> list[str]:
+    if plan.layout is not None:
+        return [f"layout: {plan.layout}", _demand_line(plan)]
     sizes = strategy_figures(plan)
     if plan.strategy_space == "data-parallel":
         return [
@@ -154,14 +156,18 @@ def strategy_lines(plan: Plan) -> list[str]:
         lines.append(f"not data parallel: {', '.join(splits)}")
     if plan.micro_batches > 1:
         lines.append(f"micro-batches: {plan.micro_batches}, schedule 1F1B")
+    lines.append(_demand_line(plan))
+    return lines
+
+
+def _demand_line(plan: Plan) -> str:
     reduced = sum(group.size_bytes for group in plan.demand.groups)
     sent = sum(pair.size_bytes for pair in plan.demand.pairs)
-    lines.append(
+    return (
         f"demand per iteration: {format_bytes(reduced)} to AllReduce in "
         f"{counted(len(plan.demand.groups), 'group')}, {format_bytes(sent)} between "
         f"{counted(len(plan.demand.pairs), 'ordered pair')} of servers"
     )
-    return lines
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,9 @@ class Layout:
             words.append(f"{state} sharded over {self.state_shards}{kept}")
         if self.recompute != "none":
             words.append(f"{self.recompute} recomputation")
-        count = "1 micro-batch" if self.micro_batches == 1 else f"{self.micro_batches} micro-batches"
+        count = (
+            "1 micro-batch" if self.micro_batches == 1 else f"{self.micro_batches} micro-batches"
+        )
         return ", ".join((*words, f"{count} of {self.micro_batch}"))
 
     def validate(self) -> Self:
@@ -121,7 +123,7 @@ def layout_from(text: str, accelerators: int, batch_size: int) -> Layout:
     micro-batches fill the batch, unless `text` says otherwise. Raises DocumentError for an unknown
     field, or a layout of other accelerators or another batch.
     """
-    given = _fields_of(text)
+    given = layout_fields(text)
     others = 1
     for field in ("tensor", "context", "pipeline"):
         others *= max(1, given.get(field, 1))
@@ -146,8 +148,8 @@ def layout_from(text: str, accelerators: int, batch_size: int) -> Layout:
     return layout
 
 
-def _fields_of(text: str) -> dict[str, Any]:
-    """The values of FIELD=VALUE,FIELD=VALUE."""
+def layout_fields(text: str) -> dict[str, Any]:
+    """The values of FIELD=VALUE,FIELD=VALUE; raises DocumentError for an unknown field."""
     defaults = {field.name: field.default for field in fields(Layout)}
     found: dict[str, Any] = {}
     for part in text.split(","):

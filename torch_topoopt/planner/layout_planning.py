@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.plan import Demand, Group, Network, Plan, Prediction
 from torch_topoopt.plan.layout import Layout
-from torch_topoopt.planner.layout_refusals import check_divisible, what_would_fit
+from torch_topoopt.planner.layout_refusals import what_would_fit
 from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.memory import RUNTIME_BYTES
 from torch_topoopt.search.layouts.prices import LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE
 from torch_topoopt.search.layouts.space import fastest_layouts
-from torch_topoopt.search.layouts.state import StateBytes, state_of, state_of_factor
+from torch_topoopt.search.layouts.state import StateBytes, state_of_factor, state_on
 from torch_topoopt.search.layouts.traffic import layout_demand, layout_placements
 from torch_topoopt.search.layouts.wired_boxes import boxes_of
 from torch_topoopt.search.lowering import lower_network
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch_topoopt.planner.pricing import WiringMode
     from torch_topoopt.search.accelerators import Accelerator
     from torch_topoopt.search.layouts.prices import LayoutPrice
+    from torch_topoopt.search.strategies import Strategy
 
 _WIRED = 8  # layouts that get networks of their own
 DEFAULT_OPTIMIZER = "adamw"
@@ -51,12 +52,10 @@ class WiredLayout(NamedTuple):
 
 
 def state_bytes(options: PlanningOptions, device: Accelerator) -> StateBytes:
-    """The state of training with the optimizer of `options` on `device`, whose format says whether
-    parameters have 16 or 32 bits."""
+    """The state of training on `device` with the optimizer of `options`."""
     if options.optimizer is None and options.optimizer_factor:
         return state_of_factor(options.optimizer_factor)
-    chosen = optimizer(options.optimizer or DEFAULT_OPTIMIZER)
-    return state_of(chosen, 4.0 if device.tensor_cores is None else 2.0)
+    return state_on(device, optimizer(options.optimizer or DEFAULT_OPTIMIZER))
 
 
 class LayoutPlanning:
@@ -106,6 +105,18 @@ class LayoutPlanning:
         data = max(k for k in range(1, self.accelerators + 1) if batch % k == 0)
         return Layout(data=data, micro_batch=batch // data)
 
+    def data_parallel_s(self) -> float:
+        """Seconds of data parallelism on an ideal switch."""
+        return self._price(self.prices, self.data_parallel()).times.step_s
+
+    def optimizer_s(self, strategy: Strategy) -> float:
+        """Seconds of the optimizer's step on the server that updates most."""
+        updated = [0.0] * self.cluster.servers
+        for operator, placement in zip(self.op_graph.operators, strategy, strict=True):
+            for server in placement.servers:
+                updated[server] += operator.parameter_gradient_bytes / placement.parameter
+        return max(updated) * self.state.moved / self._device.memory_bytes_per_s
+
     def candidates(self) -> list[LayoutPrice]:
         """The fastest layouts on the given network, else on an ideal switch; raises ValueError with
         what would fit if none does."""
@@ -126,7 +137,6 @@ class LayoutPlanning:
             most_experts=_most_experts(self.op_graph),
         )
         if not found:
-            check_divisible(self.op_graph.batch_size, self.accelerators)
             raise ValueError(what_would_fit(self.prices, None, self))
         return found
 
@@ -146,11 +156,15 @@ class LayoutPlanning:
                 self._on_candidate(done, len(found), least_s)
             if best is not None and candidate.times.step_s >= least_s:
                 continue  # even on an ideal switch
-            for wired in self._wired(candidate.layout):
-                if best is None or wired.price.times.step_s < best.price.times.step_s:
-                    best = wired
+            wired = self.fastest_wired(candidate.layout)
+            if wired.price.times.step_s < least_s:
+                best = wired
         assert best is not None
         return best
+
+    def fastest_wired(self, layout: Layout) -> WiredLayout:
+        """`layout` on its fastest network."""
+        return min(self._wired(layout), key=lambda wired: wired.price.times.step_s)
 
     def _wired(self, layout: Layout) -> Iterable[WiredLayout]:
         """`layout` on the given network, or on one of each mode."""

@@ -37,8 +37,8 @@ class PlanningOptions:
     `strategy_space`: with "layouts" blocks of a model are divided alike (`plan.layout`), or as
     `layout` says; with "all" a layout wins where it gains more over data parallelism than the
     strategy of the space "full". Layouts are trained by `software` with `optimizer` (default:
-    adamw), which sets the `optimizer_factor` of both. With "data-parallel" every operator runs on every server and only the network
-    is planned; with "samples" operators are split by samples only. With `executable`, only
+    adamw), which sets the `optimizer_factor` of both. With "data-parallel" every operator runs on
+    every server and only the network is planned; with "samples" operators are split by samples only. With `executable`, only
     strategies are considered all of whose placements it accepts. The search begins at `strategy`
     alone, if there is one; `evaluations` 0 only prices it.
 

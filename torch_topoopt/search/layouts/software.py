@@ -36,4 +36,8 @@ EAGER = Software(host_s=60e-6, exchange_s=172e-6)
 NANOTRON = Software(60e-6, 172e-6, far_rank_s=34e-6, pipeline_rank_s=194e-6)
 # Compiled blocks or CUDA graphs.
 COMPILED = Software(host_s=10e-6, exchange_s=20e-6, gathers_early=True)
-SOFTWARE: dict[SoftwareName, Software] = {"eager": EAGER, "nanotron": NANOTRON, "compiled": COMPILED}
+SOFTWARE: dict[SoftwareName, Software] = {
+    "eager": EAGER,
+    "nanotron": NANOTRON,
+    "compiled": COMPILED,
+}

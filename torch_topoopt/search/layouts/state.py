@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from torch_topoopt.search.accelerators import Accelerator
     from torch_topoopt.search.optimizers import Optimizer
 
 
@@ -40,9 +41,12 @@ def state_of(optimizer: Optimizer, parameter_bytes: float = _BF16) -> StateBytes
     gradient = optimizer.gradient_bytes / _BF16
     # Gradients of micro-batches are summed beside those of the last one.
     kept = gradient + 1.0 if gradient > 1.0 else 1.0
-    return StateBytes(
-        kept, gradient, optimizer.state_bytes / _BF16, optimizer.moved_bytes / _BF16
-    )
+    return StateBytes(kept, gradient, optimizer.state_bytes / _BF16, optimizer.moved_bytes / _BF16)
+
+
+def state_on(device: Accelerator, optimizer: Optimizer) -> StateBytes:
+    """The state on `device`, whose format says whether parameters have 16 or 32 bits."""
+    return state_of(optimizer, 4.0 if device.tensor_cores is None else 2.0)
 
 
 def state_of_factor(factor: float) -> StateBytes:

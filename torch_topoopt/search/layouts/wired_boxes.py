@@ -113,9 +113,7 @@ class NetworkRates:
     def _of_servers(self, servers: tuple[int, ...]) -> float:
         at = {server: i for i, server in enumerate(servers)}
         pairs = {
-            (at[a], at[b]): gbps
-            for (a, b), gbps in self._pair_gbps.items()
-            if a in at and b in at
+            (at[a], at[b]): gbps for (a, b), gbps in self._pair_gbps.items() if a in at and b in at
         }
         if unreachable(range(len(servers)), set(pairs)) is not None:
             return 0.0
