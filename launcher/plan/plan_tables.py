@@ -61,8 +61,9 @@ def show_plan(terminal: Terminal, plan: Plan) -> None:
     if not plan.predicts_time:
         return
     prediction = plan.prediction
+    how = "at flow level" if plan.layout is None else "in closed form"
     terminal.line(
-        f"predicted iteration: {format_seconds(prediction.iteration_s)} at flow level "
+        f"predicted iteration: {format_seconds(prediction.iteration_s)} {how} "
         f"({format_seconds(prediction.compute_s)} of it compute; "
         f"single ring {format_seconds(prediction.single_ring_s)}, "
         f"ideal switch {format_seconds(prediction.ideal_switch_s)})"

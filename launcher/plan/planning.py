@@ -306,6 +306,15 @@ def space_of(asked: str, model: str, script: str | None = None) -> Space:
     return next((space for name, space in _CALLS if name in called), "data-parallel")
 
 
+def check_divides_itself(plan: Plan, path: str, script: str) -> None:
+    """Raises InputError if `script` leaves the layout of `plan` to this package."""
+    if space_of("auto", "", script) != "data-parallel":
+        raise InputError(
+            f"{path}: layout: torch_topoopt.parallelize and pipeline do not execute {plan.layout}; "
+            f"divide the model in {script}, or plan with --strategy-space full"
+        )
+
+
 def _calls(source: str) -> set[str]:
     """The functions of torch_topoopt that a script calls: `torch_topoopt.f(...)`, or imported."""
     tree = ast.parse(source)

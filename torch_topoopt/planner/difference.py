@@ -96,6 +96,8 @@ def _ends(link: Link) -> tuple[int, int]:
 def _changed_fields(a: Plan, b: Plan) -> tuple[Changed, ...]:
     names = ("model", "batch_size", "seed", "mode", "strategy_space", "micro_batches")
     found = [(name, getattr(a, name), getattr(b, name)) for name in names]
+    layouts = [None if plan.layout is None else str(plan.layout) for plan in (a, b)]
+    found.append(("layout", *layouts))
     found += [
         (f"cluster.{field.name}", getattr(a.cluster, field.name), getattr(b.cluster, field.name))
         for field in fields(a.cluster)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 
 
+_WORTH_SAYING = 0.01  # of the memory
+
+
 class Job(Protocol):
     """The job that does not fit."""
 
@@ -46,9 +49,10 @@ def what_would_fit(prices: LayoutPrices, price: LayoutPrice | None, job: Job) ->
         price, what = prices.price(replace(plain, micro_batch=1)), "data parallelism"
     assert price is not None
     memory = price.memory
-    optimizer = job.options.optimizer or "AdamW"
+    options = job.options
+    optimizer = options.optimizer or ("optimizer" if options.optimizer_factor else "AdamW")
     text = (
-        f"accelerator: one {device} has {_gb(job.memory_bytes)} GB; {what} needs "
+        f"accelerator: one {device} has {_gb(job.memory_bytes)} GB of memory; {what} needs "
         f"{_gb(memory.total)} GB (weights {_gb(memory.parameters)}, gradients "
         f"{_gb(memory.gradients)}, {optimizer} {_gb(memory.optimizer)}, activations "
         f"{_gb(memory.activations)})"
@@ -63,8 +67,9 @@ def what_would_fit(prices: LayoutPrices, price: LayoutPrice | None, job: Job) ->
             price = sharded
     if layout.recompute != "full":
         again = prices.price(replace(layout, recompute="full"))
-        if again is not None:
-            text += f"; recomputation saves {_gb(price.memory.total - again.memory.total)}"
+        saved = 0.0 if again is None else price.memory.total - again.memory.total
+        if saved > _WORTH_SAYING * price.memory.total:
+            text += f"; recomputation saves {_gb(saved)}"
     return f"{text}; use more servers, a larger accelerator or a smaller batch"
 
 
