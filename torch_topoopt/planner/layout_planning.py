@@ -11,7 +11,7 @@ from torch_topoopt.plan import Demand, Group, Network, Plan, Prediction
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.planner.layout_refusals import what_would_fit
 from torch_topoopt.planner.pricing import rounded
-from torch_topoopt.search.accelerators import accelerator
+from torch_topoopt.search.accelerators import BANDWIDTH, accelerator
 from torch_topoopt.search.layouts.memory import RUNTIME_BYTES
 from torch_topoopt.search.layouts.prices import LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE
@@ -115,7 +115,7 @@ class LayoutPlanning:
         for operator, placement in zip(self.op_graph.operators, strategy, strict=True):
             for server in placement.servers:
                 updated[server] += operator.parameter_gradient_bytes / placement.parameter
-        return max(updated) * self.state.moved / self._device.memory_bytes_per_s
+        return max(updated) * self.state.moved / (self._device.memory_bytes_per_s * BANDWIDTH)
 
     def candidates(self) -> list[LayoutPrice]:
         """The fastest layouts on the given network, else on an ideal switch; raises ValueError with

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from torch_topoopt.search.accelerators.attention import kernel_of
+from torch_topoopt.search.accelerators.attention import KernelName, kernel_of
 from torch_topoopt.search.accelerators.classes import (
     FITTED,
     ClassName,
@@ -35,11 +35,13 @@ from torch_topoopt.search.accelerators.devices import DEVICES, FORMATS, Device, 
 from torch_topoopt.search.accelerators.roofline import (
     Accelerator,
     estimated_seconds,
+    loss_seconds,
     operator_seconds,
 )
 from torch_topoopt.search.accelerators.tensor_cores import BANDWIDTH, TensorCores
 
 __all__ = [
+    "BANDWIDTH",
     "DEVICES",
     "FITTED",
     "FORMATS",
@@ -50,6 +52,7 @@ __all__ = [
     "accelerator",
     "class_of",
     "estimated_seconds",
+    "loss_seconds",
     "names",
     "operator_seconds",
     "reads_all_parameters",
@@ -63,8 +66,11 @@ def names() -> tuple[str, ...]:
     return (*DEVICES, "cpu")
 
 
-def accelerator(name: str) -> Accelerator:
-    """The device DEVICE or DEVICE:FORMAT; raises ValueError listing the known ones."""
+def accelerator(name: str, attention: KernelName | None = None) -> Accelerator:
+    """The device DEVICE or DEVICE:FORMAT; raises ValueError listing the known ones.
+
+    `attention` is the kernel in bf16 and narrower formats, by default that of PyTorch.
+    """
     device, _, chosen = name.partition(":")
     if name == "cpu":
         return _this_cpu()
@@ -75,13 +81,13 @@ def accelerator(name: str) -> Accelerator:
     row = DEVICES[device]
     for number_format in row.formats():
         if number_format == (chosen or "fp32"):
-            return _accelerator(row, number_format)
+            return _accelerator(row, number_format, attention)
     raise ValueError(
         f"accelerator: {chosen!r} in {name!r} is not one of {', '.join(row.formats())}"
     )
 
 
-def _accelerator(row: Device, number_format: Format) -> Accelerator:
+def _accelerator(row: Device, number_format: Format, attention: KernelName | None) -> Accelerator:
     peaks = row.peaks
     cores = None
     classes = FITTED
@@ -92,7 +98,7 @@ def _accelerator(row: Device, number_format: Format) -> Accelerator:
             _BITS[number_format],
             row.sustained,
             row.processors,
-            kernel_of(row.generation),
+            kernel_of(row.generation, attention),
         )
         streams = [one._replace(bandwidth=BANDWIDTH) for one in FITTED["elementwise"]]
         classes = {**FITTED, "elementwise": OperatorClass(*streams)}

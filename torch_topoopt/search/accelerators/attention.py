@@ -33,7 +33,8 @@ _HALF_CAUSAL = 500.0
 _HALF_FULL = 120.0
 
 # Heads of 128; with 64 FlashAttention-2 has 0.9 of the rate. Short runs on both sides, products as
-# in devices.py. The first of each is the one behind PyTorch's scaled_dot_product_attention.
+# in devices.py. The first of each is that of PyTorch's scaled_dot_product_attention
+# today (`check_prefer_cudnn_attention`); until 2025 Hopper had FlashAttention-2.
 # - ampere, flash2: FlashAttention-2 (Dao, 2023), figures 5 and 6: 205 and 180 TFLOP/s, A100.
 # - hopper: FlashAttention-3 (Shah et al., 2024), figures 5 and 6, H100 SXM: 370 and 322 TFLOP/s
 #   with FlashAttention-2, 600 and 516 with cuDNN, 648 and 561 with FlashAttention-3.
@@ -45,9 +46,9 @@ _HALF_FULL = 120.0
 KERNELS: dict[Generation, dict[KernelName, AttentionKernel]] = {
     "ampere": {"flash2": AttentionKernel(0.76, 0.67), "triton": AttentionKernel(0.44, 0.35)},
     "hopper": {
+        "cudnn": AttentionKernel(0.76, 0.65),
         "flash2": AttentionKernel(0.46, 0.41),
         "flash3": AttentionKernel(0.82, 0.71),
-        "cudnn": AttentionKernel(0.76, 0.65),
         "triton": AttentionKernel(0.34, 0.27),
     },
     "blackwell": {"cudnn": AttentionKernel(0.71, 0.61)},
@@ -59,9 +60,10 @@ BACKWARD_PER_FORWARD = 2.5
 def kernel_of(generation: Generation, name: KernelName | None = None) -> AttentionKernel:
     """A kernel by name, or the default one. Raises ValueError if the generation has none of it."""
     kernels = KERNELS[generation]
-    if name is not None and name not in kernels:
+    name = name or next(iter(kernels))
+    if name not in kernels:
         raise ValueError(f"attention: {name!r} is not one of {', '.join(kernels)}")
-    return kernels[name or next(iter(kernels))]
+    return kernels[name]
 
 
 def at_length(fraction: float, sequence: float, *, causal: bool) -> float:

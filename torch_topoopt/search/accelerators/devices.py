@@ -75,6 +75,16 @@ _OAM = Box(8, "xgmi")
 _CARDS = Box(8, "pcie")
 _DESKTOP = Box(4, "pcie")
 
+# `sustained`: short runs of large BF16 products reach 0.87 of the peak on an A100, 0.80 on an H100
+# and 0.78 on a B200 (Bekman, Machine Learning Engineering: maximum achievable matmul FLOPS), 0.54
+# on an MI300X (AMD, Measuring Max-Achievable FLOPs). In training the clock falls when a board
+# reaches its power limit. Figures of A100, H100, H200, B200, GB200, GB300, GB10 agree with measured
+# steps of language models that take little communication. Others:
+# - h100-500w: power falls with the clock to the power of 2.5 or so, which leaves 0.87 of an H100's;
+#   b300 and mi300x as B200, and a little below AMD's figure.
+# - GeForce cards run BF16 at half rate with FP32 accumulation, which their power allows; the full
+#   rate of a6000, l40s and rtx-6000-ada at 300 to 350 W does not fit. GB10: half of the sheet's was
+#   reported early, and agrees.
 _A100 = Peaks(19.5e12, 156e12, 312e12)
 _H100 = Peaks(67e12, 494.5e12, 989e12, 1979e12)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.search.accelerators.classes import class_of, reads_all_parameters
 from torch_topoopt.search.accelerators.devices import ALONE, Box
 from torch_topoopt.search.accelerators.tensor_cores import (
+    BANDWIDTH,
     Work,
     on_tensor_cores,
     tensor_core_seconds,
@@ -48,6 +49,8 @@ class Accelerator:
         return self.tensor_flops if class_name in _ON_TENSOR_CORES else self.dense_flops
 
 
+# log_softmax reads and writes what nll_loss then reads; backward, two steps read and write as much
+_LOSSES = frozenset({"cross_entropy", "CrossEntropyLoss"})
 _ON_TENSOR_CORES: tuple[ClassName, ...] = ("convolution", "attention")
 
 
@@ -121,7 +124,9 @@ def estimated_seconds(
         moved,
         moved + gradients if goes_back else 0.0,
     )
-    if device.tensor_cores is not None and on_tensor_cores(operator):
+    if device.tensor_cores is not None and operator.kind in _LOSSES:
+        work = work._replace(forward_bytes=3 * moved, backward_bytes=2 * work.backward_bytes)
+    elif device.tensor_cores is not None and on_tensor_cores(operator):
         return tensor_core_seconds(
             device.tensor_cores, device.memory_bytes_per_s, operator, work, shards
         )
@@ -130,3 +135,12 @@ def estimated_seconds(
         pass_seconds(device, operator, cost.forward, work.forward_flops, work.forward_bytes),
         pass_seconds(device, operator, cost.backward, work.backward_flops, work.backward_bytes),
     )
+
+
+def loss_seconds(device: Accelerator, logits: float) -> float:
+    """Seconds of both passes of the cross entropy of bf16 logits, where an OpGraph has none.
+
+    PyTorch casts them to fp32 and back, and each pass of log_softmax and nll_loss reads or writes
+    them all: 40 bytes for each.
+    """
+    return 40 * logits / (device.memory_bytes_per_s * BANDWIDTH)

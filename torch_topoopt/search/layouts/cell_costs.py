@@ -42,11 +42,11 @@ _NOTHING = Exchange()
 class CellCost:
     """The cost of operators on one accelerator, for one micro-batch.
 
-    Seconds of both passes. Bytes of the parameters and their gradients, those of experts apart;
+    Seconds of both passes, and of them in operators that stream through the memory. Bytes of the parameters and their gradients, those of experts apart;
     `copied_bytes` are parameters of an earlier operator, which another stage needs once more.
     `saved_bytes` are kept for the backward pass; selective recomputation keeps the outputs of
-    matrix products and attention, and computes the rest again, in `selective_s`. `operators` is
-    the number of operators that compute.
+    matrix products and attention, and streams again. `operators` is the number of operators that
+    compute.
 
     A forward pass exchanges activations in the `tensor` group, keys and values in the `context`
     group, and tokens in the `expert` group.
@@ -54,6 +54,8 @@ class CellCost:
 
     forward_s: float = 0.0
     backward_s: float = 0.0
+    streamed_forward_s: float = 0.0
+    streamed_backward_s: float = 0.0
     parameter_bytes: float = 0.0
     gradient_bytes: float = 0.0
     expert_bytes: float = 0.0
@@ -61,7 +63,6 @@ class CellCost:
     copied_bytes: float = 0.0
     saved_bytes: float = 0.0
     selective_bytes: float = 0.0
-    selective_s: float = 0.0
     operators: int = 0
     tensor: Exchange = _NOTHING
     context: Exchange = _NOTHING
@@ -182,12 +183,12 @@ class _OneCell:
         return CellCost(
             forward_s,
             backward_s,
+            *((0.0, 0.0) if matrix else (forward_s, backward_s)),
             *state,
             *(state if is_expert else (0, 0)),
             shared_bytes(operator) / (layout.tensor if kind else 1),
             saved,
             shard.output_bytes * times if matrix else 0.0,
-            0.0 if matrix else forward_s,
             int(forward_s > 0),
             self._tensor_exchange(at),
             self._context_exchange(operator, kind),

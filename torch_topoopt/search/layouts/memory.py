@@ -83,8 +83,7 @@ def _activations(layout: Layout, stages: Sequence[Stage], index: int) -> float:
         again = max(one.cost.saved_bytes for one, _ in stage.cells)
     else:
         kept = stage.sum(field)
-    if index == len(stages) - 1:
-        again = max(again, _LOSS_OUTPUTS * stage.last.output_bytes)
+    again = max(again, _LOSS_OUTPUTS * stage.logits)
     return kept * micro_batches_kept(layout, index) + again
 
 

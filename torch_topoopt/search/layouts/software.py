@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-SoftwareName = Literal["eager", "nanotron", "compiled"]
+SoftwareName = Literal["eager", "nanotron", "compiled", "megatron"]
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,10 @@ class Software:
     `pipeline_rank_s` more for each rank of that group. A backward pass issues twice as much.
     Computation is slower by the fraction `contention` while state is exchanged.
 
+    Operators that stream through memory take the fraction `streams` of their time, because some
+    are fused with others. Of an exchange in a tensor group, `exposes` is not hidden by the products
+    that it feeds. The loss moves `loss_passes` times the bytes of the logits.
+
     `gathers_early`: parameters that only the optimizer's step shares are gathered beside the next
     forward pass.
     """
@@ -26,18 +30,25 @@ class Software:
     far_rank_s: float = 0.0
     pipeline_rank_s: float = 0.0
     contention: float = 0.08
+    streams: float = 1.0
+    exposes: float = 1.0
+    loss_passes: float = 14.0
     gathers_early: bool = False
 
 
+# The loss without fusion: logits to 32 bits, log-softmax, and the gradients of both.
 # PyTorch without compilation: fitted to rows with a micro-batch of one sequence in
 # benchmarks/measured_steps.py, where the host is the limit.
-EAGER = Software(host_s=60e-6, exchange_s=172e-6)
+EAGER = Software(host_s=45e-6, exchange_s=172e-6)
 # The same with what its rows show for tensor groups of jobs on several boxes.
-NANOTRON = Software(60e-6, 172e-6, far_rank_s=34e-6, pipeline_rank_s=194e-6)
+NANOTRON = Software(45e-6, 172e-6, far_rank_s=24e-6, pipeline_rank_s=194e-6, streams=2.0)
 # Compiled blocks or CUDA graphs.
-COMPILED = Software(host_s=10e-6, exchange_s=20e-6, gathers_early=True)
+COMPILED = Software(10e-6, 20e-6, streams=0.75, loss_passes=7.0)
+# Megatron: norms, activations and the loss are fused, products overlap with exchanges.
+MEGATRON = Software(10e-6, 20e-6, streams=0.5, exposes=0.3, loss_passes=5.0, gathers_early=True)
 SOFTWARE: dict[SoftwareName, Software] = {
     "eager": EAGER,
     "nanotron": NANOTRON,
     "compiled": COMPILED,
+    "megatron": MEGATRON,
 }

@@ -17,24 +17,26 @@ if TYPE_CHECKING:
 class Stage(NamedTuple):
     """The cells of a stage: how many of each kind, the `first` and the `last`.
 
-    `spans` are its operators begin..end - 1.
     `copied`: it is not the stage of the table that its output layer shares, so it has a copy.
+    `logits`: bytes of the model's output on one accelerator, if this stage makes it. `spans` has
+    begin and end of the operators of each cell.
     """
 
     cells: tuple[tuple[PricedCell, int], ...]
     first: PricedCell
     last: PricedCell
     copied: bool
-    spans: tuple[tuple[int, int], ...] = ()
+    logits: float
+    spans: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, cells: Sequence[PricedCell], *, copied: bool) -> Stage:
+    def of(cls, cells: Sequence[PricedCell], *, copied: bool, logits: float) -> Stage:
         """The stage of these cells, in order."""
         counts = Counter(one.cell.kind for one in cells)
         kinds = {one.cell.kind: one for one in cells}
         counted = tuple((kinds[kind], count) for kind, count in counts.items())
         spans = tuple((one.cell.begin, one.cell.end) for one in cells)
-        return cls(counted, cells[0], cells[-1], copied, spans)
+        return cls(counted, cells[0], cells[-1], copied, logits, spans)
 
     def sum(self, field: str) -> float:
         """The sum of a field of CellCost over the cells."""
@@ -73,5 +75,6 @@ def stages_of(costs: CellCosts, layout: Layout) -> tuple[Stage, ...] | None:
         mine: list[PricedCell] = []
         for chunk in range(stage, chunks, layout.pipeline):
             mine += cells[bounds[chunk] : bounds[chunk + 1]]
-        made.append(Stage.of(mine, copied=stage > 0))
+        logits = cells[-1].output_bytes if stage == layout.pipeline - 1 else 0.0
+        made.append(Stage.of(mine, copied=stage > 0, logits=logits))
     return tuple(made)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from torch_topoopt.search.accelerators import BANDWIDTH
 from torch_topoopt.search.layouts.links import Group
 
 if TYPE_CHECKING:
@@ -109,7 +110,12 @@ class StepModel:
         )
 
     def _passes(self, layout: Layout, groups: Groups, stage: Stage) -> _Passes:
-        sums = [0.0, 0.0, 0.0, 0.0]
+        loss_s = self._moved_s(stage.logits * self.software.loss_passes) / 2
+        summed_s = 0.0
+        if layout.micro_batches > 1:
+            shards = layout.state_shards if layout.zero_stage >= 2 else 1
+            summed_s = self._moved_s(stage.gradient_bytes / shards * self.state.summed)
+        sums = [loss_s, loss_s + summed_s, 2 * loss_s + summed_s, 0.0]
         for one, count in stage.cells:
             for i, seconds in enumerate(self._cell_passes(layout, groups, one.cost)):
                 sums[i] += count * seconds
@@ -120,16 +126,19 @@ class StepModel:
         tensor_s = boxes.gather_s(cost.tensor.size_bytes, groups.tensor, cost.tensor.count)
         expert_s = boxes.all_to_all_s(cost.expert.size_bytes, groups.expert, cost.expert.count)
         context_s = boxes.gather_s(cost.context.size_bytes, groups.context, cost.context.count)
-        exchange_s = tensor_s + expert_s
+        exchange_s = tensor_s * software.exposes + expert_s
         calls = cost.tensor.count + cost.expert.count
         host_s = cost.operators * software.host_s + calls * self._call_s(layout, groups.tensor)
+        fused = 1 - software.streams
+        ahead_s = cost.forward_s - fused * cost.streamed_forward_s
+        back_s = cost.backward_s - fused * cost.streamed_backward_s
         again_s = {
             "none": 0.0,
-            "selective": cost.selective_s,
-            "full": cost.forward_s + exchange_s,
+            "selective": software.streams * cost.streamed_forward_s,
+            "full": ahead_s + exchange_s,
         }[layout.recompute]
-        forward_s = max(cost.forward_s + exchange_s, context_s, host_s)
-        backward_s = max(cost.backward_s + exchange_s, 2 * context_s, 2 * host_s) + again_s
+        forward_s = max(ahead_s + exchange_s, context_s, host_s)
+        backward_s = max(back_s + exchange_s, 2 * context_s, 2 * host_s) + again_s
         if layout.sharding == "parameters" and layout.state_shards > 1:
             # TODO experts
             gather_s = boxes.gather_s(cost.parameter_bytes, groups.shards)
@@ -140,7 +149,7 @@ class StepModel:
             )
             forward_s = self._beside(forward_s, gather_s, far_s)
             backward_s = self._beside(backward_s, gather_s * layout.reshard + scatter_s, far_s)
-        compute_s = cost.forward_s + cost.backward_s + again_s
+        compute_s = ahead_s + back_s + again_s
         return _Passes(forward_s, backward_s, compute_s, 2 * exchange_s)
 
     def _far_s(self, groups: Groups, exchanges: Iterable[tuple[Group, float]]) -> float:
@@ -201,4 +210,8 @@ class StepModel:
 
     def _optimizer_s(self, layout: Layout, stage: Stage) -> float:
         size = stage.gradient_bytes / layout.state_shards + stage.sum("expert_gradient_bytes")
-        return size * self.state.moved / self.memory_bytes_per_s
+        return self._moved_s(size * self.state.moved)
+
+    def _moved_s(self, size_bytes: float) -> float:
+        """Seconds of moving so many bytes through the memory."""
+        return size_bytes / (self.memory_bytes_per_s * BANDWIDTH)
