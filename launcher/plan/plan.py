@@ -251,9 +251,7 @@ def _keep(
         strategy_files.save_strategy(arguments.export_strategy, graph, plan)
 
 
-def _explained(
-    graph: OpGraph, plan: Plan, options: PlanningOptions
-) -> tuple[Explanation, ...]:
+def _explained(graph: OpGraph, plan: Plan, options: PlanningOptions) -> tuple[Explanation, ...]:
     from torch_topoopt.planner.explain import explain
     from torch_topoopt.search.strategy_space import DIMENSIONS
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from torch_topoopt.search.layouts.space import divisions
-
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
@@ -37,11 +35,6 @@ class Job(Protocol):
 def what_would_fit(prices: LayoutPrices, price: LayoutPrice | None, job: Job) -> str:
     """One line: the memory of one accelerator, what `price` needs (data parallelism if None), and
     with state sharded and activations computed again."""
-    if price is None and not _any_division(prices, job):
-        return (
-            f"batch_size: {job.op_graph.batch_size} samples cannot be shared by "
-            f"{job.accelerators} accelerators, and {job.op_graph.model} cannot be divided otherwise"
-        )
     device = job.cluster.accelerator
     what = "this layout"
     if price is None:
@@ -71,12 +64,6 @@ def what_would_fit(prices: LayoutPrices, price: LayoutPrice | None, job: Job) ->
         if saved > _WORTH_SAYING * price.memory.total:
             text += f"; recomputation saves {_gb(saved)}"
     return f"{text}; use more servers, a larger accelerator or a smaller batch"
-
-
-def _any_division(prices: LayoutPrices, job: Job) -> bool:
-    """Whether the model can be divided at all, whatever memory it needs."""
-    found = divisions(job.accelerators, job.op_graph.batch_size, 1)
-    return any(prices.stages(layout) is not None for layout in found)
 
 
 def _gb(size_bytes: float) -> str:
