@@ -141,6 +141,7 @@ class Planning:
         """The best layout, or a strategy that gains more over data parallelism. Models without
         repeated layers have strategies, and a layout only if no strategy fits."""
         graph = self._op_graph
+        layouts.check_state()
         large = len(graph.operators) > _MOST_OPERATORS and bool(graph.layers)
         refused: ValueError | None = None
         if self._layouts_alone or graph.layers:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_topoopt.plan import Demand, Group, Network, Plan, Prediction
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.planner.layout_refusals import what_would_fit
+from torch_topoopt.planner.options import CONVERGED
 from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.search.accelerators import BANDWIDTH, accelerator
 from torch_topoopt.search.layouts.memory import RUNTIME_BYTES
@@ -117,6 +118,15 @@ class LayoutPlanning:
                 updated[server] += operator.parameter_gradient_bytes / placement.parameter
         return max(updated) * self.state.moved / (self._device.memory_bytes_per_s * BANDWIDTH)
 
+    def check_state(self) -> None:
+        """Raises ValueError, with what would fit, if all accelerators together cannot hold the
+        model's state."""
+        state = self.state
+        trained = self.op_graph.parameter_gradient_bytes
+        size = self.op_graph.parameter_bytes + trained * (state.gradient + state.optimizer)
+        if size > self.accelerators * self.memory_bytes:
+            raise ValueError(what_would_fit(self.prices, None, self))
+
     def candidates(self) -> list[LayoutPrice]:
         """The fastest layouts on the given network, else on an ideal switch; raises ValueError with
         what would fit if none does."""
@@ -127,8 +137,14 @@ class LayoutPlanning:
             if price.memory.total > self.memory_bytes:
                 raise ValueError(what_would_fit(self.prices, price, self))
             return [price]
-        found = fastest_layouts(
-            self.prices_on(self.options.network),
+        found = self._fastest(self.prices_on(self.options.network))
+        if not found:
+            raise ValueError(what_would_fit(self.prices, None, self))
+        return found
+
+    def _fastest(self, prices: LayoutPrices) -> list[LayoutPrice]:
+        return fastest_layouts(
+            prices,
             self.accelerators,
             self.op_graph.batch_size,
             box=self.cluster.accelerators_per_server,
@@ -136,9 +152,6 @@ class LayoutPlanning:
             count=_WIRED,
             most_experts=_most_experts(self.op_graph),
         )
-        if not found:
-            raise ValueError(what_would_fit(self.prices, None, self))
-        return found
 
     def prices_on(self, network: Network | None) -> LayoutPrices:
         """The prices on `network`, or on an ideal switch."""
@@ -147,14 +160,29 @@ class LayoutPlanning:
         return self.prices.on(boxes_of(self.cluster, self._device, network))
 
     def best(self) -> WiredLayout:
-        """The fastest pair of a layout and a network; raises as `candidates`."""
-        best: WiredLayout | None = None
+        """The fastest pair of a layout and a network; raises as `candidates`.
+
+        The fastest layouts on an ideal switch are wired. Then those that are fastest on the best
+        network are, until a round gains little, or the best pair is as fast as any on the switch.
+        """
         found = self.candidates()
+        best = self._fastest_pair(found, None)
+        if self.options.layout is not None or self.options.network is not None:
+            return best
+        least_s = found[0].times.step_s
+        before_s = math.inf
+        while least_s < best.price.times.step_s < before_s * (1 - CONVERGED):
+            before_s = best.price.times.step_s
+            best = self._fastest_pair(self._fastest(self.prices_on(best.network)), best)
+        return best
+
+    def _fastest_pair(self, found: list[LayoutPrice], best: WiredLayout | None) -> WiredLayout:
+        """The fastest of `best` and the layouts of `found` that may be faster."""
         for done, candidate in enumerate(found):
             least_s = math.inf if best is None else best.price.times.step_s
             if self._on_candidate is not None:
                 self._on_candidate(done, len(found), least_s)
-            if best is not None and candidate.times.step_s >= least_s:
+            if self._price(self.prices, candidate.layout).times.step_s >= least_s:
                 continue  # even on an ideal switch
             wired = self.fastest_wired(candidate.layout)
             if wired.price.times.step_s < least_s:
