@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,6 +52,13 @@ class LayoutPrices:
         self.costs = CellCosts(op_graph, device)
         self._stages: dict[tuple[int, ...], tuple[Stage, ...] | None] = {}
         self._model = StepModel(boxes, software, state, device.memory_bytes_per_s)
+
+    def on(self, boxes: Boxes) -> LayoutPrices:
+        """The same on other boxes; costs of cells are shared."""
+        made = copy.copy(self)
+        model = self._model
+        made._model = StepModel(boxes, model.software, model.state, model.memory_bytes_per_s)
+        return made
 
     def price(self, layout: Layout) -> LayoutPrice | None:
         """The price of `layout`; None if the model cannot be divided so. Raises ValueError for a

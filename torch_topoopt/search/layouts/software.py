@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+SoftwareName = Literal["eager", "nanotron", "compiled", "megatron"]
 
 
 @dataclass(frozen=True)
@@ -47,4 +50,9 @@ NANOTRON = Software(
 COMPILED = Software(10e-6, 20e-6, streams=0.75, loss_passes=7.0)
 # Megatron: norms, activations and the loss are fused, products overlap with exchanges.
 MEGATRON = Software(10e-6, 20e-6, streams=0.5, exposes=0.3, loss_passes=5.0, gathers_early=True)
-SOFTWARE = {"eager": EAGER, "nanotron": NANOTRON, "compiled": COMPILED, "megatron": MEGATRON}
+SOFTWARE: dict[SoftwareName, Software] = {
+    "eager": EAGER,
+    "nanotron": NANOTRON,
+    "compiled": COMPILED,
+    "megatron": MEGATRON,
+}

@@ -79,24 +79,36 @@ def fastest_layouts(
     count: int = 8,
     most_experts: int = 1,
 ) -> list[LayoutPrice]:
-    """The fastest layouts that fit into `memory_bytes`, at most one of each division.
+    """The fastest layouts that fit into `memory_bytes`, at most one of each factorisation of the
+    accelerators.
 
     Of each, the least recomputation that fits: more of it is only slower.
     """
-    found: list[LayoutPrice] = []
+    found: dict[tuple[int, ...], LayoutPrice] = {}
     slowest_s = math.inf  # of the fastest `count`
     for division in divisions(accelerators, batch_size, most_experts):
         if prices.least_s(division) > slowest_s:
             continue
-        best: LayoutPrice | None = None
+        key = division.tensor, division.context, division.expert, division.pipeline
         for sharded in shardings(division, box):
-            for recompute in RECOMPUTES:
-                price = prices.price(replace(sharded, recompute=recompute))
-                if price is not None and price.memory.total <= memory_bytes:
-                    if best is None or price.times.step_s < best.times.step_s:
-                        best = price
-                    break
-        if best is not None:
-            found = heapq.nsmallest(count, [*found, best], key=lambda price: price.times.step_s)
-            slowest_s = found[-1].times.step_s if len(found) == count else math.inf
-    return found
+            best = _least_recomputed(prices, sharded, memory_bytes)
+            if best is not None and (key not in found or _step_s(best) < _step_s(found[key])):
+                found[key] = best
+        if len(found) >= count:
+            slowest_s = _step_s(heapq.nsmallest(count, found.values(), key=_step_s)[-1])
+    return heapq.nsmallest(count, found.values(), key=_step_s)
+
+
+def _step_s(price: LayoutPrice) -> float:
+    return price.times.step_s
+
+
+def _least_recomputed(
+    prices: LayoutPrices, layout: Layout, memory_bytes: float
+) -> LayoutPrice | None:
+    """`layout` with the least recomputation that fits; None if none does."""
+    for recompute in RECOMPUTES:
+        price = prices.price(replace(layout, recompute=recompute))
+        if price is not None and price.memory.total <= memory_bytes:
+            return price
+    return None

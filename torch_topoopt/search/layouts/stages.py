@@ -20,7 +20,8 @@ class Stage(NamedTuple):
     """The cells of a stage: how many of each kind, the `first` and the `last`.
 
     `copied`: it is not the stage of the table that its output layer shares, so it has a copy.
-    `logits`: bytes of the model's output on one accelerator, if this stage makes it.
+    `logits`: bytes of the model's output on one accelerator, if this stage makes it. `spans` has
+    begin and end of the operators of each cell.
     """
 
     cells: tuple[tuple[PricedCell, int], ...]
@@ -28,6 +29,7 @@ class Stage(NamedTuple):
     last: PricedCell
     copied: bool
     logits: float
+    spans: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, cells: Sequence[PricedCell], *, copied: bool, logits: float) -> Stage:
@@ -35,7 +37,8 @@ class Stage(NamedTuple):
         counts = Counter(one.cell.kind for one in cells)
         kinds = {one.cell.kind: one for one in cells}
         counted = tuple((kinds[kind], count) for kind, count in counts.items())
-        return cls(counted, cells[0], cells[-1], copied, logits)
+        spans = tuple((one.cell.begin, one.cell.end) for one in cells)
+        return cls(counted, cells[0], cells[-1], copied, logits, spans)
 
     def sum(self, field: str) -> float:
         """The sum of a field of CellCost over the cells."""

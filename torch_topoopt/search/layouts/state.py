@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_topoopt.search.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
+    from torch_topoopt.search.accelerators import Accelerator
     from torch_topoopt.search.optimizers import Optimizer
 
-_WEIGHT = 2.0  # bytes, in 16 bits
+_WEIGHT, _FP32 = 2.0, 4.0  # bytes, in 16 and 32 bits
 
 
 class StateBytes(NamedTuple):
@@ -43,3 +44,16 @@ class StateBytes(NamedTuple):
 
 ADAMW = StateBytes.of(OPTIMIZERS["adamw"])
 ADAMW_FP32_GRADIENTS = StateBytes.of(OPTIMIZERS["adamw-fp32-gradients"])
+
+
+def state_on(device: Accelerator, optimizer: Optimizer) -> StateBytes:
+    """The state on `device`, whose format says whether parameters have 16 or 32 bits. Those of 32
+    have no other copy."""
+    if device.tensor_cores is not None:
+        return StateBytes.of(optimizer)
+    return state_of_factor(optimizer.moment_bytes / _FP32)
+
+
+def state_of_factor(factor: float) -> StateBytes:
+    """The state of an optimizer that keeps `factor` bytes for each byte of gradients."""
+    return StateBytes(1.0, 1.0, factor, 3.0 + 2 * factor, 3.0)

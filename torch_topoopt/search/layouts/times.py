@@ -13,7 +13,7 @@ from torch_topoopt.search.accelerators import BANDWIDTH
 from torch_topoopt.search.layouts.links import Group
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.layouts.cell_costs import CellCost
@@ -166,14 +166,26 @@ class StepModel:
         if layout.sharding == "parameters" and layout.state_shards > 1:
             gather_s = self._gather_s(groups, _parameters(cost), "shards")
             scatter_s = self._gather_s(groups, self._gradients(cost), "shards")
-            forward_s = self._beside(forward_s, gather_s)
-            backward_s = self._beside(backward_s, gather_s * layout.reshard + scatter_s)
+            far_s = self._far_s(
+                groups,
+                ((groups.tensor, tensor_s), (groups.expert, expert_s), (groups.context, context_s)),
+            )
+            forward_s = self._beside(forward_s, gather_s, far_s)
+            backward_s = self._beside(backward_s, gather_s * layout.reshard + scatter_s, far_s)
         compute_s = ahead_s + back_s + again_s
         return _Passes(forward_s, backward_s, compute_s, 2 * exchange_s)
 
-    def _beside(self, pass_s: float, exchange_s: float) -> float:
-        """A pass during which state is exchanged."""
-        return max(pass_s + self.software.contention * min(pass_s, exchange_s), exchange_s)
+    def _far_s(self, groups: Groups, exchanges: Iterable[tuple[Group, float]]) -> float:
+        """Seconds of the exchanges that share the links between boxes with those of state."""
+        boxes = self.boxes
+        if not boxes.crosses(groups.shards):
+            return 0.0
+        return sum(seconds for group, seconds in exchanges if boxes.crosses(group))
+
+    def _beside(self, pass_s: float, exchange_s: float, far_s: float) -> float:
+        """A pass during which state is exchanged, over links that are busy for `far_s` besides."""
+        slowed_s = self.software.contention * min(pass_s, exchange_s)
+        return max(pass_s + slowed_s, exchange_s + far_s)
 
     def _call_s(self, layout: Layout, tensor: Group) -> float:
         """What the host takes for one exchange of a tensor group."""
