@@ -44,7 +44,7 @@ class LlamaSize:
 
     def mlp(self) -> nn.Module:
         """The MLP of one block."""
-        return MLP(self.hidden, self.ffn)
+        return GatedMLP(self.hidden, self.ffn)
 
 
 _VOCABULARY = 128256
@@ -77,7 +77,7 @@ class Rotary(nn.Module):
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-class Attention(nn.Module):
+class GroupedAttention(nn.Module):
     """Causal attention with rotary positions."""
 
     def __init__(self, size: LlamaSize) -> None:
@@ -104,7 +104,7 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(-2))
 
 
-class MLP(nn.Module):
+class GatedMLP(nn.Module):
     """[batch, sequence, hidden] to the same, through `ffn` features with a gate each."""
 
     def __init__(self, hidden: int, ffn: int) -> None:
@@ -117,13 +117,13 @@ class MLP(nn.Module):
         return self.down(silu(self.gate(x)) * self.up(x))
 
 
-class Block(nn.Module):
+class LlamaBlock(nn.Module):
     """Attention and an MLP, each with a shortcut."""
 
     def __init__(self, size: LlamaSize) -> None:
         super().__init__()
         self.norm1 = nn.RMSNorm(size.hidden)
-        self.attention = Attention(size)
+        self.attention = GroupedAttention(size)
         self.norm2 = nn.RMSNorm(size.hidden)
         self.mlp = size.mlp()
 
@@ -138,7 +138,7 @@ class Llama(nn.Module):
     def __init__(self, size: LlamaSize) -> None:
         super().__init__()
         self.embedding = nn.Embedding(size.vocabulary, size.hidden)
-        self.blocks = nn.Sequential(*(Block(size) for _ in range(size.blocks)))
+        self.blocks = nn.Sequential(*(LlamaBlock(size) for _ in range(size.blocks)))
         self.norm = nn.RMSNorm(size.hidden)
         self.head = head_of(size, self.embedding)
         self.classifies = bool(size.labels)

@@ -41,7 +41,7 @@ SIZES = {
 DEFAULT_SIZE = "30b-a3b"
 
 
-class Experts(nn.Module):
+class GatedExperts(nn.Module):
     """[experts, places, hidden] to the same: an MLP with a gate for each expert."""
 
     def __init__(self, experts: int, hidden: int, ffn: int) -> None:
@@ -60,7 +60,7 @@ class SparseMLP(moe.Mixture):
     """[batch, sequence, hidden] to the same, without a load-balancing loss."""
 
     def __init__(self, size: Qwen3MoESize) -> None:
-        super().__init__(size.hidden, size, Experts(size.experts, size.hidden, size.ffn))
+        super().__init__(size.hidden, size, GatedExperts(size.experts, size.hidden, size.ffn))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         tokens = x.flatten(0, -2)

@@ -72,7 +72,7 @@ def test_rotary_positions_keep_lengths_and_make_products_depend_on_distance() ->
 def test_queries_of_a_group_share_a_head_of_keys_and_values() -> None:
     torch.manual_seed(0)
     size = choose(llama.SIZES, "tiny")
-    shared, plain = llama.Attention(size), llama.Attention(replace(size, kv_heads=4))
+    shared, plain = llama.GroupedAttention(size), llama.GroupedAttention(replace(size, kv_heads=4))
     for name in ("query", "out"):
         getattr(plain, name).weight = getattr(shared, name).weight
     for name in ("key", "value"):
@@ -197,13 +197,13 @@ def test_a_llama_splits_by_groups_of_heads_without_a_gather_inside() -> None:
     assert inside["attention.rotary#2"] == {"columns": groups, "attribute": positions}
     assert inside[attention] == {"columns": groups, "attribute": positions}
     assert inside["mlp.mul"] == inside["mlp.silu"] == {"columns": 8192, "attribute": positions}
-    assert [(la.kind, la.length, len(la.starts)) for la in graph.layers] == [("Block", 17, 16)]
+    assert [(la.kind, la.length, len(la.starts)) for la in graph.layers] == [("LlamaBlock", 17, 16)]
 
 
 def test_a_profile_of_a_mixture_has_the_flops_of_the_experts_that_a_token_takes() -> None:
     batch = qwen3_moe.example_batch(size="30b-a3b")
     graph = profile(lambda: qwen3_moe.build("30b-a3b"), batch, name="qwen3-moe")
-    experts = next(operator for operator in graph.operators if operator.kind == "Experts")
+    experts = next(operator for operator in graph.operators if operator.kind == "GatedExperts")
     size = qwen3_moe.SIZES["30b-a3b"]
     assert experts.forward_flops == 2 * size.sequence * size.top * 3 * size.hidden * size.ffn
     assert [(s.dimension, s.max_degree) for s in experts.splits] == [("experts", 128)]
