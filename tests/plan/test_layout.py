@@ -10,7 +10,6 @@ from support.refusals import refused
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.layout import Layout, layout_from
 
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -57,8 +57,8 @@ class Groups(NamedTuple):
     tensor: Group
     context: Group
     expert: Group
-    state: _StateGroups
-    expert_state: _StateGroups
+    state: StateGroups
+    expert_state: StateGroups
 
     @classmethod
     def of(cls, layout: Layout) -> Groups:
@@ -69,12 +69,12 @@ class Groups(NamedTuple):
             Group(tensor, 1),
             Group(layout.context, tensor),
             Group(expert, 1 if expert > copies else tensor),
-            _StateGroups.of(copies, shards, tensor),
-            _StateGroups.of(copies * tensor // expert, max(1, shards * tensor // expert), expert),
+            StateGroups.of(copies, shards, tensor),
+            StateGroups.of(copies * tensor // expert, max(1, shards * tensor // expert), expert),
         )
 
 
-class _StateGroups(NamedTuple):
+class StateGroups(NamedTuple):
     """The groups of ranks with the same parameters: all copies, those that share state, and those
     with the same share."""
 
@@ -83,7 +83,7 @@ class _StateGroups(NamedTuple):
     replicas: Group
 
     @classmethod
-    def of(cls, copies: int, shards: int, stride: int) -> _StateGroups:
+    def of(cls, copies: int, shards: int, stride: int) -> StateGroups:
         replicas = Group(max(1, copies // shards), stride * shards)
         return cls(Group(copies, stride), Group(shards, stride), replicas)
 
@@ -178,7 +178,7 @@ class StepModel:
     def _far_s(self, groups: Groups, exchanges: Iterable[tuple[Group, float]]) -> float:
         """Seconds of the exchanges that share the links between boxes with those of state."""
         boxes = self.boxes
-        if not boxes.crosses(groups.shards):
+        if not boxes.crosses(groups.state.shards):
             return 0.0
         return sum(seconds for group, seconds in exchanges if boxes.crosses(group))
 
@@ -211,7 +211,10 @@ class StepModel:
         if layout.sharding == "parameters" and layout.state_shards > 1:
             seconds = self._gather_s(groups, _parameters(stage.first.cost), "shards")
             seconds += self._gather_s(groups, self._gradients(stage.last.cost), "shards")
-            shares = _Sizes(*(size / layout.state_shards for size in gradients))
+            shares = _Sizes(
+                gradients.dense / groups.state.shards.ranks,
+                gradients.experts / groups.expert_state.shards.ranks,
+            )
             summed_s = 2 * self._gather_s(groups, shares, "replicas")
             return seconds + self._after(summed_s, passes.backward_s)
         calls = math.ceil(sum(gradients) / _BUCKET_BYTES)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.prices import LayoutPrice
     from torch_topoopt.search.layouts.stages import Stage
     from torch_topoopt.search.layouts.state import StateBytes
+    from torch_topoopt.search.layouts.times import StateGroups
 
 
 class Gathered(NamedTuple):
@@ -35,21 +36,33 @@ def gathers(layout: Layout, stage: Stage, state: StateBytes) -> list[Gathered]:
     passes = 3 if layout.recompute == "full" else 2
     tensor = sum(cells * one.cost.tensor.size_bytes for one, cells in stage.cells)
     context = sum(cells * one.cost.context.size_bytes for one, cells in stage.cells)
-    gradient_bytes = stage.sum("gradient_bytes") * state.exchanged
     found = [
         Gathered(groups.tensor, passes * count * tensor),
         Gathered(groups.context, 3 * count * context),  # also the gradients of keys and values
     ]
+    for of, parameters, gradients in (
+        (groups.state, stage.parameter_bytes, stage.gradient_bytes),
+        (groups.expert_state, stage.sum("expert_bytes"), stage.sum("expert_gradient_bytes")),
+    ):
+        found += _state_gathers(layout, of, parameters, gradients * state.exchanged)
+    return found
+
+
+def _state_gathers(
+    layout: Layout, groups: StateGroups, parameter_bytes: float, gradient_bytes: float
+) -> list[Gathered]:
+    """Those of parameters and gradients."""
     if layout.sharding == "parameters" and layout.state_shards > 1:
         times = 2 if layout.reshard else 1
-        each = times * stage.sum("parameter_bytes") + gradient_bytes
-        found.append(Gathered(groups.shards, count * each))
-        found.append(Gathered(groups.replicas, 2 * gradient_bytes / layout.state_shards))
-    elif layout.sharding == "none":
-        found.append(Gathered(groups.data, 2 * gradient_bytes))
-    else:
-        found.append(Gathered(groups.data, gradient_bytes + stage.parameter_bytes))
-    return found
+        each = times * parameter_bytes + gradient_bytes
+        shares = gradient_bytes / groups.shards.ranks
+        return [
+            Gathered(groups.shards, layout.micro_batches * each),
+            Gathered(groups.replicas, 2 * shares),
+        ]
+    if layout.sharding == "none":
+        return [Gathered(groups.copies, 2 * gradient_bytes)]
+    return [Gathered(groups.copies, gradient_bytes + parameter_bytes)]
 
 
 def layout_demand(price: LayoutPrice, box: int, state: StateBytes) -> Demand:
