@@ -139,7 +139,8 @@ def _add_layout_options(options: argparse.ArgumentParser) -> None:
         choices=get_args(SoftwareName),
         default="compiled",
         help="the trainer's overhead for layouts: compiled (default): compiled blocks or CUDA "
-        "graphs; eager: plain PyTorch; nanotron: that of its published measurements",
+        "graphs; eager: plain PyTorch; megatron: fused and overlapped as there; nanotron: as in its "
+        "published measurements",
     )
 
 
