@@ -219,7 +219,6 @@ def make_cluster(
     *,
     parallel_links: bool = False,
     memory_limited: bool = True,
-    inside_gbps: float | None = None,
 ) -> Cluster:
     """The Cluster that the options describe; raises InputError or DocumentError if it cannot be."""
     from torch_topoopt.plan import Cluster
@@ -234,7 +233,6 @@ def make_cluster(
         accelerator=accelerator,
         parallel_links=parallel_links,
         memory_limited=memory_limited,
-        inside_gbps=inside_gbps,
     ).validate()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -298,7 +299,7 @@ def cluster_of(
     """
     if arguments.servers is None:
         raise InputError(f"servers: missing; say how many, as --servers 4{or_else}")
-    return parser.make_cluster(
+    made = parser.make_cluster(
         arguments.servers,
         degree_of(arguments),
         arguments.bandwidth or DEFAULT_LINK_GBPS,
@@ -307,8 +308,8 @@ def cluster_of(
         accelerators_of(arguments),
         parallel_links=arguments.parallel_links,
         memory_limited=not getattr(arguments, "no_memory_limit", False),
-        inside_gbps=getattr(arguments, "inside_bandwidth", None),
     )
+    return replace(made, inside_gbps=getattr(arguments, "inside_bandwidth", None)).validate()
 
 
 def degree_of(arguments: argparse.Namespace) -> int:

@@ -85,27 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
         "joined by cables, the network is given and only the strategy is searched",
     )
     shared_options.add(options, *shared_options.PLANNING, *shared_options.TEXT, "no-memory-limit")
-    options.add_argument(
-        "--inside-bandwidth",
-        type=parser.rate,
-        metavar="RATE",
-        help="rate in each direction between an accelerator and the others of its server, such as "
-        "3600Gbps (default: that of the accelerator's usual box)",
-    )
-    options.add_argument(
-        "--layout",
-        metavar="DIMENSION=N,...",
-        help="only wire and price this layout, such as tensor=8,sharding=parameters; its "
-        "dimensions: tensor, context, data, expert, pipeline, interleave, sharding, state_shards, "
-        "reshard, recompute, schedule, micro_batch, micro_batches",
-    )
-    options.add_argument(
-        "--software",
-        choices=get_args(SoftwareName),
-        default="compiled",
-        help="the trainer's overhead for layouts: compiled (default): compiled blocks or CUDA "
-        "graphs; eager: plain PyTorch; nanotron: that of its published measurements",
-    )
+    _add_layout_options(options)
     options.add_argument(
         "--export-strategy",
         type=shared_options.output_file,
@@ -137,6 +117,30 @@ def make_parser() -> argparse.ArgumentParser:
     )
     shared_options.add(options, "json")
     return options
+
+
+def _add_layout_options(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--inside-bandwidth",
+        type=parser.rate,
+        metavar="RATE",
+        help="rate in each direction between an accelerator and the others of its server, such as "
+        "3600Gbps (default: that of the accelerator's usual box)",
+    )
+    options.add_argument(
+        "--layout",
+        metavar="DIMENSION=N,...",
+        help="only wire and price this layout, such as tensor=8,sharding=parameters; its "
+        "dimensions: tensor, context, data, expert, pipeline, interleave, sharding, state_shards, "
+        "reshard, recompute, schedule, micro_batch, micro_batches",
+    )
+    options.add_argument(
+        "--software",
+        choices=get_args(SoftwareName),
+        default="compiled",
+        help="the trainer's overhead for layouts: compiled (default): compiled blocks or CUDA "
+        "graphs; eager: plain PyTorch; nanotron: that of its published measurements",
+    )
 
 
 def main(argv: list[str]) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _WORTH_SAYING = 0.01  # of the memory
 
 
-class Job(Protocol):
+class LayoutJob(Protocol):
     """The job that does not fit."""
 
     op_graph: OpGraph
@@ -32,7 +32,7 @@ class Job(Protocol):
     def data_parallel(self) -> Layout: ...
 
 
-def what_would_fit(prices: LayoutPrices, price: LayoutPrice | None, job: Job) -> str:
+def what_would_fit(prices: LayoutPrices, price: LayoutPrice | None, job: LayoutJob) -> str:
     """One line: the memory of one accelerator, what `price` needs (data parallelism if None), and
     with state sharded and activations computed again."""
     device = job.cluster.accelerator

@@ -75,8 +75,12 @@ class LayoutPrices:
         stages = self.stages(layout)
         if stages is None:
             return math.inf
+        fused = 1 - self._model.software.streams
         return layout.micro_batches * max(
-            stage.sum("forward_s") + stage.sum("backward_s") for stage in stages
+            stage.sum("forward_s")
+            + stage.sum("backward_s")
+            - fused * (stage.sum("streamed_forward_s") + stage.sum("streamed_backward_s"))
+            for stage in stages
         )
 
     def stages(self, layout: Layout) -> tuple[Stage, ...] | None:
