@@ -33,7 +33,7 @@ from torch_topoopt.plan.layout import Layout
 from torch_topoopt.profile.profiling import profile
 from torch_topoopt.profile.repeated_layers import with_occurrences
 from torch_topoopt.search.accelerators import DEVICES, accelerator
-from torch_topoopt.search.accelerators.attention import KERNELS, kernel_of
+from torch_topoopt.search.accelerators.attention import KERNELS
 from torch_topoopt.search.layouts.links import Boxes
 from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 from torch_topoopt.search.layouts.software import COMPILED, EAGER, MEGATRON, NANOTRON
@@ -167,14 +167,14 @@ def layout_of(row: _Row) -> Layout:
 
 
 def attention_of(row: _Row, device: str) -> str:
-    """The attention kernel of the source, empty for that of PyTorch: llm-foundry's is in Triton,
-    and NVIDIA's frameworks take cuDNN's."""
+    """The attention kernel of the source, empty for PyTorch's of today.
+
+    llm-foundry's is in Triton; others than NVIDIA's measured before 2025, with FlashAttention-2.
+    """
     source = row.text("source")
     kernels = KERNELS[DEVICES[device.partition(":")[0]].generation]
-    for name, kernel in (("llm-foundry", "triton"), ("nvidia", "cudnn")):
-        if name in source and kernel in kernels:
-            return kernel
-    return ""
+    wanted = "triton" if "llm-foundry" in source else "flash2"
+    return wanted if wanted in kernels and "nvidia" not in source else ""
 
 
 def software_of(row: _Row) -> Software:
@@ -283,11 +283,7 @@ def greedy(seconds: Sequence[float], chunks: int) -> tuple[int, ...] | None:
 def _prices(graph: int, device: str, boxes: Boxes, software: Software, fp32: bool) -> LayoutPrices:
     state = ADAMW_FP32_GRADIENTS if fp32 else ADAMW
     name, _, kernel = device.partition("/")
-    found = accelerator(name)
-    if kernel and found.tensor_cores is not None:
-        generation = DEVICES[name.partition(":")[0]].generation
-        attention = kernel_of(generation, kernel)  # type: ignore[arg-type]
-        found = replace(found, tensor_cores=found.tensor_cores._replace(attention=attention))
+    found = accelerator(name, kernel or None)  # type: ignore[arg-type]
     cut = greedy if software is NANOTRON else least_longest
     return LayoutPrices(_GRAPHS[graph], found, boxes, software=software, state=state, cut=cut)
 
