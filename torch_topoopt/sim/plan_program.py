@@ -47,8 +47,8 @@ def named_plan_program(
     """`iterations` training iterations of `op_graph` under `plan`, one after another, and the name
     of every flow by the number of its task. `schedules` as `lower_network`.
 
-    Raises ValueError for a layout, if the strategy does not fit the graph or the cluster, for an unknown
-    accelerator, two servers that must exchange bytes but have no route, no iterations, or
+    Raises ValueError for a layout, if the strategy does not fit the graph or the cluster, for an
+    unknown accelerator, two servers that must exchange bytes but have no route, no iterations, or
     an unknown `ring_steps`.
     """
     added = traced_plan_program(
