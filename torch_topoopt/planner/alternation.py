@@ -42,7 +42,7 @@ _MUCH_SLOWER = 0.1  # than the best pair: such a network gets no search
 _WIRED_FOR = 3  # strategies of a search that get networks of their own
 _DESCENTS = 4  # from the best pairs of all rounds, on few servers
 _FAILURES_ON_FEW = 1  # rounds with little gain before the last one, on few servers
-_MOST_OPERATORS = 400  # of a model with layers: more take minutes, and layouts hold the fast ones
+_MOST_OPERATORS = 400  # of a model with blocks: more take minutes, and layouts hold the fast ones
 _CURVE_POINTS = 25  # samples of the search curve per round
 
 
@@ -139,12 +139,11 @@ class Planning:
 
     def _plan_layouts(self, layouts: LayoutPlanning) -> Plan:
         """The best layout, or a strategy that gains more over data parallelism. Models without
-        repeated layers have strategies, and a layout only if no strategy fits."""
-        graph = self._op_graph
+        blocks have strategies, and a layout only if no strategy fits."""
         layouts.check_state()
-        large = len(graph.operators) > _MOST_OPERATORS and bool(graph.layers)
+        large = len(self._op_graph.operators) > _MOST_OPERATORS and layouts.has_blocks
         refused: ValueError | None = None
-        if self._layouts_alone or graph.layers:
+        if self._layouts_alone or layouts.has_blocks:
             try:
                 self._of_layouts = layouts.plan()
             except ValueError as error:

@@ -12,7 +12,7 @@ from torch_topoopt.plan.layout import Layout
 from torch_topoopt.planner.layout_refusals import what_would_fit
 from torch_topoopt.planner.options import CONVERGED
 from torch_topoopt.planner.pricing import rounded
-from torch_topoopt.search.accelerators import BANDWIDTH, accelerator
+from torch_topoopt.search.accelerators import BANDWIDTH, accelerator, class_of
 from torch_topoopt.search.layouts.memory import RUNTIME_BYTES
 from torch_topoopt.search.layouts.prices import LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE
@@ -85,6 +85,16 @@ class LayoutPlanning:
             state=self.state,
         )
         self._networks: dict[tuple[WiringMode, Demand], Network] = {}
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether layers with attention repeat, as in transformers."""
+        operators = self.op_graph.operators
+        return any(
+            class_of(operator) == "attention"
+            for layer in self.op_graph.layers
+            for operator in operators[layer.starts[0] : layer.starts[0] + layer.length]
+        )
 
     @property
     def accelerators(self) -> int:
