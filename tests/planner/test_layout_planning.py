@@ -149,6 +149,19 @@ def test_the_better_of_a_layout_and_a_strategy_is_the_plan() -> None:
     assert made.layout is None or made == of_layouts
 
 
+def test_the_optimizer_needs_memory_in_every_space() -> None:
+    """Six bytes of state for each of bf16 gradients, or two."""
+    large = decoder(1, parameters=10**9)  # 4 GB
+    alone = Cluster(1, 1, 10.0, accelerator="rtx-4090:bf16")
+    for name, fits in (("adamw-bf16", True), ("adamw", False)):
+        options = PlanningOptions(evaluations=10, rounds=1, optimizer=name)
+        if fits:
+            assert plan(large, alone, options).strategy
+        else:
+            with refused(ValueError, "accelerator", "rtx-4090:bf16"):
+                plan(large, alone, options)
+
+
 def test_progress_counts_the_layouts_that_are_wired() -> None:
     seen: list[PlanProgress] = []
     plan(GRAPH, BOXES, LAYOUTS, on_progress=seen.append)

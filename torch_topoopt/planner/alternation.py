@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
 from torch_topoopt.planner.first_network import first_pair
-from torch_topoopt.planner.layout_planning import LayoutPlanning
+from torch_topoopt.planner.layout_planning import LayoutPlanning, state_bytes
 from torch_topoopt.planner.options import CONVERGED, DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.planner.search_problems import SearchProblems
+from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
 from torch_topoopt.search.descent import descend, descend_by_blocks
@@ -106,8 +107,10 @@ class Planning:
         self._of_layouts: Plan | None = None
         if options.strategy_space in ("layouts", "all"):
             self._layouts = LayoutPlanning(op_graph, cluster, options, self._report_layout)
-            factor = self._layouts.state.optimizer
-            options = replace(options, strategy_space="full", optimizer_factor=factor)
+            options = replace(options, strategy_space="full")
+        if self._layouts is not None or options.optimizer is not None:
+            state = state_bytes(options, accelerator(cluster.accelerator))
+            options = replace(options, optimizer_factor=state.optimizer)
         self._options = options
         self._evaluations = options.evaluations_of(op_graph, cluster.servers)
         self._most_rounds = options.rounds_of(cluster.servers)
