@@ -264,7 +264,8 @@ class LayoutPlanning:
         ring = cluster
         if fixed:  # of any degree, while a ring takes two ports
             ring = replace(cluster, degree=2 if cluster.servers > 2 else 1, port_gbps=None)
-        single_ring_s = self._seconds(layout, single_ring(ring, best.demand))
+        one_ring = boxes_of(cluster, self._device, single_ring(ring, best.demand), schedules=False)
+        single_ring_s = self._price(self.prices.on(one_ring), layout).times.step_s
         box = cluster.accelerators_per_server
         return Plan(
             version=Plan.VERSION,
