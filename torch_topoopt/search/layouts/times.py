@@ -168,9 +168,12 @@ class StepModel:
         if layout.sharding == "parameters" and layout.state_shards > 1:
             gather_s = self._gather_s(groups, _parameters(cost), "shards")
             scatter_s = self._gather_s(groups, self._gradients(cost), "shards")
-            far_s = self._far_s(groups.state.shards, (*between, (groups.context, context_s)))
-            forward_s = self._beside(forward_s, gather_s, far_s)
-            backward_s = self._beside(backward_s, gather_s * layout.reshard + scatter_s, far_s)
+            ahead = *between, (groups.context, context_s)
+            back = *between, (groups.context, 2 * context_s)
+            shards = groups.state.shards
+            forward_s = self._beside(forward_s, gather_s, self._far_s(shards, ahead))
+            again = gather_s * layout.reshard + scatter_s
+            backward_s = self._beside(backward_s, again, self._far_s(shards, back))
         compute_s = ahead_s + back_s + again_s
         return _Passes(forward_s, backward_s, compute_s, 2 * exchange_s)
 
