@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.refusals import refused
@@ -74,3 +75,25 @@ def test_a_plan_without_a_layout_keeps_its_text(ring_plan: Callable[..., Plan]) 
     assert '"version": 5' in text
     assert "layout" not in text
     assert "inside" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "tokens"),
+    [
+        ({"layout": None}, ("layout", "'layouts'")),
+        ({"strategy_space": "full"}, ("layout", "'full'")),
+        ({"layout": Layout(data=2, micro_batches=16)}, ("layout", 2, 4)),
+        ({"layout": Layout(data=4)}, ("layout", 4, 32)),
+        ({"layout": Layout(data=4, state_shards=3, micro_batches=8)}, ("state_shards", 3)),
+    ],
+)
+def test_a_plan_and_its_layout_agree(
+    change: dict[str, Any], tokens: tuple[object, ...], ring_plan: Callable[..., Plan]
+) -> None:
+    layout = Layout(data=4, micro_batches=8)
+    plan = replace(
+        ring_plan(4), version=6, strategy_space="layouts", layout=layout, micro_batches=8
+    ).validate()
+    assert type(plan).from_json(plan.to_json()) == plan
+    with refused(DocumentError, *tokens):
+        replace(plan, **change).validate()

@@ -253,6 +253,9 @@ class Plan(Document):
         return self
 
     def _check_layout(self) -> None:
+        if (self.layout is None) != (self.strategy_space != "layouts"):
+            there = "missing" if self.layout is None else "not of a plan"
+            raise DocumentError(f"layout: {there} with strategy_space {self.strategy_space!r}")
         if self.layout is None:
             return
         self.layout.validate()
