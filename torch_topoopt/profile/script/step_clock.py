@@ -22,6 +22,8 @@ from torch.optim.optimizer import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch_topoopt.profile.script.step_events import EventLog
+
 LEFT_OUT = 2  # warm-up steps: they allocate memory and build buckets
 LEAST, MOST = 4, 24  # further steps that are timed
 ENOUGH_S = 4.0  # after these seconds no more than LEAST
@@ -58,16 +60,18 @@ class StepClock:
 
     After enough steps it calls `finish` with them, each as its phases: "forward", "backward" (and
     loss) and "rest"; and with the bucket sizes given to DistributedDataParallel, as (first,
-    further) bytes, None where no module is wrapped in it.
+    further) bytes, None where no module is wrapped in it. `log` gets the ends of the steps.
     """
 
     def __init__(
         self,
         finish: Callable[[list[dict[str, Reading]], tuple[int, int] | None], None],
         read: Callable[[], Reading] = read_clocks,
+        log: EventLog | None = None,
     ) -> None:
         self._finish = finish
         self._read = read
+        self._log = log
         self._optimizer: Any = None
         self._depth = 0  # of modules that call each other
         self._replicas: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -115,6 +119,8 @@ class StepClock:
         if self._optimizer() is not optimizer:
             return
         self._ends += 1
+        if self._log is not None:
+            self._log.end_step(keep=self._ends > LEFT_OUT)
         if self._ends > LEFT_OUT:
             self._steps.append(self._step)
         else:
