@@ -13,6 +13,7 @@ from torch_topoopt.profile.script.document import CollectiveCall
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from torch_topoopt.profile.script.document import Phase
     from torch_topoopt.profile.script.recorder import SeenCall
     from torch_topoopt.profile.script.step_clock import Reading
 
@@ -96,7 +97,7 @@ class EventLog:
         in_backward = torch._C._current_graph_task_id() != -1
         for seen in calls:
             peer = None if seen.peer is None else members[seen.peer]
-            phase = "backward" if in_backward else "forward"
+            phase: Phase = "backward" if in_backward else "forward"
             parts = seen.part_bytes
             call = CollectiveCall(
                 self._rank, 0, phase, seen.operation, seen.size_bytes, members, peer, parts
