@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.fabric.driver import FabricDriver
+    from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.plan import Plan
 
 FABRICS = ("loopback", "netns")
@@ -106,15 +107,30 @@ def driver(
     """
     if fabric == "netns":
         from torch_topoopt.fabric.netns.fabric import NetnsFabric
-        from torch_topoopt.fabric.netns.options import DEFAULT_OPTIONS, NetnsOptions
+        from torch_topoopt.fabric.netns.options import NetnsOptions
 
-        moves = relay == "kernel" and switch_delay_s is not None
-        mtu = _MOVED_MTU if moves else DEFAULT_OPTIONS.mtu
+        mtu = _mtu(relay, switch_delay_s)
         options = NetnsOptions(gbps=gbps, mtu=mtu, relay=relay, switch_delay_s=switch_delay_s)
         return NetnsFabric(f"run-{os.getpid()}", options)
     from torch_topoopt.fabric.loopback import LoopbackFabric
 
     return LoopbackFabric(job=os.getpid(), gbps=gbps)
+
+
+def payload_share(options: RunOptions) -> float:
+    """The part of an emulated link's rate that payload has if both directions are busy."""
+    if options.fabric != "netns" or options.gbps is None:
+        return 1.0  # sockets are paced, without headers
+    from torch_topoopt.fabric.netns import shaper as netns_shaper
+
+    return netns_shaper.paced_share(_mtu(options.relay, options.switch_delay_s))
+
+
+def _mtu(relay: str, switch_delay_s: float | None) -> int:
+    from torch_topoopt.fabric.netns.options import DEFAULT_OPTIONS
+
+    moves = relay == "kernel" and switch_delay_s is not None
+    return _MOVED_MTU if moves else DEFAULT_OPTIONS.mtu
 
 
 def hosts(wired: FabricDriver, plan: Plan) -> Hosts | None:

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from torch_topoopt._core import GraphGroup
-from torch_topoopt.plan import BYTES_PER_GBPS
+from torch_topoopt.plan import BYTES_PER_GBPS, CostModel
 from torch_topoopt.plan.network import Ring, hops_around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from torch_topoopt.plan import Cluster, CostModel, Network, Pair
+    from torch_topoopt.plan import Cluster, Network, Pair
 
     Priced = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
+
+# as measure_cost measures it between idle namespaces; a plan's own model comes before it
+EMULATED_COST = CostModel(alpha_s=25e-6, per_hop_latency_s=15e-6, gamma_s_per_byte=0.0)
 
 # Passes over the shards: True where it runs backwards, from all servers to each shard's own.
 _PASSES: Mapping[Priced, tuple[bool, ...]] = {

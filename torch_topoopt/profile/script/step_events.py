@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,9 @@ import torch.distributed as dist
 from torch_topoopt.profile.script.document import CollectiveCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from torch_topoopt.profile.script.document import Phase
+    from torch_topoopt.profile.script.document import Operation, Phase
     from torch_topoopt.profile.script.recorder import SeenCall
     from torch_topoopt.profile.script.step_clock import Reading
 
@@ -34,6 +35,15 @@ class CallWait:
 
 
 StepEvent = Computation | CollectiveCall | CallWait
+
+
+def bytes_by_operation(events: Iterable[StepEvent]) -> Counter[Operation]:
+    """The bytes of a rank's calls in one step."""
+    sizes: Counter[Operation] = Counter()
+    for event in events:
+        if isinstance(event, CollectiveCall):
+            sizes[event.operation] += event.size_bytes
+    return sizes
 
 
 class PendingCall(dist.Work):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.op_graph import GradientBuckets
 from torch_topoopt.plan.codec import decode
-from torch_topoopt.profile.script.document import CollectiveCall
+from torch_topoopt.profile.script.document import CollectiveCall, CommunicationTrace
 from torch_topoopt.profile.script.runner import ScriptError, World, start_child
 from torch_topoopt.profile.script.step_events import CallWait, Computation
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch_topoopt.processes.fork_server import ForkServer
+    from torch_topoopt.profile.script.runner import TrainingScript
     from torch_topoopt.profile.script.step_events import StepEvent
 
 DEFAULT_LIMIT_S = 120.0
@@ -112,6 +113,23 @@ def summed_up(answers: Sequence[dict[str, Any]], processors: int) -> StepTiming:
         buckets=GradientBuckets(*found) if found else None,
         events=tuple(_typical_step(answer["events"]) for answer in answers),
     )
+
+
+def trace_of(script: TrainingScript, timing: StepTiming) -> CommunicationTrace:
+    """The typical step of every rank as a trace of one iteration."""
+    ranks = tuple(range(len(timing.events)))
+    calls = [
+        event for events in timing.events for event in events if isinstance(event, CollectiveCall)
+    ]
+    return CommunicationTrace(
+        version=CommunicationTrace.VERSION,
+        script=script.name,
+        arguments=script.arguments,
+        world_size=len(ranks),
+        ranks=ranks,
+        iterations=1,
+        calls=tuple(calls),
+    ).validate()
 
 
 def _typical_step(steps: Sequence[Sequence[Sequence[Any]]]) -> tuple[StepEvent, ...]:
