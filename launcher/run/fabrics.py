@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.fabric.driver import FabricDriver
-    from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.plan import Plan
 
 FABRICS = ("loopback", "netns")
@@ -117,13 +116,13 @@ def driver(
     return LoopbackFabric(job=os.getpid(), gbps=gbps)
 
 
-def payload_share(options: RunOptions) -> float:
-    """The part of an emulated link's rate that payload has if both directions are busy."""
-    if options.fabric != "netns" or options.gbps is None:
-        return 1.0  # sockets are paced, without headers
+def payload_share(fabric: str, relay: str, switch_delay_s: float | None) -> float:
+    """The part of an emulated link's rate for payload if both directions are busy."""
+    if fabric != "netns":
+        return 1.0  # the limit of a socket does not count headers
     from torch_topoopt.fabric.netns import shaper as netns_shaper
 
-    return netns_shaper.paced_share(_mtu(options.relay, options.switch_delay_s))
+    return netns_shaper.paced_share(_mtu(relay, switch_delay_s))
 
 
 def _mtu(relay: str, switch_delay_s: float | None) -> int:

@@ -111,7 +111,9 @@ def priced_by_steps(
         plan = with_script_times(
             plan,
             timing,
-            payload_share=fabrics.payload_share(options),
+            payload_share=fabrics.payload_share(
+                options.fabric, options.relay, options.switch_delay_s
+            ),
             algorithm=os.environ.get("TOPOOPT_ALGORITHM", "auto"),
         )
     except (ScriptError, DocumentError) as error:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from torch_topoopt.profile.script.document import Operation, Phase
+    from torch_topoopt.profile.script.rank_time import Reading
     from torch_topoopt.profile.script.recorder import SeenCall
-    from torch_topoopt.profile.script.step_clock import Reading
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ import torch
 import torch.distributed as dist
 
 from torch_topoopt.profile.script import checkpoints, child
+from torch_topoopt.profile.script.rank_time import read_clocks
 from torch_topoopt.profile.script.recorder import READERS, group_of
-from torch_topoopt.profile.script.step_clock import StepClock, read_clocks
+from torch_topoopt.profile.script.step_clock import StepClock
 from torch_topoopt.profile.script.step_events import EventLog
 
 if TYPE_CHECKING:
