@@ -53,6 +53,7 @@ class PlanStages:
         self._stage = stage
         self.trace: CommunicationTrace | None = None
         self._timing: StepTiming | None = None
+        self._demand: tuple[Demand, CommunicationTrace | None, str] | None = None
 
     def plan(self) -> Plan:
         """Both stages. Raises InputError without anything to plan for."""
@@ -99,17 +100,25 @@ class PlanStages:
 
     def _communicates_itself(self, graph: OpGraph) -> bool:
         """Not if the user chose the model, or a space of strategies."""
-        chosen = self._options.source.script is None
-        if self._timing is None or chosen or self._options.planning.space != "data-parallel":
+        source = self._options.source
+        if source.script is None or self._options.planning.space != "data-parallel":
             return False
-        return run_steps.communicates_itself(self._timing, graph)
+        if self._timing is not None:
+            return run_steps.communicates_itself(self._timing.events[0], graph)
+        if not source.may_shard:
+            return False
+        self._demand = self._demand_of_script()
+        if (trace := self._demand[1]) is None:
+            return False
+        calls = trace.of_rank(trace.ranks[0], trace.iterations - 1)
+        return run_steps.communicates_itself(calls, graph)
 
     def _plan_for_script(self) -> Plan:
         """For the demand in a trace of the script, else for an unknown demand."""
         from torch_topoopt.planner import demand_plan
 
         cluster = self._options.cluster
-        demand, trace, why = self._demand_of_script()
+        demand, trace, why = self._demand or self._demand_of_script()
         if trace is None:
             self._terminal.line(f"      rings for an unknown demand, nothing predicted: {why}")
         else:

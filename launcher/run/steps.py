@@ -19,13 +19,14 @@ from torch_topoopt.op_graph import DEFAULT_BUCKETS
 from torch_topoopt.plan.units import counted, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.op_graph import GradientBuckets, OpGraph
     from torch_topoopt.plan import Cluster, Plan
     from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.processes.fork_server import ForkServer
+    from torch_topoopt.profile.script.step_events import StepEvent
     from torch_topoopt.profile.script.step_timing import StepTiming
 
     Progress = Callable[[float | None, str], None]
@@ -82,12 +83,12 @@ def measured_plan(
     return again, plan, line
 
 
-def communicates_itself(timing: StepTiming, graph: OpGraph) -> bool:
-    """Whether the ranks' own calls differ from the AllReduces of data parallelism."""
+def communicates_itself(events: Iterable[StepEvent], graph: OpGraph) -> bool:
+    """Whether the calls of a rank's step differ from the AllReduces of data parallelism."""
     from torch_topoopt.profile.script.step_events import bytes_by_operation
 
     expected = graph.parameter_gradient_bytes
-    sizes = bytes_by_operation(timing.events[0])
+    sizes = bytes_by_operation(events)
     reduced = sizes.pop("AllReduce", 0)
     return abs(reduced - expected) > _APART * expected or sum(sizes.values()) > _APART * expected
 
