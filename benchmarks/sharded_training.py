@@ -41,6 +41,7 @@ from torch_topoopt.sim.collective_costs import EMULATED_COST
 if TYPE_CHECKING:
     from harness.settings import Setting
     from torch_topoopt.plan import Plan
+    from torch_topoopt.profile.script.step_timing import StepTiming
 
 _SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "gpt.py"
 _WARM_UP = 3  # steps
@@ -85,11 +86,9 @@ def steps_of_rank(setting: Setting, words: list[str], algorithm: str, rank: int)
     return [after - before for before, after in pairwise(ends[_WARM_UP - 1 :])]
 
 
-def predicted_s(plan: Plan, arguments: argparse.Namespace, algorithm: str) -> float:
+def predicted_s(plan: Plan, timing: StepTiming, delay_s: float, algorithm: str) -> float:
     """As `topoopt run` predicts a step, with the delay as latency of a link."""
-    delay_s = arguments.delay_ms / 1e3
     model = replace(EMULATED_COST, per_hop_latency_s=EMULATED_COST.per_hop_latency_s + delay_s)
-    timing = time_steps(str(_SCRIPT), words_of(arguments), world_size=arguments.ranks)
     share = paced_share(NetnsOptions().mtu)
     timed = with_script_times(
         replace(plan, cost_model=model), timing, payload_share=share, algorithm=algorithm
@@ -106,8 +105,10 @@ def main(argv: list[str] | None = None) -> int:
 def _measure(arguments: argparse.Namespace) -> None:
     plan = make_plan(arguments.ranks, arguments.degree, arguments.bandwidth)
     options = NetnsOptions(gbps=arguments.bandwidth)
+    delay_s = arguments.delay_ms / 1e3
+    timing = time_steps(str(_SCRIPT), words_of(arguments), world_size=arguments.ranks)
     steps_s: dict[str, list[float]] = {name: [] for name in arguments.algorithms}
-    with planned_fabric(plan, options, cable_delay_s=arguments.delay_ms / 1e3) as setting:
+    with planned_fabric(plan, options, cable_delay_s=delay_s) as setting:
         for _ in range(arguments.rounds):
             for name, known in steps_s.items():
                 job = partial(steps_of_rank, setting, words_of(arguments), name)
@@ -115,7 +116,7 @@ def _measure(arguments: argparse.Namespace) -> None:
     rows = {
         name: {
             "measured_s": statistics.median(known),
-            "predicted_s": predicted_s(plan, arguments, name),
+            "predicted_s": predicted_s(plan, timing, delay_s, name),
         }
         for name, known in steps_s.items()
     }
