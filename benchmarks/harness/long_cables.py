@@ -69,6 +69,7 @@ def _carry(
     namespace: str, pairs: list[tuple[str, str]], delay_s: float, ready: Any, parent: int
 ) -> None:
     die_with(parent)
+    os.nice(-20)  # a frame waits for its delay, and not for ranks that compute
     ends = netns_kernel.inside(namespace, lambda: [tuple(map(_opened, pair)) for pair in pairs])
     other = {near: far for pair in ends for near, far in (pair, pair[::-1])}
     on_the_way: deque[tuple[float, socket.socket, bytes]] = deque()  # in the order of their arrival
