@@ -23,9 +23,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from harness.direct_fabric import make_plan
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
 _SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "gpt.py"
 _WARM_UP = 3  # steps
 _RANK_LIMIT_S = 300.0
+
+
+class _EnoughError(Exception):
+    """Ends the script before it writes text."""
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -77,12 +82,22 @@ def steps_of_rank(setting: Setting, words: list[str], algorithm: str, rank: int)
     """Seconds of each measured step of one rank."""
     setting.become(rank)
     os.environ["TOPOOPT_ALGORITHM"] = algorithm
+    os.environ["XDG_CACHE_HOME"] = os.environ["TOPOOPT_RUN_DIR"]  # latencies of this delay
+    dist.init_process_group = partial(dist.init_process_group, "topoopt")
     torch.set_num_threads(1)
     ends: list[float] = []
-    register_optimizer_step_post_hook(lambda *_: ends.append(time.perf_counter()))
+    steps = int(words[words.index("--steps") + 1])
+
+    def after_step(*_: Any) -> None:
+        ends.append(time.perf_counter())
+        if len(ends) == steps:
+            raise _EnoughError
+
+    register_optimizer_step_post_hook(after_step)
     sys.argv = [str(_SCRIPT), *words]
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.suppress(_EnoughError), contextlib.redirect_stdout(io.StringIO()):
         runpy.run_path(str(_SCRIPT), run_name="__main__")
+    dist.destroy_process_group()
     return [after - before for before, after in pairwise(ends[_WARM_UP - 1 :])]
 
 
