@@ -75,7 +75,7 @@ class Experts(nn.Module):
         return torch.bmm(gelu(torch.bmm(places, self.up)), self.down)
 
 
-class Assignment(NamedTuple):
+class TokenPlaces(NamedTuple):
     """First choices of all tokens, then second ones: [top * tokens], or with another dimension.
 
     `sent` says which expert each goes to, [top * tokens, experts]. `kept` is 1 for those that get a
@@ -93,7 +93,7 @@ def places_of(routing: Routing, tokens: int) -> int:
     return math.ceil(routing.capacity * routing.top * tokens / routing.experts)
 
 
-def assigned(routing: Routing, probabilities: torch.Tensor) -> Assignment:
+def assigned(routing: Routing, probabilities: torch.Tensor) -> TokenPlaces:
     """The assignment for probabilities [tokens, experts]."""
     shares, chosen = probabilities.topk(routing.top, dim=-1)
     if routing.normalised:
@@ -104,7 +104,7 @@ def assigned(routing: Routing, probabilities: torch.Tensor) -> Assignment:
     rank = (sent.cumsum(0) * sent).sum(-1) - 1
     kept = (rank < places).to(probabilities.dtype)[:, None]
     place = expert * places + rank.clamp(max=places - 1)
-    return Assignment(sent, place, kept, shares.t().reshape(-1, 1) * kept)
+    return TokenPlaces(sent, place, kept, shares.t().reshape(-1, 1) * kept)
 
 
 def dispatched(
