@@ -74,6 +74,15 @@ def is_saved_graph(model: str) -> bool:
     return Path(model).suffix == ".json" and not is_model_configuration(model)
 
 
+def check_places_operators(plan: Plan, path: str) -> None:
+    """Raises InputError for a plan with a layout, whose operators are not placed one by one."""
+    if plan.layout is not None:
+        raise InputError(
+            f"{path}: layout: the plan divides the model into {plan.layout}, and places no "
+            "operators; plan with --strategy-space full"
+        )
+
+
 def op_graph_of(
     model: str,
     batch_size: int | None = None,

@@ -249,6 +249,7 @@ def _program(
 
 def _planned_graph(plan: Plan, arguments: argparse.Namespace) -> OpGraph:
     """The graph of --model, or of the planned model; raises InputError, DocumentError."""
+    documents.check_places_operators(plan, arguments.plan)
     model, batch_size = arguments.model, arguments.batch_size
     if model is None:
         return documents.op_graph_of_plan(plan, arguments.plan, batch_size)

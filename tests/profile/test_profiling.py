@@ -441,6 +441,39 @@ def test_a_function_alone_is_more_than_one_operator() -> None:
     assert graph.parameter_bytes == 2 * 8 * 8 * FLOAT
 
 
+@pytest.mark.parametrize(
+    ("says", "given", "causal"),
+    [
+        (False, {"is_causal": True}, True),
+        (False, {}, False),
+        (False, {"attn_mask": torch.ones(6, 6, dtype=torch.bool, device="meta")}, False),
+        (
+            True,
+            {"attn_mask": torch.ones(6, 6, dtype=torch.bool, device="meta")},
+            True,
+        ),  # as in transformers
+        (True, {}, False),
+    ],
+)
+def test_causal_attention_is_a_kind_with_the_flops_of_the_square(
+    says: bool, given: dict[str, object], causal: bool
+) -> None:
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+            self.is_causal = says
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return scaled_dot_product_attention(*3 * [self.linear(x)], **given)
+
+    attention = profile(Attending, torch.zeros(4, 2, 6, 8), name="x").operators[1]
+    assert attention.name == "scaled_dot_product_attention"
+    assert attention.kind == "causal_" * causal + attention.name
+    assert attention.forward_flops == 2 * (2 * 4 * 2 * 6 * 6 * 8)
+    assert [split.dimension for split in attention.splits] == ["columns", "attribute"]
+
+
 class Norms(nn.Module):
     """An RMS norm as a module, and one as a function."""
 

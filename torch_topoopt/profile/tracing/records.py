@@ -15,6 +15,9 @@ from torch.utils.flop_counter import flop_registry
 Region = tuple[int, int, int]  # storage, offset in elements, bytes
 Heads = tuple[int, int]  # the dimension that holds attention heads, and how many can be separated
 
+ATTENTION = "scaled_dot_product_attention"
+CAUSAL_ATTENTION = f"causal_{ATTENTION}"  # a kernel skips half of the FLOPs that are counted
+
 
 class ProfileError(ValueError):
     """The model cannot be traced; the message says what it did and in which module."""

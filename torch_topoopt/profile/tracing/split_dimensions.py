@@ -19,7 +19,7 @@ from torch import nn
 
 from torch_topoopt.op_graph import Split
 from torch_topoopt.profile.tracing.heads import heads_read, norm_dimensions
-from torch_topoopt.profile.tracing.records import storage_of
+from torch_topoopt.profile.tracing.records import ATTENTION, CAUSAL_ATTENTION, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ _FEATURES_SECOND = (
     *("BatchNorm", "InstanceNorm", "GroupNorm"),
 )
 # classes of modules and names of functions that are elementwise
-_ATTENTION = "scaled_dot_product_attention"
+_ATTENTION = frozenset({ATTENTION, CAUSAL_ATTENTION})
 _COPIES = frozenset({"flatten", "reshape", "contiguous", "clone"})
 _ELEMENTWISE_NAMES = """
     ReLU ReLU6 LeakyReLU ELU SELU CELU GELU SiLU Mish Sigmoid Tanh Softplus Softsign Hardtanh
@@ -110,7 +110,7 @@ def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
         yield from _positions(shape, isinstance(module, nn.Embedding) and len(shape) > 2)
     elif isinstance(module, nn.modules.conv._ConvNd):
         yield from _convolution(module, shape)
-    elif traced.heads is not None and traced.kind != _ATTENTION:
+    elif traced.heads is not None and traced.kind not in _ATTENTION:
         yield from _by_head(traced)
     elif (normed := norm_dimensions(traced)) is not None:
         yield from _positions(shape, len(shape) > 1 + normed)
@@ -120,7 +120,7 @@ def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
         yield "rows", module.num_heads, "whole"
     elif _has_channels(traced.kind) and len(shape) > 2:  # norms over channels and pooling
         yield "columns", shape[1], "part"
-    elif traced.kind == _ATTENTION and len(shape) == 4:
+    elif traced.kind in _ATTENTION and len(shape) == 4:
         heads = (count for _, count in filter(None, heads_read(traced)))
         yield "columns", min(heads, default=shape[1]), "part"
         yield "attribute", shape[2], "whole"  # queries; each needs all keys and values
@@ -147,7 +147,7 @@ def _heads_side_by_side(traced: TracedOperator) -> Iterator[_Found]:
     positions: they stay together."""
     shape = traced.shapes[0]
     makers = [r.producer for r in traced.reads.values() if r.producer is not None]
-    if len(makers) != 1 or makers[0].kind != _ATTENTION or len(makers[0].shapes[0]) != 4:
+    if len(makers) != 1 or makers[0].kind not in _ATTENTION or len(makers[0].shapes[0]) != 4:
         return
     samples, heads, positions, width = makers[0].shapes[0]
     if shape in ((samples, positions, heads, width), (samples, positions, heads * width)):

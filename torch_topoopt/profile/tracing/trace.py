@@ -25,6 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_topoopt.profile.tracing.experts import experts_of
 from torch_topoopt.profile.tracing.heads import heads_of
 from torch_topoopt.profile.tracing.records import (
+    ATTENTION,
+    CAUSAL_ATTENTION,
     ProfileError,
     Read,
     Region,
@@ -228,10 +230,14 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         kernel keeps queries, keys, values, a logarithm for each query and its output; that is laid
         out as the next layer reads it, which keeps it, too, so it is not counted here.
         """
-        names = ("query", "key", "value", "attn_mask")
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         given = dict(zip(names, args, strict=False)) | kwargs
         operands = [given[name] for name in names[:3]]
         mask = given.get("attn_mask")
+        assert self._operator is not None
+        causal = given.get("is_causal") or (mask is not None and self._masks_the_future())
+        if causal and self._operator.kind == ATTENTION:
+            self._operator.kind = CAUSAL_ATTENTION
         in_steps = operands[0].dtype == torch.float64 or (mask is not None and mask.requires_grad)
         if in_steps or not any(tensor.requires_grad for tensor in operands):
             return _ATTENTION(*args, **kwargs)
@@ -268,6 +274,14 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         assert self._operator is not None
         self._kept_numbers -= 1  # no storage has a number below 0
         self._operator.saved.add((self._kept_numbers, 0, count * torch.float32.itemsize))
+
+    def _masks_the_future(self) -> bool:
+        """Whether the module that calls attention says so, as those of transformers do.
+
+        They give no mask to a kernel that can skip half of the square; a profile, which cannot
+        read masks, makes one.
+        """
+        return bool(self.modules) and getattr(self.modules[-1][1], "is_causal", False) is True
 
     def _as_operator(self, kind: str, action: Callable[[], Any]) -> Any:
         kind = kind.strip("_")
