@@ -142,18 +142,34 @@ class RoutedNetwork:
         next_hops: collections.abc.Sequence[int] = (),
     ) -> None: ...
     def add_schedules(
-        self, ends: collections.abc.Sequence[tuple[int, int]], latency_s: float
+        self,
+        ends: collections.abc.Sequence[tuple[int, int]],
+        cost: torch_topoopt.plan.CostModel,
+        algorithm: str = "auto",
     ) -> None:
         """
-        Groups also choose among their rings in both directions, schedules over their own links, and
-        exchanges over routes. Link i joins the nodes `ends[i]`; those from the number of servers on
-        are switches.
+        On a direct network, groups choose as the backend does, by `cost` (without a rate: that of
+        the slowest link) or as TOPOOPT_ALGORITHM says. Over switches, they also choose among their
+        rings in both directions and exchanges over routes. Link i joins the nodes `ends[i]`; those
+        from the number of servers on are switches.
+        """
+    def all_reduce_algorithm(
+        self, servers: collections.abc.Sequence[int], size_bytes: float
+    ) -> str:
+        """
+        The backend's choice on a direct network with schedules; else empty.
+        """
+    def all_reduce_link_bytes(
+        self, servers: collections.abc.Sequence[int], size_bytes: float
+    ) -> list[float]:
+        """
+        Of one, on its choice; by link.
         """
     def all_reduce_seconds(
         self, servers: collections.abc.Sequence[int], size_bytes: float
     ) -> float:
         """
-        Of one alone, on the fastest of its ways.
+        Of one alone, on its choice.
         """
     def grid(self, servers: collections.abc.Sequence[int]) -> list[list[int]]:
         """
@@ -1023,6 +1039,16 @@ def rerouted(
     gap: float,
     sweeps: int,
 ) -> Rerouted: ...
+def packed_all_reduce(
+    servers: collections.abc.Sequence[int],
+    links: collections.abc.Sequence[tuple[int, int, float]],
+) -> list[list[tuple[int, int, float]]]:
+    """
+    The AllReduce among `servers` (ascending) with the least time of the busiest link: of its
+    ReduceScatter and AllGather, source, target and bytes on their link per byte. `links` have a
+    source, a target and a rate.
+    """
+
 def rings_of_group(
     groups: collections.abc.Sequence[torch_topoopt.plan.Group],
     servers: collections.abc.Sequence[int],

@@ -10,6 +10,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -119,6 +120,17 @@ class OwnedRates {
   MaxMinRates rates_;
 };
 
+// Sorted; throws std::invalid_argument unless they are two or more servers.
+std::vector<int> groupOf(const RoutedNetwork& network, std::vector<int> servers) {
+  std::sort(servers.begin(), servers.end());
+  if (servers.size() < 2 || servers.front() < 0 || servers.back() >= network.servers() ||
+      std::ranges::adjacent_find(servers) != servers.end()) {
+    throw std::invalid_argument("servers: not two or more different ones of 0.." +
+                                std::to_string(network.servers() - 1));
+  }
+  return servers;
+}
+
 void bindRoutedNetwork(py::module_& module) {
   py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>>(
       module, "RoutedNetwork",
@@ -155,26 +167,40 @@ void bindRoutedNetwork(py::module_& module) {
           [](RoutedNetwork& network, std::vector<int> servers, double size_bytes) {
             std::sort(servers.begin(), servers.end());
             return !network.grid(servers).empty() &&
-                   !network.group(servers).at(size_bytes).parts.empty();
+                   !network.allReduce(servers, size_bytes).parts.empty();
           },
           py::arg("servers"), py::arg("size_bytes"),
           "Whether an AllReduce of so many bytes does so, because that is faster.")
-      .def("add_schedules", &RoutedNetwork::addSchedules, py::arg("ends"), py::arg("latency_s"),
-           "Groups also choose among their rings in both directions, schedules over their own "
-           "links, and exchanges over routes. Link i joins the nodes `ends[i]`; those from the "
-           "number of servers on are switches.")
+      .def(
+          "add_schedules",
+          [](RoutedNetwork& network, const std::vector<std::pair<int, int>>& ends,
+             const CostModel& cost, const std::string& algorithm) {
+            network.addSchedules(ends, cost, algorithmNamed(algorithm));
+          },
+          py::arg("ends"), py::arg("cost"), py::arg("algorithm") = "auto",
+          "On a direct network, groups choose as the backend does, by `cost` (without a rate: that "
+          "of the slowest link) or as TOPOOPT_ALGORITHM says. Over switches, they also choose "
+          "among their rings in both directions and exchanges over routes. Link i joins the nodes "
+          "`ends[i]`; those from the number of servers on are switches.")
+      .def(
+          "all_reduce_algorithm",
+          [](RoutedNetwork& network, const std::vector<int>& servers, double size_bytes) {
+            return network.group(groupOf(network, servers)).algorithm(size_bytes);
+          },
+          py::arg("servers"), py::arg("size_bytes"),
+          "The backend's choice on a direct network with schedules; else empty.")
       .def(
           "all_reduce_seconds",
-          [](RoutedNetwork& network, std::vector<int> servers, double size_bytes) {
-            std::sort(servers.begin(), servers.end());
-            if (servers.size() < 2 || servers.front() < 0 || servers.back() >= network.servers() ||
-                std::ranges::adjacent_find(servers) != servers.end()) {
-              throw std::invalid_argument("servers: not two or more different ones of 0.." +
-                                          std::to_string(network.servers() - 1));
-            }
-            return network.group(servers).at(size_bytes).seconds(size_bytes);
+          [](RoutedNetwork& network, const std::vector<int>& servers, double size_bytes) {
+            return network.allReduce(groupOf(network, servers), size_bytes).seconds(size_bytes);
           },
-          py::arg("servers"), py::arg("size_bytes"), "Of one alone, on the fastest of its ways.");
+          py::arg("servers"), py::arg("size_bytes"), "Of one alone, on its choice.")
+      .def(
+          "all_reduce_link_bytes",
+          [](RoutedNetwork& network, const std::vector<int>& servers, double size_bytes) {
+            return network.allReduceLinkBytes(groupOf(network, servers), size_bytes);
+          },
+          py::arg("servers"), py::arg("size_bytes"), "Of one, on its choice; by link.");
 }
 
 void bindSimulator(py::module_& module) {
@@ -190,6 +216,25 @@ void bindSimulator(py::module_& module) {
         return pairs;
       },
       py::arg("servers"), "The pairs that an AllReduce by exchanges among `servers` needs.");
+  module.def(
+      "packed_all_reduce",
+      [](const std::vector<int>& servers, const std::vector<std::tuple<int, int, double>>& links) {
+        std::vector<RatedLink> rated;
+        for (const auto& [source, target, rate] : links) rated.push_back({source, target, rate});
+        std::vector<std::vector<std::tuple<int, int, double>>> passes;
+        const py::gil_scoped_release release;
+        for (const LinkPass& pass : packedAllReduce(servers, rated).passes) {
+          auto& sends = passes.emplace_back();
+          for (const LinkShare& send : pass.sends) {
+            sends.emplace_back(send.source, send.target, send.share);
+          }
+        }
+        return passes;
+      },
+      py::arg("servers"), py::arg("links"),
+      "The AllReduce among `servers` (ascending) with the least time of the busiest link: of its "
+      "ReduceScatter and AllGather, source, target and bytes on their link per byte. `links` have "
+      "a source, a target and a rate.");
   module.def(
       "rings_of_group", &ringsOf, py::arg("groups"), py::arg("servers"), py::arg("both_ways"),
       py::arg("hops").none(false),
