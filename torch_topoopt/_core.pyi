@@ -146,6 +146,7 @@ class RoutedNetwork:
         ends: collections.abc.Sequence[tuple[int, int]],
         cost: torch_topoopt.plan.CostModel,
         algorithm: str = "auto",
+        ranks_per_server: int = 1,
     ) -> None:
         """
         On a direct network, groups choose as the backend does, by `cost` (without a rate: that of
@@ -170,6 +171,18 @@ class RoutedNetwork:
     ) -> float:
         """
         Of one alone, on its choice.
+        """
+    def collective_link_bytes(
+        self,
+        collective: str,
+        members: collections.abc.Sequence[int],
+        size_bytes: int,
+        root: int = 0,
+    ) -> list[float]:
+        """
+        Bytes by link of a collective on `size_bytes` of all blocks together, as the backend runs it
+        on a direct network with schedules. `members` has the server of each; `root` is the number
+        of one.
         """
     def grid(self, servers: collections.abc.Sequence[int]) -> list[list[int]]:
         """
@@ -998,6 +1011,15 @@ def network_of_paths(
     Any network: pair i loads link[begin[i]:begin[i + 1]] by load[...] bytes for each byte
     """
 
+def packed_all_reduce(
+    servers: collections.abc.Sequence[int], links: collections.abc.Sequence[tuple[int, int, float]]
+) -> list[list[tuple[int, int, float]]]:
+    """
+    The AllReduce among `servers` (ascending) with the least time of the busiest link: of its
+    ReduceScatter and AllGather, source, target and bytes on their link per byte. `links` have a
+    source, a target and a rate.
+    """
+
 def packet_options() -> list[str]: ...
 def packet_transports() -> list[str]: ...
 def parameter_groups(placement: torch_topoopt.plan.Placement) -> list[list[int]]:
@@ -1039,16 +1061,6 @@ def rerouted(
     gap: float,
     sweeps: int,
 ) -> Rerouted: ...
-def packed_all_reduce(
-    servers: collections.abc.Sequence[int],
-    links: collections.abc.Sequence[tuple[int, int, float]],
-) -> list[list[tuple[int, int, float]]]:
-    """
-    The AllReduce among `servers` (ascending) with the least time of the busiest link: of its
-    ReduceScatter and AllGather, source, target and bytes on their link per byte. `links` have a
-    source, a target and a rate.
-    """
-
 def rings_of_group(
     groups: collections.abc.Sequence[torch_topoopt.plan.Group],
     servers: collections.abc.Sequence[int],

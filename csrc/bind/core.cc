@@ -25,14 +25,15 @@ namespace py = pybind11;
 
 namespace topoopt {
 
-void bindAllocation(py::module_& module);      // bind/allocation.cc
-void bindCollectives(py::module_& module);     // bind/collectives.cc
-void bindIterationTasks(py::module_& module);  // bind/iteration_tasks.cc
-void bindMaxMin(py::module_& module);          // bind/max_min.cc
-void bindRouteControl(py::module_& module);    // bind/route_control.cc
-void bindRouting(py::module_& module);         // bind/routing.cc
-void bindSearch(py::module_& module);          // bind/search.cc
-void bindTopology(py::module_& module);        // bind/topology.cc
+void bindAllocation(py::module_& module);             // bind/allocation.cc
+void bindCollectives(py::module_& module);            // bind/collectives.cc
+Collective collectiveNamed(const std::string& name);  // bind/collectives.cc
+void bindIterationTasks(py::module_& module);         // bind/iteration_tasks.cc
+void bindMaxMin(py::module_& module);                 // bind/max_min.cc
+void bindRouteControl(py::module_& module);           // bind/route_control.cc
+void bindRouting(py::module_& module);                // bind/routing.cc
+void bindSearch(py::module_& module);                 // bind/search.cc
+void bindTopology(py::module_& module);               // bind/topology.cc
 
 namespace {
 
@@ -174,10 +175,11 @@ void bindRoutedNetwork(py::module_& module) {
       .def(
           "add_schedules",
           [](RoutedNetwork& network, const std::vector<std::pair<int, int>>& ends,
-             const CostModel& cost, const std::string& algorithm) {
-            network.addSchedules(ends, cost, algorithmNamed(algorithm));
+             const CostModel& cost, const std::string& algorithm, int ranks_per_server) {
+            network.addSchedules(ends, cost, algorithmNamed(algorithm), ranks_per_server);
           },
           py::arg("ends"), py::arg("cost"), py::arg("algorithm") = "auto",
+          py::arg("ranks_per_server") = 1,
           "On a direct network, groups choose as the backend does, by `cost` (without a rate: that "
           "of the slowest link) or as TOPOOPT_ALGORITHM says. Over switches, they also choose "
           "among their rings in both directions and exchanges over routes. Link i joins the nodes "
@@ -200,7 +202,26 @@ void bindRoutedNetwork(py::module_& module) {
           [](RoutedNetwork& network, const std::vector<int>& servers, double size_bytes) {
             return network.allReduceLinkBytes(groupOf(network, servers), size_bytes);
           },
-          py::arg("servers"), py::arg("size_bytes"), "Of one, on its choice; by link.");
+          py::arg("servers"), py::arg("size_bytes"), "Of one, on its choice; by link.")
+      .def(
+          "collective_link_bytes",
+          [](RoutedNetwork& network, const std::string& collective, std::vector<int> members,
+             size_t size_bytes, int root) {
+            std::sort(members.begin(), members.end());
+            if (members.empty() || members.front() < 0 || members.back() >= network.servers()) {
+              throw std::invalid_argument("members: not on servers 0.." +
+                                          std::to_string(network.servers() - 1));
+            }
+            if (root < 0 || root >= static_cast<int>(members.size())) {
+              throw std::invalid_argument("root: " + std::to_string(root) + " is not a member");
+            }
+            return network.collectiveLinkBytes(collectiveNamed(collective), members, size_bytes,
+                                               root);
+          },
+          py::arg("collective"), py::arg("members"), py::arg("size_bytes"), py::arg("root") = 0,
+          "Bytes by link of a collective on `size_bytes` of all blocks together, as the backend "
+          "runs it on a direct network with schedules. `members` has the server of each; `root` is "
+          "the number of one.");
 }
 
 void bindSimulator(py::module_& module) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -83,6 +84,10 @@ def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
         groups = requested_groups.gather(job.folder.path)
         if job.site is not None:
             links, groups = _of_all_hosts(job, job.site, groups, failed=bool(failures))
+    plan = link_bytes.predicted_for_job(
+        job.folder.path, plan, job.trace, os.environ.get("TOPOOPT_ALGORITHM", "auto")
+    )
+    job.metrics.write("predicted", link_bytes=plan.prediction.link_bytes)
     job.all_to_alls.write()
     job.metrics.write("groups", **groups.figures())
     for link in link_bytes.figures(links):

@@ -60,7 +60,8 @@ def plan_for_demand(
 
     `trace` is the source of the demand, if known. An existing `network` gets rings for the groups
     of the demand; otherwise `mode` and `routing` find one, mode best that with the least
-    `demand_seconds`. The time of an iteration is not predicted. Raises ValueError where no network can be found.
+    `demand_seconds`. The time of an iteration is not predicted. Raises ValueError where no network
+    can be found.
     """
     found = network
     if found is None:

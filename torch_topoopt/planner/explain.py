@@ -1,8 +1,8 @@
 """Why operators are split as they are: the alternatives of each, and their predicted cost.
 
 Only one operator is changed at a time, on the plan's network with its other placements. Times are
-those of the coarse simulator, with the AllReduces that the backend runs. Operators that are alike (equal except for name and
-neighbours) and split alike are explained once, by the first of them.
+those of the coarse simulator, with the AllReduces that the backend runs. Operators that are alike
+(equal except for name and neighbours) and split alike are explained once, by the first of them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
@@ -106,24 +106,36 @@ def operand_needs(operator: Operator, placement: Placement) -> tuple[bool, bool]
     )
 
 
+class ScheduleOptions(TypedDict, total=False):
+    """The backend's settings: its cost model (default: the cluster's latency alone),
+    TOPOOPT_ALGORITHM, and the ranks on each server (default: 1)."""
+
+    cost: CostModel
+    algorithm: str
+    ranks_per_server: int
+
+
 def lower_network(
     cluster: Cluster,
     network: Network,
     *,
     schedules: bool = False,
-    cost: CostModel | None = None,
-    algorithm: str = "auto",
+    **options: Unpack[ScheduleOptions],
 ) -> _core.RoutedNetwork:
     """`network` with every link at its ports' rate and the cluster's latency.
 
     The rules of a RouteTable stay rules; where ports differ, every pair's routes are made. With
-    `schedules`, each AllReduce takes the algorithm that the backend chooses for its size, by `cost`
-    (default: the cluster's latency alone) or as TOPOOPT_ALGORITHM=`algorithm` says.
+    `schedules`, each AllReduce takes the algorithm that the backend chooses for its size.
     """
     core = _lowered(cluster, network)
     if schedules:
         ends = [(link.source, link.target) for link in network.links]
-        core.add_schedules(ends, cost or CostModel.of_latency(cluster.link_latency_s), algorithm)
+        core.add_schedules(
+            ends,
+            options.get("cost", CostModel.of_latency(cluster.link_latency_s)),
+            options.get("algorithm", "auto"),
+            options.get("ranks_per_server", 1),
+        )
     return core
 
 

@@ -110,9 +110,9 @@ LinkSchedule packedAllReduce(const std::vector<int>& servers, const std::vector<
   return {{passIn(Direction::kBackward), passIn(Direction::kForward)}};
 }
 
-GroupChoices::GroupChoices(std::vector<int> servers, GroupLayout layout, const CostModel& cost,
+GroupChoices::GroupChoices(std::vector<int> members, GroupLayout layout, const CostModel& cost,
                            std::optional<Algorithm> forced)
-    : servers_(std::move(servers)),
+    : members_(std::move(members)),
       layout_(std::move(layout)),
       estimate_(layout_, cost),
       forced_(forced) {
@@ -157,44 +157,66 @@ void GroupChoices::choose() {
 std::shared_ptr<const LinkSchedule> GroupChoices::schedule(Algorithm algorithm) {
   const std::lock_guard lock(mutex_);
   auto& schedule = schedules_[algorithm];
-  if (schedule == nullptr) {
-    schedule = std::make_shared<const LinkSchedule>(isScattered(algorithm) ? scattered(algorithm)
-                                                                           : messages(algorithm));
-  }
+  if (schedule != nullptr) return schedule;
+  const ScheduleKey key = keyOf(Collective::kAllReduce, kCountedBytes * members_.size(), 0);
+  schedule = std::make_shared<const LinkSchedule>(
+      isScattered(algorithm) ? scattered(algorithm) : messages(key, algorithm));
+  return schedule;
+}
+
+LinkSchedule GroupChoices::collective(Collective collective, size_t bytes, int root) {
+  const std::lock_guard lock(mutex_);
+  const ScheduleKey key = keyOf(collective, bytes, root);
+  LinkSchedule schedule = messages(key, estimate_.choose(requestOf(key), forced_));
+  for (LinkShare& send : schedule.passes.front().sends) send.share *= static_cast<double>(bytes);
   return schedule;
 }
 
 // A ReduceScatter, then an AllGather.
 LinkSchedule GroupChoices::scattered(Algorithm algorithm) const {
+  std::vector<int> servers;
+  for (const int leader : layout_.leaders()) servers.push_back(members_[leader]);
   GraphPlans& plans = estimate_.graph()->plans();
   const auto of = [&](Direction direction) -> const GatherPlan& {
     return algorithm == Algorithm::kPacking ? plans.packed(direction).plan
                                             : plans.breadthFirst(direction).plan;
   };
-  return {{passOf(of(Direction::kBackward), true, servers_),
-           passOf(of(Direction::kForward), false, servers_)}};
+  return {{passOf(of(Direction::kBackward), true, servers),
+           passOf(of(Direction::kForward), false, servers)}};
+}
+
+ScheduleKey GroupChoices::keyOf(Collective collective, size_t bytes, int root) const {
+  ScheduleKey key;
+  key.collective = collective;
+  key.commutative = true;
+  key.root = root;
+  key.counts = {bytes};
+  if (collective == Collective::kAllGather || collective == Collective::kReduceScatter) {
+    key.counts.clear();
+    for (size_t i = 0; i < members_.size(); ++i) {
+      key.counts.push_back(divide({0, bytes}, members_.size(), i).count);
+    }
+  }
+  return key;
 }
 
 // All messages of the members' schedules at once; the cost model knows the time that they wait.
-LinkSchedule GroupChoices::messages(Algorithm algorithm) const {
-  ScheduleKey key;
-  key.collective = Collective::kAllReduce;
-  key.commutative = true;
-  const size_t bytes = kCountedBytes * servers_.size();
-  key.counts = {bytes};
+LinkSchedule GroupChoices::messages(const ScheduleKey& key, Algorithm algorithm) const {
+  const double bytes = static_cast<double>(requestOf(key).bytes);
   std::map<std::pair<int, int>, double> sent;
   for (int rank = 0; rank < layout_.size(); ++rank) {
     for (const Lane& lane : scheduleFor(key, algorithm, rank, layout_, estimate_).lanes) {
       for (const Send& send : lane.sends) {
-        sent[{servers_[rank], servers_[send.peer]}] += static_cast<double>(send.from.bytes);
+        const auto ends = std::pair(members_[rank], members_[send.peer]);
+        if (ends.first != ends.second) sent[ends] += static_cast<double>(send.from.bytes);
       }
     }
   }
   LinkPass pass{{}, 1};
   for (const auto& [ends, size] : sent) {
-    pass.sends.push_back({ends.first, ends.second, size / static_cast<double>(bytes)});
+    pass.sends.push_back({ends.first, ends.second, size / bytes});
   }
-  return {{std::move(pass)}, algorithm != Algorithm::kFlooding};
+  return {{std::move(pass)}, !isScattered(algorithm) && algorithm != Algorithm::kFlooding};
 }
 
 GroupSchedules::GroupSchedules(int servers, std::vector<RatedLink> links, const CostModel& cost,
@@ -208,26 +230,28 @@ GroupSchedules::GroupSchedules(int servers, std::vector<RatedLink> links, const 
   }
 }
 
-std::shared_ptr<GroupChoices> GroupSchedules::of(const std::vector<int>& servers,
+std::shared_ptr<GroupChoices> GroupSchedules::of(const std::vector<int>& members,
                                                  const std::vector<plan::Ring>& rings,
                                                  const plan::Grid& grid) {
   const std::lock_guard lock(mutex_);
-  auto& choices = known_[servers];
+  auto& choices = known_[members];
   if (choices != nullptr) return choices;
-  const auto places = [&](std::vector<int> order) {
-    for (int& server : order) server = placeIn(servers, server);
+  const auto leaders = [&](std::vector<int> order) {
+    for (int& server : order) server = placeIn(members, server);
     return order;
   };
-  std::vector<plan::Ring> of_places;
-  for (const plan::Ring& ring : rings) of_places.push_back({places(ring.servers), ring.share});
+  std::vector<plan::Ring> of_leaders;
+  for (const plan::Ring& ring : rings) of_leaders.push_back({leaders(ring.servers), ring.share});
   plan::Grid rows;
-  for (const std::vector<int>& row : grid) rows.push_back(places(row));
-  GroupLayout layout(static_cast<int>(servers.size()), std::move(of_places), servers, hops_,
+  for (const std::vector<int>& row : grid) rows.push_back(leaders(row));
+  GroupLayout layout(static_cast<int>(members.size()), std::move(of_leaders), members, hops_,
                      std::move(rows));
+  std::vector<int> servers = members;
+  servers.erase(std::unique(servers.begin(), servers.end()), servers.end());
   layout.setLinks(linksAmong(links_, servers));
   CostModel cost = cost_;
   if (static_cast<int>(servers.size()) < hops_->servers()) cost.all_reduce.clear();
-  choices = std::make_shared<GroupChoices>(servers, std::move(layout), cost, forced_);
+  choices = std::make_shared<GroupChoices>(members, std::move(layout), cost, forced_);
   return choices;
 }
 

@@ -17,6 +17,8 @@
 
 namespace topoopt {
 
+struct ScheduleKey;
+
 // A message of a schedule: `share` bytes per byte of the AllReduce.
 struct LinkShare {
   int source;
@@ -60,14 +62,17 @@ struct ScheduleChoice {
 // The backend's choices for one group on a direct network. For any number of threads.
 class GroupChoices {
  public:
-  // The ranks of `layout` are `servers` (ascending), one on each.
-  GroupChoices(std::vector<int> servers, GroupLayout layout, const CostModel& cost,
+  // Member i of `layout` is on server `members[i]` (ascending).
+  GroupChoices(std::vector<int> members, GroupLayout layout, const CostModel& cost,
                std::optional<Algorithm> forced);
 
-  // Ascending; the last has no limit.
+  // Of AllReduces, ascending; the last has no limit.
   const std::vector<ScheduleChoice>& choices() const { return choices_; }
   // Of any algorithm but rings and rows and columns; cached.
   std::shared_ptr<const LinkSchedule> schedule(Algorithm algorithm);
+  // The messages between servers of a collective on `bytes` bytes of all blocks together, in one
+  // pass; of a broadcast or reduce, `root` is a member.
+  LinkSchedule collective(Collective collective, size_t bytes, int root);
 
  private:
   struct Taken {
@@ -79,10 +84,11 @@ class GroupChoices {
   Taken take(size_t bytes) const;
   void addChoice(const Taken& taken, double up_to_bytes);
   void choose();
+  ScheduleKey keyOf(Collective collective, size_t bytes, int root) const;
   LinkSchedule scattered(Algorithm algorithm) const;
-  LinkSchedule messages(Algorithm algorithm) const;
+  LinkSchedule messages(const ScheduleKey& key, Algorithm algorithm) const;
 
-  const std::vector<int> servers_;
+  const std::vector<int> members_;
   const GroupLayout layout_;
   const CostEstimate estimate_;
   const std::optional<Algorithm> forced_;
@@ -105,8 +111,9 @@ class GroupSchedules {
   // The next server on a shortest path, on direct networks.
   int nextHop(int source, int target) const { return paths_.next[source][target]; }
 
-  // The choices of `servers` (ascending) with these rings and rows, on direct networks.
-  std::shared_ptr<GroupChoices> of(const std::vector<int>& servers,
+  // The choices of a group with members on these servers (ascending), and these rings and rows of
+  // servers, on direct networks.
+  std::shared_ptr<GroupChoices> of(const std::vector<int>& members,
                                    const std::vector<plan::Ring>& rings, const plan::Grid& grid);
 
  private:

@@ -416,17 +416,7 @@ AllReduceFlows RoutedNetwork::onGrid(const plan::Grid& grid) {
 AllReduceFlows RoutedNetwork::onLinks(std::shared_ptr<const LinkSchedule> schedule) {
   AllReduceFlows found;
   for (const LinkPass& pass : schedule->passes) {
-    std::vector<LinkUse> uses;
-    double step_s = cost_.per_hop_latency_s;
-    for (const LinkShare& send : pass.sends) {
-      if (schedule->over_routes) {
-        step_s = std::max(step_s, addMessage(send, uses));
-        continue;
-      }
-      for (const LinkUse& use : uses_of_ends_.at({send.source, send.target})) {
-        uses.push_back({use.link, use.load * send.share});
-      }
-    }
+    auto [uses, step_s] = usesOf(pass, schedule->over_routes);
     const double latency_s = pass.steps * step_s;
     found.flows.push_back({paths_.add(std::move(uses)), 1.0, latency_s});
     found.latency_s += latency_s;
@@ -434,6 +424,23 @@ AllReduceFlows RoutedNetwork::onLinks(std::shared_ptr<const LinkSchedule> schedu
   }
   found.schedule = std::move(schedule);
   return found;
+}
+
+// The loads of all messages, and the latency of the longest.
+std::pair<std::vector<LinkUse>, double> RoutedNetwork::usesOf(const LinkPass& pass,
+                                                              bool over_routes) {
+  std::vector<LinkUse> uses;
+  double longest_s = cost_.per_hop_latency_s;
+  for (const LinkShare& send : pass.sends) {
+    if (over_routes) {
+      longest_s = std::max(longest_s, addMessage(send, uses));
+      continue;
+    }
+    for (const LinkUse& use : uses_of_ends_.at({send.source, send.target})) {
+      uses.push_back({use.link, use.load * send.share});
+    }
+  }
+  return {std::move(uses), longest_s};
 }
 
 // Adds the links of a message over routes, a shortest path if the pair has no route. Returns its
@@ -493,8 +500,9 @@ AllReduceFlows RoutedNetwork::chosen(const std::vector<int>& servers, GroupPaths
 }
 
 void RoutedNetwork::addSchedules(const std::vector<std::pair<int, int>>& ends, CostModel cost,
-                                 std::optional<Algorithm> forced) {
+                                 std::optional<Algorithm> forced, int ranks_per_server) {
   checkLatency(cost.per_hop_latency_s);
+  if (ranks_per_server < 1) throw std::invalid_argument("ranks_per_server: must be at least 1");
   if (ends.size() != edge_of_link_.size()) {
     throw std::invalid_argument("ends: " + std::to_string(ends.size()) +
                                 " are not one for each of " + std::to_string(edge_of_link_.size()) +
@@ -522,6 +530,7 @@ void RoutedNetwork::addSchedules(const std::vector<std::pair<int, int>>& ends, C
   }
   if (cost.beta_s_per_byte == 0) cost.beta_s_per_byte = 1 / slowest;
   cost_ = cost;
+  ranks_per_server_ = ranks_per_server;
   schedules_ = std::make_shared<GroupSchedules>(servers_, std::move(links), cost_, forced);
   group_paths_.clear();
 }
@@ -529,7 +538,9 @@ void RoutedNetwork::addSchedules(const std::vector<std::pair<int, int>>& ends, C
 GroupPaths RoutedNetwork::makeGroup(const std::vector<int>& servers) {
   GroupPaths paths;
   if (schedules_ != nullptr && schedules_->isDirect()) {
-    paths.choices_ = schedules_->of(servers, rings(servers), grid(servers));
+    std::vector<int> members;
+    for (const int server : servers) members.insert(members.end(), ranks_per_server_, server);
+    paths.choices_ = schedules_->of(members, rings(servers), grid(servers));
     paths.all_.resize(paths.choices_->choices().size());
     return paths;
   }
@@ -579,6 +590,25 @@ int RoutedNetwork::hops(int source, int target) const {
     if (!rules.empty()) return static_cast<int>(least);
   }
   return next_hops_.empty() ? 1 : static_cast<int>(walk(source, target).servers.size()) - 1;
+}
+
+std::vector<double> RoutedNetwork::collectiveLinkBytes(Collective collective,
+                                                       const std::vector<int>& members,
+                                                       size_t bytes, int root) {
+  if (schedules_ == nullptr || !schedules_->isDirect()) {
+    throw std::invalid_argument("collective: the network has no schedules over links");
+  }
+  std::vector<int> servers = members;
+  servers.erase(std::unique(servers.begin(), servers.end()), servers.end());
+  std::vector<double> edge_bytes(capacity_.size());
+  if (servers.size() > 1 && bytes > 0) {
+    const auto choices = schedules_->of(members, rings(servers), grid(servers));
+    const LinkSchedule schedule = choices->collective(collective, bytes, root);
+    for (const LinkUse& use : usesOf(schedule.passes.front(), schedule.over_routes).first) {
+      edge_bytes[use.link] += use.load;
+    }
+  }
+  return linkBytes(edge_bytes);
 }
 
 std::vector<double> RoutedNetwork::allReduceLinkBytes(const std::vector<int>& servers,

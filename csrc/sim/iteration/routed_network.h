@@ -113,10 +113,10 @@ class RoutedNetwork {
   // Groups choose as GroupPaths with schedules from now on. Link i goes from node `ends[i].first`
   // to `ends[i].second`; nodes from servers() on are switches. A message over a link takes the
   // latency of `cost`, whose rate of links is that of the slowest one if it is 0. All groups take
-  // the `forced` algorithm where they have it. Throws std::invalid_argument unless there is one
-  // pair per link, or for an invalid latency.
+  // the `forced` algorithm where they have it; they have so many ranks on each server. Throws
+  // std::invalid_argument unless there is one pair per link, or for an invalid latency.
   void addSchedules(const std::vector<std::pair<int, int>>& ends, CostModel cost,
-                    std::optional<Algorithm> forced);
+                    std::optional<Algorithm> forced, int ranks_per_server);
   bool hasSchedules() const { return schedules_ != nullptr; }
 
   int servers() const { return servers_; }
@@ -139,6 +139,11 @@ class RoutedNetwork {
   // As gridOfGroup.
   plan::Grid grid(const std::vector<int>& servers) const { return gridOfGroup(groups_, servers); }
 
+  // Bytes per link of one collective on `bytes` bytes of all blocks together, among members on
+  // these servers (ascending), as the backend runs it; `root` is a member. As linkBytes(). Throws
+  // as `pair`, and std::invalid_argument without schedules over links.
+  std::vector<double> collectiveLinkBytes(Collective collective, const std::vector<int>& members,
+                                          size_t bytes, int root);
   // Bytes per link of one AllReduce of `size_bytes`, as linkBytes(). Throws as `pair`.
   std::vector<double> allReduceLinkBytes(const std::vector<int>& servers, double size_bytes);
 
@@ -164,6 +169,7 @@ class RoutedNetwork {
   AllReduceFlows onGrid(const plan::Grid& grid);
   AllReduceFlows onLinks(std::shared_ptr<const LinkSchedule> schedule);
   AllReduceFlows chosen(const std::vector<int>& servers, GroupPaths& paths, size_t place);
+  std::pair<std::vector<LinkUse>, double> usesOf(const LinkPass& pass, bool over_routes);
   double addMessage(const LinkShare& send, std::vector<LinkUse>& uses);
   GroupPaths makeGroup(const std::vector<int>& servers);
   GroupPaths& groupPaths(const std::vector<int>& servers);
@@ -188,7 +194,8 @@ class RoutedNetwork {
   std::map<std::vector<int>, GroupPaths> group_paths_;
   std::shared_ptr<GroupSchedules> schedules_;                         // of all copies
   std::map<std::pair<int, int>, std::vector<LinkUse>> uses_of_ends_;  // of a schedule's messages
-  CostModel cost_;                                                    // of schedules
+  int ranks_per_server_ = 1;
+  CostModel cost_;  // of schedules
 };
 
 }  // namespace topoopt
