@@ -42,7 +42,7 @@ def predicting(
     `source` is what the plan was made for."""
     cluster = plan.cluster
     options: ScheduleOptions = {
-        "cost": replace(cost, beta_s_per_byte=cost.beta_s_per_byte or 1 / cluster.link_bytes_per_s),
+        "cost": cost,
         "algorithm": algorithm,
         "ranks_per_server": cluster.accelerators_per_server,
     }

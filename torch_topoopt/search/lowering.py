@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
@@ -130,9 +131,10 @@ def lower_network(
     core = _lowered(cluster, network)
     if schedules:
         ends = [(link.source, link.target) for link in network.links]
+        cost = options.get("cost", CostModel.of_latency(cluster.link_latency_s))
         core.add_schedules(
             ends,
-            options.get("cost", CostModel.of_latency(cluster.link_latency_s)),
+            replace(cost, beta_s_per_byte=cost.beta_s_per_byte or 0.0),  # 0: of the links
             options.get("algorithm", "auto"),
             options.get("ranks_per_server", 1),
         )
