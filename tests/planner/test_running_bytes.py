@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from support.refusals import refused
 
-from torch_topoopt import _core
 from torch_topoopt.plan import Cluster, CostModel, Plan
 from torch_topoopt.planner import demand_plan
 from torch_topoopt.planner.running_bytes import predicting
@@ -77,7 +76,7 @@ def test_groups_with_several_ranks_on_a_server_never_double() -> None:
 
 
 def test_bad_collectives_are_refused() -> None:
-    network: _core.RoutedNetwork = lower_network(
+    network = lower_network(
         CLUSTER, plan_of(trace_of(call("AllReduce", 8))).network, schedules=True
     )
     with refused(ValueError, "collective", "all_to_all"):
