@@ -463,7 +463,7 @@ class CoarseChain:
     @property
     def simulations(self) -> int: ...
     @property
-    def steps_asked(self) -> int: ...
+    def full_steps(self) -> int: ...
     @property
     def steps_simulated(self) -> int: ...
 
@@ -477,7 +477,7 @@ class CoarseSimulator:
     ) -> float: ...
     def run(self, strategy: collections.abc.Sequence[torch_topoopt.plan.Placement]) -> float: ...
     @property
-    def steps_asked(self) -> int: ...
+    def full_steps(self) -> int: ...
     @property
     def steps_simulated(self) -> int: ...
 
@@ -1012,12 +1012,12 @@ def network_of_paths(
     """
 
 def packed_all_reduce(
-    servers: collections.abc.Sequence[int], links: collections.abc.Sequence[tuple[int, int, float]]
-) -> list[list[tuple[int, int, float]]]:
+    servers: collections.abc.Sequence[int], rates: collections.abc.Mapping[tuple[int, int], float]
+) -> list[dict[tuple[int, int], float]]:
     """
-    The AllReduce among `servers` (ascending) with the least time of the busiest link: of its
-    ReduceScatter and AllGather, source, target and bytes on their link per byte. `links` have a
-    source, a target and a rate.
+    The AllReduce among `servers` (ascending) with the least time of the busiest link: the bytes per
+    byte on each link of its ReduceScatter and of its AllGather. `rates` has the rates of links by
+    source and target.
     """
 
 def packet_options() -> list[str]: ...

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -132,46 +132,22 @@ std::vector<int> groupOf(const RoutedNetwork& network, std::vector<int> servers)
   return servers;
 }
 
-void bindRoutedNetwork(py::module_& module) {
-  py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>>(
-      module, "RoutedNetwork",
-      "Links, routes per pair, rings per group. One object must not be used from two threads. A "
-      "pair "
-      "without a route follows `by_offset`, or `next_hops[source * servers + target]`.")
-      .def(py::init(&makeNetwork), py::arg("servers"), py::arg("links"), py::arg("bytes_per_s"),
-           py::arg("latency_s"), py::arg("routes"), py::arg("groups"),
-           py::arg("by_offset") = py::tuple(), py::arg("next_hops") = py::tuple())
-      .def_static(
-          "ideal_switch",
-          [](int servers, double bytes_per_s, double latency_s) {
-            return std::make_shared<RoutedNetwork>(
-                RoutedNetwork::idealSwitch(servers, bytes_per_s, latency_s));
-          },
-          py::arg("servers"), py::arg("bytes_per_s"), py::arg("latency_s"),
-          "A switch that never blocks, with one link to and from each server.")
-      .def(
-          "rings",
-          [](const RoutedNetwork& network, std::vector<int> servers) {
-            std::sort(servers.begin(), servers.end());
-            return network.rings(servers);
-          },
-          py::arg("servers"), "Those that an AllReduce among `servers` uses.")
-      .def(
-          "grid",
-          [](const RoutedNetwork& network, std::vector<int> servers) {
-            std::sort(servers.begin(), servers.end());
-            return network.grid(servers);
-          },
-          py::arg("servers"), "The rows along which it may go instead; empty: there are none.")
-      .def(
-          "takes_grid",
-          [](RoutedNetwork& network, std::vector<int> servers, double size_bytes) {
-            std::sort(servers.begin(), servers.end());
-            return !network.grid(servers).empty() &&
-                   !network.allReduce(servers, size_bytes).parts.empty();
-          },
-          py::arg("servers"), py::arg("size_bytes"),
-          "Whether an AllReduce of so many bytes does so, because that is faster.")
+using LinkRates = std::map<std::pair<int, int>, double>;  // by source and target
+
+std::vector<LinkRates> packedShares(const std::vector<int>& servers, const LinkRates& rates) {
+  std::vector<RatedLink> links;
+  for (const auto& [ends, rate] : rates) links.push_back({ends.first, ends.second, rate});
+  std::vector<LinkRates> shares;
+  const py::gil_scoped_release release;
+  for (const LinkPass& pass : packedAllReduce(servers, links).passes) {
+    LinkRates& of_pass = shares.emplace_back();
+    for (const LinkShare& send : pass.sends) of_pass[{send.source, send.target}] = send.share;
+  }
+  return shares;
+}
+
+void bindSchedules(py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>>& network) {
+  network
       .def(
           "add_schedules",
           [](RoutedNetwork& network, const std::vector<std::pair<int, int>>& ends,
@@ -224,6 +200,50 @@ void bindRoutedNetwork(py::module_& module) {
           "the number of one.");
 }
 
+void bindRoutedNetwork(py::module_& module) {
+  py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>> network(
+      module, "RoutedNetwork",
+      "Links, routes per pair, rings per group. One object must not be used from two threads. A "
+      "pair "
+      "without a route follows `by_offset`, or `next_hops[source * servers + target]`.");
+  network
+      .def(py::init(&makeNetwork), py::arg("servers"), py::arg("links"), py::arg("bytes_per_s"),
+           py::arg("latency_s"), py::arg("routes"), py::arg("groups"),
+           py::arg("by_offset") = py::tuple(), py::arg("next_hops") = py::tuple())
+      .def_static(
+          "ideal_switch",
+          [](int servers, double bytes_per_s, double latency_s) {
+            return std::make_shared<RoutedNetwork>(
+                RoutedNetwork::idealSwitch(servers, bytes_per_s, latency_s));
+          },
+          py::arg("servers"), py::arg("bytes_per_s"), py::arg("latency_s"),
+          "A switch that never blocks, with one link to and from each server.")
+      .def(
+          "rings",
+          [](const RoutedNetwork& network, std::vector<int> servers) {
+            std::sort(servers.begin(), servers.end());
+            return network.rings(servers);
+          },
+          py::arg("servers"), "Those that an AllReduce among `servers` uses.")
+      .def(
+          "grid",
+          [](const RoutedNetwork& network, std::vector<int> servers) {
+            std::sort(servers.begin(), servers.end());
+            return network.grid(servers);
+          },
+          py::arg("servers"), "The rows along which it may go instead; empty: there are none.")
+      .def(
+          "takes_grid",
+          [](RoutedNetwork& network, std::vector<int> servers, double size_bytes) {
+            std::sort(servers.begin(), servers.end());
+            return !network.grid(servers).empty() &&
+                   !network.allReduce(servers, size_bytes).parts.empty();
+          },
+          py::arg("servers"), py::arg("size_bytes"),
+          "Whether an AllReduce of so many bytes does so, because that is faster.");
+  bindSchedules(network);
+}
+
 void bindSimulator(py::module_& module) {
   module.def(
       "exchange_pairs",
@@ -237,25 +257,10 @@ void bindSimulator(py::module_& module) {
         return pairs;
       },
       py::arg("servers"), "The pairs that an AllReduce by exchanges among `servers` needs.");
-  module.def(
-      "packed_all_reduce",
-      [](const std::vector<int>& servers, const std::vector<std::tuple<int, int, double>>& links) {
-        std::vector<RatedLink> rated;
-        for (const auto& [source, target, rate] : links) rated.push_back({source, target, rate});
-        std::vector<std::vector<std::tuple<int, int, double>>> passes;
-        const py::gil_scoped_release release;
-        for (const LinkPass& pass : packedAllReduce(servers, rated).passes) {
-          auto& sends = passes.emplace_back();
-          for (const LinkShare& send : pass.sends) {
-            sends.emplace_back(send.source, send.target, send.share);
-          }
-        }
-        return passes;
-      },
-      py::arg("servers"), py::arg("links"),
-      "The AllReduce among `servers` (ascending) with the least time of the busiest link: of its "
-      "ReduceScatter and AllGather, source, target and bytes on their link per byte. `links` have "
-      "a source, a target and a rate.");
+  module.def("packed_all_reduce", &packedShares, py::arg("servers"), py::arg("rates"),
+             "The AllReduce among `servers` (ascending) with the least time of the busiest link: "
+             "the bytes per byte on each link of its ReduceScatter and of its AllGather. `rates` "
+             "has the rates of links by source and target.");
   module.def(
       "rings_of_group", &ringsOf, py::arg("groups"), py::arg("servers"), py::arg("both_ways"),
       py::arg("hops").none(false),

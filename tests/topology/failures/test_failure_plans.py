@@ -90,9 +90,9 @@ def busiest_s(plan: Plan, network: Network, demand: Demand) -> float:
 def packed_s(plan: Plan, network: Network, group: GroupDemand) -> Counter[tuple[int, int]]:
     """Seconds of a packing, in which a link is kept for the busier half of an AllReduce."""
     rates = plan.cluster.pair_gbps(network.links)
-    inside = [(*pair, gbps) for pair, gbps in rates.items() if {*pair} <= {*group.servers}]
+    inside = {pair: gbps for pair, gbps in rates.items() if {*pair} <= {*group.servers}}
     halves = [
-        {(a, b): share * group.size_bytes / (rates[a, b] * 1e9 / 8) for a, b, share in sends}
+        {pair: share * group.size_bytes / (rates[pair] * 1e9 / 8) for pair, share in sends.items()}
         for sends in _core.packed_all_reduce(sorted(group.servers), inside)
     ]
     most = [max(half.values()) for half in halves]

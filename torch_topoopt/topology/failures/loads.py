@@ -138,15 +138,15 @@ class LoadModel:
         self, members: frozenset[int], rates: Mapping[Pair, float]
     ) -> NDArray[np.float64] | None:
         order = sorted(members)
-        links = [(*p, gbps) for p, gbps in sorted(rates.items()) if members.issuperset(p)]
-        if len(order) < 2 or unreachable(order, {link[:2] for link in links}) is not None:
+        links = {pair: gbps for pair, gbps in rates.items() if members.issuperset(pair)}
+        if len(order) < 2 or unreachable(order, links.keys()) is not None:
             return None
         rate = np.array([rates.get(pair, 0.0) for pair in self.edges])
         rate[rate == 0] = np.inf
         busy = np.zeros((2, len(self.edges)))
         for part, sends in zip(busy, _core.packed_all_reduce(order, links), strict=True):
-            for source, target, share in sends:
-                part[self.edges[source, target]] += share
+            for pair, share in sends.items():
+                part[self.edges[pair]] = share
         # the second half follows the first, so a link is kept for the busier of its two
         most = (busy / rate).max(axis=1)
         load: NDArray[np.float64] = (busy / most[:, np.newaxis]).max(axis=0) * most.sum()
