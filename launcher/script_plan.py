@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan.rank_work import RankWork
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace, TraceLimits, TrainingScript
+    from torch_topoopt.profile.script.step_timing import StepTiming
 
 
 SAME = 0.01  # relative difference of an iteration's bytes that counts as equal
@@ -68,6 +69,20 @@ def demand_of_script(
         trace = script.trace(cluster, server)
         return demand_of_trace(trace, cluster), trace, ""
     except (ScriptError, DocumentError) as error:
+        return unknown_demand(cluster), None, str(error)
+
+
+def demand_of_steps(
+    script: Script, cluster: Cluster, timing: StepTiming
+) -> tuple[Demand, CommunicationTrace | None, str]:
+    """As `demand_of_script`, from timed steps."""
+    from torch_topoopt.planner.demand_plan import demand_of_trace, unknown_demand
+    from torch_topoopt.profile.script.step_timing import trace_of
+
+    try:
+        trace = trace_of(script.runs, timing)
+        return demand_of_trace(trace, cluster), trace, ""
+    except DocumentError as error:
         return unknown_demand(cluster), None, str(error)
 
 
