@@ -37,6 +37,7 @@ enum class FrameType : uint8_t {
   kRings = 11,
   kRingsAnswer = 12,
   kRingsStart = 13,
+  kSizes = 14,  // see size_exchange.h
   // The sender waits until the receive of `message` is posted; a kAck reports it.
   kRequestToSend = 16,
   // The sender has removed the flows listed in the payload (FlowName) that are older than
@@ -68,7 +69,7 @@ struct FrameHeader {
   uint16_t source = 0;  // rank that sent the message
   uint16_t target = 0;  // rank that receives it
   uint32_t channel = 0;
-  uint16_t route = 0;      // index among the routes between them
+  uint16_t route = 0;      // index among the routes between them, see routes.h
   uint16_t iteration = 0;  // low 16 bits of the source's iteration
   uint64_t stream = 0;
   uint64_t message = 0;  // number of the message in its flow
