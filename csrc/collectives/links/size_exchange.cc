@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 namespace topoopt {
@@ -10,14 +11,14 @@ namespace {
 
 // The time of the linear program grows with the third power.
 constexpr int kMostServers = 32;
-constexpr double kSolveSeconds = 1e-6;  // per path, measured with 12 servers
+constexpr double kSolveSeconds = 2e-6;  // per path; 12 servers have 2000, 32 have 15000
 // Sizes are exchanged if this fraction of the all-to-all takes longer than the exchange.
 constexpr double kLikelyGain = 0.1;
 constexpr double kMostWait = 0.2;  // of the all-to-all
 constexpr int kLongestPause = 64;
 // Otherwise the plan's routes are as good.
 constexpr double kLeastGain = 1.03;
-constexpr double kShapeSteps = 16;  // of the mean size of a pair
+constexpr double kShapeSteps = 32;  // of the mean size of a pair
 constexpr size_t kMostSolutions = 32;
 constexpr size_t kBegunKept = 8;
 constexpr uint64_t kMostAhead = 64;  // of other members
@@ -222,10 +223,14 @@ SizeExchange::Ways SizeExchange::divided(const RouteChoices& choices,
   Ways ways(ranks_.size());
   const int here = serverOf(rank_);
   const std::vector<size_t>& sent = begun_.back().sent;
+  const double total = std::accumulate(bytes.all().begin(), bytes.all().end(), 0.0);
+  const auto pairs = static_cast<double>(ranks_.size() * (ranks_.size() - 1));
   for (size_t member = 0; member < ranks_.size(); ++member) {
     const int there = serverOf(static_cast<int>(member));
-    if (there == here || sent[member] == 0) continue;
-    ways[member] = endpoint_.routes().divided(ranks_[member], shares.of(here, there), sent[member]);
+    // Empty for few bytes, which have been rounded to 0: they take the plan's routes.
+    if (there == here || shares.of(here, there).empty()) continue;
+    ways[member] = endpoint_.routes().divided(ranks_[member], shares.of(here, there), sent[member],
+                                              total / pairs);
   }
   return ways;
 }
@@ -233,14 +238,12 @@ SizeExchange::Ways SizeExchange::divided(const RouteChoices& choices,
 // Of the rounded sizes, so that all members have the same solution, whatever they have solved
 // before.
 const BalancedShares& SizeExchange::solved(const RouteChoices& choices, const BytesByPair& bytes) {
-  double total = 0;
-  for (const double size : bytes.all()) total += size;
+  const double total = std::accumulate(bytes.all().begin(), bytes.all().end(), 0.0);
   const double pairs = choices.servers() * (choices.servers() - 1.0);
   const double step = total / pairs / kShapeSteps;
   std::vector<uint32_t> shape;
   for (const double size : bytes.all()) {
-    const double steps = std::round(size / step);
-    shape.push_back(size > 0 ? static_cast<uint32_t>(std::max(steps, 1.0)) : 0);
+    shape.push_back(static_cast<uint32_t>(std::lround(size / step)));
   }
   const auto found = std::find_if(solutions_.begin(), solutions_.end(),
                                   [&](const Solution& one) { return one.shape == shape; });

@@ -82,7 +82,7 @@ void OutFlows::pump(const FlowId& id, Flow& flow, Routes::Ways& ways) {
     frame.header.target = static_cast<uint16_t>(id.peer);
     frame.header.channel = id.channel;
     frame.header.stream = id.stream;
-    frame.header.route = chosen.number(route);
+    frame.header.route = chosen.name(route);
     frame.header.iteration = message.iteration;
     frame.header.message = message.number;
     frame.header.message_bytes = message.bytes;

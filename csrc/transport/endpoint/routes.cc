@@ -15,7 +15,8 @@ constexpr size_t kMostFloodedText = 1024;
 // Of a divided message. Relays forward whole frames, so with few of them, links would wait.
 constexpr size_t kFramesOfMessage = 16;
 constexpr size_t kLeastFrameBytes = 8 << 10;
-constexpr size_t kMostCopies = 12;  // of a route over parallel links
+constexpr size_t kLeastDividedBytes = 1 << 10;  // over one route
+constexpr size_t kMostCopies = 12;              // of a route over parallel links
 
 std::map<int, std::vector<Link*>> neighboursOf(const OpenLinks& links) {
   std::map<int, std::vector<Link*>> neighbours;
@@ -29,8 +30,8 @@ std::map<int, std::vector<Link*>> neighboursOf(const OpenLinks& links) {
 
 // ---- one pair ----------------------------------------------------------------------------------
 
-Routes::Ways::Ways(std::vector<Hop> hops, size_t bytes)
-    : hops_(std::move(hops)), used_(hops_.size(), 0.0) {
+Routes::Ways::Ways(std::vector<Hop> hops, size_t bytes, size_t size)
+    : hops_(std::move(hops)), used_(hops_.size(), 0.0), size_(size) {
   double before = 0;
   size_t given = 0;
   for (const Hop& hop : hops_) {
@@ -43,7 +44,7 @@ Routes::Ways::Ways(std::vector<Hop> hops, size_t bytes)
   size_t& most = *std::max_element(left_.begin(), left_.end());
   most += bytes - given;
   for (size_t& part : left_) {
-    if (part < kLeastPartBytes && &part != &most) most += std::exchange(part, 0);
+    if (part < kLeastDividedBytes && &part != &most) most += std::exchange(part, 0);
   }
 }
 
@@ -106,7 +107,7 @@ Routes::Routes(int rank, const OpenLinks& links, const std::vector<plan::Route>&
   for (const plan::Route& route : routes) {
     const Pair pair{route.servers.front(), route.servers.back()};
     hops[pair].push_back(hopOn(route, hops[pair].size()));
-    if (hops[pair].size() > kFirstChoice) {
+    if (hops[pair].size() > RouteName::kMostPlanned) {
       throw std::invalid_argument("more than 32768 routes from rank " + std::to_string(pair.first) +
                                   " to rank " + std::to_string(pair.second));
     }
@@ -146,10 +147,10 @@ Routes::Ways* Routes::waysTo(int target) {
 
 // The hop of the route that the frame names, nullptr if there is none from here.
 const Routes::Hop* Routes::hopOf(const FrameHeader& header) {
-  if (header.route >= kFirstChoice) {
+  if (RouteName::isChoice(header.route)) {
     if (choices() == nullptr) return nullptr;
     const auto& hops = choicesOf({header.source, header.target}).hops();
-    const size_t number = header.route - kFirstChoice;
+    const size_t number = RouteName::choiceOf(header.route);
     return number < hops.size() && hops[number].link != nullptr ? &hops[number] : nullptr;
   }
   const auto found = ways_.find({header.source, header.target});
@@ -209,12 +210,15 @@ const Routes::Ways& Routes::choicesOf(const Pair& pair) {
 }
 
 std::shared_ptr<Routes::Ways> Routes::divided(int target, const std::vector<double>& shares,
-                                              size_t bytes) {
+                                              size_t bytes, double mean_bytes) {
+  const double size = RouteName::kMeanSize * static_cast<double>(bytes) / mean_bytes;
   std::vector<Hop> hops = choicesOf({rank_, target}).hops();
   for (size_t i = 0; i < hops.size(); ++i) {
     hops[i].weight = shares[i / copies_] / static_cast<double>(copies_);
   }
-  return std::make_shared<Ways>(std::move(hops), bytes);
+  return std::make_shared<Ways>(
+      std::move(hops), bytes,
+      static_cast<size_t>(std::clamp(std::round(size), 1.0, double{RouteName::kMostSize})));
 }
 
 // ---- frames of this rank -----------------------------------------------------------------------

@@ -6,7 +6,7 @@
 // no way, until findWays() finds one.
 //
 // Besides the routes of the plan, all ranks know further ones (plan/route_choices.h), which single
-// messages may take: see divided(). Frames name them by numbers from kFirstChoice on.
+// messages may take: see divided() and RouteName.
 //
 // Invariant: no frame between two ranks is dropped here. A relay never waits for room at the next
 // hop; instead it fails the job if a source has more bytes here than flow_limits.h says.
@@ -37,8 +37,6 @@ namespace topoopt {
 
 class Routes {
  public:
-  static constexpr uint16_t kFirstChoice = 0x8000;
-
   // One route of a pair of ranks.
   struct Hop {
     Link* link = nullptr;  // from here on; nullptr: this rank is not on the route
@@ -54,14 +52,15 @@ class Routes {
     explicit Ways(std::vector<Hop> hops) : hops_(std::move(hops)), used_(hops_.size(), 0.0) {}
     // Of one message of `bytes`: each route carries its weight of them exactly, but for the parts
     // that are too small for a frame.
-    Ways(std::vector<Hop> hops, size_t bytes);
+    // `size`: see RouteName.
+    Ways(std::vector<Hop> hops, size_t bytes, size_t size);
 
     const std::vector<Hop>& hops() const { return hops_; }
     void setWhole(size_t route, bool whole) { hops_[route].whole = whole; }
 
-    // The number of a route in frames.
-    uint16_t number(size_t route) const {
-      return static_cast<uint16_t>(left_.empty() ? route : kFirstChoice + route);
+    // See RouteName.
+    uint16_t name(size_t route) const {
+      return left_.empty() ? static_cast<uint16_t>(route) : RouteName::ofChoice(route, size_);
     }
     // The route that is furthest behind its weight, over all flows: many short messages, each a
     // flow of its own, spread as one long one does. Whole routes go first.
@@ -78,6 +77,7 @@ class Routes {
     std::vector<Hop> hops_;
     std::vector<double> used_;    // of each route: bytes / weight
     std::vector<size_t> left_{};  // of one message: bytes for each route
+    size_t size_ = RouteName::kMeanSize;
   };
 
   // `routes` outlives this, as all references do. `graph` is null if links are not cables. Throws
@@ -93,8 +93,10 @@ class Routes {
   const RouteChoices* choices();
   // No cable is lost or slow. Otherwise all messages take the ways of waysTo().
   bool intact() const { return intact_; }
-  // The ways of one message: `shares` are those of the choices between both servers.
-  std::shared_ptr<Ways> divided(int target, const std::vector<double>& shares, size_t bytes);
+  // The ways of one message: `shares` are those of the choices between both servers. Messages of
+  // the all-to-all have `mean_bytes`.
+  std::shared_ptr<Ways> divided(int target, const std::vector<double>& shares, size_t bytes,
+                                double mean_bytes);
 
   // A data frame of this rank, over the route that it names.
   void send(const Hop& hop, OutFrame frame);

@@ -177,7 +177,7 @@ TEST_F(RoutesOfARing, DivideAMessageByItsShares) {
     EXPECT_EQ(routes.choices()->of(0, 2), (std::vector<RouteChoices::Path>{{0, 1, 2}, {0, 3, 2}}));
     EXPECT_EQ(routes.choices()->of(0, 1), (std::vector<RouteChoices::Path>{{0, 1}, {0, 3, 2, 1}}));
     const size_t bytes = 1'000'001;
-    const auto ways = routes.divided(2, {0.3, 0.7}, bytes);
+    const auto ways = routes.divided(2, {0.3, 0.7}, bytes, 4e6);
     std::vector<size_t> carried(2);
     for (size_t left = bytes; left > 0;) {
       const size_t route = ways->next();
@@ -187,15 +187,15 @@ TEST_F(RoutesOfARing, DivideAMessageByItsShares) {
       left -= payload;
       OutFrame frame;
       frame.header.target = 2;
-      frame.header.route = ways->number(route);
+      frame.header.route = ways->name(route);
       routes.send(ways->hops()[route], std::move(frame));
     }
     EXPECT_EQ(carried, (std::vector<size_t>{300'000, 700'001}));
     for (const FrameHeader& header : FakeLinks::take(to_1_)) {
-      EXPECT_EQ(header.route, Routes::kFirstChoice);
+      EXPECT_EQ(header.route, RouteName::ofChoice(0, 2));
     }
     EXPECT_FALSE(FakeLinks::take(to_3_).empty());
-    const auto whole = routes.divided(2, {0.001, 0.999}, bytes);
+    const auto whole = routes.divided(2, {0.001, 0.999}, bytes, 1e6);
     for (size_t left = bytes; left > 0;) {
       ASSERT_EQ(whole->next(), 1u);  // the other part is too small for a frame
       const size_t payload = whole->framePayload(bytes, 1);
@@ -210,7 +210,7 @@ TEST_F(RoutesOfARing, RelayChoicesThatThePlanDoesNotHave) {
     FrameHeader header;
     header.source = 1;
     header.target = 3;
-    header.route = Routes::kFirstChoice;  // over rank 0
+    header.route = RouteName::ofChoice(0, 1);  // over rank 0
     routes.relay(header, {});
     EXPECT_EQ(FakeLinks::take(to_3_).size(), 1u);
     EXPECT_TRUE(failed_.empty());
