@@ -76,7 +76,7 @@ void OutFlows::pump(const FlowId& id, Flow& flow, Routes::Ways& ways) {
     const size_t route = chosen.next();
     const size_t payload = std::min({left, chosen.framePayload(message.bytes, route), *allowed});
     chosen.charge(route, payload);
-    const Routes::Hop hop = chosen.hops()[route];
+    const Routes::Hop hop = chosen.hops()[route];  // a copy: the message may be the last user
     OutFrame frame;
     frame.header.source = static_cast<uint16_t>(rank_);
     frame.header.target = static_cast<uint16_t>(id.peer);
