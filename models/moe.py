@@ -16,20 +16,27 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu
 
-from torch_topoopt.models.gpt import MLP, Attention, Embedding, GPTSize
-from torch_topoopt.models.sizes import choose
+from torch_topoopt.models.gpt import MLP, Attention, Embedding, GPTSize, head_of
+from torch_topoopt.models.sizes import choose, tokens_of
 
 
-@dataclass(frozen=True)
-class MoESize(GPTSize):
-    """A GPTSize with `experts` in every other block; each token goes to `top` of them.
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """Each token goes to `top` of the `experts`.
 
-    `capacity` is an expert's number of places over its even share of the tokens.
+    `capacity` is an expert's number of places over its even share of the tokens. With `normalised`,
+    the shares of a token's experts add up to 1.
     """
 
     experts: int = 8
     top: int = 2
     capacity: float = 1.25
+    normalised: bool = False
+
+
+@dataclass(frozen=True)
+class MoESize(Routing, GPTSize):
+    """A GPTSize with experts in every other block; it classifies no samples."""
 
 
 SIZES = {
@@ -70,28 +77,37 @@ class Experts(nn.Module):
 class Mixture(nn.Module):
     """[batch, sequence, hidden] to the same, and the load-balancing loss (Switch, equation 4)."""
 
-    def __init__(self, size: MoESize) -> None:
+    def __init__(self, hidden: int, routing: Routing, experts: nn.Module) -> None:
         super().__init__()
-        self.count, self.top, self.capacity = size.experts, size.top, size.capacity
-        self.router = Router(size.hidden, size.experts)
-        self.experts = Experts(size.experts, size.hidden)
+        self.count, self.top, self.capacity = routing.experts, routing.top, routing.capacity
+        self.normalised = routing.normalised
+        self.router = Router(hidden, routing.experts)
+        self.experts = experts
+
+    def mix(
+        self, tokens: torch.Tensor, probabilities: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The result for tokens [tokens, hidden]; and [top * tokens, experts], who goes where."""
+        shares, chosen = probabilities.topk(self.top, dim=-1)
+        if self.normalised:
+            shares = shares / shares.sum(-1, keepdim=True)
+        places = math.ceil(self.capacity * self.top * len(tokens) / self.count)
+        # First choices of all tokens precede second ones. [top * tokens] from here on.
+        expert = chosen.t().flatten()
+        sent = expert[:, None] == torch.arange(self.count, device=tokens.device)
+        rank = (sent.cumsum(0) * sent).sum(-1) - 1
+        kept = (rank < places).to(tokens.dtype)[:, None]
+        place = expert * places + rank.clamp(max=places - 1)
+        buffer = tokens.new_zeros(self.count * places, tokens.shape[-1])
+        buffer = buffer.index_add(0, place, tokens.repeat(self.top, 1) * kept)
+        worked = self.experts(buffer.unflatten(0, (self.count, places))).flatten(0, 1)
+        weighted = worked.index_select(0, place) * (shares.t().reshape(-1, 1) * kept)
+        return weighted.unflatten(0, (self.top, len(tokens))).sum(0), sent
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         tokens = x.flatten(0, -2)
         probabilities = self.router(tokens)
-        shares, chosen = probabilities.topk(self.top, dim=-1)
-        places = math.ceil(self.capacity * self.top * len(tokens) / self.count)
-        # First choices of all tokens precede second ones. [top * tokens] from here on.
-        expert = chosen.t().flatten()
-        sent = expert[:, None] == torch.arange(self.count, device=x.device)
-        rank = (sent.cumsum(0) * sent).sum(-1) - 1
-        kept = (rank < places).to(x.dtype)[:, None]
-        place = expert * places + rank.clamp(max=places - 1)
-        buffer = x.new_zeros(self.count * places, x.shape[-1])
-        buffer = buffer.index_add(0, place, tokens.repeat(self.top, 1) * kept)
-        worked = self.experts(buffer.unflatten(0, (self.count, places))).flatten(0, 1)
-        weighted = worked.index_select(0, place) * (shares.t().reshape(-1, 1) * kept)
-        mixed = weighted.unflatten(0, (self.top, len(tokens))).sum(0)
+        mixed, sent = self.mix(tokens, probabilities)
         first = sent[: len(tokens)].to(x.dtype).mean(0)
         balance = self.count * (first * probabilities.mean(0)).sum()
         return mixed.view_as(x), balance
@@ -105,7 +121,11 @@ class MoEBlock(nn.Module):
         self.norm1 = nn.LayerNorm(size.hidden)
         self.attention = Attention(size.hidden, size.heads)
         self.norm2 = nn.LayerNorm(size.hidden)
-        self.mlp: nn.Module = Mixture(size) if mixture else MLP(size.hidden)
+        self.mlp: nn.Module = (
+            Mixture(size.hidden, size, Experts(size.experts, size.hidden))
+            if mixture
+            else MLP(size.hidden)
+        )
         self.mixture = mixture
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -124,7 +144,7 @@ class MoE(nn.Module):
         self.embedding = Embedding(size)
         self.blocks = nn.ModuleList(MoEBlock(size, i % 2 == 1) for i in range(size.blocks))
         self.norm = nn.LayerNorm(size.hidden)
-        self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
+        self.head = head_of(size, self.embedding.tokens)
 
     def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.embedding(tokens)
@@ -142,6 +162,5 @@ def build(size: str = DEFAULT_SIZE) -> MoE:
 
 
 def example_batch(batch_size: int | None = None, *, size: str = DEFAULT_SIZE) -> torch.Tensor:
-    """Tokens, all zero, [batch_size, sequence]; only shapes matter to a profile."""
-    chosen = choose(SIZES, size)
-    return torch.zeros(batch_size or chosen.batch_size, chosen.sequence, dtype=torch.long)
+    """Tokens, all zero, [batch_size, sequence], for one of SIZES."""
+    return tokens_of(choose(SIZES, size), batch_size)

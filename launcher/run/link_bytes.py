@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import IterationTimes, RankTraffic
 from torch_topoopt.plan.codec import DocumentError
@@ -171,6 +171,22 @@ def _difference(measured: float, predicted: float) -> str:
     return "-" if difference is None else f"{difference:+.1%}"
 
 
+@dataclass(frozen=True)
+class IterationFigures:
+    """One iteration, measured and predicted. Values are None without a prediction.
+
+    `not_compared` is the reason why there is no `difference`. `link_bytes_difference` is the
+    largest relative difference of any link, without its sign.
+    """
+
+    count: int
+    measured_s: float
+    predicted_s: float | None
+    not_compared: str
+    difference: float | None
+    link_bytes_difference: float | None
+
+
 def iteration_figures(
     plan: Plan,
     links: list[LinkTraffic],
@@ -178,29 +194,25 @@ def iteration_figures(
     *,
     compared: bool = True,
     why_not: str = "",
-) -> dict[str, Any] | None:
-    """One iteration, predicted and measured, for `--json`; None if none was measured.
+) -> IterationFigures | None:
+    """None if no iteration was measured.
 
-    Its times have no `difference` if `why_not` gives a reason against comparing them.
-
-    `link_bytes_difference` is the largest relative difference of any link, without its sign.
-    Without a prediction, or unless `compared`, values are None.
+    Without `compared`, nothing is; `why_not` is a reason against comparing times.
     """
     if iterations is None:
         return None
     planned_s = plan.prediction.iteration_s if compared and plan.predicts_time else None
-    return {
-        "count": iterations.count,
-        "measured_s": iterations.seconds,
-        "predicted_s": planned_s,
-        "not_compared": why_not,
-        "difference": None
+    compares_bytes = compared and plan.predicts_bytes
+    return IterationFigures(
+        iterations.count,
+        iterations.seconds,
+        planned_s,
+        why_not,
+        None
         if planned_s is None or why_not
         else relative_difference(iterations.seconds, planned_s),
-        "link_bytes_difference": _largest_difference(plan, links)
-        if compared and plan.predicts_bytes
-        else None,
-    }
+        _largest_difference(plan, links) if compares_bytes else None,
+    )
 
 
 def _largest_difference(plan: Plan, links: list[LinkTraffic]) -> float | None:
@@ -216,8 +228,3 @@ def _largest_difference(plan: Plan, links: list[LinkTraffic]) -> float | None:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:.1%}" if whole else "-"
-
-
-def figures(links: list[LinkTraffic]) -> list[dict[str, Any]]:
-    """For metrics.jsonl and `--json`."""
-    return [{name: v for name, v in asdict(link).items() if name != "kind"} for link in links]

@@ -57,7 +57,7 @@ struct EndpointConfig {
   std::chrono::milliseconds silence_limit{20'000};
   // Threads that add up long chunks of collectives; 0: the reactor thread does.
   size_t workers = 0;
-  // How often cables are asked what is acknowledged, and whether anything is.
+  // How often cables are checked for acknowledgements.
   std::chrono::milliseconds cable_tick{200};
 };
 

@@ -118,14 +118,15 @@ std::optional<size_t> OutFlows::allowance(const FlowId& id, Flow& flow) {
   }
   const size_t room = std::min(roomIn(limits_.early, early_),
                                roomIn(limits_.early_peer, receivers_[id.peer].early));
-  if (flow.asked <= message.number && costOf(left) > room / 2) requestReceive(id, flow, message);
+  if (flow.requested <= message.number && costOf(left) > room / 2)
+    requestReceive(id, flow, message);
   if (room >= costOf(std::min<size_t>(left, kLeastPartBytes))) return room - sizeof(FrameHeader);
   if (!std::exchange(flow.waits_early, true)) waiting_early_.push_back(id);
   return std::nullopt;
 }
 
 void OutFlows::requestReceive(const FlowId& id, Flow& flow, const Pending& message) {
-  flow.asked = message.number + 1;
+  flow.requested = message.number + 1;
   FrameHeader header = headerOf(FrameType::kRequestToSend, id);
   header.message = message.number;
   header.generation = flow.generation;
@@ -224,7 +225,7 @@ void OutFlows::remindReceivers() {
     if (!isReminderDue(++flow.looks_without_progress)) continue;
     FrameHeader header = headerOf(FrameType::kAckRequest, id);
     header.generation = flow.generation;
-    header.message = flow.asked;
+    header.message = flow.requested;
     header.message_bytes = flow.acked;
     header.offset = 1;
     routes_.sendControl(id.peer, header, "");
