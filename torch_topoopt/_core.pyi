@@ -929,6 +929,15 @@ def balanced_colouring(
     A colour of each edge (source, target) of a bipartite multigraph.
     """
 
+def balanced_shares(
+    servers: int,
+    edges: collections.abc.Sequence[tuple[int, int, float]],
+    commodities: collections.abc.Sequence[tuple[int, int, float]],
+) -> list[list[tuple[list[int], float]]]:
+    """
+    (servers, share) of the paths of each commodity, as ranks divide the bytes of an all-to-all.
+    """
+
 def circuits_for(
     servers: int,
     degree: int,

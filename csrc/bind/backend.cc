@@ -199,7 +199,9 @@ void bindGroupConfig(py::module_& module) {
                      "Of memory that all members share; -1: none.")
       .def_readwrite("circuits", &GroupConfig::circuits,
                      "Of a group with one rank on each server, member i on server i; or None.")
-      .def_readwrite("algorithm", &GroupConfig::algorithm);
+      .def_readwrite("algorithm", &GroupConfig::algorithm)
+      .def_readwrite("planned_routes_only", &GroupConfig::planned_routes_only,
+                     "All-to-alls take the plan's routes, whatever their sizes.");
 }
 
 std::shared_ptr<FlightRecorder> makeRecorder(size_t capacity) {
