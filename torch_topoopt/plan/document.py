@@ -33,6 +33,7 @@ AllReduceAlgorithm = Literal[
     "tree",
     "doubling",
     "torus",
+    "swing",
     "breadth_first",
     "packing",
     "flooding",
