@@ -131,6 +131,13 @@ class GroupConfig:
     @property
     def rings(self) -> list[torch_topoopt.plan.Ring]: ...
     @property
+    def routes(self) -> list[torch_topoopt.plan.Route]:
+        """
+        Between members' servers over others, as their frames take them.
+        """
+    @routes.setter
+    def routes(self, arg0: collections.abc.Sequence[torch_topoopt.plan.Route]) -> None: ...
+    @property
     def segment_fd(self) -> int:
         """
         Of memory that all members share; -1: none.

@@ -192,6 +192,8 @@ void bindGroupConfig(py::module_& module) {
       .def_readonly("rings", &GroupConfig::rings)
       .def_readwrite("grid", &GroupConfig::grid,
                      "Rows of the same members, where their servers form a torus; empty: none.")
+      .def_readwrite("routes", &GroupConfig::routes,
+                     "Between members' servers over others, as their frames take them.")
       .def_readwrite("name", &GroupConfig::name)
       .def_readwrite("channel", &GroupConfig::channel)
       .def_readwrite("cost", &GroupConfig::cost)

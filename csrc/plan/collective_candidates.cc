@@ -56,6 +56,8 @@ size_t stepsOf(const Request& request, Algorithm algorithm, const GroupLayout& l
       const size_t rounds = doublingRounds(servers);
       return (size_t{1} << rounds) < servers ? rounds + 2 : rounds;
     }
+    case Algorithm::kSwing:
+      return doublingRounds(servers);
     case Algorithm::kTorus:
       return 2 * (layout.grid().size() + layout.grid().front().size() - 2);
     case Algorithm::kTree:
@@ -127,7 +129,7 @@ CollectiveCandidates GraphGroup::candidates(Collective collective, size_t bytes)
 
 const GatherPlan& GraphGroup::plan(const std::string& algorithm, Direction direction,
                                    int origin) const {
-  GraphPlans& plans = estimate_->graph()->plans();
+  GraphPlans& plans = estimate_->graph()->plans(0);
   const auto named = algorithmNamed(algorithm);
   if (named == Algorithm::kPacking) return plans.packed(direction, origin).plan;
   if (named == Algorithm::kOneShot) return plans.oneShot();

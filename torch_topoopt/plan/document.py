@@ -34,6 +34,7 @@ AllReduceAlgorithm = Literal[
     "tree",
     "doubling",
     "torus",
+    "swing",
     "breadth_first",
     "packing",
     "flooding",

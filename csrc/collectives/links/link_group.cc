@@ -40,8 +40,8 @@ LinkGroup::LinkGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
       sizes_(*endpoint_, config_.channel, config_.ranks, config_.rank, config_.cost),
       scratch_(endpoint_->reactor(), config_.scratch_idle) {
   GroupLayout layout(size(), config_.rings, config_.servers, config_.hops, config_.grid);
-  layout.setLinks(linksBetween(layout.leaders(), true));
-  proposed_ = {config_.rings, layout.links()};
+  layout.setLinkSets(linkSets(layout.leaders(), true));
+  proposed_ = {config_.rings, layout.linkSets()};
   versions_[0].schedules = std::make_shared<ScheduleCache>(
       std::move(layout), config_.rank, config_.cost, algorithmNamed(config_.algorithm));
   warnOfAlgorithm();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/direct_schedules.h"
 #include "plan/schedule_cache.h"
 #include "plan/torus_schedules.h"
 #include "support/schedule_checks.h"
@@ -46,6 +47,66 @@ struct Shape {
   int columns;
 };
 const std::vector<Shape> kShapes = {{2, 2}, {2, 3}, {3, 2}, {3, 3}, {4, 4}, {2, 5}, {5, 3}};
+
+TEST(Swing, SumsOnAllMembersInAnyOrderOfEvents) {
+  TestRandom random(11);
+  for (const Shape& shape : std::vector<Shape>{{2, 2}, {2, 4}, {4, 4}, {8, 2}, {4, 8}}) {
+    for (int repeat = 0; repeat < static_cast<int>(partOf(6)); ++repeat) {
+      const GroupLayout layout = torus(shape.rows, shape.columns, 1, random);
+      const size_t count = std::vector<size_t>{0, 1, 3, 97}[random.between(0, 3)];
+      const size_t window = std::vector<size_t>{0, 8, ScheduleExecutor::kUnbounded}[repeat % 3];
+      SCOPED_TRACE(std::to_string(shape.rows) + " x " + std::to_string(shape.columns) + ", " +
+                   std::to_string(count));
+      ScheduleExecutor executor(forAll(layout.size(),
+                                       [&](int rank) {
+                                         return swingAllReduceSchedule(layout.grid(), rank, count,
+                                                                       8, kPart);
+                                       }),
+                                8, window, random);
+      const Values sum = fillInputs(executor, layout.size(), count, random);
+      ASSERT_EQ(executor.run(), "");
+      for (int rank = 0; rank < layout.size(); ++rank) ASSERT_EQ(executor.member(rank).input, sum);
+    }
+  }
+}
+
+// A message along a row goes to the nearer side, so a link of a row carries those of the members in
+// front of it.
+TEST(Swing, LinksOfASquareTorusCarryAQuarterTimesTheDistance) {
+  TestRandom random(12);
+  const int side = 8;
+  const size_t count = 64;
+  const GroupLayout layout = torus(side, side, 1, random);
+  const plan::Grid& grid = layout.grid();
+  std::map<int, std::pair<int, int>> at;
+  for (int row = 0; row < side; ++row) {
+    for (int column = 0; column < side; ++column) at[grid[row][column]] = {row, column};
+  }
+  std::map<std::pair<int, int>, size_t> carried;
+  for (int rank = 0; rank < layout.size(); ++rank) {
+    for (const Lane& lane : swingAllReduceSchedule(grid, rank, count, 1).lanes) {
+      for (const Send& send : lane.sends) {
+        auto [row, column] = at.at(rank);
+        const auto [to_row, to_column] = at.at(send.peer);
+        ASSERT_TRUE(row == to_row || column == to_column);
+        const auto step = [](int from, int to) {
+          const int ahead = (to - from + side) % side;
+          return ahead == 0 ? 0 : ahead <= side / 2 ? 1 : side - 1;
+        };
+        while (row != to_row || column != to_column) {
+          const int next_row = (row + step(row, to_row)) % side;
+          const int next_column = (column + step(column, to_column)) % side;
+          carried[{grid[row][column], grid[next_row][next_column]}] += send.from.bytes;
+          row = next_row;
+          column = next_column;
+        }
+      }
+    }
+  }
+  ASSERT_EQ(carried.size(), 4u * side * side);
+  // Distances 1, 1 and 3, along rows first for a half of the elements.
+  for (const auto& [link, bytes] : carried) EXPECT_EQ(bytes, 2 * (1 + 1 + 3) * count / 4);
+}
 
 TEST(Torus, SumsOnAllMembersInAnyOrderOfEvents) {
   TestRandom random(1);
