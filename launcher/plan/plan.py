@@ -139,7 +139,8 @@ def _add_layout_options(options: argparse.ArgumentParser) -> None:
         choices=get_args(SoftwareName),
         default="compiled",
         help="the trainer's overhead for layouts: compiled (default): compiled blocks or CUDA "
-        "graphs; eager: plain PyTorch; nanotron: that of its published measurements",
+        "graphs; eager: plain PyTorch; megatron: fused and overlapped as there; nanotron: as "
+        "published measurements of it",
     )
 
 
@@ -287,9 +288,10 @@ def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
 
     parser.check_accelerator(accelerator)
     file = load_cluster(arguments.cluster)
-    if file.switches:
-        return replace(cluster_on_switches(file), accelerator=accelerator), None
-    return replace(cluster_of(file), accelerator=accelerator), network_of(file)
+    made = cluster_on_switches(file) if file.switches else cluster_of(file)
+    inside = arguments.inside_bandwidth or made.inside_gbps
+    made = replace(made, accelerator=accelerator, inside_gbps=inside)
+    return made, None if file.switches else network_of(file)
 
 
 def _show(terminal: Terminal, result: PlanResult, *, json_output: bool) -> None:

@@ -206,7 +206,8 @@ def _space_with_layouts(arguments: argparse.Namespace, space: Space) -> Space:
                     "the space layouts has none"
                 )
         return space
-    strategies = any(getattr(arguments, name) is not None for name in _OF_STRATEGIES)
+    wanted = (*_OF_STRATEGIES, "export_strategy")
+    strategies = any(getattr(arguments, name) is not None for name in wanted)
     if arguments.strategy_space != "auto" or space != "full" or strategies:
         return space
     if arguments.ablation != "both" or arguments.model.endswith(".py"):

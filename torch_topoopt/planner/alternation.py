@@ -42,7 +42,7 @@ _MUCH_SLOWER = 0.1  # than the best pair: such a network gets no search
 _WIRED_FOR = 3  # strategies of a search that get networks of their own
 _DESCENTS = 4  # from the best pairs of all rounds, on few servers
 _FAILURES_ON_FEW = 1  # rounds with little gain before the last one, on few servers
-_MOST_OPERATORS = 250  # of a model with layers: more take minutes, and layouts hold the fast ones
+_MOST_OPERATORS = 400  # of a model with layers: more take minutes, and layouts hold the fast ones
 _CURVE_POINTS = 25  # samples of the search curve per round
 
 

@@ -11,7 +11,7 @@ from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairTable
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import accelerator
-from torch_topoopt.search.layouts.links import Boxes, Group
+from torch_topoopt.search.layouts.links import Boxes, RankGroup
 from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 from torch_topoopt.search.layouts.server_groups import server_sets
 from torch_topoopt.search.layouts.state import ADAMW, ADAMW_FP32_GRADIENTS
@@ -118,15 +118,15 @@ def test_operators_are_on_the_servers_of_their_stage() -> None:
 @pytest.mark.parametrize(
     ("group", "box", "expected"),
     [
-        (Group(8, 1), 2, {(0, 1, 2, 3): 1}),
-        (Group(4, 2), 2, {(0, 1, 2, 3): 2}),
-        (Group(2, 4), 2, {(0, 2): 2, (1, 3): 2}),
-        (Group(2, 1), 2, {}),
-        (Group(3, 1), 2, {(0, 1): 1, (1, 2): 1}),
+        (RankGroup(8, 1), 2, {(0, 1, 2, 3): 1}),
+        (RankGroup(4, 2), 2, {(0, 1, 2, 3): 2}),
+        (RankGroup(2, 4), 2, {(0, 2): 2, (1, 3): 2}),
+        (RankGroup(2, 1), 2, {}),
+        (RankGroup(3, 1), 2, {(0, 1): 1, (1, 2): 1}),
     ],
 )
 def test_the_servers_of_groups(
-    group: Group, box: int, expected: dict[tuple[int, ...], int]
+    group: RankGroup, box: int, expected: dict[tuple[int, ...], int]
 ) -> None:
     assert server_sets(group, range(8), box) == expected
 

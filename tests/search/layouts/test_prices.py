@@ -11,7 +11,7 @@ from support.refusals import refused
 
 from torch_topoopt.plan.layout import SHARDINGS, Layout
 from torch_topoopt.search.accelerators import accelerator
-from torch_topoopt.search.layouts.links import Boxes, Group
+from torch_topoopt.search.layouts.links import Boxes, RankGroup
 from torch_topoopt.search.layouts.memory import RUNTIME_BYTES, micro_batches_kept
 from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 from torch_topoopt.search.layouts.software import COMPILED, EAGER
@@ -85,13 +85,13 @@ def test_kept_micro_batches() -> None:
 
 def test_gathers_inside_a_box_and_between() -> None:
     size = 1e9
-    alone = BOXES.gather_s(size, Group(1, 1))
-    inside = BOXES.gather_s(size, Group(8, 1))
-    across = BOXES.gather_s(size, Group(8, 8))  # one accelerator of each box, eight such groups
+    alone = BOXES.gather_s(size, RankGroup(1, 1))
+    inside = BOXES.gather_s(size, RankGroup(8, 1))
+    across = BOXES.gather_s(size, RankGroup(8, 8))  # one accelerator of each box, eight such groups
     assert alone == 0
     assert inside > 7 / 8 * size / BOXES.peer_bytes_per_s
     assert across > 8 * 7 / 8 * size / BOXES.box_bytes_per_s > inside
-    assert BOXES.gather_s(size, Group(64, 1)) < across
+    assert BOXES.gather_s(size, RankGroup(64, 1)) < across
 
 
 def test_layouts_are_all_factorisations() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Network, PairDemand
 from torch_topoopt.search.accelerators import accelerator
-from torch_topoopt.search.layouts.links import PORT_EFFICIENCY, Group
+from torch_topoopt.search.layouts.links import PORT_EFFICIENCY, RankGroup
 from torch_topoopt.search.layouts.wired_boxes import NetworkRates, boxes_of
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
@@ -23,7 +23,7 @@ def ring(demand: Demand = EVERYONE, per_server: int = 1) -> tuple[Cluster, Netwo
 
 def test_a_ring_gathers_among_all_at_the_rate_of_all_ports() -> None:
     rates = NetworkRates(*ring())
-    assert rates.gather(Group(4, 1)) == pytest.approx(2 * PORT)
+    assert rates.gather(RankGroup(4, 1)) == pytest.approx(2 * PORT)
 
 
 @pytest.mark.parametrize("per_server", [2, 8])
@@ -33,17 +33,17 @@ def test_groups_that_share_servers_share_the_rate(per_server: int) -> None:
     boxes = boxes_of(cluster, accelerator("h100:bf16"), network)
     size = 10**12
     into_box = per_server * size * 3 / 4
-    group = Group(4, per_server)
+    group = RankGroup(4, per_server)
     exact_s = into_box / (2 * PORT * PORT_EFFICIENCY)
     assert boxes.gather_s(size, group) == pytest.approx(exact_s, rel=1e-4)
-    assert boxes.gather_s(size, Group(4 * per_server, 1)) < exact_s
+    assert boxes.gather_s(size, RankGroup(4 * per_server, 1)) < exact_s
 
 
 def test_neighbours_have_one_cable_and_opposite_servers_relays() -> None:
     rates = NetworkRates(*ring(OPPOSITE))
-    assert rates.gather(Group(2, 1)) == pytest.approx(PORT)
+    assert rates.gather(RankGroup(2, 1)) == pytest.approx(PORT)
     # each of four transfers takes two hops: eight loads on eight links
-    assert rates.gather(Group(2, 2)) == pytest.approx(PORT)
+    assert rates.gather(RankGroup(2, 2)) == pytest.approx(PORT)
     assert rates.send(1) == pytest.approx(PORT)
     assert rates.send(2) == pytest.approx(PORT)
 
@@ -51,7 +51,7 @@ def test_neighbours_have_one_cable_and_opposite_servers_relays() -> None:
 def test_a_single_ring_gathers_in_one_direction() -> None:
     cluster, _ = ring()
     rates = NetworkRates(cluster, single_ring(cluster, EVERYONE))
-    assert rates.gather(Group(4, 1)) >= PORT
+    assert rates.gather(RankGroup(4, 1)) >= PORT
 
 
 def test_no_network_is_faster_than_the_ports() -> None:
@@ -59,7 +59,13 @@ def test_no_network_is_faster_than_the_ports() -> None:
     network = find_network(cluster, Demand((GroupDemand(tuple(range(8)), 10**9),), ()))
     rates = NetworkRates(cluster, network)
     ports = 3 * 12.5e9
-    for group in (Group(8, 1), Group(4, 1), Group(2, 1), Group(4, 2), Group(2, 4)):
+    for group in (
+        RankGroup(8, 1),
+        RankGroup(4, 1),
+        RankGroup(2, 1),
+        RankGroup(4, 2),
+        RankGroup(2, 4),
+    ):
         assert 0 < rates.gather(group) <= ports * (1 + 1e-9)
         assert 0 < rates.all_to_all(group) <= ports * (1 + 1e-9)
 

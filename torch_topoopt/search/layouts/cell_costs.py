@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class GroupExchange:
     """`count` collectives for one micro-batch; `size_bytes` of whole tensors in all of them."""
 
     size_bytes: float = 0.0
     count: int = 0
 
-    def __add__(self, other: Exchange) -> Exchange:
-        return Exchange(self.size_bytes + other.size_bytes, self.count + other.count)
+    def __add__(self, other: GroupExchange) -> GroupExchange:
+        return GroupExchange(self.size_bytes + other.size_bytes, self.count + other.count)
 
 
-_NOTHING = Exchange()
+_NOTHING = GroupExchange()
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class CellCost:
     gathered_bytes: float = 0.0
     selective_bytes: float = 0.0
     operators: int = 0
-    tensor: Exchange = _NOTHING
-    context: Exchange = _NOTHING
-    expert: Exchange = _NOTHING
+    tensor: GroupExchange = _NOTHING
+    context: GroupExchange = _NOTHING
+    expert: GroupExchange = _NOTHING
 
     def __add__(self, other: CellCost) -> CellCost:
         mine, others = vars(self).values(), vars(other).values()
@@ -225,13 +225,13 @@ class _OneCell:
         """The split of an operator, None before this cell."""
         return self.kinds[producer - self.begin] if producer >= self.begin else None
 
-    def _tensor_exchange(self, at: int) -> Exchange:
+    def _tensor_exchange(self, at: int) -> GroupExchange:
         """What is gathered for columns (each tensor once) and scattered after rows."""
         operator, kind = self.operators[at], self.kinds[at]
         if self.layout.tensor == 1 or kind not in ("columns", "rows"):
             return _NOTHING
         if kind == "rows":
-            return Exchange(self.local_bytes(operator.output_bytes), 1)
+            return GroupExchange(self.local_bytes(operator.output_bytes), 1)
         if not self._reads_whole(operator):
             return _NOTHING
         before = {
@@ -246,14 +246,14 @@ class _OneCell:
             if self._kind_of(operand.producer) != "columns"
             and (operand.producer, operand.tensor) not in before
         ]
-        return Exchange(self.local_bytes(sum(new)), len(new))
+        return GroupExchange(self.local_bytes(sum(new)), len(new))
 
-    def _context_exchange(self, operator: Operator, kind: ParameterKind | None) -> Exchange:
+    def _context_exchange(self, operator: Operator, kind: ParameterKind | None) -> GroupExchange:
         """The keys and values of the whole context: all operands of attention but its queries."""
         if not self._passes_context(operator):
             return _NOTHING
         passed = sum(operand.size_bytes for operand in operator.operands[1:])
-        return Exchange(self._of_tensor_group(passed, kind), 1)
+        return GroupExchange(self._of_tensor_group(passed, kind), 1)
 
     def _passes_context(self, operator: Operator) -> bool:
         split = operator.split("attribute")
@@ -263,7 +263,7 @@ class _OneCell:
         """Of a tensor of the profile, the part of one accelerator for all positions."""
         return size_bytes * self.samples / (self.layout.tensor if kind == "columns" else 1)
 
-    def _expert_exchange(self, at: int) -> Exchange:
+    def _expert_exchange(self, at: int) -> GroupExchange:
         """Tokens to experts, and what comes back from them."""
         if self.layout.expert == 1:
             return _NOTHING
@@ -280,4 +280,4 @@ class _OneCell:
                 for operand in operator.operands
                 if self._kind_of(operand.producer) == "experts"
             ]
-        return Exchange(self.local_bytes(sum(crossing)) / parts, len(crossing))
+        return GroupExchange(self.local_bytes(sum(crossing)) / parts, len(crossing))

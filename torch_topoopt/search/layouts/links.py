@@ -15,7 +15,7 @@ HOP_S = 8e-6  # of a ring, between boxes
 LAUNCH_S = 15e-6
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """`ranks` accelerators of a group, at a distance of `stride` in the order of ranks."""
 
     ranks: int
@@ -36,11 +36,11 @@ class Boxes:
     step_s: float = STEP_S
     hop_s: float = HOP_S
 
-    def gather_rate(self, group: Group) -> float:
+    def gather_rate(self, group: RankGroup) -> float:
         """Bytes per second into each box while all groups of this kind gather at once."""
         return self.box_bytes_per_s
 
-    def all_to_all_rate(self, group: Group) -> float:
+    def all_to_all_rate(self, group: RankGroup) -> float:
         """Bytes per second out of each box while all groups of this kind exchange at once."""
         return self.box_bytes_per_s
 
@@ -48,15 +48,15 @@ class Boxes:
         """Bytes per second out of each box while all accelerators send `stride` ranks further."""
         return self.box_bytes_per_s
 
-    def inside(self, group: Group) -> int:
+    def inside(self, group: RankGroup) -> int:
         """The ranks of the group in one box."""
         return max(1, min(group.ranks, self.accelerators // group.stride))
 
-    def crosses(self, group: Group) -> bool:
+    def crosses(self, group: RankGroup) -> bool:
         """Whether the group has members in several boxes."""
         return self.inside(group) < group.ranks
 
-    def gather_s(self, size_bytes: float, group: Group, count: int = 1) -> float:
+    def gather_s(self, size_bytes: float, group: RankGroup, count: int = 1) -> float:
         """AllGather (or ReduceScatter) of `count` tensors of `size_bytes` together, by every group
         of that kind at once: over a ring that enters each box once."""
         ranks = group.ranks
@@ -73,7 +73,7 @@ class Boxes:
             steps_s += ranks / inside * self.hop_s
         return seconds + count * (LAUNCH_S + steps_s)
 
-    def all_to_all_s(self, size_bytes: float, group: Group, count: int = 1) -> float:
+    def all_to_all_s(self, size_bytes: float, group: RankGroup, count: int = 1) -> float:
         """All-to-all of `size_bytes` of every rank."""
         ranks = group.ranks
         if ranks == 1 or not size_bytes:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.layouts.software import Software
-    from torch_topoopt.search.layouts.stages import Stage
+    from torch_topoopt.search.layouts.stages import LayoutStage
     from torch_topoopt.search.layouts.state import StateBytes
 
 # Logits in 16 and 32 bits, their softmax, and the gradients of both; in outputs of 16 bits.
@@ -41,7 +41,7 @@ class StepMemory(NamedTuple):
 
 
 def memory_of(
-    layout: Layout, stages: Sequence[Stage], state: StateBytes, software: Software
+    layout: Layout, stages: Sequence[LayoutStage], state: StateBytes, software: Software
 ) -> StepMemory:
     """The memory of the stage that needs most."""
     found = [_memory_of_stage(layout, stages[i], i, state, software) for i in range(len(stages))]
@@ -49,7 +49,7 @@ def memory_of(
 
 
 def _memory_of_stage(
-    layout: Layout, stage: Stage, index: int, state: StateBytes, software: Software
+    layout: Layout, stage: LayoutStage, index: int, state: StateBytes, software: Software
 ) -> StepMemory:
     zero = layout.zero_stage
     expert_shards = max(1, layout.state_shards * layout.tensor // layout.expert)
@@ -76,7 +76,7 @@ def _memory_of_stage(
     )
 
 
-def _activations(layout: Layout, stage: Stage, index: int, software: Software) -> float:
+def _activations(layout: Layout, stage: LayoutStage, index: int, software: Software) -> float:
     """What is kept of the micro-batches under way, and the largest that is made again for one."""
     field = {"none": "saved_bytes", "selective": "selective_bytes"}.get(layout.recompute)
     again = 0.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.links import Boxes
     from torch_topoopt.search.layouts.memory import StepMemory
     from torch_topoopt.search.layouts.software import Software
-    from torch_topoopt.search.layouts.stages import Cut, Stage
+    from torch_topoopt.search.layouts.stages import Cut, LayoutStage
     from torch_topoopt.search.layouts.state import StateBytes
     from torch_topoopt.search.layouts.times import StepTimes
 
@@ -31,7 +31,7 @@ class LayoutPrice(NamedTuple):
     layout: Layout
     times: StepTimes
     memory: StepMemory
-    stages: tuple[Stage, ...]
+    stages: tuple[LayoutStage, ...]
 
 
 class LayoutPrices:
@@ -50,7 +50,7 @@ class LayoutPrices:
         self._memory = state, software
         self._cut = cut
         self.costs = CellCosts(op_graph, device)
-        self._stages: dict[tuple[int, ...], tuple[Stage, ...] | None] = {}
+        self._stages: dict[tuple[int, ...], tuple[LayoutStage, ...] | None] = {}
         self._model = StepModel(boxes, software, state, device.memory_bytes_per_s)
 
     def on(self, boxes: Boxes) -> LayoutPrices:
@@ -83,7 +83,7 @@ class LayoutPrices:
             for stage in stages
         )
 
-    def stages(self, layout: Layout) -> tuple[Stage, ...] | None:
+    def stages(self, layout: Layout) -> tuple[LayoutStage, ...] | None:
         """The stages of `layout`; None if the model cannot be divided so."""
         key = (
             *(layout.tensor, layout.context, layout.expert, layout.micro_batch),

@@ -6,10 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch_topoopt.search.layouts.links import Group
+    from torch_topoopt.search.layouts.links import RankGroup
 
 
-def server_sets(group: Group, ranks: range, box: int) -> Counter[tuple[int, ...]]:
+def server_sets(group: RankGroup, ranks: range, box: int) -> Counter[tuple[int, ...]]:
     """The servers of each group of this kind among `ranks`, on boxes of `box` accelerators, and the
     number of groups with these servers. Groups inside a box are left out."""
     first, found = ranks.start, Counter[tuple[int, ...]]()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Cut = Callable[[Sequence[float], int], tuple[int, ...] | None]  # seconds of cells, chunks
 
 
-class Stage(NamedTuple):
+class LayoutStage(NamedTuple):
     """The cells of a stage: how many of each kind, the `first` and the `last`.
 
     `copied`: it is not the stage of the table that its output layer shares, so it has a copy.
@@ -32,7 +32,7 @@ class Stage(NamedTuple):
     spans: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, cells: Sequence[PricedCell], *, copied: bool, logits: float) -> Stage:
+    def of(cls, cells: Sequence[PricedCell], *, copied: bool, logits: float) -> LayoutStage:
         """The stage of these cells, in order."""
         counts = Counter(one.cell.kind for one in cells)
         kinds = {one.cell.kind: one for one in cells}
@@ -65,7 +65,7 @@ def least_longest(seconds: Sequence[float], chunks: int) -> tuple[int, ...] | No
 
 def stages_of(
     costs: CellCosts, layout: Layout, cut: Cut = least_longest
-) -> tuple[Stage, ...] | None:
+) -> tuple[LayoutStage, ...] | None:
     """The stages, cut between cells by `cut`; None if there are fewer blocks than chunks, or a cell
     cannot be divided so.
 
@@ -86,5 +86,5 @@ def stages_of(
         for chunk in range(stage, chunks, layout.pipeline):
             mine += cells[bounds[chunk] : bounds[chunk + 1]]
         logits = cells[-1].output_bytes if stage == layout.pipeline - 1 else 0.0
-        made.append(Stage.of(mine, copied=stage > 0, logits=logits))
+        made.append(LayoutStage.of(mine, copied=stage > 0, logits=logits))
     return tuple(made)

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import BANDWIDTH
-from torch_topoopt.search.layouts.links import Group
+from torch_topoopt.search.layouts.links import RankGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.cell_costs import CellCost
     from torch_topoopt.search.layouts.links import Boxes
     from torch_topoopt.search.layouts.software import Software
-    from torch_topoopt.search.layouts.stages import Stage
+    from torch_topoopt.search.layouts.stages import LayoutStage
     from torch_topoopt.search.layouts.state import StateBytes
 
 _BUCKET_BYTES = 25e6  # DistributedDataParallel's
@@ -54,9 +54,9 @@ class _Passes(NamedTuple):
 class Groups(NamedTuple):
     """The groups of a rank."""
 
-    tensor: Group
-    context: Group
-    expert: Group
+    tensor: RankGroup
+    context: RankGroup
+    expert: RankGroup
     state: StateGroups
     expert_state: StateGroups
 
@@ -66,9 +66,9 @@ class Groups(NamedTuple):
         tensor, expert = layout.tensor, layout.expert
         copies, shards = layout.data * layout.context, layout.state_shards
         return cls(
-            Group(tensor, 1),
-            Group(layout.context, tensor),
-            Group(expert, 1 if expert > copies else tensor),
+            RankGroup(tensor, 1),
+            RankGroup(layout.context, tensor),
+            RankGroup(expert, 1 if expert > copies else tensor),
             StateGroups.of(copies, shards, tensor),
             StateGroups.of(copies * tensor // expert, max(1, shards * tensor // expert), expert),
         )
@@ -78,14 +78,14 @@ class StateGroups(NamedTuple):
     """The groups of ranks with the same parameters: all copies, those that share state, and those
     with the same share."""
 
-    copies: Group
-    shards: Group
-    replicas: Group
+    copies: RankGroup
+    shards: RankGroup
+    replicas: RankGroup
 
     @classmethod
     def of(cls, copies: int, shards: int, stride: int) -> StateGroups:
-        replicas = Group(max(1, copies // shards), stride * shards)
-        return cls(Group(copies, stride), Group(shards, stride), replicas)
+        replicas = RankGroup(max(1, copies // shards), stride * shards)
+        return cls(RankGroup(copies, stride), RankGroup(shards, stride), replicas)
 
 
 class _Sizes(NamedTuple):
@@ -108,7 +108,7 @@ class StepModel:
         self.boxes, self.software, self.state = boxes, software, state
         self.memory_bytes_per_s = memory_bytes_per_s
 
-    def times(self, layout: Layout, stages: Sequence[Stage]) -> StepTimes:
+    def times(self, layout: Layout, stages: Sequence[LayoutStage]) -> StepTimes:
         """Seconds of an iteration of `stages`, which are those of `layout`."""
         groups = Groups.of(layout)
         passes = [self._passes(layout, groups, stage) for stage in stages]
@@ -133,7 +133,7 @@ class StepModel:
             optimizer_s,
         )
 
-    def _passes(self, layout: Layout, groups: Groups, stage: Stage) -> _Passes:
+    def _passes(self, layout: Layout, groups: Groups, stage: LayoutStage) -> _Passes:
         loss_s = self._moved_s(stage.logits * self.software.loss_passes) / 2
         summed_s = 0.0
         if layout.micro_batches > 1:
@@ -175,7 +175,7 @@ class StepModel:
         compute_s = ahead_s + back_s + again_s
         return _Passes(forward_s, backward_s, compute_s, 2 * exchange_s)
 
-    def _far_s(self, groups: Groups, exchanges: Iterable[tuple[Group, float]]) -> float:
+    def _far_s(self, groups: Groups, exchanges: Iterable[tuple[RankGroup, float]]) -> float:
         """Seconds of the exchanges that share the links between boxes with those of state."""
         boxes = self.boxes
         if not boxes.crosses(groups.state.shards):
@@ -187,7 +187,7 @@ class StepModel:
         slowed_s = self.software.contention * min(pass_s, exchange_s)
         return max(pass_s + slowed_s, exchange_s + far_s)
 
-    def _call_s(self, layout: Layout, tensor: Group) -> float:
+    def _call_s(self, layout: Layout, tensor: RankGroup) -> float:
         """What the host takes for one exchange of a tensor group."""
         software, boxes = self.software, self.boxes
         seconds = software.exchange_s
@@ -197,14 +197,16 @@ class StepModel:
             seconds += software.pipeline_rank_s * tensor.ranks
         return seconds
 
-    def _send_s(self, layout: Layout, first: Stage) -> float:
+    def _send_s(self, layout: Layout, first: LayoutStage) -> float:
         """A micro-batch's activations from the first stage to the next; later ones are alike."""
         if layout.pipeline == 1:
             return 0.0
         stride = layout.tensor * layout.context * layout.data
         return self.boxes.send_s(first.last.output_bytes, stride)
 
-    def _state_s(self, layout: Layout, groups: Groups, stage: Stage, passes: _Passes) -> float:
+    def _state_s(
+        self, layout: Layout, groups: Groups, stage: LayoutStage, passes: _Passes
+    ) -> float:
         """What the exchange of gradients and parameters adds to an iteration."""
         gradients = _Sizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
         gradients = self._exchanged(gradients)
@@ -254,7 +256,7 @@ class StepModel:
         """What an exchange of state takes after the pass beside which it begins."""
         return max(exchange_s - pass_s, _UNHIDDEN * exchange_s)
 
-    def _optimizer_s(self, layout: Layout, stage: Stage) -> float:
+    def _optimizer_s(self, layout: Layout, stage: LayoutStage) -> float:
         expert_shards = max(1, layout.state_shards * layout.tensor // layout.expert)
         size = stage.gradient_bytes / layout.state_shards
         size += stage.sum("expert_gradient_bytes") / expert_shards

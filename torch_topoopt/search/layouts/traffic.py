@@ -12,9 +12,9 @@ from torch_topoopt.search.layouts.times import Groups
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan.layout import Layout
-    from torch_topoopt.search.layouts.links import Group
+    from torch_topoopt.search.layouts.links import RankGroup
     from torch_topoopt.search.layouts.prices import LayoutPrice
-    from torch_topoopt.search.layouts.stages import Stage
+    from torch_topoopt.search.layouts.stages import LayoutStage
     from torch_topoopt.search.layouts.state import StateBytes
     from torch_topoopt.search.layouts.times import StateGroups
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class Gathered(NamedTuple):
     """Bytes that each group of a kind gathers or scatters in an iteration."""
 
-    group: Group
+    group: RankGroup
     size_bytes: float
 
 
-def gathers(layout: Layout, stage: Stage, state: StateBytes) -> list[Gathered]:
+def gathers(layout: Layout, stage: LayoutStage, state: StateBytes) -> list[Gathered]:
     """The AllGathers and ReduceScatters of a stage in one iteration, by group.
 
     A backward pass repeats those of activations. Full recomputation repeats those of the forward

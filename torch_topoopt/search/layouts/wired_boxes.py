@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.plan import BYTES_PER_GBPS, Demand, GroupDemand
-from torch_topoopt.plan import Group as ServerGroup
+from torch_topoopt.plan import BYTES_PER_GBPS, Demand, Group, GroupDemand
 from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.plan.network import Network, Ring
-from torch_topoopt.search.layouts.links import HOP_S, STEP_S, Boxes, Group
+from torch_topoopt.search.layouts.links import HOP_S, STEP_S, Boxes, RankGroup
 from torch_topoopt.search.layouts.server_groups import server_sets
 from torch_topoopt.search.lowering import lower_network
 from torch_topoopt.topology.collectives.candidates import LinkGraph
@@ -37,11 +36,11 @@ class WiredBoxes(Boxes):
 
     rates: NetworkRates | None = None
 
-    def gather_rate(self, group: Group) -> float:
+    def gather_rate(self, group: RankGroup) -> float:
         assert self.rates is not None
         return self.rates.gather(group)
 
-    def all_to_all_rate(self, group: Group) -> float:
+    def all_to_all_rate(self, group: RankGroup) -> float:
         assert self.rates is not None
         return self.rates.all_to_all(group)
 
@@ -82,12 +81,12 @@ class NetworkRates:
         self._found: dict[object, float] = {}
         self._of_graph: dict[object, float] = {}
 
-    def gather(self, group: Group) -> float:
+    def gather(self, group: RankGroup) -> float:
         """Into a box, by the fastest schedule of each group over its own links, or by rings over
         routes."""
         return self._once(("gather", group), lambda: self._gather(group))
 
-    def all_to_all(self, group: Group) -> float:
+    def all_to_all(self, group: RankGroup) -> float:
         """Out of a box, over the routes of the network."""
         return self._once(("all_to_all", group), lambda: self._all_to_all(group))
 
@@ -100,7 +99,7 @@ class NetworkRates:
             self._found[key] = rate()
         return self._found[key]
 
-    def _gather(self, group: Group) -> float:
+    def _gather(self, group: RankGroup) -> float:
         sets = server_sets(group, self._ranks, self._box)
         return max(self._over_own_links(list(sets)), self._over_rings(sets))
 
@@ -144,17 +143,17 @@ class NetworkRates:
             for servers, count in sets.items()
         )
 
-    def _ring_group(self, servers: tuple[int, ...]) -> ServerGroup:
+    def _ring_group(self, servers: tuple[int, ...]) -> Group:
         group = self._rings.get(servers)
         if group is None:
-            group = ServerGroup(servers, tuple(self._core.rings(servers)))
+            group = Group(servers, tuple(self._core.rings(servers)))
         return group
 
     @cached_property
     def _core(self) -> _core.RoutedNetwork:
         return lower_network(self._cluster, self._network)
 
-    def _all_to_all(self, group: Group) -> float:
+    def _all_to_all(self, group: RankGroup) -> float:
         traffic = np.zeros((self._cluster.servers,) * 2)
         for servers, count in server_sets(group, self._ranks, self._box).items():
             for pair in itertools.permutations(servers, 2):
