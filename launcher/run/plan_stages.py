@@ -72,7 +72,7 @@ class PlanStages:
             plan = self._options.plan
             self._terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} was given")
             if plan.layout is not None:
-                self._terminal.line(f"      its layout is the script's to execute: {plan.layout}")
+                self._terminal.line("      the script executes its layout itself")
         else:
             plan = self._plan_for_model() or self._plan_for_script()
         if self._options.site is not None and self._options.site.file.switches:

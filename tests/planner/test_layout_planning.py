@@ -14,6 +14,7 @@ from torch_topoopt.planner.alternation import Planning, PlanProgress, plan
 from torch_topoopt.planner.layout_figures import layout_figures, other_layouts
 from torch_topoopt.planner.layout_planning import LayoutPlanning
 from torch_topoopt.planner.options import PlanningOptions
+from torch_topoopt.search.layouts.space import divisions, shardings
 from torch_topoopt.search.layouts.traffic import layout_demand
 from torch_topoopt.topology.find_network import find_network
 
@@ -46,6 +47,21 @@ def test_the_plan_is_the_fastest_of_the_wired_layouts() -> None:
         assert best.price.times.step_s <= wired.price.times.step_s
     state = planning.state
     assert best.demand == layout_demand(best.ideal, 4, state)
+
+
+def test_no_layout_is_much_faster_on_a_network_of_its_own() -> None:
+    """All layouts, each wired for its own demand, on links that are slow."""
+    small = decoder(4, batch_size=4)
+    cluster = Cluster(4, 2, 10.0, accelerators_per_server=2, accelerator="h100:bf16")
+    planning = LayoutPlanning(small, cluster, LAYOUTS)
+    least_s = min(
+        planning.fastest_wired(price.layout).price.times.step_s
+        for division in divisions(8, small.batch_size, 1)
+        for sharded in shardings(division, 2)
+        if (price := planning.prices.price(sharded)) is not None
+        and price.memory.total <= planning.memory_bytes
+    )
+    assert planning.best().price.times.step_s <= 1.05 * least_s
 
 
 def test_mode_best_is_never_slower_than_mode_paper() -> None:
@@ -131,6 +147,19 @@ def test_the_better_of_a_layout_and_a_strategy_is_the_plan() -> None:
     of_layouts = layouts.plan()
     assert made in (of_layouts, strategies) or made.strategy == strategies.strategy
     assert made.layout is None or made == of_layouts
+
+
+def test_the_optimizer_needs_memory_in_every_space() -> None:
+    """Six bytes of state for each of bf16 gradients, or two."""
+    large = decoder(1, parameters=10**9)  # 4 GB
+    alone = Cluster(1, 1, 10.0, accelerator="rtx-4090:bf16")
+    for name, fits in (("adamw-bf16", True), ("adamw", False)):
+        options = PlanningOptions(evaluations=10, rounds=1, optimizer=name)
+        if fits:
+            assert plan(large, alone, options).strategy
+        else:
+            with refused(ValueError, "accelerator", "rtx-4090:bf16"):
+                plan(large, alone, options)
 
 
 def test_progress_counts_the_layouts_that_are_wired() -> None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
 from torch_topoopt.planner.first_network import first_pair
-from torch_topoopt.planner.layout_planning import LayoutPlanning
+from torch_topoopt.planner.layout_planning import LayoutPlanning, state_bytes
 from torch_topoopt.planner.options import CONVERGED, DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.planner.search_problems import SearchProblems
+from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
 from torch_topoopt.search.descent import descend, descend_by_blocks
@@ -42,7 +43,7 @@ _MUCH_SLOWER = 0.1  # than the best pair: such a network gets no search
 _WIRED_FOR = 3  # strategies of a search that get networks of their own
 _DESCENTS = 4  # from the best pairs of all rounds, on few servers
 _FAILURES_ON_FEW = 1  # rounds with little gain before the last one, on few servers
-_MOST_OPERATORS = 400  # of a model with layers: more take minutes, and layouts hold the fast ones
+_MOST_OPERATORS = 400  # of a model with blocks: more take minutes, and layouts hold the fast ones
 _CURVE_POINTS = 25  # samples of the search curve per round
 
 
@@ -106,8 +107,10 @@ class Planning:
         self._of_layouts: Plan | None = None
         if options.strategy_space in ("layouts", "all"):
             self._layouts = LayoutPlanning(op_graph, cluster, options, self._report_layout)
-            factor = self._layouts.state.optimizer
-            options = replace(options, strategy_space="full", optimizer_factor=factor)
+            options = replace(options, strategy_space="full")
+        if self._layouts is not None or options.optimizer is not None:
+            state = state_bytes(options, accelerator(cluster.accelerator))
+            options = replace(options, optimizer_factor=state.optimizer)
         self._options = options
         self._evaluations = options.evaluations_of(op_graph, cluster.servers)
         self._most_rounds = options.rounds_of(cluster.servers)
@@ -139,12 +142,11 @@ class Planning:
 
     def _plan_layouts(self, layouts: LayoutPlanning) -> Plan:
         """The best layout, or a strategy that gains more over data parallelism. Models without
-        repeated layers have strategies, and a layout only if no strategy fits."""
-        graph = self._op_graph
+        blocks have strategies, and a layout only if no strategy fits."""
         layouts.check_state()
-        large = len(graph.operators) > _MOST_OPERATORS and bool(graph.layers)
+        large = len(self._op_graph.operators) > _MOST_OPERATORS and layouts.has_blocks
         refused: ValueError | None = None
-        if self._layouts_alone or graph.layers:
+        if self._layouts_alone or layouts.has_blocks:
             try:
                 self._of_layouts = layouts.plan()
             except ValueError as error:

@@ -12,7 +12,7 @@ from torch_topoopt.plan.layout import Layout
 from torch_topoopt.planner.layout_refusals import what_would_fit
 from torch_topoopt.planner.options import CONVERGED
 from torch_topoopt.planner.pricing import rounded
-from torch_topoopt.search.accelerators import BANDWIDTH, accelerator
+from torch_topoopt.search.accelerators import BANDWIDTH, accelerator, class_of
 from torch_topoopt.search.layouts.memory import RUNTIME_BYTES
 from torch_topoopt.search.layouts.prices import LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE
@@ -85,6 +85,16 @@ class LayoutPlanning:
             state=self.state,
         )
         self._networks: dict[tuple[WiringMode, Demand], Network] = {}
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether layers with attention repeat, as in transformers."""
+        operators = self.op_graph.operators
+        return any(
+            class_of(operator) == "attention"
+            for layer in self.op_graph.layers
+            for operator in operators[layer.starts[0] : layer.starts[0] + layer.length]
+        )
 
     @property
     def accelerators(self) -> int:
@@ -254,7 +264,8 @@ class LayoutPlanning:
         ring = cluster
         if fixed:  # of any degree, while a ring takes two ports
             ring = replace(cluster, degree=2 if cluster.servers > 2 else 1, port_gbps=None)
-        single_ring_s = self._seconds(layout, single_ring(ring, best.demand))
+        one_ring = boxes_of(cluster, self._device, single_ring(ring, best.demand), schedules=False)
+        single_ring_s = self._price(self.prices.on(one_ring), layout).times.step_s
         box = cluster.accelerators_per_server
         return Plan(
             version=Plan.VERSION,

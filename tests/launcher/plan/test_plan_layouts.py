@@ -126,7 +126,7 @@ def test_what_does_not_fit_says_what_would(
     assert named(error, "h100:bf16", "weights", "AdamW", "sharded over 8")
 
 
-@pytest.mark.parametrize("verb", ["simulate", "export"])
+@pytest.mark.parametrize("verb", ["simulate", "export", "timeline"])
 def test_verbs_that_need_placements_refuse_a_layout(
     verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +136,20 @@ def test_verbs_that_need_placements_refuse_a_layout(
     more = ("--to", "flexflow", "-o", str(folder / "out")) if verb == "export" else ()
     assert main([verb, path, *more]) == 2
     assert named(capsys.readouterr().err, "layout")
+
+
+def test_reports_and_differences_name_the_layout(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(folder, "--layout", "tensor=2") == 0
+    (folder / "p.json").rename(folder / "tensor.json")
+    assert plan(folder, "--layout", "data=8") == 0
+    layout = str(Plan.load(folder / "p.json").layout)
+    assert main(["report", str(folder / "p.json")]) == 0
+    assert layout in (folder / "p.html").read_text()
+    capsys.readouterr()
+    assert main(["diff", str(folder / "tensor.json"), str(folder / "p.json")]) == 0
+    assert layout in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("called", ["parallelize", "pipeline"])

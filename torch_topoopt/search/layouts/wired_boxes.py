@@ -49,8 +49,15 @@ class WiredBoxes(Boxes):
         return self.rates.send(stride)
 
 
-def boxes_of(cluster: Cluster, device: Accelerator, network: Network | None = None) -> Boxes:
-    """The boxes of `cluster`, on `network`; without one, on an ideal switch."""
+def boxes_of(
+    cluster: Cluster,
+    device: Accelerator,
+    network: Network | None = None,
+    *,
+    schedules: bool = True,
+) -> Boxes:
+    """The boxes of `cluster`, on `network`; without one, on an ideal switch. `schedules` as
+    `NetworkRates`."""
     inside = device.peer_bytes_per_s
     if cluster.inside_gbps is not None:
         inside = cluster.inside_gbps * BYTES_PER_GBPS
@@ -60,16 +67,19 @@ def boxes_of(cluster: Cluster, device: Accelerator, network: Network | None = No
     per_server = cluster.accelerators_per_server
     if network is None or cluster.servers == 1:
         return Boxes(per_server, inside, slowest, step_s, hop_s)
-    return WiredBoxes(per_server, inside, slowest, step_s, hop_s, NetworkRates(cluster, network))
+    rates = NetworkRates(cluster, network, schedules=schedules)
+    return WiredBoxes(per_server, inside, slowest, step_s, hop_s, rates)
 
 
 class NetworkRates:
     """Rates of groups of accelerators on the links of `network`, in bytes per second of a box.
 
-    All groups of a kind exchange at once. Results are cached.
+    All groups of a kind exchange at once. Without `schedules`, they gather over the rings of
+    `network` only. Results are cached.
     """
 
-    def __init__(self, cluster: Cluster, network: Network) -> None:
+    def __init__(self, cluster: Cluster, network: Network, *, schedules: bool = True) -> None:
+        self._schedules = schedules
         self._cluster = cluster
         self._network = network
         self._box = cluster.accelerators_per_server
@@ -101,7 +111,8 @@ class NetworkRates:
 
     def _gather(self, group: RankGroup) -> float:
         sets = server_sets(group, self._ranks, self._box)
-        return max(self._over_own_links(list(sets)), self._over_rings(sets))
+        over_links = self._over_own_links(list(sets)) if self._schedules else 0.0
+        return max(over_links, self._over_rings(sets))
 
     def _over_own_links(self, sets: Sequence[tuple[int, ...]]) -> float:
         """0 if groups share servers, or do not reach each other over their own links."""
