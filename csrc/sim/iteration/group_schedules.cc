@@ -176,7 +176,7 @@ LinkSchedule GroupChoices::collective(Collective collective, size_t bytes, int r
 LinkSchedule GroupChoices::scattered(Algorithm algorithm) const {
   std::vector<int> servers;
   for (const int leader : layout_.leaders()) servers.push_back(members_[leader]);
-  GraphPlans& plans = estimate_.graph()->plans();
+  GraphPlans& plans = estimate_.graph()->plans(0);  // the members' own links
   const auto of = [&](Direction direction) -> const GatherPlan& {
     return algorithm == Algorithm::kPacking ? plans.packed(direction).plan
                                             : plans.breadthFirst(direction).plan;
