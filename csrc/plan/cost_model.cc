@@ -261,8 +261,9 @@ double CostEstimate::ringSteps(size_t steps, size_t bytes, double factor, bool r
   const double others = static_cast<double>(rings - 1) * model_.alpha_s;
   const double latency = static_cast<double>(steps) * (messageSeconds(ring_hops_, 0) + others);
   const double moved = factor * static_cast<double>(bytes);
-  const double links = rings == 1 ? 1.0 : links_;
-  return latency + moved * model_.beta_s_per_byte / links +
+  const GroupLayout::RingLoads& loads = layout_.ringLoads();
+  const double load = rings == 1 ? std::max(1.0, loads.first) : std::max(1 / links_, loads.all);
+  return latency + moved * model_.beta_s_per_byte * load +
          (reduces ? moved * model_.gamma_s_per_byte : 0.0);
 }
 

@@ -8,8 +8,8 @@ these connections.
 Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_RUN_DIR (folder for
 the final byte counters of the links), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
 auto|ring|multi_ring|both_ways|tree|doubling|torus|swing|breadth_first|packing|flooding|one_shot
-(over links, for collectives that support it), TOPOOPT_SHARED_MEMORY=0 (links also between the ranks of
-one server), TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.requested_backends),
+(over links, for collectives that support it), TOPOOPT_SHARED_MEMORY=0 (links also between the ranks
+of one server), TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.requested_backends),
 TOPOOPT_COMPARE_PLACES=0 (with TORCH_DISTRIBUTED_DEBUG=DETAIL, ranks may call a collective at
 different places of the script).
 """
