@@ -118,6 +118,13 @@ class GroupConfig:
     @grid.setter
     def grid(self, arg0: collections.abc.Sequence[collections.abc.Sequence[int]]) -> None: ...
     @property
+    def planned_routes_only(self) -> bool:
+        """
+        All-to-alls take the plan's routes, whatever their sizes.
+        """
+    @planned_routes_only.setter
+    def planned_routes_only(self, arg0: bool) -> None: ...
+    @property
     def rank(self) -> int: ...
     @property
     def ranks(self) -> list[int]: ...

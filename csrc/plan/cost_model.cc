@@ -52,6 +52,20 @@ double arrival(const GroupLayout& layout, const std::vector<std::vector<int>>& c
   return latest_s;
 }
 
+// The rate of all links over the loads of all rings, which cross several links between neighbours.
+double linksOfRings(const GroupLayout& layout) {
+  double rate = 0;
+  for (const RatedLink& link : layout.links()) rate += link.rate;
+  double load = 0;
+  for (const plan::Ring& ring : layout.rings()) {
+    for (size_t i = 0; i < ring.servers.size(); ++i) {
+      const int next = ring.servers[(i + 1) % ring.servers.size()];
+      load += ring.share * layout.hops(ring.servers[i], next);
+    }
+  }
+  return rate > 0 && load > 0 ? rate / load : std::numeric_limits<double>::infinity();
+}
+
 }  // namespace
 
 const char* nameOf(Algorithm algorithm) { return kNames[static_cast<size_t>(algorithm)]; }
@@ -93,6 +107,7 @@ CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
   double largest = 0;
   for (const plan::Ring& ring : layout.rings()) largest = std::max(largest, ring.share);
   links_ = 1.0 / largest;
+  ring_links_ = std::min(links_, linksOfRings(layout));
   const std::vector<int>& order = layout.rings()[0].servers;
   for (size_t i = 0; i < order.size(); ++i) {
     ring_hops_ = std::max(ring_hops_, layout.hops(order[i], order[(i + 1) % order.size()]));
@@ -261,8 +276,9 @@ double CostEstimate::ringSteps(size_t steps, size_t bytes, double factor, bool r
   const double others = static_cast<double>(rings - 1) * model_.alpha_s;
   const double latency = static_cast<double>(steps) * (messageSeconds(ring_hops_, 0) + others);
   const double moved = factor * static_cast<double>(bytes);
+  const double links = std::min(rings == 1 ? 1.0 : links_, ring_links_);
   const GroupLayout::RingLoads& loads = layout_.ringLoads();
-  const double load = rings == 1 ? std::max(1.0, loads.first) : std::max(1 / links_, loads.all);
+  const double load = std::max(1 / links, rings == 1 ? loads.first : loads.all);
   return latency + moved * model_.beta_s_per_byte * load +
          (reduces ? moved * model_.gamma_s_per_byte : 0.0);
 }

@@ -35,7 +35,7 @@ class GraphCosts {
   bool mayGainFromPacking(const Request& request);
 
   // Over a set of GroupLayout::linkSets().
-  GraphPlans& plans(size_t set) { return plans_[set]; }
+  GraphPlans& plans(size_t set = 0) { return plans_[set]; }
 
  private:
   struct Pass {

@@ -9,6 +9,7 @@ import secrets
 import struct
 import sys
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from torch_topoopt import __version__
 
@@ -36,8 +37,7 @@ class Kind(enum.IntEnum):
     FORWARDED = 2
 
 
-@dataclass(frozen=True, order=True)
-class Ends:
+class Ends(NamedTuple):
     """The connection from `source` to `target`: servers and their ports, or ranks (ports: -1).
 
     `number` counts the connections of one link.

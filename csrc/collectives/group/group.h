@@ -53,6 +53,7 @@ struct GroupConfig {
   std::string algorithm{"auto"};
   // For all-to-alls that reconfigure circuits: over links, member i is the only rank of server i.
   std::shared_ptr<CircuitClient> circuits{};
+  bool planned_routes_only = false;              // of all-to-alls, whatever their sizes
   std::chrono::milliseconds scratch_idle{5000};  // unused scratch memory is freed after this time
   // Called once, on the reactor thread, when the group fails, but not at shutdown().
   std::function<void(const std::string& why)> failed{};
