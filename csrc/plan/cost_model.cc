@@ -55,7 +55,9 @@ double arrival(const GroupLayout& layout, const std::vector<std::vector<int>>& c
 // The rate of all links over the loads of all rings, which cross several links between neighbours.
 double linksOfRings(const GroupLayout& layout) {
   double rate = 0;
-  for (const RatedLink& link : layout.links()) rate += link.rate;
+  for (const RatedLink& link : layout.links()) {
+    rate += link.rate * layout.hops(layout.leaders()[link.source], layout.leaders()[link.target]);
+  }
   double load = 0;
   for (const plan::Ring& ring : layout.rings()) {
     for (size_t i = 0; i < ring.servers.size(); ++i) {
