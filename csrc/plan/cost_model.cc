@@ -55,7 +55,9 @@ double arrival(const GroupLayout& layout, const std::vector<std::vector<int>>& c
 // The rate of all links over the loads of all rings, which cross several links between neighbours.
 double linksOfRings(const GroupLayout& layout) {
   double rate = 0;
-  for (const RatedLink& link : layout.links()) rate += link.rate;
+  for (const RatedLink& link : layout.links()) {
+    rate += link.rate * layout.hops(layout.leaders()[link.source], layout.leaders()[link.target]);
+  }
   double load = 0;
   for (const plan::Ring& ring : layout.rings()) {
     for (size_t i = 0; i < ring.servers.size(); ++i) {
@@ -277,7 +279,9 @@ double CostEstimate::ringSteps(size_t steps, size_t bytes, double factor, bool r
   const double latency = static_cast<double>(steps) * (messageSeconds(ring_hops_, 0) + others);
   const double moved = factor * static_cast<double>(bytes);
   const double links = std::min(rings == 1 ? 1.0 : links_, ring_links_);
-  return latency + moved * model_.beta_s_per_byte / links +
+  const GroupLayout::RingLoads& loads = layout_.ringLoads();
+  const double load = std::max(1 / links, rings == 1 ? loads.first : loads.all);
+  return latency + moved * model_.beta_s_per_byte * load +
          (reduces ? moved * model_.gamma_s_per_byte : 0.0);
 }
 

@@ -34,6 +34,7 @@ GraphCosts::GraphCosts(const GroupLayout& layout, const CostModel& model)
   const auto hops = [&layout](int source, int target) {
     return layout.hops(layout.leaders()[source], layout.leaders()[target]);
   };
+  size_t relayed_sets = 0;
   for (const LinkSet& links : layout.linkSets()) {
     plans_.emplace_back(static_cast<int>(leaders.size()), links, hops);
     double rates = 0;
@@ -41,7 +42,12 @@ GraphCosts::GraphCosts(const GroupLayout& layout, const CostModel& model)
     for (const RatedLink& link : links) {
       rates += link.rate;
       capacity += link.rate * hops(link.source, link.target);
+      // The first set with relays has fair rates.
+      if (hops(link.source, link.target) > 1 && relayed_sets == 0) {
+        slowest_pair_ = std::max(slowest_pair_, 1 / link.rate);
+      }
     }
+    if (slowest_pair_ > 0) ++relayed_sets;
     degree_ = std::max(degree_, rates / servers_);
     capacity_ = std::max(capacity_, capacity);
   }
@@ -181,7 +187,8 @@ double GraphCosts::flooding(const Request& request, size_t set) {
          (servers_ - 1) * bytes * model_.gamma_s_per_byte;
 }
 
-// A server's messages leave its links one after the other; all links carry them evenly.
+// A server's messages leave its links one after the other; all links carry them evenly, but those
+// of relays do not.
 double GraphCosts::oneShot(const Request& request) const {
   const bool whole = request.collective == Collective::kAllReduce;
   const double bytes = static_cast<double>(request.bytes) / (whole ? 1.0 : servers_);
@@ -195,7 +202,8 @@ double GraphCosts::oneShot(const Request& request) const {
 double GraphCosts::direct(const Request& request) const {
   return std::ceil((servers_ - 1) / degree_) * model_.alpha_s +
          longest_route_ * model_.per_hop_latency_s +
-         kUnevenRoutes * shardBytes(request) * (servers_ - 1) / degree_ * model_.beta_s_per_byte;
+         kUnevenRoutes * shardBytes(request) * std::max((servers_ - 1) / degree_, slowest_pair_) *
+             model_.beta_s_per_byte;
 }
 
 // A packing takes the set with the best bound; the other algorithms take the one with the least

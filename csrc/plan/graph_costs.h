@@ -35,7 +35,7 @@ class GraphCosts {
   bool mayGainFromPacking(const Request& request);
 
   // Over a set of GroupLayout::linkSets().
-  GraphPlans& plans(size_t set) { return plans_[set]; }
+  GraphPlans& plans(size_t set = 0) { return plans_[set]; }
 
  private:
   struct Pass {
@@ -70,6 +70,7 @@ class GraphCosts {
   double all_hops_ = 0;       // of the routes between all pairs
   double degree_ = 0;         // rates that leave a server, on average
   double capacity_ = 0;       // rates of all links, also of relays
+  double slowest_pair_ = 0;   // 1 / the lowest rate of pairs that share links of relays
 };
 
 }  // namespace topoopt

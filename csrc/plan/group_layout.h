@@ -48,6 +48,15 @@ class GroupLayout {
   void setLinkSets(std::vector<LinkSet> sets);
   void setLinks(LinkSet links) { setLinkSets({std::move(links)}); }
 
+  // The load of the busiest link if the planned rings use relays, as busiestLink(): of the first
+  // ring with all data, and of all rings. 0: their links are their own.
+  struct RingLoads {
+    double first = 0;
+    double all = 0;
+  };
+  const RingLoads& ringLoads() const { return ring_loads_; }
+  void setRingLoads(const RingLoads& loads) { ring_loads_ = loads; }
+
   int size() const { return size_; }
   const std::vector<plan::Ring>& rings() const { return rings_; }
   // The original rings. Algorithms without rings order members by them, so that sums have the same
@@ -84,6 +93,7 @@ class GroupLayout {
   std::vector<plan::Ring> planned_;
   plan::Grid grid_;
   std::vector<LinkSet> link_sets_;
+  RingLoads ring_loads_;
   std::vector<int> servers_;
   const std::shared_ptr<const HopTable> hops_;
   std::vector<int> leaders_;

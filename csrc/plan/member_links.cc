@@ -216,4 +216,36 @@ std::vector<LinkSet> memberLinks(const std::vector<int>& members,
   return sets;
 }
 
+double busiestLink(const std::vector<plan::Ring>& rings, const std::vector<RatedLink>& links,
+                   const std::vector<plan::Route>& routes) {
+  std::map<Pair, double> rates;
+  for (const RatedLink& link : links) rates[{link.source, link.target}] += link.rate;
+  std::map<Pair, std::vector<const plan::Route*>> routes_of;
+  for (const plan::Route& route : routes) {
+    routes_of[{route.servers.front(), route.servers.back()}].push_back(&route);
+  }
+  std::map<Pair, double> loads;
+  for (const plan::Ring& ring : rings) {
+    for (size_t i = 0; i < ring.servers.size(); ++i) {
+      const Pair ends{ring.servers[i], ring.servers[(i + 1) % ring.servers.size()]};
+      const auto over = routes_of.find(ends);
+      if (over == routes_of.end()) {
+        loads[ends] += ring.share;
+        continue;
+      }
+      for (const plan::Route* route : over->second) {
+        for (size_t k = 1; k < route->servers.size(); ++k) {
+          loads[{route->servers[k - 1], route->servers[k]}] += ring.share * route->weight;
+        }
+      }
+    }
+  }
+  double busiest = 0;
+  for (const auto& [ends, load] : loads) {
+    const auto rate = rates.find(ends);
+    if (rate != rates.end()) busiest = std::max(busiest, load / rate->second);
+  }
+  return busiest;
+}
+
 }  // namespace topoopt

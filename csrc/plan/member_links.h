@@ -27,4 +27,9 @@ std::vector<LinkSet> memberLinks(const std::vector<int>& members,
                                  const std::vector<RatedLink>& links,
                                  const std::vector<plan::Route>& routes);
 
+// The load of the busiest link, relative to its rate, if each ring sends its share from each of its
+// servers to the next, over the same routes. Pairs without a link or a route are omitted.
+double busiestLink(const std::vector<plan::Ring>& rings, const std::vector<RatedLink>& links,
+                   const std::vector<plan::Route>& routes);
+
 }  // namespace topoopt

@@ -95,7 +95,7 @@ std::vector<int> depths(int servers, const LinkSet& links, int root) {
   return depth;
 }
 
-struct Block {
+struct BlockPart {
   int origin;
   int32_t first;
   int32_t end;
@@ -121,7 +121,7 @@ GatherPlan scatterPlan(int servers, const LinkSet& links, int root) {
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return depth[a] > depth[b]; });
   order.pop_back();  // the root
-  std::vector<std::vector<Block>> held(static_cast<size_t>(servers));
+  std::vector<std::vector<BlockPart>> held(static_cast<size_t>(servers));
   for (const int v : order) {
     held[v].push_back({v, 0, plan.units});
     auto next = held[v].begin();
@@ -129,7 +129,7 @@ GatherPlan scatterPlan(int servers, const LinkSet& links, int root) {
       const int e = towards.out[i];
       for (int64_t left = units[e]; left > 0;) {
         const auto part = static_cast<int32_t>(std::min<int64_t>(left, next->end - next->first));
-        const Block block{next->origin, next->first, next->first + part};
+        const BlockPart block{next->origin, next->first, next->first + part};
         const int step = plan.steps - 1 - (depth[block.origin] - depth[v]);
         plan.received[v].push_back({block.origin, towards.target[e], block.first, block.end, step});
         held[towards.target[e]].push_back(block);

@@ -99,6 +99,8 @@ class LinkGroup final : public Group {
   uint64_t versionOf(uint64_t number) const;
   void beginOver(Pending& next);
   std::vector<plan::Ring> ringsLeft() const;
+  std::vector<RatedLink> ratedLinks(bool planned) const;
+  GroupLayout::RingLoads ringLoads() const;
   std::vector<LinkSet> linkSets(const std::vector<int>& leaders, bool planned) const;
   void usePaths(uint64_t version, uint64_t first, CollectivePaths paths);
 

@@ -79,21 +79,40 @@ std::vector<plan::Ring> LinkGroup::ringsLeft() const {
   return left;
 }
 
-// Links between members' servers, with their relays: planned ones (on any thread), or remaining
-// ones.
+// The cables between servers: planned ones (on any thread), or remaining ones.
+std::vector<RatedLink> LinkGroup::ratedLinks(bool planned) const {
+  const CableGraph* const graph = endpoint_->cables();
+  if (graph == nullptr) return {};
+  std::vector<RatedLink> links;
+  double slowest = std::numeric_limits<double>::infinity();
+  for (const LinkLeft& link : planned ? graph->plannedLinks() : graph->linksLeft()) {
+    links.push_back({link.source, link.target, link.rate});
+    slowest = std::min(slowest, link.planned_rate);
+  }
+  for (RatedLink& link : links) link.rate /= slowest;
+  return links;
+}
+
+// Links between members' servers, also over relays.
 std::vector<LinkSet> LinkGroup::linkSets(const std::vector<int>& leaders, bool planned) const {
   const CableGraph* const graph = endpoint_->cables();
   if (graph == nullptr) return {};
   std::vector<int> members;
   for (const int leader : leaders) members.push_back(graph->serverOf(config_.ranks[leader]));
-  std::vector<RatedLink> links;
-  double slowest = std::numeric_limits<double>::infinity();
-  for (const LinkLeft& link : planned ? graph->plannedLinks() : graph->linksLeft()) {
-    if (link.rate > 0) links.push_back({link.source, link.target, link.rate});
-    slowest = std::min(slowest, link.planned_rate);
+  return memberLinks(members, ratedLinks(planned), config_.routes);
+}
+
+// Of the planned rings; only groups with relays know their routes.
+GroupLayout::RingLoads LinkGroup::ringLoads() const {
+  const CableGraph* const graph = endpoint_->cables();
+  if (graph == nullptr || config_.routes.empty()) return {};
+  std::vector<plan::Ring> rings = config_.rings;
+  for (plan::Ring& ring : rings) {
+    for (int& member : ring.servers) member = graph->serverOf(config_.ranks[member]);
   }
-  for (RatedLink& link : links) link.rate /= slowest;
-  return memberLinks(members, links, config_.routes);
+  const std::vector<RatedLink> links = ratedLinks(true);
+  const plan::Ring first{rings.front().servers, 1.0};
+  return {busiestLink({first}, links, config_.routes), busiestLink(rings, links, config_.routes)};
 }
 
 // The first member proposes paths, but not while ranks are unreachable: that cannot help.

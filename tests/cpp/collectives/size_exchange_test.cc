@@ -53,7 +53,7 @@ class UnequalAllToAlls : public testing::Test {
                             static_cast<std::byte>(16 * rank + target));
     }
     all.received[rank].resize(std::accumulate(received.begin(), received.end(), size_t{0}));
-    groups_[rank]->exchange({CallName::kAllToAllSingle}, all.sent[rank].data(), all.bytes[rank],
+    groups_[rank]->exchange(CallName::kAllToAllSingle, all.sent[rank].data(), all.bytes[rank],
                             all.received[rank].data(), received, kNoHurry,
                             all.outcomes[rank].done());
   }

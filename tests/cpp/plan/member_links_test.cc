@@ -244,6 +244,16 @@ TEST(MemberLinks, OfOneSetCarryTheirRatesAtOnceAndHaveTheBestBound) {
   }
 }
 
+// Both rings of the servers 0, 2 and 4 use the link from 1 to 2.
+TEST(MemberLinks, LoadsOfRingsAddUpOnTheLinksOfRelays) {
+  const std::vector<RatedLink> links{{0, 1, 2.0}, {1, 2, 1.0}, {2, 4, 1.0}, {4, 0, 1.0},
+                                     {4, 1, 2.0}, {2, 0, 1.0}, {0, 4, 1.0}};
+  const std::vector<plan::Route> routes{{{0, 1, 2}, 1.0}, {{4, 1, 2}, 1.0}};
+  const std::vector<plan::Ring> rings{{{0, 2, 4}, 0.5}, {{0, 4, 2}, 0.5}};
+  EXPECT_DOUBLE_EQ(busiestLink({rings[0]}, links, routes), 0.5);
+  EXPECT_DOUBLE_EQ(busiestLink(rings, links, routes), 1.0);
+}
+
 TEST(LinearProgram, FindsTheOptimum) {
   // max 3a + 5b: a <= 4, 2b <= 12, 3a + 2b <= 18.
   const auto x = maximised({{3, 5}, {{1, 0}, {0, 2}, {3, 2}}, {4, 12, 18}});

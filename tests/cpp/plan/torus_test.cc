@@ -108,6 +108,47 @@ TEST(Swing, LinksOfASquareTorusCarryAQuarterTimesTheDistance) {
   for (const auto& [link, bytes] : carried) EXPECT_EQ(bytes, 2 * (1 + 1 + 3) * count / 4);
 }
 
+// Flooding has the same latency on 4 x 4, and breadth-first fewer bytes; in between, Swing is the
+// cheapest by more than 3 %.
+TEST(Swing, IsChosenBetweenFloodingAndBreadthFirst) {
+  for (const int side : {4, 8}) {
+    plan::Grid grid;
+    std::vector<int> order;
+    std::vector<uint16_t> hops;
+    std::vector<RatedLink> links;
+    const auto apart = [&](int a, int b) {
+      return std::min((a - b + side) % side, (b - a + side) % side);
+    };
+    for (int a = 0; a < side * side; ++a) {
+      order.push_back(a);
+      if (a % side == 0) grid.emplace_back();
+      grid.back().push_back(a);
+      for (int b = 0; b < side * side; ++b) {
+        const int distance = apart(a / side, b / side) + apart(a % side, b % side);
+        hops.push_back(static_cast<uint16_t>(distance));
+        if (distance == 1) links.push_back({a, b, 1.0});
+      }
+    }
+    GroupLayout layout(side * side, {{order, 1.0}}, {},
+                       std::make_shared<HopTable>(side * side, hops), grid);
+    layout.setLinks(links);
+    CostModel cost;
+    cost.alpha_s = 2e-6;
+    cost.per_hop_latency_s = 1e-6;
+    cost.beta_s_per_byte = 8e-11;
+    cost.gamma_s_per_byte = 0;
+    const CostEstimate estimate(layout, cost);
+    const Request request{Collective::kAllReduce, 64 << 10, 0, true};
+    const double swing_s = estimate.seconds(request, Algorithm::kSwing);
+    for (const Algorithm other : estimate.candidates(request)) {
+      if (other == Algorithm::kSwing) continue;
+      EXPECT_GT(estimate.seconds(request, other), 1.03 * swing_s) << side << nameOf(other);
+    }
+    EXPECT_EQ(estimate.choose({Collective::kAllReduce, 4 << 20, 0, true}, std::nullopt),
+              Algorithm::kBreadthFirst);
+  }
+}
+
 TEST(Torus, SumsOnAllMembersInAnyOrderOfEvents) {
   TestRandom random(1);
   for (const Shape& shape : kShapes) {
