@@ -87,7 +87,7 @@ def milliseconds(call: Callable[[], object], clock: Callable[[], float]) -> floa
 
 def schemes(counts: list[int], repeat: int) -> None:
     """Milliseconds of each scheme for unit demands and no dead link; congestion over the bound."""
-    names = ["greedy", "ecmp", "colouring", "annealing", "ours", "exact"]
+    names = ["greedy", "ecmp", "colouring", "annealing", "local-search", "exact"]
     print(f"{'flows':>7}" + "".join(f"{name:>18}" for name in names))
     network = leaf_spine(TORS, SPINES)
     for count in counts:
@@ -256,7 +256,9 @@ def main() -> None:
     parser.add_argument("--flows", default="100,1000,10000,100000", help="(default: %(default)s)")
     parser.add_argument("--job", type=int, default=300, help="flows of it (default: 300)")
     parser.add_argument("--repeat", type=int, default=15, help="(default: 15)")
-    parser.add_argument("--schemes", default="ours,greedy,ecmp,annealing", help="of answers")
+    parser.add_argument(
+        "--schemes", default="local-search,greedy,ecmp,annealing", help="of answers"
+    )
     parser.add_argument("--pause", type=float, default=1.0, help="seconds of a period of service")
     arguments = parser.parse_args()
     counts = [int(count) for count in arguments.flows.split(",")]

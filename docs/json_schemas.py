@@ -23,6 +23,8 @@ from torch_topoopt.plan import codec, result_json
 RESULTS: dict[str, tuple[str, ...]] = {
     "profile": ("launcher.profile.profile:ProfiledModel", "launcher.profile.script:ProfiledScript"),
     "plan": ("launcher.plan.plan:PlanResult",),
+    "run": ("launcher.run.outcome:RunResult",),
+    "bench": ("tools.bench.table:BenchResults",),
     "diff": ("planner.difference:PlanDifference",),
     "compare": ("launcher.simulate.compare:ComparedModel",),
     "simulate": ("sim.flows:FlowsResult", "launcher.simulate.shared_cluster:SharedOutcomes",
@@ -63,7 +65,6 @@ RESULTS: dict[str, tuple[str, ...]] = {
                        "tools.queue.commands.status:JobDetails"),
     "cluster cancel": ("tools.queue.commands.cancel:CancelledJobs",),
 }  # fmt: skip
-UNTYPED = frozenset({"run", "bench"})  # without a class; bench prints the format of nccl-tests
 
 
 def result_classes(command: str) -> list[type]:

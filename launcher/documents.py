@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from torch_topoopt.launcher import script_syntax
 from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.plan.codec import Document
+from torch_topoopt.plan.file_kinds import is_model_configuration
 from torch_topoopt.plan.units import format_seconds
 from torch_topoopt.user_functions import is_file
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
 
     from torch_topoopt.op_graph import OpGraph
@@ -50,21 +53,53 @@ def check_one_rate(plan: Plan, path: str) -> None:
         )
 
 
+@dataclass(frozen=True)
+class TextOptions:
+    """The model of a configuration of transformers: tokens of a sample, and the task."""
+
+    sequence: int | None = None
+    task: str | None = None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Self:
+        """The options of a verb that has them, else the defaults."""
+        return cls(getattr(arguments, "sequence", None), getattr(arguments, "task", None))
+
+
+_DEFAULT_TEXT = TextOptions()
+
+
+def is_saved_graph(model: str) -> bool:
+    """Whether MODEL is the file of an OpGraph, and not a model."""
+    return Path(model).suffix == ".json" and not is_model_configuration(model)
+
+
+def check_places_operators(plan: Plan, path: str) -> None:
+    """Raises InputError for a plan with a layout, whose operators are not placed one by one."""
+    if plan.layout is not None:
+        raise InputError(
+            f"{path}: layout: the plan divides the model into {plan.layout}, and places no "
+            "operators; plan with --strategy-space full"
+        )
+
+
 def op_graph_of(
     model: str,
     batch_size: int | None = None,
     *,
     accelerators: int = 1,
     costs: str | None = None,
+    text: TextOptions = _DEFAULT_TEXT,
 ) -> OpGraph:
     """The OpGraph of MODEL: a saved one (*.json), or the profile of a model.
 
     `batch_size` is the number of samples of one iteration on `accelerators` together. None: for a
-    shipped model, as many times List 1's batch of one; for a file, that of its example_batch.
-    `costs` is a file of measured costs that replace estimates. Raises InputError if the model is
-    unknown or cannot be traced, and if `batch_size` cannot be shared evenly.
+    shipped model or a configuration of transformers, as many times the batch of one; for a file,
+    that of its example_batch; for a saved OpGraph, its own. `costs` is a file of measured costs
+    that replace estimates. Raises InputError if the model is unknown or cannot be traced, and if
+    `batch_size` cannot be shared evenly.
     """
-    return with_measured_costs(_op_graph(model, batch_size, accelerators), costs)
+    return with_measured_costs(_op_graph(model, batch_size, accelerators, text), costs)
 
 
 def with_measured_costs(graph: OpGraph, costs: str | None) -> OpGraph:
@@ -80,20 +115,44 @@ def with_measured_costs(graph: OpGraph, costs: str | None) -> OpGraph:
         raise InputError(f"{costs}: {error}") from None
 
 
-def _op_graph(model: str, batch_size: int | None, accelerators: int) -> OpGraph:
-    from torch_topoopt.op_graph import OpGraph
-
-    if Path(model).suffix == ".json":
-        if batch_size is not None:
-            raise InputError(f"batch-size: {model} is a saved OpGraph and has its batch size")
-        return load(OpGraph, model)
+def _op_graph(model: str, batch_size: int | None, accelerators: int, text: TextOptions) -> OpGraph:
+    if is_saved_graph(model):
+        return _saved_graph(model, batch_size, accelerators, text)
     from torch_topoopt.profile import profiling  # imports torch
 
     try:
-        loaded = load_model(model, batch_size, accelerators)
+        loaded = load_model(model, batch_size, accelerators, text)
         return profiling.profile(loaded.build, loaded.example_batch, name=loaded.name)
     except profiling.ProfileError as error:
         raise InputError(str(error)) from None
+
+
+def _saved_graph(
+    model: str, batch_size: int | None, accelerators: int, text: TextOptions
+) -> OpGraph:
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.search.batch_scaling import with_batch_size
+
+    for option, value in vars(text).items():
+        if value is not None:
+            raise InputError(
+                f"{option}: {value} is for a configuration of transformers (config.json); {model} "
+                f"is a saved OpGraph with its own {option}"
+            )
+    graph = load(OpGraph, model)
+    if batch_size is None:
+        return graph
+    _check_shared_evenly(batch_size, accelerators)
+    with input_errors():
+        return with_batch_size(graph, batch_size)
+
+
+def _check_shared_evenly(batch_size: int, accelerators: int) -> None:
+    if batch_size % accelerators and accelerators % batch_size:
+        raise InputError(
+            f"batch-size: {batch_size} samples cannot be shared evenly by {accelerators} "
+            f"accelerators; use a multiple or a divisor of {accelerators}"
+        )
 
 
 def is_script_without_model(model: str) -> bool:
@@ -105,7 +164,12 @@ def is_script_without_model(model: str) -> bool:
     )
 
 
-def load_model(model: str, batch_size: int | None, accelerators: int) -> LoadedModel:
+def load_model(
+    model: str,
+    batch_size: int | None,
+    accelerators: int,
+    text: TextOptions = _DEFAULT_TEXT,
+) -> LoadedModel:
     """The model and its batch on `accelerators` together; see `op_graph_of`.
 
     Raises ProfileError if it is not a model, and InputError for a batch that cannot be shared.
@@ -113,21 +177,18 @@ def load_model(model: str, batch_size: int | None, accelerators: int) -> LoadedM
     from torch_topoopt.profile import profiling
     from torch_topoopt.profile.tracing import batch_size_of, positional_and_keyword
 
-    if batch_size is not None and batch_size % accelerators and accelerators % batch_size:
-        raise InputError(
-            f"batch-size: {batch_size} samples cannot be shared evenly by {accelerators} "
-            f"accelerators; use a multiple or a divisor of {accelerators}"
-        )
+    if batch_size is not None:
+        _check_shared_evenly(batch_size, accelerators)
     if is_script_without_model(model):
         raise InputError(
             f"model: {model} has no build_model(), so there is no model to profile; of such a "
             "script, `topoopt plan`, `topoopt run` and `topoopt profile --output-demand` trace a "
             "few iterations instead (docs/guides/scripts.md)"
         )
-    loaded = profiling.load_model(model, batch_size=batch_size)
+    loaded = profiling.load_model(model, batch_size=batch_size, **vars(text))
     if batch_size is None and accelerators > 1 and not is_file(model):
         own = batch_size_of(positional_and_keyword(loaded.example_batch), None)
-        loaded = profiling.load_model(model, batch_size=own * accelerators)
+        loaded = profiling.load_model(model, batch_size=own * accelerators, **vars(text))
     return loaded
 
 

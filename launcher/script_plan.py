@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch_topoopt.profile.script.step_timing import StepTiming
 
 
-SHORT_BYTES = 256 << 10  # mean size below which trees may win on a network of any speed
 SAME = 0.01  # relative difference of an iteration's bytes that counts as equal
 # A trace and ranks count their sizes alike.
 _COMPARED = frozenset(
@@ -98,19 +97,6 @@ def demand_text(demand: Demand) -> str:
     if sent:
         parts.append(f"{format_bytes(sent)} from server to server")
     return f"{' and '.join(parts) or 'nothing between servers'} per iteration"
-
-
-def short_calls(trace: CommunicationTrace) -> str:
-    """A sentence for a script with short collectives, which may not use rings; else empty."""
-    last = trace.iterations - 1
-    sizes = [c.size_bytes for c in trace.calls if c.iteration == last and c.size_bytes]
-    mean = sum(sizes) / len(sizes) if sizes else 0.0
-    if mean >= SHORT_BYTES:
-        return ""
-    return (
-        f"the prediction is of rings; collectives as short as these ({format_bytes(mean)} on "
-        "average) may take other algorithms, chosen when the job starts: see docs/guides/scripts.md"
-    )
 
 
 def other_calls(trace: CommunicationTrace, works: Sequence[RankWork]) -> str:

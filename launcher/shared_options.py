@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from torch_topoopt.launcher import parser
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import POLICIES
 from torch_topoopt.search import defaults as planning_defaults
+from torch_topoopt.search.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +25,7 @@ DEFAULT_LINK_GBPS = 10.0  # of plans where no --bandwidth is given
 DEFAULT_ACCELERATOR = "a100"
 EMULATED_ACCELERATOR = "cpu-core"  # the accelerator of a rank of an emulated server
 _PICTURES = (".png", ".pdf", ".svg")
-SPACES = ("auto", "full", "samples", "data-parallel", "pipeline")
+SPACES = ("auto", "all", "layouts", "full", "samples", "data-parallel", "pipeline")
 
 CLUSTER = (
     "servers",
@@ -43,6 +45,7 @@ PLANNING = (
     "strategy-space",
     "stages",
     "micro-batches",
+    "optimizer",
     "optimizer-state",
     "strategy",
     "routing",
@@ -56,6 +59,9 @@ PLANNING = (
 )
 """The job and its planning: options of plan, run and compare, whose plans are the same for the
 same options."""
+
+TEXT = ("sequence", "task")
+"""The model of a configuration of transformers."""
 
 
 def output_file(text: str) -> str:
@@ -131,8 +137,19 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "type": int,
         "metavar": "SAMPLES",
         "help": "samples of one iteration on all accelerators together (default: the batch of "
-        "a shipped "
-        "model for each accelerator; a file's example_batch as it is)",
+        "a shipped model for each accelerator; one for each with a configuration of transformers; "
+        "a file's example_batch, or the batch of a saved OpGraph, as it is)",
+    },
+    "sequence": {
+        "type": int,
+        "metavar": "TOKENS",
+        "help": "tokens of a sample, for a configuration of transformers (default: as many as it "
+        "allows, at most 4096)",
+    },
+    "task": {
+        "choices": ["causal-lm", "sequence-classification"],
+        "help": "what the model of a configuration of transformers is trained for (default: "
+        "causal-lm)",
     },
     "costs": {
         "metavar": "FILE",
@@ -142,10 +159,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "strategy-space": {
         "choices": SPACES,
         "default": "auto",
-        "help": "strategies to search: full: any split and placement; samples: splits of "
-        "samples only, "
+        "help": "strategies to search: layouts: every block of the model divided alike, by tensor, "
+        "context, experts, data, stages and sharded state (`topoopt plan` only); full: any split "
+        "and placement of each operator; all: the better of both; samples: splits of samples only, "
         "as the paper does; pipeline: stages and micro-batches; data-parallel: nothing; auto "
-        "(default): full for a model, and for a script what it calls: full for "
+        "(default): all for a model (compare: full), and for a script what it calls: full for "
         "torch_topoopt.parallelize, pipeline for torch_topoopt.pipeline, data-parallel for neither "
         "(with `topoopt run` only what can be executed is considered)",
     },
@@ -157,12 +175,15 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "(1,4,8), or auto: 1, 2, 4, ... 32 (default: auto in the space pipeline, whose numbers "
         "begin at 2; else 1, or what the --strategy file says)",
     },
+    "optimizer": {
+        "choices": tuple(OPTIMIZERS),
+        "help": "optimizer whose state must fit into memory, and whose step is timed for layouts "
+        "(default: adamw for layouts, else none)",
+    },
     "optimizer-state": {
         "type": float,
-        "default": 0.0,
         "metavar": "FACTOR",
-        "help": "bytes that the optimizer keeps for each byte of gradients, which must fit into "
-        "memory: 1 for momentum, 2 for Adam (default: 0)",
+        "help": "instead of --optimizer: bytes that it keeps for each byte of gradients",
     },
     "strategy": {
         "metavar": "FILE",
@@ -278,7 +299,7 @@ def cluster_of(
     """
     if arguments.servers is None:
         raise InputError(f"servers: missing; say how many, as --servers 4{or_else}")
-    return parser.make_cluster(
+    made = parser.make_cluster(
         arguments.servers,
         degree_of(arguments),
         arguments.bandwidth or DEFAULT_LINK_GBPS,
@@ -288,6 +309,7 @@ def cluster_of(
         parallel_links=arguments.parallel_links,
         memory_limited=not getattr(arguments, "no_memory_limit", False),
     )
+    return replace(made, inside_gbps=getattr(arguments, "inside_bandwidth", None)).validate()
 
 
 def degree_of(arguments: argparse.Namespace) -> int:

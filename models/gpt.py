@@ -6,23 +6,28 @@
   former feeds a row shard of the latter (Shoeybi et al., 2019, section 3).
 - Samples: everything.
 
-Blocks are those of GPT-2 (layer norm first); the output layer has weights of its own.
+Blocks are those of GPT-2 (layer norm first).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from torch_topoopt.models.sizes import choose
+from torch_topoopt.models.sizes import choose, tokens_of
 
 
 @dataclass(frozen=True)
 class GPTSize:
-    """`batch_size` samples of `sequence` tokens per accelerator; the MLP is `4 * hidden` wide."""
+    """`batch_size` samples of `sequence` tokens per accelerator; the MLP is `4 * hidden` wide.
+
+    There are embeddings of `positions` (0: `sequence`). With `tied`, the output layer has the
+    embedding's weights. With `labels`, it is a classifier of whole samples instead.
+    """
 
     blocks: int
     hidden: int
@@ -30,6 +35,9 @@ class GPTSize:
     sequence: int
     vocabulary: int
     batch_size: int
+    tied: bool = False
+    positions: int = 0
+    labels: int = 0
 
 
 _VOCABULARY = 50304  # GPT-2's 50257, rounded up to a multiple of 128 for splitting
@@ -50,7 +58,7 @@ class Embedding(nn.Module):
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.tokens = nn.Embedding(size.vocabulary, size.hidden)
-        self.positions = nn.Embedding(size.sequence, size.hidden)
+        self.positions = nn.Embedding(size.positions or size.sequence, size.hidden)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
@@ -104,18 +112,44 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+class HeadSize(Protocol):
+    """The fields of a GPTSize that its output layer depends on."""
+
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def tied(self) -> bool: ...
+    @property
+    def labels(self) -> int: ...
+
+
+def head_of(size: HeadSize, embedding: nn.Embedding) -> nn.Linear:
+    """The output layer of a size."""
+    head = nn.Linear(size.hidden, size.labels or size.vocabulary, bias=False)
+    if size.tied and not size.labels:
+        head.weight = embedding.weight
+    return head
+
+
 class GPT(nn.Module):
-    """Tokens [batch, sequence] to logits [batch, sequence, vocabulary] of the next token."""
+    """Tokens [batch, sequence] to logits [batch, sequence, vocabulary] of the next token.
+
+    With labels, to logits [batch, labels], those of the last token.
+    """
 
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.embedding = Embedding(size)
         self.blocks = nn.Sequential(*(Block(size) for _ in range(size.blocks)))
         self.norm = nn.LayerNorm(size.hidden)
-        self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
+        self.head = head_of(size, self.embedding.tokens)
+        self.classifies = bool(size.labels)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.norm(self.blocks(self.embedding(tokens))))
+        logits = self.head(self.norm(self.blocks(self.embedding(tokens))))
+        return logits[:, -1] if self.classifies else logits
 
 
 def build(size: str = DEFAULT_SIZE) -> GPT:
@@ -124,6 +158,5 @@ def build(size: str = DEFAULT_SIZE) -> GPT:
 
 
 def example_batch(batch_size: int | None = None, *, size: str = DEFAULT_SIZE) -> torch.Tensor:
-    """Tokens, all zero, [batch_size, sequence]; only shapes matter to a profile."""
-    chosen = choose(SIZES, size)
-    return torch.zeros(batch_size or chosen.batch_size, chosen.sequence, dtype=torch.long)
+    """Tokens, all zero, [batch_size, sequence], for one of SIZES."""
+    return tokens_of(choose(SIZES, size), batch_size)

@@ -11,25 +11,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.functional import gelu
 
-from torch_topoopt.models.gpt import MLP, Attention, Embedding, GPTSize
-from torch_topoopt.models.sizes import choose
+from torch_topoopt.models.gpt import MLP, Attention, Embedding, GPTSize, head_of
+from torch_topoopt.models.sizes import choose, tokens_of
 
 
-@dataclass(frozen=True)
-class MoESize(GPTSize):
-    """A GPTSize with `experts` in every other block; each token goes to `top` of them.
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """Each token goes to `top` of the `experts`.
 
-    `capacity` is an expert's number of places over its even share of the tokens.
+    `capacity` is an expert's number of places over its even share of the tokens. With `normalised`,
+    the shares of a token's experts add up to 1.
     """
 
     experts: int = 8
     top: int = 2
     capacity: float = 1.25
+    normalised: bool = False
+
+
+@dataclass(frozen=True)
+class MoESize(Routing, GPTSize):
+    """A GPTSize with experts in every other block; it classifies no samples."""
 
 
 SIZES = {
@@ -67,33 +75,75 @@ class Experts(nn.Module):
         return torch.bmm(gelu(torch.bmm(places, self.up)), self.down)
 
 
+class TokenPlaces(NamedTuple):
+    """First choices of all tokens, then second ones: [top * tokens], or with another dimension.
+
+    `sent` says which expert each goes to, [top * tokens, experts]. `kept` is 1 for those that get a
+    `place` and 0 for others, and `weights` are the shares of kept ones, [top * tokens, 1].
+    """
+
+    sent: torch.Tensor
+    place: torch.Tensor
+    kept: torch.Tensor
+    weights: torch.Tensor
+
+
+def places_of(routing: Routing, tokens: int) -> int:
+    """The places that each expert has for that many tokens."""
+    return math.ceil(routing.capacity * routing.top * tokens / routing.experts)
+
+
+def assigned(routing: Routing, probabilities: torch.Tensor) -> TokenPlaces:
+    """The assignment for probabilities [tokens, experts]."""
+    shares, chosen = probabilities.topk(routing.top, dim=-1)
+    if routing.normalised:
+        shares = shares / shares.sum(-1, keepdim=True)
+    places = places_of(routing, len(probabilities))
+    expert = chosen.t().flatten()
+    sent = expert[:, None] == torch.arange(routing.experts, device=probabilities.device)
+    rank = (sent.cumsum(0) * sent).sum(-1) - 1
+    kept = (rank < places).to(probabilities.dtype)[:, None]
+    place = expert * places + rank.clamp(max=places - 1)
+    return TokenPlaces(sent, place, kept, shares.t().reshape(-1, 1) * kept)
+
+
+def dispatched(
+    routing: Routing, tokens: torch.Tensor, place: torch.Tensor, kept: torch.Tensor
+) -> torch.Tensor:
+    """Tokens [tokens, hidden] at their places, [experts * places, hidden]."""
+    places = routing.experts * places_of(routing, len(tokens))
+    buffer = tokens.new_zeros(places, tokens.shape[-1])
+    # index_add would keep its source for the backward pass
+    rows = place[:, None].expand(-1, tokens.shape[-1])
+    return buffer.scatter_add(0, rows, tokens.repeat(routing.top, 1) * kept)
+
+
+def combined(
+    routing: Routing, worked: torch.Tensor, weights: torch.Tensor, place: torch.Tensor
+) -> torch.Tensor:
+    """The results at all places, [experts * places, hidden], summed for each token by weights."""
+    weighted = worked.index_select(0, place) * weights
+    return weighted.unflatten(0, (routing.top, len(place) // routing.top)).sum(0)
+
+
 class Mixture(nn.Module):
     """[batch, sequence, hidden] to the same, and the load-balancing loss (Switch, equation 4)."""
 
-    def __init__(self, size: MoESize) -> None:
+    def __init__(self, hidden: int, routing: Routing, experts: nn.Module) -> None:
         super().__init__()
-        self.count, self.top, self.capacity = size.experts, size.top, size.capacity
-        self.router = Router(size.hidden, size.experts)
-        self.experts = Experts(size.experts, size.hidden)
+        self.routing = routing
+        self.router = Router(hidden, routing.experts)
+        self.experts = experts
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens = x.flatten(0, -2)
+        routing, tokens = self.routing, x.flatten(0, -2)
         probabilities = self.router(tokens)
-        shares, chosen = probabilities.topk(self.top, dim=-1)
-        places = math.ceil(self.capacity * self.top * len(tokens) / self.count)
-        # First choices of all tokens precede second ones. [top * tokens] from here on.
-        expert = chosen.t().flatten()
-        sent = expert[:, None] == torch.arange(self.count, device=x.device)
-        rank = (sent.cumsum(0) * sent).sum(-1) - 1
-        kept = (rank < places).to(x.dtype)[:, None]
-        place = expert * places + rank.clamp(max=places - 1)
-        buffer = x.new_zeros(self.count * places, x.shape[-1])
-        buffer = buffer.index_add(0, place, tokens.repeat(self.top, 1) * kept)
-        worked = self.experts(buffer.unflatten(0, (self.count, places))).flatten(0, 1)
-        weighted = worked.index_select(0, place) * (shares.t().reshape(-1, 1) * kept)
-        mixed = weighted.unflatten(0, (self.top, len(tokens))).sum(0)
-        first = sent[: len(tokens)].to(x.dtype).mean(0)
-        balance = self.count * (first * probabilities.mean(0)).sum()
+        assignment = assigned(routing, probabilities)
+        buffer = dispatched(routing, tokens, assignment.place, assignment.kept)
+        worked = self.experts(buffer.unflatten(0, (routing.experts, -1))).flatten(0, 1)
+        mixed = combined(routing, worked, assignment.weights, assignment.place)
+        first = assignment.sent[: len(tokens)].to(x.dtype).mean(0)
+        balance = routing.experts * (first * probabilities.mean(0)).sum()
         return mixed.view_as(x), balance
 
 
@@ -105,7 +155,11 @@ class MoEBlock(nn.Module):
         self.norm1 = nn.LayerNorm(size.hidden)
         self.attention = Attention(size.hidden, size.heads)
         self.norm2 = nn.LayerNorm(size.hidden)
-        self.mlp: nn.Module = Mixture(size) if mixture else MLP(size.hidden)
+        self.mlp: nn.Module = (
+            Mixture(size.hidden, size, Experts(size.experts, size.hidden))
+            if mixture
+            else MLP(size.hidden)
+        )
         self.mixture = mixture
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -124,7 +178,7 @@ class MoE(nn.Module):
         self.embedding = Embedding(size)
         self.blocks = nn.ModuleList(MoEBlock(size, i % 2 == 1) for i in range(size.blocks))
         self.norm = nn.LayerNorm(size.hidden)
-        self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
+        self.head = head_of(size, self.embedding.tokens)
 
     def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.embedding(tokens)
@@ -142,6 +196,5 @@ def build(size: str = DEFAULT_SIZE) -> MoE:
 
 
 def example_batch(batch_size: int | None = None, *, size: str = DEFAULT_SIZE) -> torch.Tensor:
-    """Tokens, all zero, [batch_size, sequence]; only shapes matter to a profile."""
-    chosen = choose(SIZES, size)
-    return torch.zeros(batch_size or chosen.batch_size, chosen.sequence, dtype=torch.long)
+    """Tokens, all zero, [batch_size, sequence], for one of SIZES."""
+    return tokens_of(choose(SIZES, size), batch_size)

@@ -200,8 +200,8 @@ void bindCoarseChain(py::module_& module) {
       .def_property_readonly(
           "steps_simulated",
           [](const CoarseChain& chain) { return chain.pricing().stepsSimulated(); })
-      .def_property_readonly("steps_asked",
-                             [](const CoarseChain& chain) { return chain.pricing().stepsAsked(); });
+      .def_property_readonly("full_steps",
+                             [](const CoarseChain& chain) { return chain.pricing().fullSteps(); });
 }
 
 void bindCoarseSimulator(py::module_& module) {
@@ -216,9 +216,8 @@ void bindCoarseSimulator(py::module_& module) {
       .def_property_readonly(
           "steps_simulated",
           [](const PlacedSimulator& bound) { return bound.simulator().stepsSimulated(); })
-      .def_property_readonly("steps_asked", [](const PlacedSimulator& bound) {
-        return bound.simulator().stepsAsked();
-      });
+      .def_property_readonly(
+          "full_steps", [](const PlacedSimulator& bound) { return bound.simulator().fullSteps(); });
 }
 
 }  // namespace

@@ -229,23 +229,23 @@ void bindFlowProgram(py::module_& module) {
            py::arg("task"));
 }
 
-// Calls `asked`, if given, and handles Python signals, so that Ctrl-C ends a long run.
+// Calls `goes_on`, if given, and handles Python signals, so that Ctrl-C ends a long run.
 class KeepGoing {
  public:
-  explicit KeepGoing(const py::object& asked) : asked_(asked) {}
+  explicit KeepGoing(const py::object& goes_on) : goes_on_(goes_on) {}
 
   bool operator()(double now_s, int finished) {
-    if (asked_.is_none() && std::chrono::steady_clock::now() < due_) return true;
+    if (goes_on_.is_none() && std::chrono::steady_clock::now() < due_) return true;
     const py::gil_scoped_acquire acquire;
     due_ = std::chrono::steady_clock::now() + kBetweenLooks;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    return asked_.is_none() || asked_(now_s, finished).cast<bool>();
+    return goes_on_.is_none() || goes_on_(now_s, finished).cast<bool>();
   }
 
  private:
   static constexpr std::chrono::milliseconds kBetweenLooks{50};
 
-  const py::object& asked_;  // requires the GIL
+  const py::object& goes_on_;  // requires the GIL
   std::chrono::steady_clock::time_point due_ = std::chrono::steady_clock::now() + kBetweenLooks;
 };
 

@@ -97,7 +97,7 @@ std::pair<sockaddr_un, socklen_t> localAddress(const Wiring& wiring, int rank) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const std::string name =
-      "topoopt-nccl/" + wiring.asked.substr(0, kNamedDigits) + "/" + std::to_string(rank);
+      "topoopt-nccl/" + wiring.request_token.substr(0, kNamedDigits) + "/" + std::to_string(rank);
   std::copy(name.begin(), name.end(), address.sun_path + 1);
   return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
 }
@@ -163,19 +163,19 @@ Descriptor Cables::dial(int number) const {
 }
 
 bool Cables::greet(int fd, int number) const {
-  if (!say(fd, wiring_.asked, number, rank_)) return false;
+  if (!say(fd, wiring_.request_token, number, rank_)) return false;
   const int target = wiring_.listener(wiring_.cables[static_cast<size_t>(number)]);
-  return hear(fd, wiring_.said) == std::pair{number, target};
+  return hear(fd, wiring_.answer_token) == std::pair{number, target};
 }
 
 // Returns the cable of an accepted connection; -1 if it is not one of this rank's.
 int Cables::welcome(int fd) const {
   setLimit(fd, kGreetingLimit);
-  const auto [number, source] = hear(fd, wiring_.asked);
+  const auto [number, source] = hear(fd, wiring_.request_token);
   if (number < 0 || static_cast<size_t>(number) >= wiring_.cables.size()) return -1;
   const Cable& cable = wiring_.cables[static_cast<size_t>(number)];
   if (wiring_.listener(cable) != rank_ || wiring_.dialler(cable) != source) return -1;
-  if (!say(fd, wiring_.said, number, rank_)) return -1;
+  if (!say(fd, wiring_.answer_token, number, rank_)) return -1;
   prepare(fd, cable.target_unsent_bytes, cable.target_pace_gbps);
   return number;
 }
@@ -271,8 +271,9 @@ Descriptor Cables::dialLocally(int other) const {
   const auto [address, bytes] = localAddress(wiring_, other);
   setLimit(connection.get(), kGreetingLimit);
   if (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0 ||
-      !isOwnUser(connection.get()) || !say(connection.get(), wiring_.asked, kLocal, rank_) ||
-      hear(connection.get(), wiring_.said) != std::pair{kLocal, other}) {
+      !isOwnUser(connection.get()) ||
+      !say(connection.get(), wiring_.request_token, kLocal, rank_) ||
+      hear(connection.get(), wiring_.answer_token) != std::pair{kLocal, other}) {
     return {};
   }
   setLimit(connection.get(), std::chrono::milliseconds(0));
@@ -282,10 +283,10 @@ Descriptor Cables::dialLocally(int other) const {
 int Cables::welcomeLocally(int fd) const {
   setLimit(fd, kGreetingLimit);
   if (!isOwnUser(fd)) return -1;
-  const auto [kind, source] = hear(fd, wiring_.asked);
+  const auto [kind, source] = hear(fd, wiring_.request_token);
   const bool near = std::find(neighbours_.begin(), neighbours_.end(), source) != neighbours_.end();
   if (kind != kLocal || !near || source < rank_) return -1;
-  if (!say(fd, wiring_.said, kLocal, rank_)) return -1;
+  if (!say(fd, wiring_.answer_token, kLocal, rank_)) return -1;
   setLimit(fd, std::chrono::milliseconds(0));
   return numberOf(source);
 }

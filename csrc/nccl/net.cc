@@ -28,7 +28,7 @@ std::string textOf(const std::exception_ptr& error) {
 }
 
 uint64_t jobOf(const Wiring& wiring) {
-  return std::stoull(wiring.asked.substr(0, 16), nullptr, 16);
+  return std::stoull(wiring.request_token.substr(0, 16), nullptr, 16);
 }
 
 void note(NetRequest& request, Comm& comm, const std::exception_ptr& error) {

@@ -97,8 +97,9 @@ bool readLine(const std::string& line, Wiring& wiring) {
   std::string kind;
   words >> kind;
   if (kind == "job") {
-    words >> wiring.asked >> wiring.said;
-    return isToken(wiring.asked) && isToken(wiring.said) && wiring.asked != wiring.said;
+    words >> wiring.request_token >> wiring.answer_token;
+    return isToken(wiring.request_token) && isToken(wiring.answer_token) &&
+           wiring.request_token != wiring.answer_token;
   }
   if (kind == "ranks") return readRanks(words, wiring);
   if (kind == "cable") return readCable(words, wiring);
@@ -121,7 +122,7 @@ Wiring Wiring::load(const std::string& path) {
       throw std::runtime_error(path + ": line " + std::to_string(number) + " is wrong: " + line);
     }
   }
-  if (wiring.asked.empty() || wiring.servers.empty()) {
+  if (wiring.request_token.empty() || wiring.servers.empty()) {
     throw std::runtime_error(path + ": needs the lines job and ranks");
   }
   return wiring;

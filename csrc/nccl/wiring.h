@@ -36,8 +36,8 @@ struct Cable {
 };
 
 struct Wiring {
-  std::string asked{};
-  std::string said{};
+  std::string request_token{};
+  std::string answer_token{};
   std::vector<int> servers{};  // by rank
   std::vector<int> leaders{};  // by server: the rank that has its cables
   std::vector<Cable> cables{};

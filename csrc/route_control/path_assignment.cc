@@ -19,7 +19,7 @@ namespace topoopt {
 namespace {
 
 constexpr int64_t kStepsPerFlow = 200;  // of annealing
-constexpr int64_t kMoves = 200;         // random ones of the scheme `ours`
+constexpr int64_t kMoves = 200;         // random ones of the scheme `local-search`
 constexpr uint64_t kSeed = 0;
 
 // CRC-32 (IEEE 802.3), bitwise, because headers are short.
@@ -42,8 +42,9 @@ PathScheme pathScheme(const std::string& name) {
   if (name == "greedy") return PathScheme::kGreedy;
   if (name == "ecmp") return PathScheme::kEcmp;
   if (name == "annealing") return PathScheme::kAnnealing;
-  if (name == "ours") return PathScheme::kOurs;
-  throw std::invalid_argument("scheme: " + name + " is not greedy, ecmp, annealing or ours");
+  if (name == "local-search") return PathScheme::kLocalSearch;
+  throw std::invalid_argument("scheme: " + name +
+                              " is not greedy, ecmp, annealing or local-search");
 }
 
 PathAssignment::PathAssignment(SwitchGraph graph, PathScheme scheme, bool limits_rates)
@@ -387,7 +388,7 @@ void PathAssignment::findBetter(int threads) {
       if (path_[numbers[i]] != choice[i]) put(numbers[i], choice[i]);
     }
   };
-  if (scheme_ == PathScheme::kOurs) {
+  if (scheme_ == PathScheme::kLocalSearch) {
     PathChoice chains;
     for (const int flow : numbers) chains.push_back(paths.from_full[path_[flow]]);
     improvePaths(paths.table, flows, least, 0, kSeed, chains);
@@ -426,7 +427,7 @@ PathChoice PathAssignment::anew(const std::vector<RoutedFlow>& flows, const std:
       annealPaths(paths.table, flows, steps, kSeed, choice);
       return full(choice);
     }
-    case PathScheme::kOurs:
+    case PathScheme::kLocalSearch:
       break;
   }
   if (const std::vector<int> spines = liveSpines(); !spines.empty()) return coloured(flows, spines);

@@ -13,7 +13,7 @@
 
 namespace topoopt {
 
-enum class PathScheme { kGreedy, kEcmp, kAnnealing, kOurs };
+enum class PathScheme { kGreedy, kEcmp, kAnnealing, kLocalSearch };
 
 // Throws std::invalid_argument for an unknown name.
 PathScheme pathScheme(const std::string& name);
@@ -66,8 +66,8 @@ class PathAssignment {
 
   // New flows, and those whose path is dead or not of their kind, take the least congested path, in
   // order. If a link is then more congested than necessary, the scheme reassigns all flows, and the
-  // result is used if its maximum is lower. `ours` first tries chains of changes, which move few
-  // flows. `threads` does not affect the result.
+  // result is used if its maximum is lower. `local-search` first tries chains of changes, which
+  // move few flows. `threads` does not affect the result.
   AssignmentResult change(const AssignmentChange& change, int threads);
 
   // Applies the result of an equal assignment's equal change.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch_topoopt.route_control.controller.service import RouteService
     from torch_topoopt.route_control.controller.state import RouteState
 
-_SCHEMES = ("greedy", "ecmp", "annealing", "ours")  # always have an answer, quickly
+_SCHEMES = ("greedy", "ecmp", "annealing", "local-search")  # always have an answer, quickly
 
 _DESCRIPTION = """\
 Serves HTTP until it is stopped: hosts report flows as they start and end, and are told the path of
@@ -70,7 +70,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="port 0 takes a free one (default: %(default)s)",
     )
     options.add_argument(
-        "--scheme", choices=_SCHEMES, default="ours", help="as of topoopt assign (default: ours)"
+        "--scheme",
+        choices=_SCHEMES,
+        default="local-search",
+        help="as of topoopt assign (default: local-search)",
     )
     options.add_argument(
         "--lease",

@@ -24,9 +24,9 @@ Gives jobs boards of a HammingMesh: each gets a virtual sub-mesh, boards whose r
 same columns, beside failed boards and jobs that run already (docs/planning/allocation.md).
 
 schemes:
-  greedy  one job after the other, the first rows that have enough columns in common (the paper's)
-  ours    the best of that and of searches that know all jobs, with the same --transpose, --aspect
-          and --locality; never fewer boards
+  greedy         one job after the other, the first rows with enough columns in common (the paper's)
+  ruin-recreate  the best of that and of searches that know all jobs, with the same --transpose,
+                 --aspect and --locality; never fewer boards
 
 FILE is a JSON list of jobs: {"name": "a", "shape": "2x4"} asks for 2 rows x 4 columns of boards,
 {"name": "b", "boards": 9} for 9, as square as they can be; "rows": [0, 1], "columns": [0, 1, 2, 5]
@@ -58,8 +58,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--failed-boards", type=_boards, default=frozenset(), metavar="LIST",
         help="these have failed, as 1:2,3:3",
     )  # fmt: skip
-    options.add_argument("--scheme", choices=("greedy", "ours"), default="ours",
-                         help="default: ours")  # fmt: skip
+    options.add_argument("--scheme", choices=("greedy", "ruin-recreate"), default="ruin-recreate",
+                         help="default: ruin-recreate")  # fmt: skip
     options.add_argument(
         "--transpose", action="store_true", help="a job of u x v also takes v x u boards"
     )

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
     from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
 
-_SCHEMES = ("greedy", "ecmp", "colouring", "annealing", "exact", "ours")
+_SCHEMES = ("greedy", "ecmp", "colouring", "annealing", "exact", "local-search")
 
 _DESCRIPTION = """\
 Chooses for every flow between ToRs the spine that it goes over, so that the link that carries most
 carries as little as possible ("Routing for Large ML Models").
 
 schemes:
-  greedy     one flow after the other, over the least congested path so far (the paper's)
-  ecmp       a hash of each flow picks its path, as switches do
-  colouring  edge colouring: exact where demands are alike; all ToRs need the same spines
-  annealing  simulated annealing (Hedera)
-  exact      the optimum, as an integer program (HiGHS); up to a minute
-  ours       colouring where that is exact; else the largest flows first, then chains of changes
+  greedy        one flow after the other, over the least congested path so far (the paper's)
+  ecmp          a hash of each flow picks its path, as switches do
+  colouring     edge colouring: exact where demands are alike; all ToRs need the same spines
+  annealing     simulated annealing (Hedera)
+  exact         the optimum, as an integer program (HiGHS); up to a minute
+  local-search  colouring where that is exact; else largest flows first, and chains of changes
 
 FLOWS is a JSON list of [source ToR, target ToR] or [source, target, demand], DEAD a list of
 [ToR, spine], dead in both directions; all are counted from 0."""
@@ -57,7 +57,8 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument("--spines", type=int, metavar="S", required=True, help="number of spines")
     options.add_argument("--flows", metavar="FILE", required=True, help="flows to route, JSON")
     options.add_argument("--dead-links", metavar="FILE", help="links that are down, JSON")
-    options.add_argument("--scheme", choices=_SCHEMES, default="ours", help="default: ours")
+    options.add_argument("--scheme", choices=_SCHEMES, default="local-search",
+                         help="default: local-search")  # fmt: skip
     shared_options.add(options, "seed", "json")
     return options
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from torch_topoopt.launcher import (
     console,
@@ -18,28 +18,33 @@ from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import (
     explain_tables,
     failure_tables,
+    layout_tables,
     plan_tables,
     planning,
     strategy_files,
 )
+from torch_topoopt.search.layouts.software import SoftwareName
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
     from torch_topoopt.planner.explain import Explanation
+    from torch_topoopt.planner.layout_figures import LayoutFigures, OtherLayout
+    from torch_topoopt.planner.options import PlanningOptions
 
 _DESCRIPTION = """\
 Decides how to split a model over the servers, how to wire their ports and how to route the bytes,
 alternating between the two until neither improves. MODEL is the name of a shipped model, a file and
-a callable (file.py:callable), a script, or an opgraph.json. Of a script without a build_model(),
-two iterations are run first, without a network, and the network is planned for what they
-communicate."""
+a callable (file.py:callable), a script, a configuration of transformers (config.json), or an
+opgraph.json. Of a script without a build_model(), two iterations are run first, without a network,
+and the network is planned for what they communicate."""
 
 _EXAMPLES = """\
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps
   topoopt plan dlrm --servers 32 --degree 4 --bandwidth 100Gbps --mode best
   topoopt plan opgraph.json --servers 8 --degree 2 --bandwidth 100Gbps --accelerator a100 --json
+  topoopt plan Llama-3.1-8B/config.json --servers 4 --accelerator gb10:bf16 --batch-size 8
   topoopt plan train.py --cluster lab.yaml    # on cables that are plugged already
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps --failures    # the cost of losses"""
 
@@ -49,12 +54,15 @@ class PlanResult(plan_tables.PlanFigures):
     """The result of `topoopt plan`, with the paths of the plan and of the model's operators."""
 
     JSON_FIELDS: ClassVar = (
-        *plan_tables.PlanFigures.JSON_FIELDS, "failures", "explain", "plan=output", "op_graph",
+        *plan_tables.PlanFigures.JSON_FIELDS, "plan.layout", "layout_figures", "failures",
+        "explain", "other_layouts", "plan=output", "op_graph",
     )  # fmt: skip
-    OMIT_IF_NONE: ClassVar = ("failures", "explain")
+    OMIT_IF_NONE: ClassVar = ("layout", "layout_figures", "failures", "explain", "other_layouts")
 
     with_failures: bool | None
     explain: tuple[Explanation, ...] | None
+    layout_figures: LayoutFigures | None
+    other_layouts: tuple[OtherLayout, ...] | None
     output: str
     op_graph: str | None
 
@@ -76,7 +84,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="instead of servers, ports and bandwidth: the machines of this file; where they are "
         "joined by cables, the network is given and only the strategy is searched",
     )
-    shared_options.add(options, *shared_options.PLANNING, "no-memory-limit")
+    shared_options.add(options, *shared_options.PLANNING, *shared_options.TEXT, "no-memory-limit")
+    _add_layout_options(options)
     options.add_argument(
         "--export-strategy",
         type=shared_options.output_file,
@@ -88,7 +97,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--explain",
         action="store_true",
         help="show how every large operator is split, and what the iteration would take with the "
-        "best other ways, by the simulator of the search",
+        "best other ways, by the simulator of the search; of a layout, the best layouts of other "
+        "kinds",
     )
     shared_options.add(
         options,
@@ -109,6 +119,31 @@ def make_parser() -> argparse.ArgumentParser:
     return options
 
 
+def _add_layout_options(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--inside-bandwidth",
+        type=parser.rate,
+        metavar="RATE",
+        help="rate in each direction between an accelerator and the others of its server, such as "
+        "3600Gbps (default: that of the accelerator's usual box)",
+    )
+    options.add_argument(
+        "--layout",
+        metavar="DIMENSION=N,...",
+        help="only wire and price this layout, such as tensor=8,sharding=parameters; its "
+        "dimensions: tensor, context, data, expert, pipeline, interleave, sharding, state_shards, "
+        "reshard, recompute, schedule, micro_batch, micro_batches",
+    )
+    options.add_argument(
+        "--software",
+        choices=get_args(SoftwareName),
+        default="compiled",
+        help="the trainer's overhead for layouts: compiled (default): compiled blocks or CUDA "
+        "graphs; eager: plain PyTorch; megatron: fused and overlapped as there; nanotron: as "
+        "published measurements of it",
+    )
+
+
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
@@ -116,7 +151,7 @@ def main(argv: list[str]) -> int:
     terminal = console.Terminal(json_output=arguments.json)
     if documents.is_script_without_model(arguments.model):
         return _plan_traced(arguments, cluster, network, terminal)
-    choice = planning.PlanningChoice.of(arguments, arguments.model)
+    choice = planning.PlanningChoice.of(arguments, arguments.model, plans_layouts=True)
     planning.check_stages(choice, cluster)
     try:
         with terminal.progress(f"planning {arguments.model}") as progress:
@@ -131,12 +166,12 @@ def main(argv: list[str]) -> int:
             if arguments.failures is not False:
                 plan = documents.with_failures(plan, progress)
     except documents.StoppedEarly as stopped:
-        _keep(terminal, graph, stopped.plan, arguments)
+        _keep(terminal, graph, stopped.plan, arguments, choice.options)
         console.warning(
             f"stopped by {stopped.by.signum.name}: {arguments.output} is the best plan until then"
         )
         return stopped.by.exit_code
-    _keep(terminal, graph, plan, arguments)
+    _keep(terminal, graph, plan, arguments, replace(choice.options, network=network))
     return OK
 
 
@@ -147,7 +182,8 @@ def _plan_traced(
     script = arguments.model
     advice = "; name a model instead of the script"
     planning.refuse_without_model(planning.given(arguments), arguments, script, advice)
-    for option in ("explain", "export_strategy", "no_memory_limit"):
+    unknown = ("explain", "export_strategy", "no_memory_limit", "sequence", "task", "layout")
+    for option in unknown:
         if getattr(arguments, option):
             planning.refuse_without_model([option.replace("_", "-")], arguments, script, advice)
     if cluster.servers * cluster.accelerators_per_server < 2:
@@ -182,23 +218,47 @@ def _plan_traced(
             plan = documents.with_failures(plan, progress)
     terminal.line(f"demand: {script_plan.demand_text(demand)}")
     documents.save(plan, arguments.output)
-    _print(terminal, plan, arguments, None, op_graph=None)
+    result = PlanResult(plan, arguments.failures, None, None, None, arguments.output, None)
+    _show(terminal, result, json_output=arguments.json)
     return OK
 
 
-def _keep(terminal: Terminal, graph: OpGraph, plan: Plan, arguments: argparse.Namespace) -> None:
+def _keep(
+    terminal: Terminal,
+    graph: OpGraph,
+    plan: Plan,
+    arguments: argparse.Namespace,
+    options: PlanningOptions,
+) -> None:
     documents.save(plan, arguments.output)
     documents.save(graph, str(documents.op_graph_path(arguments.output)))
-    explained = _explained(graph, plan, arguments) if arguments.explain else None
-    op_graph = str(documents.op_graph_path(arguments.output))
-    _print(terminal, plan, arguments, explained, op_graph)
+    explained = figures = others = None
+    if plan.layout is not None:
+        from torch_topoopt.planner.layout_figures import layout_figures, other_layouts
+
+        figures = layout_figures(graph, plan, options)
+        if arguments.explain:
+            others = other_layouts(graph, plan, options)
+    elif arguments.explain:
+        explained = _explained(graph, plan, options)
+    _show(
+        terminal,
+        PlanResult(
+            plan,
+            arguments.failures,
+            explained,
+            figures,
+            others,
+            arguments.output,
+            str(documents.op_graph_path(arguments.output)),
+        ),
+        json_output=arguments.json,
+    )
     if arguments.export_strategy is not None:
         strategy_files.save_strategy(arguments.export_strategy, graph, plan)
 
 
-def _explained(
-    graph: OpGraph, plan: Plan, arguments: argparse.Namespace
-) -> tuple[Explanation, ...]:
+def _explained(graph: OpGraph, plan: Plan, options: PlanningOptions) -> tuple[Explanation, ...]:
     from torch_topoopt.planner.explain import explain
     from torch_topoopt.search.strategy_space import DIMENSIONS
 
@@ -209,7 +269,7 @@ def _explained(
         plan.strategy,
         dimensions=DIMENSIONS if plan.strategy_space == "full" else (),
         micro_batches=plan.micro_batches,
-        optimizer_factor=arguments.optimizer_state,
+        optimizer_factor=options.optimizer_factor,
     )
 
 
@@ -228,26 +288,25 @@ def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
 
     parser.check_accelerator(accelerator)
     file = load_cluster(arguments.cluster)
-    if file.switches:
-        return replace(cluster_on_switches(file), accelerator=accelerator), None
-    return replace(cluster_of(file), accelerator=accelerator), network_of(file)
+    made = cluster_on_switches(file) if file.switches else cluster_of(file)
+    inside = arguments.inside_bandwidth or made.inside_gbps
+    made = replace(made, accelerator=accelerator, inside_gbps=inside)
+    return made, None if file.switches else network_of(file)
 
 
-def _print(
-    terminal: Terminal,
-    plan: Plan,
-    arguments: argparse.Namespace,
-    explained: tuple[Explanation, ...] | None,
-    op_graph: str | None,
-) -> None:
-    output = arguments.output
-    if arguments.json:
-        console.print_json(PlanResult(plan, arguments.failures, explained, output, op_graph))
+def _show(terminal: Terminal, result: PlanResult, *, json_output: bool) -> None:
+    if json_output:
+        console.print_json(result)
         return
+    plan = result.plan
     plan_tables.show_plan(terminal, plan)
-    if explained is not None:
-        explain_tables.show(terminal, explained)
-    if arguments.failures and plan.failures is not None:
+    if result.layout_figures is not None:
+        layout_tables.show_figures(terminal, result.layout_figures)
+    if result.explain is not None:
+        explain_tables.show(terminal, result.explain)
+    if result.other_layouts is not None:
+        layout_tables.show_others(terminal, result.other_layouts)
+    if result.with_failures and plan.failures is not None:
         failure_tables.show_failures(terminal, plan)
-    operators = f" (its model's operators: {op_graph})" if op_graph else ""
-    terminal.line(f"plan: {output}{operators}")
+    operators = f" (its model's operators: {result.op_graph})" if result.op_graph else ""
+    terminal.line(f"plan: {result.output}{operators}")

@@ -61,8 +61,9 @@ def show_plan(terminal: Terminal, plan: Plan) -> None:
     if not plan.predicts_time:
         return
     prediction = plan.prediction
+    how = "at flow level" if plan.layout is None else "in closed form"
     terminal.line(
-        f"predicted iteration: {format_seconds(prediction.iteration_s)} at flow level "
+        f"predicted iteration: {format_seconds(prediction.iteration_s)} {how} "
         f"({format_seconds(prediction.compute_s)} of it compute; "
         f"single ring {format_seconds(prediction.single_ring_s)}, "
         f"ideal switch {format_seconds(prediction.ideal_switch_s)})"
@@ -138,6 +139,8 @@ def split_figures(plan: Plan) -> dict[str, int]:
 
 
 def strategy_lines(plan: Plan) -> list[str]:
+    if plan.layout is not None:
+        return [f"layout: {plan.layout}", _demand_line(plan)]
     sizes = strategy_figures(plan)
     if plan.strategy_space == "data-parallel":
         return [
@@ -154,14 +157,18 @@ def strategy_lines(plan: Plan) -> list[str]:
         lines.append(f"not data parallel: {', '.join(splits)}")
     if plan.micro_batches > 1:
         lines.append(f"micro-batches: {plan.micro_batches}, schedule 1F1B")
+    lines.append(_demand_line(plan))
+    return lines
+
+
+def _demand_line(plan: Plan) -> str:
     reduced = sum(group.size_bytes for group in plan.demand.groups)
     sent = sum(pair.size_bytes for pair in plan.demand.pairs)
-    lines.append(
+    return (
         f"demand per iteration: {format_bytes(reduced)} to AllReduce in "
         f"{counted(len(plan.demand.groups), 'group')}, {format_bytes(sent)} between "
         f"{counted(len(plan.demand.pairs), 'ordered pair')} of servers"
     )
-    return lines
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from torch_topoopt.planner.options import MicroBatches, PlanningOptions
     from torch_topoopt.search.strategies import Strategy
 
-Space = Literal["full", "samples", "data-parallel", "pipeline"]
+Space = Literal["all", "layouts", "full", "samples", "data-parallel", "pipeline"]
+_OF_STRATEGIES = ("strategy", "micro_batches", "stages")  # not of layouts
 _NEED_NO_MODEL = ("routing", "mode", "seed")
 _CALLS: tuple[tuple[str, Space], ...] = (("pipeline", "pipeline"), ("parallelize", "full"))
 
@@ -32,7 +33,7 @@ class PlanningChoice:
     """The shared options; `options` are the planner's own.
 
     `strategy` is the name of a file; `micro_batches` is None if unset, `stages` if any number is
-    allowed.
+    allowed. `layout` is the text of a layout to price.
     """
 
     space: Space
@@ -41,20 +42,35 @@ class PlanningChoice:
     strategy: str | None
     batch_size: int | None
     costs: str | None
+    text: documents.TextOptions
     options: PlanningOptions
+    layout: str | None = None
 
     @classmethod
     def of(
-        cls, arguments: argparse.Namespace, model: str, script: str | None = None
+        cls,
+        arguments: argparse.Namespace,
+        model: str,
+        script: str | None = None,
+        *,
+        plans_layouts: bool = False,
     ) -> PlanningChoice:
         """Checks as far as possible without the model; raises InputError.
 
-        `script` is the script to train, if known; else `model` may be a script.
+        `script` is the script to train, if known; else `model` may be a script. Only a verb that
+        `plans_layouts` has the spaces with layouts.
         """
         from torch_topoopt.planner.options import PlanningOptions
         from torch_topoopt.search.two_levels import SearchOptions
 
         space = space_of(arguments.strategy_space, model, script)
+        if plans_layouts:
+            space = _space_with_layouts(arguments, space)
+        elif space in ("layouts", "all"):
+            raise InputError(
+                f"strategy-space: {space} is a space of `topoopt plan`; its plan can be run with "
+                "--plan"
+            )
         _check_pipeline(arguments, space)
         _check_files_and_batch(arguments)
         chosen = cls(
@@ -64,6 +80,8 @@ class PlanningChoice:
             strategy=arguments.strategy,
             batch_size=arguments.batch_size,
             costs=arguments.costs,
+            text=documents.TextOptions.of(arguments),
+            layout=getattr(arguments, "layout", None),
             options=PlanningOptions(
                 seed=arguments.seed,
                 rounds=arguments.rounds,
@@ -72,7 +90,9 @@ class PlanningChoice:
                 mode=arguments.mode,
                 ablation=arguments.ablation,
                 routing=arguments.routing,
-                optimizer_factor=arguments.optimizer_state,
+                optimizer_factor=_optimizer_factor(arguments),
+                optimizer=arguments.optimizer,
+                software=getattr(arguments, "software", "compiled"),
                 search=SearchOptions(chains=arguments.chains, ray=arguments.ray),
             ),
         )
@@ -87,6 +107,7 @@ class PlanningChoice:
             self.batch_size,
             accelerators=cluster.servers * cluster.accelerators_per_server,
             costs=self.costs,
+            text=self.text,
         )
 
     def plan(
@@ -102,6 +123,13 @@ class PlanningChoice:
         """The Plan; with a `program`, an executable one. Raises InputError, and with `keep_best`
         StoppedEarly, as `documents.make_plan`."""
         options = replace(self.options, network=network)
+        if self.layout is not None:
+            from torch_topoopt.plan.layout import layout_from
+
+            accelerators = cluster.servers * cluster.accelerators_per_server
+            with input_errors():
+                layout = layout_from(self.layout, accelerators, graph.batch_size)
+            options = replace(options, layout=layout)
         if self.space == "pipeline" and self.strategy is None:
             asked = "auto" if self.micro_batches is None else self.micro_batches
             options = replace(options, micro_batches=asked)
@@ -157,6 +185,49 @@ class PlanningChoice:
         if self.strategy is not None:
             return replace(self.options, strategy=plan.strategy)
         return self.options
+
+
+def _space_with_layouts(arguments: argparse.Namespace, space: Space) -> Space:
+    """The space of a verb that plans layouts: by default all for a model, unless options of
+    strategies are given."""
+    if arguments.layout is not None:
+        if arguments.strategy_space not in ("auto", "layouts"):
+            raise InputError("layout: --layout is for --strategy-space layouts")
+        from torch_topoopt.plan.layout import layout_fields
+
+        with input_errors():
+            layout_fields(arguments.layout)
+        space = "layouts"
+    if space == "layouts":
+        for name in _OF_STRATEGIES:
+            if getattr(arguments, name) is not None:
+                raise InputError(
+                    f"{name.replace('_', '-')}: --{name.replace('_', '-')} is for strategies, and "
+                    "the space layouts has none"
+                )
+        return space
+    wanted = (*_OF_STRATEGIES, "export_strategy")
+    strategies = any(getattr(arguments, name) is not None for name in wanted)
+    if arguments.strategy_space != "auto" or space != "full" or strategies:
+        return space
+    if arguments.ablation != "both" or arguments.model.endswith(".py"):
+        return space
+    return "all"
+
+
+def _optimizer_factor(arguments: argparse.Namespace) -> float:
+    """The optimizer's bytes for each byte of gradients."""
+    if arguments.optimizer is None:
+        return arguments.optimizer_state or 0.0
+    if arguments.optimizer_state is not None:
+        raise InputError("optimizer-state: --optimizer says it; leave --optimizer-state out")
+    from torch_topoopt.search.accelerators import accelerator
+    from torch_topoopt.search.layouts.state import state_on
+    from torch_topoopt.search.optimizers import optimizer
+
+    name = arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
+    with input_errors():
+        return state_on(accelerator(name), optimizer(arguments.optimizer)).optimizer
 
 
 def _check_files_and_batch(arguments: argparse.Namespace) -> None:
@@ -237,6 +308,15 @@ def space_of(asked: str, model: str, script: str | None = None) -> Space:
     except (OSError, ValueError, SyntaxError):  # not Python, or missing: no call
         called = set()
     return next((space for name, space in _CALLS if name in called), "data-parallel")
+
+
+def check_divides_itself(plan: Plan, path: str, script: str) -> None:
+    """Raises InputError if `script` leaves the layout of `plan` to this package."""
+    if space_of("auto", "", script) != "data-parallel":
+        raise InputError(
+            f"{path}: layout: torch_topoopt.parallelize and pipeline do not execute {plan.layout}; "
+            f"divide the model in {script}, or plan with --strategy-space full"
+        )
 
 
 def _calls(source: str) -> set[str]:

@@ -33,7 +33,7 @@ def graph_and_program(
     from torch_topoopt.parallel import Program
     from torch_topoopt.profile import profiling
 
-    if model.endswith(".json"):
+    if documents.is_saved_graph(model):
         raise InputError(
             f"model: {model} is a saved OpGraph; whether a strategy can be executed is decided by "
             "the module itself, so name a script or file.py:callable"

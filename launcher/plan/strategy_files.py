@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.launcher import documents
-from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.plan.file_kinds import wrong_kind
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ def _json_document(text: str) -> StrategyFile:
 
 
 def strategy_of(plan: Plan) -> StrategyFile:
-    """The facts of the model alone for `plan`."""
+    """The facts of the model alone for `plan`; raises ValueError for a layout."""
+    if plan.layout is not None:
+        raise ValueError(f"layout: the plan has no strategy of operators, but {plan.layout}")
     from torch_topoopt.plan import StrategyFile
 
     return StrategyFile(
@@ -91,8 +93,10 @@ def save_strategy(path: str, graph: OpGraph, plan: Plan) -> None:
     from torch_topoopt.plan.codec import write_text_atomically
     from torch_topoopt.search.flexflow_strategy import flexflow_text
 
+    with input_errors():
+        native = strategy_of(plan)
     if Path(path).suffix == ".json":
-        documents.save(strategy_of(plan), path)
+        documents.save(native, path)
         return
     if plan.micro_batches > 1:
         raise InputError(

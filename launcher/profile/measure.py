@@ -43,11 +43,13 @@ def measure(
     limit_s = 60.0 if arguments.measure_limit is None else arguments.measure_limit
     if not limit_s > 0:
         raise InputError(f"measure-limit: {limit_s:g} is not above 0")
-    if arguments.model.endswith(".json"):
+    if documents.is_saved_graph(arguments.model):
         raise InputError(f"measure: {arguments.model} is a saved OpGraph; name the model itself")
     device, memory_bytes = _device()
     try:
-        loaded = profiling.load_model(arguments.model, batch_size=arguments.batch_size)
+        loaded = documents.load_model(
+            arguments.model, arguments.batch_size, 1, documents.TextOptions.of(arguments)
+        )
         size = profiling.own_batch_size(loaded.build, loaded.example_batch)
         timing = operator_timing.measure_operators(
             loaded.build,

@@ -22,8 +22,8 @@ _DESCRIPTION = """\
 Traces one training iteration of a model without allocating it, and prints its operators: FLOPs,
 bytes of parameters, activations and gradients. A layer that the model has several times is shown
 once, and how many times. MODEL is the name of a shipped model, a file and a
-callable that returns an nn.Module (file.py:callable), a script that has a build_model(), or a saved
-opgraph.json.
+callable that returns an nn.Module (file.py:callable), a script that has a build_model(), a
+configuration of transformers (config.json), or a saved opgraph.json.
 
 With --accelerator, also what each operator takes there: an estimate by FLOPs, bytes and the kind of
 operator, or what was measured (--measure, --costs). "cpu" is this machine, measured when it is
@@ -42,6 +42,7 @@ _EXAMPLES = """\
   topoopt profile vgg
   topoopt profile train.py:make_net -o opgraph.json
   topoopt profile bert --accelerator h100:bf16
+  topoopt profile Llama-3.1-8B/config.json --sequence 8192 --batch-size 4
   topoopt profile vgg:tiny --measure --output-costs costs.json    # then: topoopt plan --costs ...
   topoopt profile --from-trace trace.json --batch-size 64 -o opgraph.json
   topoopt profile train.py --world-size 8 --output-demand demand.json -- --epochs 3
@@ -106,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("profile", _DESCRIPTION, _EXAMPLES)
     options.add_argument(
-        "model", metavar="MODEL", nargs="?", help="name, file.py:callable, or script.py"
+        "model", metavar="MODEL", nargs="?", help="name, file.py:callable, script.py or *.json"
     )
     options.add_argument(
         "--from-trace",
@@ -130,6 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
         "batch-size",
         help="samples to profile (default: the model's own, which is that of one accelerator)",
     )
+    shared_options.add(options, *shared_options.TEXT)
     profile_measure.add_options(options)
     shared_options.add(options, "costs", "json")
     profile_script.add_options(options)
@@ -160,7 +162,12 @@ def main(argv: list[str]) -> int:
         graph = (
             profile_trace.load(arguments)
             if arguments.from_trace is not None
-            else documents.op_graph_of(arguments.model, arguments.batch_size, costs=arguments.costs)
+            else documents.op_graph_of(
+                arguments.model,
+                arguments.batch_size,
+                costs=arguments.costs,
+                text=documents.TextOptions.of(arguments),
+            )
         )
         if arguments.measure:
             from torch_topoopt.profile.cost_table import with_costs

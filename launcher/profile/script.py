@@ -58,8 +58,10 @@ def split(argv: list[str]) -> tuple[list[str], bool, list[str]]:
 def wanted(arguments: argparse.Namespace, dashes: bool) -> bool:
     """Whether to run a script; raises InputError for options that need --world-size."""
     if arguments.world_size is not None:
-        if arguments.batch_size is not None:
-            raise InputError("batch-size: the script decides; pass it an argument after --")
+        for option in ("batch_size", "sequence", "task"):
+            if getattr(arguments, option) is not None:
+                name = option.replace("_", "-")
+                raise InputError(f"{name}: the script decides; pass it an argument after --")
         return True
     given = [name for name in _ONLY_WITH_WORLD_SIZE if getattr(arguments, name) is not None]
     if given or dashes:

@@ -23,6 +23,9 @@ def check(arguments: argparse.Namespace) -> None:
         return
     if arguments.model is not None:
         raise InputError(f"from-trace: it stands in for MODEL; leave {arguments.model} out")
+    for option in ("sequence", "task"):
+        if getattr(arguments, option) is not None:
+            raise InputError(f"{option}: a trace has its own; leave --{option} out")
     if arguments.world_size is not None:
         raise InputError("from-trace: nothing is run; leave out --world-size")
     if arguments.measure or arguments.costs is not None:

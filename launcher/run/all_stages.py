@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, signals
 from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED
@@ -17,6 +18,7 @@ from torch_topoopt.launcher.run.requested_groups import RequestedGroups
 from torch_topoopt.plan import LinkTraffic
 from torch_topoopt.plan.codec import decode
 from torch_topoopt.plan.rank_work import RankWork
+from torch_topoopt.plan.result_json import plain
 from torch_topoopt.processes.fork_server import ForkServer
 from torch_topoopt.runtime.metrics import MetricsWriter
 
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.run.options import RunOptions
 
 
-def run(options: RunOptions, argv: list[str]) -> tuple[int, dict[str, Any]]:
-    """Runs the job; returns the exit code and the figures of --json."""
+def run(options: RunOptions, argv: list[str]) -> tuple[int, outcome.RunResult]:
+    """Runs the job; returns the exit code and the result for --json."""
     started = time.time()
     site = options.site
     folder = RunFolder(options.run_dir, started, suffix=f"-{site.name}" if site else "")
@@ -66,7 +68,7 @@ def _of_all_hosts(
     here = {
         "links": [asdict(link) for link in job.counts[0]],
         "works": rank_work.as_json(job.works),
-        "groups": groups.figures(),
+        "groups": plain(groups),
     }
     hosts = site.gather("counts", here, failed=failed)
     job.works = [decode(RankWork, work) for host in hosts for work in host["works"]]
@@ -76,17 +78,21 @@ def _of_all_hosts(
     )
 
 
-def _stages(job: RunInProgress) -> tuple[int, dict[str, Any]]:
+def _stages(job: RunInProgress) -> tuple[int, outcome.RunResult]:
     with job.together():
         plan, failures = job.attempts()
         links, iterations = job.counts
         groups = requested_groups.gather(job.folder.path)
         if job.site is not None:
             links, groups = _of_all_hosts(job, job.site, groups, failed=bool(failures))
+    plan = link_bytes.predicted_for_job(
+        job.folder.path, plan, job.trace, os.environ.get("TOPOOPT_ALGORITHM", "auto")
+    )
+    job.metrics.write("predicted", link_bytes=plan.prediction.link_bytes)
     job.all_to_alls.write()
-    job.metrics.write("groups", **groups.figures())
-    for link in link_bytes.figures(links):
-        job.metrics.write("link", **link)
+    job.metrics.write("groups", **plain(groups))
+    for link in links:
+        job.metrics.write("link", **plain(link))
     if iterations is not None:
         job.metrics.write(
             "iterations",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan.units import format_bytes, format_seconds
@@ -67,6 +67,11 @@ def _obstacle(switch_delay_s: float | None, relay: str, cluster: Cluster) -> str
 class AllToAlls:
     """The all-to-alls of one run, for its summary and its metrics."""
 
+    JSON_FIELDS: ClassVar = ("moved", "stayed", "stopped", "matrix")
+    moved: int = 0
+    stayed: int = 0
+    stopped: int = 0
+
     def __init__(self, terminal: Terminal, metrics: MetricsWriter, folder: Path) -> None:
         self._terminal = terminal
         self._metrics = metrics
@@ -75,7 +80,6 @@ class AllToAlls:
         self._count = 0  # of the matrices
         self._lock = threading.Lock()
         self._said: set[tuple[str, int]] = set()  # kinds of choices, and powers of two of bytes
-        self.moved, self.stayed, self.stopped = 0, 0, 0
 
     def add(self, exchange: MovedExchange) -> None:
         """Called by the thread that serves the ranks. Every kind of choice is printed once for each
@@ -133,10 +137,9 @@ class AllToAlls:
             f"{self._file}"
         )
 
-    def figures(self) -> dict[str, Any]:
-        matrix = str(self._file) if self._count else None
-        counts = {"moved": self.moved, "stayed": self.stayed, "stopped": self.stopped}
-        return {**counts, "matrix": matrix}
+    def matrix(self) -> Path | None:
+        """The file of write(); None without an all-to-all."""
+        return self._file if self._count else None
 
 
 @contextlib.contextmanager

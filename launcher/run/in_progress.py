@@ -41,6 +41,7 @@ from torch_topoopt.launcher.run.elastic_agent import Attempt
 from torch_topoopt.launcher.run.plan_stages import STAGES, PlanStages
 from torch_topoopt.launcher.run.ranks import RankFailure
 from torch_topoopt.links.errors import FabricError
+from torch_topoopt.plan.result_json import plain
 from torch_topoopt.plan.units import counted, format_gbps, format_seconds
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, STARTED_VARIABLE, MetricsWriter
 from torch_topoopt.runtime.rank_errors import ERRORS_VARIABLE
@@ -199,7 +200,7 @@ class RunInProgress:
         script = self.options.torchrun.training_script
         restart.announce(script, self.options.least_servers)
         self.restarts.append(restart)
-        self.metrics.write("restart", **restart.figures())
+        self.metrics.write("restart", **plain(restart))
         requested_groups.remove(self.folder.path)
         shutil.rmtree(self.folder / FOLDER, ignore_errors=True)
         if self.site is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import IterationTimes, RankTraffic
-from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan import CostModel, IterationTimes, RankTraffic
+from torch_topoopt.plan.codec import DocumentError, decode
 from torch_topoopt.plan.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Link, LinkTraffic, Plan, Prediction
     from torch_topoopt.plan.rank_work import RankWork
+    from torch_topoopt.profile.script import CommunicationTrace
 
 MOST_SHOWN = 16  # links in the terminal; --json and metrics.jsonl have all
 _PATTERN = "links-rank*.json"
@@ -39,6 +41,24 @@ def gather(run_dir: Path) -> tuple[list[LinkTraffic], IterationTimes | None, lis
         )
     works = [file.work for file in files if file.work is not None]
     return [link for file in files for link in file.links], iterations, works
+
+
+def predicted_for_job(
+    folder: Path, plan: Plan, trace: CommunicationTrace | None, algorithm: str
+) -> Plan:
+    """`plan` with the link bytes of the algorithms that its job chose. The same plan if that is not
+    known: without a cost model, or without the source of the prediction."""
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.planner.running_bytes import predicting
+
+    cost = plan.cost_model
+    if cost is None and (measured := folder / "cost_model.json").is_file():
+        cost = decode(CostModel, json.loads(measured.read_text())["cost_model"])
+    graph = folder / "opgraph.json"
+    source = OpGraph.load(graph) if trace is None and graph.is_file() else trace
+    if cost is None or source is None or not plan.predicts_bytes:
+        return plan
+    return predicting(plan, source, cost, algorithm)
 
 
 def iterations_of(run_dir: Path, rank: int) -> int:
@@ -171,6 +191,22 @@ def _difference(measured: float, predicted: float) -> str:
     return "-" if difference is None else f"{difference:+.1%}"
 
 
+@dataclass(frozen=True)
+class IterationFigures:
+    """One iteration, measured and predicted. Values are None without a prediction.
+
+    `not_compared` is the reason why there is no `difference`. `link_bytes_difference` is the
+    largest relative difference of any link, without its sign.
+    """
+
+    count: int
+    measured_s: float
+    predicted_s: float | None
+    not_compared: str
+    difference: float | None
+    link_bytes_difference: float | None
+
+
 def iteration_figures(
     plan: Plan,
     links: list[LinkTraffic],
@@ -178,29 +214,25 @@ def iteration_figures(
     *,
     compared: bool = True,
     why_not: str = "",
-) -> dict[str, Any] | None:
-    """One iteration, predicted and measured, for `--json`; None if none was measured.
+) -> IterationFigures | None:
+    """None if no iteration was measured.
 
-    Its times have no `difference` if `why_not` gives a reason against comparing them.
-
-    `link_bytes_difference` is the largest relative difference of any link, without its sign.
-    Without a prediction, or unless `compared`, values are None.
+    Without `compared`, nothing is; `why_not` is a reason against comparing times.
     """
     if iterations is None:
         return None
     planned_s = plan.prediction.iteration_s if compared and plan.predicts_time else None
-    return {
-        "count": iterations.count,
-        "measured_s": iterations.seconds,
-        "predicted_s": planned_s,
-        "not_compared": why_not,
-        "difference": None
+    compares_bytes = compared and plan.predicts_bytes
+    return IterationFigures(
+        iterations.count,
+        iterations.seconds,
+        planned_s,
+        why_not,
+        None
         if planned_s is None or why_not
         else relative_difference(iterations.seconds, planned_s),
-        "link_bytes_difference": _largest_difference(plan, links)
-        if compared and plan.predicts_bytes
-        else None,
-    }
+        _largest_difference(plan, links) if compares_bytes else None,
+    )
 
 
 def _largest_difference(plan: Plan, links: list[LinkTraffic]) -> float | None:
@@ -216,8 +248,3 @@ def _largest_difference(plan: Plan, links: list[LinkTraffic]) -> float | None:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:.1%}" if whole else "-"
-
-
-def figures(links: list[LinkTraffic]) -> list[dict[str, Any]]:
-    """For metrics.jsonl and `--json`."""
-    return [{name: v for name, v in asdict(link).items() if name != "kind"} for link in links]

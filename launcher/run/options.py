@@ -210,7 +210,9 @@ def _planning(
             raise InputError(
                 f"{given[0]}: --{given[0]} and --plan exclude each other; the plan is made"
             )
-        if not plan.is_data_parallel:
+        if plan.layout is not None:
+            planning.check_divides_itself(plan, arguments.plan, arguments.training_script)
+        elif not plan.is_data_parallel:
             programs.check_plan(plan, arguments.plan, arguments.training_script)
     elif not model:
         planning.refuse_without_model(

@@ -1,9 +1,10 @@
-"""The end of a run: tables, report, summary, and the figures of `--json`."""
+"""The end of a run: tables, report, summary, and the result for `--json`."""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, report, script_plan
 from torch_topoopt.launcher.errors import InputError
@@ -19,7 +20,6 @@ from torch_topoopt.launcher.run import (
 )
 from torch_topoopt.launcher.supervise import timeline
 from torch_topoopt.plan.codec import DocumentError
-from torch_topoopt.plan.result_json import plain
 from torch_topoopt.plan.units import counted, format_bytes, format_seconds
 from torch_topoopt.supervision.recorded_timeline import FOLDER
 
@@ -27,12 +27,37 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from torch_topoopt.launcher.run.alltoall import AllToAlls
     from torch_topoopt.launcher.run.in_progress import RunInProgress
     from torch_topoopt.launcher.run.ranks import RankFailure
     from torch_topoopt.launcher.run.requested_groups import RequestedGroups
+    from torch_topoopt.launcher.run.restarts import Restart
     from torch_topoopt.plan import IterationTimes, LinkTraffic, Plan
+    from torch_topoopt.report.summary import WorkFigures
 
 _TRACKERS = {"wandb": wandb_log, "tensorboard": tensorboard_log}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of a run for `--json`. Paths are None without such a report or tracker."""
+
+    exit_code: int
+    run_dir: Path
+    report: Path | None
+    wandb: Path | None
+    tensorboard: Path | None
+    stage_s: dict[str, float]
+    start_up_s: float | None
+    other_processors: float | None
+    plan: plan_tables.PlanFigures
+    groups: RequestedGroups
+    alltoall: AllToAlls
+    links: Sequence[LinkTraffic]
+    iterations: link_bytes.IterationFigures | None
+    work: WorkFigures
+    restarts: Sequence[Restart]
+    failed_ranks: Sequence[int]
 
 
 def require(trackers: Sequence[str]) -> None:
@@ -47,8 +72,8 @@ def finish(
     measured: tuple[list[LinkTraffic], IterationTimes | None, RequestedGroups],
     failures: list[RankFailure],
     code: int,
-) -> dict[str, Any]:
-    """Report and summary, on the host that leads, and the figures of `--json`."""
+) -> RunResult:
+    """Report and summary, on the host that leads, and the result for `--json`."""
     links, iterations, groups = measured
     page = _page(job) if job.leads else None
     tracked = _track(job, plan, links) if page is not None else {}
@@ -65,30 +90,30 @@ def finish(
         job.terminal.line(others)
     for line in ranks.describe(failures, script):
         console.error(line)
-    return {
-        "exit_code": code,
-        "run_dir": str(job.folder.path),
-        "report": str(page) if page else None,
-        "wandb": str(tracked["wandb"]) if "wandb" in tracked else None,
-        "tensorboard": str(tracked["tensorboard"]) if "tensorboard" in tracked else None,
-        "stage_s": job.stage_s,
-        "start_up_s": job.start_up_s,
-        "other_processors": job.other_processors,
-        "plan": plain(plan_tables.PlanFigures(plan)),
-        "groups": groups.figures(),
-        "alltoall": job.all_to_alls.figures(),
-        "links": link_bytes.figures(links),
-        "iterations": link_bytes.iteration_figures(
+    return RunResult(
+        exit_code=code,
+        run_dir=job.folder.path,
+        report=page,
+        wandb=tracked.get("wandb"),
+        tensorboard=tracked.get("tensorboard"),
+        stage_s=job.stage_s,
+        start_up_s=job.start_up_s,
+        other_processors=job.other_processors,
+        plan=plan_tables.PlanFigures(plan),
+        groups=groups,
+        alltoall=job.all_to_alls,
+        links=links,
+        iterations=link_bytes.iteration_figures(
             plan,
             links,
             iterations,
             compared=job.options.source.of_script,
             why_not="" if iterations is None else job.why_not_compared(plan, iterations),
         ),
-        "work": rank_work.figures(job.works),
-        "restarts": [restart.figures() for restart in job.restarts],
-        "failed_ranks": [failure.rank for failure in failures],
-    }
+        work=rank_work.figures(job.works),
+        restarts=job.restarts,
+        failed_ranks=[failure.rank for failure in failures],
+    )
 
 
 def _page(job: RunInProgress) -> Path | None:
@@ -132,13 +157,11 @@ def _tables(
                 f"model of {job.options.torchrun.training_script}"
             )
         compared = link_bytes.iteration_figures(plan, links, iterations)
-        apart = 0.0 if compared is None else compared["link_bytes_difference"]
-        if job.trace is not None and (apart is None or apart > script_plan.SAME):
-            why = script_plan.other_calls(job.trace, job.works) or script_plan.short_calls(
-                job.trace
-            )
-            if why:
-                terminal.line(why)
+        apart = 0.0 if compared is None else compared.link_bytes_difference
+        differs = apart is None or apart > script_plan.SAME
+        why = script_plan.other_calls(job.trace, job.works) if job.trace and differs else ""
+        if why:
+            terminal.line(why)
         total = sum(link.sent_bytes for link in links)
         terminal.line(f"{format_bytes(total)} on {counted(len(links), 'link')} in all")
 

@@ -71,6 +71,8 @@ class PlanStages:
         if self._options.plan is not None:
             plan = self._options.plan
             self._terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} was given")
+            if plan.layout is not None:
+                self._terminal.line("      the script executes its layout itself")
         else:
             plan = self._plan_for_model() or self._plan_for_script()
         if self._options.site is not None and self._options.site.file.switches:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch_topoopt.plan.rank_work import hidden_part, slowest_of, together, waited_least
 from torch_topoopt.plan.units import format_gbps, format_seconds
 from torch_topoopt.report.bounds import mean_bus_gbps
-from torch_topoopt.report.summary import work_figures
+from torch_topoopt.report.summary import WorkFigures
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
@@ -33,9 +33,9 @@ def as_json(works: list[RankWork]) -> list[dict[str, Any]]:
     ]
 
 
-def figures(works: list[RankWork]) -> dict[str, Any]:
+def figures(works: list[RankWork]) -> WorkFigures:
     """For `--json`, as `torch_topoopt.report.summary` has it."""
-    return work_figures(works, together(works))
+    return WorkFigures(works, together(works))
 
 
 def show(terminal: Terminal, works: list[RankWork]) -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_topoopt.launcher import signals
 from torch_topoopt.launcher.errors import InputError
@@ -48,6 +48,7 @@ class RankFailure:
     exit_code: int
     message: str
     remark: str = ""
+    JSON_FIELDS: ClassVar = ("rank", "exit_code", "message")
 
     def how(self) -> str:
         """Its end, in words."""

@@ -40,6 +40,7 @@ class RequestedGroups:
     requested: tuple[str, ...] = ()
     taken_over: tuple[str, ...] = ()
     opened: bool = False
+    JSON_FIELDS: ClassVar = ("asked=requested", "taken_over", "opened_topoopt=opened")
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -60,16 +61,8 @@ class RequestedGroups:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> RequestedGroups:
-        """The record with these `figures`."""
+        """The record with these JSON fields."""
         return cls(tuple(fields["asked"]), tuple(fields["taken_over"]), fields["opened_topoopt"])
-
-    def figures(self) -> dict[str, Any]:
-        """For metrics.jsonl and `--json`."""
-        return {
-            "asked": list(self.requested),
-            "taken_over": list(self.taken_over),
-            "opened_topoopt": self.opened,
-        }
 
 
 def gather(run_dir: Path) -> RequestedGroups:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import signal
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console
 from torch_topoopt.launcher.errors import input_errors
@@ -38,6 +38,12 @@ class Restart:
     failures: tuple[RankFailure, ...]
     servers: int
     lost: tuple[int, ...] = ()
+    JSON_FIELDS: ClassVar = (
+        "number", "most", "failed=failures", "lost_servers=lost", "servers=remaining"
+    )  # fmt: skip
+
+    def remaining(self) -> int:
+        return len(self.left)
 
     @property
     def left(self) -> tuple[int, ...]:
@@ -59,19 +65,6 @@ class Restart:
                 f"{_servers(self.left)} {moved} become 0 to {len(self.left) - 1}"
             )
         console.warning(f"restart {self.number} of {self.most}, {where}")
-
-    def figures(self) -> dict[str, Any]:
-        """For metrics.jsonl and `--json`."""
-        return {
-            "number": self.number,
-            "most": self.most,
-            "failed": [
-                {"rank": f.rank, "exit_code": f.exit_code, "message": f.message}
-                for f in self.failures
-            ],
-            "lost_servers": list(self.lost),
-            "servers": len(self.left),
-        }
 
 
 def _servers(numbers: Sequence[int]) -> str:

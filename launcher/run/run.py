@@ -35,6 +35,6 @@ def main(argv: list[str], compared: tuple[str, ...] = ()) -> int:
         code, _ = all_stages.run(options, argv)
         return code
     with console.stdout_to_stderr():
-        code, figures = all_stages.run(options, argv)
-    console.print_json(figures)
+        code, result = all_stages.run(options, argv)
+    console.print_json(result)
     return code

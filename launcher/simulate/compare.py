@@ -72,7 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     searched = ("rounds", "evaluations")
     shared_options.add(options, *(n for n in shared_options.PLANNING if n not in searched))
-    shared_options.add(options, "no-memory-limit")
+    shared_options.add(options, *shared_options.TEXT, "no-memory-limit")
     most = "most rounds of the alternation (default: %(default)s)"
     shared_options.add(options, "rounds", default=2, help=most)
     few = "strategies tried in each round (default: %(default)s)"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch_topoopt.shared_networks.routed.jobs_document import RoutedJobs
     from torch_topoopt.shared_networks.routed.run_jobs import ReducedJob
 
-_SCHEMES = ("ecmp", "annealing", "greedy", "ours")
+_SCHEMES = ("ecmp", "annealing", "greedy", "local-search")
 
 
 @dataclass(frozen=True)
@@ -95,5 +95,6 @@ def _show(
     slowest = [fmean(row.all_reduce_s for row in of) for of in results.values()]
     least = dict(zip(results, slowest, strict=True))
     terminal.line(
-        f"ECMP takes {least['ecmp'] / least['ours']:.2f} times as long as ours for an AllReduce"
+        f"ECMP takes {least['ecmp'] / least['local-search']:.2f} times as long as local-search "
+        "for an AllReduce"
     )

@@ -249,10 +249,11 @@ def _program(
 
 def _planned_graph(plan: Plan, arguments: argparse.Namespace) -> OpGraph:
     """The graph of --model, or of the planned model; raises InputError, DocumentError."""
+    documents.check_places_operators(plan, arguments.plan)
     model, batch_size = arguments.model, arguments.batch_size
     if model is None:
         return documents.op_graph_of_plan(plan, arguments.plan, batch_size)
-    if batch_size is None and not model.endswith(".json"):
+    if batch_size is None and not documents.is_saved_graph(model):
         batch_size = plan.batch_size
     return documents.op_graph_of(model, batch_size)
 

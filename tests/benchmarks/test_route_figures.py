@@ -12,7 +12,7 @@ from figures.registry import all_figures
 if TYPE_CHECKING:
     from figures.figure import Made
 
-SLOWER = {"ecmp": 4.0, "annealing": 2.0, "greedy": 1.5, "ours": 1.0, "exact": 1.0}
+SLOWER = {"ecmp": 4.0, "annealing": 2.0, "greedy": 1.5, "local-search": 1.0, "exact": 1.0}
 
 
 def row_of(function: str, parameters: dict[str, Any]) -> Any:
@@ -51,7 +51,7 @@ def test_schemes_stand_beside_the_exact_optimum(quick: bool) -> None:
         for (what, scheme), ratio in over.items():
             if scheme == "greedy":
                 assert ratio == pytest.approx(greedy), what
-            if scheme == "ours":
+            if scheme == "local-search":
                 assert ratio == pytest.approx(1), what
         assert {row["scheme"] for row in found.csv} == set(SLOWER)
 
@@ -73,15 +73,15 @@ def test_dead_spines_are_held_against_none() -> None:
     }
     assert list(ratios.values()) == pytest.approx([2.0] * len(ratios))
     links = [q for q in found.quantities if "dead links" in q.quantity]
-    assert {(q.mode, q.ours) for q in links} == {("ecmp", 4), ("greedy", 1.5), ("ours", 1)}
+    assert {(q.mode, q.ours) for q in links} == {("ecmp", 4), ("greedy", 1.5), ("local-search", 1)}
 
 
 def test_latency_and_other_fabrics_have_their_rows() -> None:
-    ratios = [q.ours for q in made("route-7").quantities if "ours / greedy" in q.quantity]
+    ratios = [q.ours for q in made("route-7").quantities if "local-search / greedy" in q.quantity]
     assert ratios == [pytest.approx(1 / 1.5)] * 4
     found = made("route-topoopt").quantities
     assert {q.mode for q in found if q.mode} == {
-        *("TopoOpt, paper", "TopoOpt, best", "Clos, ecmp, 3 jobs", "Clos, ours, 3 jobs"),
+        *("TopoOpt, paper", "TopoOpt, best", "Clos, ecmp, 3 jobs", "Clos, local-search, 3 jobs"),
     }
     assert [q.ours for q in found if "Figure 9" in q.quantity] == [0.5, 1.0]
     assert found[-1].ours == 2.0
@@ -90,7 +90,7 @@ def test_latency_and_other_fabrics_have_their_rows() -> None:
 def test_a_cell_gives_the_first_jobs_means_under_every_scheme() -> None:
     parameters: dict[str, Any] = {
         **{"model": "bloom", "jobs": 2, "copies": 2, "placed_by": "racks", "failed_spines": 0},
-        **{"fail_at_s": 0.0, "schemes": ["greedy", "ours", "exact"], "draws": 2},
+        **{"fail_at_s": 0.0, "schemes": ["greedy", "local-search", "exact"], "draws": 2},
         **{"iterations": 1, "in_rounds": True, "seed": 4},
     }
     row = routes.job_times(**parameters)

@@ -10,7 +10,7 @@ from oracles.boards import most_boards as optimum
 from figures.papers.upper_bound import most_boards
 from torch_topoopt.shared_networks.allocation.board_job import BoardJob, ShapeRules
 from torch_topoopt.shared_networks.allocation.boards import Boards
-from torch_topoopt.shared_networks.allocation.schemes import Heuristics, ours
+from torch_topoopt.shared_networks.allocation.schemes import Heuristics, ruin_and_recreate
 
 _SIZES = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=3)
 
@@ -43,7 +43,7 @@ def test_of_two_jobs_that_share_a_board_in_all_shapes_the_larger_is_all_there_ca
     assert sum(sizes) == boards.working
     bound = most_boards(boards, jobs, rules)
     assert bound == boards.working - lost
-    assert ours(boards, jobs, Heuristics(rules, sort=True)).allocated == bound
+    assert ruin_and_recreate(boards, jobs, Heuristics(rules, sort=True)).allocated == bound
 
 
 def test_failed_boards_bound_it_too() -> None:

@@ -255,11 +255,11 @@ def run(inputs: int, seed: int) -> dict[int, int]:
     source = random.Random(seed)
     statuses: Counter[int] = Counter()
     store = RouteStore(":memory:", leaf_spine_file(2, 2, 2))
-    service = RouteService(store, TOKEN, "ours", LIMITS, AssignmentOptions(precomputed=0))
+    service = RouteService(store, TOKEN, "local-search", LIMITS, AssignmentOptions(precomputed=0))
     with asyncio.Runner(loop_factory=_Loop) as runner:
         for i in range(inputs):
             statuses.update(runner.run(_converse(service, source, 4 * i)))
-    state = store.load("ours")
+    state = store.load("local-search")
     assert (state.epoch, state.flows) == (service.handler.state.epoch, service.handler.state.flows)
     store.close()
     return dict(sorted(statuses.items()))

@@ -134,7 +134,7 @@ options describe the same job to each. The first line of their output is what th
 (accelerator, samples, ports, bandwidth).
 
 `--json` prints one JSON object on stdout. On the site, the page of each verb has the JSON Schema of
-that object; `run` and `bench` have none yet.
+that object.
 """
 
 

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from support.refusals import named
 
 from torch_topoopt.launcher.main import main
 from torch_topoopt.models import MODELS
@@ -43,6 +44,97 @@ def test_a_files_batch_is_that_of_all_together(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     assert planned(tmp_path, str(script)).batch_size == 24
     assert planned(tmp_path, str(script), "--batch-size", "32").batch_size == 32
+
+
+def test_a_saved_graph_has_its_batch_and_takes_another(tmp_path: Path) -> None:
+    saved = tmp_path / "bert.opgraph.json"
+    assert main(["profile", "bert:tiny", "--batch-size", "16", "-o", str(saved), "--json"]) == 0
+    assert planned(tmp_path, str(saved)).batch_size == 16
+    scaled = planned(tmp_path, str(saved), "--batch-size", "32")
+    fresh = planned(tmp_path, "bert:tiny", "--batch-size", "32")
+    assert scaled.batch_size == 32
+    assert scaled.prediction.iteration_s == pytest.approx(fresh.prediction.iteration_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (("--batch-size", "30"), "--batch-size"),
+        (("--sequence", "8"), "--sequence"),
+        (("--task", "causal-lm"), "--task"),
+    ],
+)
+def test_a_saved_graph_refuses_what_it_cannot_be(
+    options: tuple[str, str], field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "bert.opgraph.json"
+    assert main(["profile", "bert:tiny", "-o", str(saved), "--json"]) == 0
+    capsys.readouterr()
+    assert main(["plan", str(saved), *CLUSTER, *options]) == 2
+    assert named(capsys.readouterr().err, field, options[1])
+
+
+CONFIGURATION = {
+    **{"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "vocab_size": 128},
+    **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
+    **{"max_position_embeddings": 64, "torch_dtype": "bfloat16"},
+}
+
+
+def test_a_configuration_has_a_sample_for_each_accelerator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "Llama-tiny"
+    folder.mkdir()
+    file = folder / "config.json"
+    file.write_text(json.dumps(CONFIGURATION))
+    plan = planned(tmp_path, str(file))
+    assert (plan.model, plan.batch_size) == ("Llama-tiny", 8)
+    assert planned(tmp_path, str(file), "--batch-size", "16").batch_size == 16
+    capsys.readouterr()
+    sizes = {}
+    for options in ((), ("--sequence", "32"), ("--task", "sequence-classification")):
+        assert main(["profile", str(file), *options, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["batch_size"] == 1
+        sizes[options] = found["forward_flops"], found["parameter_bytes"]
+    head = 2 * 32 * 128
+    assert sizes["--sequence", "32"][0] < sizes[()][0] / 2
+    assert sizes["--sequence", "32"][1] == sizes[()][1]
+    classes = 2 * 32 * 2
+    assert sizes["--task", "sequence-classification"][1] == sizes[()][1] - head + classes
+    assert main(["simulate", str(tmp_path / "plan.json"), "--model", str(file), "--json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "words"),
+    [
+        ({"model_type": "mamba"}, (), ("model_type", "mamba", "llama")),
+        ({"hidden_act": "relu"}, (), ("hidden_act", "relu")),
+        ({}, ("--sequence", "65"), ("sequence", "65", "64")),
+    ],
+)
+@pytest.mark.parametrize("verb", ["plan", "profile"])
+def test_a_configuration_that_is_not_supported_is_one_line(
+    verb: str,
+    changes: dict[str, str],
+    options: tuple[str, ...],
+    words: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**CONFIGURATION, **changes}))
+    cluster = CLUSTER if verb == "plan" else ()
+    assert main([verb, str(file), *cluster, *options]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert named(lines[0], str(file), *words)
+
+
+def test_only_configurations_have_a_sequence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "gpt:tiny", "--sequence", "4"]) == 2
+    assert named(capsys.readouterr().err, "--sequence", "gpt:tiny")
 
 
 def test_compare_and_profile_agree_with_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,9 +69,9 @@ def test_an_unknown_size_is_refused_with_the_known_ones(name: str) -> None:
 
 
 def test_the_catalogue_knows_its_names_only() -> None:
-    today = ["cosmoflow", "gpt", "moe", "resnet152"]
+    today = ["cosmoflow", "gpt", "llama", "mixtral", "moe", "qwen3-moe", "resnet152"]
     assert list(MODELS) == sorted(["bert", "candle", "dlrm", "ncf", "resnet50", "vgg", *today])
-    assert len(MODELS) == 10
+    assert len(MODELS) == 13
     assert "alexnet" not in MODELS
     with pytest.raises(KeyError):
         MODELS["alexnet"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+from torch_topoopt.models import llama
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,11 +110,14 @@ def _values(samples: int, generator: torch.Generator) -> tuple[Any, ...]:
     return (torch.randn(samples, 4, generator=generator, dtype=torch.float64),)
 
 
-MODELS: dict[str, tuple[type[nn.Module], Callable[[int, torch.Generator], tuple[Any, ...]]]] = {
+MODELS: dict[
+    str, tuple[Callable[[], nn.Module], Callable[[int, torch.Generator], tuple[Any, ...]]]
+] = {
     "tables": (Tables, _tables_batch),
     "attention": (Attention, _tokens),
     "in-place": (InPlace, _values),
     "split": (Split, _weighted),
+    "llama": (functools.partial(llama.build, "tiny"), _tokens),
 }
 
 

@@ -92,6 +92,67 @@ def test_a_detector_needs_targets_and_says_so_in_one_line() -> None:
     assert "\n" not in str(raised.value)
 
 
+def splits(graph: OpGraph, name: str) -> dict[str, int]:
+    """The dimensions and their largest degrees of the first operator whose name ends so."""
+    found = next(operator for operator in graph.operators if operator.name.endswith(name))
+    return {split.dimension: split.max_degree for split in found.splits}
+
+
+SMALL = {
+    **{"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 100},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2},
+}
+
+
+def test_a_llama_of_transformers_splits_by_heads_from_layer_to_layer() -> None:
+    transformers = pytest.importorskip("transformers", reason=NEEDED)
+    config = transformers.LlamaConfig(**SMALL)
+    graph = profile(
+        lambda: transformers.LlamaForCausalLM(config),
+        {"input_ids": torch.zeros(4, 16, dtype=torch.long)},
+        name="llama",
+    )
+    of_block = [o for o in graph.operators if ".layers.0.self_attn." in o.name]
+    assert all(o.split("columns") for o in of_block)
+    assert splits(graph, "layers.0.self_attn.add") == {"columns": 4, "attribute": 16}
+    assert splits(graph, "layers.0.self_attn.add#2") == {"columns": 2, "attribute": 16}
+    assert splits(graph, "layers.0.mlp.act_fn") == {"columns": 96, "attribute": 16}
+    assert splits(graph, "layers.0.input_layernorm") == {"attribute": 16}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("Qwen3Moe", {"moe_intermediate_size": 48, "num_experts": 16}),
+        ("Mixtral", {"intermediate_size": 48, "num_local_experts": 16}),
+        (
+            "DeepseekV3",
+            {
+                **{"moe_intermediate_size": 48, "n_routed_experts": 16, "num_experts_per_tok": 4},
+                **{"n_group": 4, "topk_group": 2, "first_k_dense_replace": 0, "q_lora_rank": 32},
+                **{"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16},
+                **{"v_head_dim": 16, "num_key_value_heads": 4},
+            },
+        ),
+    ],
+)
+def test_experts_of_transformers_split_by_experts_and_features(
+    kind: str, changes: dict[str, int]
+) -> None:
+    transformers = pytest.importorskip("transformers", reason=NEEDED)
+    config = getattr(transformers, f"{kind}Config")(**{**SMALL, **changes})
+    model = getattr(transformers, f"{kind}ForCausalLM")
+    tokens = torch.zeros(4, 16, dtype=torch.long)
+    graph = profile(lambda: model(config).to(torch.bfloat16), {"input_ids": tokens}, name=kind)
+    assert splits(graph, "layers.0.mlp.experts.grouped_mm") == {
+        **{"experts": 16, "columns": 96, "rows": 64}
+    }
+    assert splits(graph, "layers.0.mlp.experts.grouped_mm#2") == {
+        **{"experts": 16, "columns": 64, "rows": 48}
+    }
+    assert splits(graph, "layers.0.mlp.experts.act_fn") == {"experts": 16, "columns": 48}
+
+
 def test_the_products_of_a_mixture_of_experts_of_transformers_are_counted() -> None:
     transformers = pytest.importorskip("transformers", reason=NEEDED)
     config = transformers.MixtralConfig(

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
+from torch.nn.functional import (
+    cross_entropy,
+    linear,
+    rms_norm,
+    scaled_dot_product_attention,
+)
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
@@ -434,6 +439,58 @@ def test_a_function_alone_is_more_than_one_operator() -> None:
     names = [operator.name for operator in graph.operators]
     assert names == ["linear", "relu", "linear#2", "relu#2"]
     assert graph.parameter_bytes == 2 * 8 * 8 * FLOAT
+
+
+@pytest.mark.parametrize(
+    ("says", "given", "causal"),
+    [
+        (False, {"is_causal": True}, True),
+        (False, {}, False),
+        (False, {"attn_mask": torch.ones(6, 6, dtype=torch.bool, device="meta")}, False),
+        (
+            True,
+            {"attn_mask": torch.ones(6, 6, dtype=torch.bool, device="meta")},
+            True,
+        ),  # as in transformers
+        (True, {}, False),
+    ],
+)
+def test_causal_attention_is_a_kind_with_the_flops_of_the_square(
+    says: bool, given: dict[str, object], causal: bool
+) -> None:
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+            self.is_causal = says
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return scaled_dot_product_attention(*3 * [self.linear(x)], **given)
+
+    attention = profile(Attending, torch.zeros(4, 2, 6, 8), name="x").operators[1]
+    assert attention.name == "scaled_dot_product_attention"
+    assert attention.kind == "causal_" * causal + attention.name
+    assert attention.forward_flops == 2 * (2 * 4 * 2 * 6 * 6 * 8)
+    assert [split.dimension for split in attention.splits] == ["columns", "attribute"]
+
+
+class Norms(nn.Module):
+    """An RMS norm as a module, and one as a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(6, 8), nn.RMSNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return rms_norm(self.norm(self.first(x)), (8,))
+
+
+def test_rms_norms_keep_what_a_fused_kernel_keeps() -> None:
+    batch = torch.empty(3, 5, 6, dtype=torch.bfloat16)
+    graph = profile(Norms().to(torch.bfloat16), batch, name="norms")
+    saved = {operator.name: operator.saved_bytes for operator in graph.operators}
+    rows = 3 * 5
+    assert saved["norm"] == saved["rms_norm"] == rows * 8 * 2 + rows * 4
 
 
 @pytest.mark.parametrize("as_module", [True, False])

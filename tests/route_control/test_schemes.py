@@ -13,7 +13,12 @@ from torch_topoopt.route_control.clos_network import ClosNetwork, leaf_spine
 from torch_topoopt.route_control.exact import exact_paths
 from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
 from torch_topoopt.route_control.network_shapes import fat_tree_file
-from torch_topoopt.route_control.schemes import SCHEMES, ecmp_paths, greedy_paths, our_paths
+from torch_topoopt.route_control.schemes import (
+    SCHEMES,
+    ecmp_paths,
+    greedy_paths,
+    local_search_paths,
+)
 
 
 def drawn_flows(
@@ -76,7 +81,7 @@ def test_greedy_is_at_most_twice_the_optimum() -> None:
     flows, half jobs of unequal rings."""
     for seed in range(10_000):
         problem = drawn_rings(seed) if seed % 2 else drawn_problem(seed, flows=12 + seed % 20)
-        optimum = problem.max_link_load(our_paths(problem))
+        optimum = problem.max_link_load(local_search_paths(problem))
         assert optimum == problem.bound()
         assert problem.max_link_load(greedy_paths(problem)) <= 2 * optimum
 
@@ -85,7 +90,7 @@ def test_ours_is_the_optimum_where_flows_are_alike_and_no_link_is_dead() -> None
     for seed in range(80):
         problem = drawn_rings(seed) if seed % 2 else drawn_problem(seed)
         exact = problem.max_link_load(exact_paths(problem))
-        assert problem.max_link_load(our_paths(problem)) == pytest.approx(exact)
+        assert problem.max_link_load(local_search_paths(problem)) == pytest.approx(exact)
 
 
 @pytest.mark.parametrize(("dead", "most"), [(True, 1), (False, 5), (True, 5)])
@@ -93,7 +98,7 @@ def test_ours_is_close_to_the_optimum_elsewhere(dead: bool, most: int) -> None:
     for seed in range(25):
         problem = drawn_problem(seed, dead=dead, most=most)
         exact = problem.max_link_load(exact_paths(problem))
-        assert problem.max_link_load(our_paths(problem)) <= 1.05 * exact + 1e-9, seed
+        assert problem.max_link_load(local_search_paths(problem)) <= 1.05 * exact + 1e-9, seed
 
 
 @pytest.mark.parametrize(("dead", "most"), [(True, 1), (False, 5), (True, 5)])
@@ -101,7 +106,7 @@ def test_ours_is_close_to_the_optimum_on_many_instances(dead: bool, most: int) -
     """What meets the bound needs no integer program. 1010 and 2707 take more than 200 moves."""
     for seed in (*range(100, 400), 1010, 2707):
         problem = drawn_problem(seed, dead=dead, most=most)
-        ours = problem.max_link_load(our_paths(problem))
+        ours = problem.max_link_load(local_search_paths(problem))
         if ours > 1.05 * problem.bound():
             assert ours <= 1.05 * problem.max_link_load(exact_paths(problem)) + 1e-9, seed
 
@@ -113,7 +118,7 @@ def test_three_tiers_and_dead_links() -> None:
         network = fat_tree_file(4, 1.0).network(dead)
         problem = RoutingProblem(network, drawn_flows(network, 20, random_, most=3))
         exact = problem.max_link_load(exact_paths(problem))
-        assert problem.max_link_load(our_paths(problem)) <= 1.05 * exact + 1e-9
+        assert problem.max_link_load(local_search_paths(problem)) <= 1.05 * exact + 1e-9
         assert problem.max_link_load(ecmp_paths(problem)) >= exact * (1 - 1e-9)
 
 

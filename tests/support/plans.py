@@ -56,7 +56,7 @@ def make_ring_plan(servers: int = 4, *, link_gbps: float = 1.0, ports: str = "du
         rings = [Ring(everyone, 0.5), Ring(everyone[::-1], 0.5)]
     size = 4_000_000
     return Plan(
-        version=Plan.VERSION,
+        version=Plan.WITHOUT_LAYOUT,
         model="by hand",
         batch_size=32,
         seed=0,

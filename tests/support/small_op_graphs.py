@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.op_graph import GradientBuckets, MeasuredStep, Operand, Operator, OpGraph, Split
+from torch_topoopt.op_graph import (
+    GradientBuckets,
+    MeasuredStep,
+    Operand,
+    Operator,
+    OpGraph,
+    RepeatedLayer,
+    Split,
+)
 from torch_topoopt.plan import Degrees, Placement
 
 if TYPE_CHECKING:
@@ -69,6 +77,51 @@ def chain(
         ),
         model="chain",
     )
+
+
+def decoder(
+    blocks: int, *, batch_size: int = 16, parameters: int = 10**8, output: int = 10**7
+) -> OpGraph:
+    """A table, equal blocks of a norm, attention and its two products, and an output layer.
+
+    A product has `parameters` bytes, a tensor `output`; products and attention split by columns and
+    rows, everything by positions.
+    """
+    columns, rows = Split("columns", 64, "whole"), Split("rows", 64, "part")
+    own, whole = Split("attribute", 64, "part"), Split("attribute", 64, "whole")
+    flops = 10**13
+    operators = [operator("table", output=output, parameters=parameters, splits=(rows, own))]
+    starts = []
+    for i in range(blocks):
+        at = len(operators)
+        starts.append(at)
+        read = (at, output, output, 1)
+        operators += [
+            operator(f"norm{i}", (at - 1, output, output), output=output, splits=(own,)),
+            operator(
+                f"in{i}", read, flops=flops, parameters=parameters, output=3 * output,
+                splits=(columns, own),
+            ),
+            replace(
+                operator(
+                    f"heads{i}", *((at + 1, output, output, part) for part in (1, 2, 3)),
+                    flops=flops, output=output,
+                    splits=(Split("columns", 64, "part"), whole),
+                ),
+                kind="scaled_dot_product_attention",
+            ),
+            operator(
+                f"out{i}", (at + 2, output, output), flops=flops, parameters=parameters,
+                output=output, splits=(rows, own),
+            ),
+        ]  # fmt: skip
+    last = (len(operators) - 1, output, output)
+    operators.append(
+        operator("head", last, flops=flops, parameters=parameters, output=output, splits=(own,))
+    )
+    made = graph(*operators, batch_size=batch_size, model="decoder")
+    layers = (RepeatedLayer("Block", 4, tuple(starts)),) if blocks > 1 else ()
+    return replace(made, layers=layers).validate()
 
 
 def embeddings(tables: int, *, table_bytes: int = 10**9, rows_bytes: int = 10**5) -> OpGraph:

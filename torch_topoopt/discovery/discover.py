@@ -1,10 +1,10 @@
 """Finds, without a plan, the ranks that share a machine and the machines that reach each other.
 
 Every rank announces its host, and rank 0 groups the ranks by machine. The leaders of the machines
-then probe each other's addresses in rounds from rank 0, until all are connected. If rates are
-unknown and some networks could be left out, they send each other floods. Rank 0 chooses the
-networks and makes the Plan and the Wiring for all ranks. An error on a rank becomes an error on
-all.
+then listen at their interfaces, and probe each other's addresses in rounds from rank 0, until all
+are connected. If rates are unknown and some networks could be left out, they send each other
+floods. Rank 0 chooses the networks and makes the Plan and the Wiring for all ranks. An error on a
+rank becomes an error on all.
 
 Measured rates are cached for later jobs on the same hosts and interfaces, unless
 TOPOOPT_COST_MODEL=measure: another choice of networks would round sums in another order.
@@ -17,15 +17,15 @@ import logging
 import secrets
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.discovery import kept_rates
 from torch_topoopt.discovery.choice import describe_choice
 from torch_topoopt.discovery.floods import FloodRate, send_floods
-from torch_topoopt.discovery.host import Announcement
-from torch_topoopt.discovery.interfaces import INTERFACES_VARIABLE
+from torch_topoopt.discovery.host import Announcement, usable_interfaces
+from torch_topoopt.discovery.interfaces import INTERFACES_VARIABLE, Interface
 from torch_topoopt.discovery.network import plan_network
 from torch_topoopt.discovery.network_choice import (
     NetworkChoice,
@@ -42,19 +42,18 @@ from torch_topoopt.discovery.reach import (
     unreachable,
 )
 from torch_topoopt.links.errors import FabricError
-from torch_topoopt.links.meeting import broadcast, broadcast_error, receive
+from torch_topoopt.links.meeting import FIRST_ANSWER, broadcast, broadcast_error, receive
 from torch_topoopt.links.rank_layout import RankLayout
 from torch_topoopt.links.rank_links import JobNetwork
 from torch_topoopt.links.sockets import listen, time_left
 from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Plan, digest_of
-from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.codec import DocumentError, decode
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Generator, Iterator, Sequence
 
-    from torch_topoopt.discovery.interfaces import Interface
     from torch_topoopt.discovery.kept_rates import MeasuredPort
     from torch_topoopt.links.meeting import Meeting
 
@@ -67,18 +66,17 @@ _PROBES, _FLOODS, _END = "probes", "floods", "end"
 def discover(meeting: Meeting, rank: int, world_size: int, deadline: float) -> JobNetwork:
     """Finds the network of this job together with all its ranks; raises FabricError."""
     host = Announcement.here(rank)
-    meeting.publish("host", host.to_json())
+    meeting.publish("host", json.dumps(vars(host)))
     lead = _lead(meeting, world_size, deadline) if rank == 0 else iter(())
     next(lead, None)
-    laid_out = receive(meeting, "layout", deadline)
+    laid_out = receive(meeting, FIRST_ANSWER, deadline)
     layout = RankLayout(tuple(laid_out["server_of"]))
     with ExitStack() as on_failure:
         listeners: dict[tuple[str, int], socket.socket] = {}
         if layout.is_leader(rank) and len(layout.leaders) > 1:
-            interfaces = usable_interfaces(host, one_machine=laid_out["one_machine"])
             member = _Member(meeting, layout.server_of[rank], laid_out["job"], deadline)
             on_failure.enter_context(member)
-            member.listen(interfaces)
+            member.listen(host.name, one_machine=laid_out["one_machine"])
             if not laid_out["one_machine"]:
                 member.try_addresses(lead)
             listeners = member.listeners
@@ -88,6 +86,15 @@ def discover(meeting: Meeting, rank: int, world_size: int, deadline: float) -> J
         wiring = Wiring.from_json(found["wiring"]).check(plan, digest_of(found["plan"]))
         on_failure.pop_all()
     return JobNetwork(plan, wiring, layout, listeners)
+
+
+@dataclass(frozen=True)
+class _Ports:
+    """A leader's interfaces, with the TCP port that listens at each; `error`: why it has none."""
+
+    interfaces: tuple[Interface, ...]
+    tcp_ports: tuple[int, ...]
+    error: str
 
 
 class _Member:
@@ -107,17 +114,25 @@ class _Member:
         for listener in self.listeners.values():
             listener.close()
 
-    def listen(self, interfaces: list[Interface]) -> None:
-        """Opens the ports and publishes their numbers to rank 0."""
-        error = ""
+    def listen(self, host: str, *, one_machine: bool) -> None:
+        """Opens a port at each usable interface, and publishes them to rank 0."""
+        error, interfaces = "", list[Interface]()
         try:
+            interfaces = usable_interfaces(host, one_machine=one_machine)
             for interface in interfaces:
-                listener = listen(interface.address, 0, interface.name)
-                self.listeners[interface.address, listener.getsockname()[1]] = listener
+                self._listen_at(interface)
+        except (FabricError, OSError) as failure:
+            error = str(failure)
+        ports = _Ports(tuple(interfaces), tuple(port for _, port in self.listeners), error)
+        self._meeting.publish("ports", json.dumps(asdict(ports)))
+
+    def _listen_at(self, interface: Interface) -> None:
+        address, name = interface.address, interface.name
+        try:
+            listener = listen(address, 0, name)
         except OSError as failure:
-            error = f"cannot listen at {interface.address} ({interface.name}): {failure.strerror}"
-        ports = {"ports": [port for _, port in self.listeners], "error": error}
-        self._meeting.publish("ports", json.dumps(ports))
+            raise FabricError(f"cannot listen at {address} ({name}): {failure.strerror}") from None
+        self.listeners[address, listener.getsockname()[1]] = listener
 
     def try_addresses(self, lead: Iterator[None]) -> None:
         """Answers probes, and sends those that rank 0 requests, until its last request."""
@@ -136,14 +151,6 @@ class _Member:
             responder.close()
 
 
-def usable_interfaces(host: Announcement, *, one_machine: bool) -> list[Interface]:
-    """The interfaces to use: loopback only if the whole job is on one machine."""
-    loopback = [i for i in host.interfaces if i.loopback]
-    if one_machine and loopback:
-        return loopback[:1]
-    return [i for i in host.interfaces if not i.loopback]
-
-
 def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
     """Rank 0's part. It yields when rank 0 has to act like every other leader.
 
@@ -154,7 +161,7 @@ def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
     try:
         hosts = _gather_hosts(meeting, world_size, deadline)
     except FabricError as failure:
-        broadcast_error(meeting, "layout", str(failure))
+        broadcast_error(meeting, FIRST_ANSWER, str(failure))
         return
     server_of = group_ranks(hosts)
     one_machine = len({host.machine for host in hosts}) == 1
@@ -164,13 +171,13 @@ def _lead(meeting: Meeting, world_size: int, deadline: float) -> Iterator[None]:
     if len(layout.leaders) == 1:
         alone = Server(hosts[0].name, hosts[0].machine, layout.ranks_of[0], (), ())
         documents = _documents([alone], NetworkChoice(*plan_network([alone], [])))
-        broadcast(meeting, "layout", message | documents)
+        broadcast(meeting, FIRST_ANSWER, message | documents)
         return
-    broadcast(meeting, "layout", message)
+    broadcast(meeting, FIRST_ANSWER, message)
     yield
     turns = _Turns(meeting, layout, deadline)
     try:
-        servers = _gather_ports(meeting, layout, hosts, deadline, one_machine=one_machine)
+        servers = _gather_ports(meeting, layout, hosts, deadline)
         if one_machine:  # its ranks reach each other; where not, opening the links says so
             reached = [probe for probes in rounds(servers) for probe in probes]
         else:
@@ -261,13 +268,13 @@ def _documents(servers: list[Server], choice: NetworkChoice) -> dict[str, Any]:
 
 def _gather_hosts(meeting: Meeting, world_size: int, deadline: float) -> list[Announcement]:
     texts = meeting.collect("host", range(world_size), deadline)
-    hosts = [Announcement.from_json(texts[rank]) for rank in range(world_size)]
+    hosts = [decode(Announcement, json.loads(texts[rank])) for rank in range(world_size)]
     for rank, host in enumerate(hosts):
         if host.error:
             raise FabricError(f"discovery: rank {rank}: {host.error}")
     nowhere = set.intersection(*(set(host.unmatched) for host in hosts))
     if nowhere:
-        known = ", ".join(sorted({i.name for host in hosts for i in host.interfaces}))
+        known = ", ".join(sorted({name for host in hosts for name in host.selected}))
         raise FabricError(
             f"discovery: {INTERFACES_VARIABLE}: no host has an interface {min(nowhere)!r} that is "
             f"up and has an address (found: {known})"
@@ -286,17 +293,14 @@ def _gather_ports(
     layout: RankLayout,
     hosts: list[Announcement],
     deadline: float,
-    *,
-    one_machine: bool,
 ) -> list[Server]:
     texts = meeting.collect("ports", layout.leaders, deadline)
     servers = []
     for server, leader in enumerate(layout.leaders):
-        answer = json.loads(texts[leader])
+        ports = decode(_Ports, json.loads(texts[leader]))
         host = hosts[leader]
-        if answer["error"]:
-            raise FabricError(f"rank {leader} (host {host.name}) {answer['error']}")
-        interfaces = tuple(usable_interfaces(host, one_machine=one_machine))
+        if ports.error:
+            raise FabricError(f"rank {leader} (host {host.name}) {ports.error}")
         ranks = layout.ranks_of[server]
-        servers.append(Server(host.name, host.machine, ranks, interfaces, tuple(answer["ports"])))
+        servers.append(Server(host.name, host.machine, ranks, ports.interfaces, ports.tcp_ports))
     return servers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING
 
 from torch_topoopt.discovery.interfaces import (
     INTERFACES_VARIABLE,
@@ -15,7 +15,6 @@ from torch_topoopt.discovery.interfaces import (
     select,
 )
 from torch_topoopt.links.errors import FabricError
-from torch_topoopt.plan.codec import Document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,53 +23,69 @@ SHARED_MEMORY_VARIABLE = "TOPOOPT_SHARED_MEMORY"
 
 
 @dataclass(frozen=True)
-class Announcement(Document):
+class Announcement:
     """One rank's announcement.
 
-    Ranks with the same `identity` can share memory and connect by AF_UNIX sockets. `unmatched` are
-    names in TOPOOPT_INTERFACES that this host does not have; `named` says whether that variable
-    names the interfaces to use. `error` says why the rank cannot join.
+    Ranks with the same `identity` can share memory and connect by AF_UNIX sockets. The next three
+    are about TOPOOPT_INTERFACES: the interfaces of this host that it selects, its names that this
+    host does not have, and whether it names the interfaces to use. `error` says why the rank cannot
+    join.
     """
 
-    KIND: ClassVar[str] = "Host"
-    VERSION: ClassVar[int] = 1
-
-    version: int
     name: str
     machine: str
     identity: str
-    interfaces: tuple[Interface, ...]
+    selected: tuple[str, ...]
     unmatched: tuple[str, ...]
     named: bool
     error: str
-
-    def validate(self) -> Self:
-        return self
 
     @classmethod
     def here(cls, rank: int) -> Announcement:
         """The host of this process."""
         name = os.uname().nodename
         machine = _machine(name)
-        error, interfaces, unmatched = "", list[Interface](), list[str]()
+        error, selected, unmatched = "", list[Interface](), list[str]()
         wanted = os.environ.get(INTERFACES_VARIABLE, "")
         identity = machine
         try:
             if not shared_memory_allowed():
                 identity += f"/{rank}"
-            listed = list_interfaces()
-            interfaces, unmatched = select(listed, wanted)
-            if wanted and not interfaces:
-                known = ", ".join(sorted({i.name for i in listed})) or "none"
-                raise FabricError(
-                    f"{INTERFACES_VARIABLE}: {wanted!r} leaves no interface of host {name} that is "
-                    f"up and has an address (these are: {known})"
-                )
+            if wanted:
+                selected, unmatched = _selected(name, wanted)
         except (FabricError, OSError) as failure:
             error = str(failure)
-        shared = tuple(_shared_rates(interfaces))
+        names = tuple(sorted({interface.name for interface in selected}))
         named = names_interfaces(wanted)
-        return cls(cls.VERSION, name, machine, identity, shared, tuple(unmatched), named, error)
+        return cls(name, machine, identity, names, tuple(unmatched), named, error)
+
+
+def usable_interfaces(name: str, *, one_machine: bool) -> list[Interface]:
+    """The interfaces to use on this host: loopback only if the whole job is on one machine.
+
+    Each has its part of the rate of its physical port. Raises FabricError and OSError.
+    """
+    selected, _ = _selected(name, os.environ.get(INTERFACES_VARIABLE, ""))
+    loopback = [interface for interface in selected if interface.loopback]
+    if one_machine and loopback:
+        return loopback[:1]
+    return list(_shared_rates([interface for interface in selected if not interface.loopback]))
+
+
+def _selected(name: str, wanted: str) -> tuple[list[Interface], list[str]]:
+    """The interfaces of host `name` that `wanted` means, and unmatched names (select).
+
+    Raises FabricError if it leaves none.
+    """
+    listed = list_interfaces()
+    interfaces, unmatched = select(listed, wanted)
+    if wanted and not interfaces:
+        known = ", ".join(sorted({i.name for i in listed})) or "none"
+        raise FabricError(
+            f"{INTERFACES_VARIABLE}: {wanted!r} leaves no interface of host {name} that is "
+            f"up and has an address (these are: {known})"
+        )
+    return interfaces, unmatched
 
 
 def shared_memory_allowed() -> bool:

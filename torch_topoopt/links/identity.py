@@ -9,6 +9,7 @@ import secrets
 import struct
 import sys
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from torch_topoopt import __version__
 
@@ -18,7 +19,7 @@ _ENCRYPTED = ", TLS 1.3"  # in a version
 _MAGIC = b"TOPOOPT3"
 # increment with every change of the messages between ranks after the handshake
 # (csrc/transport/frames/frame.h and the schedules of csrc/plan)
-_WIRE_VERSION = 3
+_WIRE_VERSION = 4
 _GREETING = struct.Struct("!8s96s16sB5i32s")
 GREETING_BYTES = _GREETING.size
 _MOST_VERSION_BYTES = 96
@@ -36,8 +37,7 @@ class Kind(enum.IntEnum):
     FORWARDED = 2
 
 
-@dataclass(frozen=True, order=True)
-class Ends:
+class Ends(NamedTuple):
     """The connection from `source` to `target`: servers and their ports, or ranks (ports: -1).
 
     `number` counts the connections of one link.

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
+# the topic of rank 0's first answer, in all versions: with an error if they differ
+FIRST_ANSWER = "versions"
+
+
 class Meeting(Protocol):
     """The rendezvous where ranks publish the values that others need to connect."""
 

@@ -119,12 +119,12 @@ def accepting(
     if not hmac.compare_digest(proof, identity.proof(b"connect", data, nonce)):
         raise StrangerError("it does not know the job's secret")
     ends, names = greeting.ends, expected.names.copy()
-    missing = {e: name for e, name in names.items() if e not in proven}
-    wrong = _mismatch(identity, greeting, missing)
+    wrong = _mismatch(identity, greeting, missing=ends in names and ends not in proven)
     verdict = wrong.encode()[:_MOST_VERDICT_BYTES]
     with contextlib.suppress(OSError):  # the peer may be gone; this end reports the mismatch, too
         connection.sendall(bytes([len(verdict)]) + verdict)
     if wrong:
+        missing = {e: name for e, name in names.items() if e not in proven}
         name = missing.get(ends) or min(missing.values(), default=str(ends))
         return Outcome(ends, True, None, f"{name}: {wrong}")
     try:
@@ -134,12 +134,12 @@ def accepting(
     return Outcome(ends, True, connection, key=identity.link_key(data, nonce))
 
 
-def _mismatch(own: Identity, greeting: Greeting, missing: Container[Ends]) -> str:
-    """The mismatch of a proven end; "" if there is none."""
+def _mismatch(own: Identity, greeting: Greeting, *, missing: bool) -> str:
+    """The mismatch of a proven end, which may be a `missing` one; "" if there is none."""
     if greeting.version != own.version:
         return f"torch_topoopt {greeting.version} connects to {own.version}"
     if greeting.plan_digest != own.plan_digest:
         return f"plan {greeting.plan_digest} connects to plan {own.plan_digest}"
-    if greeting.ends not in missing:
+    if not missing:
         return f"{greeting.ends} is not expected here"
     return ""

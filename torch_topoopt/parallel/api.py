@@ -116,6 +116,11 @@ def planned(ranks: int) -> tuple[Sequence[Placement], int]:
             f"topoopt: parallelize: the plan is for {plan.cluster.servers} servers with "
             f"{plan.cluster.accelerators_per_server} rank(s) each, the job has {ranks} ranks"
         )
+    if plan.layout is not None:
+        raise StrategyError(
+            f"layout: the plan divides the model into {plan.layout}, which parallelize does not "
+            "execute; divide it in the script, or plan with --strategy-space full"
+        )
     if not plan.strategy:
         raise RuntimeError("topoopt: parallelize: the plan says nothing about a model")
     return on_ranks(plan.strategy, plan.cluster.accelerators_per_server), plan.micro_batches

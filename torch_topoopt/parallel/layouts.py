@@ -21,7 +21,7 @@ Interval = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """Samples are shared evenly by `len(ranks) // parts` rows of ranks, of `parts` each.
 
     `kind` is the content of the ranks of a row: all features ("whole"), a part of the features each
@@ -48,19 +48,19 @@ class Layout:
         return row, part if self.kind == "part" else 0
 
 
-def made_by(placement: Placement) -> Layout:
+def made_by(placement: Placement) -> TensorLayout:
     """The layout of the result of an operator with that placement."""
     kind: dict[str | None, Kind] = {"columns": "part", "rows": "sum"}
-    return Layout(
+    return TensorLayout(
         placement.servers, placement.parameter, kind.get(placement.parameter_kind, "whole")
     )
 
 
-def read_by(placement: Placement, *, whole: bool) -> Layout:
+def read_by(placement: Placement, *, whole: bool) -> TensorLayout:
     """The layout of the operands of such an operator. Each of its parameter parts needs the `whole`
     of the features, or the corresponding part."""
     parts = placement.parameter
-    return Layout(placement.servers, parts, "whole" if whole or parts == 1 else "part")
+    return TensorLayout(placement.servers, parts, "whole" if whole or parts == 1 else "part")
 
 
 def on_ranks(strategy: Sequence[Placement], per_server: int) -> tuple[Placement, ...]:
@@ -105,17 +105,17 @@ class Grid:
     columns: int
 
     @classmethod
-    def of(cls, a: Layout, b: Layout) -> Grid:
+    def of(cls, a: TensorLayout, b: TensorLayout) -> Grid:
         """The grid of these two layouts."""
         return cls(math.lcm(a.samples, b.samples), math.lcm(a.features, b.features))
 
-    def region(self, layout: Layout, index: int) -> tuple[Interval, Interval]:
+    def region(self, layout: TensorLayout, index: int) -> tuple[Interval, Interval]:
         """The rows and the columns of a shard."""
         row, part = layout.region(index)
         height, width = self.rows // layout.samples, self.columns // layout.features
         return (row * height, (row + 1) * height), (part * width, (part + 1) * width)
 
-    def overlaps(self, source: Layout, target: Layout) -> Iterator[Overlap]:
+    def overlaps(self, source: TensorLayout, target: TensorLayout) -> Iterator[Overlap]:
         """All shards."""
         for i in range(len(source.ranks)):
             rows, columns = self.region(source, i)

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
 from torch_topoopt.parallel.gradients import GradientSums
-from torch_topoopt.parallel.layouts import Layout, made_by
+from torch_topoopt.parallel.layouts import TensorLayout, made_by
 from torch_topoopt.parallel.splits import keep_part
 from torch_topoopt.parallel.transfers import (
     Absent,
@@ -194,7 +194,7 @@ class _Moved:
     """An input of a step, and its Exchange. Inputs with the same `key` are identical."""
 
     def __init__(
-        self, argument: Argument, source: Layout, target: Layout, rank: int, tag: int
+        self, argument: Argument, source: TensorLayout, target: TensorLayout, rank: int, tag: int
     ) -> None:
         self.argument = argument
         self.exchange = Exchange.of(source, target, rank, tag)
@@ -233,7 +233,7 @@ def _bind(
     return bound, results
 
 
-def _layout(step: Step, made: Mapping[str, Layout]) -> Layout:
+def _layout(step: Step, made: Mapping[str, TensorLayout]) -> TensorLayout:
     """The layout of a step's result: its operator's, or that of the tensor it views, else all."""
     if step.operator:
         return made[step.operator]

@@ -19,7 +19,7 @@ from torch_topoopt.profile.tracing import INPUT, OUTPUT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch_topoopt.parallel.layouts import Layout
+    from torch_topoopt.parallel.layouts import TensorLayout
     from torch_topoopt.parallel.splits import Cut
     from torch_topoopt.plan import Placement
     from torch_topoopt.profile.tracing import Call, CallTensor, CallTrace
@@ -130,7 +130,7 @@ class Program:
             return "the model takes views of its result, which need all columns"
         return ""
 
-    def layouts(self, placement: Placement) -> tuple[Layout, Layout]:
+    def layouts(self, placement: Placement) -> tuple[TensorLayout, TensorLayout]:
         """The operand parts that a placement of an operator needs, and its result parts."""
         kind = placement.parameter_kind
         whole = kind is None or self.cuts[placement.operator][kind].whole

@@ -20,7 +20,7 @@ from torch_topoopt.parallel.walk import empty_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch_topoopt.parallel.layouts import Interval, Layout
+    from torch_topoopt.parallel.layouts import Interval, TensorLayout
     from torch_topoopt.parallel.program import Argument
 
 
@@ -53,7 +53,7 @@ class Exchange:
     adds: tuple[bool, bool]  # forward, backward
 
     @classmethod
-    def of(cls, source: Layout, target: Layout, rank: int, tag: int) -> Exchange:
+    def of(cls, source: TensorLayout, target: TensorLayout, rank: int, tag: int) -> Exchange:
         """The exchange of one rank; messages use `tag` forward and `tag` + 1 backward."""
         grid = Grid.of(source, target)
         sends, receives, kept = [], [], None
@@ -104,7 +104,7 @@ def _from(interval: Interval, region: Interval) -> Interval:
     return interval[0] - region[0], interval[1] - region[0]
 
 
-def _size(grid: Grid, layout: Layout, rank: int) -> tuple[int, int]:
+def _size(grid: Grid, layout: TensorLayout, rank: int) -> tuple[int, int]:
     if rank not in layout.ranks:
         return 0, grid.columns
     return grid.rows // layout.samples, grid.columns // layout.features

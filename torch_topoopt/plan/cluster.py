@@ -26,7 +26,9 @@ class Cluster:
     transmit and receive fibres, each switched on its own; degree counts transmitters).
     `link_latency_s` is the signal's latency per hop; CostModel adds the relay's software.
     `accelerator` names an entry of the accelerator table; unless `memory_limited`, strategies may
-    exceed its memory, as in the simulations that the paper released.
+    exceed its memory, as in the simulations that the paper released. The accelerators of a server
+    exchange `inside_gbps` each, in each direction, with `inside_latency_s` a step; None: as in the
+    accelerator's usual box.
 
     If rates differ, `port_gbps[server][port]` has them and `link_gbps` is the lowest; a link has
     the rate of its slower port. With given cables, servers may have different numbers of ports;
@@ -34,7 +36,9 @@ class Cluster:
     once, so it accepts any degree. An odd total of duplex ports leaves one unused (`dark_ports`).
     """
 
-    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"memory_limited"})
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset(
+        {"memory_limited", "inside_gbps", "inside_latency_s"}
+    )
 
     servers: int
     degree: int
@@ -46,8 +50,12 @@ class Cluster:
     parallel_links: bool = False
     port_gbps: tuple[tuple[float, ...], ...] | None = None
     memory_limited: bool = True
+    inside_gbps: float | None = None
+    inside_latency_s: float | None = None
 
     def __post_init__(self) -> None:
+        if self.inside_gbps is not None:
+            object.__setattr__(self, "inside_gbps", float(self.inside_gbps))
         if self.port_gbps is not None:  # 100 and 100.0 must serialise alike
             rates = tuple(tuple(map(float, row)) for row in self.port_gbps)
             object.__setattr__(self, "port_gbps", rates)
@@ -76,6 +84,12 @@ class Cluster:
         if self.accelerators_per_server < 1:
             raise DocumentError(
                 f"accelerators_per_server: must be at least 1 (got {self.accelerators_per_server})"
+            )
+        if self.inside_gbps is not None and not 0 < self.inside_gbps < math.inf:
+            raise DocumentError(f"inside_gbps: {self.inside_gbps} is not a finite number above 0")
+        if self.inside_latency_s is not None and not 0 <= self.inside_latency_s < math.inf:
+            raise DocumentError(
+                f"inside_latency_s: {self.inside_latency_s} is not a finite number from 0 on"
             )
         limits.check_items(
             self.servers * self.accelerators_per_server,

@@ -117,7 +117,7 @@ def _decoder(annotation: Any) -> _Decode:
     if origin is typing.Literal:
         return _literal_decoder(typing.get_args(annotation))
     if origin is tuple:
-        return _tuple_decoder(_decoder(typing.get_args(annotation)[0]))
+        return _tuple_decoder(typing.get_args(annotation)[0])
     if dataclasses.is_dataclass(annotation):
         return _dataclass_decoder(annotation)
     if issubclass(annotation, tuple):
@@ -125,9 +125,14 @@ def _decoder(annotation: Any) -> _Decode:
     return _decode_float if annotation is float else _scalar_decoder(annotation)
 
 
-def prepare_reader(document: Any) -> None:
-    """Builds the decoder of a document class now, so that the first read does not pay for it."""
-    _decoder(document)
+def prepare_reader(annotation: Any) -> None:
+    """Builds the decoders of a document class now, so that the first read does not pay for them."""
+    if annotation is ... or annotation is type(None) or isinstance(annotation, str):
+        return  # in a tuple[T, ...], T | None or Literal
+    _decoder(annotation)
+    is_class = dataclasses.is_dataclass(annotation)
+    for part in _hints(annotation).values() if is_class else typing.get_args(annotation):
+        prepare_reader(part)
 
 
 def _list_or_object_decoder(decode_list: _Decode, decode_object: _Decode) -> _Decode:
@@ -143,10 +148,13 @@ def _literal_decoder(choices: tuple[Any, ...]) -> _Decode:
     return decode
 
 
-def _tuple_decoder(decode_element: _Decode) -> _Decode:
+def _tuple_decoder(element_type: Any) -> _Decode:
     def decode(value: Any) -> Any:
         if not isinstance(value, list):
             raise _InvalidError(f"expected a list, got {type(value).__name__}")
+        if not value:
+            return ()
+        decode_element = _decoder(element_type)
         elements: list[Any] = []
         try:
             for element in value:
@@ -179,11 +187,12 @@ def _row_decoder(row: Any) -> _Decode:
 
 
 def _dataclass_decoder(cls: Any) -> _Decode:
-    hints = _hints(cls)
-    fields = {
-        field.name: (_decoder(hints[field.name]), field.default is dataclasses.MISSING)
-        for field in dataclasses.fields(cls)
-    }
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    decoders: dict[str, _Decode] = {}  # made by the first value of a field: most are rare
+
+    def decoder_of(name: str) -> _Decode:
+        decoders[name] = _decoder(_evaluated(str(fields[name].type), cls.__module__))
+        return decoders[name]
 
     def decode(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -196,10 +205,11 @@ def _dataclass_decoder(cls: Any) -> _Decode:
         arguments = {}
         name = ""
         try:
-            for name, (decode_field, required) in fields.items():
+            for name, field in fields.items():
                 if name in value:
+                    decode_field = decoders.get(name) or decoder_of(name)
                     arguments[name] = decode_field(value[name])
-                elif required:
+                elif field.default is dataclasses.MISSING:
                     raise _InvalidError("missing field")
         except _InvalidError as error:
             error.path.append(f".{name}")

@@ -12,6 +12,7 @@ from torch_topoopt.plan.cluster import Cluster  # noqa: TC001 - read with the fi
 from torch_topoopt.plan.codec import Document, DocumentError, brief
 from torch_topoopt.plan.demand import Demand, validate_demand
 from torch_topoopt.plan.failures import FailurePlan, validate_failures
+from torch_topoopt.plan.layout import Layout  # noqa: TC001 - read with the fields of Plan
 from torch_topoopt.plan.network import Network  # noqa: TC001 - read with the fields of Plan
 from torch_topoopt.plan.placement import Placement, validate_placement
 
@@ -24,7 +25,7 @@ _NAME_SINCE_4 = {
     "reduce_s_per_byte": "gamma_s_per_byte",
 }
 
-SpaceName = Literal["data-parallel", "samples", "full"]
+SpaceName = Literal["data-parallel", "samples", "full", "layouts"]
 
 
 AllReduceAlgorithm = Literal[
@@ -33,6 +34,7 @@ AllReduceAlgorithm = Literal[
     "tree",
     "doubling",
     "torus",
+    "swing",
     "breadth_first",
     "packing",
     "flooding",
@@ -79,6 +81,11 @@ class CostModel:
     gamma_s_per_byte: float
     beta_s_per_byte: float | None = None
     all_reduce: tuple[AllReduceTime, ...] = ()
+
+    @classmethod
+    def of_latency(cls, per_hop_latency_s: float) -> Self:
+        """For simulations alone: a message has no other costs than its links' latency and rates."""
+        return cls(0.0, per_hop_latency_s, 0.0, beta_s_per_byte=0.0)
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError: field, value, and what would be right."""
@@ -139,7 +146,8 @@ class Plan(Document):
     """A complete, validated plan.
 
     `strategy_space` limits the search: "data-parallel" (no choice), "samples" (the servers that
-    share each operator's samples), or "full" (also splits of parameters and positions).
+    share each operator's samples), "full" (also splits of parameters and positions), or "layouts":
+    `layout` divides all blocks alike, and each placement has the servers of its operator's stage.
 
     `mode` and `routing` name the method that found the network and its routes: a known name, or a
     function of the user's, FILE.py:NAME. "fixed" networks are cabled already; "discovered" ones
@@ -153,10 +161,14 @@ class Plan(Document):
     - before 3: one micro-batch; placements split samples only
     - before 4: `message_s` is alpha, `hop_s` the latency per hop, `reduce_s_per_byte` gamma
     - before 5: groups have no `grid`
+    - before 6: no `layout`
+
+    A plan without a layout is written as version 5.
     """
 
     KIND: ClassVar[str] = "Plan"
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
+    WITHOUT_LAYOUT: ClassVar[int] = 5  # its version, which older releases read
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches", "routing"})
 
     version: int
@@ -176,6 +188,7 @@ class Plan(Document):
     failures: FailurePlan | None = None
     micro_batches: int = 1
     routing: str = "shortest"
+    layout: Layout | None = None
 
     @classmethod
     def of_network(
@@ -192,7 +205,7 @@ class Plan(Document):
         Raises DocumentError if the network does not fit the cluster.
         """
         return cls(
-            version=cls.VERSION,
+            version=cls.WITHOUT_LAYOUT,
             model=model,
             batch_size=1,
             seed=0,
@@ -213,7 +226,7 @@ class Plan(Document):
         if value["version"] >= 4 or not isinstance(model, dict):
             return value
         renamed = {_NAME_SINCE_4.get(name, name): number for name, number in model.items()}
-        return {**value, "version": cls.VERSION, "cost_model": renamed}
+        return {**value, "version": cls.WITHOUT_LAYOUT, "cost_model": renamed}
 
     def validate(self) -> Self:
         for field, names in (("mode", MODES), ("routing", POLICIES)):
@@ -237,6 +250,7 @@ class Plan(Document):
                 f"micro_batches: {self.micro_batches} does not divide the batch of "
                 f"{self.batch_size}"
             )
+        self._check_layout()
         if len(self.prediction.link_bytes) != len(self.network.links):
             raise DocumentError(
                 f"prediction.link_bytes: {len(self.prediction.link_bytes)} entries for "
@@ -244,9 +258,27 @@ class Plan(Document):
             )
         return self
 
+    def _check_layout(self) -> None:
+        if self.layout is None:
+            return
+        self.layout.validate()
+        accelerators = self.cluster.servers * self.cluster.accelerators_per_server
+        if self.layout.accelerators != accelerators:
+            raise DocumentError(
+                f"layout: is for {self.layout.accelerators} accelerators, and the cluster has "
+                f"{accelerators}"
+            )
+        if self.layout.batch_size != self.batch_size:
+            raise DocumentError(
+                f"layout: an iteration has {self.layout.batch_size} samples, and batch_size is "
+                f"{self.batch_size}"
+            )
+
     @property
     def is_data_parallel(self) -> bool:
-        """Whether every operator is on all servers, in their order."""
+        """Whether every operator is on all servers, in their order, and there is no layout."""
+        if self.layout is not None:
+            return False
         everyone = tuple(range(self.cluster.servers))
         return all(p.servers == everyone and p.sample == len(everyone) for p in self.strategy)
 

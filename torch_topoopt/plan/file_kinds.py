@@ -22,6 +22,7 @@ FLOW_FILE = "file of flows"
 KINETO_TRACE = "Kineto trace"
 MSCCL_ALGORITHM = "MSCCL algorithm"
 GZIP_FILE = "gzip file"
+MODEL_CONFIGURATION = "model configuration"
 
 _HEAD_BYTES = 1 << 16  # covers the XML root or the first lines of text
 _NOTHING = "no command reads it"
@@ -55,6 +56,12 @@ def _own(name: str, fields: str, readers: str) -> _Shape:
 def _foreign(description: str, fields: str, readers: str = _NOTHING) -> _Shape:
     return _Shape(FileKind("", readers, description), frozenset(fields.split()))
 
+
+_CONFIGURATION = FileKind(
+    MODEL_CONFIGURATION,
+    "`topoopt plan`, `compare` and `profile` read it as MODEL",
+    "a Hugging Face model configuration",
+)
 
 # The first shape that fits counts. Names are the KIND of the documents.
 _OBJECTS = (
@@ -100,16 +107,8 @@ _OBJECTS = (
         "schema nodes",
         f"{_NOTHING}; `topoopt profile --from-trace` reads the profiler's Kineto trace",
     ),
-    _foreign(
-        "a Hugging Face model configuration",
-        "model_type",
-        f"{_NOTHING}; name the model as FILE.py:FUNCTION",
-    ),
-    _foreign(
-        "a Hugging Face model configuration",
-        "architectures transformers_version",
-        f"{_NOTHING}; name the model as FILE.py:FUNCTION",
-    ),
+    _Shape(_CONFIGURATION, frozenset({"model_type"})),
+    _Shape(_CONFIGURATION, frozenset({"architectures", "transformers_version"})),
     _foreign("a list of peers for exo", "peers"),
 )
 
@@ -148,15 +147,25 @@ def wrong_kind(path: str | os.PathLike[str], *expected: str) -> str:
 
     "" if the file is not recognised, or is of one of the kinds `expected`.
     """
+    return wrong_content(_content(path), *expected)
+
+
+def is_model_configuration(path: str | os.PathLike[str]) -> bool:
+    """Whether the file at `path` is a configuration of transformers (config.json)."""
+    kind = kind_of(_content(path))
+    return kind is not None and kind.name == MODEL_CONFIGURATION
+
+
+def _content(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file that its kind is found by; none where it cannot be read."""
     if not Path(path).is_file():  # a pipe cannot be read twice
-        return ""
+        return b""
     try:
         with Path(path).open("rb") as file:
             head = file.read(_HEAD_BYTES)
-            rest = file.read() if head.lstrip()[:1] in (b"{", b"[") else b""
+            return head + (file.read() if head.lstrip()[:1] in (b"{", b"[") else b"")
     except OSError:
-        return ""
-    return wrong_content(head + rest, *expected)
+        return b""
 
 
 def wrong_content(data: bytes, *expected: str) -> str:

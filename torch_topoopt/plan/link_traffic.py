@@ -22,6 +22,11 @@ class LinkTraffic:
     """
 
     LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"kind", "zero_copy_bytes", "copied_bytes"})
+    JSON_FIELDS: ClassVar = (
+        "source", "source_port", "target", "target_port", "sent_bytes", "relayed_bytes",
+        "received_bytes", "overhead_bytes", "seconds", "iteration_bytes", "zero_copy_bytes",
+        "copied_bytes",
+    )  # fmt: skip
 
     source: int
     source_port: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.plan.units import format_seconds
 
@@ -48,6 +48,9 @@ class RankWork:
     under_way_s: float
     waiting_s: float | None
     operations: tuple[OperationTimes, ...] = ()
+    JSON_FIELDS: ClassVar = (
+        "rank", "server", "iterations", "seconds", "under_way_s", "waiting_s", "own_s"
+    )  # fmt: skip
 
     @property
     def own_s(self) -> float | None:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
 from torch_topoopt.planner.first_network import first_pair
+from torch_topoopt.planner.layout_planning import LayoutPlanning, state_bytes
 from torch_topoopt.planner.options import CONVERGED, DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.planner.search_problems import SearchProblems
+from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
 from torch_topoopt.search.descent import descend, descend_by_blocks
@@ -41,6 +43,7 @@ _MUCH_SLOWER = 0.1  # than the best pair: such a network gets no search
 _WIRED_FOR = 3  # strategies of a search that get networks of their own
 _DESCENTS = 4  # from the best pairs of all rounds, on few servers
 _FAILURES_ON_FEW = 1  # rounds with little gain before the last one, on few servers
+_MOST_OPERATORS = 400  # of a model with blocks: more take minutes, and layouts hold the fast ones
 _CURVE_POINTS = 25  # samples of the search curve per round
 
 
@@ -99,6 +102,15 @@ class Planning:
         options.validate()
         self._op_graph = op_graph
         self._cluster = cluster
+        self._layouts: LayoutPlanning | None = None
+        self._layouts_alone = options.strategy_space == "layouts"
+        self._of_layouts: Plan | None = None
+        if options.strategy_space in ("layouts", "all"):
+            self._layouts = LayoutPlanning(op_graph, cluster, options, self._report_layout)
+            options = replace(options, strategy_space="full")
+        if self._layouts is not None or options.optimizer is not None:
+            state = state_bytes(options, accelerator(cluster.accelerator))
+            options = replace(options, optimizer_factor=state.optimizer)
         self._options = options
         self._evaluations = options.evaluations_of(op_graph, cluster.servers)
         self._most_rounds = options.rounds_of(cluster.servers)
@@ -124,6 +136,52 @@ class Planning:
 
     def run(self) -> Plan:
         """Plans; raises as `plan` does."""
+        if self._layouts is None:
+            return self._plan_strategies()
+        return self._plan_layouts(self._layouts)
+
+    def _plan_layouts(self, layouts: LayoutPlanning) -> Plan:
+        """The best layout, or a strategy that gains more over data parallelism. Models without
+        blocks have strategies, and a layout only if no strategy fits."""
+        layouts.check_state()
+        large = len(self._op_graph.operators) > _MOST_OPERATORS and layouts.has_blocks
+        refused: ValueError | None = None
+        if self._layouts_alone or layouts.has_blocks:
+            try:
+                self._of_layouts = layouts.plan()
+            except ValueError as error:
+                if self._layouts_alone or large:
+                    raise
+                refused = error
+        if self._of_layouts is not None and (self._layouts_alone or large):
+            return self._of_layouts
+        try:
+            plan = self._plan_strategies()
+        except ValueError as error:
+            if refused is not None:
+                raise refused from error
+            return self._of_layouts or layouts.plan()
+        return self._faster(plan)
+
+    def _faster(self, plan: Plan) -> Plan:
+        """`plan`, or that of the best layout if it gains more over data parallelism.
+
+        Both are compared with data parallelism by their own prices: those of layouts include what
+        the simulator of strategies leaves out.
+        """
+        if self._layouts is None or self._of_layouts is None:
+            return plan
+        layouts, whole = self._layouts, everywhere(self._op_graph, self._cluster.servers)
+        plain_s = self._pricing.ideal_switch_s(whole, 1) + layouts.optimizer_s(whole)
+        seconds = plan.prediction.iteration_s + layouts.optimizer_s(plan.strategy)
+        gain = layouts.data_parallel_s() / self._of_layouts.prediction.iteration_s
+        return plan if plain_s / seconds > gain else self._of_layouts
+
+    def _report_layout(self, done: int, of: int, best_s: float) -> None:
+        if self._on_progress is not None:
+            self._on_progress(PlanProgress("network", done + 1, of, 0, 0, 0, best_s, best_s))
+
+    def _plan_strategies(self) -> Plan:
         if self._options.strategy_space == "data-parallel":
             self._price_schedules()
             self._plan_data_parallel()
@@ -141,7 +199,7 @@ class Planning:
             self._searching = None
             pair = self._pricing.price(search.best(), network, count)
             self._finish_round(pair, pair)
-        return self._result() if self._best is not None else None
+        return self._of_layouts if self._best is None else self._faster(self._result())
 
     def priced(self, plan: Plan) -> Plan:
         """`plan` with the prediction for this OpGraph; the figures of its rounds stay.
@@ -367,13 +425,13 @@ class Planning:
         if not pricing.schedules:  # which put other bytes on links than rings do
             validate_link_bytes(self._cluster.servers, best.network, traffic, prediction.link_bytes)
         return Plan(
-            version=Plan.VERSION,
+            version=Plan.WITHOUT_LAYOUT,
             model=self._op_graph.model,
             batch_size=self._op_graph.batch_size,
             seed=options.seed,
             mode=mode,
             routing=str(options.routing) if options.network is None else "shortest",
-            strategy_space=options.strategy_space,
+            strategy_space="full" if options.strategy_space == "all" else options.strategy_space,
             cluster=self._cluster,
             network=best.network,
             demand=traffic,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import (
@@ -21,7 +20,7 @@ from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.profile.script import demand_of, on_servers, rooted_demands
 from torch_topoopt.sim import complete_groups
 from torch_topoopt.sim.collective_costs import EMULATED_COST, IdealSwitchCosts, NetworkCosts
-from torch_topoopt.sim.demand_seconds import demand_seconds
+from torch_topoopt.sim.demand_seconds import fastest_for
 from torch_topoopt.sim.script_iteration import script_iteration
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
@@ -68,18 +67,17 @@ def plan_for_demand(
 
     `trace` is the source of the demand, if known. An existing `network` gets rings for the groups
     of the demand; otherwise `mode` and `routing` find one, mode best that with the least
-    `demand_seconds`. The time of an iteration is not
-    predicted. Raises ValueError where no network can be found.
+    `demand_seconds`. The time of an iteration is not predicted. Raises ValueError where no network
+    can be found.
     """
     found = network
     if found is None:
-        price = partial(demand_seconds, cluster, demand) if mode == "best" else None
         found = find_network(
             cluster,
             demand,
             mode=mode,
             routing=routing,
-            search=NetworkSearch(seed=seed, price=price),
+            search=fastest_for(mode, cluster, demand, NetworkSearch(seed=seed)),
         )
     reducing = tuple(Placement("group", group.servers) for group in demand.groups)
     found = complete_groups(cluster, found, reducing)

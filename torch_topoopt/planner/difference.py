@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Link, Placement, Plan
+    from torch_topoopt.plan.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,16 @@ def _ends(link: Link) -> tuple[int, int]:
 def _changed_fields(a: Plan, b: Plan) -> tuple[Changed, ...]:
     names = ("model", "batch_size", "seed", "mode", "strategy_space", "micro_batches")
     found = [(name, getattr(a, name), getattr(b, name)) for name in names]
+    found.append(("layout", _text(a.layout), _text(b.layout)))
     found += [
         (f"cluster.{field.name}", getattr(a.cluster, field.name), getattr(b.cluster, field.name))
         for field in fields(a.cluster)
     ]
     return tuple(Changed(name, x, y) for name, x, y in found if x != y)
+
+
+def _text(layout: Layout | None) -> str | None:
+    return None if layout is None else str(layout)
 
 
 def _moved(a: Plan, b: Plan) -> tuple[Moved, ...]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from torch_topoopt.plan import POLICIES, SpaceName
 from torch_topoopt.search.defaults import default_evaluations, default_rounds
+from torch_topoopt.search.layouts.software import SoftwareName
+from torch_topoopt.search.optimizers import optimizer
 from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.two_levels import SearchOptions
 from torch_topoopt.user_functions import UserFunction
@@ -15,6 +17,7 @@ from torch_topoopt.user_functions import UserFunction
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph, SplitDimension
     from torch_topoopt.plan import Network, Policy
+    from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.strategies import Executable, Strategy
 
 Ablation = Literal["both", "search-only", "topology-only"]
@@ -31,10 +34,13 @@ class PlanningOptions:
     At most `rounds` rounds of `evaluations` proposals each, until a round gains less than 0.1 %, on
     few servers two in a row. The defaults for None are in `search.defaults`.
 
-    `strategy_space`: with "data-parallel" every operator runs on every server and only the network
-    is planned; with "samples" operators are split by samples only. With `executable`, only
-    strategies are considered all of whose placements it accepts. The search begins at `strategy`
-    alone, if there is one; `evaluations` 0 only prices it.
+    `strategy_space`: with "layouts" all blocks of a model are divided alike (`plan.layout`), or as
+    `layout` says; with "all" a layout wins where it gains more over data parallelism than the
+    strategy of the space "full". Layouts are trained by `software` with `optimizer` (default:
+    adamw), which sets the `optimizer_factor` of both. With "data-parallel" every operator runs on
+    every server and only the network is planned; with "samples" operators are split by samples
+    only. With `executable`, only strategies are considered all of whose placements it accepts. The
+    search begins at `strategy` alone, if there is one; `evaluations` 0 only prices it.
 
     `mode` "best" continues from the best pair of mode "paper" for as many rounds again, wired by
     TopologyFinder's mode best for the least predicted iteration: its plan is never worse. These
@@ -57,7 +63,7 @@ class PlanningOptions:
     seed: int = 0
     rounds: int | None = None
     evaluations: int | None = None
-    strategy_space: SpaceName = "full"
+    strategy_space: SpaceName | Literal["all"] = "full"
     mode: Literal["paper", "best"] | UserFunction = "paper"
     ablation: Ablation = "both"
     network: Network | None = None
@@ -66,6 +72,9 @@ class PlanningOptions:
     strategy: Strategy | None = None
     micro_batches: MicroBatches = 1
     optimizer_factor: float = 0.0
+    optimizer: str | None = None
+    software: SoftwareName = "compiled"
+    layout: Layout | None = None
     schedules: bool = True
     search: SearchOptions = field(default_factory=SearchOptions)
 
@@ -82,7 +91,7 @@ class PlanningOptions:
     @property
     def dimensions(self) -> tuple[SplitDimension, ...]:
         """The splits of the search besides samples, as far as they are executable."""
-        return DIMENSIONS if self.strategy_space == "full" else ()
+        return DIMENSIONS if self.strategy_space in ("full", "all") else ()
 
     def evaluations_of(self, op_graph: OpGraph, servers: int) -> int:
         """The proposals of a round for that job on so many servers."""
@@ -121,10 +130,17 @@ class PlanningOptions:
             raise ValueError(
                 f"optimizer_factor: {self.optimizer_factor} is not a finite number from 0 on"
             )
-        if self.strategy is not None and self.strategy_space == "data-parallel":
-            raise ValueError("strategy: the strategy space data-parallel has no other than its own")
+        if self.optimizer is not None:
+            optimizer(self.optimizer)
+        if self.layout is not None and self.strategy_space != "layouts":
+            raise ValueError(f"layout: is for the space layouts, not {self.strategy_space}")
+        if self.strategy is not None and self.strategy_space in ("data-parallel", "layouts"):
+            raise ValueError(
+                f"strategy: the strategy space {self.strategy_space} has no other than its own"
+            )
         choices: tuple[tuple[str, str | UserFunction, tuple[str, ...]], ...] = (
-            ("strategy_space", self.strategy_space, get_args(SpaceName)),
+            ("strategy_space", self.strategy_space, (*get_args(SpaceName), "all")),
+            ("software", self.software, get_args(SoftwareName)),
             ("mode", self.mode, ("paper", "best")),
             ("ablation", self.ablation, ABLATIONS),
             ("routing", self.routing, POLICIES),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,7 +45,14 @@ class LoadedModel(NamedTuple):
     name: str
 
 
-def load_model(spec: str, *, size: str | None = None, batch_size: int | None = None) -> LoadedModel:
+def load_model(
+    spec: str,
+    *,
+    size: str | None = None,
+    batch_size: int | None = None,
+    sequence: int | None = None,
+    task: str | None = None,
+) -> LoadedModel:
     """Finds the model that `spec` names.
 
     - `NAME` or `NAME:SIZE`: a module of torch_topoopt.models and one of its sizes.
@@ -52,6 +60,8 @@ def load_model(spec: str, *, size: str | None = None, batch_size: int | None = N
       first case the file has an `example_batch(batch_size)`.
     - `path/to/file.py`: a script with `build_model()` and `example_batch()` at module level. It is
       imported, so code under `if __name__ == "__main__"` does not run.
+    - `path/to/config.json`: a configuration of transformers. Samples have `sequence` tokens, and
+      the model is for `task` (torch_topoopt.models.configurations).
 
     `batch_size` is the number of samples of the example batch (by default the model's own choice).
     Raises ProfileError, in one line, for an unknown name or size, a missing file or callable, and
@@ -59,6 +69,14 @@ def load_model(spec: str, *, size: str | None = None, batch_size: int | None = N
     """
     if batch_size is not None and batch_size < 1:
         raise ProfileError(f"batch_size: must be at least 1 (got {batch_size})")
+    if spec.endswith(".json"):
+        return _load_configuration(Path(spec), batch_size, sequence, task)
+    for option, value in (("sequence", sequence), ("task", task)):
+        if value is not None:
+            raise ProfileError(
+                f"{option}: {value} is for a configuration of transformers (config.json); {spec} "
+                f"has its own {option}"
+            )
     if not is_file(spec):
         return _load_shipped(spec, size, batch_size)
     path, _, function = (spec, "", "build_model") if spec.endswith(".py") else spec.rpartition(":")
@@ -93,6 +111,25 @@ def _load_shipped(spec: str, size: str | None, batch_size: int | None) -> Loaded
     with torch.device("meta"):
         batch = module.example_batch(batch_size, size=chosen)
     return LoadedModel(lambda: module.build(chosen), batch, f"{name}:{chosen}")
+
+
+def _load_configuration(
+    path: Path, batch_size: int | None, sequence: int | None, task: str | None
+) -> LoadedModel:
+    configurations: Any = importlib.import_module("torch_topoopt.models.configurations")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        found = configurations.configured(
+            values, sequence=sequence, task=task or configurations.TASKS[0]
+        )
+    except OSError as error:
+        raise ProfileError(f"model: {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ProfileError(f"model: {path}: {error}") from None
+    with torch.device("meta"):
+        batch = found.example_batch(batch_size)
+    folder = path.resolve().parent.name  # transformers' name of the file is the same for all models
+    return LoadedModel(found.build, batch, folder if path.stem == "config" else path.stem)
 
 
 def _load_file(path: Path, function: str, batch_size: int | None) -> LoadedModel:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.op_graph import Operator, RepeatedLayer, layer_form
+from torch_topoopt.op_graph import Operator, OpGraph, RepeatedLayer, layer_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,3 +39,39 @@ def repeated_layers(
         starts = tuple(span.begin for span in free)
         layers.append(RepeatedLayer(free[0].kind, free[0].end - free[0].begin, starts))
     return tuple(sorted(layers, key=lambda layer: layer.starts))
+
+
+def with_occurrences(op_graph: OpGraph, count: int) -> OpGraph:
+    """`op_graph` whose only repeated layer occurs `count` times, one after the other.
+
+    So a deep model is profiled with two of its layers. Raises ValueError unless there is one
+    repeated layer, whose occurrences follow each other.
+    """
+    if len(op_graph.layers) != 1:
+        raise ValueError(f"layers: {len(op_graph.layers)} repeat, not one")
+    layer = op_graph.layers[0]
+    begin, length = layer.starts[0], layer.length
+    end = begin + length * len(layer.starts)
+    if layer.starts != tuple(range(begin, end, length)):
+        raise ValueError(f"layers: those of {layer.kind} do not follow each other")
+    operators = list(op_graph.operators[:begin])
+    # the second occurrence: what it reads of the one before is the same in all later ones
+    second = op_graph.operators[begin + length : begin + 2 * length]
+    for i in range(count):
+        of = op_graph.operators[begin : begin + length] if i == 0 else second
+        shift = 0 if i == 0 else (i - 1) * length
+        operators += [_moved(operator, begin, shift, f"#{i}") for operator in of]
+    shift = begin + count * length - end
+    operators += [_moved(operator, begin, shift, "") for operator in op_graph.operators[end:]]
+    starts = tuple(range(begin, begin + count * length, length))
+    layers = (replace(layer, starts=starts),) if count > 1 else ()
+    return replace(op_graph, operators=tuple(operators), layers=layers).validate()
+
+
+def _moved(operator: Operator, begin: int, shift: int, suffix: str) -> Operator:
+    """`operator`, whose operands from `begin` on are `shift` operators later."""
+    operands = tuple(
+        replace(operand, producer=operand.producer + shift * (operand.producer >= begin))
+        for operand in operator.operands
+    )
+    return replace(operator, name=operator.name + suffix, operands=operands)

@@ -311,6 +311,9 @@ def search_section(plan: Plan) -> Markup:
     if not plan.strategy:
         text = "No strategy was searched: the script keeps its own. Only the network was planned."
         return section("search", "Strategy search", paragraph(text))
+    if plan.layout is not None:
+        text = "All layouts were priced in closed form, and the fastest on networks of their own."
+        return section("search", "Strategy search", paragraph(text))
     if plan.strategy_space == "data-parallel":
         content.append(
             paragraph(
@@ -418,6 +421,9 @@ def strategy_section(run: Run) -> Markup:
         return section(
             "strategy", "Strategy", paragraph("The script's own: the plan places no operators.")
         )
+    if plan.layout is not None:
+        text = f"A layout, which the script executes itself: {plan.layout}."
+        return section("strategy", "Strategy", paragraph(text))
     by_place: dict[tuple[tuple[int, ...], str], list[str]] = {}
     sets = {(tuple(sorted(p.servers)), str(p.degrees)) for p in plan.strategy}
     for placement in plan.strategy:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_topoopt.plan.rank_work import hidden_part, slowest_of
+from torch_topoopt.plan.result_json import plain, within
 from torch_topoopt.report.bounds import bus_gbps, mean_bus_gbps
 from torch_topoopt.report.results import (
     compare_traffic,
@@ -16,7 +17,7 @@ from torch_topoopt.report.results import (
 from torch_topoopt.report.run_folder import STAGES
 
 if TYPE_CHECKING:
-    from torch_topoopt.plan.rank_work import OperationTimes, RankWork
+    from torch_topoopt.plan.rank_work import OperationTimes, RankWork, Slowest
     from torch_topoopt.report.run_folder import Run
 
 
@@ -95,19 +96,42 @@ def _traffic(run: Run) -> dict[str, Any]:
     return {"basis": traffic.basis, "steps": traffic.steps, "links": links}
 
 
-def work_figures(ranks: list[RankWork], operations: list[OperationTimes]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class OperationFigures:
+    """A collective of an iteration, with its rate."""
+
+    JSON_FIELDS: ClassVar = (
+        *within("times", "name", "ranks", "size_bytes", "per_iteration", "seconds"), "bus_gbps"
+    )  # fmt: skip
+
+    times: OperationTimes
+
+    def bus_gbps(self) -> float | None:
+        return bus_gbps(self.times)
+
+
+@dataclass(frozen=True)
+class WorkFigures:
     """An iteration of each rank, and its collectives; rates in Gb/s."""
-    slowest = slowest_of(ranks)
-    listed = [asdict(work) | {"own_s": work.own_s} for work in ranks]
-    for rank in listed:
-        del rank["operations"]
-    return {
-        "ranks": listed,
-        "slowest_rank": None if slowest is None else slowest.rank,
-        "operations": [asdict(one) | {"bus_gbps": bus_gbps(one)} for one in operations],
-        "bus_gbps": mean_bus_gbps(ranks, operations),
-        "hidden_part": hidden_part(ranks),
-    }
+
+    JSON_FIELDS: ClassVar = (
+        "ranks", "slowest_rank=slowest.rank", "operations=rates", "bus_gbps", "hidden_part"
+    )  # fmt: skip
+
+    ranks: list[RankWork]
+    operations: list[OperationTimes]
+
+    def slowest(self) -> Slowest | None:
+        return slowest_of(self.ranks)
+
+    def rates(self) -> list[OperationFigures]:
+        return [OperationFigures(one) for one in self.operations]
+
+    def bus_gbps(self) -> float | None:
+        return mean_bus_gbps(self.ranks, self.operations)
+
+    def hidden_part(self) -> float | None:
+        return hidden_part(self.ranks)
 
 
 def summarise(run: Run) -> dict[str, Any]:
@@ -147,7 +171,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "relayed_pairs": distances.relayed_pairs,
         "traffic": _traffic(run),
         "iterations": _iterations(run),
-        "work": work_figures(metrics.ranks, metrics.operations) if metrics else None,
+        "work": plain(WorkFigures(metrics.ranks, metrics.operations)) if metrics else None,
         "training": _training(run),
         "notes": list(run.notes),
     }

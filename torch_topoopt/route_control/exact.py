@@ -56,7 +56,7 @@ def exact_paths(problem: RoutingProblem, seed: int = 0, *, limit_s: float = LIMI
         options={"time_limit": limit_s, "mip_rel_gap": 0.0},
     )
     if found.status != 0 or found.x is None:
-        raise ValueError(f"scheme: exact found no optimum within {limit_s:g} s; try ours")
+        raise ValueError(f"scheme: exact found no optimum within {limit_s:g} s; try local-search")
     return _dealt_out(problem, first, found.x)
 
 

@@ -1,8 +1,8 @@
 """Ways to choose a path for every flow.
 
 `greedy` is the paper's (section 3.4.1), with its components in parallel (3.4.3); `ecmp`,
-`colouring`, `annealing` and `exact` are the paper's baselines. `ours` equals the exact optimum for
-equal demands without dead links, and is close to it elsewhere.
+`colouring`, `annealing` and `exact` are the paper's baselines. `local-search` equals the exact
+optimum for equal demands without dead links, and is close to it elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Choice = list[int]
 
 _STEPS_PER_FLOW = 200  # of annealing
-_LEAST_MOVES, _MOST_MOVES = 200, 2000  # random moves after which `ours` ends:
+_LEAST_MOVES, _MOST_MOVES = 200, 2000  # random moves after which `local-search` ends:
 _MOVED_FLOWS = 100_000  # this over the number of flows, within these bounds
 
 
@@ -60,7 +60,7 @@ def coloured_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
     return _coloured(problem, spines)
 
 
-def our_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
+def local_search_paths(problem: RoutingProblem, seed: int = 0) -> Choice:
     """Edge colouring where it is exact; else the largest flows first, and chains of changes until
     the bound is reached or no tried change helps."""
     demands = problem.demands
@@ -82,7 +82,7 @@ SCHEMES: Mapping[str, Callable[..., list[int]]] = {
     "colouring": coloured_paths,
     "annealing": annealed_paths,
     "exact": exact_paths,
-    "ours": our_paths,
+    "local-search": local_search_paths,
 }
 
 

@@ -22,7 +22,7 @@ from torch_topoopt.links.identity import (
     without_encryption,
     without_transport,
 )
-from torch_topoopt.links.meeting import broadcast, failure_broadcast, receive
+from torch_topoopt.links.meeting import FIRST_ANSWER, broadcast, failure_broadcast, receive
 from torch_topoopt.links.options import PLAIN, RequestedLinks
 from torch_topoopt.links.rank_layout import RankLayout
 from torch_topoopt.links.rank_links import JobNetwork
@@ -121,9 +121,10 @@ def meet_versions(
     *,
     requested: RequestedLinks = PLAIN,
 ) -> str:
-    """The version that all ranks have (handshake.wire_version); raises FabricError on all of them.
+    """This rank's version (identity.wire_version), which rank 0 compares with that of all others.
 
-    Runs first, because messages of other versions may not parse.
+    Runs first, because messages of other versions may not parse. Raises FabricError on rank 0;
+    others receive the error as its first answer.
     """
     info = build_info()
     here = wire_version(
@@ -134,7 +135,7 @@ def meet_versions(
     )
     meeting.publish("version", here)
     if place.index == 0:
-        with failure_broadcast(meeting, "versions"):
+        with failure_broadcast(meeting, FIRST_ANSWER):
             for rank, there in meeting.collect(
                 "version", range(len(place.ranks)), deadline
             ).items():
@@ -143,8 +144,6 @@ def meet_versions(
                         f"rank {place.ranks[rank]} has torch_topoopt {there}, "
                         f"rank {place.ranks[0]} has {here}; {_advice(there, here)}"
                     )
-        broadcast(meeting, "versions", None)
-    receive(meeting, "versions", deadline)
     return here
 
 
@@ -194,11 +193,11 @@ def _meet_on_servers(meeting: Meeting, place: Place, servers: int, deadline: flo
         known = RankLayout.even(servers, place.world_size).server_of[place.ranks[place.index]]
     meeting.publish("server", json.dumps(known))
     if place.index == 0:
-        with failure_broadcast(meeting, "servers"):
+        with failure_broadcast(meeting, FIRST_ANSWER):
             texts = meeting.collect("server", range(len(place.ranks)), deadline)
             known_of = [json.loads(text) for _, text in sorted(texts.items())]
-            broadcast(meeting, "servers", known_of)
-    return RankLayout(tuple(lay_out(receive(meeting, "servers", deadline), servers)))
+            broadcast(meeting, FIRST_ANSWER, known_of)
+    return RankLayout(tuple(lay_out(receive(meeting, FIRST_ANSWER, deadline), servers)))
 
 
 def lay_out(known: Sequence[int | None], servers: int) -> list[int]:

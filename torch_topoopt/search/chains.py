@@ -56,7 +56,7 @@ class ChainResult:
     """The result of a chain, or several together. Candidates are in ascending order of time.
 
     `simulations` counts the evaluations that were simulated; the others changed nothing, did not
-    fit into memory, or overload a server or a link. `steps_asked` are the steps of simulating each
+    fit into memory, or overload a server or a link. `full_steps` are the steps of simulating each
     fitting change from start to end; `steps_simulated` of them were simulated.
     """
 
@@ -66,7 +66,7 @@ class ChainResult:
     accepted: int
     simulations: int
     steps_simulated: int
-    steps_asked: int
+    full_steps: int
 
     def progress(self) -> ChainProgress:
         """Its final state."""
@@ -117,7 +117,7 @@ class Chain:
             core.accepted,
             core.simulations,
             core.steps_simulated,
-            core.steps_asked,
+            core.full_steps,
         )
 
 
@@ -204,7 +204,7 @@ def merged(results: Sequence[ChainResult]) -> ChainResult:
         sum(result.accepted for result in results),
         sum(result.simulations for result in results),
         sum(result.steps_simulated for result in results),
-        sum(result.steps_asked for result in results),
+        sum(result.full_steps for result in results),
     )
 
 

@@ -49,8 +49,8 @@ def named_plan_program(
     """`iterations` training iterations of `op_graph` under `plan`, one after another, and the name
     of every flow by the number of its task. `schedules` as `lower_network`.
 
-    Raises ValueError if the strategy does not fit the graph or the cluster, for an unknown
-    accelerator, two servers that must exchange bytes but have no route, no iterations, or
+    Raises ValueError for a layout, if the strategy does not fit the graph or the cluster, for an
+    unknown accelerator, two servers that must exchange bytes but have no route, no iterations, or
     an unknown `ring_steps`.
     """
     added = traced_plan_program(
@@ -69,6 +69,8 @@ def traced_plan_program(
 ) -> IterationProgram:
     """Like `named_plan_program`, with a description of every task."""
     cluster, network = plan.cluster, plan.network
+    if plan.layout is not None:
+        raise ValueError(f"layout: operators are not placed one by one, but as {plan.layout}")
     check_strategy(op_graph, cluster.servers, plan.strategy, micro_batches=plan.micro_batches)
     rings = lower_network(cluster, network, schedules=schedules)
     tasks = IterationTasks.of(

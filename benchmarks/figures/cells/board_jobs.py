@@ -47,13 +47,13 @@ VARIANTS: dict[str, tuple[str, Heuristics]] = {
         "greedy",
         Heuristics(ShapeRules(True, DEFAULT_MOST_ASPECT), sort=True, locality=True),
     ),
-    "ours, transpose": ("ours", Heuristics(ShapeRules(True), sort=True)),
-    "ours, transpose + aspect": (
-        "ours",
+    "ruin-recreate, transpose": ("ruin-recreate", Heuristics(ShapeRules(True), sort=True)),
+    "ruin-recreate, transpose + aspect": (
+        "ruin-recreate",
         Heuristics(ShapeRules(True, DEFAULT_MOST_ASPECT), sort=True),
     ),
-    "ours, transpose + aspect + locality": (
-        "ours",
+    "ruin-recreate, transpose + aspect + locality": (
+        "ruin-recreate",
         Heuristics(ShapeRules(True, DEFAULT_MOST_ASPECT), sort=True, locality=True),
     ),
 }

@@ -12,7 +12,7 @@ from torch_topoopt.plan import Cluster, Demand, GroupDemand
 from torch_topoopt.route_control.clos_network import leaf_spine
 from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
 from torch_topoopt.route_control.rates import fair_shares
-from torch_topoopt.route_control.schemes import our_paths
+from torch_topoopt.route_control.schemes import local_search_paths
 from torch_topoopt.shared_networks.routed.ring_jobs import MODELS
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
@@ -80,7 +80,7 @@ def figure_9() -> Any:
     found = {}
     for name, spines in (("one circuit", 1), ("two spines", 2)):
         problem = RoutingProblem(leaf_spine(2, spines), flows)
-        found[name] = list(fair_shares(problem, our_paths(problem)).rates)
+        found[name] = list(fair_shares(problem, local_search_paths(problem)).rates)
     return found
 
 

@@ -92,7 +92,9 @@ def drawn_jobs(model: str, jobs: int, copies: int, placed_by: PlacedBy, seed: in
 def dead_link_loads(*, jobs: int, copies: int, dead: int, draws: int, seed: int) -> Any:
     """`max_link_load` by scheme of all AllReduces at once with `dead` random dead links of a ToR
     and a spine: "bound" is below that of any assignment."""
-    found: dict[str, list[float]] = {name: [] for name in ("ecmp", "greedy", "ours", "exact")}
+    found: dict[str, list[float]] = {
+        name: [] for name in ("ecmp", "greedy", "local-search", "exact")
+    }
     found["bound"] = []
     for draw in range(draws):
         drawn = drawn_jobs("bloom", jobs, copies, "racks", seed + draw)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from figures.figure import Results
 
-_SCHEMES = ("ecmp", "annealing", "greedy", "colouring", "ours")
+_SCHEMES = ("ecmp", "annealing", "greedy", "colouring", "local-search")
 _LIMIT_S = 60.0  # of the exact optimum
 _MODELS = ("bloom", "gpt-3", "llama2-70b")
 
@@ -53,8 +53,10 @@ def _make_timed(results: Results, quick: bool) -> Made:
         for flows, ms in points
     ]
     quantities += [
-        Quantity(f"processor time, ours / greedy, {flows} flows", ours / times["greedy"][flows])
-        for flows, ours in curves["ours"]
+        Quantity(
+            f"processor time, local-search / greedy, {flows} flows", ours / times["greedy"][flows]
+        )
+        for flows, ours in curves["local-search"]
     ]
     csv = [{**{k: p[k] for k in ("flows", "scheme", "exact_limit_s")}, **row} for p, row in results]
     return Made(csv, draw, quantities)
@@ -65,7 +67,7 @@ def _compared(quick: bool) -> list[Cell]:
     models = _MODELS[:1] if quick else _MODELS
     shared = {
         **{"placed_by": "racks", "failed_spines": 0, "fail_at_s": 0.0, "in_rounds": True},
-        **{"schemes": ["ecmp", "ours"], "draws": 1 if quick else 5},
+        **{"schemes": ["ecmp", "local-search"], "draws": 1 if quick else 5},
         **{"iterations": 2 if quick else 5, "seed": 0},
     }
     routed = [

@@ -1,6 +1,7 @@
 #include "backend/supervision/flight_recorder.h"
 
 #include <algorithm>
+#include <span>
 #include <stdexcept>
 
 namespace topoopt {
@@ -55,10 +56,26 @@ std::vector<const char*> RecordedTensors::types() const {
 }
 
 FlightRecorder::FlightRecorder(size_t capacity)
-    : entries_(capacity >= 1 && capacity <= kMost
-                   ? capacity
-                   : throw std::invalid_argument("capacity: " + std::to_string(capacity) +
-                                                 " is not in 1.." + std::to_string(kMost))) {}
+    : capacity_(capacity >= 1 && capacity <= kMost
+                    ? capacity
+                    : throw std::invalid_argument("capacity: " + std::to_string(capacity) +
+                                                  " is not in 1.." + std::to_string(kMost))),
+      blocks_((capacity + kBlock - 1) / kBlock) {}
+
+FlightRecorder::~FlightRecorder() {
+  for (const auto& block : blocks_) delete[] block.load();
+}
+
+FlightRecorder::Entry& FlightRecorder::entryOf(uint64_t id) {
+  const size_t index = id % capacity_;
+  std::atomic<Entry*>& block = blocks_[index / kBlock];
+  Entry* entries = block.load(std::memory_order_acquire);
+  if (entries == nullptr) {
+    auto made = std::make_unique<Entry[]>(kBlock);
+    if (block.compare_exchange_strong(entries, made.get())) entries = made.release();
+  }
+  return entries[index % kBlock];
+}
 
 int64_t FlightRecorder::now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -89,13 +106,13 @@ std::vector<std::shared_ptr<RecordedGroup>> FlightRecorder::groups() const {
 }
 
 void FlightRecorder::drop(uint64_t id) {
-  Entry& entry = entries_[id % entries_.size()];
+  Entry& entry = entryOf(id);
   std::lock_guard lock(entry.lock);
   if (entry.operation.id == id) entry.used = false;
 }
 
 void FlightRecorder::end(uint64_t id, bool failed) {
-  Entry& entry = entries_[id % entries_.size()];
+  Entry& entry = entryOf(id);
   const int64_t ended_ns = now();
   std::lock_guard lock(entry.lock);
   if (entry.operation.id != id || !entry.used) return;
@@ -105,7 +122,7 @@ void FlightRecorder::end(uint64_t id, bool failed) {
 }
 
 void FlightRecorder::setSender(uint64_t id, int sender) {
-  Entry& entry = entries_[id % entries_.size()];
+  Entry& entry = entryOf(id);
   std::lock_guard lock(entry.lock);
   if (entry.operation.id == id && entry.used) entry.operation.sender = sender;
 }
@@ -113,11 +130,14 @@ void FlightRecorder::setSender(uint64_t id, int sender) {
 template <typename Wanted>
 std::vector<RecordedOperation> FlightRecorder::select(Wanted wanted) const {
   std::vector<RecordedOperation> list;
-  for (const Entry& entry : entries_) {
-    std::lock_guard lock(entry.lock);
-    if (!entry.used || !wanted(entry.operation)) continue;
-    list.push_back(entry.operation);
-    if (list.back().in_place) list.back().outputs = list.back().inputs;
+  for (const auto& block : blocks_) {
+    const Entry* entries = block.load(std::memory_order_acquire);
+    for (const Entry& entry : std::span(entries, entries == nullptr ? 0 : kBlock)) {
+      std::lock_guard lock(entry.lock);
+      if (!entry.used || !wanted(entry.operation)) continue;
+      list.push_back(entry.operation);
+      if (list.back().in_place) list.back().outputs = list.back().inputs;
+    }
   }
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
   return list;

@@ -108,6 +108,7 @@ class FlightRecorder {
  public:
   // Throws std::invalid_argument unless 1 <= `capacity` <= kMost.
   explicit FlightRecorder(size_t capacity);
+  ~FlightRecorder();
 
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
@@ -126,7 +127,7 @@ class FlightRecorder {
   template <typename Fill>
   uint64_t record(Fill fill) {
     const uint64_t id = next_.fetch_add(1, std::memory_order_relaxed);
-    Entry& entry = entries_[id % entries_.size()];
+    Entry& entry = entryOf(id);
     const int64_t called_ns = now();
     std::lock_guard lock(entry.lock);
     entry.operation.id = id;
@@ -170,11 +171,17 @@ class FlightRecorder {
     RecordedOperation operation;
   };
 
+  static constexpr size_t kBlock = 32;
+
+  // Makes the entry's block if necessary.
+  Entry& entryOf(uint64_t id);
   template <typename Wanted>
   std::vector<RecordedOperation> select(Wanted wanted) const;
 
   std::atomic<uint64_t> next_{0};
-  std::vector<Entry> entries_;
+  const size_t capacity_;
+  // Of kBlock entries; null until its first use, because touching all entries delays a start.
+  std::vector<std::atomic<Entry*>> blocks_;
   mutable std::mutex groups_mutex_;
   int groups_made_ = 0;
   size_t groups_checked_at_ = 64;  // ended groups are removed at this number

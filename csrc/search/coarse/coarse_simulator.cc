@@ -136,7 +136,7 @@ double CoarseSimulator::propose(const std::vector<int>& strategy, const std::vec
   if (fully_) {
     for (int edge : changed_edges_) priceEdge(edge);
   } else if (tooBusy(limit_s)) {
-    steps_asked_ += stepCount();
+    full_steps_ += stepCount();
     return busy_.bound();
   }
   ++simulations_;
@@ -274,7 +274,7 @@ double CoarseSimulator::simulate(int first_step, double limit_s) {
   } else {
     state_ = sides_[side(first_step_ - 1)].saved[first_step_ / kSpacing];
   }
-  steps_asked_ += stepCount();
+  full_steps_ += stepCount();
   end_step_ = stepCount();
   for (int step = first_step_; step < stepCount(); ++step) {
     if (step % kSpacing == 0 && step > first_step_) {
@@ -386,7 +386,8 @@ void CoarseSimulator::reduce(const LinkLoads& loads, double size_bytes, double r
   } else {
     done_s = loops_.reduce(all, loads.s_per_byte.data(), size_bytes, ready_s, link_lanes_);
   }
-  state_.end_s = std::max(state_.end_s, done_s + loads.latency_s);
+  const double latency_s = loads.latency_s + size_bytes * loads.latency_s_per_byte;
+  state_.end_s = std::max(state_.end_s, done_s + latency_s);
 }
 
 // Reduces all parameter groups together, when the last shard has its gradients.

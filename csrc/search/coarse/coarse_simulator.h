@@ -66,7 +66,7 @@ class CoarseSimulator {
   // simulations.
   int64_t simulations() const { return simulations_; }
   int64_t stepsSimulated() const { return steps_simulated_; }
-  int64_t stepsAsked() const { return steps_asked_; }
+  int64_t fullSteps() const { return full_steps_; }
 
  private:
   struct Edge {
@@ -165,7 +165,7 @@ class CoarseSimulator {
   bool fully_ = false;
   int64_t simulations_ = 0;
   int64_t steps_simulated_ = 0;
-  int64_t steps_asked_ = 0;
+  int64_t full_steps_ = 0;
 };
 
 }  // namespace topoopt

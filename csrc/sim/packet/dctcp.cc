@@ -37,8 +37,8 @@ class Dctcp final : public Transport {
   bool ready(uint32_t slot, Picoseconds& from) override {
     State& state = flows_[slot];
     const Flow& flow = network_.flow(slot);
-    if (!state.open && !state.asked) {  // open the connection when it could send
-      state.asked = true;
+    if (!state.open && !state.connecting) {  // open the connection when it could send
+      state.connecting = true;
       network_.sendForward(slot, PacketKind::kOpen);
     }
     if (!state.open) return false;
@@ -119,7 +119,7 @@ class Dctcp final : public Transport {
     double window_acks = 2;  // with cut_every_window: size of that window
     int duplicates = 0;
     int backoff = 0;
-    bool open = false, asked = false, recovering = false, resend = false;
+    bool open = false, connecting = false, recovering = false, resend = false;
     Picoseconds progress_at = 0;
     Received received;
   };

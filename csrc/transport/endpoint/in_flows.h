@@ -122,7 +122,7 @@ class InFlows {
     std::map<uint64_t, Early> early;
     uint64_t consumed = 0;
     uint64_t acked = 0;
-    uint64_t requested = 0;  // the sender has asked for the receives before this number
+    uint64_t requested = 0;  // the sender has requested the receives before this number
     bool ack_at_once = false;
     bool listed = false;      // in Sender::unacked
     bool begun = false;       // something has come, so `generation` is known

@@ -50,6 +50,8 @@ class OutFlows {
     uint64_t fingerprint;
     uint16_t iteration;
     std::shared_ptr<SendProgress> progress;
+    // Of this message; nullptr: those to the peer.
+    std::shared_ptr<Routes::Ways> ways{};
   };
 
   OutFlows(int rank, int size, size_t window_bytes, const FlowLimits& limits, Routes& routes);
@@ -90,10 +92,10 @@ class OutFlows {
   struct Flow {
     std::deque<Pending> pending;  // not yet cut into frames completely
     uint64_t next_number = 0;
-    uint64_t sent = 0;     // cost of all frames handed to links
-    uint64_t acked = 0;    // cost of all frames consumed
-    uint64_t granted = 0;  // the receives of all messages before this number are posted
-    uint64_t asked = 0;    // the receiver has been asked for those before this number
+    uint64_t sent = 0;       // cost of all frames handed to links
+    uint64_t acked = 0;      // cost of all frames consumed
+    uint64_t granted = 0;    // the receives of all messages before this number are posted
+    uint64_t requested = 0;  // the receives of all messages before this number were requested
     uint64_t early = 0;    // cost of what is on its way, or there, and not known to have a receive
     uint64_t charged = 0;  // to relayed_
     bool relayed = false;  // over relays, on some route at least

@@ -108,7 +108,6 @@ class FrameQueue {
     return kept_.size() >= unacknowledged_frames_ + kManyFrames ||
            kept_bytes_ >= unacknowledged_bytes_ + kManyBytes;
   }
-  bool keepsNothing() const { return kept_.empty(); }
   bool keepsMessages() const { return kept_messages_ > 0; }
   // Copies the kept messages of this rank on `channel`, and makes its unwritten ones prompt. May
   // call `done`, as wrote().

@@ -35,14 +35,15 @@ std::optional<sock_extended_err> noticeOf(msghdr& message) {
 
 }  // namespace
 
-void ZeroCopySends::begin(int fd, ZeroCopy asked) {
+void ZeroCopySends::begin(int fd, ZeroCopy mode) {
   lent_.clear();
   first_ = 0;
   copied_sends_ = 0;
-  always_ = asked == ZeroCopy::kAlways;
+  always_ = mode == ZeroCopy::kAlways;
   const int on = 1;
-  asked_ = asked != ZeroCopy::kOff && setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) == 0;
-  on_ = asked_;
+  supported_ =
+      mode != ZeroCopy::kOff && setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) == 0;
+  on_ = supported_;
 }
 
 void ZeroCopySends::sent(uint64_t offset, size_t bytes) { lent_.push_back({offset, bytes}); }

@@ -26,7 +26,7 @@ class ZeroCopySends {
   static constexpr size_t kLeastBytes = 64 << 10;
 
   // Starts a new connection. Zero copy stays off if the socket does not support it.
-  void begin(int fd, ZeroCopy asked);
+  void begin(int fd, ZeroCopy mode);
 
   // Returns whether the next send of this size should be zero-copy.
   bool takes(size_t bytes) const { return on_ && bytes >= kLeastBytes; }
@@ -36,7 +36,7 @@ class ZeroCopySends {
   void refused(size_t bytes) { copied_bytes_ += bytes; }
 
   // Returns whether the kernel may report notices for this connection.
-  bool noticesCome() const { return asked_; }
+  bool noticesCome() const { return supported_; }
   // Reads the pending notices. Returns false if there are none.
   bool takeNotices(int fd);
   // Waits until no memory is lent, as long as some keeps returning. Returns false otherwise.
@@ -58,8 +58,8 @@ class ZeroCopySends {
   };
   void over(uint32_t first, uint32_t last, bool copied);
 
-  bool asked_ = false;  // supported by this connection
-  bool on_ = false;     // still used
+  bool supported_ = false;  // by this connection
+  bool on_ = false;         // still used
   bool always_ = false;
   std::deque<Send> lent_;
   uint32_t first_ = 0;    // the kernel's number of the first in lent_

@@ -41,14 +41,14 @@ LinkKind kindNamed(const std::string& name) {
   throw std::invalid_argument("kind of link: " + name + "; it must be socket, shm or fabric");
 }
 
-const char* zeroCopyName(ZeroCopy asked) {
+const char* zeroCopyName(ZeroCopy mode) {
   constexpr const char* kNames[] = {"off", "on", "always"};
-  return kNames[static_cast<size_t>(asked)];
+  return kNames[static_cast<size_t>(mode)];
 }
 
 ZeroCopy zeroCopyNamed(const std::string& name) {
-  for (const auto asked : {ZeroCopy::kOff, ZeroCopy::kOn, ZeroCopy::kAlways}) {
-    if (name == zeroCopyName(asked)) return asked;
+  for (const auto mode : {ZeroCopy::kOff, ZeroCopy::kOn, ZeroCopy::kAlways}) {
+    if (name == zeroCopyName(mode)) return mode;
   }
   throw std::invalid_argument("zero_copy: " + name + "; it must be off, on or always");
 }
@@ -98,7 +98,7 @@ void Link::lose(Loss loss, const std::string& why) {
   } else {
     dead_ = true;
     reactor().forget(this);
-    turn_asked_ = false;
+    turn_requested_ = false;
     parks_ = loss != Loss::kClosed && loss != Loss::kGivenUp;
     held_ = loss != Loss::kClosed && established_ && can_.replaceable->holdBytes();
     if (!held_) closeBytes();
@@ -204,7 +204,7 @@ LinkCounters Link::counters() const {
 // ---- turns -------------------------------------------------------------------------------------
 
 void Link::askTurn() {
-  if (dead_ || std::exchange(turn_asked_, true)) return;
+  if (dead_ || std::exchange(turn_requested_, true)) return;
   reactor().askTurn(this);
 }
 
@@ -224,7 +224,7 @@ void Link::gaveBack() {
 }
 
 void Link::onTurn() {
-  turn_asked_ = false;
+  turn_requested_ = false;
   if (dead_) return;  // a sent frame is kept for another link
   if (std::exchange(gave_back_, false)) {
     queue_.lend(can_.lent_memory->lentFrom());

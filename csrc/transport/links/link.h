@@ -38,7 +38,7 @@ enum class LinkKind {
 const char* kindName(LinkKind kind);          // "socket", "shm" or "fabric"
 LinkKind kindNamed(const std::string& name);  // throws std::invalid_argument
 
-const char* zeroCopyName(ZeroCopy asked);         // "off", "on" or "always"
+const char* zeroCopyName(ZeroCopy mode);          // "off", "on" or "always"
 ZeroCopy zeroCopyNamed(const std::string& name);  // throws std::invalid_argument
 
 std::string textOf(const plan::LinkPorts& link);  // for messages
@@ -239,7 +239,7 @@ class Link : public Reactor::Handler {
   bool established_ = true;
   bool readable_ = false;
   bool writable_ = true;
-  bool turn_asked_ = false;
+  bool turn_requested_ = false;
   bool gave_back_ = false;
   bool finishing_ = false;
   bool write_ended_ = false;  // by finish(), or because the other end has ended

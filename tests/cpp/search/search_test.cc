@@ -118,7 +118,7 @@ TEST(CoarseSimulator, ChangesCostWhatWholeStrategiesCost) {
       limits.accept();
       current = proposal;
     }
-    EXPECT_LE(changes.stepsSimulated(), changes.stepsAsked());
+    EXPECT_LE(changes.stepsSimulated(), changes.fullSteps());
   }
 }
 

@@ -46,6 +46,16 @@ def plan_on(file: ClusterFile) -> Plan:
 RING = [(0, 1), (1, 2), (3, 2), (0, 3)]
 
 
+def test_the_slowest_server_says_what_joins_accelerators() -> None:
+    file = make_file(4, RING)
+    assert cluster_of(file).inside_gbps is None
+    servers = [
+        replace(server, inside_gbps=rate)
+        for server, rate in zip(file.servers, (3600.0, None, 900.0, 3600.0), strict=True)
+    ]
+    assert cluster_of(replace(file, servers=tuple(servers))).inside_gbps == 900
+
+
 def test_a_ring_of_cables_is_planned_as_its_two_rings() -> None:
     file = make_file(4, RING)
     plan = plan_on(file)

@@ -25,6 +25,7 @@ servers:
   - name: h0
     management: 10.200.0.1
     accelerators: 2
+    inside: 3600Gbps
     ports:
       - {name: p0, address: 10.201.0.1/30, bandwidth: 25Mbps}
       - {name: p1, address: 10.201.0.6/30, bandwidth: 1.5Gbps, interface: enp3s0, mtu: 9000}
@@ -54,6 +55,7 @@ def test_a_cluster_file_says_what_it_says() -> None:
     assert [server.name for server in cluster.servers] == ["h0", "h1", "h2"]
     assert cluster.servers[0].accelerators == 2
     assert cluster.servers[1].accelerators == 1
+    assert [server.inside_gbps for server in cluster.servers] == [3600, None, None]
     assert cluster.servers[0].ports[1] == PortEntry(
         "p1", "10.201.0.6/30", 1.5, interface="enp3s0", mtu=9000
     )
@@ -76,6 +78,7 @@ def test_what_is_written_reads_as_the_same_here_and_elsewhere() -> None:
     assert plain["cables"] == [["h0:p0", "h1:p0"], ["h2:p0", "h0:p1"]]
     assert plain["servers"][1]["ports"][0]["mac"] == "12:34:56:12:34:56"
     assert plain["servers"][0]["ports"][0]["bandwidth"] == "25Mbps"
+    assert plain["servers"][0]["inside"] == "3600Gbps"
 
 
 def test_servers_are_numbered_anew_with_the_cables_between_them() -> None:

@@ -32,7 +32,7 @@ def allocated(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("scheme", ["greedy", "ours"])
+@pytest.mark.parametrize("scheme", ["greedy", "ruin-recreate"])
 @pytest.mark.parametrize("options", [(), ("--transpose", "--aspect", "--sort"), ("--locality",)])
 def test_every_job_has_its_boards_or_is_said_not_to_fit(
     scheme: str, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -104,7 +104,7 @@ def test_people_see_tables_and_a_picture(
     words = ["--boards", "5x5", "--jobs", jobs, "--failed-boards", "0:0,4:4"]
     assert main(["allocate", *words, "--plot", str(picture)]) == 0
     text = capsys.readouterr().out
-    assert "of 23 working boards, 2 failed (ours)" in text
+    assert "of 23 working boards, 2 failed (ruin-recreate)" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

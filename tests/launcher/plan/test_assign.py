@@ -23,7 +23,9 @@ def written(folder: Path, name: str, value: object) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("scheme", ["greedy", "ecmp", "colouring", "annealing", "exact", "ours"])
+@pytest.mark.parametrize(
+    "scheme", ["greedy", "ecmp", "colouring", "annealing", "exact", "local-search"]
+)
 def test_every_flow_gets_a_spine_and_the_busiest_link_is_said(
     scheme: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,7 +46,7 @@ def test_dead_links_are_avoided(tmp_path: Path, capsys: pytest.CaptureFixture[st
     flows = written(tmp_path, "flows.json", [[0, 1]] * 4)
     dead = written(tmp_path, "dead.json", [[1, 0]])
     assert main(["assign", *NETWORK, "--flows", flows, "--dead-links", dead]) == 0
-    assert "4 flows over 1 spine, ours: 4 on the busiest link" in capsys.readouterr().out
+    assert "4 flows over 1 spine, local-search: 4 on the busiest link" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def test_without_a_comparison_there_is_no_percentage(
     assert "%" not in line
     figures = link_bytes.iteration_figures(plan, links, few, why_not="WHY")
     assert figures is not None
-    assert (figures["difference"], figures["not_compared"]) == (None, "WHY")
-    assert figures["link_bytes_difference"] == 0.0, "bytes do not depend on rates"
+    assert (figures.difference, figures.not_compared) == (None, "WHY")
+    assert figures.link_bytes_difference == 0.0, "bytes do not depend on rates"
     link_bytes.show(console.Terminal(), plan, links, few)
     assert "+1970.8%" in capsys.readouterr().out
 

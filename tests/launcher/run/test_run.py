@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from json_schemas import result_schema
+from jsonschema import Draft202012Validator
 from support.backend.ranks import require_tls
 from support.refusals import named
 
@@ -405,6 +407,7 @@ def test_all_four_stages_on_the_topoopt_backend(launcher: Any, scripts: Path) ->
     done: Done = launcher.run("run", *cluster, "--json", "--run-dir", "here", "train.py")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
+    Draft202012Validator(result_schema("run")).validate(figures)
     for name in ("profile", "co-optimise", "wire", "train"):
         assert f"] {name}" in done.stderr
         assert figures["stage_s"][name] > 0

@@ -35,9 +35,9 @@ def test_every_scheme_has_the_times_of_every_job(
     assert run(tmp_path, {}, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["hosts"] == 16
-    assert set(found["schemes"]) == {"ecmp", "annealing", "greedy", "ours"}
+    assert set(found["schemes"]) == {"ecmp", "annealing", "greedy", "local-search"}
     alone_s = 2 * 3 / 4 * 5e9 * 4 / 4 * 8 / 100e9
-    ours, ecmp = (found["schemes"][name][0] for name in ("ours", "ecmp"))
+    ours, ecmp = (found["schemes"][name][0] for name in ("local-search", "ecmp"))
     assert ours["iterations"] == 2
     assert ours["all_reduce_s"] == pytest.approx(alone_s), "four spines for four hosts of a ToR"
     assert ecmp["all_reduce_s"] >= ours["all_reduce_s"]
@@ -55,7 +55,7 @@ def test_people_get_a_table_for_every_job(
     assert "llm, rings of 2, 8 hosts" in shown
     assert "other, rings of 2, 8 hosts" in shown
     assert shown.count("annealing") == 2
-    assert "times as long as ours" in shown
+    assert "times as long as local-search" in shown
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import grouped_mm, scaled_dot_product_attention, silu
 
 from torch_topoopt.plan import Degrees, Placement
 from torch_topoopt.profile.profiling import load_model, profile
@@ -99,6 +100,41 @@ def test_attention_splits_by_heads_and_by_queries() -> None:
     assert found["built_in"] == {("rows", 3, "whole")}
 
 
+class Decoder(nn.Module):
+    """Attention as transformers writes it: joint or separate layers, norms of heads, positions
+    that turn halves of features, and shared keys and values that are copied."""
+
+    def __init__(self, joint: bool) -> None:
+        super().__init__()
+        self.joint = joint
+        self.query = nn.Linear(12, 24 if joint else 12)
+        self.key, self.value = nn.Linear(12, 6), nn.Linear(12, 6)
+        self.norm = nn.RMSNorm(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.query(x)
+        if self.joint:
+            made = made.chunk(2, dim=-1)[1]
+        query = self.norm(made.unflatten(-1, (-1, 3))).transpose(1, 2)
+        key, value = (y(x).unflatten(-1, (-1, 3)).transpose(1, 2) for y in (self.key, self.value))
+        query = query * 2 + torch.cat((-query[..., 2:], query[..., :2]), dim=-1)
+        key, value = (y.repeat_interleave(2, dim=1) for y in (key, value))
+        weights = (query @ key.transpose(2, 3)).softmax(-1)
+        return scaled_dot_product_attention(query, key, value) + weights @ value
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_operators_between_linear_layers_and_attention_split_by_heads(joint: bool) -> None:
+    found = splits(Decoder(joint), torch.empty(2, 5, 12))
+    queries = {("columns", 4, "part"), ("attribute", 5, "part")}
+    for name in ("norm", "mul", "neg", "cat", "add"):
+        assert found[name] == queries, name
+    groups = ("columns", 2, "part")
+    for name in ("repeat_interleave", "repeat_interleave#2"):
+        assert found[name] == {groups, ("attribute", 5, "part")}
+    assert found["scaled_dot_product_attention"] == {groups, ("attribute", 5, "whole")}
+
+
 def test_the_blocks_of_a_gpt_can_be_split_without_a_gather_inside() -> None:
     loaded = load_model("gpt:tiny")
     graph = profile(loaded.build, loaded.example_batch, name="gpt")
@@ -142,6 +178,69 @@ def test_parameters_with_experts_first_split_by_experts() -> None:
             return self.experts(by_expert)
 
     assert splits(Layer(), torch.empty(10, 24))["experts"] == {("experts", 4, "part")}
+
+
+class Sorted(nn.Module):
+    """Experts as functions on tokens that are sorted by expert, as transformers writes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.empty(4, 32, 8))
+        self.down = nn.Parameter(torch.empty(4, 8, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ends = torch.arange(1, 5, dtype=torch.int32, device=x.device) * len(x) // 4
+        gate, up = grouped_mm(x, self.up.transpose(1, 2), offs=ends).chunk(2, dim=-1)
+        return grouped_mm(silu(gate) * up, self.down.transpose(1, 2), offs=ends) * 2
+
+
+class Viewed(Sorted):
+    """The same with parameters of two dimensions, as Megatron keeps them."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.up = nn.Parameter(torch.empty(4 * 32, 8))  # type: ignore[assignment]
+        self.down = nn.Parameter(torch.empty(4 * 8, 16))  # type: ignore[assignment]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ends = torch.arange(1, 5, dtype=torch.int32, device=x.device) * len(x) // 4
+        up, down = self.up.view(4, 32, 8), self.down.view(4, 8, 16)
+        gate, up = grouped_mm(x, up.transpose(1, 2), offs=ends).chunk(2, dim=-1)
+        return grouped_mm(silu(gate) * up, down.transpose(1, 2), offs=ends) * 2
+
+
+@pytest.mark.parametrize("kind", [Sorted, Viewed])
+def test_grouped_products_split_by_experts_and_features(kind: type[nn.Module]) -> None:
+    found = splits(kind().to(torch.bfloat16), torch.empty(40, 8, dtype=torch.bfloat16))
+    experts = ("experts", 4, "part")
+    assert found["grouped_mm"] == {experts, ("columns", 32, "whole"), ("rows", 8, "part")}
+    assert found["silu"] == found["mul"] == {experts, ("columns", 16, "part")}
+    assert found["grouped_mm#2"] == {experts, ("columns", 8, "whole"), ("rows", 16, "part")}
+
+
+def test_a_module_of_grouped_products_splits_by_experts() -> None:
+    """As torchtitan's: it calls no other module, so it is one operator."""
+    layer = nn.Sequential(nn.Linear(8, 8), Sorted()).to(torch.bfloat16)
+    found = splits(layer, torch.empty(40, 8, dtype=torch.bfloat16))
+    assert found["1"] == {("experts", 4, "part")}
+
+
+def test_batched_products_of_experts_that_are_functions_split_with_what_is_between() -> None:
+    class Batched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Parameter(torch.empty(4, 6, 8))
+            self.down = nn.Parameter(torch.empty(4, 8, 6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            by_expert = x.view(x.shape[0], 4, 6).transpose(0, 1)
+            return torch.bmm(torch.bmm(by_expert, self.up).relu(), self.down) * 2
+
+    found = splits(Batched(), torch.empty(10, 24))
+    experts = ("experts", 4, "part")
+    assert found["bmm"] == {experts, ("columns", 8, "whole"), ("rows", 6, "part")}
+    assert found["relu"] == {experts}
+    assert found["bmm#2"] == {experts, ("columns", 6, "whole"), ("rows", 8, "part")}
 
 
 def test_what_is_shared_or_reads_other_shapes_is_split_by_samples_only() -> None:

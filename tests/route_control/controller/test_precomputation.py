@@ -149,7 +149,7 @@ def test_answers_are_the_same_with_and_without(network: str, limits_rates: bool)
             min_size=4,
             max_size=12,
         ),
-        st.sampled_from(["ours", "ours", "greedy", "ecmp"]),
+        st.sampled_from(["local-search", "local-search", "greedy", "ecmp"]),
         st.integers(0, 20),
     )
     def run(parts: list[list[Request]], scheme: str, reloaded: int) -> None:
@@ -169,7 +169,7 @@ def test_answers_are_the_same_with_and_without(network: str, limits_rates: bool)
 
 def test_phases_and_failures_that_were_predicted_are_there() -> None:
     file = leaf_spine_file(LEAVES, SPINES, HOSTS)
-    controllers = Controllers(file, "ours", limits_rates=False)
+    controllers = Controllers(file, "local-search", limits_rates=False)
     handler = controllers.handlers[0]
     number = itertools.count()
     hits = []

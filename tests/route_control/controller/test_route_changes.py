@@ -43,7 +43,7 @@ def test_links_are_as_even_as_can_be_after_every_change(seed: int) -> None:
         assert busiest(state) == -(-most // SPINES)
 
 
-@pytest.mark.parametrize("scheme", ["ours", "greedy", "ecmp", "annealing"])
+@pytest.mark.parametrize("scheme", ["local-search", "greedy", "ecmp", "annealing"])
 def test_paths_are_live_and_reported_when_they_change(scheme: str) -> None:
     file = leaf_spine_file(LEAVES, SPINES, HOSTS)
     state, random_ = RouteState(file, scheme), random.Random(3)
@@ -133,7 +133,7 @@ def test_few_flows_move_to_make_room() -> None:
 def test_changes_of_what_is_not_there(
     operation: tuple[object, ...], tokens: tuple[object, ...]
 ) -> None:
-    assignment = _core.PathAssignment(2, 1, [(0, 2), (2, 1)], [1.0, 1.0], "ours", False)
+    assignment = _core.PathAssignment(2, 1, [(0, 2), (2, 1)], [1.0, 1.0], "local-search", False)
     assert assignment.add_kind(0, 1, [[0, 1]]) == 0
     first = assignment.change(_core.AssignmentChange((), (0,), (), None), 1)
     assert first.moved == [(0, 0)]

@@ -47,7 +47,7 @@ def serving(path: Path, limits: ServiceLimits = LIMITS) -> Iterator[int]:
 
     async def main() -> None:
         store = RouteStore(path, leaf_spine_file(2, 2, 2))
-        service = RouteService(store, TOKEN, "ours", limits)
+        service = RouteService(store, TOKEN, "local-search", limits)
         server = await service.serve("127.0.0.1", 0)
         ended = asyncio.Event()
         stop.append((asyncio.get_running_loop(), ended))
@@ -124,11 +124,11 @@ def test_a_fault_is_an_answer_and_changes_nothing(
 def test_rates_are_told_where_they_are_limited(tmp_path: Path) -> None:
     with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
         how = AssignmentOptions(limits_rates=True)
-        handler = RequestHandler(store, "ours", lambda hosts: None, how, 0)
+        handler = RequestHandler(store, "local-search", lambda hosts: None, how, 0)
         flows = [{**FLOW, "id": str(i), "source": f"h{i % 2}"} for i in range(3)]
         answer = json.loads(handler.change("POST", "/v1/flows", flows_body(flows=flows), 0))
         assert sorted(f["rate_bits_per_s"] for f in answer["flows"]) == [5e7, 5e7, 1e8]
-        assert store.load("ours", limits_rates=True).flows == handler.state.flows
+        assert store.load("local-search", limits_rates=True).flows == handler.state.flows
         handler.change("POST", "/v1/flows/end", b'{"request": "s", "ids": ["0", "1"]}', 0)
         assert handler.state.flows["2"].rate_bits_per_s == 1e8
 
@@ -217,13 +217,13 @@ def test_flows_of_a_silent_host_end_and_leases_start_anew_with_the_controller(
     tmp_path: Path,
 ) -> None:
     with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
-        handler = RequestHandler(store, "ours", set().update, AssignmentOptions(), 0)
+        handler = RequestHandler(store, "local-search", set().update, AssignmentOptions(), 0)
         handler.change("POST", "/v1/flows", flows_body(), 0)
         handler.end_silent(60)
         assert handler.state.flows
     with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
         published: set[str] = set()
-        handler = RequestHandler(store, "ours", published.update, AssignmentOptions(), 100)
+        handler = RequestHandler(store, "local-search", published.update, AssignmentOptions(), 100)
         other = {"id": "g", "source": "h1", "target": "h3", "bytes": 10}
         handler.change("POST", "/v1/flows", flows_body(request="s", flows=[other]), 130)
         handler.end_silent(160)
@@ -235,7 +235,7 @@ def test_flows_of_a_silent_host_end_and_leases_start_anew_with_the_controller(
         assert (set(handler.state.flows), handler.counts.lease_ends) == ({"g"}, 1)
         assert published == {"h1"}
     with contextlib.closing(RouteStore(tmp_path / "s", leaf_spine_file(2, 2, 2))) as store:
-        assert set(store.load("ours").flows) == {"g"}
+        assert set(store.load("local-search").flows) == {"g"}
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x"}, {"Authorization": TOKEN}])

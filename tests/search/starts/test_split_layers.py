@@ -71,6 +71,29 @@ def test_columns_are_followed_by_rows_and_the_rest_shares_samples() -> None:
     }
 
 
+def test_what_is_between_products_of_experts_stays_with_them() -> None:
+    size = 64 * 1000
+    experts = Split("experts", 8, "part")
+    op_graph = graph(
+        operator("in", output=size),
+        operator("up", (0, size, size), parameters=10**6, output=size, splits=(experts, WHOLE)),
+        operator("act", (1, size, size, 1), output=size, splits=(experts, PART)),
+        operator("gate", (2, size, size), (1, size, size, 1), output=size, splits=(experts, PART)),
+        operator("down", (3, size, size), parameters=10**6, output=size, splits=(experts, ROWS)),
+        operator("out", (4, size, size), output=size, splits=(PART,)),
+        batch_size=64,
+    )
+    everyone = ((0, 1, 2, 3),) * len(op_graph.operators)
+    made = split_strategy(op_graph, everyone, 4, {1, 4}, 64, DIMENSIONS, "experts")
+    of_experts = {p.operator for p in made if p.experts == 4}
+    assert of_experts == {"up", "act", "gate", "down"}
+    pairs = split_strategy(op_graph, everyone, 4, {1, 4}, 64, DIMENSIONS)
+    assert {p.operator: p.parameter_kind for p in pairs} == {
+        **{"in": None, "up": "columns", "act": "columns", "gate": "columns", "down": "rows"},
+        "out": None,
+    }
+
+
 def test_between_a_pair_of_split_layers_nothing_moves() -> None:
     op_graph = block()
     everyone = ((0, 1, 2, 3),) * 7

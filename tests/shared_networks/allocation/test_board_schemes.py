@@ -16,7 +16,12 @@ from support.refusals import refused
 from torch_topoopt import _core
 from torch_topoopt.shared_networks.allocation.board_job import BoardJob, ShapeRules
 from torch_topoopt.shared_networks.allocation.boards import Board, Boards, SubMesh
-from torch_topoopt.shared_networks.allocation.schemes import SCHEMES, Heuristics, greedy, ours
+from torch_topoopt.shared_networks.allocation.schemes import (
+    SCHEMES,
+    Heuristics,
+    greedy,
+    ruin_and_recreate,
+)
 from torch_topoopt.shared_networks.allocation.tree_traffic import all_to_all_bytes
 
 if TYPE_CHECKING:
@@ -85,9 +90,9 @@ def test_ours_never_has_fewer_boards_than_the_greedy(
     problem: tuple[Boards, list[BoardJob]], heuristics: Heuristics, seed: int
 ) -> None:
     boards, jobs = problem
-    found = ours(boards, jobs, heuristics, seed=seed)
+    found = ruin_and_recreate(boards, jobs, heuristics, seed=seed)
     assert found.allocated >= greedy(boards, jobs, heuristics).allocated
-    assert found == ours(boards, jobs, heuristics, seed=seed)
+    assert found == ruin_and_recreate(boards, jobs, heuristics, seed=seed)
 
 
 def test_ours_is_nearly_always_the_optimum_of_small_meshes() -> None:
@@ -99,7 +104,7 @@ def test_ours_is_nearly_always_the_optimum_of_small_meshes() -> None:
         jobs = [BoardJob(f"j{i}", u, v) for i, (u, v) in enumerate(shapes)]
         rules = ShapeRules(transpose=True)
         optimum = most_boards(boards, [rules.shapes(job, 3, 3) for job in jobs], set())
-        found = ours(boards, jobs, Heuristics(rules), seed=seed).allocated
+        found = ruin_and_recreate(boards, jobs, Heuristics(rules), seed=seed).allocated
         assert found <= optimum
         below += found < optimum
     assert below <= 1
@@ -287,7 +292,7 @@ def test_the_garbage_collector_is_left_as_it_was(is_enabled: bool) -> None:
 
 def test_jobs_of_one_name_are_refused() -> None:
     with refused(ValueError, "a", "twice"):
-        ours(Boards(4, 4), [BoardJob("a", 1, 1), BoardJob("a", 1, 2)])
+        ruin_and_recreate(Boards(4, 4), [BoardJob("a", 1, 1), BoardJob("a", 1, 2)])
 
 
 @pytest.mark.parametrize(

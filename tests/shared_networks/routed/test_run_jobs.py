@@ -9,7 +9,7 @@ import pytest
 from support.refusals import refused
 
 from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
-from torch_topoopt.route_control.schemes import SCHEMES, our_paths
+from torch_topoopt.route_control.schemes import SCHEMES, local_search_paths
 from torch_topoopt.shared_networks.routed.host_fabric import HostFabric
 from torch_topoopt.shared_networks.routed.ring_jobs import (
     MODELS,
@@ -45,7 +45,7 @@ def crossing(fabric: HostFabric, jobs: Sequence[RingJob]) -> list[SwitchedFlow]:
 
 
 @pytest.mark.parametrize(("copies", "seconds"), [(2, 1.1733), (4, 1.7600)])
-@pytest.mark.parametrize("scheme", ["colouring", "ours", "exact"])
+@pytest.mark.parametrize("scheme", ["colouring", "local-search", "exact"])
 def test_one_job_takes_what_the_authors_code_gives(
     scheme: str, copies: int, seconds: float
 ) -> None:
@@ -71,7 +71,7 @@ def test_alone_a_job_is_slowed_by_the_busiest_link_at_most(scheme: str, seed: in
     assert alone_s * (1 - 1e-6) <= found.all_reduce_s <= busiest * alone_s * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("scheme", ["ecmp", "greedy", "ours"])
+@pytest.mark.parametrize("scheme", ["ecmp", "greedy", "local-search"])
 @pytest.mark.parametrize("in_rounds", [True, False])
 def test_every_iteration_sends_the_same_bytes_and_no_link_is_overfull(
     scheme: str, in_rounds: bool
@@ -92,7 +92,7 @@ def test_every_iteration_sends_the_same_bytes_and_no_link_is_overfull(
         assert outcome.iterations[0].began_s == pytest.approx(job.arrival_s + job.compute_s)
 
 
-@pytest.mark.parametrize("scheme", ["ecmp", "annealing", "ours"])
+@pytest.mark.parametrize("scheme", ["ecmp", "annealing", "local-search"])
 def test_the_same_arguments_give_the_same_times(scheme: str) -> None:
     jobs = tiny_jobs(4, 2, 1)
     once, again = (run_jobs(SMALL, jobs, scheme, iterations=3, seed=9) for _ in range(2))
@@ -110,7 +110,7 @@ def test_the_scheme_sees_all_flows_at_hand_and_the_spines_that_live() -> None:
 
     def recording(problem: RoutingProblem, seed: int) -> list[int]:
         asked.append((len(problem.flows), problem.network.common_spines))
-        return our_paths(problem, seed)
+        return local_search_paths(problem, seed)
 
     failure = SpineFailure(1.75, 2)
     found = run_jobs(SMALL, jobs, recording, iterations=1, failures=[failure])
@@ -134,8 +134,8 @@ def test_ecmp_keeps_its_paths_until_a_spine_dies() -> None:
     ("scheme", "other", "tokens"),
     [
         ("fastest", {}, ("scheme", "fastest")),
-        ("ours", {"iterations": 0}, ("iterations", 0, 1)),
-        ("ours", {"failures": [SpineFailure(0.0, 9)]}, ("spine", 9, 4)),
+        ("local-search", {"iterations": 0}, ("iterations", 0, 1)),
+        ("local-search", {"failures": [SpineFailure(0.0, 9)]}, ("spine", 9, 4)),
     ],
 )
 def test_what_cannot_run_is_named(
@@ -148,6 +148,6 @@ def test_what_cannot_run_is_named(
 def test_hosts_have_one_job() -> None:
     job = RingJob(TINY, ((0, 1, 2, 3), (4, 5, 6, 7)), 0.0, 1.0)
     with refused(ValueError, "jobs[1]", "host 0"):
-        run_jobs(SMALL, [job, job], "ours")
+        run_jobs(SMALL, [job, job], "local-search")
     with refused(ValueError, "jobs[0]", "host 7", 4):
-        run_jobs(HostFabric(2, 2, 2), [RingJob(TINY, ((0, 1), (7, 2)), 0.0, 1.0)], "ours")
+        run_jobs(HostFabric(2, 2, 2), [RingJob(TINY, ((0, 1), (7, 2)), 0.0, 1.0)], "local-search")

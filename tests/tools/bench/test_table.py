@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
+from json_schemas import result_schema
+from jsonschema import Draft202012Validator
 from support.plans import make_ring_plan
 
+from torch_topoopt.plan.result_json import plain
 from torch_topoopt.tools.bench.operations import Buffers, Case
 from torch_topoopt.tools.bench.table import (
+    BenchResults,
     Line,
     LinkRow,
     Timed,
@@ -58,8 +62,10 @@ def test_a_line_counts_as_nccl_tests_does(
     assert float(cells[6]) == pytest.approx(1.05, abs=0.005)
     assert float(cells[7]) == pytest.approx(1.048576 * factor, rel=0.005)
     assert cells[8:] == ["0", *["N/A"] * 4]
-    assert line.value()["out_of_place"]["bus_bw"] == pytest.approx(1.048576 * factor)
-    assert line.value()["in_place"] is None
+    written = plain(line)
+    assert written["out_of_place"]["bus_bw"] == pytest.approx(1.048576 * factor)
+    assert written["in_place"] is None
+    assert "peer" not in written
 
 
 def test_every_cell_is_below_its_column() -> None:
@@ -81,7 +87,10 @@ def test_the_foot_says_what_was_wrong() -> None:
 
 
 def test_links_stand_beside_theory() -> None:
-    rows = [LinkRow(0, 1, 786432.0, 786432.0, 0.2, 0.2), LinkRow(1, 0, 9.0, None, 0.1, None)]
+    rows = [
+        LinkRow("all_reduce", 1048576, 0, 1, 786432.0, 786432.0, 0.2, 0.2),
+        LinkRow("all_reduce", 1048576, 1, 0, 9.0, None, 0.1, None),
+    ]
     lines = [line.split() for line in link_lines(rows)]
     assert lines[1] == ["#", "0", ">", "1", "786432", "786432", "0.2", "100.0", "%"]
     assert lines[2][-3:] == ["-", "0.1", "-"]
@@ -112,3 +121,13 @@ def test_in_place_buffers_share_their_memory() -> None:
         apart = Buffers(case(operation, 256), rank=2)
         assert apart.input.untyped_storage().data_ptr() != apart.output.untyped_storage().data_ptr()
         assert apart.input.tolist() == buffers.input.tolist()
+
+
+def test_results_have_the_schema_of_the_verb_and_the_keys_of_nccl_tests() -> None:
+    forms = {"out_of_place": Timed(1e-3, 2), "in_place": Timed(1e-3, None)}
+    lines = [Line(case("all_reduce"), forms, {}), Line(case("all_to_all"), forms, forms)]
+    rows = [LinkRow("all_reduce", 1048576, 0, 1, 786432.0, None, 0.2, 0.2)]
+    written = plain(BenchResults("2.15.0", 4, {"minbytes": 8, "peer": None}, lines, rows))
+    Draft202012Validator(result_schema("bench")).validate(written)
+    assert written["out_of_bounds"] == {"count": 4, "okay": False}
+    assert written["average_bus_bandwidth"]["unit"] == "GB/s"

@@ -38,6 +38,7 @@ def cluster_of(file: ClusterFile) -> Cluster:
         degree=max(1, *map(len, rates)),
         link_gbps=min(different, default=UNKNOWN_GBPS),
         accelerators_per_server=accelerators_of(file),
+        inside_gbps=inside_of(file),
         port_gbps=tuple(map(tuple, rates)) if len(different) > 1 else None,
     ).validate(any_degree=True)
 
@@ -60,6 +61,12 @@ def accelerators_of(file: ClusterFile) -> int:
             f"{many.accelerators}; a job has equally many ranks on every server"
         )
     return few.accelerators
+
+
+def inside_of(file: ClusterFile) -> float | None:
+    """Gb/s between the accelerators of the slowest server, None if no server says it."""
+    rates = (server.inside_gbps for server in file.servers)
+    return min((gbps for gbps in rates if gbps is not None), default=None)
 
 
 def network_of(file: ClusterFile) -> Network:

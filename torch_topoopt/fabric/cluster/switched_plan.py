@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torch_topoopt.fabric.cluster.static_plan import accelerators_of, check_servers
+from torch_topoopt.fabric.cluster.static_plan import accelerators_of, check_servers, inside_of
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan import Cluster, Pair
 from torch_topoopt.topology.finder.fixed_network import UNKNOWN_GBPS
@@ -63,6 +63,7 @@ def cluster_on_switches(file: ClusterFile) -> Cluster:
         degree=degree,
         link_gbps=min(rates),
         accelerators_per_server=accelerators_of(file),
+        inside_gbps=inside_of(file),
     ).validate()
 
 

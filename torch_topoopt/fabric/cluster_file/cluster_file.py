@@ -111,30 +111,36 @@ class ClusterFile(ClusterEntries):
 
 
 def _read_server(value: object, path: str) -> ServerEntry:
-    fields = Fields(value, path, ("name", "management", "accelerators", "host", "ports"))
+    known = ("name", "management", "accelerators", "inside", "host", "ports")
+    fields = Fields(value, path, known)
     return ServerEntry(
         name=fields.text("name"),
         management=canonical(fields.text("management")),
         accelerators=fields.integer("accelerators", 1),
         host=fields.optional_text("host"),
         ports=fields.list("ports", _read_port),
+        inside_gbps=_read_rate(fields, "inside", path),
     )
+
+
+def _read_rate(fields: Fields, name: str, path: str) -> float | None:
+    """Gb/s of a field, None if it is missing."""
+    if not fields.has(name):
+        return None
+    try:
+        return parse_gbps(fields.text(name))
+    except ValueError as error:
+        raise DocumentError(f"{path}.{name}: {error}") from None
 
 
 def _read_port(value: object, path: str) -> PortEntry:
     known = ("name", "address", "bandwidth", "interface", "mac", "mtu", "switch", "lookahead")
     fields = Fields(value, path, known)
-    gbps = None
-    if fields.has("bandwidth"):
-        try:
-            gbps = parse_gbps(fields.text("bandwidth"))
-        except ValueError as error:
-            raise DocumentError(f"{path}.bandwidth: {error}") from None
     mac = fields.optional_text("mac")
     return PortEntry(
         name=fields.text("name"),
         address=canonical(fields.text("address")),
-        gbps=gbps,
+        gbps=_read_rate(fields, "bandwidth", path),
         interface=fields.optional_text("interface"),
         mac=mac.lower() if mac else None,
         mtu=fields.integer("mtu") if fields.has("mtu") else None,
@@ -218,6 +224,8 @@ def _written(cluster: ClusterFile) -> Iterator[str]:
         yield f"  - name: {scalar(server.name)}"
         yield f"    management: {scalar(server.management)}"
         yield f"    accelerators: {server.accelerators}"
+        if server.inside_gbps is not None:
+            yield f"    inside: {rate_text(server.inside_gbps)}"
         if server.host is not None:
             yield f"    host: {scalar(server.host)}"
         if server.ports:

@@ -50,7 +50,8 @@ class PortEntry:
 class ServerEntry:
     """A server. `management` (an address or host name) is for control traffic, never for data.
 
-    Several servers on one machine (a MIG slice or a NUMA node each) name the same `host`.
+    `inside_gbps` joins its accelerators (None: as in their usual box). Several servers on one
+    machine (a MIG slice or a NUMA node each) name the same `host`.
     """
 
     JSON_FIELDS: ClassVar = ("name", "management", "accelerators")
@@ -60,6 +61,7 @@ class ServerEntry:
     accelerators: int = 1
     host: str | None = None
     ports: tuple[PortEntry, ...] = ()
+    inside_gbps: float | None = None
 
     @property
     def machine(self) -> str:

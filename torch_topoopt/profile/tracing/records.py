@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -13,6 +13,10 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 Region = tuple[int, int, int]  # storage, offset in elements, bytes
+Heads = tuple[int, int]  # the dimension that holds attention heads, and how many can be separated
+
+ATTENTION = "scaled_dot_product_attention"
+CAUSAL_ATTENTION = f"causal_{ATTENTION}"  # a kernel skips half of the FLOPs that are counted
 
 
 class ProfileError(ValueError):
@@ -24,19 +28,27 @@ class Read:
     """A tensor that an operator reads and did not make itself.
 
     `producer` is None for parameters, buffers, constants and the batch. `touched_bytes` is what
-    really passes through memory (fewer bytes than `size_bytes` for a table lookup).
+    really passes through memory (fewer bytes than `size_bytes` for a table lookup). `shape` and
+    `strides` are those by which it is read first.
     """
 
     producer: TracedOperator | None
     size_bytes: int
     touched_bytes: int
     differentiable: bool
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
 
 
 @dataclass
 class TracedOperator:
-    """The record of one operator; `shapes` are those of its outputs, `module` the leaf module
-    that it is a call of, if it is one."""
+    """The record of one operator.
+
+    `module` is the leaf module that it is a call of, if it is one. `shapes` are those of its
+    outputs, `strides` those of the first. `heads` says where its only output has attention heads,
+    and `experts` how many experts it computes apart. `stacks` are the shapes of the parameters, by
+    storage, that it multiplies with as stacks of matrices.
+    """
 
     name: str
     kind: str
@@ -48,6 +60,10 @@ class TracedOperator:
     works: bool = False  # did more than make views
     reached: bool = False  # the backward pass comes through here
     shapes: tuple[tuple[int, ...], ...] = ()
+    strides: tuple[int, ...] = ()
+    heads: Heads | None = None
+    experts: int | None = None
+    stacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     reads: dict[Region, Read] = field(default_factory=dict)
     writes: dict[int, Any] = field(default_factory=dict)
     saved: set[Region] = field(default_factory=set)
@@ -97,19 +113,34 @@ class Span(NamedTuple):
     end: int
 
 
-def tensors(value: Any) -> Iterator[Any]:
+def tensors(value: Any) -> list[Any]:
     """All tensors in nested mappings, sequences and dataclasses, in order."""
+    found: list[Any] = []
+    _add_tensors(value, found)
+    return found
+
+
+def _add_tensors(value: Any, found: list[Any]) -> None:
     if isinstance(value, torch.Tensor):
-        yield value
+        found.append(value)
+    elif type(value) in _WITHOUT_TENSORS:
+        return
+    elif isinstance(value, tuple | list):
+        for item in value:
+            _add_tensors(item, found)
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from tensors(item)
+            _add_tensors(item, found)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for item in value:
-            yield from tensors(item)
+            _add_tensors(item, found)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for entry in dataclasses.fields(value):
-            yield from tensors(getattr(value, entry.name, None))
+            _add_tensors(getattr(value, entry.name, None), found)
+
+
+# the common ones, because testing for Mapping, Sequence and dataclass is slow
+_WITHOUT_TENSORS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
 
 def check_tensor(tensor: Any, what: str) -> None:
@@ -160,6 +191,7 @@ def is_part(tensor: Any) -> bool:
     return region_of(tensor)[2] < int(tensor.untyped_storage().nbytes())
 
 
+@cache
 def only_uses_shape(operation: Any) -> bool:
     """Whether an ATen operation reads no elements of its inputs, e.g. zeros_like."""
     name = str(operation._schema.name).removeprefix("aten::")

@@ -2,9 +2,10 @@
 
 Features are the last dimension of what linear layers, embeddings and layer norms make, and the
 second of what convolutions make (samples, channels, height, width). Elementwise operators take the
-layout of the tensor they read. Operators that are not listed here are split by samples only; so are
-convolutions by image positions unless their kernel is 1 x 1, for the others need rows of the
-neighbouring part (a halo).
+layout of the tensor they read. Operators between linear layers and attention are split by heads;
+heads that share keys and values stay together. Operators that are not listed here are split by
+samples only; so are convolutions by image positions unless their kernel is 1 x 1, for the others
+need rows of the neighbouring part (a halo). Mixtures of experts: see experts.py.
 
 A joint projection of several heads, or of queries, keys and values, is assumed to store the
 features of one head in one part.
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from torch_topoopt.op_graph import Split
-from torch_topoopt.profile.tracing.records import storage_of
+from torch_topoopt.profile.tracing.heads import heads_read, norm_dimensions
+from torch_topoopt.profile.tracing.records import ATTENTION, CAUSAL_ATTENTION, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +35,7 @@ _FEATURES_SECOND = (
     *("BatchNorm", "InstanceNorm", "GroupNorm"),
 )
 # classes of modules and names of functions that are elementwise
-_ATTENTION = "scaled_dot_product_attention"
+_ATTENTION = frozenset({ATTENTION, CAUSAL_ATTENTION})
 _COPIES = frozenset({"flatten", "reshape", "contiguous", "clone"})
 _ELEMENTWISE_NAMES = """
     ReLU ReLU6 LeakyReLU ELU SELU CELU GELU SiLU Mish Sigmoid Tanh Softplus Softsign Hardtanh
@@ -56,9 +58,14 @@ def shared_parameters(operators: Sequence[TracedOperator]) -> frozenset[int]:
     )
 
 
+def has_elementwise_kind(traced: TracedOperator) -> bool:
+    """Whether it treats all elements alike. transformers has classes such as SiLUActivation."""
+    return traced.kind in _ELEMENTWISE or traced.kind.endswith("Activation")
+
+
 def is_elementwise(traced: TracedOperator) -> bool:
     """Whether all elements are treated alike, and what it reads of operators has its own shape."""
-    return traced.kind in _ELEMENTWISE and _reads_its_own_shape(traced)
+    return has_elementwise_kind(traced) and _reads_its_own_shape(traced)
 
 
 def split_dimensions(
@@ -77,8 +84,8 @@ def split_dimensions(
     if len(shape) != len(doubled) or len(grown) != 1:
         return ()
     found = list(_experts(traced, grown[0]))
-    if grown == [0] and len(shape) > 1 and not found:
-        found = list(_known(traced, traced.module))
+    if grown == [0] and len(shape) > 1 and not traced.stacks:
+        found += _known(traced, traced.module)
     shares = any(storage in shared for storage, _, _ in traced.reads)
     return tuple(
         Split(dimension, degree, operands)
@@ -103,16 +110,19 @@ def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
         yield from _positions(shape, isinstance(module, nn.Embedding) and len(shape) > 2)
     elif isinstance(module, nn.modules.conv._ConvNd):
         yield from _convolution(module, shape)
-    elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
-        yield from _positions(shape, len(shape) > 1 + len(module.normalized_shape))
+    elif traced.heads is not None and traced.kind not in _ATTENTION:
+        yield from _by_head(traced)
+    elif (normed := norm_dimensions(traced)) is not None:
+        yield from _positions(shape, len(shape) > 1 + normed)
     elif isinstance(module, nn.GroupNorm):
         yield "columns", module.num_groups, "part"
     elif isinstance(module, nn.MultiheadAttention):  # each part has some heads of all projections
         yield "rows", module.num_heads, "whole"
     elif _has_channels(traced.kind) and len(shape) > 2:  # norms over channels and pooling
         yield "columns", shape[1], "part"
-    elif traced.kind == _ATTENTION and len(shape) == 4:
-        yield "columns", shape[1], "part"  # heads
+    elif traced.kind in _ATTENTION and len(shape) == 4:
+        heads = (count for _, count in filter(None, heads_read(traced)))
+        yield "columns", min(heads, default=shape[1]), "part"
         yield "attribute", shape[2], "whole"  # queries; each needs all keys and values
     elif traced.kind in _COPIES:
         yield from _heads_side_by_side(traced)
@@ -120,12 +130,24 @@ def _known(traced: TracedOperator, module: Any | None) -> Iterator[_Found]:
         yield from _elementwise(traced)
 
 
+def _by_head(traced: TracedOperator) -> Iterator[_Found]:
+    """An operator on (samples, heads, positions, width), or with positions before heads."""
+    assert traced.heads is not None
+    dimension, count = traced.heads
+    yield "columns", count, "part"
+    at = -2 if dimension == 1 else 1
+    positions = traced.shapes[0][at]
+    reads = [read.shape for read in traced.reads.values() if read.producer is not None]
+    if traced.forward_flops == 0 and all(shape[at] == positions for shape in reads):
+        yield "attribute", positions, "part"
+
+
 def _heads_side_by_side(traced: TracedOperator) -> Iterator[_Found]:
     """A copy of what attention made, (samples, heads, positions, width), with heads inside of
     positions: they stay together."""
     shape = traced.shapes[0]
     makers = [r.producer for r in traced.reads.values() if r.producer is not None]
-    if len(makers) != 1 or makers[0].kind != _ATTENTION or len(makers[0].shapes[0]) != 4:
+    if len(makers) != 1 or makers[0].kind not in _ATTENTION or len(makers[0].shapes[0]) != 4:
         return
     samples, heads, positions, width = makers[0].shapes[0]
     if shape in ((samples, positions, heads, width), (samples, positions, heads * width)):
@@ -184,15 +206,24 @@ def _feature_axis(traced: TracedOperator) -> int | None:
             if _has_channels(producer.kind):
                 return 1
             seen.add(id(producer))
-            if producer.kind in _ELEMENTWISE:
+            if has_elementwise_kind(producer):
                 waiting.append(producer)
     return None
 
 
 def _experts(traced: TracedOperator, samples: int) -> Iterator[_Found]:
-    """An operator whose parameters and output all have the experts as their first dimension."""
+    """What experts compute apart, and one product of theirs also by its features.
+
+    Parameters and output of an operator without a product may have the experts as first dimension.
+    """
     shape = traced.shapes[0]
-    if samples == 0 or len(shape) < 3 or not traced.parameters:
-        return
-    if all(p.dim() > 1 and p.shape[0] == shape[0] for p in traced.parameters):
-        yield "experts", shape[0], "part"
+    if traced.experts is not None:
+        yield "experts", traced.experts, "part"
+        if traced.module is None and len(traced.stacks) == len(traced.parameters) == 1:
+            _, *sides = next(iter(traced.stacks.values()))
+            yield "columns", shape[-1], "whole"
+            yield "rows", sides[0] * sides[1] // shape[-1], "part"
+    elif samples > 0 and len(shape) > 2 and traced.parameters:
+        first = {p.shape[0] if p.dim() > 1 else 0 for p in traced.parameters}
+        if first == {shape[0]}:
+            yield "experts", shape[0], "part"

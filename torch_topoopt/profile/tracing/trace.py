@@ -13,14 +13,20 @@ autograd sees every ATen operation with its tensors. Two identities connect them
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_topoopt.profile.tracing.experts import experts_of
+from torch_topoopt.profile.tracing.heads import heads_of
 from torch_topoopt.profile.tracing.records import (
+    ATTENTION,
+    CAUSAL_ATTENTION,
     ProfileError,
     Read,
     Region,
@@ -36,6 +42,7 @@ from torch_topoopt.profile.tracing.records import (
     tensors,
 )
 from torch_topoopt.profile.tracing.shape_cache import ShapeCache
+from torch_topoopt.profile.tracing.split_dimensions import has_elementwise_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,7 +55,12 @@ _LOOKUPS = {
     aten._embedding_bag.default: (0, 1),
     aten._embedding_bag_forward_only.default: (0, 1),
 }
+# products of stacks of matrices
+_STACKED = {
+    getattr(aten, name) for name in ("bmm", "baddbmm", "_grouped_mm") if hasattr(aten, name)
+}
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
+_RMS_NORM = torch.nn.functional.rms_norm
 _OVERWRITES = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.bernoulli_}
 
 
@@ -71,8 +83,8 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         self._model = model
         self._leaves = leaves
         self._backward = False
-        self._attending = False
-        self._logarithms = 0  # of attention so far, counted down
+        self._in_fused = False
+        self._kept_numbers = 0  # tensors of numbers that fused kernels keep, counted down
         self._operator: TracedOperator | None = None
         self._leaf: Any = None
         self._names: dict[str, int] = {}
@@ -88,6 +100,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         self._claimed = 0
         self._pending: list[range] = []  # nodes made between operators: by autograd.Function
         self._function_node: int | None = None
+        self._atoms: set[Any] = set()  # operations that are not composite
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Runs forward, then backward from the sum of all differentiable outputs.
@@ -109,8 +122,9 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
                 if parameter.requires_grad:
                     stack.callback(parameter.register_hook(self._measure(parameter)).remove)
             functional = torch.nn.functional  # leaf modules call it where no mode sees it
-            stack.callback(setattr, functional, _ATTENTION.__name__, _ATTENTION)
-            setattr(functional, _ATTENTION.__name__, self._attention_of_leaf)
+            for function in (_ATTENTION, _RMS_NORM):
+                stack.callback(setattr, functional, function.__name__, function)
+                setattr(functional, function.__name__, partial(self._fused_of_leaf, function))
             saving = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
             with self, _Functions(self), saving:
                 output = self._model(*args, **kwargs)
@@ -192,17 +206,22 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls a function of PyTorch; between leaf modules it is an operator of its own."""
+        if isinstance(function, partial) and function.func == self._fused_of_leaf:
+            function = function.args[0]  # rms_norm passes on what its name stands for
         if self._operator is not None or self._backward:
             return function(*args, **kwargs)
         kind = getattr(function, "__name__", type(function).__name__)
-        if function is _ATTENTION:
-            return self._as_operator(kind, lambda: self._attend(args, kwargs))
+        if function in (_ATTENTION, _RMS_NORM):
+            return self._as_operator(kind, lambda: self._fused(function, args, kwargs))
         return self._as_operator(kind, lambda: function(*args, **kwargs))
 
-    def _attention_of_leaf(self, *args: Any, **kwargs: Any) -> Any:
-        if self._operator is None or self._backward:
-            return _ATTENTION(*args, **kwargs)
-        return self._attend(args, kwargs)
+    def _fused_of_leaf(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._operator is None or self._backward or self._in_fused:
+            return function(*args, **kwargs)
+        return self._fused(function, args, kwargs)
+
+    def _fused(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return self._attend(args, kwargs) if function is _ATTENTION else self._norm(args, kwargs)
 
     def _attend(self, args: Any, kwargs: Any) -> Any:
         """Scaled dot product attention, which keeps what fused kernels do.
@@ -211,25 +230,58 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         kernel keeps queries, keys, values, a logarithm for each query and its output; that is laid
         out as the next layer reads it, which keeps it, too, so it is not counted here.
         """
-        names = ("query", "key", "value", "attn_mask")
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         given = dict(zip(names, args, strict=False)) | kwargs
         operands = [given[name] for name in names[:3]]
         mask = given.get("attn_mask")
+        assert self._operator is not None
+        causal = given.get("is_causal") or (mask is not None and self._masks_the_future())
+        if causal and self._operator.kind == ATTENTION:
+            self._operator.kind = CAUSAL_ATTENTION
         in_steps = operands[0].dtype == torch.float64 or (mask is not None and mask.requires_grad)
         if in_steps or not any(tensor.requires_grad for tensor in operands):
             return _ATTENTION(*args, **kwargs)
-        self._attending = True
-        try:
-            output = _ATTENTION(*args, **kwargs)
-        finally:
-            self._attending = False
-        for tensor in operands:
-            self._pack(tensor)
-        assert self._operator is not None
-        self._logarithms -= 1  # no storage has a number below 0
-        queries = output.numel() // output.shape[-1]
-        self._operator.saved.add((self._logarithms, 0, queries * torch.float32.itemsize))
+        output = self._keeping(operands, lambda: _ATTENTION(*args, **kwargs))
+        self._keep_numbers(output.numel() // output.shape[-1])
         return output
+
+    def _norm(self, args: Any, kwargs: Any) -> Any:
+        """RMS norm, which PyTorch computes in steps on meta tensors.
+
+        A fused kernel keeps its input, and the norm of each row of it.
+        """
+        x = args[0] if args else kwargs["input"]
+        if not x.requires_grad:
+            return _RMS_NORM(*args, **kwargs)
+        output = self._keeping([x], lambda: _RMS_NORM(*args, **kwargs))
+        widths = args[1] if len(args) > 1 else kwargs["normalized_shape"]
+        self._keep_numbers(x.numel() // math.prod(widths))
+        return output
+
+    def _keeping(self, kept: list[Any], action: Callable[[], Any]) -> Any:
+        """`action()`, of which autograd keeps the tensors `kept` and no others."""
+        self._in_fused = True
+        try:
+            output = action()
+        finally:
+            self._in_fused = False
+        for tensor in kept:
+            self._pack(tensor)
+        return output
+
+    def _keep_numbers(self, count: int) -> None:
+        """Counts that many single-precision numbers as kept by the operator."""
+        assert self._operator is not None
+        self._kept_numbers -= 1  # no storage has a number below 0
+        self._operator.saved.add((self._kept_numbers, 0, count * torch.float32.itemsize))
+
+    def _masks_the_future(self) -> bool:
+        """Whether the module that calls attention says so, as those of transformers do.
+
+        They give no mask to a kernel that can skip half of the square; a profile, which cannot
+        read masks, makes one.
+        """
+        return bool(self.modules) and getattr(self.modules[-1][1], "is_causal", False) is True
 
     def _as_operator(self, kind: str, action: Callable[[], Any]) -> Any:
         kind = kind.strip("_")
@@ -268,6 +320,8 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             self._owners.update(dict.fromkeys(made, operator))
         self._pending.clear()
         self._describe_output(operator, output)
+        operator.heads = heads_of(operator)
+        operator.experts = experts_of(operator, elementwise=has_elementwise_kind(operator))
         operator.saved -= self._saved
         self._saved |= operator.saved
         self._used_parameters.update(storage_of(p) for p in operator.parameters)
@@ -305,6 +359,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         regions = {region_of(tensor): tuple(tensor.shape) for tensor in made}
         operator.output_bytes = sum(size_bytes for _, _, size_bytes in regions)
         operator.shapes = tuple(regions.values())
+        operator.strides = made[0].stride() if made else ()
 
     # ATen operations.
 
@@ -312,10 +367,12 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        with self:  # as FlopCounterMode does: a composite operation is counted by its parts
-            result = func.decompose(*args, **kwargs)
-        if result is not NotImplemented:
-            return result
+        if func not in self._atoms:
+            with self:  # as FlopCounterMode does: a composite operation is counted by its parts
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+            self._atoms.add(func)
         if self._backward:
             result = self._shapes.call(func, args, kwargs)
             self._count_backward(func, flops_of(func, args, kwargs, result))
@@ -333,13 +390,13 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
     def _record(
         self, operator: TracedOperator, func: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        inputs = list(tensors((args, kwargs)))
+        inputs = tensors((args, kwargs))
         for tensor in inputs:
             self._keep(tensor, f"{func._overloadpacket} reads")
         differentiable = [self._is_differentiable(operator, tensor) for tensor in inputs]
         mutated = mutated_by(func, args, kwargs)
         result = self._shapes.call(func, args, kwargs)
-        outputs = list(tensors(result))
+        outputs = tensors(result)
         for tensor in outputs:
             self._keep(tensor, f"{func._overloadpacket} makes")
         sources = {storage_of(tensor) for tensor in inputs}
@@ -347,6 +404,10 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             return result  # a view
         operator.works = True
         operator.forward_flops += flops_of(func, args, kwargs, result)
+        if func._overloadpacket in _STACKED:
+            for tensor in inputs:
+                if tensor.dim() == 3 and storage_of(tensor) in self._parameters:
+                    operator.stacks[storage_of(tensor)] = tuple(tensor.shape)
         if not only_uses_shape(func):
             for tensor, flows in zip(inputs, differentiable, strict=True):
                 self._read(operator, func, args, tensor, flows, mutated)
@@ -385,9 +446,12 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         if func in _LOOKUPS and tensor is args[_LOOKUPS[func][0]]:
             rows = args[_LOOKUPS[func][1]].numel()
             touched_bytes = rows * tensor.shape[-1] * tensor.element_size()
-        read = operator.reads.setdefault(
-            (storage, offset, size_bytes), Read(producer, size_bytes, touched_bytes, False)
-        )
+        region = (storage, offset, size_bytes)
+        read = operator.reads.get(region)
+        if read is None:
+            geometry = tuple(tensor.shape), tensor.stride()
+            read = Read(producer, size_bytes, touched_bytes, False, *geometry)
+            operator.reads[region] = read
         read.differentiable |= differentiable
 
     def _write(self, operator: TracedOperator, tensor: Any) -> None:
@@ -403,7 +467,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
 
     def _pack(self, tensor: Any) -> Any:
         """Called by autograd with each tensor that it keeps for the backward pass."""
-        if tensor.layout is torch.strided and not self._attending:
+        if tensor.layout is torch.strided and not self._in_fused:
             storage = storage_of(tensor)
             if storage not in self._parameters and storage not in self._buffers:
                 region = region_of(tensor)

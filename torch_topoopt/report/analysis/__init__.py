@@ -83,11 +83,12 @@ def analyse(run: Run, on_step: Callable[[str], None] = lambda step: None) -> Ana
 
 
 def _belongs(run: Run) -> bool:
-    """Whether the OpGraph is that of the plan's strategy, and there is a strategy."""
+    """Whether the OpGraph is that of the plan's strategy, and operators are placed one by one."""
     plan, graph = run.plan, run.graph
     return (
         graph is not None
         and bool(plan.strategy)
+        and plan.layout is None
         and plan.batch_size == graph.batch_size
         and [o.name for o in graph.operators] == [p.operator for p in plan.strategy]
     )

@@ -69,7 +69,7 @@ class RouteState:
     """
 
     def __init__(
-        self, file: NetworkFile, scheme: str = "ours", *, limits_rates: bool = False
+        self, file: NetworkFile, scheme: str = "local-search", *, limits_rates: bool = False
     ) -> None:
         self.file = file
         self.epoch = 0

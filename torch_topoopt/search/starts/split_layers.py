@@ -52,9 +52,7 @@ def split_strategy(
         sample = most_parts(len(mine) // parts, samples)
         group = mine[: sample * parts]
         before = [placed[o.producer] for o in operator.operands if o.size_bytes]
-        follows = bool(before) and all(
-            p.servers == group and p.columns == parts > 1 for p in before
-        )
+        follows = _shared_kind(before, group, parts)
         kinds = [kind for kind in order if kind in dimensions and parts > 1]
         kind = _parameter_kind(operator, i in chosen, follows, parts, kinds)
         if kind is not None:
@@ -64,18 +62,33 @@ def split_strategy(
     return tuple(placed)
 
 
+def _shared_kind(
+    before: Sequence[Placement], group: tuple[int, ...], parts: int
+) -> ParameterKind | None:
+    """How all operands are split into `parts` on `group`, if operators between can follow it."""
+    for kind in ("columns", "experts"):
+        if before and all(
+            p.servers == group and p.parameter_kind == kind and p.parameter == parts > 1
+            for p in before
+        ):
+            return kind  # type: ignore[return-value]
+    return None
+
+
 def _parameter_kind(
     operator: Operator,
     chosen: bool,
-    follows: bool,
+    follows: ParameterKind | None,
     parts: int,
     kinds: Sequence[ParameterKind],
 ) -> ParameterKind | None:
-    """The dimension among `kinds`; `follows`: its operands are split into columns already."""
+    """The dimension among `kinds`; `follows`: how its operands are split already."""
     splits = {
         kind: split for kind in kinds if (split := operator.split(kind)) and is_even(split, parts)
     }
-    if follows:
+    if follows == "experts" and "experts" in splits:
+        return "experts"
+    if follows == "columns":
         rows, columns = splits.get("rows"), splits.get("columns")
         if chosen and rows is not None and rows.operands == "part":
             return "rows"

@@ -11,7 +11,12 @@ import networkx as nx
 
 from torch_topoopt.shared_networks.allocation.allocation import Allocation
 from torch_topoopt.shared_networks.allocation.boards import SubMesh
-from torch_topoopt.shared_networks.allocation.schemes import PLAIN, Heuristics, mesh_of, ours
+from torch_topoopt.shared_networks.allocation.schemes import (
+    PLAIN,
+    Heuristics,
+    mesh_of,
+    ruin_and_recreate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -130,8 +135,8 @@ def defragment(
 
     Jobs on failed boards move first, with the fewest boards moved. Then each waiting job, the
     largest first, gets free boards, or those of up to three other jobs that find new ones: the
-    smallest set that works. `ours` then places the remaining jobs among all others, if every
-    running job keeps a place. A job stays where it can.
+    smallest set that works. `ruin-recreate` then places the remaining jobs among all others, if
+    every running job keeps a place. A job stays where it can.
     """
     placed = dict(allocation.placed)
     for job in allocation.broken:
@@ -271,7 +276,7 @@ def _all_afresh(
 ) -> dict[BoardJob, SubMesh]:
     """All jobs placed again, if more of them then have boards and no running one loses its."""
     jobs = [*allocation.placed, *allocation.waiting]
-    found = ours(allocation.boards, jobs, heuristics, seed=seed)
+    found = ruin_and_recreate(allocation.boards, jobs, heuristics, seed=seed)
     complete = all(job in found.placed for job in allocation.placed)
     better = found.allocated > sum(own.size for own in placed.values())
     return dict(found.placed) if complete and better else placed

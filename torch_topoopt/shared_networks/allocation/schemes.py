@@ -96,7 +96,7 @@ def greedy(
 
 
 @_no_collection()
-def ours(
+def ruin_and_recreate(
     boards: Boards,
     jobs: Sequence[BoardJob],
     heuristics: Heuristics = PLAIN,
@@ -127,7 +127,10 @@ def ours(
     return problem.allocation(best)
 
 
-SCHEMES: dict[str, Callable[..., Allocation]] = {"greedy": greedy, "ours": ours}
+SCHEMES: dict[str, Callable[..., Allocation]] = {
+    "greedy": greedy,
+    "ruin-recreate": ruin_and_recreate,
+}
 
 
 class _Problem:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch_topoopt
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.given import PLAN_VARIABLE
+from torch_topoopt.plan.result_json import plain
 from torch_topoopt.tools.bench import table
 from torch_topoopt.tools.bench.operations import (
     BOTH_WAYS,
@@ -52,7 +53,7 @@ class CollectiveBench:
         self._before: dict[tuple[int, int], int] = {}  # bytes on links before timing
         self._after: dict[tuple[int, int], int] = {}
         self.lines: list[table.Line] = []
-        self.links: list[dict[str, Any]] = []
+        self.links: list[table.LinkRow] = []
 
     def run(self) -> None:
         """Measures and prints."""
@@ -120,9 +121,7 @@ class CollectiveBench:
         if self._options.links:
             for line in table.link_lines(rows):
                 self._say(line)
-            for row in rows:
-                what = {"operation": case.operation, "size": case.moved_bytes}
-                self.links.append(what | row.value())
+            self.links += rows
 
     def _timed(self, peer: GroupPeer, case: Case, in_place: bool) -> table.Timed:
         wrong = peer.wrong(case, in_place=in_place)
@@ -156,6 +155,8 @@ class CollectiveBench:
             rates = self._plan.cluster.pair_gbps(self._plan.network.links)
         return [
             table.LinkRow(
+                case.operation,
+                case.moved_bytes,
                 ends[0],
                 ends[1],
                 sent,
@@ -168,20 +169,11 @@ class CollectiveBench:
         ]
 
     def _save(self, path: Path) -> None:
-        wrong, mean = table.summary(self.lines)
         kept = {k: v for k, v in vars(self._options).items() if k != "json_file"}
-        document = {
-            "version": 1,
-            "backend": "topoopt",
-            "torch": torch.__version__,
-            "ranks": self._ranks,
-            "config": kept,
-            "results": [line.value() for line in self.lines],
-            "links": self.links,
-            "out_of_bounds": {"count": wrong, "okay": wrong == 0},
-            "average_bus_bandwidth": {"bandwidth": mean, "unit": "GB/s"},
-        }
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        results = table.BenchResults(
+            str(torch.__version__), self._ranks, kept, self.lines, self.links
+        )
+        path.write_text(json.dumps(plain(results), indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> int:

@@ -9,8 +9,8 @@ form that PyTorch does not have.
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairDemand, PairTable
 from torch_topoopt.report.bounds import bus_factor
@@ -29,6 +29,16 @@ _UNITS = f"{'(us)':>11}  {'(GB/s)':>7}  {'(GB/s)':>7}  {'':>6}"
 
 
 @dataclass(frozen=True)
+class TimedFigures:
+    """A call in nccl-tests' units, us and GB/s; `nwrong`: None if results were not checked."""
+
+    time: float
+    alg_bw: float
+    bus_bw: float
+    nwrong: int | None
+
+
+@dataclass(frozen=True)
 class Timed:
     """One form of one case on one backend: seconds of a call on the slowest rank, elements that
     the first call got wrong on all ranks (None: not checked)."""
@@ -36,20 +46,21 @@ class Timed:
     seconds: float
     wrong: int | None
 
-    def figures(self, case: Case) -> dict[str, Any]:
-        """In nccl-tests' units: us and GB/s."""
+    def figures(self, case: Case) -> TimedFigures:
         algbw = case.moved_bytes / self.seconds / 1e9
-        return {
-            "time": self.seconds * 1e6,
-            "alg_bw": algbw,
-            "bus_bw": algbw * bus_factor(case.operation, case.ranks),
-            "nwrong": self.wrong,
-        }
+        busbw = algbw * bus_factor(case.operation, case.ranks)
+        return TimedFigures(self.seconds * 1e6, algbw, busbw, self.wrong)
 
 
 @dataclass(frozen=True)
 class Line:
     """A case with its forms by name, and the same for the compared backend, if any."""
+
+    OMIT_IF_NONE: ClassVar = ("peer",)
+    JSON_FIELDS: ClassVar = (
+        "case.operation", "size=case.moved_bytes", "case.count", "type=case.datatype", "redop",
+        "root", "out_of_place", "in_place", "peer=peer_figures",
+    )  # fmt: skip
 
     case: Case
     forms: dict[str, Timed]
@@ -58,34 +69,32 @@ class Line:
     def text(self) -> str:
         """The line of the table."""
         case = self.case
-        redop = case.reduce_op if case.operation in REDUCING else "none"
-        root = case.root if case.operation in ROOTED else -1
         cells = [
             f"{case.moved_bytes:>12}  {case.count:>12}  {case.datatype:>8}",
-            f"{redop:>6}  {root:>6}",
+            f"{self.redop():>6}  {self.root():>6}",
             *(_cells(case, self.forms.get(form)) for form in FORMS),
         ]
         if self.peer:
             cells.append(_beside(self.forms, self.peer))
         return "  ".join(cells)
 
-    def value(self) -> dict[str, Any]:
-        """For JSON."""
-        case = self.case
-        found: dict[str, Any] = {
-            "operation": case.operation,
-            "size": case.moved_bytes,
-            "count": case.count,
-            "type": case.datatype,
-            "redop": case.reduce_op if case.operation in REDUCING else "none",
-            "root": case.root if case.operation in ROOTED else -1,
-        }
-        for form in FORMS:
-            timed = self.forms.get(form)
-            found[form] = None if timed is None else timed.figures(case)
-        if self.peer:
-            found["peer"] = {form: t.figures(case) for form, t in self.peer.items()}
-        return found
+    def redop(self) -> str:
+        return self.case.reduce_op if self.case.operation in REDUCING else "none"
+
+    def root(self) -> int:
+        return self.case.root if self.case.operation in ROOTED else -1
+
+    def out_of_place(self) -> TimedFigures | None:
+        return self._figures("out_of_place")
+
+    def in_place(self) -> TimedFigures | None:
+        return self._figures("in_place")
+
+    def _figures(self, form: str) -> TimedFigures | None:
+        return self.forms[form].figures(self.case) if form in self.forms else None
+
+    def peer_figures(self) -> dict[str, TimedFigures] | None:
+        return {form: t.figures(self.case) for form, t in self.peer.items()} or None
 
 
 def _cells(case: Case, timed: Timed | None) -> str:
@@ -93,8 +102,8 @@ def _cells(case: Case, timed: Timed | None) -> str:
         return f"{'N/A':>11}  {'N/A':>7}  {'N/A':>7}  {'N/A':>6}"
     figures = timed.figures(case)
     wrong = "N/A" if timed.wrong is None else timed.wrong
-    rates = (_rate(figures[name]) for name in ("alg_bw", "bus_bw"))
-    return "  ".join([f"{figures['time']:>11.2f}", *rates, f"{wrong:>6}"])
+    rates = (_rate(figures.alg_bw), _rate(figures.bus_bw))
+    return "  ".join([f"{figures.time:>11.2f}", *rates, f"{wrong:>6}"])
 
 
 def _rate(gbytes_per_s: float) -> str:
@@ -140,7 +149,7 @@ def summary(lines: Sequence[Line]) -> tuple[int, float]:
     """Wrong elements of all lines, the peer's apart, and the mean bus bandwidth in GB/s."""
     timed = [(line.case, form) for line in lines for form in line.forms.values()]
     wrong = sum(form.wrong or 0 for _, form in timed)
-    rates = [form.figures(case)["bus_bw"] for case, form in timed if case.moved_bytes]
+    rates = [form.figures(case).bus_bw for case, form in timed if case.moved_bytes]
     return wrong, statistics.fmean(rates) if rates else 0.0
 
 
@@ -150,6 +159,8 @@ class LinkRow:
     (None: no prediction), and its rate in Gb/s during the call; `rated_gbps` is that of the plan
     (None: not limited)."""
 
+    operation: str
+    size: int
     source: int
     target: int
     sent_bytes: float
@@ -157,8 +168,34 @@ class LinkRow:
     gbps: float
     rated_gbps: float | None
 
-    def value(self) -> dict[str, Any]:
-        return asdict(self)
+
+@dataclass(frozen=True)
+class BenchResults:
+    """The results of all cases, in the JSON format of nccl-tests; `config`: the options."""
+
+    JSON_FIELDS: ClassVar = (
+        "version", "backend", "torch", "ranks", "config", "results", "links",
+        ("out_of_bounds", "count=wrong", "okay"),
+        ("average_bus_bandwidth", "bandwidth=mean", "unit"),
+    )  # fmt: skip
+
+    torch: str
+    ranks: int
+    config: dict[str, Any]
+    results: Sequence[Line]
+    links: Sequence[LinkRow]
+    version: int = 1
+    backend: str = "topoopt"
+    unit: str = "GB/s"
+
+    def wrong(self) -> int:
+        return summary(self.results)[0]
+
+    def okay(self) -> bool:
+        return self.wrong() == 0
+
+    def mean(self) -> float:
+        return summary(self.results)[1]
 
 
 def link_lines(rows: Sequence[LinkRow]) -> list[str]:

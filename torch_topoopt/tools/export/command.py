@@ -139,6 +139,7 @@ def _exported(arguments: argparse.Namespace) -> Exported:
                 f"{arguments.to}: the plan has no strategy of a model, only a network; make one "
                 "with `topoopt plan`"
             )
+        documents.check_places_operators(plan, arguments.plan)
         if arguments.model is not None:
             return documents.op_graph_of(arguments.model, plan.batch_size)
         return documents.op_graph_of_plan(plan, arguments.plan)

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import rooms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.refusals import refused
@@ -14,7 +15,6 @@ from support.small_op_graphs import operator
 from torch_topoopt.search.accelerators import (
     DEVICES,
     FITTED,
-    FORMATS,
     accelerator,
     class_of,
     names,
@@ -33,6 +33,7 @@ def kind(name: str, flops: int = 0) -> str:
     [
         ("tpu", ("tpu", ", ".join(names()))),
         ("a100:fp8", ("fp8", "a100:fp8", "fp32", "tf32", "bf16")),
+        ("h100:fp4", ("fp4", "h100:fp4", "fp8")),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_known_ones(
@@ -42,8 +43,10 @@ def test_an_unknown_name_is_answered_with_the_known_ones(
         accelerator(name)
 
 
-@pytest.mark.parametrize("number_format", FORMATS)
-@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize(
+    ("name", "number_format"),
+    [(name, number_format) for name, row in DEVICES.items() for number_format in row.formats()],
+)
 def test_every_entry_is_a_device_that_could_exist(name: str, number_format: str) -> None:
     device = accelerator(f"{name}:{number_format}")
     for figure in (
@@ -53,9 +56,26 @@ def test_every_entry_is_a_device_that_could_exist(name: str, number_format: str)
         device.peer_bytes_per_s,
     ):
         assert 0 < figure < math.inf
-    assert device.memory_bytes > 0
-    assert device.dense_flops <= device.tensor_flops
+    assert 0 <= device.reserved_bytes < device.memory_bytes
+    assert (device.box.accelerators == 1) == (device.box.joined_by == "none")
+    assert 0 < DEVICES[name].sustained < 1
+    if number_format not in ("fp8", "fp4"):
+        assert device.dense_flops <= device.tensor_flops
     assert device.tensor_flops >= accelerator(name).tensor_flops
+
+
+def test_the_page_has_the_table_of_devices() -> None:
+    page = (rooms.ROOT / "docs" / "planning" / "profiling.md").read_text(encoding="utf-8")
+    for name, row in DEVICES.items():
+        if name != "cpu-core":
+            (line,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+            cells = [cell.strip() for cell in line.strip("| ").split("|")]
+            shown = [cell for cell in cells[1:4] if cell != "-"]
+            peaks = [peak / 1e12 for peak in row.peaks[2:] if peak]
+            assert [float(cell) for cell in shown] == pytest.approx(peaks, rel=1e-3)
+            assert float(cells[5]) == pytest.approx(row.memory_bytes_per_s / 1e12)
+            assert (int(cells[6]), float(cells[7])) == (row.processors, row.sustained)
+            assert cells[8].split()[0] in (str(row.box.accelerators), "alone")
 
 
 def test_dense_layers_run_on_fp32_units_unless_a_format_is_named() -> None:
@@ -63,6 +83,8 @@ def test_dense_layers_run_on_fp32_units_unless_a_format_is_named() -> None:
     assert accelerator("a100").dense_flops == 19.5e12
     assert accelerator("a100").tensor_flops == accelerator("a100:tf32").dense_flops == 156e12
     assert accelerator("a100:bf16").dense_flops == 312e12
+    assert accelerator("b200:fp4").dense_flops == 9000e12
+    assert accelerator("b200:fp4").tensor_flops == 2250e12
 
 
 def test_shares_of_peaks_are_shares() -> None:

@@ -1,0 +1,188 @@
+"""`topoopt plan` of layouts: its output, --layout, and verbs that are given such a plan."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.refusals import named
+from support.small_op_graphs import chain, decoder
+
+from torch_topoopt.launcher.main import main
+from torch_topoopt.plan import Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLUSTER = ("--servers", "4", "--degree", "2", "--bandwidth", "200Gbps", "--no-failures")
+BOXES = (*CLUSTER, "--accelerators-per-server", "2", "--accelerator", "h100:bf16")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    decoder(4).save(tmp_path / "graph.json")
+    return tmp_path
+
+
+def plan(folder: Path, *arguments: Any, cluster: tuple[str, ...] = BOXES) -> int:
+    words = ["plan", str(folder / "graph.json"), *cluster, *map(str, arguments)]
+    return main([*words, "-o", f"{folder}/p.json"])
+
+
+def test_the_output_has_the_layout_its_time_and_its_memory(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(folder, "--strategy-space", "layouts") == 0
+    out = capsys.readouterr().out
+    layout = Plan.load(folder / "p.json").layout
+    assert layout is not None
+    assert f"layout: {layout}" in out
+    for column in ("compute", "exchange", "bubble", "state", "optimizer", "activations", "total"):
+        assert named(out, column)
+
+
+def test_json_has_the_layout_and_its_figures(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(folder, "--strategy-space", "layouts", "--explain", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    made = Plan.load(folder / "p.json")
+    assert made.layout is not None
+    assert found["layout"]["data"] == made.layout.data
+    times, memory = found["layout_figures"]["times"], found["layout_figures"]["memory"]
+    assert times["step_s"] == pytest.approx(found["predicted"]["iteration_s"])
+    assert set(memory) >= {"parameters", "gradients", "optimizer", "activations", "runtime"}
+    assert {other["kind"] for other in found["other_layouts"]} >= {"pipeline"}
+    assert "explain" not in found
+
+
+def test_a_plan_of_a_strategy_has_no_layout_in_json(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(folder, "--strategy-space", "data-parallel", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert not {"layout", "layout_figures", "other_layouts"} & set(found)
+
+
+def test_the_default_space_is_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan(folder, "--evaluations", 10, "--rounds", 1) == 0
+    assert "strategy space all" in capsys.readouterr().out
+    assert plan(folder, "--evaluations", 10, "--rounds", 1, "--micro-batches", 2) == 0
+    assert "strategy space full" in capsys.readouterr().out
+
+
+def test_a_layout_is_priced_alone(folder: Path) -> None:
+    assert plan(folder, "--layout", "tensor=2,sharding=parameters") == 0
+    layout = Plan.load(folder / "p.json").layout
+    assert layout is not None
+    assert (layout.tensor, layout.data, layout.state_shards) == (2, 4, 4)
+
+
+def test_the_optimizer_and_the_rate_inside_a_server_count(folder: Path) -> None:
+    def seconds(*options: str) -> float:
+        assert plan(folder, "--layout", "tensor=2", *options) == 0
+        return Plan.load(folder / "p.json").prediction.iteration_s
+
+    adamw = seconds("--optimizer", "adamw")
+    assert seconds() == adamw
+    assert seconds("--optimizer", "sgd") < adamw
+    assert seconds("--inside-bandwidth", "50Gbps") > adamw
+    assert Plan.load(folder / "p.json").cluster.inside_gbps == 50
+    assert seconds("--software", "eager") >= adamw
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tokens"),
+    [
+        (("--layout", "tensor=3"), ("tensor=3", 8)),
+        (("--layout", "width=3"), ("layout", "width")),
+        (("--layout", "tensor=2", "--strategy-space", "full"), ("layout",)),
+        (("--strategy-space", "layouts", "--micro-batches", "2"), ("micro-batches",)),
+        (("--optimizer", "adamw", "--optimizer-state", "2"), ("optimizer-state",)),
+        (("--optimizer", "adamax"), ("optimizer", "adamax", "adamw")),
+        (("--inside-bandwidth", "0Gbps"), ("inside-bandwidth",)),
+    ],
+)
+def test_what_cannot_be_is_named(
+    arguments: tuple[str, ...],
+    tokens: tuple[object, ...],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert plan(folder, *arguments) == 2
+    error = capsys.readouterr().err
+    assert named(error, *tokens)
+    assert error.count("\n") == 1
+    assert not (folder / "p.json").exists()
+
+
+def test_what_does_not_fit_says_what_would(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoder(4, parameters=10**11).save(folder / "graph.json")
+    assert plan(folder) == 2
+    error = capsys.readouterr().err
+    assert named(error, "h100:bf16", "weights", "AdamW", "sharded over 8")
+
+
+@pytest.mark.parametrize("verb", ["simulate", "export", "timeline"])
+def test_verbs_that_need_placements_refuse_a_layout(
+    verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(folder, "--strategy-space", "layouts") == 0
+    capsys.readouterr()
+    path = str(folder / "p.json")
+    more = ("--to", "flexflow", "-o", str(folder / "out")) if verb == "export" else ()
+    assert main([verb, path, *more]) == 2
+    assert named(capsys.readouterr().err, "layout")
+
+
+def test_reports_and_differences_name_the_layout(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(folder, "--layout", "tensor=2") == 0
+    (folder / "p.json").rename(folder / "tensor.json")
+    assert plan(folder, "--layout", "data=8") == 0
+    layout = str(Plan.load(folder / "p.json").layout)
+    assert main(["report", str(folder / "p.json")]) == 0
+    assert layout in (folder / "p.html").read_text()
+    capsys.readouterr()
+    assert main(["diff", str(folder / "tensor.json"), str(folder / "p.json")]) == 0
+    assert layout in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("called", ["parallelize", "pipeline"])
+def test_a_run_refuses_to_execute_a_layout(
+    called: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(folder, "--strategy-space", "layouts") == 0
+    script = folder / "train.py"
+    script.write_text(f"import torch_topoopt\ntorch_topoopt.{called}(None, None)\n")
+    capsys.readouterr()
+    assert main(["run", "--plan", str(folder / "p.json"), str(script)]) == 2
+    error = capsys.readouterr().err
+    assert named(error, "layout", called)
+    assert error.count("\n") == 1
+
+
+def test_models_without_layers_are_planned_as_before(folder: Path) -> None:
+    chain(3).save(folder / "graph.json")
+    few = ("--evaluations", 10, "--rounds", 1)
+    assert plan(folder, *few) == 0
+    assert Plan.load(folder / "p.json").layout is None
+
+
+@pytest.mark.parametrize("verb", ["compare", "run"])
+def test_other_verbs_have_no_layouts(
+    verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [verb, "--strategy-space", "layouts", *CLUSTER[:-1]]
+    if verb == "run":
+        script = folder / "train.py"
+        script.write_text("def build_model(): pass\n")
+        words += ["--model", str(folder / "graph.json"), str(script)]
+    else:
+        words.insert(1, str(folder / "graph.json"))
+    assert main(words) == 2
+    assert named(capsys.readouterr().err, "strategy-space", "layouts")

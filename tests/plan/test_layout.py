@@ -1,0 +1,76 @@
+"""Layouts: their text, what they need, and plans that have one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.refusals import refused
+
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan.layout import Layout, layout_from
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch_topoopt.plan import Plan
+
+
+def test_a_layout_in_words() -> None:
+    layout = Layout(
+        tensor=8, data=4, pipeline=2, interleave=2, sharding="parameters", state_shards=4,
+        recompute="full", schedule="interleaved", micro_batches=4,
+    )  # fmt: skip
+    assert str(layout) == (
+        "tensor 8 x data 4 x pipeline 2, schedule interleaved of 2 chunks a stage, parameters "
+        "sharded over 4, full recomputation, 4 micro-batches of 1"
+    )
+    assert str(Layout()) == "one accelerator, 1 micro-batch of 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("tensor=8", Layout(tensor=8, data=2, micro_batches=8)),
+        ("data=16,micro_batch=1", Layout(data=16)),
+        (
+            "sharding=parameters, reshard=false",
+            Layout(data=16, sharding="parameters", state_shards=16, reshard=False),
+        ),
+        (
+            "pipeline=2,interleave=2,context=2",
+            Layout(context=2, data=4, pipeline=2, interleave=2, schedule="interleaved",
+                   micro_batches=4),
+        ),
+    ],
+)  # fmt: skip
+def test_dimensions_that_are_left_out_follow_from_the_others(text: str, expected: Layout) -> None:
+    assert layout_from(text, 16, 16) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("tensors=8", ("tensors", "tensor", "micro_batches")),
+        ("tensor=eight", ("tensor", "'eight'")),
+        ("tensor=0", ("tensor", 0)),
+        ("tensor=-1", ("tensor", "'-1'")),
+        ("reshard=yes", ("reshard", "'yes'")),
+        ("sharding=all", ("sharding", "'all'", "'parameters'")),
+        ("tensor=3", ("tensor=3", 15, 16)),
+        ("data=16,micro_batch=4", (64, 16)),
+        ("state_shards=4", ("state_shards", 4)),
+        ("", ("''",)),
+        ("tensor=" + "9" * 5000, ("tensor",)),
+    ],
+)
+def test_a_text_that_is_no_layout_is_refused(text: str, tokens: tuple[object, ...]) -> None:
+    with refused(DocumentError, *tokens):
+        layout_from(text, 16, 16)
+
+
+def test_a_plan_without_a_layout_keeps_its_text(ring_plan: Callable[..., Plan]) -> None:
+    text = ring_plan(4).to_json()
+    assert '"version": 5' in text
+    assert "layout" not in text
+    assert "inside" not in text

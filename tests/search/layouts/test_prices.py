@@ -1,0 +1,154 @@
+"""Time and memory of layouts, against closed forms of the literature."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from search.layouts.decoders import ELEMENT_BYTES, decoder, parameters
+from support.refusals import refused
+
+from torch_topoopt.plan.layout import SHARDINGS, Layout
+from torch_topoopt.search.accelerators import accelerator
+from torch_topoopt.search.layouts.links import Boxes, RankGroup
+from torch_topoopt.search.layouts.memory import RUNTIME_BYTES, micro_batches_kept
+from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
+from torch_topoopt.search.layouts.software import COMPILED, EAGER
+from torch_topoopt.search.layouts.space import divisions, divisors, fastest_layouts, shardings
+
+BOXES = Boxes(8, 450e9, 400e9)
+
+
+def prices(blocks: int = 4) -> LayoutPrices:
+    return LayoutPrices(decoder(blocks), accelerator("h100:bf16"), BOXES, software=COMPILED)
+
+
+def price(layout: Layout, blocks: int = 4) -> LayoutPrice:
+    found = prices(blocks).price(layout)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sharding", "whole", "shared"),
+    [("none", 16, 0), ("optimizer", 4, 12), ("gradients", 2, 14), ("parameters", 0, 16)],
+)
+def test_state_is_that_of_zero(sharding: str, whole: int, shared: int) -> None:
+    """Rajbhandari et al. 2020, figure 1: bytes for each parameter with Adam and 16-bit weights."""
+    shards = 1 if sharding == "none" else 8
+    layout = Layout(data=8, sharding=sharding, state_shards=shards)  # type: ignore[arg-type]
+    memory = price(layout).memory
+    state = memory.parameters + memory.gradients + memory.optimizer
+    assert state == pytest.approx(parameters() * (whole + shared / shards))
+    assert (memory.gathered > 0) == (sharding == "parameters")
+    assert memory.total - memory.allocated == RUNTIME_BYTES
+
+
+def test_parameters_that_are_not_resharded_stay() -> None:
+    layout = Layout(data=8, sharding="parameters", state_shards=8, reshard=False)
+    assert price(layout).memory.gathered == parameters() * ELEMENT_BYTES
+    assert price(replace(layout, reshard=True)).memory.gathered < parameters()
+
+
+def test_less_is_kept_the_more_is_computed_again() -> None:
+    found = [price(Layout(recompute=name)) for name in ("none", "selective", "full")]  # type: ignore[arg-type]
+    assert sorted(one.times.step_s for one in found) == [one.times.step_s for one in found]
+    kept = [one.memory.activations for one in found]
+    assert kept == sorted(kept, reverse=True)
+
+
+@pytest.mark.parametrize("count", [1, 4, 16])
+def test_the_bubble_is_a_stage_less_than_the_pipeline(count: int) -> None:
+    """Narayanan et al. 2021, section 2.2: (p - 1) / m of the time of m micro-batches, and v times
+    less with v chunks."""
+    layout = Layout(pipeline=4, micro_batches=count)
+    found = price(layout, 16).times
+    slowest = (found.step_s - found.bubble_s - found.state_s - found.optimizer_s) / count
+    assert 0 < found.bubble_s <= 3 * slowest * (1 + 1e-9)
+    if count >= 4:
+        chunks = price(replace(layout, interleave=2, schedule="interleaved"), 16).times
+        assert chunks.bubble_s < found.bubble_s
+        assert price(replace(layout, schedule="zero-bubble"), 16).times.bubble_s < found.bubble_s
+
+
+def test_kept_micro_batches() -> None:
+    """1F1B keeps one for each later stage and its own, GPipe all; interleaved stages keep
+    1 + (p - 1) / (p v) times as much (Narayanan et al. 2021, section 2.2)."""
+    layout = Layout(pipeline=4, micro_batches=16)
+    assert [micro_batches_kept(layout, stage) for stage in range(4)] == [4, 3, 2, 1]
+    assert micro_batches_kept(replace(layout, micro_batches=2), 0) == 2
+    assert micro_batches_kept(replace(layout, schedule="gpipe"), 3) == 16
+    interleaved = replace(layout, interleave=2, schedule="interleaved")
+    assert micro_batches_kept(interleaved, 0) == 4 * (1 + 3 / (4 * 2))
+
+
+def test_gathers_inside_a_box_and_between() -> None:
+    size = 1e9
+    alone = BOXES.gather_s(size, RankGroup(1, 1))
+    inside = BOXES.gather_s(size, RankGroup(8, 1))
+    across = BOXES.gather_s(size, RankGroup(8, 8))  # one accelerator of each box, eight such groups
+    assert alone == 0
+    assert inside > 7 / 8 * size / BOXES.peer_bytes_per_s
+    assert across > 8 * 7 / 8 * size / BOXES.box_bytes_per_s > inside
+    assert BOXES.gather_s(size, RankGroup(64, 1)) < across
+
+
+def test_layouts_are_all_factorisations() -> None:
+    found = {(x.tensor, x.context, x.data, x.pipeline) for x in divisions(8, 8, 1)}
+    expected = {
+        (t, c, d, p)
+        for t, c, d, p in itertools.product(divisors(8), repeat=4)
+        if t * c * d * p == 8
+    }
+    assert found == expected
+    for layout in divisions(8, 8, 1):
+        assert (layout.accelerators, layout.batch_size) == (8, 8)
+        for sharded in shardings(layout, 4):
+            sharded.validate()
+    ways = {(x.sharding, x.state_shards, x.reshard) for x in shardings(Layout(data=8), 4)}
+    assert {name for name, _, _ in ways} == set(SHARDINGS)
+    assert {shards for name, shards, _ in ways if name != "none"} == {4, 8}
+
+
+@pytest.mark.parametrize("memory_bytes", [2.6e9, 2.502e9, 2.5005e9])
+def test_the_fastest_is_that_of_all(memory_bytes: float) -> None:
+    """Against every layout, without the bounds that leave some out."""
+    of = prices()
+    every = [
+        found
+        for division in divisions(8, 16, 1)
+        for sharded in shardings(division, 8)
+        for recompute in ("none", "selective", "full")
+        if (found := of.price(replace(sharded, recompute=recompute))) is not None  # type: ignore[arg-type]
+        and found.memory.total <= memory_bytes
+    ]
+    found = fastest_layouts(of, 8, 16, box=8, memory_bytes=memory_bytes)
+    if not every:
+        assert found == []
+        return
+    best = min(every, key=lambda one: one.times.step_s)
+    assert found[0].times.step_s == pytest.approx(best.times.step_s)
+    assert all(one.memory.total <= memory_bytes for one in found)
+
+
+def test_a_host_that_issues_slowly_bounds_short_steps() -> None:
+    layout = Layout(tensor=8)
+    slow = LayoutPrices(decoder(), accelerator("h100:bf16"), BOXES, software=EAGER).price(layout)
+    assert slow is not None
+    assert slow.times.step_s > price(layout).times.step_s
+
+
+@pytest.mark.parametrize(
+    ("layout", "tokens"),
+    [
+        (Layout(tensor=0), ("tensor", 0)),
+        (Layout(data=8, sharding="optimizer", state_shards=3), ("state_shards", 3, 8)),
+        (Layout(data=8, state_shards=8), ("sharding", "none", 8)),
+        (Layout(data=8, expert=3), ("expert", 3, 8)),
+        (Layout(pipeline=4, interleave=2, micro_batches=6), ("micro_batches", 6, 4)),
+    ],
+)
+def test_layouts_that_are_none(layout: Layout, tokens: tuple[object, ...]) -> None:
+    with refused(ValueError, *tokens):
+        layout.validate()

@@ -1,0 +1,172 @@
+"""How the blocks of a model are divided over accelerators: the dimensions of today's trainers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self, get_args
+
+from torch_topoopt.plan.codec import DocumentError, brief, decode
+
+Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
+RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+_DIGITS = 9
+ZERO_STAGE: dict[Sharding, int] = {name: stage for stage, name in enumerate(SHARDINGS)}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One division of every block over `accelerators` accelerators.
+
+    Ranks are ordered with the parts of a tensor innermost, then context, data, and the stages of
+    the pipeline outermost. So the tensor group of a rank is in its own box if it fits there.
+
+    - `tensor`: parts of columns and rows; norms and dropouts split positions over the same group.
+    - `context`: parts of the positions; keys and values pass round the group.
+    - `data`: groups that share the samples. `expert` of them share the experts.
+    - `state_shards`: accelerators of the data and context dimensions that share the state which
+      `sharding` names: of the optimizer (ZeRO-1), also gradients (ZeRO-2), also parameters (ZeRO-3,
+      FSDP). Fewer than `data * context` is HSDP. With `reshard`, parameters are gathered again
+      for the backward pass.
+    - `pipeline` stages of `interleave` chunks each; every data group runs `micro_batches` of
+      `micro_batch` samples an iteration.
+    """
+
+    tensor: int = 1
+    context: int = 1
+    data: int = 1
+    expert: int = 1
+    pipeline: int = 1
+    interleave: int = 1
+    sharding: Sharding = "none"
+    state_shards: int = 1
+    reshard: bool = True
+    recompute: Recompute = "none"
+    schedule: Schedule = "1f1b"
+    micro_batch: int = 1
+    micro_batches: int = 1
+
+    @property
+    def accelerators(self) -> int:
+        """The number of accelerators."""
+        return self.tensor * self.context * self.data * self.pipeline
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of an iteration."""
+        return self.data * self.micro_batch * self.micro_batches
+
+    @property
+    def zero_stage(self) -> int:
+        """0 to 3, as ZeRO counts what is sharded."""
+        return ZERO_STAGE[self.sharding]
+
+    def __str__(self) -> str:
+        """Such as "tensor 8 x data 8, parameters sharded over 8, 4 micro-batches of 1"."""
+        degrees = ("tensor", "context", "data", "pipeline")
+        parts = [f"{name} {count}" for name in degrees if (count := getattr(self, name)) > 1]
+        words = [" x ".join(parts) or "one accelerator"]
+        if self.expert > 1:
+            words.append(f"experts over {self.expert}")
+        if self.pipeline > 1:
+            chunks = f" of {self.interleave} chunks a stage" if self.interleave > 1 else ""
+            words.append(f"schedule {self.schedule}{chunks}")
+        if self.state_shards > 1:
+            kept = "" if self.reshard or self.zero_stage < 3 else ", kept for the backward pass"
+            state = "state of the optimizer" if self.zero_stage == 1 else self.sharding
+            words.append(f"{state} sharded over {self.state_shards}{kept}")
+        if self.recompute != "none":
+            words.append(f"{self.recompute} recomputation")
+        count = (
+            "1 micro-batch" if self.micro_batches == 1 else f"{self.micro_batches} micro-batches"
+        )
+        return ", ".join((*words, f"{count} of {self.micro_batch}"))
+
+    def validate(self) -> Self:
+        """Returns self, or raises DocumentError: field, value, and what would be right."""
+        for field in ("tensor", "context", "data", "expert", "pipeline", "interleave"):
+            _at_least_one(field, getattr(self, field))
+        for field in ("state_shards", "micro_batch", "micro_batches"):
+            _at_least_one(field, getattr(self, field))
+        if (self.data * self.context) % self.state_shards:
+            raise DocumentError(
+                f"state_shards: {self.state_shards} does not divide the {self.data * self.context} "
+                "accelerators of the data and context dimensions"
+            )
+        if self.sharding == "none" and self.state_shards > 1:
+            raise DocumentError(f"sharding: none, but state_shards is {self.state_shards}")
+        if (self.data * self.context * self.tensor) % self.expert:
+            raise DocumentError(
+                f"expert: {self.expert} does not divide the "
+                f"{self.data * self.context * self.tensor} accelerators of a stage"
+            )
+        if self.interleave > 1 and self.micro_batches % self.pipeline:
+            raise DocumentError(
+                f"micro_batches: {self.micro_batches} is no multiple of the {self.pipeline} "
+                "stages, which an interleaved schedule needs"
+            )
+        return self
+
+
+def _at_least_one(field: str, value: int) -> None:
+    if value < 1:
+        raise DocumentError(f"{field}: {value} is not at least 1")
+
+
+def layout_from(text: str, accelerators: int, batch_size: int) -> Layout:
+    """The layout that `text` describes, such as "tensor=8,sharding=parameters".
+
+    The data dimension has the remaining accelerators, state is sharded over all copies, and
+    micro-batches fill the batch, unless `text` says otherwise. Raises DocumentError for an unknown
+    field, or a layout of other accelerators or another batch.
+    """
+    given = layout_fields(text)
+    others = 1
+    for field in ("tensor", "context", "pipeline"):
+        others *= max(1, given.get(field, 1))
+    data = given.setdefault("data", max(1, accelerators // others))
+    if given.get("sharding", "none") != "none":
+        given.setdefault("state_shards", data * max(1, given.get("context", 1)))
+    if given.get("interleave", 1) > 1:
+        given.setdefault("schedule", "interleaved")
+    rest = max(1, data * max(1, given.get("micro_batch", 1)))
+    given.setdefault("micro_batches", max(1, batch_size // rest))
+    layout: Layout = decode(Layout, given)
+    layout.validate()
+    if layout.accelerators != accelerators:
+        raise DocumentError(
+            f"{text}: is for {layout.accelerators} accelerators, and the cluster has {accelerators}"
+        )
+    if layout.batch_size != batch_size:
+        raise DocumentError(
+            f"{text}: an iteration has {layout.data} x {layout.micro_batches} x "
+            f"{layout.micro_batch} = {layout.batch_size} samples, and the batch has {batch_size}"
+        )
+    return layout
+
+
+def layout_fields(text: str) -> dict[str, Any]:
+    """The values of FIELD=VALUE,FIELD=VALUE; raises DocumentError for an unknown field."""
+    defaults = {field.name: field.default for field in fields(Layout)}
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in defaults:
+            raise DocumentError(
+                f"{brief(name)} is not a dimension of a layout; they are {', '.join(defaults)}"
+            )
+        default = defaults[name]
+        if isinstance(default, bool):
+            if value not in ("true", "false"):
+                raise DocumentError(f"{name}: {brief(value)} is not true or false")
+            found[name] = value == "true"
+        elif isinstance(default, int):
+            if not value.isdecimal() or len(value) > _DIGITS:
+                raise DocumentError(f"{name}: {brief(value)} is not an integer from 1 on")
+            found[name] = int(value)
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,283 @@
+"""What a cell costs one accelerator under a layout: seconds, bytes, and what groups exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch_topoopt.plan import Degrees
+from torch_topoopt.search.accelerators import class_of, operator_seconds
+from torch_topoopt.search.layouts.cells import cells_of, shared_bytes, with_shared_tables
+from torch_topoopt.search.shards import is_even, may_split, shard_operator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.op_graph import Operator, OpGraph
+    from torch_topoopt.plan import ParameterKind
+    from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.accelerators import Accelerator
+    from torch_topoopt.search.layouts.cells import Cell
+
+    Kinds = Sequence[ParameterKind | None]
+
+
+@dataclass(frozen=True)
+class GroupExchange:
+    """`count` collectives for one micro-batch; `size_bytes` of whole tensors in all of them."""
+
+    size_bytes: float = 0.0
+    count: int = 0
+
+    def __add__(self, other: GroupExchange) -> GroupExchange:
+        return GroupExchange(self.size_bytes + other.size_bytes, self.count + other.count)
+
+
+_NOTHING = GroupExchange()
+
+
+@dataclass(frozen=True)
+class CellCost:
+    """The cost of operators on one accelerator, for one micro-batch.
+
+    Seconds of both passes, and of them in operators that stream through the memory. Bytes of the
+    parameters and their gradients, those of experts apart; `copied_bytes` are parameters of an
+    earlier operator, which another stage needs once more. `saved_bytes` are kept for the backward
+    pass, and `gathered_bytes` more by trainers that do not gather the operands of a tensor group
+    again. Selective recomputation keeps the outputs of matrix products and attention, and streams
+    again. `operators` is the number of operators that compute.
+
+    A forward pass exchanges activations in the `tensor` group, keys and values in the `context`
+    group, and tokens in the `expert` group.
+    """
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    streamed_forward_s: float = 0.0
+    streamed_backward_s: float = 0.0
+    parameter_bytes: float = 0.0
+    gradient_bytes: float = 0.0
+    expert_bytes: float = 0.0
+    expert_gradient_bytes: float = 0.0
+    copied_bytes: float = 0.0
+    saved_bytes: float = 0.0
+    gathered_bytes: float = 0.0
+    selective_bytes: float = 0.0
+    operators: int = 0
+    tensor: GroupExchange = _NOTHING
+    context: GroupExchange = _NOTHING
+    expert: GroupExchange = _NOTHING
+
+    def __add__(self, other: CellCost) -> CellCost:
+        mine, others = vars(self).values(), vars(other).values()
+        return CellCost(*(one + two for one, two in zip(mine, others, strict=True)))
+
+
+class PricedCell(NamedTuple):
+    """A cell with its cost, and the bytes of its output on one accelerator."""
+
+    cell: Cell
+    cost: CellCost
+    output_bytes: float
+
+
+class CellCosts:
+    """Costs of the cells of `op_graph` on `device`, cached by the degrees that they depend on."""
+
+    def __init__(self, op_graph: OpGraph, device: Accelerator) -> None:
+        self.op_graph = with_shared_tables(op_graph)
+        self.device = device
+        self.cells = cells_of(op_graph)
+        self._priced: dict[tuple[int, ...], tuple[CellCost, float] | None] = {}
+
+    def priced(self, layout: Layout) -> list[PricedCell] | None:
+        """All cells under `layout`, in order; None if one cannot be divided so."""
+        found = []
+        degrees = layout.tensor, layout.context, layout.expert, layout.micro_batch
+        for cell in self.cells:
+            key = (cell.kind, *degrees)
+            if key not in self._priced:
+                self._priced[key] = self._price(cell, layout)
+            known = self._priced[key]
+            if known is None:
+                return None
+            found.append(PricedCell(cell, *known))
+        return found
+
+    def _price(self, cell: Cell, layout: Layout) -> tuple[CellCost, float] | None:
+        operators = self.op_graph.operators[cell.begin : cell.end]
+        kinds = parameter_kinds(operators, cell.begin, layout.tensor, layout.expert)
+        if kinds is None:
+            return None
+        samples = layout.micro_batch / self.op_graph.batch_size
+        one = _OneCell(self.device, layout, samples, cell.begin, operators, kinds)
+        cost = reduce(add, map(one.operator_cost, range(len(operators))), CellCost())
+        return cost, one.local_bytes(operators[-1].output_bytes) / layout.tensor
+
+
+def parameter_kinds(
+    operators: Sequence[Operator], begin: int, tensor: int, expert: int
+) -> list[ParameterKind | None] | None:
+    """How the parameters of each operator are split: experts, and pairs of columns and rows.
+
+    What reads columns and can sum over them takes rows (Shoeybi et al., 2019, section 3). What only
+    keeps the split of its operands (an activation, attention by heads) follows them. The rest
+    shares positions. None if the experts of an operator cannot be shared by `expert` accelerators.
+    """
+    kinds: list[ParameterKind | None] = []
+    for operator in operators:
+        experts = operator.split("experts")
+        if experts is not None and expert > 1:
+            if not is_even(experts, expert):
+                return None
+            kinds.append("experts")
+            continue
+        read = [kinds[o.producer - begin] for o in operator.operands if o.producer >= begin]
+        follows = bool(read) and all(kind == "columns" for kind in read)
+        kinds.append(_tensor_kind(operator, follows, tensor))
+    return kinds
+
+
+def _tensor_kind(operator: Operator, follows: bool, tensor: int) -> ParameterKind | None:
+    """The split of an operator in a tensor group; `follows`: its operands are columns already."""
+    splits = {
+        split.dimension: split for split in operator.splits if tensor > 1 and is_even(split, tensor)
+    }
+    columns, rows = splits.get("columns"), splits.get("rows")
+    table = class_of(operator) == "lookup"  # by vocabulary
+    if rows is not None and (table or (rows.operands == "part" and follows)):
+        return "rows"
+    if columns is None or (columns.operands == "part" and not follows):
+        return None
+    return "columns"
+
+
+@dataclass(frozen=True)
+class _OneCell:
+    """The operators of a cell under a layout; a micro-batch is `samples` batches of the profile."""
+
+    device: Accelerator
+    layout: Layout
+    samples: float
+    begin: int
+    operators: Sequence[Operator]
+    kinds: Kinds
+
+    def local_bytes(self, size_bytes: float) -> float:
+        """Of a tensor of the profile, the part of one context rank and micro-batch."""
+        return size_bytes * self.samples / self.layout.context
+
+    def operator_cost(self, at: int) -> CellCost:
+        operator, kind, layout = self.operators[at], self.kinds[at], self.layout
+        shard = shard_operator(operator, self._degrees(operator, kind))
+        # A group that shares experts brings the tokens of all its accelerators to them.
+        brought = layout.expert / layout.tensor / layout.context if kind == "experts" else 1.0
+        times = self.samples * brought
+        forward_s, backward_s = operator_seconds(self.device, shard, 1 / times)
+        saved = shard.saved_bytes * times
+        if self._passes_context(operator):  # of queries, each rank keeps its own
+            part = 1 - 1 / layout.context
+            saved -= part * self._of_tensor_group(operator.operands[0].size_bytes, kind)
+        gathered = saved if kind == "columns" and self._reads_whole(operator) else 0.0
+        saved -= gathered * (1 - 1 / layout.tensor)
+        matrix = class_of(operator) in ("dense", "attention", "convolution")
+        is_expert = kind == "experts"
+        state = shard.parameter_bytes, shard.parameter_gradient_bytes
+        return CellCost(
+            forward_s,
+            backward_s,
+            *((0.0, 0.0) if matrix else (forward_s, backward_s)),
+            *state,
+            *(state if is_expert else (0, 0)),
+            shared_bytes(operator) / (layout.tensor if kind else 1),
+            saved,
+            gathered * (1 - 1 / layout.tensor),
+            shard.output_bytes * times if matrix else 0.0,
+            int(forward_s > 0),
+            self._tensor_exchange(at),
+            self._context_exchange(operator, kind),
+            self._expert_exchange(at),
+        )
+
+    def _degrees(self, operator: Operator, kind: ParameterKind | None) -> Degrees:
+        """Parts of the parameters, and of the positions: the tensor group shares those of an
+        operator that it does not split otherwise."""
+        layout = self.layout
+        if kind == "experts":
+            return Degrees(1, kind, layout.expert)
+        if kind is not None:
+            return Degrees(1, kind, layout.tensor, self._positions(operator, layout.context))
+        both = self._positions(operator, layout.context * layout.tensor)
+        return Degrees(attribute=max(both, self._positions(operator, layout.context)))
+
+    @staticmethod
+    def _positions(operator: Operator, parts: int) -> int:
+        return parts if may_split(operator, Degrees(attribute=parts)) else 1
+
+    @staticmethod
+    def _reads_whole(operator: Operator) -> bool:
+        split = operator.split("columns")
+        return split is not None and split.operands == "whole"
+
+    def _kind_of(self, producer: int) -> ParameterKind | None:
+        """The split of an operator, None before this cell."""
+        return self.kinds[producer - self.begin] if producer >= self.begin else None
+
+    def _tensor_exchange(self, at: int) -> GroupExchange:
+        """What is gathered for columns (each tensor once) and scattered after rows."""
+        operator, kind = self.operators[at], self.kinds[at]
+        if self.layout.tensor == 1 or kind not in ("columns", "rows"):
+            return _NOTHING
+        if kind == "rows":
+            return GroupExchange(self.local_bytes(operator.output_bytes), 1)
+        if not self._reads_whole(operator):
+            return _NOTHING
+        before = {
+            (operand.producer, operand.tensor)
+            for other, its in zip(self.operators[:at], self.kinds[:at], strict=True)
+            if its == "columns" and self._reads_whole(other)
+            for operand in other.operands
+        }
+        new = [
+            operand.size_bytes
+            for operand in operator.operands
+            if self._kind_of(operand.producer) != "columns"
+            and (operand.producer, operand.tensor) not in before
+        ]
+        return GroupExchange(self.local_bytes(sum(new)), len(new))
+
+    def _context_exchange(self, operator: Operator, kind: ParameterKind | None) -> GroupExchange:
+        """The keys and values of the whole context: all operands of attention but its queries."""
+        if not self._passes_context(operator):
+            return _NOTHING
+        passed = sum(operand.size_bytes for operand in operator.operands[1:])
+        return GroupExchange(self._of_tensor_group(passed, kind), 1)
+
+    def _passes_context(self, operator: Operator) -> bool:
+        split = operator.split("attribute")
+        return self.layout.context > 1 and split is not None and split.operands == "whole"
+
+    def _of_tensor_group(self, size_bytes: float, kind: ParameterKind | None) -> float:
+        """Of a tensor of the profile, the part of one accelerator for all positions."""
+        return size_bytes * self.samples / (self.layout.tensor if kind == "columns" else 1)
+
+    def _expert_exchange(self, at: int) -> GroupExchange:
+        """Tokens to experts, and what comes back from them."""
+        if self.layout.expert == 1:
+            return _NOTHING
+        operator = self.operators[at]
+        here, parts = self.kinds[at] == "experts", self.layout.tensor
+        crossing = [
+            operand.size_bytes
+            for operand in operator.operands
+            if operand.gradient_bytes and (self._kind_of(operand.producer) == "experts") != here
+        ]
+        if not here:
+            crossing = [
+                operand.size_bytes
+                for operand in operator.operands
+                if self._kind_of(operand.producer) == "experts"
+            ]
+        return GroupExchange(self.local_bytes(sum(crossing)) / parts, len(crossing))

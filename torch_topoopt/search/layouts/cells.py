@@ -1,0 +1,77 @@
+"""The cells of a model: its blocks, and the operators before, between and after them.
+
+A pipeline is cut between cells, FSDP gathers the parameters of one cell at a time, and full
+recomputation keeps the input of a cell.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch_topoopt.op_graph import Split
+from torch_topoopt.search.accelerators import class_of
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import Operator, OpGraph
+
+_MOST_ENTRIES = 2**16  # parts of a vocabulary
+
+
+class Cell(NamedTuple):
+    """Operators begin..end - 1. Cells of one `kind` are equal; `block`: a layer that repeats."""
+
+    begin: int
+    end: int
+    kind: int
+    block: bool
+
+
+def cells_of(op_graph: OpGraph) -> tuple[Cell, ...]:
+    """The cells of `op_graph`, in order."""
+    blocks = sorted(
+        (start, start + layer.length, kind)
+        for kind, layer in enumerate(op_graph.layers)
+        for start in layer.starts
+    )
+    other = itertools.count(len(op_graph.layers))
+    cells: list[Cell] = []
+    at = 0
+    for begin, end, kind in blocks:
+        if begin > at:
+            cells.append(Cell(at, begin, next(other), block=False))
+        cells.append(Cell(begin, end, kind, block=True))
+        at = end
+    if at < len(op_graph.operators):
+        cells.append(Cell(at, len(op_graph.operators), next(other), block=False))
+    return tuple(cells)
+
+
+def shared_bytes(operator: Operator) -> int:
+    """Bytes of the parameters that a matrix product has in common with an earlier operator."""
+    alone = len(operator.operands) == 1 and not operator.parameter_bytes
+    if not alone or class_of(operator) != "dense":
+        return 0
+    moved = operator.output_bytes + operator.operands[0].size_bytes
+    return max(0, operator.memory_bytes - moved)
+
+
+def with_shared_tables(op_graph: OpGraph) -> OpGraph:
+    """`op_graph` where a table and the output layer that shares it are split by vocabulary.
+
+    Placements split each operator by itself, so the profile splits neither. A layout splits both:
+    the table by its rows, the layer by its columns, which are the same entries.
+    """
+    operators = list(op_graph.operators)
+    for i, operator in enumerate(operators):
+        if {split.dimension for split in operator.splits} & {"columns", "rows"}:
+            continue
+        split = None
+        if shared_bytes(operator):
+            split = Split("columns", _MOST_ENTRIES, "whole")
+        elif class_of(operator) == "lookup" and operator.parameter_bytes:
+            split = Split("rows", _MOST_ENTRIES, "part")
+        if split is not None:
+            operators[i] = replace(operator, splits=(*operator.splits, split))
+    return replace(op_graph, operators=tuple(operators))

@@ -1,0 +1,95 @@
+"""The time of a group's exchanges, inside boxes and between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+# Measured by public benchmarks of NCCL on DGX H100: AllGather of large tensors reaches this part of
+# NVLink's and of the NICs' rates.
+LINK_EFFICIENCY = 0.78
+PORT_EFFICIENCY = 0.85
+STEP_S = 4e-6  # of a ring, inside a box
+HOP_S = 8e-6  # of a ring, between boxes
+LAUNCH_S = 15e-6
+
+
+class RankGroup(NamedTuple):
+    """`ranks` accelerators of a group, at a distance of `stride` in the order of ranks."""
+
+    ranks: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Boxes of `accelerators` each, joined inside at `peer_bytes_per_s` for each accelerator and
+    direction, and by a switch to other boxes at `box_bytes_per_s` for each box and direction.
+
+    A step of a ring takes `step_s` inside a box and `hop_s` between two.
+    """
+
+    accelerators: int
+    peer_bytes_per_s: float
+    box_bytes_per_s: float
+    step_s: float = STEP_S
+    hop_s: float = HOP_S
+
+    def gather_rate(self, group: RankGroup) -> float:
+        """Bytes per second into each box while all groups of this kind gather at once."""
+        return self.box_bytes_per_s
+
+    def all_to_all_rate(self, group: RankGroup) -> float:
+        """Bytes per second out of each box while all groups of this kind exchange at once."""
+        return self.box_bytes_per_s
+
+    def send_rate(self, stride: int) -> float:
+        """Bytes per second out of each box while all accelerators send `stride` ranks further."""
+        return self.box_bytes_per_s
+
+    def inside(self, group: RankGroup) -> int:
+        """The ranks of the group in one box."""
+        return max(1, min(group.ranks, self.accelerators // group.stride))
+
+    def crosses(self, group: RankGroup) -> bool:
+        """Whether the group has members in several boxes."""
+        return self.inside(group) < group.ranks
+
+    def gather_s(self, size_bytes: float, group: RankGroup, count: int = 1) -> float:
+        """AllGather (or ReduceScatter) of `count` tensors of `size_bytes` together, by every group
+        of that kind at once: over a ring that enters each box once."""
+        ranks = group.ranks
+        if ranks == 1 or not size_bytes:
+            return 0.0
+        inside = self.inside(group)
+        moved = size_bytes * (ranks - 1) / ranks
+        seconds = moved / (self.peer_bytes_per_s * LINK_EFFICIENCY) if inside > 1 else 0.0
+        steps_s = (ranks - 1) * self.step_s
+        if inside < ranks:
+            groups = self.accelerators / inside  # that leave a box at once
+            rate = self.gather_rate(group) * PORT_EFFICIENCY
+            seconds = max(seconds, moved * groups / rate)
+            steps_s += ranks / inside * self.hop_s
+        return seconds + count * (LAUNCH_S + steps_s)
+
+    def all_to_all_s(self, size_bytes: float, group: RankGroup, count: int = 1) -> float:
+        """All-to-all of `size_bytes` of every rank."""
+        ranks = group.ranks
+        if ranks == 1 or not size_bytes:
+            return 0.0
+        inside = self.inside(group)
+        near = size_bytes * (inside - 1) / ranks
+        far = size_bytes * (ranks - inside) / ranks
+        seconds = near / (self.peer_bytes_per_s * LINK_EFFICIENCY)
+        if far:
+            rate = self.all_to_all_rate(group) * PORT_EFFICIENCY
+            seconds = max(seconds, far * self.accelerators / rate)
+        return seconds + count * (LAUNCH_S + math.log2(ranks) * self.hop_s)
+
+    def send_s(self, size_bytes: float, stride: int) -> float:
+        """A message of every accelerator to that `stride` ranks further."""
+        if stride < self.accelerators:
+            return size_bytes / (self.peer_bytes_per_s * LINK_EFFICIENCY) + LAUNCH_S
+        rate = self.send_rate(stride) * PORT_EFFICIENCY / self.accelerators
+        return size_bytes / rate + LAUNCH_S + self.hop_s

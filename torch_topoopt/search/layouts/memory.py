@@ -1,0 +1,103 @@
+"""The memory of an accelerator under a layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.layouts.software import Software
+    from torch_topoopt.search.layouts.stages import LayoutStage
+    from torch_topoopt.search.layouts.state import StateBytes
+
+# Logits in 16 and 32 bits, their softmax, and the gradients of both; in outputs of 16 bits.
+_LOSS_OUTPUTS = 7
+_GATHERED_CELLS = 2  # the one that computes, and the one gathered ahead of it
+RUNTIME_BYTES = 2.5e9  # the driver's context, and buffers of communication libraries
+
+
+class StepMemory(NamedTuple):
+    """Bytes of one accelerator: `gathered` are parameters of cells in use, `runtime` what is not
+    allocated by PyTorch."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    gathered: float
+    runtime: float
+
+    @property
+    def allocated(self) -> float:
+        """What PyTorch allocates."""
+        return sum(self) - self.runtime
+
+    @property
+    def total(self) -> float:
+        """All bytes."""
+        return sum(self)
+
+
+def memory_of(
+    layout: Layout, stages: Sequence[LayoutStage], state: StateBytes, software: Software
+) -> StepMemory:
+    """The memory of the stage that needs most."""
+    found = [_memory_of_stage(layout, stages[i], i, state, software) for i in range(len(stages))]
+    return max(found, key=lambda memory: memory.total)
+
+
+def _memory_of_stage(
+    layout: Layout, stage: LayoutStage, index: int, state: StateBytes, software: Software
+) -> StepMemory:
+    zero = layout.zero_stage
+    expert_shards = max(1, layout.state_shards * layout.tensor // layout.expert)
+
+    def held(whole: float, experts: float, sharded_from: int) -> float:
+        if zero < sharded_from:
+            return whole + experts
+        return whole / layout.state_shards + experts / expert_shards
+
+    gradients = stage.gradient_bytes, stage.sum("expert_gradient_bytes")
+    gathered = 0.0
+    if zero >= 3 and layout.state_shards > 1:
+        gathered = stage.parameter_bytes + stage.sum("expert_bytes")
+        if layout.reshard:
+            largest = max(one.cost.parameter_bytes for one, _ in stage.cells)
+            gathered = min(gathered, _GATHERED_CELLS * largest)
+    return StepMemory(
+        held(stage.parameter_bytes, stage.sum("expert_bytes"), 3),
+        held(*gradients, 2) * state.gradient,
+        held(*gradients, 1) * state.optimizer,
+        _activations(layout, stage, index, software),
+        gathered,
+        RUNTIME_BYTES,
+    )
+
+
+def _activations(layout: Layout, stage: LayoutStage, index: int, software: Software) -> float:
+    """What is kept of the micro-batches under way, and the largest that is made again for one."""
+    field = {"none": "saved_bytes", "selective": "selective_bytes"}.get(layout.recompute)
+    again = 0.0
+    if field is None:
+        kept = sum(count * one.output_bytes for one, count in stage.cells)
+        again = max(one.cost.saved_bytes for one, _ in stage.cells)
+    else:
+        kept = stage.sum(field)
+        if layout.recompute == "none" and software.keeps_gathered:
+            kept += stage.sum("gathered_bytes")
+    again = max(again, _LOSS_OUTPUTS * stage.logits)
+    return kept * micro_batches_kept(layout, index) + again
+
+
+def micro_batches_kept(layout: Layout, stage: int) -> float:
+    """The micro-batches whose activations `stage` keeps at once; interleaved ones are of a chunk,
+    which counts as its share of the stage (Narayanan et al. 2021, section 2.2)."""
+    count, depth = layout.micro_batches, layout.pipeline - stage
+    if layout.schedule == "gpipe":
+        return count
+    if layout.interleave == 1:
+        return min(depth, count)
+    chunks = 2 * (depth - 1) + (layout.interleave - 1) * layout.pipeline + 1
+    return min(chunks / layout.interleave, count)

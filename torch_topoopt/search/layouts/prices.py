@@ -1,0 +1,94 @@
+"""Times and memory of layouts of one model on one cluster."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch_topoopt.search.layouts.cell_costs import CellCosts
+from torch_topoopt.search.layouts.memory import memory_of
+from torch_topoopt.search.layouts.software import EAGER
+from torch_topoopt.search.layouts.stages import least_longest, stages_of
+from torch_topoopt.search.layouts.state import ADAMW
+from torch_topoopt.search.layouts.times import StepModel
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.accelerators import Accelerator
+    from torch_topoopt.search.layouts.links import Boxes
+    from torch_topoopt.search.layouts.memory import StepMemory
+    from torch_topoopt.search.layouts.software import Software
+    from torch_topoopt.search.layouts.stages import Cut, LayoutStage
+    from torch_topoopt.search.layouts.state import StateBytes
+    from torch_topoopt.search.layouts.times import StepTimes
+
+
+class LayoutPrice(NamedTuple):
+    """A layout with its time and memory."""
+
+    layout: Layout
+    times: StepTimes
+    memory: StepMemory
+    stages: tuple[LayoutStage, ...]
+
+
+class LayoutPrices:
+    """Prices layouts of `op_graph` on `boxes` of `device`."""
+
+    def __init__(
+        self,
+        op_graph: OpGraph,
+        device: Accelerator,
+        boxes: Boxes,
+        *,
+        software: Software = EAGER,
+        state: StateBytes = ADAMW,
+        cut: Cut = least_longest,
+    ) -> None:
+        self._memory = state, software
+        self._cut = cut
+        self.costs = CellCosts(op_graph, device)
+        self._stages: dict[tuple[int, ...], tuple[LayoutStage, ...] | None] = {}
+        self._model = StepModel(boxes, software, state, device.memory_bytes_per_s)
+
+    def on(self, boxes: Boxes) -> LayoutPrices:
+        """The same on other boxes; costs of cells are shared."""
+        made = copy.copy(self)
+        model = self._model
+        made._model = StepModel(boxes, model.software, model.state, model.memory_bytes_per_s)
+        return made
+
+    def price(self, layout: Layout) -> LayoutPrice | None:
+        """The price of `layout`; None if the model cannot be divided so. Raises ValueError for a
+        layout that is none."""
+        stages = self.stages(layout.validate())
+        if stages is None:
+            return None
+        times = self._model.times(layout, stages)
+        return LayoutPrice(layout, times, memory_of(layout, stages, *self._memory), stages)
+
+    def least_s(self, layout: Layout) -> float:
+        """The computation of the slowest stage, which an iteration of `layout` takes at least;
+        infinity if the model cannot be divided so."""
+        stages = self.stages(layout)
+        if stages is None:
+            return math.inf
+        fused = 1 - self._model.software.streams
+        return layout.micro_batches * max(
+            stage.sum("forward_s")
+            + stage.sum("backward_s")
+            - fused * (stage.sum("streamed_forward_s") + stage.sum("streamed_backward_s"))
+            for stage in stages
+        )
+
+    def stages(self, layout: Layout) -> tuple[LayoutStage, ...] | None:
+        """The stages of `layout`; None if the model cannot be divided so."""
+        key = (
+            *(layout.tensor, layout.context, layout.expert, layout.micro_batch),
+            *(layout.pipeline, layout.interleave),
+        )
+        if key not in self._stages:
+            self._stages[key] = stages_of(self.costs, layout, self._cut)
+        return self._stages[key]

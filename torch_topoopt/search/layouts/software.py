@@ -1,0 +1,58 @@
+"""What a trainer adds to arithmetic and links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SoftwareName = Literal["eager", "nanotron", "compiled", "megatron"]
+
+
+@dataclass(frozen=True)
+class Software:
+    """A way of running the passes.
+
+    The host issues one operator of a forward pass in `host_s`, and one exchange of a tensor group
+    in `exchange_s`; between boxes, or beside a pipeline between boxes, it takes `far_rank_s` and
+    `pipeline_rank_s` more for each rank of that group. A backward pass issues twice as much.
+
+    Computation is slower by the fraction `contention` while state is exchanged. Operators that
+    stream through memory take the fraction `streams` of their time, because some are fused. Of an
+    exchange in a tensor group, `exposes` is not hidden by the products that it feeds. The loss
+    moves `loss_passes` times the bytes of the logits.
+
+    `keeps_gathered`: the gathered operands of a tensor group stay until the backward pass, which
+    otherwise gathers them again beside its products. `gathers_early`: parameters that only the
+    optimizer's step shares are gathered beside the next forward pass.
+    """
+
+    host_s: float
+    exchange_s: float
+    far_rank_s: float = 0.0
+    pipeline_rank_s: float = 0.0
+    contention: float = 0.08
+    streams: float = 1.0
+    exposes: float = 1.0
+    loss_passes: float = 14.0
+    keeps_gathered: bool = False
+    gathers_early: bool = False
+
+
+# The loss without fusion: logits to 32 bits, log-softmax, and the gradients of both.
+# PyTorch without compilation: fitted to rows with a micro-batch of one sequence in
+# benchmarks/measured_steps.py, where the host is the limit.
+EAGER = Software(host_s=45e-6, exchange_s=172e-6)
+# The same with what its rows show for tensor groups of jobs on several boxes.
+NANOTRON = Software(
+    45e-6, 172e-6, far_rank_s=34e-6, pipeline_rank_s=194e-6, streams=2.0, keeps_gathered=True
+)
+# Compiled blocks or CUDA graphs.
+COMPILED = Software(10e-6, 20e-6, streams=0.75, loss_passes=7.0)
+# Megatron: norms, activations and the loss are fused, products overlap with exchanges.
+MEGATRON = Software(10e-6, 20e-6, streams=0.5, exposes=0.3, loss_passes=5.0, gathers_early=True)
+SOFTWARE: dict[SoftwareName, Software] = {
+    "eager": EAGER,
+    "nanotron": NANOTRON,
+    "compiled": COMPILED,
+    "megatron": MEGATRON,
+}

@@ -1,0 +1,114 @@
+"""All layouts of a model on a number of accelerators, and the fastest that fit.
+
+They are what an expert would enumerate: every factorisation of the accelerators over the
+dimensions, every size of a micro-batch, and every way of sharding state.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch_topoopt.plan.layout import RECOMPUTES, Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
+
+_INTERLEAVES = (1, 2, 4, 8)
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    return [k for k in range(1, number + 1) if number % k == 0]
+
+
+def divisions(accelerators: int, batch_size: int, most_experts: int) -> Iterator[Layout]:
+    """All layouts without a choice of what is sharded and computed again."""
+    for tensor, context, pipeline in itertools.product(divisors(accelerators), repeat=3):
+        if accelerators % (tensor * context * pipeline):
+            continue
+        data = accelerators // (tensor * context * pipeline)
+        if batch_size % data:
+            continue
+        share = batch_size // data
+        stage = accelerators // pipeline
+        experts = [k for k in divisors(most_experts) if stage % k == 0]
+        for micro_batch, expert in itertools.product(divisors(share), experts):
+            made = Layout(
+                tensor,
+                context,
+                data,
+                expert,
+                pipeline,
+                micro_batch=micro_batch,
+                micro_batches=share // micro_batch,
+            )
+            yield made
+            for interleave in _INTERLEAVES[1:] if pipeline > 1 else ():
+                if made.micro_batches % pipeline == 0:
+                    yield replace(made, interleave=interleave, schedule="interleaved")
+
+
+def shardings(layout: Layout, box: int) -> Iterator[Layout]:
+    """`layout` with every way of sharding state: over all copies, or over those in a box."""
+    copies = layout.data * layout.context
+    yield layout
+    if copies == 1:
+        return
+    inside = box // layout.tensor if layout.tensor < box and box % layout.tensor == 0 else 1
+    groups = dict.fromkeys(k for k in (copies, inside) if k > 1 and copies % k == 0)
+    for shards in groups:
+        for sharding in ("optimizer", "gradients"):
+            yield replace(layout, sharding=sharding, state_shards=shards)
+        for reshard in (True, False):
+            yield replace(layout, sharding="parameters", state_shards=shards, reshard=reshard)
+
+
+def fastest_layouts(
+    prices: LayoutPrices,
+    accelerators: int,
+    batch_size: int,
+    *,
+    box: int,
+    memory_bytes: float,
+    count: int = 8,
+    most_experts: int = 1,
+) -> list[LayoutPrice]:
+    """The fastest layouts that fit into `memory_bytes`, at most one of each factorisation of the
+    accelerators.
+
+    Of each, the least recomputation that fits: more of it is only slower.
+    """
+    found: dict[tuple[int, ...], LayoutPrice] = {}
+    slowest_s = math.inf  # of the fastest `count`
+    for division in divisions(accelerators, batch_size, most_experts):
+        if prices.least_s(division) > slowest_s:
+            continue
+        key = division.tensor, division.context, division.expert, division.pipeline
+        for sharded in shardings(division, box):
+            best = _least_recomputed(prices, sharded, memory_bytes)
+            if best is not None and (key not in found or _step_s(best) < _step_s(found[key])):
+                found[key] = best
+        if len(found) >= count:
+            slowest_s = _step_s(heapq.nsmallest(count, found.values(), key=_step_s)[-1])
+    return heapq.nsmallest(count, found.values(), key=_step_s)
+
+
+def _step_s(price: LayoutPrice) -> float:
+    return price.times.step_s
+
+
+def _least_recomputed(
+    prices: LayoutPrices, layout: Layout, memory_bytes: float
+) -> LayoutPrice | None:
+    """`layout` with the least recomputation that fits; None if none does."""
+    for recompute in RECOMPUTES:
+        price = prices.price(replace(layout, recompute=recompute))
+        if price is not None and price.memory.total <= memory_bytes:
+            return price
+    return None

@@ -1,0 +1,137 @@
+"""From a layout to its demand on the network, and to its placements on servers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairDemand, PairTable, Placement
+from torch_topoopt.search.layouts.server_groups import server_sets
+from torch_topoopt.search.layouts.times import Groups
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.layouts.links import RankGroup
+    from torch_topoopt.search.layouts.prices import LayoutPrice
+    from torch_topoopt.search.layouts.stages import LayoutStage
+    from torch_topoopt.search.layouts.state import StateBytes
+    from torch_topoopt.search.layouts.times import StateGroups
+
+
+class Gathered(NamedTuple):
+    """Bytes that each group of a kind gathers or scatters in an iteration."""
+
+    group: RankGroup
+    size_bytes: float
+
+
+def gathers(layout: Layout, stage: LayoutStage, state: StateBytes) -> list[Gathered]:
+    """The AllGathers and ReduceScatters of a stage in one iteration, by group.
+
+    A backward pass repeats those of activations. Full recomputation repeats those of the forward
+    pass, too.
+    """
+    groups, count = Groups.of(layout), layout.micro_batches
+    passes = 3 if layout.recompute == "full" else 2
+    tensor = sum(cells * one.cost.tensor.size_bytes for one, cells in stage.cells)
+    context = sum(cells * one.cost.context.size_bytes for one, cells in stage.cells)
+    found = [
+        Gathered(groups.tensor, passes * count * tensor),
+        Gathered(groups.context, 3 * count * context),  # also the gradients of keys and values
+    ]
+    for of, parameters, gradients in (
+        (groups.state, stage.parameter_bytes, stage.gradient_bytes),
+        (groups.expert_state, stage.sum("expert_bytes"), stage.sum("expert_gradient_bytes")),
+    ):
+        found += _state_gathers(layout, of, parameters, gradients * state.exchanged)
+    return found
+
+
+def _state_gathers(
+    layout: Layout, groups: StateGroups, parameter_bytes: float, gradient_bytes: float
+) -> list[Gathered]:
+    """Those of parameters and gradients."""
+    if layout.sharding == "parameters" and layout.state_shards > 1:
+        times = 2 if layout.reshard else 1
+        each = times * parameter_bytes + gradient_bytes
+        shares = gradient_bytes / groups.shards.ranks
+        return [
+            Gathered(groups.shards, layout.micro_batches * each),
+            Gathered(groups.replicas, 2 * shares),
+        ]
+    if layout.sharding == "none":
+        return [Gathered(groups.copies, 2 * gradient_bytes)]
+    return [Gathered(groups.copies, gradient_bytes + parameter_bytes)]
+
+
+def layout_demand(price: LayoutPrice, box: int, state: StateBytes) -> Demand:
+    """The demand of one iteration between boxes of `box` accelerators.
+
+    A gather and a scatter of b bytes each are an AllReduce of b bytes. Experts exchange all with
+    all; neighbouring stages send activations, and return their gradients.
+    """
+    layout = price.layout
+    reduced: dict[tuple[int, ...], float] = defaultdict(float)
+    exchanged: dict[tuple[int, ...], float] = defaultdict(float)
+    per_stage = layout.accelerators // layout.pipeline
+    for at, stage in enumerate(price.stages):
+        ranks = range(at * per_stage, (at + 1) * per_stage)
+        for group, size_bytes in gathers(layout, stage, state):
+            for servers, count in server_sets(group, ranks, box).items():
+                reduced[servers] += count * size_bytes / 2
+        tokens = sum(cells * one.cost.expert.size_bytes for one, cells in stage.cells)
+        tokens *= layout.micro_batches * (3 if layout.recompute == "full" else 2)
+        experts = Groups.of(layout).expert
+        for servers, count in server_sets(experts, ranks, box).items():
+            inside = experts.ranks / len(servers)
+            each = count * inside * inside * tokens / experts.ranks
+            exchanged[servers] += each
+    return Demand(
+        tuple(
+            GroupDemand(tuple(sorted(servers)), round(size))
+            for servers, size in sorted(reduced.items())
+            if round(size)
+        ),
+        PairTable(
+            tuple(
+                AllToAll(servers, round(size))
+                for servers, size in sorted(exchanged.items())
+                if round(size)
+            ),
+            _sends(price, box),
+        ),
+    )
+
+
+def _sends(price: LayoutPrice, box: int) -> tuple[PairDemand, ...]:
+    """The activations of neighbouring stages, one way and back."""
+    layout, stages = price.layout, price.stages
+    per_stage = layout.accelerators // layout.pipeline
+    sent: dict[tuple[int, int], float] = defaultdict(float)
+    for at, stage in enumerate(stages):
+        last = at == layout.pipeline - 1
+        times = layout.micro_batches * (layout.interleave - last)
+        size = times * stages[0].last.output_bytes if last else times * stage.last.output_bytes
+        if not size or layout.pipeline == 1:
+            continue
+        for rank in range(at * per_stage, (at + 1) * per_stage):
+            source, target = rank // box, (rank + per_stage) % layout.accelerators // box
+            if source != target:
+                sent[source, target] += size
+                sent[target, source] += size
+    return tuple(PairDemand(*pair, round(size)) for pair, size in sorted(sent.items()))
+
+
+def layout_placements(op_graph: OpGraph, price: LayoutPrice, box: int) -> tuple[Placement, ...]:
+    """The servers of each operator: those of its stage."""
+    layout = price.layout
+    per_stage = layout.accelerators // layout.pipeline
+    servers_of: dict[int, tuple[int, ...]] = {}
+    for at, stage in enumerate(price.stages):
+        servers = dict.fromkeys(rank // box for rank in range(at * per_stage, (at + 1) * per_stage))
+        for begin, end in stage.spans:
+            servers_of.update(dict.fromkeys(range(begin, end), tuple(servers)))
+    return tuple(
+        Placement(operator.name, servers_of[i]) for i, operator in enumerate(op_graph.operators)
+    )
