@@ -11,7 +11,7 @@ from torch_topoopt.op_graph import Split
 from torch_topoopt.plan import AllToAll, Demand, GroupDemand, PairTable
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import accelerator
-from torch_topoopt.search.layouts.links import Boxes, RankGroup
+from torch_topoopt.search.layouts.links import PORT_EFFICIENCY, Boxes, RankGroup
 from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 from torch_topoopt.search.layouts.server_groups import server_sets
 from torch_topoopt.search.layouts.state import ADAMW, ADAMW_FP32_GRADIENTS
@@ -147,3 +147,22 @@ def test_experts_exchange_all_with_all() -> None:
     found = layout_demand(price, 1, ADAMW)
     # To the experts and back, in both passes: a quarter of each server's four samples to each.
     assert found.pairs == PairTable((AllToAll((0, 1, 2, 3), round(4 * 4 * SAMPLE / 4)),), ())
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_exchanges_that_cross_servers_at_once_share_their_links(tensor: int) -> None:
+    """No iteration is shorter than the bytes of its demand take on the ports of a server."""
+    rate = 1e9
+    layout = Layout(
+        tensor=tensor, context=2, data=2, sharding="parameters", state_shards=4, micro_batches=8
+    )
+    device = accelerator("h100:bf16")
+    long = decoder(BLOCKS, parameters=PARAMETERS, output=3 * 10**9, batch_size=BATCH)
+    price = LayoutPrices(long, device, Boxes(1, 1e9, rate)).price(layout)
+    assert price is not None
+    sent = sum(
+        2 * (len(group.servers) - 1) / len(group.servers) * group.size_bytes
+        for group in layout_demand(price, 1, ADAMW).groups
+        if 0 in group.servers
+    )
+    assert price.times.step_s >= sent / (rate * PORT_EFFICIENCY)

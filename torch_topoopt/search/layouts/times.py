@@ -161,26 +161,27 @@ class StepModel:
             "selective": software.streams * cost.streamed_forward_s,
             "full": ahead_s + exchange_s,
         }[layout.recompute]
-        forward_s = max(ahead_s + exchange_s, context_s, host_s)
-        backward_s = max(back_s + exchange_s, 2 * context_s, 2 * host_s) + again_s
+        between = ((groups.tensor, tensor_s), (groups.expert, expert_s))
+        far_s = self._far_s(groups.context, between)
+        forward_s = max(ahead_s + exchange_s, context_s + far_s, host_s)
+        backward_s = max(back_s + exchange_s, 2 * context_s + far_s, 2 * host_s) + again_s
         if layout.sharding == "parameters" and layout.state_shards > 1:
             gather_s = self._gather_s(groups, _parameters(cost), "shards")
             scatter_s = self._gather_s(groups, self._gradients(cost), "shards")
-            far_s = self._far_s(
-                groups,
-                ((groups.tensor, tensor_s), (groups.expert, expert_s), (groups.context, context_s)),
-            )
-            forward_s = self._beside(forward_s, gather_s, far_s)
-            backward_s = self._beside(backward_s, gather_s * layout.reshard + scatter_s, far_s)
+            ahead = *between, (groups.context, context_s)
+            back = *between, (groups.context, 2 * context_s)
+            shards = groups.state.shards
+            forward_s = self._beside(forward_s, gather_s, self._far_s(shards, ahead))
+            again = gather_s * layout.reshard + scatter_s
+            backward_s = self._beside(backward_s, again, self._far_s(shards, back))
         compute_s = ahead_s + back_s + again_s
         return _Passes(forward_s, backward_s, compute_s, 2 * exchange_s)
 
-    def _far_s(self, groups: Groups, exchanges: Iterable[tuple[RankGroup, float]]) -> float:
-        """Seconds of the exchanges that share the links between boxes with those of state."""
-        boxes = self.boxes
-        if not boxes.crosses(groups.state.shards):
+    def _far_s(self, group: RankGroup, exchanges: Iterable[tuple[RankGroup, float]]) -> float:
+        """Seconds of the exchanges that share the links between boxes with those of `group`."""
+        if not self.boxes.crosses(group):
             return 0.0
-        return sum(seconds for group, seconds in exchanges if boxes.crosses(group))
+        return sum(seconds for other, seconds in exchanges if self.boxes.crosses(other))
 
     def _beside(self, pass_s: float, exchange_s: float, far_s: float) -> float:
         """A pass during which state is exchanged, over links that are busy for `far_s` besides."""
