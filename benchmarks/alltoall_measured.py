@@ -2,6 +2,7 @@
 
     sudo .venv/bin/python benchmarks/alltoall_measured.py --servers 8 12
     sudo .venv/bin/python benchmarks/alltoall_measured.py --servers 8 --sizes zipf0.4 zipf1 hot
+    sudo .venv/bin/python benchmarks/alltoall_measured.py --servers 8 --sizes zipf1 --static 2 4
 
 For every delay R of the emulated switch and every number of topologies d: the time of
 `all_to_all_single` on the slowest rank, the median of rounds that take every d in turn, beside what
@@ -9,6 +10,9 @@ For every delay R of the emulated switch and every number of topologies d: the t
 is measured before, as `topoopt run` does. `chosen` is the d of the shortest prediction; below each
 table stands how much longer it takes than the d that is fastest when measured. The first call of
 each d is checked and not counted.
+
+With `--static`, circuits stay, and networks have so many ports of each server. Measured are the
+plan's routes and those for the sizes (TOPOOPT_ALLTOALL_ROUTES), in turns.
 
 Links are slow, so that they and not the processors are measured: the hosts of one machine move
 SERVERS x CIRCUITS x BANDWIDTH at once.
@@ -18,12 +22,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +38,7 @@ import torch.distributed as dist
 
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.settings import direct_fabric
+from torch_topoopt import _core
 from torch_topoopt.environment import CIRCUITS_VARIABLE
 from torch_topoopt.plan.units import format_seconds, parse_bytes, parse_gbps
 from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
@@ -42,6 +48,8 @@ from torch_topoopt.reconfiguration.circuit_service import (
     MovedExchange,
 )
 from torch_topoopt.reconfiguration.matrix_planning import planned, running_s
+from torch_topoopt.topology.routing.loads import hop_bytes
+from torch_topoopt.topology.routing.optimal_routes import link_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,6 +57,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harness.settings import Setting
+    from torch_topoopt.plan import Plan
     from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
 
 _MTU = 9000
@@ -78,6 +87,18 @@ class Line:
         return statistics.median(self.measured_s)
 
 
+@dataclass(frozen=True)
+class StaticLine:
+    """An all-to-all over the plan's routes and over those for its sizes: all times in seconds."""
+
+    servers: int
+    degree: int
+    sizes: str
+    fewer_bytes: float  # on the busiest link, by prediction
+    planned_s: tuple[float, ...]
+    balanced_s: tuple[float, ...]
+
+
 def matrix_of(sizes: str, servers: int, pair_bytes: int) -> NDArray[np.int64]:
     """Bytes of each pair, `pair_bytes` in the mean, and none for the server itself.
 
@@ -103,25 +124,54 @@ def run_rank(
     setting.become(rank)
     torch.set_num_threads(1)
     dist.init_process_group("topoopt")
-    sent, received = matrix[rank].tolist(), matrix[:, rank].tolist()
-    seconds = []
-    for number, checked in enumerate(calls):
-        own = torch.cat(
-            [
-                torch.full((size,), (rank * 17 + target * 5 + number) % 251, dtype=torch.uint8)
-                for target, size in enumerate(sent)
-            ]
-        )
-        into = torch.zeros(sum(received), dtype=torch.uint8)
-        dist.barrier()
-        began = time.perf_counter()
-        dist.all_to_all_single(into, own, received, sent)
-        seconds.append(time.perf_counter() - began)
-        for source, part in enumerate(into.split(received) if checked else ()):
-            if not bool((part == (source * 17 + rank * 5 + number) % 251).all()):
-                raise ValueError(f"call {number}: what rank {source} has sent came out wrong")
+    seconds = [exchange(matrix, rank, number, checked) for number, checked in enumerate(calls)]
     dist.destroy_process_group()
     return seconds
+
+
+def exchange(
+    matrix: NDArray[np.int64],
+    rank: int,
+    number: int,
+    checked: bool,
+    group: dist.ProcessGroup | None = None,
+) -> float:
+    """Seconds of one call, from when all are there; raises ValueError for a wrong result."""
+    sent, received = matrix[rank].tolist(), matrix[:, rank].tolist()
+    own = torch.cat(
+        [
+            torch.full((size,), (rank * 17 + target * 5 + number) % 251, dtype=torch.uint8)
+            for target, size in enumerate(sent)
+        ]
+    )
+    into = torch.zeros(sum(received), dtype=torch.uint8)
+    dist.barrier()
+    began = time.perf_counter()
+    dist.all_to_all_single(into, own, received, sent, group=group)
+    seconds = time.perf_counter() - began
+    for source, part in enumerate(into.split(received) if checked else ()):
+        if not bool((part == (source * 17 + rank * 5 + number) % 251).all()):
+            raise ValueError(f"call {number}: what rank {source} has sent came out wrong")
+    return seconds
+
+
+def run_static_rank(
+    setting: Setting, matrix: NDArray[np.int64], rounds: int, rank: int
+) -> list[list[float]]:
+    """Seconds of each round over the plan's routes, and over those for the sizes."""
+    setting.become(rank)
+    torch.set_num_threads(1)
+    dist.init_process_group("topoopt")
+    groups = []
+    for routes in ("plan", "auto"):
+        os.environ["TOPOOPT_ALLTOALL_ROUTES"] = routes
+        groups.append(dist.new_group())
+    seconds = [
+        [exchange(matrix, rank, number, number == 0, group) for group in groups]
+        for number in range(1 + rounds)
+    ]
+    dist.destroy_process_group()
+    return seconds[1:]
 
 
 class Given:
@@ -192,6 +242,47 @@ def lines_of(options: argparse.Namespace, servers: int, sizes: str, delay_s: flo
     ]
 
 
+def fewer_bytes(plan: Plan, matrix: NDArray[np.int64]) -> float:
+    """Bytes of the busiest link over the plan's routes, compared with those for the sizes."""
+    servers = plan.cluster.servers
+    capacity = link_counts(servers, plan.network.links)
+    edges = [(int(a), int(b), float(capacity[a, b])) for a, b in np.argwhere(capacity)]
+    pairs = [(int(a), int(b), float(matrix[a, b])) for a, b in np.argwhere(matrix)]
+    loads = np.zeros((servers, servers))
+    shares = _core.balanced_shares(servers, edges, pairs)
+    for (*_, size), paths in zip(pairs, shares, strict=True):
+        for path, share in paths:
+            for hop in pairwise(path):
+                loads[hop] += share * size
+    linked = capacity > 0
+    planned = hop_bytes(plan.network, matrix.astype(np.float64))
+    ratios = (planned[linked] / capacity[linked]).max() / (loads[linked] / capacity[linked]).max()
+    return float(ratios)
+
+
+def static_line_of(
+    options: argparse.Namespace, servers: int, sizes: str, degree: int
+) -> StaticLine:
+    matrix = matrix_of(sizes, servers, round(parse_bytes(options.bytes_per_pair)))
+    with direct_fabric(servers, degree, parse_gbps(options.bandwidth), _MTU) as setting:
+        assert setting.plan is not None
+        run = partial(run_static_rank, setting, matrix, options.rounds)
+        times = np.array(call_in_processes(servers, run, limit_s=_LIMIT_S)).max(axis=0)
+        fewer = fewer_bytes(setting.plan, matrix)
+    planned_s, balanced_s = (tuple(column) for column in times.T.tolist())
+    return StaticLine(servers, degree, sizes, fewer, planned_s, balanced_s)
+
+
+def static_report(line: StaticLine) -> str:
+    planned_s, balanced_s = statistics.median(line.planned_s), statistics.median(line.balanced_s)
+    return (
+        f"{line.servers} servers, degree {line.degree}, {line.sizes} sizes: plan's routes "
+        f"{planned_s:.3f} s, for the sizes {balanced_s:.3f} s ({min(line.balanced_s):.3f} to "
+        f"{max(line.balanced_s):.3f}); ratio {planned_s / balanced_s:.3f}, of the busiest link's "
+        f"bytes {line.fewer_bytes:.3f}"
+    )
+
+
 def report(lines: Sequence[Line]) -> Iterator[str]:
     """A table of one number of servers and one delay."""
     first = lines[0]
@@ -219,8 +310,12 @@ def report(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def benchmark(options: argparse.Namespace) -> None:
-    lines = []
-    for servers in options.servers:
+    lines: list[Line | StaticLine] = []
+    for servers, sizes, degree in product(options.servers, options.sizes, options.static or ()):
+        line = static_line_of(options, servers, sizes, degree)
+        print(static_report(line), flush=True)
+        lines.append(line)
+    for servers in options.servers if options.static is None else ():
         for sizes, delay_s in product(options.sizes, options.delays):
             found = lines_of(options, servers, sizes, delay_s)
             print("\n".join(report(found)), flush=True)
@@ -239,6 +334,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--delays", type=float, nargs="+", default=[0.01, 0.15, 0.5], metavar="S", help="of R"
+    )
+    parser.add_argument(
+        "--static", type=int, nargs="+", metavar="D", help="circuits stay; ports of a server"
     )
     parser.add_argument("--bandwidth", default="30Mbps", help="of a link")
     parser.add_argument("--bytes-per-pair", default="375kB")

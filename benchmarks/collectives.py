@@ -10,7 +10,9 @@ on the slowest rank, algbw = size / time, busbw = algbw times what the operation
 #wrong the elements that a first, untimed call got wrong. `x` is how many times faster topoopt is
 than the other, the median of the rounds' ratios. `of bound` is the least time that the links allow
 (bounds.py) / time: with a direct fabric from the TCP goodput of one link, measured there and then.
-`cpu` is the CPU time of topoopt's ranks per call, on average.
+`of model` is the modelled time of the algorithm that `auto` prefers / time, with the latencies that
+the ranks measured, and acknowledgements on every link. `cpu` is the CPU time of topoopt's ranks per
+call, on average.
 
 Buffers do not change from call to call, as in other benchmarks: a rank that reads the memory of
 another one finds it in its own caches then. With --renew they are written before every call, and
@@ -35,21 +37,25 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.distributed as dist
 
 from harness import idle_backend
+from harness.direct_fabric import make_torus
 from harness.mpi import DATATYPES as MPI_DATATYPES
 from harness.mpi import REDUCE_OPS as MPI_REDUCE_OPS
 from harness.mpi import MpiClient, MpiError, mpi_ranks
 from harness.rank_processes import call_in_processes, exit_code_of
 from harness.results import Result, add_record_option, measured_now, record
-from harness.settings import Setting, direct_fabric, loopback, shared_memory
+from harness.settings import Setting, direct_fabric, loopback, planned_fabric, shared_memory
+from torch_topoopt.fabric.netns.options import NetnsOptions
+from torch_topoopt.fabric.netns.shaper import paced_share
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.links.wiring import Wiring
-from torch_topoopt.plan import Plan
+from torch_topoopt.plan import CostModel, Plan
+from torch_topoopt.plan.codec import decode
 from torch_topoopt.plan.units import format_bytes, parse_gbps
 from torch_topoopt.report.bounds import bus_factor, least_seconds
 from torch_topoopt.tools.bench.operations import (
@@ -62,6 +68,8 @@ from torch_topoopt.tools.bench.operations import (
 )
 from torch_topoopt.tools.bench.options import OPERATIONS, parse_size
 from torch_topoopt.tools.bench.timing import GroupPeer, over_ranks, sizes, target_at
+from torch_topoopt.topology.collectives.candidates import LinkGraph
+from torch_topoopt.topology.collectives.schedule_file import Collective
 
 _DEFAULT_PEERS = ["gloo", "openmpi"]
 _PEERS = (*_DEFAULT_PEERS, idle_backend.NAME)
@@ -168,7 +176,7 @@ class Table:
     def head(self, operation: str) -> None:
         placed = "in-place" if operation in IN_PLACE else "out-of-place"
         print(f"#\n# {operation}, {placed}; time and cpu in us, bandwidths in GB/s")
-        bound = " of bound" if self._setting.link_bytes_per_s else ""
+        bound = " of bound of model" if self._setting.link_bytes_per_s else ""
         others = "".join(
             f" | {name + ' time':>13} {'busbw':>8} {'#wrong':>6} {'x':>6}"
             for name in self._peers
@@ -191,8 +199,8 @@ class Table:
             f"{own.wrong:6} {own.cpu_s * 1e6:9.1f}"
         )
         if self._setting.link_bytes_per_s:
-            of_bound = entry.get("of_bound")
-            text += f" {of_bound:8.3f}" if of_bound else f" {'-':>8}"
+            for name in ("of_bound", "of_model"):
+                text += f" {entry[name]:8.3f}" if name in entry else f" {'-':>8}"
         for name in self._peers:
             if name == "topoopt":
                 continue
@@ -241,6 +249,9 @@ class Table:
             )
             if least_s is not None:
                 entry["of_bound"] = least_s / measured.median_s
+        if self._setting.fabric is not None and case.operation in get_args(Collective):
+            model_s = modelled_seconds(self._setting.plan, case, self._options.mtu)
+            entry["of_model"] = model_s / measured.median_s
         return entry
 
     def save(self, path: str) -> None:
@@ -266,6 +277,23 @@ class Table:
                 for name, ratio in ratios.items()
             ] or [measured_now(what, entry["time"], "us")]
         return found
+
+
+def modelled_seconds(plan: Plan, case: Case, mtu: int) -> float:
+    """By the cost model that this job has measured, for the algorithm that it prefers."""
+    text = Path(os.environ["TOPOOPT_RUN_DIR"], "cost_model.json").read_text(encoding="utf-8")
+    cost = decode(CostModel, json.loads(text)["cost_model"])
+    share = paced_share(mtu)
+    cables = plan.cluster.pair_gbps(plan.network.links)
+    graph = LinkGraph(
+        plan.cluster.servers,
+        {pair: share * gbps for pair, gbps in cables.items()},
+        plan.network.groups[0].rings,
+        alpha_s=cost.alpha_s,
+        hop_s=cost.per_hop_latency_s,
+    )
+    priced = graph.priced(case.operation, case.moved_bytes)
+    return next(one.seconds for one in priced.candidates if one.algorithm == priced.auto)
 
 
 def run_rank(setting: Setting, options: argparse.Namespace, mpi_folder: str | None) -> None:
@@ -324,6 +352,14 @@ def parse_operations(text: str) -> list[str]:
     return names
 
 
+def parse_sides(text: str) -> tuple[int, int]:
+    """The rows and columns of a torus; raises ArgumentTypeError."""
+    rows, _, columns = text.partition("x")
+    if not (rows.isdecimal() and columns.isdecimal() and int(rows) > 1 and int(columns) > 1):
+        raise argparse.ArgumentTypeError(f"{text!r} is not rows x columns, such as 4x4")
+    return int(rows), int(columns)
+
+
 def parse_peers(text: str) -> list[str]:
     names = [] if text == "none" else text.split(",")
     for name in names:
@@ -364,6 +400,9 @@ def make_parser() -> argparse.ArgumentParser:
     started.add_argument("--on", choices=("shared-memory", "loopback", "fabric"))
     started.add_argument("--ranks", type=int, default=2)
     started.add_argument("--degree", type=int, help="links of a server (default: a ring)")
+    started.add_argument(
+        "--torus", type=parse_sides, metavar="RxC", help="of a fabric, in place of --degree"
+    )
     started.add_argument("--bandwidth", help="of a link and direction, e.g. 25Mbps")
     started.add_argument("--pin", action="store_true", help="a processor for each rank, by turns")
     started.add_argument("--mtu", type=int, default=1500, help="of a fabric's cables")
@@ -384,6 +423,8 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
         parser.error("--record: needs --on, because the command of another launcher is not known")
     if options.on and not 0 <= options.root < options.ranks:
         parser.error(f"--root: {options.root} is not a rank of 0..{options.ranks - 1}")
+    if options.torus and options.torus[0] * options.torus[1] != options.ranks:
+        parser.error(f"--torus: it has not {options.ranks} places, one for each of --ranks")
     if options.on == "fabric" and not options.bandwidth:
         parser.error("--bandwidth: a fabric needs the rate of a link, e.g. 25Mbps")
     return options
@@ -397,6 +438,9 @@ def open_setting(options: argparse.Namespace) -> contextlib.AbstractContextManag
     if options.on == "loopback":
         return loopback(options.ranks, degree, gbps)
     assert gbps is not None, "parse_arguments() asks for it"
+    if options.torus:
+        options_of_cables = NetnsOptions(gbps=gbps, mtu=options.mtu)
+        return planned_fabric(make_torus(*options.torus, gbps), options_of_cables)
     return direct_fabric(options.ranks, degree, gbps, options.mtu)
 
 

@@ -1,4 +1,4 @@
-"""An iteration predicted against an iteration measured: three examples at three bandwidths each.
+"""An iteration predicted against an iteration measured: four examples at three bandwidths each.
 
     python benchmarks/prediction.py
     python benchmarks/prediction.py --only dlrm --bandwidth 5Mbps --json
@@ -40,6 +40,11 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
         ("--servers", "8", "--degree", "4", "--strategy-space", "full"),
         ("5Mbps", "10Mbps", "20Mbps"),
         ("--steps", "40"),
+    ),
+    "gpt": (  # sharded, so predicted from its own calls
+        ("--servers", "8", "--degree", "2"),
+        ("20Mbps", "50Mbps", "80Mbps"),
+        ("--shard", "--steps", "15"),
     ),
     "pipeline": (
         ("--servers", "8", "--degree", "6", "--strategy-space", "pipeline", "--stages", "2"),

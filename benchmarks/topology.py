@@ -61,6 +61,7 @@ _MODEL_COLUMNS = ("network", "paper s", "best s", "best/paper")
 def run_case(case: dict[str, Any]) -> dict[str, Any]:
     """One row, in this process; `error` instead of the figures if the case cannot be."""
     from torch_topoopt.plan import Cluster
+    from torch_topoopt.sim.demand_seconds import fastest_for, reduced_bytes
     from torch_topoopt.topology.best.network_search import NetworkSearch
     from torch_topoopt.topology.find_network import find_network
     from torch_topoopt.topology.measures.figures import default_demand, figures_of
@@ -69,7 +70,7 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     demand = default_demand(cluster.servers)
     options = dict(case["options"])
     routing = options.pop("routing", "shortest")
-    search = NetworkSearch(**options)
+    search = fastest_for(case["mode"], cluster, demand, NetworkSearch(**options))
     before_mb = peak_megabytes()
     started, started_cpu = time.perf_counter(), time.process_time()
     try:
@@ -78,7 +79,8 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
         return {**case, "error": str(error)}
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - started_cpu
     peak_mb = peak_megabytes()
-    figures = figures_of(cluster, network, demand)
+    reduced = reduced_bytes(cluster, network) if case["mode"] == "best" else None
+    figures = figures_of(cluster, network, demand, reduced)
     return {
         **case,
         "mean_hops": figures.mean_hops,

@@ -138,7 +138,9 @@ def main() -> None:
             elapsed_s = time.perf_counter() - started
             torch_topoopt.log(steps=step, loss=loss.item(), elapsed_s=elapsed_s)
             print(f"step {step}: loss {loss.item():.3f}, {elapsed_s:.1f} s", flush=True)
-    if rank == 0 or arguments.shard:  # all ranks gather a sharded model's parameters
+    if arguments.shard:
+        model.set_reshard_after_forward(False)  # its parameters are gathered for the first only
+    if rank == 0 or arguments.shard:  # by all ranks
         written = continued(gpt, "The ", 200, own)
         if rank == 0:
             print(written)

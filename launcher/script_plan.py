@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from torch_topoopt.plan.rank_work import RankWork
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace, TraceLimits, TrainingScript
+    from torch_topoopt.profile.script.step_timing import StepTiming
 
 
-SHORT_BYTES = 256 << 10  # mean size below which trees may win on a network of any speed
 SAME = 0.01  # relative difference of an iteration's bytes that counts as equal
 # A trace and ranks count their sizes alike.
 _COMPARED = frozenset(
@@ -72,6 +72,20 @@ def demand_of_script(
         return unknown_demand(cluster), None, str(error)
 
 
+def demand_of_steps(
+    script: Script, cluster: Cluster, timing: StepTiming
+) -> tuple[Demand, CommunicationTrace | None, str]:
+    """As `demand_of_script`, from timed steps."""
+    from torch_topoopt.planner.demand_plan import demand_of_trace, unknown_demand
+    from torch_topoopt.profile.script.step_timing import trace_of
+
+    try:
+        trace = trace_of(script.runs, timing)
+        return demand_of_trace(trace, cluster), trace, ""
+    except DocumentError as error:
+        return unknown_demand(cluster), None, str(error)
+
+
 def demand_text(demand: Demand) -> str:
     """Such as "4.2 MB to AllReduce in 1 group per iteration"."""
     reduced = sum(group.size_bytes for group in demand.groups)
@@ -83,19 +97,6 @@ def demand_text(demand: Demand) -> str:
     if sent:
         parts.append(f"{format_bytes(sent)} from server to server")
     return f"{' and '.join(parts) or 'nothing between servers'} per iteration"
-
-
-def short_calls(trace: CommunicationTrace) -> str:
-    """A sentence for a script with short collectives, which may not use rings; else empty."""
-    last = trace.iterations - 1
-    sizes = [c.size_bytes for c in trace.calls if c.iteration == last and c.size_bytes]
-    mean = sum(sizes) / len(sizes) if sizes else 0.0
-    if mean >= SHORT_BYTES:
-        return ""
-    return (
-        f"the prediction is of rings; collectives as short as these ({format_bytes(mean)} on "
-        "average) may take other algorithms, chosen when the job starts: see docs/guides/scripts.md"
-    )
 
 
 def other_calls(trace: CommunicationTrace, works: Sequence[RankWork]) -> str:

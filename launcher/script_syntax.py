@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _IMPORT_VARIABLE = re.compile(
     r"(OMP|GOMP|KMP|MKL|OPENBLAS|ATEN|PYTORCH|TORCH(?!ELASTIC)\w*)_[A-Z0-9_]+$"
 )
+# modules of PyTorch that shard models
+_SHARDING = ("torch.distributed.fsdp", "torch.distributed.optim", "torch.distributed.tensor")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class ScriptSyntax:
     def has_model(self) -> bool:
         """Whether the script can be imported for its model without training."""
         return self.builds_model and self.guarded
+
+    @property
+    def may_shard(self) -> bool:
+        """Whether the script imports what shards models."""
+        return any(module.startswith(_SHARDING) for module in self.imports)
 
 
 def read(path: str) -> ScriptSyntax:

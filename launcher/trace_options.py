@@ -27,7 +27,8 @@ _UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 class DemandSource:
     """The source of the demand: `model`, else a trace of `script`, else `unknown` is the reason.
 
-    If a model that was only `found` in the script cannot be profiled, the script is traced.
+    If a model that was only `found` in the script cannot be profiled, the script is traced. So is
+    one that `may_shard` the model, to know whether it does.
     `of_script`: whether model or plan belong to the trained script, so that predictions are
     comparable with it.
     """
@@ -37,6 +38,7 @@ class DemandSource:
     script: Script | None = None
     unknown: str = ""
     of_script: bool = True
+    may_shard: bool = False
 
 
 def add_options(group: argparse._ActionsContainer) -> None:
@@ -126,7 +128,8 @@ def choose(
     words = tuple(arguments.training_script_args)
     runs = TrainingScript(script, words, bool(arguments.module))
     traced = Script(runs, may_take, arguments.trace_iterations)
-    return DemandSource(script if found else "", found, traced)
+    may_shard = bool(syntax and syntax.may_shard)
+    return DemandSource(script if found else "", found, traced, may_shard=may_shard)
 
 
 def limits(seconds: float = _TRACE_TIMEOUT_S, memory_bytes: int | None = None) -> TraceLimits:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -74,42 +75,75 @@ class Experts(nn.Module):
         return torch.bmm(gelu(torch.bmm(places, self.up)), self.down)
 
 
+class TokenPlaces(NamedTuple):
+    """First choices of all tokens, then second ones: [top * tokens], or with another dimension.
+
+    `sent` says which expert each goes to, [top * tokens, experts]. `kept` is 1 for those that get a
+    `place` and 0 for others, and `weights` are the shares of kept ones, [top * tokens, 1].
+    """
+
+    sent: torch.Tensor
+    place: torch.Tensor
+    kept: torch.Tensor
+    weights: torch.Tensor
+
+
+def places_of(routing: Routing, tokens: int) -> int:
+    """The places that each expert has for that many tokens."""
+    return math.ceil(routing.capacity * routing.top * tokens / routing.experts)
+
+
+def assigned(routing: Routing, probabilities: torch.Tensor) -> TokenPlaces:
+    """The assignment for probabilities [tokens, experts]."""
+    shares, chosen = probabilities.topk(routing.top, dim=-1)
+    if routing.normalised:
+        shares = shares / shares.sum(-1, keepdim=True)
+    places = places_of(routing, len(probabilities))
+    expert = chosen.t().flatten()
+    sent = expert[:, None] == torch.arange(routing.experts, device=probabilities.device)
+    rank = (sent.cumsum(0) * sent).sum(-1) - 1
+    kept = (rank < places).to(probabilities.dtype)[:, None]
+    place = expert * places + rank.clamp(max=places - 1)
+    return TokenPlaces(sent, place, kept, shares.t().reshape(-1, 1) * kept)
+
+
+def dispatched(
+    routing: Routing, tokens: torch.Tensor, place: torch.Tensor, kept: torch.Tensor
+) -> torch.Tensor:
+    """Tokens [tokens, hidden] at their places, [experts * places, hidden]."""
+    places = routing.experts * places_of(routing, len(tokens))
+    buffer = tokens.new_zeros(places, tokens.shape[-1])
+    # index_add would keep its source for the backward pass
+    rows = place[:, None].expand(-1, tokens.shape[-1])
+    return buffer.scatter_add(0, rows, tokens.repeat(routing.top, 1) * kept)
+
+
+def combined(
+    routing: Routing, worked: torch.Tensor, weights: torch.Tensor, place: torch.Tensor
+) -> torch.Tensor:
+    """The results at all places, [experts * places, hidden], summed for each token by weights."""
+    weighted = worked.index_select(0, place) * weights
+    return weighted.unflatten(0, (routing.top, len(place) // routing.top)).sum(0)
+
+
 class Mixture(nn.Module):
     """[batch, sequence, hidden] to the same, and the load-balancing loss (Switch, equation 4)."""
 
     def __init__(self, hidden: int, routing: Routing, experts: nn.Module) -> None:
         super().__init__()
-        self.count, self.top, self.capacity = routing.experts, routing.top, routing.capacity
-        self.normalised = routing.normalised
+        self.routing = routing
         self.router = Router(hidden, routing.experts)
         self.experts = experts
 
-    def mix(
-        self, tokens: torch.Tensor, probabilities: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The result for tokens [tokens, hidden]; and [top * tokens, experts], who goes where."""
-        shares, chosen = probabilities.topk(self.top, dim=-1)
-        if self.normalised:
-            shares = shares / shares.sum(-1, keepdim=True)
-        places = math.ceil(self.capacity * self.top * len(tokens) / self.count)
-        # First choices of all tokens precede second ones. [top * tokens] from here on.
-        expert = chosen.t().flatten()
-        sent = expert[:, None] == torch.arange(self.count, device=tokens.device)
-        rank = (sent.cumsum(0) * sent).sum(-1) - 1
-        kept = (rank < places).to(tokens.dtype)[:, None]
-        place = expert * places + rank.clamp(max=places - 1)
-        buffer = tokens.new_zeros(self.count * places, tokens.shape[-1])
-        buffer = buffer.index_add(0, place, tokens.repeat(self.top, 1) * kept)
-        worked = self.experts(buffer.unflatten(0, (self.count, places))).flatten(0, 1)
-        weighted = worked.index_select(0, place) * (shares.t().reshape(-1, 1) * kept)
-        return weighted.unflatten(0, (self.top, len(tokens))).sum(0), sent
-
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens = x.flatten(0, -2)
+        routing, tokens = self.routing, x.flatten(0, -2)
         probabilities = self.router(tokens)
-        mixed, sent = self.mix(tokens, probabilities)
-        first = sent[: len(tokens)].to(x.dtype).mean(0)
-        balance = self.count * (first * probabilities.mean(0)).sum()
+        assignment = assigned(routing, probabilities)
+        buffer = dispatched(routing, tokens, assignment.place, assignment.kept)
+        worked = self.experts(buffer.unflatten(0, (routing.experts, -1))).flatten(0, 1)
+        mixed = combined(routing, worked, assignment.weights, assignment.place)
+        first = assignment.sent[: len(tokens)].to(x.dtype).mean(0)
+        balance = routing.experts * (first * probabilities.mean(0)).sum()
         return mixed.view_as(x), balance
 
 

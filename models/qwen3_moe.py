@@ -56,15 +56,60 @@ class GatedExperts(nn.Module):
         return torch.bmm(silu(torch.bmm(places, self.gate)) * torch.bmm(places, self.up), self.down)
 
 
-class SparseMLP(moe.Mixture):
+class Assign(nn.Module):
+    """Scores of experts [tokens, experts] to the places of tokens, as one operator."""
+
+    def __init__(self, routing: moe.Routing) -> None:
+        super().__init__()
+        self.routing = routing
+
+    def forward(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        _, place, kept, weights = moe.assigned(self.routing, scores.softmax(-1))
+        return place, kept, weights
+
+
+class Dispatch(nn.Module):
+    """Tokens [tokens, hidden] to [experts * places, hidden], as one operator."""
+
+    def __init__(self, routing: moe.Routing) -> None:
+        super().__init__()
+        self.routing = routing
+
+    def forward(
+        self, tokens: torch.Tensor, place: torch.Tensor, kept: torch.Tensor
+    ) -> torch.Tensor:
+        return moe.dispatched(self.routing, tokens, place, kept)
+
+
+class Combine(nn.Module):
+    """[experts * places, hidden] to [tokens, hidden], summed by weights, as one operator."""
+
+    def __init__(self, routing: moe.Routing) -> None:
+        super().__init__()
+        self.routing = routing
+
+    def forward(
+        self, worked: torch.Tensor, weights: torch.Tensor, place: torch.Tensor
+    ) -> torch.Tensor:
+        return moe.combined(self.routing, worked, weights, place)
+
+
+class SparseMLP(nn.Module):
     """[batch, sequence, hidden] to the same, without a load-balancing loss."""
 
     def __init__(self, size: Qwen3MoESize) -> None:
-        super().__init__(size.hidden, size, GatedExperts(size.experts, size.hidden, size.ffn))
+        super().__init__()
+        self.count = size.experts
+        self.router = nn.Linear(size.hidden, size.experts, bias=False)
+        self.assign, self.dispatch, self.combine = Assign(size), Dispatch(size), Combine(size)
+        self.experts = GatedExperts(size.experts, size.hidden, size.ffn)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.flatten(0, -2)
-        return self.mix(tokens, self.router(tokens))[0].view_as(x)
+        place, kept, weights = self.assign(self.router(tokens))
+        buffer = self.dispatch(tokens, place, kept)
+        worked = self.experts(buffer.unflatten(0, (self.count, -1))).flatten(0, 1)
+        return self.combine(worked, weights, place).view_as(x)
 
 
 def build(size: str = DEFAULT_SIZE) -> llama.Llama:

@@ -118,11 +118,25 @@ class GroupConfig:
     @grid.setter
     def grid(self, arg0: collections.abc.Sequence[collections.abc.Sequence[int]]) -> None: ...
     @property
+    def planned_routes_only(self) -> bool:
+        """
+        All-to-alls take the plan's routes, whatever their sizes.
+        """
+    @planned_routes_only.setter
+    def planned_routes_only(self, arg0: bool) -> None: ...
+    @property
     def rank(self) -> int: ...
     @property
     def ranks(self) -> list[int]: ...
     @property
     def rings(self) -> list[torch_topoopt.plan.Ring]: ...
+    @property
+    def routes(self) -> list[torch_topoopt.plan.Route]:
+        """
+        Between members' servers over others, as their frames take them.
+        """
+    @routes.setter
+    def routes(self, arg0: collections.abc.Sequence[torch_topoopt.plan.Route]) -> None: ...
     @property
     def segment_fd(self) -> int:
         """

@@ -142,18 +142,47 @@ class RoutedNetwork:
         next_hops: collections.abc.Sequence[int] = (),
     ) -> None: ...
     def add_schedules(
-        self, ends: collections.abc.Sequence[tuple[int, int]], latency_s: float
+        self,
+        ends: collections.abc.Sequence[tuple[int, int]],
+        cost: torch_topoopt.plan.CostModel,
+        algorithm: str = "auto",
+        ranks_per_server: int = 1,
     ) -> None:
         """
-        Groups also choose among their rings in both directions, schedules over their own links, and
-        exchanges over routes. Link i joins the nodes `ends[i]`; those from the number of servers on
-        are switches.
+        On a direct network, groups choose as the backend does, by `cost` (without a rate: that of
+        the slowest link) or as TOPOOPT_ALGORITHM says. Over switches, they also choose among their
+        rings in both directions and exchanges over routes. Link i joins the nodes `ends[i]`; those
+        from the number of servers on are switches.
+        """
+    def all_reduce_algorithm(
+        self, servers: collections.abc.Sequence[int], size_bytes: float
+    ) -> str:
+        """
+        The backend's choice on a direct network with schedules; else empty.
+        """
+    def all_reduce_link_bytes(
+        self, servers: collections.abc.Sequence[int], size_bytes: float
+    ) -> list[float]:
+        """
+        Of one, on its choice; by link.
         """
     def all_reduce_seconds(
         self, servers: collections.abc.Sequence[int], size_bytes: float
     ) -> float:
         """
-        Of one alone, on the fastest of its ways.
+        Of one alone, on its choice.
+        """
+    def collective_link_bytes(
+        self,
+        collective: str,
+        members: collections.abc.Sequence[int],
+        size_bytes: int,
+        root: int = 0,
+    ) -> list[float]:
+        """
+        Bytes by link of a collective on `size_bytes` of all blocks together, as the backend runs it
+        on a direct network with schedules. `members` has the server of each; `root` is the number
+        of one.
         """
     def grid(self, servers: collections.abc.Sequence[int]) -> list[list[int]]:
         """
@@ -432,9 +461,9 @@ class CoarseChain:
     @property
     def evaluations(self) -> int: ...
     @property
-    def simulations(self) -> int: ...
-    @property
     def full_steps(self) -> int: ...
+    @property
+    def simulations(self) -> int: ...
     @property
     def steps_simulated(self) -> int: ...
 
@@ -900,6 +929,15 @@ def balanced_colouring(
     A colour of each edge (source, target) of a bipartite multigraph.
     """
 
+def balanced_shares(
+    servers: int,
+    edges: collections.abc.Sequence[tuple[int, int, float]],
+    commodities: collections.abc.Sequence[tuple[int, int, float]],
+) -> list[list[tuple[list[int], float]]]:
+    """
+    (servers, share) of the paths of each commodity, as ranks divide the bytes of an all-to-all.
+    """
+
 def circuits_for(
     servers: int,
     degree: int,
@@ -980,6 +1018,15 @@ def network_of_paths(
 ) -> RoutedNetwork:
     """
     Any network: pair i loads link[begin[i]:begin[i + 1]] by load[...] bytes for each byte
+    """
+
+def packed_all_reduce(
+    servers: collections.abc.Sequence[int], rates: collections.abc.Mapping[tuple[int, int], float]
+) -> list[dict[tuple[int, int], float]]:
+    """
+    The AllReduce among `servers` (ascending) with the least time of the busiest link: the bytes per
+    byte on each link of its ReduceScatter and of its AllGather. `rates` has the rates of links by
+    source and target.
     """
 
 def packet_options() -> list[str]: ...

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
 from torch_topoopt.topology.find_network import find_network
+from torch_topoopt.topology.finder.torus_network import torus_cluster, torus_network
 
 if TYPE_CHECKING:
     from torch_topoopt.plan import Link
@@ -20,6 +21,13 @@ def make_plan(servers: int, degree: int, gbps: float) -> Plan:
     demand = Demand((GroupDemand(tuple(range(servers)), 1 << 20),), ())
     network = find_network(cluster, demand)
     return Plan.of_network(cluster, network, demand, model="benchmark")
+
+
+def make_torus(rows: int, columns: int, gbps: float) -> Plan:
+    """A data-parallel plan of a torus."""
+    cluster = torus_cluster(rows, columns, gbps)
+    network = torus_network(cluster, rows, columns)
+    return Plan.of_network(cluster, network, Demand((), ()), model="benchmark")
 
 
 def sampled_links(plan: Plan, count: int) -> list[Link]:

@@ -10,11 +10,12 @@ import os
 import socket
 import statistics
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.direct_fabric import make_plan, sampled_links
+from harness.long_cables import LongCables
 from torch_topoopt.fabric.loopback import LoopbackFabric
 from torch_topoopt.fabric.netns import goodput as netns_goodput
 from torch_topoopt.fabric.netns import kernel as netns_kernel
@@ -124,13 +125,23 @@ def direct_fabric(
 
 @contextlib.contextmanager
 def planned_fabric(
-    plan: Plan, options: NetnsOptions, boards: tuple[int, int] | None = None
+    plan: Plan,
+    options: NetnsOptions,
+    boards: tuple[int, int] | None = None,
+    *,
+    cable_delay_s: float = 0.0,
 ) -> Iterator[Setting]:
     """Every server of the plan is a host of network namespaces; `boards` as in NetnsFabric.
 
-    Raises FabricError where this machine cannot do it.
+    Cables with a delay are those of LongCables. Raises FabricError where this machine cannot do it.
     """
-    fabric = NetnsFabric(f"bench-{os.getpid()}", options, boards=boards)
+    name = f"bench-{os.getpid()}"
+    if cable_delay_s:
+        fabric: NetnsFabric = LongCables(
+            name, replace(options, switch_delay_s=0.0), delay_s=cable_delay_s
+        )
+    else:
+        fabric = NetnsFabric(name, options, boards=boards)
     cluster = plan.cluster
     with tempfile.TemporaryDirectory(prefix="topoopt-bench-") as folder:
         try:

@@ -155,9 +155,9 @@ class ProcessGroupTopoopt final : public c10d::Backend {
                       std::vector<size_t> sizes);
   void addReduceScatter(Call& call, const at::Tensor& output, const at::Tensor& input,
                         c10d::ReduceOp op);
-  void addExchange(Call& call, ExchangeKind kind, const Tensors& from,
-                   std::vector<size_t> send_bytes, const Tensors& to,
-                   std::vector<size_t> receive_bytes);
+  void addExchange(Call& call, CallName name, const Tensors& from, std::vector<size_t> send_bytes,
+                   const Tensors& to, std::vector<size_t> receive_bytes);
+  void addRooted(Call& call, CallName name, const Tensors& from, const Tensors& to, int root);
 
   // Each starts an operation on contiguous host tensors.
   void startAllReduce(const HostCall& call, const at::Tensor& data, const c10d::ReduceOp& op);

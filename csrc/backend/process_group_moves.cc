@@ -39,6 +39,15 @@ std::optional<c10::Device> barrierDevice(const c10d::BarrierOptions& options) {
   return device;
 }
 
+// Every rank knows one block only, so all have to be equal.
+void checkBlocks(at::TensorList blocks, const at::Tensor& own, const char* name) {
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    checkSameType(blocks[i], own, name);
+    TORCH_CHECK_VALUE(blocks[i].numel() == own.numel(), "topoopt: ", name, ": block ", i, " has ",
+                      blocks[i].numel(), " elements, not ", own.numel(), " as the root's own");
+  }
+}
+
 }  // namespace
 
 // ---- broadcast and gathers ---------------------------------------------------------------------
@@ -188,34 +197,28 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_into_tensor_coalesce
   return call.submit();
 }
 
-// ---- exchanges: not split, because ranks know only their own block sizes -----------------------
+// ---- gather, scatter and exchanges: not split --------------------------------------------------
 
-// The blocks of `from` and `to` have the given sizes, in order; an empty list means no bytes. This
-// rank's own block is copied here.
-void ProcessGroupTopoopt::addExchange(Call& call, ExchangeKind kind, const Tensors& from,
-                                      std::vector<size_t> send_bytes, const Tensors& to,
-                                      std::vector<size_t> receive_bytes) {
-  const size_t self = getRank();
-  TORCH_CHECK_VALUE(send_bytes[self] == receive_bytes[self], "topoopt: ", nameOf(kind.name),
-                    ": this rank sends itself ", send_bytes[self], " bytes and expects ",
-                    receive_bytes[self]);
-  Tensors sent = from;
-  if (sent.size() == 1 && to.size() == 1 && overlap(sent[0], to[0])) {
-    sent[0] = sent[0].clone();  // received blocks may arrive before all is sent
-    call.work().keep(sent[0]);
-  }
-  call.add(Call::Cutting::kWhole, {{sent, {}}, {{}, to}},
-           [this, kind, self, type = elementTypeOf(from.empty() ? to[0] : from[0]),
-            send_bytes = std::move(send_bytes),
-            receive_bytes = std::move(receive_bytes)](const HostCall& on, at::TensorList host) {
+// The root has one block per rank, and others have none, in `to` of a gather and in `from` of a
+// scatter. The root's own block is copied here.
+void ProcessGroupTopoopt::addRooted(Call& call, CallName name, const Tensors& from,
+                                    const Tensors& to, int root) {
+  const bool gathers = name == CallName::kGather;
+  const at::Tensor& own = gathers ? from[0] : to[0];
+  call.add(Call::Cutting::kWhole, {{from, {}}, {{}, to}},
+           [this, gathers, root, bytes = own.nbytes(), type = elementTypeOf(own)](
+               const HostCall& on, at::TensorList host) {
              std::byte* const input = host[0].defined() ? bytesOf(host[0]) : nullptr;
              std::byte* const output = host[1].defined() ? bytesOf(host[1]) : nullptr;
-             if (send_bytes[self] > 0) {
-               copyBytes(output + sum(receive_bytes, self), input + sum(send_bytes, self),
-                         send_bytes[self]);
+             const size_t place = static_cast<size_t>(root) * bytes;
+             const CallTerms terms = on.terms.of(type);
+             if (gathers) {
+               if (isRoot(root)) copyBytes(output + place, input, bytes);
+               group_->gather(input, output, bytes, root, terms, on.done);
+             } else {
+               if (isRoot(root)) copyBytes(output, input + place, bytes);
+               group_->scatter(input, output, bytes, root, terms, on.done);
              }
-             group_->exchange(kind, input, send_bytes, output, receive_bytes, on.terms.of(type),
-                              on.done);
            });
 }
 
@@ -224,20 +227,17 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::gather(std::vector<Tensors>& o
                                                          const c10d::GatherOptions& options) {
   checkOne(inputs, "gather");
   checkRank(options.rootRank, "gather");
-  const bool root = isRoot(options.rootRank);
-  TORCH_CHECK_VALUE(root ? outputs.size() == 1 && static_cast<int>(outputs[0].size()) == getSize()
-                         : outputs.empty(),
+  const int root = static_cast<int>(options.rootRank);
+  TORCH_CHECK_VALUE(isRoot(root)
+                        ? outputs.size() == 1 && static_cast<int>(outputs[0].size()) == getSize()
+                        : outputs.empty(),
                     "topoopt: gather takes one output per rank at the root, and none elsewhere");
-  const Tensors to = root ? outputs[0] : Tensors{};
-  for (const at::Tensor& output : to) checkSameType(output, inputs[0], "gather");
-  Call call(*this,
-            {c10d::OpType::GATHER, "topoopt:gather", "gather", static_cast<int>(options.rootRank)},
-            inputs, to, asked(options));
-  std::vector<size_t> send_bytes(getSize(), 0);
-  send_bytes[options.rootRank] = inputs[0].nbytes();
-  addExchange(call, {CallName::kGather, static_cast<int>(options.rootRank)}, call.readAll(inputs),
-              std::move(send_bytes), call.writeAll(to),
-              root ? sizesInBytes(to) : std::vector<size_t>(getSize(), 0));
+  const Tensors to = isRoot(root) ? outputs[0] : Tensors{};
+  checkBlocks(to, inputs[0], "gather");
+  Call call(*this, {c10d::OpType::GATHER, "topoopt:gather", "gather", root}, inputs, to,
+            asked(options));
+  const Tensors from = call.readAll(inputs);
+  addRooted(call, CallName::kGather, from, call.writeAll(to), root);
   return call.submit();
 }
 
@@ -246,22 +246,47 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::scatter(Tensors& outputs,
                                                           const c10d::ScatterOptions& options) {
   checkOne(outputs, "scatter");
   checkRank(options.rootRank, "scatter");
-  const bool root = isRoot(options.rootRank);
-  TORCH_CHECK_VALUE(
-      root ? inputs.size() == 1 && static_cast<int>(inputs[0].size()) == getSize() : inputs.empty(),
-      "topoopt: scatter takes one input per rank at the root, and none elsewhere");
-  const Tensors from = root ? inputs[0] : Tensors{};
-  for (const at::Tensor& input : from) checkSameType(outputs[0], input, "scatter");
-  Call call(
-      *this,
-      {c10d::OpType::SCATTER, "topoopt:scatter", "scatter", static_cast<int>(options.rootRank)},
-      from, outputs, asked(options));
-  std::vector<size_t> receive_bytes(getSize(), 0);
-  receive_bytes[options.rootRank] = outputs[0].nbytes();
-  addExchange(call, {CallName::kScatter, static_cast<int>(options.rootRank)}, call.readAll(from),
-              root ? sizesInBytes(from) : std::vector<size_t>(getSize(), 0), call.writeAll(outputs),
-              std::move(receive_bytes));
+  const int root = static_cast<int>(options.rootRank);
+  TORCH_CHECK_VALUE(isRoot(root)
+                        ? inputs.size() == 1 && static_cast<int>(inputs[0].size()) == getSize()
+                        : inputs.empty(),
+                    "topoopt: scatter takes one input per rank at the root, and none elsewhere");
+  const Tensors from = isRoot(root) ? inputs[0] : Tensors{};
+  checkBlocks(from, outputs[0], "scatter");
+  Call call(*this, {c10d::OpType::SCATTER, "topoopt:scatter", "scatter", root}, from, outputs,
+            asked(options));
+  const Tensors read = call.readAll(from);
+  addRooted(call, CallName::kScatter, read, call.writeAll(outputs), root);
   return call.submit();
+}
+
+// The blocks of `from` and `to` have the given sizes, in order; an empty list means no bytes. This
+// rank's own block is copied here.
+void ProcessGroupTopoopt::addExchange(Call& call, CallName name, const Tensors& from,
+                                      std::vector<size_t> send_bytes, const Tensors& to,
+                                      std::vector<size_t> receive_bytes) {
+  const size_t self = getRank();
+  TORCH_CHECK_VALUE(send_bytes[self] == receive_bytes[self], "topoopt: ", nameOf(name),
+                    ": this rank sends itself ", send_bytes[self], " bytes and expects ",
+                    receive_bytes[self]);
+  Tensors sent = from;
+  if (sent.size() == 1 && to.size() == 1 && overlap(sent[0], to[0])) {
+    sent[0] = sent[0].clone();  // received blocks may arrive before all is sent
+    call.work().keep(sent[0]);
+  }
+  call.add(Call::Cutting::kWhole, {{sent, {}}, {{}, to}},
+           [this, name, self, type = elementTypeOf(from.empty() ? to[0] : from[0]),
+            send_bytes = std::move(send_bytes),
+            receive_bytes = std::move(receive_bytes)](const HostCall& on, at::TensorList host) {
+             std::byte* const input = host[0].defined() ? bytesOf(host[0]) : nullptr;
+             std::byte* const output = host[1].defined() ? bytesOf(host[1]) : nullptr;
+             if (send_bytes[self] > 0) {
+               copyBytes(output + sum(receive_bytes, self), input + sum(send_bytes, self),
+                         send_bytes[self]);
+             }
+             group_->exchange(name, input, send_bytes, output, receive_bytes, on.terms.of(type),
+                              on.done);
+           });
 }
 
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall_base(
@@ -270,7 +295,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall_base(
   checkSameType(output, input, "all_to_all_single");
   Call call(*this, {c10d::OpType::ALLTOALL_BASE, "topoopt:all_to_all", "all_to_all_single"},
             {input}, {output}, asked(options));
-  addExchange(call, {CallName::kAllToAllSingle}, {call.read(input)},
+  addExchange(call, CallName::kAllToAllSingle, {call.read(input)},
               splitBytes(input, input_splits, getSize(), "input"), {call.write(output)},
               splitBytes(output, output_splits, getSize(), "output"));
   return call.submit();
@@ -286,7 +311,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall(Tensors& outputs, Ten
   }
   Call call(*this, {c10d::OpType::ALLTOALL, "topoopt:all_to_all", "all_to_all"}, inputs, outputs,
             asked(options));
-  addExchange(call, {CallName::kAllToAll}, call.readAll(inputs), sizesInBytes(inputs),
+  addExchange(call, CallName::kAllToAll, call.readAll(inputs), sizesInBytes(inputs),
               call.writeAll(outputs), sizesInBytes(outputs));
   return call.submit();
 }

@@ -192,6 +192,8 @@ void bindGroupConfig(py::module_& module) {
       .def_readonly("rings", &GroupConfig::rings)
       .def_readwrite("grid", &GroupConfig::grid,
                      "Rows of the same members, where their servers form a torus; empty: none.")
+      .def_readwrite("routes", &GroupConfig::routes,
+                     "Between members' servers over others, as their frames take them.")
       .def_readwrite("name", &GroupConfig::name)
       .def_readwrite("channel", &GroupConfig::channel)
       .def_readwrite("cost", &GroupConfig::cost)
@@ -199,7 +201,9 @@ void bindGroupConfig(py::module_& module) {
                      "Of memory that all members share; -1: none.")
       .def_readwrite("circuits", &GroupConfig::circuits,
                      "Of a group with one rank on each server, member i on server i; or None.")
-      .def_readwrite("algorithm", &GroupConfig::algorithm);
+      .def_readwrite("algorithm", &GroupConfig::algorithm)
+      .def_readwrite("planned_routes_only", &GroupConfig::planned_routes_only,
+                     "All-to-alls take the plan's routes, whatever their sizes.");
 }
 
 std::shared_ptr<FlightRecorder> makeRecorder(size_t capacity) {

@@ -16,18 +16,21 @@
 namespace py = pybind11;
 
 namespace topoopt {
-namespace {
 
 constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kAllGather,
-                                       Collective::kReduceScatter, Collective::kBroadcast};
+                                       Collective::kReduceScatter, Collective::kBroadcast,
+                                       Collective::kReduce};
 
 Collective collectiveNamed(const std::string& name) {
   for (const Collective collective : kCollectives) {
     if (name == nameOf(collective)) return collective;
   }
   throw std::invalid_argument("collective: '" + name +
-                              "' is not one of all_reduce, all_gather, reduce_scatter, broadcast");
+                              "' is not one of all_reduce, all_gather, reduce_scatter, broadcast, "
+                              "reduce");
 }
+
+namespace {
 
 std::unique_ptr<GraphGroup> groupOf(int servers, const std::vector<std::array<double, 3>>& links,
                                     std::vector<plan::Ring> rings, double alpha_s, double hop_s) {

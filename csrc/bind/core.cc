@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -24,14 +25,15 @@ namespace py = pybind11;
 
 namespace topoopt {
 
-void bindAllocation(py::module_& module);      // bind/allocation.cc
-void bindCollectives(py::module_& module);     // bind/collectives.cc
-void bindIterationTasks(py::module_& module);  // bind/iteration_tasks.cc
-void bindMaxMin(py::module_& module);          // bind/max_min.cc
-void bindRouteControl(py::module_& module);    // bind/route_control.cc
-void bindRouting(py::module_& module);         // bind/routing.cc
-void bindSearch(py::module_& module);          // bind/search.cc
-void bindTopology(py::module_& module);        // bind/topology.cc
+void bindAllocation(py::module_& module);             // bind/allocation.cc
+void bindCollectives(py::module_& module);            // bind/collectives.cc
+Collective collectiveNamed(const std::string& name);  // bind/collectives.cc
+void bindIterationTasks(py::module_& module);         // bind/iteration_tasks.cc
+void bindMaxMin(py::module_& module);                 // bind/max_min.cc
+void bindRouteControl(py::module_& module);           // bind/route_control.cc
+void bindRouting(py::module_& module);                // bind/routing.cc
+void bindSearch(py::module_& module);                 // bind/search.cc
+void bindTopology(py::module_& module);               // bind/topology.cc
 
 namespace {
 
@@ -119,12 +121,92 @@ class OwnedRates {
   MaxMinRates rates_;
 };
 
+// Sorted; throws std::invalid_argument unless they are two or more servers.
+std::vector<int> groupOf(const RoutedNetwork& network, std::vector<int> servers) {
+  std::sort(servers.begin(), servers.end());
+  if (servers.size() < 2 || servers.front() < 0 || servers.back() >= network.servers() ||
+      std::ranges::adjacent_find(servers) != servers.end()) {
+    throw std::invalid_argument("servers: not two or more different ones of 0.." +
+                                std::to_string(network.servers() - 1));
+  }
+  return servers;
+}
+
+using LinkRates = std::map<std::pair<int, int>, double>;  // by source and target
+
+std::vector<LinkRates> packedShares(const std::vector<int>& servers, const LinkRates& rates) {
+  std::vector<RatedLink> links;
+  for (const auto& [ends, rate] : rates) links.push_back({ends.first, ends.second, rate});
+  std::vector<LinkRates> shares;
+  const py::gil_scoped_release release;
+  for (const LinkPass& pass : packedAllReduce(servers, links).passes) {
+    LinkRates& of_pass = shares.emplace_back();
+    for (const LinkShare& send : pass.sends) of_pass[{send.source, send.target}] = send.share;
+  }
+  return shares;
+}
+
+void bindSchedules(py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>>& network) {
+  network
+      .def(
+          "add_schedules",
+          [](RoutedNetwork& network, const std::vector<std::pair<int, int>>& ends,
+             const CostModel& cost, const std::string& algorithm, int ranks_per_server) {
+            network.addSchedules(ends, cost, algorithmNamed(algorithm), ranks_per_server);
+          },
+          py::arg("ends"), py::arg("cost"), py::arg("algorithm") = "auto",
+          py::arg("ranks_per_server") = 1,
+          "On a direct network, groups choose as the backend does, by `cost` (without a rate: that "
+          "of the slowest link) or as TOPOOPT_ALGORITHM says. Over switches, they also choose "
+          "among their rings in both directions and exchanges over routes. Link i joins the nodes "
+          "`ends[i]`; those from the number of servers on are switches.")
+      .def(
+          "all_reduce_algorithm",
+          [](RoutedNetwork& network, const std::vector<int>& servers, double size_bytes) {
+            return network.group(groupOf(network, servers)).algorithm(size_bytes);
+          },
+          py::arg("servers"), py::arg("size_bytes"),
+          "The backend's choice on a direct network with schedules; else empty.")
+      .def(
+          "all_reduce_seconds",
+          [](RoutedNetwork& network, const std::vector<int>& servers, double size_bytes) {
+            return network.allReduce(groupOf(network, servers), size_bytes).seconds(size_bytes);
+          },
+          py::arg("servers"), py::arg("size_bytes"), "Of one alone, on its choice.")
+      .def(
+          "all_reduce_link_bytes",
+          [](RoutedNetwork& network, const std::vector<int>& servers, double size_bytes) {
+            return network.allReduceLinkBytes(groupOf(network, servers), size_bytes);
+          },
+          py::arg("servers"), py::arg("size_bytes"), "Of one, on its choice; by link.")
+      .def(
+          "collective_link_bytes",
+          [](RoutedNetwork& network, const std::string& collective, std::vector<int> members,
+             size_t size_bytes, int root) {
+            std::sort(members.begin(), members.end());
+            if (members.empty() || members.front() < 0 || members.back() >= network.servers()) {
+              throw std::invalid_argument("members: not on servers 0.." +
+                                          std::to_string(network.servers() - 1));
+            }
+            if (root < 0 || root >= static_cast<int>(members.size())) {
+              throw std::invalid_argument("root: " + std::to_string(root) + " is not a member");
+            }
+            return network.collectiveLinkBytes(collectiveNamed(collective), members, size_bytes,
+                                               root);
+          },
+          py::arg("collective"), py::arg("members"), py::arg("size_bytes"), py::arg("root") = 0,
+          "Bytes by link of a collective on `size_bytes` of all blocks together, as the backend "
+          "runs it on a direct network with schedules. `members` has the server of each; `root` is "
+          "the number of one.");
+}
+
 void bindRoutedNetwork(py::module_& module) {
-  py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>>(
+  py::class_<RoutedNetwork, std::shared_ptr<RoutedNetwork>> network(
       module, "RoutedNetwork",
       "Links, routes per pair, rings per group. One object must not be used from two threads. A "
       "pair "
-      "without a route follows `by_offset`, or `next_hops[source * servers + target]`.")
+      "without a route follows `by_offset`, or `next_hops[source * servers + target]`.");
+  network
       .def(py::init(&makeNetwork), py::arg("servers"), py::arg("links"), py::arg("bytes_per_s"),
            py::arg("latency_s"), py::arg("routes"), py::arg("groups"),
            py::arg("by_offset") = py::tuple(), py::arg("next_hops") = py::tuple())
@@ -155,26 +237,11 @@ void bindRoutedNetwork(py::module_& module) {
           [](RoutedNetwork& network, std::vector<int> servers, double size_bytes) {
             std::sort(servers.begin(), servers.end());
             return !network.grid(servers).empty() &&
-                   !network.group(servers).at(size_bytes).parts.empty();
+                   !network.allReduce(servers, size_bytes).parts.empty();
           },
           py::arg("servers"), py::arg("size_bytes"),
-          "Whether an AllReduce of so many bytes does so, because that is faster.")
-      .def("add_schedules", &RoutedNetwork::addSchedules, py::arg("ends"), py::arg("latency_s"),
-           "Groups also choose among their rings in both directions, schedules over their own "
-           "links, and exchanges over routes. Link i joins the nodes `ends[i]`; those from the "
-           "number of servers on are switches.")
-      .def(
-          "all_reduce_seconds",
-          [](RoutedNetwork& network, std::vector<int> servers, double size_bytes) {
-            std::sort(servers.begin(), servers.end());
-            if (servers.size() < 2 || servers.front() < 0 || servers.back() >= network.servers() ||
-                std::ranges::adjacent_find(servers) != servers.end()) {
-              throw std::invalid_argument("servers: not two or more different ones of 0.." +
-                                          std::to_string(network.servers() - 1));
-            }
-            return network.group(servers).at(size_bytes).seconds(size_bytes);
-          },
-          py::arg("servers"), py::arg("size_bytes"), "Of one alone, on the fastest of its ways.");
+          "Whether an AllReduce of so many bytes does so, because that is faster.");
+  bindSchedules(network);
 }
 
 void bindSimulator(py::module_& module) {
@@ -190,6 +257,10 @@ void bindSimulator(py::module_& module) {
         return pairs;
       },
       py::arg("servers"), "The pairs that an AllReduce by exchanges among `servers` needs.");
+  module.def("packed_all_reduce", &packedShares, py::arg("servers"), py::arg("rates"),
+             "The AllReduce among `servers` (ascending) with the least time of the busiest link: "
+             "the bytes per byte on each link of its ReduceScatter and of its AllGather. `rates` "
+             "has the rates of links by source and target.");
   module.def(
       "rings_of_group", &ringsOf, py::arg("groups"), py::arg("servers"), py::arg("both_ways"),
       py::arg("hops").none(false),

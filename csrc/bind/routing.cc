@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/balanced_shares.h"
 #include "topology/rerouting.h"
 
 namespace py = pybind11;
@@ -47,6 +48,25 @@ Rerouted rerouted(int servers, const std::vector<EdgeTuple>& edges,
   return {std::move(paths), rerouting.utilisation(), rerouting.bound(), rerouting.sweeps()};
 }
 
+std::vector<std::vector<PathTuple>> balancedShares(int servers, const std::vector<EdgeTuple>& edges,
+                                                   const std::vector<EdgeTuple>& commodities) {
+  std::vector<RatedLink> links;
+  for (const auto& [source, target, rate] : edges) links.push_back({source, target, rate});
+  BytesByPair bytes(servers);
+  for (const auto& [source, target, size] : commodities) bytes.at(source, target) += size;
+  const RouteChoices choices(servers, std::move(links));
+  const BalancedShares shares(choices, bytes);
+  std::vector<std::vector<PathTuple>> paths;
+  for (const auto& [source, target, size] : commodities) {
+    auto& list = paths.emplace_back();
+    const std::vector<double>& of_pair = shares.of(source, target);
+    for (size_t i = 0; i < of_pair.size(); ++i) {
+      if (of_pair[i] > 0) list.emplace_back(choices.of(source, target)[i], of_pair[i]);
+    }
+  }
+  return paths;
+}
+
 }  // namespace
 
 void bindRouting(py::module_& module) {
@@ -57,6 +77,11 @@ void bindRouting(py::module_& module) {
       .def_readonly("sweeps", &Rerouted::sweeps);
   module.def("rerouted", &rerouted, py::arg("servers"), py::arg("edges"), py::arg("commodities"),
              py::arg("gap"), py::arg("sweeps"), py::call_guard<py::gil_scoped_release>());
+  module.def("balanced_shares", &balancedShares, py::arg("servers"), py::arg("edges"),
+             py::arg("commodities"),
+             "(servers, share) of the paths of each commodity, as ranks divide the bytes of an "
+             "all-to-all.",
+             py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace topoopt

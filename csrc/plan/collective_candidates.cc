@@ -10,46 +10,12 @@
 #include "plan/graph_costs.h"
 #include "plan/remaining_rings.h"
 #include "plan/schedule_cache.h"
+#include "plan/shortest_paths.h"
 
 namespace topoopt {
 namespace {
 
-constexpr uint16_t kUnreached = UINT16_MAX;
 constexpr size_t kCountedBytes = 16 << 10;
-
-// The next server on a shortest path, by source and target, and the lengths of all paths.
-struct ShortestPaths {
-  ShortestPaths(int servers, const std::vector<RatedLink>& links)
-      : next(servers, std::vector<int>(servers, -1)),
-        hops(static_cast<size_t>(servers) * servers, kUnreached) {
-    std::vector<std::vector<int>> into(static_cast<size_t>(servers));
-    for (const RatedLink& link : links) into[link.target].push_back(link.source);
-    for (int target = 0; target < servers; ++target) {
-      std::vector<int> found{target};
-      hops[at(target, target)] = 0;
-      for (size_t i = 0; i < found.size(); ++i) {
-        for (const int server : into[found[i]]) {
-          if (hops[at(server, target)] != kUnreached) continue;
-          hops[at(server, target)] = static_cast<uint16_t>(hops[at(found[i], target)] + 1);
-          next[server][target] = found[i];
-          found.push_back(server);
-        }
-      }
-      for (int server = 0; server < servers; ++server) {
-        if (hops[at(server, target)] != kUnreached) continue;
-        throw std::invalid_argument("links: no path from server " + std::to_string(server) +
-                                    " to server " + std::to_string(target));
-      }
-    }
-  }
-
-  size_t at(int source, int target) const {
-    return static_cast<size_t>(source) * next.size() + static_cast<size_t>(target);
-  }
-
-  std::vector<std::vector<int>> next;
-  std::vector<uint16_t> hops;
-};
 
 ScheduleKey keyOf(Collective collective, size_t bytes, int servers) {
   ScheduleKey key;
@@ -90,6 +56,8 @@ size_t stepsOf(const Request& request, Algorithm algorithm, const GroupLayout& l
       const size_t rounds = doublingRounds(servers);
       return (size_t{1} << rounds) < servers ? rounds + 2 : rounds;
     }
+    case Algorithm::kSwing:
+      return doublingRounds(servers);
     case Algorithm::kTorus:
       return 2 * (layout.grid().size() + layout.grid().front().size() - 2);
     case Algorithm::kTree:
@@ -123,6 +91,7 @@ GraphGroup::GraphGroup(int servers, std::vector<RatedLink> links, std::vector<pl
     slowest_ = slowest_ == 0 ? link.rate : std::min(slowest_, link.rate);
   }
   ShortestPaths paths(servers, links_);
+  paths.checkJoined();
   next_hop_ = std::move(paths.next);
   std::vector<LinkLeft> left;
   std::vector<RatedLink> relative = links_;
@@ -160,7 +129,7 @@ CollectiveCandidates GraphGroup::candidates(Collective collective, size_t bytes)
 
 const GatherPlan& GraphGroup::plan(const std::string& algorithm, Direction direction,
                                    int origin) const {
-  GraphPlans& plans = estimate_->graph()->plans();
+  GraphPlans& plans = estimate_->graph()->plans(0);
   const auto named = algorithmNamed(algorithm);
   if (named == Algorithm::kPacking) return plans.packed(direction, origin).plan;
   if (named == Algorithm::kOneShot) return plans.oneShot();

@@ -1,6 +1,7 @@
 #include "plan/cost_model.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -14,13 +15,14 @@
 namespace topoopt {
 namespace {
 
-constexpr const char* kNames[] = {"direct",  "ring",     "multi_ring", "both_ways",
-                                  "tree",    "doubling", "torus",      "breadth_first",
-                                  "packing", "flooding", "one_shot"};
+constexpr const char* kNames[] = {"direct",        "ring",     "multi_ring", "both_ways",
+                                  "tree",          "doubling", "torus",      "swing",
+                                  "breadth_first", "packing",  "flooding",   "one_shot"};
 constexpr size_t kStepBytes = 64 << 10;  // chunk of a tree
 constexpr double kBusy = 0.9;            // fraction of the peak rate of the links
 // Upper limit for small messages; scratch is per round.
 constexpr size_t kDoublingBytes = 256 << 10;
+constexpr size_t kSwingBytes = 4 << 20;
 
 bool everyRingHasAReverse(const GroupLayout& layout) {
   const std::vector<plan::Ring>& rings = layout.rings();
@@ -50,13 +52,30 @@ double arrival(const GroupLayout& layout, const std::vector<std::vector<int>>& c
   return latest_s;
 }
 
+// The rate of all links over the loads of all rings, which cross several links between neighbours.
+double linksOfRings(const GroupLayout& layout) {
+  double rate = 0;
+  for (const RatedLink& link : layout.links()) {
+    rate += link.rate * layout.hops(layout.leaders()[link.source], layout.leaders()[link.target]);
+  }
+  double load = 0;
+  for (const plan::Ring& ring : layout.rings()) {
+    for (size_t i = 0; i < ring.servers.size(); ++i) {
+      const int next = ring.servers[(i + 1) % ring.servers.size()];
+      load += ring.share * layout.hops(ring.servers[i], next);
+    }
+  }
+  return rate > 0 && load > 0 ? rate / load : std::numeric_limits<double>::infinity();
+}
+
 }  // namespace
 
 const char* nameOf(Algorithm algorithm) { return kNames[static_cast<size_t>(algorithm)]; }
 
 const char* nameOf(Collective collective) {
-  constexpr const char* kCollectives[] = {"all_reduce",     "broadcast",  "reduce", "all_gather",
-                                          "reduce_scatter", "all_to_all", "barrier"};
+  constexpr const char* kCollectives[] = {"all_reduce", "broadcast",      "reduce",
+                                          "all_gather", "reduce_scatter", "gather",
+                                          "scatter",    "all_to_all",     "barrier"};
   return kCollectives[static_cast<size_t>(collective)];
 }
 
@@ -64,14 +83,14 @@ std::optional<Algorithm> algorithmNamed(const std::string& name) {
   if (name == "auto") return std::nullopt;
   for (const Algorithm algorithm :
        {Algorithm::kRing, Algorithm::kMultiRing, Algorithm::kBothWays, Algorithm::kTree,
-        Algorithm::kDoubling, Algorithm::kTorus, Algorithm::kBreadthFirst, Algorithm::kPacking,
-        Algorithm::kFlooding, Algorithm::kOneShot}) {
+        Algorithm::kDoubling, Algorithm::kTorus, Algorithm::kSwing, Algorithm::kBreadthFirst,
+        Algorithm::kPacking, Algorithm::kFlooding, Algorithm::kOneShot}) {
     if (name == nameOf(algorithm)) return algorithm;
   }
   throw std::invalid_argument(
       "TOPOOPT_ALGORITHM: '" + name +
-      "' is not one of auto, ring, multi_ring, both_ways, tree, doubling, torus, breadth_first, "
-      "packing, flooding, one_shot");
+      "' is not one of auto, ring, multi_ring, both_ways, tree, doubling, torus, swing, "
+      "breadth_first, packing, flooding, one_shot");
 }
 
 CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
@@ -79,7 +98,9 @@ CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
       model_(model),
       flat_(layout.mostOthers() == 0),
       both_(everyRingHasAReverse(layout)),
-      graph_(layout.links().empty() ? nullptr : std::make_unique<GraphCosts>(layout, model_)) {
+      swings_(flat_ && !layout.grid().empty() && std::has_single_bit(layout.grid().size()) &&
+              std::has_single_bit(layout.grid().front().size())),
+      graph_(layout.linkSets().empty() ? nullptr : std::make_unique<GraphCosts>(layout, model_)) {
   for (const plan::AllReduceTime& time : model.all_reduce) {
     if (const auto algorithm = algorithmNamed(time.algorithm)) {
       times_[*algorithm][time.bytes] = time.seconds;
@@ -88,6 +109,7 @@ CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
   double largest = 0;
   for (const plan::Ring& ring : layout.rings()) largest = std::max(largest, ring.share);
   links_ = 1.0 / largest;
+  ring_links_ = std::min(links_, linksOfRings(layout));
   const std::vector<int>& order = layout.rings()[0].servers;
   for (size_t i = 0; i < order.size(); ++i) {
     ring_hops_ = std::max(ring_hops_, layout.hops(order[i], order[(i + 1) % order.size()]));
@@ -112,6 +134,11 @@ std::vector<Algorithm> CostEstimate::candidates(const Request& request) const {
   switch (request.collective) {
     case Collective::kExchange:
       return {Algorithm::kDirect};
+    case Collective::kGather:
+    case Collective::kScatter:
+      list.push_back(Algorithm::kDirect);
+      if (graph_) list.push_back(Algorithm::kBreadthFirst);
+      return list;
     case Collective::kBarrier:
       if (has(Algorithm::kDoubling)) list.push_back(Algorithm::kDoubling);
       list.push_back(Algorithm::kTree);
@@ -119,6 +146,9 @@ std::vector<Algorithm> CostEstimate::candidates(const Request& request) const {
     case Collective::kAllReduce:
       if (has(Algorithm::kDoubling) && request.commutative && request.bytes <= kDoublingBytes) {
         list.push_back(Algorithm::kDoubling);
+      }
+      if (has(Algorithm::kSwing) && request.commutative && request.bytes <= kSwingBytes) {
+        list.push_back(Algorithm::kSwing);
       }
       list.push_back(Algorithm::kTree);
       if (has(Algorithm::kTorus)) list.push_back(Algorithm::kTorus);
@@ -185,6 +215,9 @@ std::string_view CostEstimate::whyNever(Algorithm algorithm) const {
   if (algorithm == Algorithm::kTorus && layout_.grid().empty()) {
     return "its members are no torus of the plan";
   }
+  if (algorithm == Algorithm::kSwing && !swings_) {
+    return "its members are no torus of the plan with powers of two rows and columns";
+  }
   const bool graph = algorithm == Algorithm::kBreadthFirst || algorithm == Algorithm::kPacking ||
                      algorithm == Algorithm::kFlooding || algorithm == Algorithm::kOneShot;
   if (graph && !graph_) return "no links of the plan join its servers";
@@ -245,8 +278,10 @@ double CostEstimate::ringSteps(size_t steps, size_t bytes, double factor, bool r
   const double others = static_cast<double>(rings - 1) * model_.alpha_s;
   const double latency = static_cast<double>(steps) * (messageSeconds(ring_hops_, 0) + others);
   const double moved = factor * static_cast<double>(bytes);
-  const double links = rings == 1 ? 1.0 : links_;
-  return latency + moved * model_.beta_s_per_byte / links +
+  const double links = std::min(rings == 1 ? 1.0 : links_, ring_links_);
+  const GroupLayout::RingLoads& loads = layout_.ringLoads();
+  const double load = std::max(1 / links, rings == 1 ? loads.first : loads.all);
+  return latency + moved * model_.beta_s_per_byte * load +
          (reduces ? moved * model_.gamma_s_per_byte : 0.0);
 }
 
@@ -315,6 +350,30 @@ double CostEstimate::doublingSeconds(size_t bytes) const {
   return total;
 }
 
+// In each step, the two parts along rows load the links of a row evenly, and those along columns
+// likewise: each link carries a quarter of the bytes, times the distance of partners.
+double CostEstimate::swingSeconds(size_t bytes) const {
+  const plan::Grid& grid = layout_.grid();
+  const double quarter = static_cast<double>(bytes) / static_cast<double>(kTorusParts);
+  const std::vector<int> starts_along_rows = swingPartners(grid, 0, 0, 0);
+  const std::vector<int> starts_along_columns = swingPartners(grid, 0, 0, 1);
+  double total = 0;
+  for (size_t step = 0; step < starts_along_rows.size(); ++step) {
+    const int first = layout_.hops(grid[0][0], starts_along_rows[step]);
+    const int second = layout_.hops(grid[0][0], starts_along_columns[step]);
+    const auto& row = grid[0];
+    const auto in_row = [&](int member) {
+      return std::find(row.begin(), row.end(), member) != row.end();
+    };
+    const bool same = in_row(starts_along_rows[step]) == in_row(starts_along_columns[step]);
+    const double load = same ? first + second : std::max(first, second);
+    total += model_.alpha_s + std::max(first, second) * model_.per_hop_latency_s +
+             load * quarter * model_.beta_s_per_byte +
+             static_cast<double>(bytes) * model_.gamma_s_per_byte;
+  }
+  return total;
+}
+
 double CostEstimate::disseminationSeconds() const {
   const std::vector<int>& order = layout_.plannedRings()[0].servers;
   double total = 0;
@@ -372,6 +431,9 @@ double CostEstimate::modelSeconds(const Request& request, Algorithm algorithm) c
   const size_t bytes = request.bytes;
   if (algorithm >= Algorithm::kBreadthFirst) return graph_->of(request, algorithm).seconds;
   switch (request.collective) {
+    case Collective::kGather:
+    case Collective::kScatter:
+      return graph_ ? graph_->of(request, algorithm).seconds : messageSeconds(1, bytes);
     case Collective::kExchange:
       return messageSeconds(1, bytes);
     case Collective::kBarrier:
@@ -380,6 +442,7 @@ double CostEstimate::modelSeconds(const Request& request, Algorithm algorithm) c
     case Collective::kAllReduce:
       if (algorithm == Algorithm::kDoubling) return doublingSeconds(bytes);
       if (algorithm == Algorithm::kTorus) return torusSeconds(bytes);
+      if (algorithm == Algorithm::kSwing) return swingSeconds(bytes);
       if (algorithm == Algorithm::kTree) {
         return treeSeconds(trees(request, algorithm), bytes, 2, true);
       }

@@ -50,6 +50,7 @@ enum class Algorithm : uint8_t {
   kTree,
   kDoubling,
   kTorus,
+  kSwing,
   kBreadthFirst,
   kPacking,
   kFlooding,
@@ -66,6 +67,8 @@ enum class Collective : uint8_t {
   kReduce,
   kAllGather,
   kReduceScatter,
+  kGather,
+  kScatter,
   kExchange,
   kBarrier,
 };
@@ -75,7 +78,7 @@ const char* nameOf(Collective collective);
 struct Request {
   Collective collective = Collective::kBarrier;
   size_t bytes = 0;          // of all blocks together
-  int root = 0;              // for broadcast and reduce
+  int root = 0;              // of collectives that have one
   bool commutative = false;  // a op b equals b op a bit for bit
 };
 
@@ -115,6 +118,7 @@ class CostEstimate {
                      bool reduces) const;
   double torusSeconds(size_t bytes) const;
   double doublingSeconds(size_t bytes) const;
+  double swingSeconds(size_t bytes) const;
   double disseminationSeconds() const;
   double messageSeconds(double hops, size_t bytes) const;
 
@@ -123,7 +127,9 @@ class CostEstimate {
   std::map<Algorithm, std::map<size_t, double>> times_{};  // measured: bytes, seconds
   const bool flat_;                                        // one member per server
   const bool both_;                                        // every ring also runs in reverse
+  const bool swings_;               // a grid with powers of two rows and columns
   double links_ = 1;                // links of a server used by all rings together
+  double ring_links_ = 1;           // fewer if their neighbours are joined through others
   int ring_hops_ = 0;               // maximum links between neighbours on the first ring
   std::array<int, 2> grid_hops_{};  // the same in rows and columns of the grid
   mutable std::optional<std::array<Tree, 2>> binary_;  // computed on first use

@@ -1,9 +1,12 @@
 #include "plan/direct_schedules.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cstddef>
 
 #include "plan/schedule_parts.h"
+#include "plan/torus_lines.h"
 
 namespace topoopt {
 namespace {
@@ -22,6 +25,35 @@ struct Doubling {
   size_t number(size_t position) const {
     return position < 2 * extra ? position / 2 : position - extra;
   }
+};
+
+// A sum in kInput to which members add their own, one after the other.
+class SumInPlace {
+ public:
+  SumInPlace(Schedule& schedule, int lane, Range data)
+      : schedule_(schedule), lane_(lane), data_(data) {}
+
+  void send(int peer) { sent_ = addSend(schedule_, lane_, peer, data_, last_); }
+
+  void add(int peer) {
+    Receive receive;
+    receive.peer = peer;
+    receive.into = {Buffer::kScratch, schedule_.scratch_bytes, data_.bytes};
+    receive.reduce = true;
+    receive.target = data_;
+    receive.operand = receive.into;
+    receive.turn_after = last_;
+    receive.turn_after_send = sent_;
+    schedule_.scratch_bytes += data_.bytes;
+    last_ = addReceive(schedule_, lane_, receive);
+  }
+
+ private:
+  Schedule& schedule_;
+  const int lane_;
+  const Range data_;
+  StepRef last_;
+  StepRef sent_;
 };
 
 }  // namespace
@@ -72,28 +104,57 @@ Schedule doublingAllReduceSchedule(const std::vector<int>& order, int rank, size
     addReceive(schedule, lane, result);
     return schedule;
   }
-  StepRef last;
-  StepRef sent;
-  const auto addPart = [&](int peer) {
-    Receive receive;
-    receive.peer = peer;
-    receive.into = {Buffer::kScratch, schedule.scratch_bytes, bytes};
-    receive.reduce = true;
-    receive.target = data;
-    receive.operand = receive.into;
-    receive.turn_after = last;
-    receive.turn_after_send = sent;
-    schedule.scratch_bytes += bytes;
-    last = addReceive(schedule, lane, receive);
-  };
-  if (paired) addPart(order[position - 1]);
+  SumInPlace sum(schedule, lane, data);
+  if (paired) sum.add(order[position - 1]);
   const size_t number = doubling.number(position);
   for (size_t distance = 1; distance < doubling.core; distance *= 2) {
     const int peer = order[doubling.position(number ^ distance)];
-    sent = addSend(schedule, lane, peer, data, last);
-    addPart(peer);
+    sum.send(peer);
+    sum.add(peer);
   }
-  if (paired) addSend(schedule, lane, order[position - 1], data, last);
+  if (paired) sum.send(order[position - 1]);
+  return schedule;
+}
+
+std::vector<int> swingPartners(const plan::Grid& grid, size_t row, size_t column, size_t number) {
+  const size_t rows = grid.size();
+  const size_t columns = grid.front().size();
+  std::array<size_t, 2> left = {doublingRounds(columns), doublingRounds(rows)};
+  std::array<std::ptrdiff_t, 2> distance = {1, 1};
+  const auto partner = [](size_t at, std::ptrdiff_t by, size_t size) {
+    const auto all = static_cast<std::ptrdiff_t>(size);
+    const auto moved = static_cast<std::ptrdiff_t>(at) + (at % 2 == 0 ? by : -by);
+    return static_cast<size_t>((moved % all + all) % all);
+  };
+  std::vector<int> partners;
+  for (size_t line = number % 2; left[0] + left[1] > 0; line = 1 - line) {
+    if (left[line] == 0) continue;
+    --left[line];
+    const std::ptrdiff_t by = number < 2 ? distance[line] : -distance[line];
+    distance[line] = 1 - 2 * distance[line];  // 1, -1, 3, -5, 11
+    partners.push_back(line == 0 ? grid[row][partner(column, by, columns)]
+                                 : grid[partner(row, by, rows)][column]);
+  }
+  return partners;
+}
+
+Schedule swingAllReduceSchedule(const plan::Grid& grid, int rank, size_t count,
+                                size_t element_bytes, int part) {
+  Schedule schedule;
+  for (size_t number = 0; number < kTorusParts; ++number) {
+    const Extent extent = divide({0, count}, kTorusParts, number);
+    if (extent.count == 0) continue;
+    SumInPlace sum(schedule, addLane(schedule, number, part),
+                   {Buffer::kInput, extent.first * element_bytes, extent.count * element_bytes});
+    for (size_t row = 0; row < grid.size(); ++row) {
+      const size_t column = positionOf(grid[row], rank);
+      if (column == grid[row].size()) continue;
+      for (const int partner : swingPartners(grid, row, column, number)) {
+        sum.send(partner);
+        sum.add(partner);
+      }
+    }
+  }
   return schedule;
 }
 

@@ -25,6 +25,16 @@ Schedule doublingAllReduceSchedule(const std::vector<int>& order, int rank, size
                                    size_t element_bytes, int part = 0);
 size_t doublingRounds(size_t members);  // exchanges of a core member
 
+// The same on a torus whose rows and columns have powers of two members: partners are 1, 1, 3, 5,
+// 11 ... places away in their row or column, so few links carry a message (Swing, NSDI'24). A
+// quarter of the elements each starts along rows and along columns, in both directions, so that all
+// links of a server send.
+Schedule swingAllReduceSchedule(const plan::Grid& grid, int rank, size_t count,
+                                size_t element_bytes, int part = 0);
+
+// The partners of the member at `row` and `column` in quarter `number`, in order.
+std::vector<int> swingPartners(const plan::Grid& grid, size_t row, size_t column, size_t number);
+
 // Completes at a member when all have started it: in round k every member sends one byte of kInput
 // to the member 2^k places ahead in the order.
 Schedule disseminationSchedule(const std::vector<int>& order, int rank, int part = 0);

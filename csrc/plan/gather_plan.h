@@ -20,6 +20,9 @@ struct RatedLink {
   bool operator==(const RatedLink&) const = default;
 };
 
+// Links that carry their rates at the same time.
+using LinkSet = std::vector<RatedLink>;
+
 // Part [first, end) of the shard of `origin`, in units of 1 / GatherPlan::units. The receiver gets
 // it from `sender`, which has it before: it is the origin, or received it in an earlier step.
 struct Piece {

@@ -2,7 +2,10 @@
 
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "plan/breadth_first.h"
@@ -20,6 +23,7 @@ enum class Direction : uint8_t { kForward, kBackward };
 struct LoadedPlan {
   GatherPlan plan;
   PlanLoad load;
+  int hops = 0;  // of the longest message of each step, added up
 };
 
 // One thread at a time.
@@ -27,8 +31,11 @@ class GraphPlans {
  public:
   static constexpr int kAllOrigins = -1;
 
+  // Cables from one server to another, over relays.
+  using Hops = std::function<int(int, int)>;
+
   // `links` as GroupLayout::links().
-  GraphPlans(int servers, std::vector<RatedLink> links);
+  GraphPlans(int servers, LinkSet links, Hops hops = [](int, int) { return 1; });
 
   // Every server's shard to all, or that of one `origin`.
   const LoadedPlan& breadthFirst(Direction direction, int origin = kAllOrigins);
@@ -36,6 +43,9 @@ class GraphPlans {
   const LoadedPlan& packed(Direction direction, int origin = kAllOrigins);
   // The least time of the busiest link that any plan can have.
   double boundSeconds(Direction direction, int origin = kAllOrigins);
+  // The blocks of all servers from `root`, or to it.
+  const LoadedPlan& scattered(Direction direction, int root);
+  double scatterBoundSeconds(Direction direction, int root);
   // Direct messages.
   const GatherPlan& oneShot();
 
@@ -43,14 +53,17 @@ class GraphPlans {
   using Key = std::pair<Direction, int>;
 
   Key keyOf(Direction direction, int origin) const;
-  const std::vector<RatedLink>& linksOf(Direction direction) const;
+  const LinkSet& linksOf(Direction direction) const;
+  LoadedPlan loaded(GatherPlan plan, Direction direction) const;
 
   const int servers_;
-  const std::vector<RatedLink> forward_;
-  const std::vector<RatedLink> backward_;
+  const Hops hops_;
+  const LinkSet forward_;
+  const LinkSet backward_;
   const bool symmetric_;  // both directions have equal plans
   std::map<Key, LoadedPlan> breadth_first_;
   std::map<Key, LoadedPlan> packed_;
+  std::map<Key, LoadedPlan> scattered_;
   std::map<Key, double> bounds_;
   GatherPlan one_shot_;
 };

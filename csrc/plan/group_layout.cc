@@ -9,6 +9,33 @@
 
 namespace topoopt {
 
+bool joinsAll(int places, const LinkSet& links) {
+  const auto size = static_cast<size_t>(places);
+  std::vector<bool> reached(2 * size, places < 2);  // from place 0, and place 0 from it
+  std::vector<std::vector<int>> next(reached.size());
+  for (const RatedLink& link : links) {
+    if (link.source < 0 || link.source >= places || link.target < 0 || link.target >= places ||
+        link.source == link.target || !(link.rate > 0)) {
+      throw std::invalid_argument("links: " + std::to_string(link.source) + " to " +
+                                  std::to_string(link.target) + " is not a link of " +
+                                  std::to_string(places) + " servers");
+    }
+    next[link.source].push_back(link.target);
+    next[places + link.target].push_back(places + link.source);
+  }
+  for (const int start : {0, places}) {
+    std::vector<int> found{start};
+    for (size_t i = 0; places > 1 && i < found.size(); ++i) {
+      reached[found[i]] = true;
+      for (const int place : next[found[i]]) {
+        if (!reached[place]) found.push_back(place);
+        reached[place] = true;
+      }
+    }
+  }
+  return std::find(reached.begin(), reached.end(), false) == reached.end();
+}
+
 GroupLayout::GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<int> servers,
                          std::shared_ptr<const HopTable> hops, plan::Grid grid)
     : size_(size),
@@ -48,38 +75,22 @@ GroupLayout::GroupLayout(int size, std::vector<plan::Ring> rings, std::vector<in
 GroupLayout GroupLayout::over(CollectivePaths paths) const {
   GroupLayout layout = *this;
   layout.rings_ = std::move(paths.rings);
-  layout.setLinks(std::move(paths.links));
+  layout.setLinkSets(std::move(paths.link_sets));
   layout.grid_.clear();
+  layout.ring_loads_ = {};
   layout.checkRings();
   return layout;
 }
 
-void GroupLayout::setLinks(std::vector<RatedLink> links) {
+const LinkSet& GroupLayout::links() const {
+  static const LinkSet none;
+  return link_sets_.empty() ? none : link_sets_.front();
+}
+
+void GroupLayout::setLinkSets(std::vector<LinkSet> sets) {
   const int places = static_cast<int>(leaders_.size());
-  std::vector<bool> reached(2 * leaders_.size(), places < 2);  // from place 0, and place 0 from it
-  std::vector<std::vector<int>> next(reached.size());
-  for (const RatedLink& link : links) {
-    if (link.source < 0 || link.source >= places || link.target < 0 || link.target >= places ||
-        link.source == link.target || !(link.rate > 0)) {
-      throw std::invalid_argument("links: " + std::to_string(link.source) + " to " +
-                                  std::to_string(link.target) + " is not a link of " +
-                                  std::to_string(places) + " servers");
-    }
-    next[link.source].push_back(link.target);
-    next[places + link.target].push_back(places + link.source);
-  }
-  for (const int start : {0, places}) {
-    std::vector<int> found{start};
-    for (size_t i = 0; places > 1 && i < found.size(); ++i) {
-      reached[found[i]] = true;
-      for (const int place : next[found[i]]) {
-        if (!reached[place]) found.push_back(place);
-        reached[place] = true;
-      }
-    }
-  }
-  const bool joined = std::find(reached.begin(), reached.end(), false) == reached.end();
-  links_ = joined && places > 1 ? std::move(links) : std::vector<RatedLink>();
+  std::erase_if(sets, [&](const LinkSet& set) { return !joinsAll(places, set) || places < 2; });
+  link_sets_ = std::move(sets);
 }
 
 void GroupLayout::checkServers() const {

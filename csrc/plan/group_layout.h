@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "plan/gather_plan.h"
@@ -13,14 +14,18 @@
 
 namespace topoopt {
 
-// The paths of collectives between the servers of a group. `links` join places in
+// The paths of collectives between the servers of a group. Links join places in
 // GroupLayout::leaders(), with rates relative to the slowest link of the intact network.
 struct CollectivePaths {
   std::vector<plan::Ring> rings{};
-  std::vector<RatedLink> links{};
+  std::vector<LinkSet> link_sets{};
 
   bool operator==(const CollectivePaths&) const = default;
 };
+
+// Whether each of the places 0..places-1 reaches all others. Throws std::invalid_argument for links
+// between other places, and for rates that are not positive.
+bool joinsAll(int places, const LinkSet& links);
 
 class GroupLayout {
  public:
@@ -35,10 +40,22 @@ class GroupLayout {
   // the constructor.
   GroupLayout over(CollectivePaths paths) const;
 
-  // See CollectivePaths; empty if they do not join all servers.
-  const std::vector<RatedLink>& links() const { return links_; }
-  // Throws std::invalid_argument for places that are not there, and rates that are not positive.
-  void setLinks(std::vector<RatedLink> links);
+  // See CollectivePaths: the alternatives that join all servers.
+  const std::vector<LinkSet>& linkSets() const { return link_sets_; }
+  // The first of them; empty if there is none.
+  const LinkSet& links() const;
+  // Omits sets that do not join all servers. Throws as joinsAll().
+  void setLinkSets(std::vector<LinkSet> sets);
+  void setLinks(LinkSet links) { setLinkSets({std::move(links)}); }
+
+  // The load of the busiest link if the planned rings use relays, as busiestLink(): of the first
+  // ring with all data, and of all rings. 0: their links are their own.
+  struct RingLoads {
+    double first = 0;
+    double all = 0;
+  };
+  const RingLoads& ringLoads() const { return ring_loads_; }
+  void setRingLoads(const RingLoads& loads) { ring_loads_ = loads; }
 
   int size() const { return size_; }
   const std::vector<plan::Ring>& rings() const { return rings_; }
@@ -75,7 +92,8 @@ class GroupLayout {
   std::vector<plan::Ring> rings_;
   std::vector<plan::Ring> planned_;
   plan::Grid grid_;
-  std::vector<RatedLink> links_;
+  std::vector<LinkSet> link_sets_;
+  RingLoads ring_loads_;
   std::vector<int> servers_;
   const std::shared_ptr<const HopTable> hops_;
   std::vector<int> leaders_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plan/block_schedules.h"
 #include "plan/direct_schedules.h"
 #include "plan/flooding_schedules.h"
 #include "plan/graph_costs.h"
@@ -32,11 +33,13 @@ Schedule graphSchedule(const ScheduleKey& key, Algorithm algorithm, int rank,
   const Request request = requestOf(key);
   const int part = partsOf(layout).graph;
   const bool direct = algorithm == Algorithm::kOneShot;
-  const GraphRun run{costs.of(request, algorithm).rounds, part};
+  const GraphCost cost = costs.of(request, algorithm);
+  GraphPlans& plans = costs.plans(cost.set);
+  const GraphRun run{cost.rounds, part};
   const auto plan = [&](Direction direction, int origin = GraphPlans::kAllOrigins) -> const auto& {
-    if (direct) return costs.plans().oneShot();
-    return algorithm == Algorithm::kPacking ? costs.plans().packed(direction, origin).plan
-                                            : costs.plans().breadthFirst(direction, origin).plan;
+    if (direct) return plans.oneShot();
+    return algorithm == Algorithm::kPacking ? plans.packed(direction, origin).plan
+                                            : plans.breadthFirst(direction, origin).plan;
   };
   switch (key.collective) {
     case Collective::kAllReduce:
@@ -58,6 +61,14 @@ Schedule graphSchedule(const ScheduleKey& key, Algorithm algorithm, int rank,
     case Collective::kReduceScatter:
       return graphReduceScatterSchedule(layout, plan(Direction::kBackward), rank, key.counts,
                                         key.element_bytes, run);
+    case Collective::kScatter:
+      return graphScatterSchedule(
+          layout, plans.scattered(Direction::kForward, layout.placeOf(key.root)).plan, rank,
+          key.root, key.counts, key.element_bytes, run);
+    case Collective::kGather:
+      return graphGatherSchedule(
+          layout, plans.scattered(Direction::kBackward, layout.placeOf(key.root)).plan, rank,
+          key.root, key.counts, key.element_bytes, run);
     case Collective::kExchange:
     case Collective::kBarrier:
       break;
@@ -66,6 +77,18 @@ Schedule graphSchedule(const ScheduleKey& key, Algorithm algorithm, int rank,
 }
 
 }  // namespace
+
+ExchangedCounts exchangedCounts(const ScheduleKey& key, int rank) {
+  if (key.collective == Collective::kExchange) return {key.counts, key.received};
+  std::vector<size_t> own(key.counts.size(), 0);
+  own[key.root] = key.counts[rank];
+  const bool gathers = key.collective == Collective::kGather;
+  if (rank != key.root) {
+    std::vector<size_t> none(own.size(), 0);
+    return gathers ? ExchangedCounts{own, none} : ExchangedCounts{none, own};
+  }
+  return gathers ? ExchangedCounts{own, key.counts} : ExchangedCounts{key.counts, own};
+}
 
 PreparedSchedule prepare(Algorithm algorithm, Schedule schedule) {
   PreparedSchedule prepared{algorithm, std::move(schedule), 0, {}, {}, {}};
@@ -147,6 +170,10 @@ Schedule scheduleFor(const ScheduleKey& key, Algorithm algorithm, int rank,
         return torusAllReduceSchedule(layout, rank, key.counts[0], key.element_bytes,
                                       partsOf(layout).torus);
       }
+      if (algorithm == Algorithm::kSwing) {
+        return swingAllReduceSchedule(layout.grid(), rank, key.counts[0], key.element_bytes,
+                                      direct);
+      }
       if (algorithm == Algorithm::kTree) {
         return treeAllReduceSchedule(estimate.trees(request, algorithm), rank, key.counts[0],
                                      key.element_bytes);
@@ -162,8 +189,12 @@ Schedule scheduleFor(const ScheduleKey& key, Algorithm algorithm, int rank,
       return allGatherSchedule(layout, rings, rank, key.counts, key.element_bytes);
     case Collective::kReduceScatter:
       return reduceScatterSchedule(layout, rings, rank, key.counts, key.element_bytes);
-    case Collective::kExchange:
-      return exchangeSchedule(rank, key.counts, key.received, direct);
+    case Collective::kGather:
+    case Collective::kScatter:
+    case Collective::kExchange: {
+      const ExchangedCounts counts = exchangedCounts(key, rank);
+      return exchangeSchedule(rank, counts.sent, counts.received, direct);
+    }
     case Collective::kBarrier:
       if (algorithm == Algorithm::kDoubling) return disseminationSchedule(order, rank, direct);
       return treeAllReduceSchedule(estimate.trees(request, algorithm), rank, 1, 1);

@@ -37,6 +37,14 @@ struct PreparedSchedule {
 
 PreparedSchedule prepare(Algorithm algorithm, Schedule schedule);
 
+// Elements that member `rank` sends to and receives from each member in an exchange, and in a
+// gather or a scatter by direct messages.
+struct ExchangedCounts {
+  std::vector<size_t> sent{};
+  std::vector<size_t> received{};
+};
+ExchangedCounts exchangedCounts(const ScheduleKey& key, int rank);
+
 Request requestOf(const ScheduleKey& key);
 
 // The schedule of member `rank`. The estimate is for the layout.

@@ -51,7 +51,8 @@ groups: bytes that an iteration AllReduces among these servers. pairs: bytes tha
 server to another; or, in place of the list, all-to-alls (size_bytes from each to each other) and
 listed pairs: {"all_to_all": [{"servers": [0, 1, 2], "size_bytes": 4000}], "listed": []}.
 
-Loads are bytes per iteration on one link.
+Loads are bytes per iteration on one link. In mode best, AllReduces take the schedules that training
+would; the least of their time and that of the pairs' bytes decides. Other modes count rings.
 
 With --collective, a table compares the algorithms for one collective on these links: steps that
 follow each other, time, and bytes on the busiest link, as if it had the rate of the slowest one.
@@ -149,6 +150,7 @@ def main(argv: list[str]) -> int:
     cluster = _cluster(arguments)
     demand = _demand(arguments.demand, cluster)
     terminal = console.Terminal(json_output=arguments.json)
+    from torch_topoopt.sim.demand_seconds import reduced_bytes
     from torch_topoopt.topology.measures.figures import figures_of
 
     if cluster.servers > _MANY_SERVERS and not arguments.json:
@@ -159,7 +161,8 @@ def main(argv: list[str]) -> int:
     with terminal.progress("searching") as progress:
         progress(None, f"mode {arguments.mode}")
         network, seconds, stopped = _find(cluster, demand, arguments)
-    figures = figures_of(cluster, network, demand)
+    reduced = reduced_bytes(cluster, network) if arguments.mode == "best" else None
+    figures = figures_of(cluster, network, demand, reduced)
     if arguments.plot is not None:
         _plot(arguments.plot, cluster, network, figures, str(arguments.mode))
     plan = _with_failures(cluster, network, demand) if arguments.failures else None
@@ -209,6 +212,7 @@ def _find(
         raise InputError(
             f"operations: mode {arguments.mode} does not search; leave --operations out"
         )
+    from torch_topoopt.sim.demand_seconds import fastest_for
     from torch_topoopt.topology.best.network_search import NetworkSearch
     from torch_topoopt.topology.best.ring_unions import WORK_PER_S
     from torch_topoopt.topology.find_network import find_network
@@ -222,6 +226,9 @@ def _find(
         best = network
 
     budget_s = None if arguments.operations is None else arguments.operations / WORK_PER_S
+    on_better = keep if arguments.mode == "best" else None
+    search = NetworkSearch(seed=arguments.seed, budget_s=budget_s, on_better=on_better)
+    search = fastest_for(arguments.mode, cluster, demand, search)
     started = time.perf_counter()
     stopped = None
     try:
@@ -231,11 +238,7 @@ def _find(
                 demand,
                 mode=arguments.mode,
                 routing=arguments.routing,
-                search=NetworkSearch(
-                    seed=arguments.seed,
-                    budget_s=budget_s,
-                    on_better=keep if arguments.mode == "best" else None,
-                ),
+                search=search,
             )
         )
     except ValueError as error:

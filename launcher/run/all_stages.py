@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, signals
 from torch_topoopt.launcher.errors import OK, SCRIPT_FAILED
-from torch_topoopt.launcher.run import job_watch, outcome, rank_work, requested_groups
+from torch_topoopt.launcher.run import job_watch, link_bytes, outcome, rank_work, requested_groups
 from torch_topoopt.launcher.run.folder import RunFolder
 from torch_topoopt.launcher.run.in_progress import RunInProgress
 from torch_topoopt.launcher.run.requested_groups import RequestedGroups
@@ -84,6 +85,10 @@ def _stages(job: RunInProgress) -> tuple[int, outcome.RunResult]:
         groups = requested_groups.gather(job.folder.path)
         if job.site is not None:
             links, groups = _of_all_hosts(job, job.site, groups, failed=bool(failures))
+    plan = link_bytes.predicted_for_job(
+        job.folder.path, plan, job.trace, os.environ.get("TOPOOPT_ALGORITHM", "auto")
+    )
+    job.metrics.write("predicted", link_bytes=plan.prediction.link_bytes)
     job.all_to_alls.write()
     job.metrics.write("groups", **plain(groups))
     for link in links:

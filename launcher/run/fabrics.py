@@ -106,15 +106,30 @@ def driver(
     """
     if fabric == "netns":
         from torch_topoopt.fabric.netns.fabric import NetnsFabric
-        from torch_topoopt.fabric.netns.options import DEFAULT_OPTIONS, NetnsOptions
+        from torch_topoopt.fabric.netns.options import NetnsOptions
 
-        moves = relay == "kernel" and switch_delay_s is not None
-        mtu = _MOVED_MTU if moves else DEFAULT_OPTIONS.mtu
+        mtu = _mtu(relay, switch_delay_s)
         options = NetnsOptions(gbps=gbps, mtu=mtu, relay=relay, switch_delay_s=switch_delay_s)
         return NetnsFabric(f"run-{os.getpid()}", options)
     from torch_topoopt.fabric.loopback import LoopbackFabric
 
     return LoopbackFabric(job=os.getpid(), gbps=gbps)
+
+
+def payload_share(fabric: str, relay: str, switch_delay_s: float | None) -> float:
+    """The part of an emulated link's rate for payload if both directions are busy."""
+    if fabric != "netns":
+        return 1.0  # the limit of a socket does not count headers
+    from torch_topoopt.fabric.netns import shaper as netns_shaper
+
+    return netns_shaper.paced_share(_mtu(relay, switch_delay_s))
+
+
+def _mtu(relay: str, switch_delay_s: float | None) -> int:
+    from torch_topoopt.fabric.netns.options import DEFAULT_OPTIONS
+
+    moves = relay == "kernel" and switch_delay_s is not None
+    return _MOVED_MTU if moves else DEFAULT_OPTIONS.mtu
 
 
 def hosts(wired: FabricDriver, plan: Plan) -> Hosts | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch_topoopt.plan import IterationTimes, RankTraffic
-from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.plan import CostModel, IterationTimes, RankTraffic
+from torch_topoopt.plan.codec import DocumentError, decode
 from torch_topoopt.plan.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.plan import Link, LinkTraffic, Plan, Prediction
     from torch_topoopt.plan.rank_work import RankWork
+    from torch_topoopt.profile.script import CommunicationTrace
 
 MOST_SHOWN = 16  # links in the terminal; --json and metrics.jsonl have all
 _PATTERN = "links-rank*.json"
@@ -39,6 +41,24 @@ def gather(run_dir: Path) -> tuple[list[LinkTraffic], IterationTimes | None, lis
         )
     works = [file.work for file in files if file.work is not None]
     return [link for file in files for link in file.links], iterations, works
+
+
+def predicted_for_job(
+    folder: Path, plan: Plan, trace: CommunicationTrace | None, algorithm: str
+) -> Plan:
+    """`plan` with the link bytes of the algorithms that its job chose. The same plan if that is not
+    known: without a cost model, or without the source of the prediction."""
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.planner.running_bytes import predicting
+
+    cost = plan.cost_model
+    if cost is None and (measured := folder / "cost_model.json").is_file():
+        cost = decode(CostModel, json.loads(measured.read_text())["cost_model"])
+    graph = folder / "opgraph.json"
+    source = OpGraph.load(graph) if trace is None and graph.is_file() else trace
+    if cost is None or source is None or not plan.predicts_bytes:
+        return plan
+    return predicting(plan, source, cost, algorithm)
 
 
 def iterations_of(run_dir: Path, rank: int) -> int:

@@ -158,12 +158,10 @@ def _tables(
             )
         compared = link_bytes.iteration_figures(plan, links, iterations)
         apart = 0.0 if compared is None else compared.link_bytes_difference
-        if job.trace is not None and (apart is None or apart > script_plan.SAME):
-            why = script_plan.other_calls(job.trace, job.works) or script_plan.short_calls(
-                job.trace
-            )
-            if why:
-                terminal.line(why)
+        differs = apart is None or apart > script_plan.SAME
+        why = script_plan.other_calls(job.trace, job.works) if job.trace and differs else ""
+        if why:
+            terminal.line(why)
         total = sum(link.sent_bytes for link in links)
         terminal.line(f"{format_bytes(total)} on {counted(len(links), 'link')} in all")
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Demand, Network, Plan
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace
+    from torch_topoopt.profile.script.step_timing import StepTiming
 
 # of a run; this module has the first two
 STAGES = ("profile", "co-optimise", "wire", "train")
@@ -51,6 +52,8 @@ class PlanStages:
         self._server = server
         self._stage = stage
         self.trace: CommunicationTrace | None = None
+        self._timing: StepTiming | None = None
+        self._demand: tuple[Demand, CommunicationTrace | None, str] | None = None
 
     def plan(self) -> Plan:
         """Both stages. Raises InputError without anything to plan for."""
@@ -77,7 +80,8 @@ class PlanStages:
         return plan
 
     def _plan_for_model(self) -> Plan | None:
-        """None without a model, and if the model found in the script is not one."""
+        """None without a model, if the model found in the script is not one, and if the script's
+        ranks do not communicate as data parallelism does."""
         if not self._options.source.model:
             return None
         try:
@@ -88,14 +92,35 @@ class PlanStages:
                 raise
             self._terminal.line(f"      {error}; {script.name} is traced instead")
             return None
+        if self._communicates_itself(graph):
+            self._terminal.line(
+                "      the script's own collectives are not those of data parallelism, so it is "
+                "predicted from them"
+            )
+            return None
         return self._co_optimise(graph, program)
+
+    def _communicates_itself(self, graph: OpGraph) -> bool:
+        """Not if the user chose the model, or a space of strategies."""
+        source = self._options.source
+        if source.script is None or self._options.planning.space != "data-parallel":
+            return False
+        if self._timing is not None:
+            return run_steps.communicates_itself(self._timing.events[0], graph)
+        if not source.may_shard:
+            return False
+        self._demand = self._demand_of_script()
+        if (trace := self._demand[1]) is None:
+            return False
+        calls = trace.of_rank(trace.ranks[0], trace.iterations - 1)
+        return run_steps.communicates_itself(calls, graph)
 
     def _plan_for_script(self) -> Plan:
         """For the demand in a trace of the script, else for an unknown demand."""
         from torch_topoopt.planner import demand_plan
 
         cluster = self._options.cluster
-        demand, trace, why = self._demand_of_script()
+        demand, trace, why = self._demand or self._demand_of_script()
         if trace is None:
             self._terminal.line(f"      rings for an unknown demand, nothing predicted: {why}")
         else:
@@ -115,8 +140,16 @@ class PlanStages:
                     mode=self._options.planning.options.mode,
                     routing=self._options.planning.options.routing,
                 )
+            steps = ""
+            if trace is not None:
+                stage.progress(None, "a few steps without messages")
+                plan, steps = run_steps.priced_by_steps(
+                    plan, self._timing, self._options, self._server
+                )
             plan = documents.with_failures(plan, stage.progress)
             stage.result = f"network for this demand, plan {plan.digest()}"
+        if steps and self._timing is None:
+            self._terminal.line(f"      {steps}")
         return plan
 
     def _demand_of_script(self) -> tuple[Demand, CommunicationTrace | None, str]:
@@ -126,6 +159,8 @@ class PlanStages:
             from torch_topoopt.planner.demand_plan import unknown_demand
 
             return unknown_demand(cluster), None, self._options.source.unknown
+        if self._timing is not None:
+            return script_plan.demand_of_steps(script, cluster, self._timing)
         self._terminal.line(
             f"      tracing {script.name}: its first iterations are run without a network, to see "
             f"what they communicate (at most {script.limits.time_s:g} s; --model none does without)"
@@ -169,16 +204,16 @@ class PlanStages:
                     stage.progress,
                     emulated=self._options.site is None,
                 )
-            graph, steps = run_steps.measured_graph(
+            graph, self._timing, steps = run_steps.measured_graph(
                 graph, self._options, stage.progress, self._server
             )
-            documents.save(graph, str(self._folder / "opgraph.json"))
             stage.result = profile.summary(graph)
         for line in filter(None, (measured, steps)):
             self._terminal.line(f"      {line}")
         return graph, program
 
     def _co_optimise(self, graph: OpGraph, program: Program | None) -> Plan:
+        documents.save(graph, str(self._folder / "opgraph.json"))
         cluster = self._options.cluster
         space = self._options.planning.space
         if program is not None and space != "pipeline":

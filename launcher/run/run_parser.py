@@ -48,6 +48,8 @@ def make_parser() -> argparse.ArgumentParser:
 
     options: argparse.ArgumentParser = get_args_parser()
     options.prog = "topoopt run"
+    # Else argparse refuses an option of the script that begins as two of ours.
+    options.allow_abbrev = False
     options.description = _DESCRIPTION
     options.epilog = f"examples:\n{_EXAMPLES}"
     options.formatter_class = argparse.RawDescriptionHelpFormatter

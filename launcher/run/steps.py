@@ -19,16 +19,19 @@ from torch_topoopt.op_graph import DEFAULT_BUCKETS
 from torch_topoopt.plan.units import counted, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch_topoopt.launcher.run.options import RunOptions
     from torch_topoopt.op_graph import GradientBuckets, OpGraph
     from torch_topoopt.plan import Cluster, Plan
     from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.processes.fork_server import ForkServer
+    from torch_topoopt.profile.script.step_events import StepEvent
     from torch_topoopt.profile.script.step_timing import StepTiming
 
     Progress = Callable[[float | None, str], None]
+
+_APART = 0.1  # relative difference of bytes between calls of data parallelism and a script's own
 
 
 def measures(options: RunOptions) -> bool:
@@ -47,14 +50,14 @@ def buckets_of(options: RunOptions) -> GradientBuckets:
 
 def measured_graph(
     graph: OpGraph, options: RunOptions, progress: Progress, server: ForkServer | None = None
-) -> tuple[OpGraph, str]:
-    """`graph` with the script's measured times, and one line about the measurement.
+) -> tuple[OpGraph, StepTiming | None, str]:
+    """`graph` with the script's measured times, the measurement, and one line about it.
 
     The line is empty if nothing is to be measured.
     """
     graph = replace(graph, gradient_buckets=buckets_of(options))
     if not measures(options):
-        return graph, ""
+        return graph, None, ""
     plan = documents.make_plan(
         graph, options.cluster, _options(options, None), documents.without_progress
     )
@@ -74,10 +77,70 @@ def measured_plan(
     """
     from torch_topoopt.planner.alternation import Planning
 
-    again, line = _measured(graph, options, plan, progress, server)
+    again, _, line = _measured(graph, options, plan, progress, server)
     if again is not graph:
         plan = Planning(again, plan.cluster, _options(options, plan)).priced(plan)
     return again, plan, line
+
+
+def communicates_itself(events: Iterable[StepEvent], graph: OpGraph) -> bool:
+    """Whether the calls of a rank's step differ from the AllReduces of data parallelism."""
+    from torch_topoopt.profile.script.step_events import bytes_by_operation
+
+    expected = graph.parameter_gradient_bytes
+    sizes = bytes_by_operation(events)
+    reduced = sizes.pop("AllReduce", 0)
+    return abs(reduced - expected) > _APART * expected or sum(sizes.values()) > _APART * expected
+
+
+def priced_by_steps(
+    plan: Plan, timing: StepTiming | None, options: RunOptions, server: ForkServer | None
+) -> tuple[Plan, str]:
+    """The plan of a traced script with the times of its steps, and one line about them.
+
+    Without `timing`, the steps are measured. If they cannot be, nothing but bytes is predicted.
+    """
+    from torch_topoopt.launcher.run import fabrics
+    from torch_topoopt.plan.codec import DocumentError
+    from torch_topoopt.planner.demand_plan import with_script_times
+    from torch_topoopt.profile.script.runner import ScriptError
+
+    if timing is None and not measures(options):
+        return plan, ""
+    try:
+        timing = timing or _timing(options, plan, server)
+        plan = with_script_times(
+            plan,
+            timing,
+            payload_share=fabrics.payload_share(
+                options.fabric, options.relay, options.switch_delay_s
+            ),
+            algorithm=os.environ.get("TOPOOPT_ALGORITHM", "auto"),
+        )
+    except (ScriptError, DocumentError) as error:
+        return plan, f"no time is predicted, since steps were not measured: {error}"
+    return plan, _described(timing, plan.cluster)
+
+
+def _timing(options: RunOptions, plan: Plan, server: ForkServer | None) -> StepTiming:
+    """A few steps of the script as all ranks of `plan`; raises ScriptError."""
+    from torch_topoopt.profile.script.runner import ScriptError
+    from torch_topoopt.profile.script.step_timing import time_steps
+
+    torchrun, cluster = options.torchrun, options.cluster
+    if torchrun.module or torchrun.no_python or torchrun.run_path:
+        raise ScriptError("only a script that is named as a file can be measured")
+    with tempfile.TemporaryDirectory(prefix="topoopt-steps-") as name:
+        path = Path(name) / "plan.json"
+        documents.save(plan, str(path))
+        return time_steps(
+            torchrun.training_script,
+            torchrun.training_script_args,
+            world_size=cluster.servers * cluster.accelerators_per_server,
+            ranks_per_server=cluster.accelerators_per_server,
+            variables={"TOPOOPT_PLAN": str(path)},
+            server=server,
+        )
 
 
 def _measured(
@@ -86,29 +149,16 @@ def _measured(
     plan: Plan,
     progress: Progress,
     server: ForkServer | None,
-) -> tuple[OpGraph, str]:
+) -> tuple[OpGraph, StepTiming | None, str]:
     from torch_topoopt.profile.script.runner import ScriptError
-    from torch_topoopt.profile.script.step_timing import time_steps
     from torch_topoopt.search.measured_step import with_measured_step
 
-    torchrun, cluster = options.torchrun, options.cluster
+    cluster = options.cluster
     progress(None, "a few steps without messages")
-    if torchrun.module or torchrun.no_python or torchrun.run_path:
-        return graph, _estimated("only a script that is named as a file can be measured")
-    with tempfile.TemporaryDirectory(prefix="topoopt-steps-") as name:
-        path = Path(name) / "plan.json"
-        documents.save(plan, str(path))
-        try:
-            timing = time_steps(
-                torchrun.training_script,
-                torchrun.training_script_args,
-                world_size=cluster.servers * cluster.accelerators_per_server,
-                ranks_per_server=cluster.accelerators_per_server,
-                variables={"TOPOOPT_PLAN": str(path)},
-                server=server,
-            )
-        except ScriptError as error:
-            return graph, _estimated(str(error))
+    try:
+        timing = _timing(options, plan, server)
+    except ScriptError as error:
+        return graph, None, f"steps were not measured, so computation is an estimate: {error}"
     if timing.buckets is not None:
         graph = replace(graph, gradient_buckets=timing.buckets)
     at_once = timing.ranks_at_once / cluster.accelerators_per_server
@@ -123,7 +173,7 @@ def _measured(
         servers_at_once=at_once if alone < 1 else None,
         micro_batches=plan.micro_batches,
     )
-    return graph, _described(timing, cluster)
+    return graph, timing, _described(timing, cluster)
 
 
 def _described(timing: StepTiming, cluster: Cluster) -> str:
@@ -136,10 +186,6 @@ def _described(timing: StepTiming, cluster: Cluster) -> str:
         f"{format_seconds(timing.rest_s)}), {counted(ranks, 'rank')} on "
         f"{counted(processors, 'processor')}"
     )
-
-
-def _estimated(why: str) -> str:
-    return f"steps were not measured, so computation is an estimate: {why}"
 
 
 def _options(options: RunOptions, plan: Plan | None) -> PlanningOptions:

@@ -132,6 +132,52 @@ def test_every_link_of_a_circulant_carries_the_same_bytes(algorithm, tmp_path):
         assert [link["sent_bytes"] for link in links] == [2 * 960_000 // 5] * 4
 
 
+def gather_among_every_second(rank: int, world: int) -> float:
+    os.environ["TOPOOPT_ALGORITHM"] = "breadth_first"
+    dist.init_process_group("topoopt")
+    group = dist.new_group(list(range(0, world, 2)))
+    total = 0.0
+    if rank % 2 == 0:
+        output = torch.empty(world // 2 * 1000)
+        dist.all_gather_into_tensor(output, torch.full((1000,), float(rank)), group)
+        total = output.sum().item()
+    dist.destroy_process_group()
+    return total
+
+
+def test_relays_carry_the_same_bytes_on_every_link_of_a_ring(tmp_path):
+    """Every second of 8 servers: 3 / 2 shards on each link, of members and of relays."""
+    outcomes = run_ranks(make_plan(8, 2), tmp_path, gather_among_every_second)
+    assert values(outcomes) == [1000.0 * (2 + 4 + 6), 0.0] * 4
+    for rank in range(8):
+        links = json.loads((tmp_path / f"links-rank{rank}.json").read_text())["links"]
+        assert [link["sent_bytes"] for link in links] == [6000, 6000]
+        assert [link["relayed_bytes"] for link in links] == [6000 * (rank % 2)] * 2
+
+
+def gather_and_scatter(rank: int, world: int) -> float:
+    os.environ["TOPOOPT_ALGORITHM"] = "breadth_first"
+    dist.init_process_group("topoopt")
+    blocks = [torch.empty(1200) for _ in range(world)] if rank == 0 else None
+    dist.gather(torch.full((1200,), float(rank)), blocks, 0)
+    output = torch.empty(1200)
+    dist.scatter(output, blocks, 0)
+    dist.destroy_process_group()
+    return output.mean().item()
+
+
+def test_links_of_the_root_share_a_gather_and_a_scatter_evenly(tmp_path):
+    """Each of the 2 links to and from the root carries 7 / 2 of 7 blocks."""
+    outcomes = run_ranks(make_plan(8, 2), tmp_path, gather_and_scatter)
+    assert values(outcomes) == [float(rank) for rank in range(8)]
+    sent = {}
+    for rank in range(8):
+        for link in json.loads((tmp_path / f"links-rank{rank}.json").read_text())["links"]:
+            assert link["relayed_bytes"] == 0
+            sent[link["source"], link["target"]] = link["sent_bytes"]
+    assert [sent[0, 1], sent[0, 7], sent[1, 0], sent[7, 0]] == [7 * 1200 * 4 // 2] * 4
+
+
 def reduce_twice(rank: int, world: int) -> list[bytes]:
     dist.init_process_group("topoopt")
     generator = torch.Generator().manual_seed(rank)

@@ -130,5 +130,5 @@ def test_an_unknown_algorithm_is_one_clear_error(tmp_path):
     for outcome in run_ranks(make_plan(2, 1), tmp_path, ask_for_unknown_algorithm):
         assert outcome.error == (
             "ValueError: TOPOOPT_ALGORITHM: 'fast' is not one of auto, ring, multi_ring, "
-            "both_ways, tree, doubling, torus, breadth_first, packing, flooding, one_shot"
+            "both_ways, tree, doubling, torus, swing, breadth_first, packing, flooding, one_shot"
         )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from alltoall_measured import Given, Line, matrix_of, report
+from alltoall_measured import (
+    Given,
+    Line,
+    StaticLine,
+    fewer_bytes,
+    matrix_of,
+    report,
+    static_report,
+)
+from support.backend.ranks import make_plan
 
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import shift_schedule
 from torch_topoopt.reconfiguration.circuit_service import MovedExchange
@@ -47,3 +56,13 @@ def test_matrices_have_the_mean_that_was_asked_for(sizes: str, most: int) -> Non
     assert matrix.trace() == 0
     assert pairs.mean() == pytest.approx(100_000, rel=1e-4)
     assert pairs.max() / pairs.min() == pytest.approx(most, rel=1e-3)
+
+
+def test_routes_for_the_sizes_are_compared_by_medians() -> None:
+    line = StaticLine(8, 2, "zipf1", 1.25, (2.0, 2.4, 9.0), (1.0, 2.0, 3.0))
+    assert static_report(line).endswith("ratio 1.200, of the busiest link's bytes 1.250")
+
+
+def test_a_plan_sends_all_data_between_opposite_servers_of_a_ring_one_way() -> None:
+    """So its busiest link has 10 blocks, and 8 if both ways are used."""
+    assert fewer_bytes(make_plan(8, 2), matrix_of("equal", 8, 100_000)) == pytest.approx(1.25)

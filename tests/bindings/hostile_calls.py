@@ -22,7 +22,7 @@ import numpy as np
 
 from torch_topoopt import _core
 from torch_topoopt.op_graph import GradientBuckets, Operand
-from torch_topoopt.plan import Degrees, Group, Link, Placement, Ring, Route, StrideRoute
+from torch_topoopt.plan import CostModel, Degrees, Group, Link, Placement, Ring, Route, StrideRoute
 from torch_topoopt.search.shards import ShardCost, ShardedOperator
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def _space() -> _core.SearchSpace:
 def _networks() -> list[Call]:
     links = [(0, 1), (1, 0)]
     ring = [Group((0, 1), (Ring((0, 1), 1.0),))]
+    cost = CostModel(1e-6, 1e-6, 1e-10, 1e-9)
 
     def array(*values: float) -> np.ndarray[Any, Any]:
         return np.array(values)
@@ -116,7 +117,7 @@ def _networks() -> list[Call]:
         Call("RoutedNetwork.rings", _network().rings, ([0, 1],)),
         Call("RoutedNetwork.grid", _network().grid, ([0, 1],)),
         Call("RoutedNetwork.takes_grid", _network().takes_grid, ([0, 1], 1e6)),
-        Call("RoutedNetwork.add_schedules", _network().add_schedules, (links, 1e-6)),
+        Call("RoutedNetwork.add_schedules", _network().add_schedules, (links, cost)),
         Call("exchange_pairs", _core.exchange_pairs, ([0, 1, 4],)),
         Call("RoutedNetwork.all_reduce_seconds", _network().all_reduce_seconds, ([0, 1], 1e6)),
         Call("network_of_paths", _used_network(_core.network_of_paths), (*paths, ring)),

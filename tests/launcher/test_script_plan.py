@@ -46,13 +46,6 @@ def test_an_allreduce_loads_all_links_of_two_rings_alike() -> None:
     assert (plan.predicts_bytes, plan.predicts_time, plan.model) == (True, False, "train.py")
 
 
-def test_short_collectives_are_reported_as_such() -> None:
-    short = trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 4000, EVERYONE))
-    assert "(4 kB on average) may take other algorithms" in script_plan.short_calls(short)
-    long = trace_of(CollectiveCall(0, 0, "backward", "AllReduce", 4_000_000, EVERYONE))
-    assert script_plan.short_calls(long) == ""
-
-
 def work_of(rank: int, *operations: OperationTimes) -> RankWork:
     return RankWork(rank, rank, 3, 0.1, 0.01, None, operations)
 

@@ -29,7 +29,7 @@ CLUSTER = "lab.yaml"
 DESCRIBED = {
     PLAN: "but this is a Plan; `topoopt run --plan`",
     GRAPH: "but this is an OpGraph; `topoopt plan`",
-    CONFIG: "but this is a Hugging Face model configuration; no command reads it",
+    CONFIG: "but this is a Hugging Face model configuration; `topoopt plan`",
     KINETO: "but this is a trace of PyTorch's profiler (Kineto); `topoopt profile --from-trace`",
     EXECUTION: "but this is a PyTorch execution trace; no command reads it",
     SIMGRID: "but this is a platform of SimGrid; no command reads it",
@@ -65,9 +65,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_plan: Callable[
 @pytest.mark.parametrize(
     ("words", "file"),
     [
-        *(("plan --servers 4", name) for name in (PLAN, CONFIG, KINETO, EXECUTION, CLUSTER)),
+        *(("plan --servers 4", name) for name in (PLAN, KINETO, EXECUTION, CLUSTER)),
         ("compare --servers 4", PLAN),
-        ("profile", CONFIG),
         *(("simulate", name) for name in (GRAPH, CONFIG, CLUSTER)),
         *(("simulate --flows", name) for name in (SIMGRID, PLAN)),
         ("simulate --jobs", PLAN),

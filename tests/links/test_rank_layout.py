@@ -13,9 +13,10 @@ from torch_topoopt.links.rank_layout import (
     RankLayout,
     leader_rings,
     rank_routes,
+    relay_routes,
     rings_of,
 )
-from torch_topoopt.plan import Cluster, Demand, Plan, Ring
+from torch_topoopt.plan import Cluster, Demand, Plan, Ring, Route
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.topology.find_network import find_network
 
@@ -89,6 +90,21 @@ def test_where_hosts_forward_servers_without_a_link_have_a_route_without_relays(
     simplex = ring_plan(4, ports="simplex").network
     routes = rank_routes(simplex, RankLayout.even(4, 4), 1, forwarded=True)
     assert {route.servers for route in routes if route.servers[-1] == 0} == {(1, 2, 3, 0)}
+
+
+def test_relay_routes_are_those_of_members_over_other_servers(ring_plan: RingPlan) -> None:
+    plan = ring_plan(8)
+    ends = [route.servers for route in relay_routes(plan, [0, 2, 4, 6, 0], forwarded=False)]
+    assert set(ends) == {(a, a + 1, (a + 2) % 8) for a in (0, 2, 4, 6)}, "one way around"
+    assert relay_routes(plan, list(range(8)), forwarded=False) == []
+
+
+def test_kernels_relay_along_the_heaviest_route(ring_plan: RingPlan) -> None:
+    plan = ring_plan(4)
+    both = (Route((0, 1, 2), 0.25), Route((0, 3, 2), 0.75), Route((2, 1, 0), 1.0))
+    plan = dataclasses.replace(plan, network=dataclasses.replace(plan.network, routes=both))
+    assert relay_routes(plan, [0, 2], forwarded=False) == list(both)
+    assert relay_routes(plan, [0, 2], forwarded=True) == list(both[1:])
 
 
 def test_rings_over_servers_become_rings_over_the_first_member_of_each() -> None:

@@ -109,12 +109,12 @@ def test_shards_of_heads_and_columns_add_up_to_the_whole() -> None:
 
 def plain_mixture(layer: moe.Mixture, tokens: torch.Tensor) -> torch.Tensor:
     """Token by token: what its best experts make of it, weighted, while they have places."""
-    probabilities = layer.router(tokens)
-    shares, chosen = probabilities.topk(layer.top, dim=-1)
-    places = -(-layer.capacity * layer.top * len(tokens) // layer.count)
-    taken = [0] * layer.count
+    routing, probabilities = layer.routing, layer.router(tokens)
+    shares, chosen = probabilities.topk(routing.top, dim=-1)
+    places = -(-routing.capacity * routing.top * len(tokens) // routing.experts)
+    taken = [0] * routing.experts
     made = torch.zeros_like(tokens)
-    for choice in range(layer.top):
+    for choice in range(routing.top):
         for i, token in enumerate(tokens):
             expert = int(chosen[i, choice])
             taken[expert] += 1
@@ -135,6 +135,22 @@ def test_the_mixture_is_the_plain_one_with_room_and_without(capacity: float) -> 
         expected = plain_mixture(layer, x.flatten(0, 1))
     torch.testing.assert_close(mixed.flatten(0, 1), expected)
     assert float(balance) >= 0.9  # 1 where the experts are used evenly
+
+
+def test_experts_with_gates_are_weighted_by_shares_that_add_up_to_one() -> None:
+    torch.manual_seed(1)
+    layer = qwen3_moe.SparseMLP(replace(qwen3_moe.SIZES["tiny"], capacity=4.0))
+    x = torch.randn(3, 8, 16)
+    tokens, experts = x.flatten(0, 1), layer.experts
+    with torch.no_grad():
+        shares, chosen = layer.router(tokens).softmax(-1).topk(2, dim=-1)
+        expected = torch.zeros_like(tokens)
+        for i, token in enumerate(tokens):
+            for share, expert in zip(shares[i] / shares[i].sum(), chosen[i], strict=True):
+                gate = torch.nn.functional.silu(token @ experts.gate[expert])
+                hidden = gate * (token @ experts.up[expert])
+                expected[i] += share * (hidden @ experts.down[expert])
+        torch.testing.assert_close(layer(x).flatten(0, 1), expected)
 
 
 def test_what_experts_see_depends_on_the_shapes_alone_and_is_split_with_the_samples() -> None:

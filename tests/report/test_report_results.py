@@ -50,6 +50,20 @@ def test_without_steps_both_sides_become_shares_that_sum_to_one(tmp_path: Path) 
     assert "shares of their own total" in page.sections["traffic"]
 
 
+def test_bytes_are_those_predicted_at_the_end_of_the_run(tmp_path: Path) -> None:
+    plan = make_plan(5, (1, 2))
+    sizes = [1000 + i for i in range(len(plan.network.links))]
+    events = [*make_events(plan), {"event": "predicted", "time_s": 62.0, "link_bytes": sizes}]
+    folder = write_run(tmp_path / "run", plan, events)
+    assert list(read_run(folder).plan.prediction.link_bytes) == sizes
+    assert list(compare_traffic(read_run(folder)).predicted) == sizes
+    for wrong in (sizes[1:], ["1"], None):
+        events[-1]["link_bytes"] = wrong
+        (folder / "metrics.jsonl").write_text(as_lines(events))
+        with refused(DocumentError, "metrics.jsonl"):
+            read_run(folder)
+
+
 def test_steps_count_from_the_start_of_the_run_or_not_at_all() -> None:
     assert count_steps([{"epoch": 1, "steps": 45}, {"epoch": 2, "steps": 90}]) == (90, "")
     # Two lines for the same epoch (train and test) repeat its count; that is still a count.

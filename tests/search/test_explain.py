@@ -24,7 +24,7 @@ def test_a_whole_table_beats_a_shared_one_and_explain_says_by_how_much() -> None
     assert len(best.placement.servers) == 1
     assert best.fits
     assert best.iteration_s < table.iteration_s / 2
-    coarse = coarse_simulator(op_graph, cluster, network, [strategy])
+    coarse = coarse_simulator(op_graph, cluster, network, [strategy], schedules=True)
     assert table.iteration_s == coarse.run(strategy)
     changed = (*strategy[:4], best.placement, *strategy[5:])
     assert best.iteration_s == coarse.run(changed)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, PairDemand
-from torch_topoopt.sim.demand_seconds import demand_seconds
+from torch_topoopt.sim.demand_seconds import demand_seconds, fastest_for, reduced_bytes
 from torch_topoopt.topology.best.find_best import find_best_network
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
+from torch_topoopt.topology.measures.figures import figures_of
 from torch_topoopt.topology.routing.hop_counts import hop_summary
 
 
@@ -35,3 +36,30 @@ def test_mode_best_takes_the_kautz_network_where_its_schedules_are_faster() -> N
     best = find_best_network(cluster, demand, NetworkSearch(budget_s=0.1, price=price))
     assert price(best) < price(rings)
     assert hop_summary(64, best.links).diameter == 3
+
+
+def test_only_mode_best_searches_for_the_least_seconds() -> None:
+    cluster = Cluster(8, 4, 100.0)
+    demand = Demand((GroupDemand(tuple(range(8)), 10**4),), ())
+    search = NetworkSearch(seed=3)
+    assert fastest_for("paper", cluster, demand, search) == search
+    priced = fastest_for("best", cluster, demand, search)
+    network = find_network(cluster, demand)
+    assert priced.seed == 3
+    assert priced.price is not None
+    assert priced.price(network) == demand_seconds(cluster, demand, network)
+
+
+def test_figures_count_the_links_of_schedules_instead_of_rings() -> None:
+    """Half of the ports are wired for other traffic: rings leave them idle."""
+    cluster = Cluster(8, 4, 100.0)
+    pairs = tuple(PairDemand(a, b, 10**9) for a in range(8) for b in range(8) if a != b)
+    demand = Demand((GroupDemand(tuple(range(8)), 10**9),), pairs)
+    network = find_network(cluster, demand)
+    assert len(network.groups[0].rings) == 2
+    rings = figures_of(cluster, network, demand)
+    schedules = figures_of(cluster, network, demand, reduced_bytes(cluster, network))
+    assert rings.all_reduce_over_bound == pytest.approx(2)
+    assert schedules.all_reduce_over_bound == pytest.approx(1, rel=0.01)
+    assert schedules.max_link_load < rings.max_link_load
+    assert schedules.all_to_all_over_bound == rings.all_to_all_over_bound

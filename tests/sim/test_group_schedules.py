@@ -14,7 +14,7 @@ from torch_topoopt import _core
 from torch_topoopt.architectures import dragonfly, jellyfish, kautz, leaf_spine, topoopt, torus
 from torch_topoopt.architectures.routing import Routes, lower_topology
 from torch_topoopt.comparison.estimate import predict_architecture, predict_on
-from torch_topoopt.plan import Cluster, Plan
+from torch_topoopt.plan import AllReduceTime, Cluster, CostModel, Demand, GroupDemand, Plan
 from torch_topoopt.search.lowering import degrees_of, lower_ideal_switch, lower_job, lower_network
 from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
@@ -54,11 +54,81 @@ def test_long_all_reduces_reach_the_slowest_cut(build: Build) -> None:
     assert rings > 1.5 * bound
 
 
-def test_short_all_reduces_take_as_many_steps_as_twice_the_diameter() -> None:
+def test_short_all_reduces_take_as_many_steps_as_the_diameter() -> None:
     network = lowered(kautz.build(CLUSTER), schedules=True)
     links = {(link.source, link.target) for link in kautz.build(CLUSTER).links}
     diameter = _core.hop_summary(16, sorted(links)).diameter
-    assert network.all_reduce_seconds(EVERYONE, 1) == pytest.approx(2 * diameter * A, rel=1e-2)
+    assert network.all_reduce_seconds(EVERYONE, 1) == pytest.approx(diameter * A, rel=1e-2)
+
+
+COSTS = {
+    "latency of links alone": CostModel.of_latency(A),
+    "dear messages": CostModel(2e-6, A, 1e-11, 1 / BYTES_PER_S),
+    "measured": CostModel(
+        2e-6, A, 0.0, 1 / BYTES_PER_S,
+        (AllReduceTime("doubling", 1024, 1e-5), AllReduceTime("ring", 1 << 20, 1e-4)),
+    ),
+}  # fmt: skip
+SIZES = (1, 100, 1000, 4000, 16_000, 60_000, 250_000, 262_145, 10**6, 10**7, LONG)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("degree", [2, 4])
+def test_the_choice_and_its_time_are_those_of_the_backend(cost: str, degree: int) -> None:
+    """At every size; a simulated schedule may only be slower, where its messages share links."""
+    model = COSTS[cost]
+    cluster = replace(CLUSTER, degree=degree)
+    network = find_network(cluster, Demand((GroupDemand(EVERYONE, LONG),), ()))
+    core = lower_network(cluster, network, schedules=True, cost=model)
+    links = [(link.source, link.target, BYTES_PER_S) for link in network.links]
+    rings = network.groups[0].rings
+    backend = _core.GraphGroup(16, links, rings, model.alpha_s, A)
+    for size_bytes in SIZES:
+        algorithm = core.all_reduce_algorithm(EVERYONE, size_bytes)
+        if model.all_reduce:  # ranks take only algorithms that were measured
+            assert algorithm in ("doubling", "ring")
+            continue
+        found = backend.candidates("all_reduce", size_bytes)
+        seconds = {each.algorithm: each.seconds for each in found.list}
+        if not model.gamma_s_per_byte:  # which GraphGroup leaves out
+            assert algorithm == found.chosen
+            assert core.all_reduce_seconds(EVERYONE, size_bytes) >= seconds[algorithm] * 0.999
+        if algorithm in ("breadth_first", "packing", "flooding"):
+            of_model = pytest.approx(seconds[algorithm], rel=0.1)
+            assert core.all_reduce_seconds(EVERYONE, size_bytes) == of_model
+
+
+def test_groups_of_some_servers_leave_measured_times_of_all_out() -> None:
+    network = find_network(CLUSTER, Demand((GroupDemand(EVERYONE, LONG),), ()))
+    core = lower_network(CLUSTER, network, schedules=True, cost=COSTS["measured"])
+    assert core.all_reduce_algorithm(EVERYONE, LONG) == "ring"
+    assert core.all_reduce_algorithm(tuple(range(8)), LONG) != "ring"
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "multi_ring", "tree", "doubling", "one_shot"])
+def test_a_forced_algorithm_puts_its_bytes_on_links(algorithm: str) -> None:
+    network = find_network(CLUSTER, Demand((GroupDemand(EVERYONE, LONG),), ()))
+    core = lower_network(CLUSTER, network, schedules=True, algorithm=algorithm)
+    size_bytes = 16_000
+    assert core.all_reduce_algorithm(EVERYONE, size_bytes) == algorithm
+    hops = {
+        (a, b): min(len(route.servers) - 1 for route in routes)
+        for (a, b), routes in network.routes_by_pair().items()
+    }
+    order = network.groups[0].rings[0].servers
+    sent = {
+        "ring": 2 * 15 * size_bytes,
+        "multi_ring": 2 * 15 * size_bytes,
+        "doubling": sum(
+            hops[order[i], order[i ^ step]] for i in range(16) for step in (1, 2, 4, 8)
+        ) * size_bytes,
+        "one_shot": sum(hops.values()) * size_bytes,
+    }  # fmt: skip
+    carried = sum(core.all_reduce_link_bytes(EVERYONE, size_bytes))
+    if algorithm == "tree":  # two trees carry half each, up and down, over routes
+        assert carried >= 2 * 15 * size_bytes
+    else:
+        assert carried == pytest.approx(sent[algorithm], rel=1e-6)
 
 
 def test_an_iteration_takes_the_seconds_of_its_all_reduce_at_every_level() -> None:
@@ -132,7 +202,7 @@ def test_an_exchange_over_a_switch_takes_a_step_per_dimension_of_its_grid(server
 def test_ends_of_other_links_are_refused() -> None:
     network = lowered(jellyfish.build(CLUSTER), schedules=False)
     with refused(ValueError, "ends", 1):
-        network.add_schedules([(0, 1)], A)
+        network.add_schedules([(0, 1)], CostModel.of_latency(A))
     for servers in ((0,), (0, 16), (3, 3)):
         with refused(ValueError, "servers"):
             network.all_reduce_seconds(servers, 1.0)

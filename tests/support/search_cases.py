@@ -30,11 +30,13 @@ def coarse_simulator(
     network: Network,
     strategies: Sequence[Strategy],
     micro_batches: int = 1,
+    *,
+    schedules: bool = False,
 ) -> _core.CoarseSimulator:
     """The coarse simulator, with the costs of all `strategies`."""
     degrees = {Degrees(1), *degrees_of(strategies)}
     job = lower_job(op_graph, cluster, degrees, micro_batches=micro_batches)
-    return _core.CoarseSimulator(job, lower_network(cluster, network))
+    return _core.CoarseSimulator(job, lower_network(cluster, network, schedules=schedules))
 
 
 def memory_by_server(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.plan import BYTES_PER_GBPS, Group, Pair
+from torch_topoopt.plan import BYTES_PER_GBPS, CostModel, Group, Pair
 from torch_topoopt.plan.network import hops_around
 from torch_topoopt.topology.routing.shortest_paths import hop_distances
 
@@ -279,11 +279,12 @@ class FoldedPairs:
         count = np.bincount(rows[keep], minlength=len(loads.source))
         number = np.array(representative, dtype=np.int64)
         self._representative, self._ratio = tuple(representative), tuple(ratio)
-        self._schedules: tuple[list[Pair], float] | None = None
+        self._schedules: tuple[list[Pair], CostModel] | None = None
         if schedules:
             switches = (routes.topology.nodes, routes.topology.nodes)
             ends = list(routes.index) if whole else [switches] * len(kept)
-            self._schedules = ends, float(max(routes.latency_s, default=0.0))
+            latency_s = float(max(routes.latency_s, default=0.0))
+            self._schedules = ends, CostModel.of_latency(latency_s)
         self._arguments: dict[str, Any] = {
             "bytes_per_s": routes.bytes_per_s[kept].tolist(),
             "source": loads.source,

@@ -36,6 +36,7 @@ from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.starts.planning_starts import planning_starts
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.sim import LEVELS
+from torch_topoopt.sim.demand_seconds import fastest_for
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 
@@ -237,12 +238,11 @@ class _ArchitectureBuilder:
             return topoopt.build(cluster, network=self.plan.network)
         asked = demand(self.op_graph, strategy, cluster.servers)
         if name == "topoopt":
+            search = NetworkSearch(seed=options.seed)
+            if options.prices_schedules:
+                search = fastest_for(options.mode, cluster, asked, search)
             network = find_network(
-                cluster,
-                asked,
-                mode=options.mode,
-                routing=options.routing,
-                search=NetworkSearch(seed=options.seed),
+                cluster, asked, mode=options.mode, routing=options.routing, search=search
             )
             return topoopt.build(cluster, network=network)
         return self.builds[name](cluster, asked, seed=options.seed)

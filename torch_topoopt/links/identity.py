@@ -19,7 +19,7 @@ _ENCRYPTED = ", TLS 1.3"  # in a version
 _MAGIC = b"TOPOOPT3"
 # increment with every change of the messages between ranks after the handshake
 # (csrc/transport/frames/frame.h and the schedules of csrc/plan)
-_WIRE_VERSION = 3
+_WIRE_VERSION = 4
 _GREETING = struct.Struct("!8s96s16sB5i32s")
 GREETING_BYTES = _GREETING.size
 _MOST_VERSION_BYTES = 96

@@ -6,6 +6,7 @@ leader, uses its ports; ranks reach each other directly inside a server, else th
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,24 @@ def rings_of(plan: Plan, servers: list[int], rates: LinkRates | None = None) -> 
 def _links_between(routes: Sequence[Route], default: int) -> int:
     """The number of links on the shortest of the routes."""
     return min((len(route.servers) - 1 for route in routes), default=default)
+
+
+def relay_routes(plan: Plan, servers: Sequence[int], *, forwarded: bool) -> list[Route]:
+    """The routes of all pairs of `servers` that other servers relay, on one route at least.
+
+    `forwarded`: the hosts' kernels relay, along the heaviest route of a pair.
+    """
+    members = set(servers)
+    if len(members) == plan.cluster.servers:
+        return []
+    table = plan.network.routes_by_pair()
+    found: list[Route] = []
+    for pair in itertools.permutations(sorted(members), 2):
+        routes = table.get(pair, ())
+        relayed = [len(r.servers) > 2 and members.isdisjoint(r.servers[1:-1]) for r in routes]
+        if any(relayed):
+            found += [max(routes, key=lambda route: route.weight)] if forwarded else routes
+    return found
 
 
 def grid_of(plan: Plan, servers: list[int]) -> list[list[int]]:

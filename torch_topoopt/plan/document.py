@@ -34,6 +34,7 @@ AllReduceAlgorithm = Literal[
     "tree",
     "doubling",
     "torus",
+    "swing",
     "breadth_first",
     "packing",
     "flooding",
@@ -80,6 +81,11 @@ class CostModel:
     gamma_s_per_byte: float
     beta_s_per_byte: float | None = None
     all_reduce: tuple[AllReduceTime, ...] = ()
+
+    @classmethod
+    def of_latency(cls, per_hop_latency_s: float) -> Self:
+        """For simulations alone: a message has no other costs than its links' latency and rates."""
+        return cls(0.0, per_hop_latency_s, 0.0, beta_s_per_byte=0.0)
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError: field, value, and what would be right."""

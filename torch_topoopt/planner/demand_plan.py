@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import (
@@ -17,11 +16,15 @@ from torch_topoopt.plan import (
     Prediction,
 )
 from torch_topoopt.plan.document import POLICIES
+from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.profile.script import demand_of, on_servers, rooted_demands
 from torch_topoopt.sim import complete_groups
-from torch_topoopt.sim.demand_seconds import demand_seconds
+from torch_topoopt.sim.collective_costs import EMULATED_COST, IdealSwitchCosts, NetworkCosts
+from torch_topoopt.sim.demand_seconds import fastest_for
+from torch_topoopt.sim.script_iteration import script_iteration
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
+from torch_topoopt.topology.finder.single_ring import single_ring
 from torch_topoopt.topology.routing.loads import link_bytes, traffic_matrix
 
 if TYPE_CHECKING:
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Cluster, Network, Policy
     from torch_topoopt.profile.script import CommunicationTrace
+    from torch_topoopt.profile.script.step_timing import StepTiming
+    from torch_topoopt.sim import IterationEstimate
+    from torch_topoopt.sim.collective_costs import CollectiveCosts
     from torch_topoopt.user_functions import UserFunction
 
 
@@ -61,18 +67,17 @@ def plan_for_demand(
 
     `trace` is the source of the demand, if known. An existing `network` gets rings for the groups
     of the demand; otherwise `mode` and `routing` find one, mode best that with the least
-    `demand_seconds`. The time of an iteration is not
-    predicted. Raises ValueError where no network can be found.
+    `demand_seconds`. The time of an iteration is not predicted. Raises ValueError where no network
+    can be found.
     """
     found = network
     if found is None:
-        price = partial(demand_seconds, cluster, demand) if mode == "best" else None
         found = find_network(
             cluster,
             demand,
             mode=mode,
             routing=routing,
-            search=NetworkSearch(seed=seed, price=price),
+            search=fastest_for(mode, cluster, demand, NetworkSearch(seed=seed)),
         )
     reducing = tuple(Placement("group", group.servers) for group in demand.groups)
     found = complete_groups(cluster, found, reducing)
@@ -137,6 +142,41 @@ def predicted(
     _to_and_from_roots(traffic, network, trace, cluster.accelerators_per_server)
     loads = link_bytes(network, traffic.clip(min=0.0))
     return Prediction(0.0, 0.0, 0.0, 0.0, tuple(round(load) for load in loads.tolist()))
+
+
+def with_script_times(
+    plan: Plan, timing: StepTiming, *, payload_share: float = 1.0, algorithm: str = "auto"
+) -> Plan:
+    """`plan` with the predicted times of an iteration of the script that was timed.
+
+    Links carry `payload_share` of their rate. Collectives take `algorithm` where they can. Raises
+    DocumentError for a script whose messages have unknown senders.
+    """
+    cluster, network = plan.cluster, plan.network
+    model = plan.cost_model or EMULATED_COST
+
+    def iteration(on: Network | None, costs: CollectiveCosts) -> IterationEstimate:
+        return script_iteration(
+            cluster,
+            on,
+            costs,
+            timing.events,
+            ranks_at_once=timing.ranks_at_once,
+            payload_share=payload_share,
+        )
+
+    here = iteration(network, NetworkCosts(cluster, network, model, algorithm))
+    ring = single_ring(cluster, plan.demand)
+    times = replace(
+        plan.prediction,
+        iteration_s=rounded(here.iteration_s),
+        compute_s=rounded(here.compute_s),
+        single_ring_s=rounded(
+            iteration(ring, NetworkCosts(cluster, ring, model, "multi_ring")).iteration_s
+        ),
+        ideal_switch_s=rounded(iteration(None, IdealSwitchCosts(cluster)).iteration_s),
+    )
+    return replace(plan, prediction=times).validate()
 
 
 def _to_and_from_roots(

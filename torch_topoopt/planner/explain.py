@@ -1,8 +1,8 @@
 """Why operators are split as they are: the alternatives of each, and their predicted cost.
 
 Only one operator is changed at a time, on the plan's network with its other placements. Times are
-those of the coarse simulator, as in the search. Operators that are alike (equal except for name and
-neighbours) and split alike are explained once, by the first of them.
+those of the coarse simulator, with the AllReduces that the backend runs. Operators that are alike
+(equal except for name and neighbours) and split alike are explained once, by the first of them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def explain(
     job = lower_job(
         op_graph, cluster, degrees, micro_batches=micro_batches, optimizer_factor=optimizer_factor
     )
-    coarse = _core.CoarseSimulator(job, lower_network(cluster, network))
+    coarse = _core.CoarseSimulator(job, lower_network(cluster, network, schedules=True))
     iteration_s = coarse.run(strategy)
     memory = Memory(op_graph, cluster, degrees, micro_batches, optimizer_factor=optimizer_factor)
     changes = _Changes(op_graph, strategy, coarse, memory)

@@ -141,8 +141,9 @@ def timeline_section(plan: Plan, analysis: Analysis) -> Markup:
     predicted_s = plan.prediction.iteration_s
     if predicted_s and abs(simulated_s / predicted_s - 1) > 0.005:
         text += (
-            f" Here a transfer is one flow for each of its paths, which makes the iteration "
-            f"{format_seconds(simulated_s)} instead of the plan's {format_seconds(predicted_s)}."
+            " Here AllReduces take the schedules that the backend runs, and a transfer is one "
+            f"flow for each of its paths. So the iteration takes {format_seconds(simulated_s)}; "
+            f"the plan predicts {format_seconds(predicted_s)}."
         )
     return section("timeline", "Timeline of one iteration", paragraph(text), plot("timeline"))
 
@@ -194,8 +195,9 @@ def what_if_section(plan: Plan, analysis: Analysis) -> Markup:
     )
     if planned_s and abs(own_s / planned_s - 1) > 0.005:
         text += (
-            f" The operators that stand beside this plan take {format_seconds(own_s)} in the "
-            f"simulator, where the plan says {format_seconds(planned_s)}."
+            f" With the plan's values the simulator says {format_seconds(own_s)}, by the OpGraph "
+            "in this folder and the AllReduces that the backend runs; the plan predicts "
+            f"{format_seconds(planned_s)}."
         )
     return section(
         "what-if", "Another bandwidth, batch or degree", paragraph(text), plot("what-if")

@@ -16,6 +16,8 @@
 * `operation`: the fields of an `OperationTimes`: a collective of an iteration;
 * `demand`: `of_script`, whether what was planned for is seen to be what the script trains, so that
   measured figures may be held against predictions;
+* `predicted`: `link_bytes`: bytes of an iteration on each link of the plan, predicted with the
+  algorithms that the ranks chose;
 * `groups`: `asked` (backends that the script named), `taken_over` and `opened_topoopt`;
 * `alltoall`: one for which circuits could move: `total_bytes`, `topologies` (0: they stayed),
   `why`, `moving_predicted_s` and `static_predicted_s`, the `seconds` that it took, `moving_s` of
@@ -33,7 +35,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -122,6 +124,7 @@ class Metrics:
     """The contents of `metrics.jsonl`; `notes` are sentences for the reader of a report.
 
     `of_script` is False where the plan is for another model than that of the script.
+    `predicted_bytes` are of the algorithms that the ranks chose, by link.
     """
 
     start: RunStart | None = None
@@ -131,6 +134,7 @@ class Metrics:
     links: dict[Link, LinkTraffic] = field(default_factory=dict)
     iterations: MeasuredIterations | None = None
     of_script: bool = True
+    predicted_bytes: tuple[int, ...] | None = None
     restarts: list[RestartRecord] = field(default_factory=list)
     all_to_alls: list[AllToAllRecord] = field(default_factory=list)
     ranks: list[RankWork] = field(default_factory=list)
@@ -261,7 +265,15 @@ def _note_gap(metrics: Metrics, event: dict[str, Any], where: str) -> None:
     metrics.notes.append(f"{time_s:.0f} s into the run: {_text(event, 'why', where)}.")
 
 
-_NOTES = {"groups": _note_groups, "gap": _note_gap}  # by kind of event
+def _predicted(metrics: Metrics, event: dict[str, Any], where: str) -> None:
+    sizes = event.get("link_bytes")
+    if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+        raise DocumentError(f"{where}: link_bytes: expected a list of integers from 0 on")
+    metrics.predicted_bytes = tuple(sizes)
+
+
+# by kind of event
+_READERS = {"groups": _note_groups, "gap": _note_gap, "predicted": _predicted}
 
 
 def _parse_lines(data: bytes, name: str) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
@@ -309,8 +321,8 @@ def parse_metrics(data: bytes, name: str = "metrics.jsonl") -> Metrics:
             _add_link(metrics, event, where)
         elif kind == "demand":
             metrics.of_script = _flag(event, "of_script", where)
-        elif kind in _NOTES:
-            _NOTES[kind](metrics, event, where)
+        elif kind in _READERS:
+            _READERS[kind](metrics, event, where)
         elif kind == "iterations":
             metrics.iterations = _iterations(event, where)
         elif kind in ("step", "restart", "alltoall", "rank", "operation"):
@@ -359,6 +371,19 @@ def _check_links(plan: Plan, metrics: Metrics) -> None:
     for link in metrics.links:
         if link not in planned:
             raise DocumentError(f"metrics.jsonl: link {link_name(link)} is not a link of plan.json")
+
+
+def _as_run(plan: Plan, metrics: Metrics) -> Plan:
+    """The plan with the bytes that were predicted when the job's algorithms were known."""
+    sizes = metrics.predicted_bytes
+    if sizes is None:
+        return plan
+    if len(sizes) != len(plan.network.links):
+        raise DocumentError(
+            f"metrics.jsonl: {len(sizes)} predicted sizes are not one for each of the "
+            f"{len(plan.network.links)} links of plan.json"
+        )
+    return replace(plan, prediction=replace(plan.prediction, link_bytes=sizes))
 
 
 def _mismatches(plan: Plan, graph: OpGraph | None, metrics: Metrics | None) -> list[str]:
@@ -433,6 +458,7 @@ def read_run(run_dir: Path) -> Run:
     try:
         metrics = parse_metrics(paths["metrics.jsonl"].read_bytes())
         _check_links(plan, metrics)
+        plan = _as_run(plan, metrics)
     except DocumentError as error:
         raise DocumentError(f"{Path(run_dir)}/{error}") from None
     notes += metrics.notes

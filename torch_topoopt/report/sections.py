@@ -100,7 +100,7 @@ def _prediction_tile(plan: Plan) -> Markup:
 def _no_time(plan: Plan) -> str:
     """Why no time is predicted, in words."""
     if plan.predicts_bytes:
-        return "only bytes: no model was profiled, the script was traced"
+        return "only bytes: no model was profiled, and no steps of the script were measured"
     return "no model was profiled, and what the script communicates was not known"
 
 

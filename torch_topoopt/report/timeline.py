@@ -144,8 +144,8 @@ def write_timeline(
         said.append(f"{counted(shown, 'iteration')} predicted")
     if not said:
         raise ValueError(
-            "the plan predicts no time of an iteration (a model was not profiled), and none was "
-            "recorded (topoopt run --timeline)"
+            "no model was profiled whose timeline could be predicted, and none was recorded "
+            "(topoopt run --timeline)"
         )
     trace.write(file)
     return " and ".join(said)

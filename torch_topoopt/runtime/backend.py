@@ -7,8 +7,9 @@ these connections.
 
 Environment: TOPOOPT_PLAN, TOPOOPT_WIRING (paths of the two documents), TOPOOPT_RUN_DIR (folder for
 the final byte counters of the links), TOPOOPT_LOG=info|debug, TOPOOPT_ALGORITHM=
-auto|ring|multi_ring|both_ways|tree|doubling|torus|breadth_first|packing|flooding|one_shot (over
-links, for collectives that support it), TOPOOPT_SHARED_MEMORY=0 (links also between the ranks of
+auto|ring|multi_ring|both_ways|tree|doubling|torus|swing|breadth_first|packing|flooding|one_shot
+(over links, for collectives that support it), TOPOOPT_ALLTOALL_ROUTES=plan (all-to-alls take the
+plan's routes, whatever their sizes), TOPOOPT_SHARED_MEMORY=0 (links also between the ranks of
 one server), TOPOOPT_TAKE_OVER (see torch_topoopt.runtime.requested_backends),
 TOPOOPT_COMPARE_PLACES=0 (with TORCH_DISTRIBUTED_DEBUG=DETAIL, ranks may call a collective at
 different places of the script).
@@ -133,6 +134,14 @@ def _in_place() -> bool:
     return value == "auto"
 
 
+def _planned_routes_only() -> bool:
+    """Whether all-to-alls take the plan's routes whatever their sizes."""
+    value = os.environ.get("TOPOOPT_ALLTOALL_ROUTES", "auto")
+    if value not in ("auto", "plan"):
+        raise RuntimeError(f"TOPOOPT_ALLTOALL_ROUTES: {value!r} is not one of auto, plan")
+    return value == "plan"
+
+
 def _create(options: Any, backend_options: Any) -> Any:
     """torch.distributed's creator: one process group for `options.global_ranks_in_group`."""
     extension = prepared_extension()
@@ -186,6 +195,7 @@ def open_group(extension: Any, job: Job, ranks: list[int], options: Any, store: 
     config = job.group(ranks)
     config.name, config.cost = options.group_name, job.cost_for(ranks)
     config.algorithm = os.environ.get("TOPOOPT_ALGORITHM", "auto")
+    config.planned_routes_only = _planned_routes_only()
     # A group with a reused name finds the keys of its first life there.
     number = store.add(f"lives/{job.life}/{config.name}/{config.rank}", 1)
     life = f"life{job.life}.{number}"

@@ -27,6 +27,7 @@ from torch_topoopt.links.rank_layout import (
     leader_grid,
     leader_rings,
     rank_routes,
+    relay_routes,
     rings_of,
 )
 from torch_topoopt.links.rank_links import Timeouts, open_rank_links
@@ -122,6 +123,8 @@ class Job:
             rings=leader_rings(rings, self.layout, numbers),
             hops=self._hops,
         )
+        forwarded = bool(self.wiring.forwarded)
+        config.routes = relay_routes(self.plan, servers, forwarded=forwarded)
         config.grid = leader_grid(grid_of(self.plan, servers), self.layout, numbers)
         if servers == list(range(self.plan.cluster.servers)):
             config.circuits = self._circuits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 from torch_topoopt import _core
 from torch_topoopt.search.lowering import lower_ideal_switch, lower_job, lower_network
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Degrees, Network
+    from torch_topoopt.search.lowering import ScheduleOptions
     from torch_topoopt.search.strategies import Strategy
 
 
@@ -40,8 +41,8 @@ class LoweredProblem:
 
     Costs are lowered again only for new degrees of splitting, a network only when it is another
     object than the last one. The optimizer keeps `optimizer_factor` bytes for each byte of
-    gradients. All users of an instance share the cache of flow-level simulations. `schedules` as
-    `lower_network`.
+    gradients. All users of an instance share the cache of flow-level simulations. `schedules` and
+    its options as `lower_network`.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class LoweredProblem:
         *,
         optimizer_factor: float = 0.0,
         schedules: bool = False,
+        **schedule_options: Unpack[ScheduleOptions],
     ) -> None:
         self.op_graph = op_graph
         self.cluster = cluster
         self.optimizer_factor = optimizer_factor
         self.schedules = schedules
+        self._schedule_options = schedule_options
         self._jobs: dict[int, tuple[frozenset[Degrees], _core.Job]] = {}
         self._network: tuple[Network | None, _core.RoutedNetwork] | None = None
         self._prices: dict[
@@ -89,7 +92,9 @@ class LoweredProblem:
         """The same, lowered again."""
         if network is None:
             return lower_ideal_switch(self.cluster, schedules=self.schedules)
-        return lower_network(self.cluster, network, schedules=self.schedules)
+        return lower_network(
+            self.cluster, network, schedules=self.schedules, **self._schedule_options
+        )
 
     def iteration_prices(
         self, network: Network | _core.RoutedNetwork | None, micro_batches: int = 1

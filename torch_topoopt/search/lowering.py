@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
 from torch_topoopt import _core
-from torch_topoopt.plan import BYTES_PER_GBPS, PARAMETER_KINDS, RouteTable
+from torch_topoopt.plan import BYTES_PER_GBPS, PARAMETER_KINDS, CostModel, RouteTable
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.shards import UNSPLIT, ShardCost, ShardedOperator, may_split, shard_cost
 
@@ -106,20 +107,37 @@ def operand_needs(operator: Operator, placement: Placement) -> tuple[bool, bool]
     )
 
 
+class ScheduleOptions(TypedDict, total=False):
+    """The backend's settings: its cost model (default: the cluster's latency alone),
+    TOPOOPT_ALGORITHM, and the ranks on each server (default: 1)."""
+
+    cost: CostModel
+    algorithm: str
+    ranks_per_server: int
+
+
 def lower_network(
-    cluster: Cluster, network: Network, *, schedules: bool = False
+    cluster: Cluster,
+    network: Network,
+    *,
+    schedules: bool = False,
+    **options: Unpack[ScheduleOptions],
 ) -> _core.RoutedNetwork:
     """`network` with every link at its ports' rate and the cluster's latency.
 
     The rules of a RouteTable stay rules; where ports differ, every pair's routes are made. With
-    `schedules`, each AllReduce takes the fastest of its rings, in one direction or both, its grid
-    and, if links of its group join the servers, schedules made for these. Over switches, it may
-    also take exchanges in a few steps.
+    `schedules`, each AllReduce takes the algorithm that the backend chooses for its size.
     """
     core = _lowered(cluster, network)
     if schedules:
         ends = [(link.source, link.target) for link in network.links]
-        core.add_schedules(ends, cluster.link_latency_s)
+        cost = options.get("cost", CostModel.of_latency(cluster.link_latency_s))
+        core.add_schedules(
+            ends,
+            replace(cost, beta_s_per_byte=cost.beta_s_per_byte or 0.0),  # 0: of the links
+            options.get("algorithm", "auto"),
+            options.get("ranks_per_server", 1),
+        )
     return core
 
 
@@ -145,13 +163,14 @@ def _lowered(cluster: Cluster, network: Network) -> _core.RoutedNetwork:
 def lower_ideal_switch(cluster: Cluster, *, schedules: bool = False) -> _core.RoutedNetwork:
     """A switch that never blocks, with one link to and from each server: all its ports together.
 
-    A path through it has the latency of one hop (paper section 5.1, "Ideal Switch"). `schedules` as
-    `lower_network`.
+    A path through it has the latency of one hop (paper section 5.1, "Ideal Switch"). With
+    `schedules`, AllReduces may be exchanges in a few steps.
     """
     core = _lowered_ideal_switch(cluster)
     if schedules:
         switches = (cluster.servers, cluster.servers)
-        core.add_schedules([switches] * 2 * cluster.servers, cluster.link_latency_s)
+        cost = CostModel.of_latency(cluster.link_latency_s)
+        core.add_schedules([switches] * 2 * cluster.servers, cost)
     return core
 
 

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.op_graph import OpGraph
-    from torch_topoopt.plan import Pair, Plan
+    from torch_topoopt.plan import Network, Pair, Plan
     from torch_topoopt.sim.flow_names import FlowName
     from torch_topoopt.sim.iteration_program import IterationProgram, RingSteps
+
+    WeightedLinks = tuple[list[int], float]  # a path and its fraction of the bytes
 
 
 def plan_program(
@@ -79,19 +81,25 @@ def traced_plan_program(
         bits_per_s, latency_ns = cluster.gbps_of(link) * 1e9, cluster.link_latency_s * 1e9
         program.add_link(link.source, link.target, bits_per_s, latency_ns)
     path_of_flow = np.tile(tasks.pair_of_flow, max(iterations, 0))
-    paths = _paths(plan, tasks.pairs, tasks.is_direct)
+    paths = [
+        [_core.WeightedPath(*path) for path in of_pair]
+        for of_pair in paths_of(network, tasks.pairs, tasks.is_direct)
+    ]
     return tasks.add_to(program, paths, path_of_flow, iterations)
 
 
-def _paths(
-    plan: Plan, pairs: Sequence[Pair], is_direct: Sequence[bool]
-) -> list[list[_core.WeightedPath]]:
-    """The paths of every pair, or its links if `is_direct`. Parallel links share its bytes."""
+def paths_of(
+    network: Network, pairs: Sequence[Pair], is_direct: Sequence[bool]
+) -> list[list[WeightedLinks]]:
+    """The paths of every pair, or its links if `is_direct`. Parallel links share its bytes.
+
+    Raises ValueError for a pair without a route.
+    """
     between: dict[tuple[int, int], list[int]] = {}
-    for i, link in enumerate(plan.network.links):
+    for i, link in enumerate(network.links):
         between.setdefault((link.source, link.target), []).append(i)
-    routes = plan.network.routes_by_pair()
-    paths: list[list[_core.WeightedPath]] = []
+    routes = network.routes_by_pair()
+    paths: list[list[WeightedLinks]] = []
     for pair, direct in zip(pairs, is_direct, strict=True):
         if direct:
             paths.append(_lanes([between[pair]], 1.0))
@@ -105,9 +113,6 @@ def _paths(
     return paths
 
 
-def _lanes(hops: list[list[int]], weight: float) -> list[_core.WeightedPath]:
+def _lanes(hops: list[list[int]], weight: float) -> list[WeightedLinks]:
     lanes = math.lcm(*(len(links) for links in hops))
-    return [
-        _core.WeightedPath([links[lane % len(links)] for links in hops], weight / lanes)
-        for lane in range(lanes)
-    ]
+    return [([links[lane % len(links)] for links in hops], weight / lanes) for lane in range(lanes)]

@@ -264,14 +264,30 @@ void Group::reduceScatter(const void* input, void* output, std::vector<size_t> c
          terms, std::move(done));
 }
 
+void Group::gather(const void* input, void* output, size_t bytes, int root, const CallTerms& terms,
+                   Done done) {
+  submit({.called = hashed(calledAs(CallName::kGather, bytes, terms, root), bytes),
+          .shape = {.collective = Collective::kGather,
+                    .counts = std::vector<size_t>(config_.ranks.size(), bytes),
+                    .root = root},
+          .buffers = {const_cast<void*>(input), output}},
+         terms, std::move(done));
+}
+
+void Group::scatter(const void* input, void* output, size_t bytes, int root, const CallTerms& terms,
+                    Done done) {
+  submit({.called = hashed(calledAs(CallName::kScatter, bytes, terms, root), bytes),
+          .shape = {.collective = Collective::kScatter,
+                    .counts = std::vector<size_t>(config_.ranks.size(), bytes),
+                    .root = root},
+          .buffers = {const_cast<void*>(input), output}},
+         terms, std::move(done));
+}
+
 // The hash cannot cover sizes, because a member knows only its own. Each pair compares them.
-void Group::exchange(ExchangeKind kind, const void* input, std::vector<size_t> send_bytes,
-                     void* output, std::vector<size_t> receive_bytes, const CallTerms& terms,
-                     Done done) {
-  const size_t bytes = kind.name == CallName::kScatter  ? receive_bytes[kind.root]
-                       : kind.name == CallName::kGather ? send_bytes[kind.root]
-                                                        : sumOf(send_bytes);
-  submit({.called = hashed(calledAs(kind.name, bytes, terms, kind.root), 0),
+void Group::exchange(CallName name, const void* input, std::vector<size_t> send_bytes, void* output,
+                     std::vector<size_t> receive_bytes, const CallTerms& terms, Done done) {
+  submit({.called = hashed(calledAs(name, sumOf(send_bytes), terms), 0),
           .shape = {.collective = Collective::kExchange,
                     .counts = std::move(send_bytes),
                     .received = std::move(receive_bytes)},

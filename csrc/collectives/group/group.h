@@ -46,11 +46,14 @@ struct GroupConfig {
   std::vector<int> servers{};     // of each member; empty: all different
   int segment_fd = -1;            // memory shared by all members; -1: use links
   std::shared_ptr<const HopTable> hops{};  // between servers; nullptr: all are neighbours
-  CostModel cost{};                        // the same on all members
+  // Of members' servers over others, if their frames take these: see memberLinks().
+  std::vector<plan::Route> routes{};
+  CostModel cost{};  // the same on all members
   // Over links: a name of Algorithm, or auto.
   std::string algorithm{"auto"};
   // For all-to-alls that reconfigure circuits: over links, member i is the only rank of server i.
   std::shared_ptr<CircuitClient> circuits{};
+  bool planned_routes_only = false;              // of all-to-alls, whatever their sizes
   std::chrono::milliseconds scratch_idle{5000};  // unused scratch memory is freed after this time
   // Called once, on the reactor thread, when the group fails, but not at shutdown().
   std::function<void(const std::string& why)> failed{};
@@ -61,12 +64,6 @@ struct MessageBuffer {
   void* data;
   size_t bytes;
   DataType type = DataType::kUint8;  // the same at both ends
-};
-
-// The name of an exchange, and its root if it has one.
-struct ExchangeKind {
-  CallName name;
-  int root = -1;
 };
 
 class Group : public std::enable_shared_from_this<Group> {
@@ -95,9 +92,17 @@ class Group : public std::enable_shared_from_this<Group> {
   // Member i receives the reduction of block i, counts[i] elements.
   void reduceScatter(const void* input, void* output, std::vector<size_t> counts, DataType type,
                      ReduceOp op, const CallTerms& terms, Done done);
-  // Exchanges send_bytes[i] and receive_bytes[i] with every other member i. Gather and scatter are
-  // exchanges with mostly zero sizes.
-  void exchange(ExchangeKind kind, const void* input, std::vector<size_t> send_bytes, void* output,
+  // `bytes` of every member to consecutive blocks in `output` (used on the root), whose own block
+  // must already be there.
+  void gather(const void* input, void* output, size_t bytes, int root, const CallTerms& terms,
+              Done done);
+  // Consecutive blocks of `bytes` in `input` (used on the root) to every member; the caller copies
+  // the root's own block.
+  void scatter(const void* input, void* output, size_t bytes, int root, const CallTerms& terms,
+               Done done);
+  // Exchanges send_bytes[i] and receive_bytes[i] with every other member i; `name` is an
+  // all-to-all.
+  void exchange(CallName name, const void* input, std::vector<size_t> send_bytes, void* output,
                 std::vector<size_t> receive_bytes, const CallTerms& terms, Done done);
   // The maximum size of a collective whose data lands while it runs; 0: unsupported. It is the
   // smallest that keeps the links busy, because the caller needs as much host memory. The same on

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -36,10 +37,12 @@ LinkGroup::LinkGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
            .released = [this] { startNext(); }}),
       operation_(*endpoint_, config_.channel, config_.ranks,
                  [this](std::exception_ptr error) { onOperationDone(error); }),
+      sizes_(*endpoint_, config_.channel, config_.ranks, config_.rank, config_.cost),
       scratch_(endpoint_->reactor(), config_.scratch_idle) {
   GroupLayout layout(size(), config_.rings, config_.servers, config_.hops, config_.grid);
-  layout.setLinks(linksBetween(layout.leaders(), true));
-  proposed_ = {config_.rings, layout.links()};
+  layout.setLinkSets(linkSets(layout.leaders(), true));
+  layout.setRingLoads(ringLoads());
+  proposed_ = {config_.rings, layout.linkSets()};
   versions_[0].schedules = std::make_shared<ScheduleCache>(
       std::move(layout), config_.rank, config_.cost, algorithmNamed(config_.algorithm));
   warnOfAlgorithm();
@@ -125,16 +128,36 @@ void LinkGroup::startNext() {
     if (next.limit.count() > 0) deadline_ = Reactor::Clock::now() + next.limit;
     watchDeadline();
     if (!progress_timer_) watchProgress();
-    if (asksForCircuits(next)) {
+    const CallName name = next.called.name;
+    const bool exchanges = name == CallName::kAllToAll || name == CallName::kAllToAllSingle;
+    if (exchanges && config_.circuits) {
       askForCircuits();
-      continue;
+    } else if (exchanges && !config_.planned_routes_only) {
+      exchangeSizes();
+    } else {
+      startOperation();
     }
-    next.setup.scratch = scratch_.reserve(next.setup.prepared->schedule.scratch_bytes);
-    const bool lands = next.setup.landing != nullptr;
-    operation_.start(std::move(next.setup),
-                     lands ? landingWake(next.number) : std::function<void()>());
   }
   starting_ = false;
+}
+
+void LinkGroup::startOperation() {
+  Pending& pending = queue_.front();
+  pending.setup.scratch = scratch_.reserve(pending.setup.prepared->schedule.scratch_bytes);
+  const bool lands = pending.setup.landing != nullptr;
+  operation_.start(std::move(pending.setup),
+                   lands ? landingWake(pending.number) : std::function<void()>());
+}
+
+void LinkGroup::exchangeSizes() {
+  const Pending& pending = queue_.front();
+  // A failed group cancels the exchange.
+  sizes_.begin(pending.number, pending.shape.counts, pending.shape.received,
+               [this](SizeExchange::Ways ways) {
+                 if (!ways.empty()) logRoutes();
+                 queue_.front().setup.ways = std::move(ways);
+                 startOperation();
+               });
 }
 
 // Called on the copying thread, which may outlive the operation and the group.
@@ -249,6 +272,7 @@ void LinkGroup::endCollectives(std::exception_ptr error, Notify notify) {
     if (*timer) endpoint_->reactor().cancel(*std::exchange(*timer, std::nullopt));
   }
   agreement_.cancel(notify == Notify::kShutdown);
+  sizes_.cancel();
   leaveCircuits(whatFailed(error));
   closeChannel(whatFailed(error), notify);
   operation_.cancel();
@@ -289,6 +313,17 @@ void LinkGroup::logChoice(const Pending& pending, const ScheduleCache& schedules
               milliseconds(estimate.seconds(request, other));
   }
   logLine(first ? LogLevel::kInfo : LogLevel::kDebug, text + others + (others.empty() ? "" : ")"));
+}
+
+// Once per tenth of the gain.
+void LinkGroup::logRoutes() {
+  const double gain = std::round(10 * sizes_.gain()) / 10;
+  if (config_.rank != 0 || !logs(LogLevel::kInfo) || !logged_gains_.insert(gain).second) return;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", gain);
+  logLine(LogLevel::kInfo, "group " + config_.name +
+                               ": routes for the sizes of an all_to_all: the busiest link has " +
+                               text + " times fewer bytes than over the plan's routes");
 }
 
 size_t LinkGroup::scratchBytes() {

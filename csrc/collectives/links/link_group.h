@@ -27,6 +27,7 @@
 #include "collectives/links/operation.h"
 #include "collectives/links/ring_agreement.h"
 #include "collectives/links/scratch.h"
+#include "collectives/links/size_exchange.h"
 #include "plan/schedule_cache.h"
 
 namespace topoopt {
@@ -82,8 +83,11 @@ class LinkGroup final : public Group {
   std::function<void()> landingWake(uint64_t number);
   void warnOfAlgorithm() const;
   void logChoice(const Pending& pending, const ScheduleCache& schedules);
+  void logRoutes();
   void takeSubmitted();
   void startNext();
+  void startOperation();
+  void exchangeSizes();
   void onOperationDone(std::exception_ptr error);
   void endFirst(std::exception_ptr error);
   void callDone();
@@ -95,11 +99,12 @@ class LinkGroup final : public Group {
   uint64_t versionOf(uint64_t number) const;
   void beginOver(Pending& next);
   std::vector<plan::Ring> ringsLeft() const;
-  std::vector<RatedLink> linksBetween(const std::vector<int>& leaders, bool planned) const;
+  std::vector<RatedLink> ratedLinks(bool planned) const;
+  GroupLayout::RingLoads ringLoads() const;
+  std::vector<LinkSet> linkSets(const std::vector<int>& leaders, bool planned) const;
   void usePaths(uint64_t version, uint64_t first, CollectivePaths paths);
 
   // Circuit reconfiguration (link_group_circuits.cc).
-  bool asksForCircuits(const Pending& pending) const;
   void askForCircuits();
   void onCircuitsStay();
   void onCircuitsMove(const CircuitClient::MoveAnswer& move);
@@ -139,6 +144,8 @@ class LinkGroup final : public Group {
   CollectivePaths proposed_;           // by the first member, last
   RingAgreement agreement_;
   Operation operation_;
+  SizeExchange sizes_;
+  std::set<double> logged_gains_;
   Scratch scratch_;
   uint8_t barrier_byte_ = 0;  // input of barriers
   bool running_ = false;

@@ -26,11 +26,6 @@ constexpr int kMostQuietLooks = 250;
 
 }  // namespace
 
-bool LinkGroup::asksForCircuits(const Pending& pending) const {
-  const CallName name = pending.called.name;
-  return config_.circuits && (name == CallName::kAllToAll || name == CallName::kAllToAllSingle);
-}
-
 void LinkGroup::askForCircuits() {
   const Pending& pending = queue_.front();
   const uint64_t number = pending.number;
@@ -47,9 +42,7 @@ void LinkGroup::askForCircuits() {
 void LinkGroup::onCircuitsStay() {
   moving_.reset();
   stayed_ = true;
-  Operation::Setup setup = std::move(queue_.front().setup);
-  setup.scratch = scratch_.reserve(setup.prepared->schedule.scratch_bytes);
-  operation_.start(std::move(setup));
+  startOperation();
 }
 
 // Checks the others' send sizes against this member's receive sizes here, because relays know only

@@ -75,6 +75,10 @@ void LinkGroup::sendCall(int rank, uint64_t number, const Called& called, uint64
 
 void LinkGroup::onControl(const FrameHeader& header, const std::string& payload) {
   if (agreement_.onControl(header, payload)) return;
+  if (header.type == FrameType::kSizes) {
+    if (memberOf(header.source) >= 0) sizes_.onSizes(header, payload);
+    return;
+  }
   if (header.type != FrameType::kCall) {
     if (header.type == FrameType::kStateAsk) asked_ = Reactor::Clock::now();
     return Group::onControl(header, payload);

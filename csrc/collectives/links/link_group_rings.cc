@@ -11,6 +11,7 @@
 #include "collectives/links/link_group.h"
 #include "common/errors.h"
 #include "common/log.h"
+#include "plan/member_links.h"
 #include "plan/remaining_rings.h"
 
 namespace topoopt {
@@ -78,24 +79,40 @@ std::vector<plan::Ring> LinkGroup::ringsLeft() const {
   return left;
 }
 
-// Links between members' servers: planned ones (on any thread), or remaining ones.
-std::vector<RatedLink> LinkGroup::linksBetween(const std::vector<int>& leaders,
-                                               bool planned) const {
+// The cables between servers: planned ones (on any thread), or remaining ones.
+std::vector<RatedLink> LinkGroup::ratedLinks(bool planned) const {
   const CableGraph* const graph = endpoint_->cables();
   if (graph == nullptr) return {};
-  std::map<int, int> place_of;  // by server
-  for (size_t place = 0; place < leaders.size(); ++place) {
-    place_of[graph->serverOf(config_.ranks[leaders[place]])] = static_cast<int>(place);
-  }
   std::vector<RatedLink> links;
   double slowest = std::numeric_limits<double>::infinity();
   for (const LinkLeft& link : planned ? graph->plannedLinks() : graph->linksLeft()) {
-    if (!place_of.contains(link.source) || !place_of.contains(link.target)) continue;
+    links.push_back({link.source, link.target, link.rate});
     slowest = std::min(slowest, link.planned_rate);
-    if (link.rate > 0) links.push_back({place_of[link.source], place_of[link.target], link.rate});
   }
   for (RatedLink& link : links) link.rate /= slowest;
   return links;
+}
+
+// Links between members' servers, also over relays.
+std::vector<LinkSet> LinkGroup::linkSets(const std::vector<int>& leaders, bool planned) const {
+  const CableGraph* const graph = endpoint_->cables();
+  if (graph == nullptr) return {};
+  std::vector<int> members;
+  for (const int leader : leaders) members.push_back(graph->serverOf(config_.ranks[leader]));
+  return memberLinks(members, ratedLinks(planned), config_.routes);
+}
+
+// Of the planned rings; only groups with relays know their routes.
+GroupLayout::RingLoads LinkGroup::ringLoads() const {
+  const CableGraph* const graph = endpoint_->cables();
+  if (graph == nullptr || config_.routes.empty()) return {};
+  std::vector<plan::Ring> rings = config_.rings;
+  for (plan::Ring& ring : rings) {
+    for (int& member : ring.servers) member = graph->serverOf(config_.ranks[member]);
+  }
+  const std::vector<RatedLink> links = ratedLinks(true);
+  const plan::Ring first{rings.front().servers, 1.0};
+  return {busiestLink({first}, links, config_.routes), busiestLink(rings, links, config_.routes)};
 }
 
 // The first member proposes paths, but not while ranks are unreachable: that cannot help.
@@ -105,7 +122,7 @@ void LinkGroup::onLinksChanged() {
   if (versions_.at(0).schedules->layout().leaders().size() < 2) return;
   const GroupLayout& layout = versions_.at(0).schedules->layout();
   CollectivePaths paths{ringsLeft(),
-                        graph->intact() ? layout.links() : linksBetween(layout.leaders(), false)};
+                        graph->intact() ? layout.linkSets() : linkSets(layout.leaders(), false)};
   if (paths == proposed_) return;
   proposed_ = paths;
   agreement_.propose(std::move(paths));
@@ -125,7 +142,7 @@ void LinkGroup::usePaths(uint64_t version, uint64_t first, CollectivePaths paths
   }
   std::shared_ptr<ScheduleCache> schedules;
   const auto planned = versions_.at(0).schedules;
-  if (paths == CollectivePaths{config_.rings, planned->layout().links()}) {
+  if (paths == CollectivePaths{config_.rings, planned->layout().linkSets()}) {
     schedules = planned;
   } else {
     try {

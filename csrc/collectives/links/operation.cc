@@ -197,7 +197,8 @@ bool Operation::issueSend(int index) {
   endpoint_.send(
       {ranks_[send.peer], channel(), lane(index).stream}, at(send.from), send.from.bytes,
       setup_.fingerprint, [this, step](std::exception_ptr error) { onSent(step, error); },
-      receives_left_ == 0 || departure(step) == Departure::kAwaited);
+      receives_left_ == 0 || departure(step) == Departure::kAwaited,
+      setup_.ways.empty() ? nullptr : setup_.ways[send.peer]);
   return true;
 }
 

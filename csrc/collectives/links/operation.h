@@ -15,6 +15,7 @@
 #include "collectives/group/call.h"
 #include "collectives/group/landing.h"
 #include "collectives/links/reductions.h"
+#include "collectives/links/size_exchange.h"
 #include "common/reduce.h"
 #include "plan/schedule_cache.h"
 #include "transport/endpoint/endpoint.h"
@@ -33,6 +34,7 @@ class Operation {
     uint64_t fingerprint = 0;
     std::optional<uint32_t> channel{};   // nullopt: the group's
     std::shared_ptr<Landing> landing{};  // nullptr: all data has landed
+    SizeExchange::Ways ways{};           // of the message to each member; empty: the plan's routes
   };
 
   // `ranks` are the members' ranks of the endpoint. `done` is called at the end of every operation,

@@ -23,17 +23,20 @@ constexpr uint64_t kTakenBack = UINT64_MAX;
 
 constexpr size_t kLinkBytes = 2 * sizeof(int32_t) + sizeof(double);
 
-// Wire format: the source, target and rate of every link; for each ring its share, then its
-// members.
+// Wire format: for each set of links their number, then the source, target and rate of each; for
+// each ring its share, then its members.
 std::string encoded(const CollectivePaths& paths) {
   std::string text;
   const auto add = [&text](const auto& value) {
     text.append(reinterpret_cast<const char*>(&value), sizeof value);
   };
-  for (const RatedLink& link : paths.links) {
-    add(static_cast<int32_t>(link.source));
-    add(static_cast<int32_t>(link.target));
-    add(link.rate);
+  for (const LinkSet& links : paths.link_sets) {
+    add(static_cast<uint32_t>(links.size()));
+    for (const RatedLink& link : links) {
+      add(static_cast<int32_t>(link.source));
+      add(static_cast<int32_t>(link.target));
+      add(link.rate);
+    }
   }
   for (const plan::Ring& ring : paths.rings) {
     add(ring.share);
@@ -42,33 +45,46 @@ std::string encoded(const CollectivePaths& paths) {
   return text;
 }
 
-// Rings may have no members and links may be missing, so the header carries both numbers.
+// Rings may have no members and links may be missing, so the header carries the bytes of all links
+// and the number of rings.
 uint64_t countsOf(const CollectivePaths& paths) {
-  return paths.links.size() << 32 | paths.rings.size();
+  size_t bytes = 0;
+  for (const LinkSet& links : paths.link_sets) {
+    bytes += sizeof(uint32_t) + links.size() * kLinkBytes;
+  }
+  return bytes << 32 | paths.rings.size();
 }
 
 // nullopt for a payload that cannot be.
 std::optional<CollectivePaths> decoded(const std::string& payload, uint64_t counts) {
-  const size_t links = counts >> 32;
+  const size_t link_bytes = counts >> 32;
   const size_t rings = counts & UINT32_MAX;
-  if (rings == 0 || links > payload.size() / kLinkBytes) return std::nullopt;
+  if (rings == 0 || link_bytes > payload.size()) return std::nullopt;
   const char* at = payload.data();
   const auto read = [&at](auto value) {
     std::memcpy(&value, at, sizeof value);
     at += sizeof value;
     return value;
   };
-  const size_t bytes = payload.size() - links * kLinkBytes;
+  CollectivePaths paths;
+  const char* const links_end = at + link_bytes;
+  const auto left = [&] { return static_cast<size_t>(links_end - at); };
+  while (left() > 0) {
+    if (left() < sizeof(uint32_t)) return std::nullopt;
+    const auto links = read(uint32_t{});
+    if (links > left() / kLinkBytes) return std::nullopt;
+    LinkSet& set = paths.link_sets.emplace_back();
+    for (size_t i = 0; i < links; ++i) {
+      const auto source = read(int32_t{});
+      const auto target = read(int32_t{});
+      set.push_back({source, target, read(double{})});
+    }
+  }
+  const size_t bytes = payload.size() - link_bytes;
   const size_t ring_bytes = bytes / rings;
   if (ring_bytes <= sizeof(double) || bytes % rings != 0) return std::nullopt;
-  CollectivePaths paths;
-  for (size_t i = 0; i < links; ++i) {
-    const auto source = read(int32_t{});
-    const auto target = read(int32_t{});
-    paths.links.push_back({source, target, read(double{})});
-  }
   for (size_t r = 0; r < rings; ++r) {
-    at = payload.data() + links * kLinkBytes + r * ring_bytes;
+    at = links_end + r * ring_bytes;
     plan::Ring& ring = paths.rings.emplace_back();
     ring.share = read(double{});
     if (!(ring.share > 0 && ring.share <= 1)) return std::nullopt;

@@ -38,7 +38,7 @@ void SharedMemoryGroup::submit(CollectiveRequest request, const CallTerms& terms
 
 void SharedMemoryGroup::run(const CollectiveRequest& request, const CollectiveCall& call) {
   const auto& [input, output] = request.buffers;
-  const auto& [collective, counts, received, element_bytes, root, commutative] = request.shape;
+  const auto& [collective, counts, of_exchange, element_bytes, root, commutative] = request.shape;
   switch (collective) {
     case Collective::kAllReduce:
       return team_.allReduce(call, input, counts[0], request.type, request.op);
@@ -50,8 +50,12 @@ void SharedMemoryGroup::run(const CollectiveRequest& request, const CollectiveCa
       return team_.allGather(call, output, counts);
     case Collective::kReduceScatter:
       return team_.reduceScatter(call, input, output, counts, request.type, request.op);
-    case Collective::kExchange:
-      return team_.exchange(call, input, counts, output, received);
+    case Collective::kGather:
+    case Collective::kScatter:
+    case Collective::kExchange: {
+      const auto [sent, received] = exchangedCounts(request.shape, config_.rank);
+      return team_.exchange(call, input, sent, output, received);
+    }
     case Collective::kBarrier:
       return team_.barrier(call);
   }

@@ -386,7 +386,8 @@ void CoarseSimulator::reduce(const LinkLoads& loads, double size_bytes, double r
   } else {
     done_s = loops_.reduce(all, loads.s_per_byte.data(), size_bytes, ready_s, link_lanes_);
   }
-  state_.end_s = std::max(state_.end_s, done_s + loads.latency_s);
+  const double latency_s = loads.latency_s + size_bytes * loads.latency_s_per_byte;
+  state_.end_s = std::max(state_.end_s, done_s + latency_s);
 }
 
 // Reduces all parameter groups together, when the last shard has its gradients.

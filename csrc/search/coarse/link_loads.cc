@@ -140,9 +140,10 @@ LinkLoadTable::Reductions& LinkLoadTable::reductionsOf(int id) {
 
 LinkLoads LinkLoadTable::makeReductions(int id, double size_bytes) {
   double latency_s = 0;
+  double latency_s_per_byte = 0;
   for (const std::vector<int>& servers : costs_.placements().groups(id)) {
     if (servers.size() < 2) continue;
-    const AllReduceFlows& chosen = network_.group(servers).at(size_bytes);
+    const AllReduceFlows& chosen = network_.allReduce(servers, size_bytes);
     for (const TorusPart& part : chosen.parts) {
       addRing(part.first.path, 2 * part.first.share, part.first.path);
       addRing(part.second.path, part.second.share, part.first.path);
@@ -151,9 +152,11 @@ LinkLoads LinkLoadTable::makeReductions(int id, double size_bytes) {
       const int first = chosen.flows.front().path;
       addRing(flow.path, flow.share, chosen.schedule != nullptr ? first : flow.path);
     }
-    latency_s = std::max(latency_s, chosen.latency_s);
+    latency_s = std::max(latency_s, chosen.latency_s + chosen.wait_s);
+    latency_s_per_byte = std::max(latency_s_per_byte, chosen.wait_s_per_byte);
   }
   LinkLoads loads = collect(latency_s);
+  loads.latency_s_per_byte = latency_s_per_byte;
   nameRings(loads);
   return loads;
 }

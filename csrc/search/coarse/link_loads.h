@@ -22,6 +22,7 @@ struct LinkLoads {
   std::vector<int> link;
   std::vector<double> s_per_byte;  // per entry of `link`; empty `link`: per link
   double latency_s = 0;            // maximum over all paths
+  double latency_s_per_byte = 0;   // AllReduces only
   double largest_flow = 0;         // of transfers: largest one, per byte
   // AllReduces only, per entry of `s_per_byte`: ring number, and the load relative to the ring's
   // busiest link.

@@ -27,7 +27,8 @@ class NetworkSink {
     return graph_.addFlow(route.path, size_bytes, route.latency_s);
   }
   void allReduce(const std::vector<int>& servers, double size_bytes, int after, const Cargo&) {
-    const AllReduceFlows& chosen = network_.group(servers).at(size_bytes);
+    const AllReduceFlows& chosen = network_.allReduce(servers, size_bytes);
+    after = waited(chosen.waitSeconds(size_bytes), after);
     for (const TorusPart& part : chosen.parts) {
       const int scattered = send(part.first, part.first.share * size_bytes, after);
       const int reduced = send(part.second, part.second.share * size_bytes, scattered);
@@ -41,6 +42,13 @@ class NetworkSink {
   void dependency(int before, int after) { graph_.addDependency(before, after); }
 
  private:
+  int waited(double seconds, int after) {
+    if (seconds <= 0) return after;
+    const int wait = graph_.addDelay(seconds);
+    graph_.addDependency(after, wait);
+    return wait;
+  }
+
   int send(const FlowPath& path, double size_bytes, int after) {
     const int flow = graph_.addFlow(path.path, size_bytes, path.latency_s);
     graph_.addDependency(after, flow);

@@ -15,7 +15,12 @@ void IterationTasks::allReduce(const std::vector<int>& servers, double size_byte
     onRings(network_->rings(servers), size_bytes, after, cargo);
     return;
   }
-  const AllReduceFlows& chosen = network_->group(servers).at(size_bytes);
+  const AllReduceFlows& chosen = network_->allReduce(servers, size_bytes);
+  if (const double wait_s = chosen.waitSeconds(size_bytes); wait_s > 0) {
+    const int wait = delay(wait_s);
+    dependency(after, wait);
+    after = wait;
+  }
   for (size_t number = 0; number < chosen.parts.size(); ++number) {
     torusPart(grid, number, size_bytes, after, cargo);
   }

@@ -173,6 +173,7 @@ RoutedNetwork RoutedNetwork::ofPaths(int servers, std::vector<double> capacity,
   const int links = static_cast<int>(network.capacity_.size());
   network.parallel_.assign(links, 1);
   for (int link = 0; link < links; ++link) network.edge_of_link_.push_back(link);
+  network.lists_pairs_ = true;
   network.edge_of_pair_.assign(static_cast<size_t>(servers) * servers, -1);
   network.pair_path_.assign(static_cast<size_t>(servers) * servers, {-1, 1.0, 0.0});
   for (size_t i = 0; i < pairs.size(); ++i) {
@@ -302,24 +303,40 @@ double lineLatency(std::span<const double> hop_s) {
   return std::accumulate(hop_s.begin(), hop_s.end(), 0.0) - *std::ranges::min_element(hop_s);
 }
 
-const AllReduceFlows& GroupPaths::at(double size_bytes) const {
-  return *std::ranges::min_element(
-      all_, {}, [&](const AllReduceFlows& flows) { return flows.seconds(size_bytes); });
+size_t GroupPaths::choiceAt(double size_bytes) const {
+  if (choices_ != nullptr) {
+    const auto& choices = choices_->choices();
+    return static_cast<size_t>(
+        std::ranges::lower_bound(choices, size_bytes, {}, &ScheduleChoice::up_to_bytes) -
+        choices.begin());
+  }
+  const auto seconds = [&](const auto& flows) { return flows->seconds(size_bytes); };
+  return static_cast<size_t>(std::ranges::min_element(all_, {}, seconds) - all_.begin());
+}
+
+std::string GroupPaths::algorithm(double size_bytes) const {
+  if (choices_ == nullptr) return "";
+  return nameOf(choices_->choices()[choiceAt(size_bytes)].algorithm);
 }
 
 std::vector<double> GroupPaths::crossings() const {
   std::vector<double> found;
-  const AllReduceFlows* current = &at(0);
+  if (choices_ != nullptr) {
+    for (const ScheduleChoice& choice : choices_->choices()) found.push_back(choice.up_to_bytes);
+    found.pop_back();
+    return found;
+  }
+  const AllReduceFlows* current = &*all_[choiceAt(0)];
   while (true) {
     double next = std::numeric_limits<double>::infinity();
     const AllReduceFlows* faster = nullptr;
-    for (const AllReduceFlows& other : all_) {
-      if (!(other.s_per_byte < current->s_per_byte)) continue;
+    for (const auto& other : all_) {
+      if (!(other->s_per_byte < current->s_per_byte)) continue;
       const double bytes =
-          (other.latency_s - current->latency_s) / (current->s_per_byte - other.s_per_byte);
-      if (bytes < next || (bytes == next && other.s_per_byte < faster->s_per_byte)) {
+          (other->latency_s - current->latency_s) / (current->s_per_byte - other->s_per_byte);
+      if (bytes < next || (bytes == next && other->s_per_byte < faster->s_per_byte)) {
         next = bytes;
-        faster = &other;
+        faster = &*other;
       }
     }
     if (faster == nullptr) return found;
@@ -396,47 +413,112 @@ AllReduceFlows RoutedNetwork::onGrid(const plan::Grid& grid) {
   return found;
 }
 
-AllReduceFlows RoutedNetwork::onLinks(const LinkSchedule& schedule) {
+AllReduceFlows RoutedNetwork::onLinks(std::shared_ptr<const LinkSchedule> schedule) {
   AllReduceFlows found;
-  found.schedule = &schedule;
-  for (const LinkPass& pass : schedule.passes) {
-    std::vector<LinkUse> uses;
-    double step_s = step_latency_s_;
-    const auto add = [&](std::span<const LinkUse> of_ends, double share) {
-      for (const LinkUse& use : of_ends) uses.push_back({use.link, use.load * share});
-    };
-    for (const LinkShare& send : pass.sends) {
-      if (schedule.over_routes) {
-        const FlowPath path = pair(send.source, send.target);
-        step_s = std::max(step_s, path.latency_s);
-        add(paths_.uses(path.path), send.share);
-      } else {
-        add(uses_of_ends_.at({send.source, send.target}), send.share);
-      }
-    }
+  for (const LinkPass& pass : schedule->passes) {
+    auto [uses, step_s] = usesOf(pass, schedule->over_routes);
     const double latency_s = pass.steps * step_s;
     found.flows.push_back({paths_.add(std::move(uses)), 1.0, latency_s});
     found.latency_s += latency_s;
     found.s_per_byte += busiest({{found.flows.back().path, 1.0}});
   }
+  found.schedule = std::move(schedule);
   return found;
 }
 
-void RoutedNetwork::addSchedules(const std::vector<std::pair<int, int>>& ends, double latency_s) {
-  checkLatency(latency_s);
+// The loads of all messages, and the latency of the longest.
+std::pair<std::vector<LinkUse>, double> RoutedNetwork::usesOf(const LinkPass& pass,
+                                                              bool over_routes) {
+  std::vector<LinkUse> uses;
+  double longest_s = cost_.per_hop_latency_s;
+  for (const LinkShare& send : pass.sends) {
+    if (over_routes) {
+      longest_s = std::max(longest_s, addMessage(send, uses));
+      continue;
+    }
+    for (const LinkUse& use : uses_of_ends_.at({send.source, send.target})) {
+      uses.push_back({use.link, use.load * send.share});
+    }
+  }
+  return {std::move(uses), longest_s};
+}
+
+// Adds the links of a message over routes, a shortest path if the pair has no route. Returns its
+// latency.
+double RoutedNetwork::addMessage(const LinkShare& send, std::vector<LinkUse>& uses) {
+  const bool known = pair_path_[send.source * servers_ + send.target].path >= 0;
+  if (known || !lists_pairs_) {
+    const FlowPath path = pair(send.source, send.target);
+    for (const LinkUse& use : paths_.uses(path.path)) {
+      uses.push_back({use.link, use.load * send.share});
+    }
+    return path.latency_s;
+  }
+  double latency_s = 0;
+  for (int at = send.source; at != send.target;) {
+    const int next = schedules_->nextHop(at, send.target);
+    for (const LinkUse& use : uses_of_ends_.at({at, next})) {
+      uses.push_back({use.link, use.load * send.share});
+    }
+    latency_s += cost_.per_hop_latency_s;
+    at = next;
+  }
+  return latency_s;
+}
+
+// Builds choice `place`. Simulated flows may be faster than the cost model, which counts messages
+// and steps: the difference is waited.
+AllReduceFlows RoutedNetwork::chosen(const std::vector<int>& servers, GroupPaths& paths,
+                                     size_t place) {
+  const ScheduleChoice& choice = paths.choices_->choices()[place];
+  const auto [unwaited, added] = paths.unwaited_.try_emplace(choice.algorithm);
+  if (added) {
+    const std::vector<plan::Ring> planned = rings(servers);
+    switch (choice.algorithm) {
+      case Algorithm::kTorus:
+        unwaited->second = onGrid(grid(servers));
+        break;
+      case Algorithm::kRing:
+        unwaited->second = onRings({{planned.front().servers, 1.0}});
+        break;
+      case Algorithm::kMultiRing:
+        unwaited->second = onRings(planned);
+        break;
+      default:
+        unwaited->second = onLinks(paths.choices_->schedule(choice.algorithm));
+    }
+  }
+  AllReduceFlows found = unwaited->second;
+  if (found.schedule == nullptr && cost_.alpha_s == 0) return found;  // latencies are exact
+  const double first_s = std::max(0.0, choice.first_s - found.seconds(choice.first_bytes));
+  const double last_s = std::max(0.0, choice.last_s - found.seconds(choice.last_bytes));
+  if (choice.last_bytes > choice.first_bytes) {
+    found.wait_s_per_byte = (last_s - first_s) / (choice.last_bytes - choice.first_bytes);
+  }
+  found.wait_s = first_s - found.wait_s_per_byte * choice.first_bytes;
+  return found;
+}
+
+void RoutedNetwork::addSchedules(const std::vector<std::pair<int, int>>& ends, CostModel cost,
+                                 std::optional<Algorithm> forced, int ranks_per_server) {
+  checkLatency(cost.per_hop_latency_s);
+  if (ranks_per_server < 1) throw std::invalid_argument("ranks_per_server: must be at least 1");
   if (ends.size() != edge_of_link_.size()) {
     throw std::invalid_argument("ends: " + std::to_string(ends.size()) +
                                 " are not one for each of " + std::to_string(edge_of_link_.size()) +
                                 " links");
   }
   std::map<std::pair<int, int>, std::map<int, double>> rates;  // by edge
+  double slowest = std::numeric_limits<double>::infinity();    // of a single link
   for (size_t link = 0; link < ends.size(); ++link) {
     const auto [source, target] = ends[link];
     if (source < 0 || target < 0) {
       throw std::invalid_argument("ends[" + std::to_string(link) + "]: below 0");
     }
     if (source >= servers_ || target >= servers_) continue;
-    rates[ends[link]][edge_of_link_[link]] = capacity_[edge_of_link_[link]];
+    const int edge = edge_of_link_[link];
+    rates[ends[link]][edge] = capacity_[edge];
+    slowest = std::min(slowest, capacity_[edge] / parallel_[edge]);
   }
   std::vector<RatedLink> links;
   for (const auto& [between, edges] : rates) {
@@ -446,28 +528,46 @@ void RoutedNetwork::addSchedules(const std::vector<std::pair<int, int>>& ends, d
     std::vector<LinkUse>& uses = uses_of_ends_[between];
     for (const auto& [edge, rate] : edges) uses.push_back({edge, rate / total});
   }
-  schedules_ = std::make_shared<GroupSchedules>(std::move(links));
-  step_latency_s_ = latency_s;
+  if (cost.beta_s_per_byte == 0) cost.beta_s_per_byte = 1 / slowest;
+  cost_ = cost;
+  ranks_per_server_ = ranks_per_server;
+  schedules_ = std::make_shared<GroupSchedules>(servers_, std::move(links), cost_, forced);
   group_paths_.clear();
 }
 
 GroupPaths RoutedNetwork::makeGroup(const std::vector<int>& servers) {
   GroupPaths paths;
-  paths.all_.push_back(onRings(rings(servers)));
-  if (const plan::Grid rows = grid(servers); !rows.empty()) paths.all_.push_back(onGrid(rows));
+  if (schedules_ != nullptr && schedules_->isDirect()) {
+    std::vector<int> members;
+    for (const int server : servers) members.insert(members.end(), ranks_per_server_, server);
+    paths.choices_ = schedules_->of(members, rings(servers), grid(servers));
+    paths.all_.resize(paths.choices_->choices().size());
+    return paths;
+  }
+  paths.all_.emplace_back(onRings(rings(servers)));
+  if (const plan::Grid rows = grid(servers); !rows.empty()) paths.all_.emplace_back(onGrid(rows));
   if (schedules_ == nullptr) return paths;
   if (auto both = bothWays(rings(servers)); !both.empty()) {
-    paths.all_.push_back(onRings(std::move(both)));
+    paths.all_.emplace_back(onRings(std::move(both)));
   }
-  paths.schedules_ = schedules_->of(servers);
-  for (const LinkSchedule& schedule : *paths.schedules_) paths.all_.push_back(onLinks(schedule));
+  if (schedules_->isOverSwitches()) {
+    auto exchange = std::make_shared<const LinkSchedule>(exchangeAmong(servers));
+    paths.all_.emplace_back(onLinks(std::move(exchange)));
+  }
   return paths;
 }
 
-const GroupPaths& RoutedNetwork::group(const std::vector<int>& servers) {
+GroupPaths& RoutedNetwork::groupPaths(const std::vector<int>& servers) {
   const auto known = group_paths_.find(servers);
   if (known != group_paths_.end()) return known->second;
   return group_paths_.emplace(servers, makeGroup(servers)).first->second;
+}
+
+const AllReduceFlows& RoutedNetwork::allReduce(const std::vector<int>& servers, double size_bytes) {
+  GroupPaths& paths = groupPaths(servers);
+  const size_t place = paths.choiceAt(size_bytes);
+  if (!paths.all_[place]) paths.all_[place] = chosen(servers, paths, place);
+  return *paths.all_[place];
 }
 
 std::vector<plan::Ring> RoutedNetwork::rings(const std::vector<int>& servers) const {
@@ -490,6 +590,42 @@ int RoutedNetwork::hops(int source, int target) const {
     if (!rules.empty()) return static_cast<int>(least);
   }
   return next_hops_.empty() ? 1 : static_cast<int>(walk(source, target).servers.size()) - 1;
+}
+
+std::vector<double> RoutedNetwork::collectiveLinkBytes(Collective collective,
+                                                       const std::vector<int>& members,
+                                                       size_t bytes, int root) {
+  if (schedules_ == nullptr || !schedules_->isDirect()) {
+    throw std::invalid_argument("collective: the network has no schedules over links");
+  }
+  std::vector<int> servers = members;
+  servers.erase(std::unique(servers.begin(), servers.end()), servers.end());
+  std::vector<double> edge_bytes(capacity_.size());
+  if (servers.size() > 1 && bytes > 0) {
+    const auto choices = schedules_->of(members, rings(servers), grid(servers));
+    const LinkSchedule schedule = choices->collective(collective, bytes, root);
+    for (const LinkUse& use : usesOf(schedule.passes.front(), schedule.over_routes).first) {
+      edge_bytes[use.link] += use.load;
+    }
+  }
+  return linkBytes(edge_bytes);
+}
+
+std::vector<double> RoutedNetwork::allReduceLinkBytes(const std::vector<int>& servers,
+                                                      double size_bytes) {
+  std::vector<double> edge_bytes(capacity_.size());
+  const auto add = [&](const FlowPath& flow, double times) {
+    for (const LinkUse& use : paths_.uses(flow.path)) {
+      edge_bytes[use.link] += times * flow.share * use.load * size_bytes;
+    }
+  };
+  const AllReduceFlows& chosen = allReduce(servers, size_bytes);
+  for (const FlowPath& flow : chosen.flows) add(flow, 1);
+  for (const TorusPart& part : chosen.parts) {
+    add(part.first, 2);
+    add(part.second, 1);
+  }
+  return linkBytes(edge_bytes);
 }
 
 std::vector<double> RoutedNetwork::linkBytes(const std::vector<double>& edge_bytes) const {

@@ -4,7 +4,9 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -45,32 +47,42 @@ struct TorusPart {
   FlowPath second;
 };
 
-// One way to run an AllReduce: on rings, over a schedule of links, or along rows and columns.
+// One way to run an AllReduce: on rings, over a schedule of messages, or along rows and columns.
 struct AllReduceFlows {
-  std::vector<FlowPath> flows{};           // `share`: bytes per byte of the AllReduce
-  std::vector<plan::Ring> rings{};         // of the flows, at once; or
-  const LinkSchedule* schedule = nullptr;  // of the flows, one after the other
-  std::vector<TorusPart> parts{};          // instead of flows
+  std::vector<FlowPath> flows{};                   // `share`: bytes per byte of the AllReduce
+  std::vector<plan::Ring> rings{};                 // of the flows, at once; or
+  std::shared_ptr<const LinkSchedule> schedule{};  // of the flows, one after the other
+  std::vector<TorusPart> parts{};                  // instead of flows
   // Undisturbed.
   double latency_s = 0;
   double s_per_byte = 0;
+  // Before the flows: costs of messages, and steps that wait for whole messages.
+  double wait_s = 0;
+  double wait_s_per_byte = 0;
 
-  double seconds(double size_bytes) const { return latency_s + size_bytes * s_per_byte; }
+  double waitSeconds(double size_bytes) const { return wait_s + size_bytes * wait_s_per_byte; }
+  double seconds(double size_bytes) const {
+    return waitSeconds(size_bytes) + latency_s + size_bytes * s_per_byte;
+  }
 };
 
-// The alternatives of a group's AllReduce: on rings, along rows and columns, and schedules over the
-// group's own links.
+// The alternatives of a group's AllReduce. On direct networks with schedules, the backend's choice
+// for each size. Else the fastest, if undisturbed, of its rings, rows and columns and, with
+// schedules, exchanges; the first of equal ones.
 class GroupPaths {
  public:
-  // The fastest for `size_bytes` if undisturbed, as the backend selects; the first of equal ones.
-  const AllReduceFlows& at(double size_bytes) const;
-  // The sizes at which that changes, ascending.
+  // The sizes at which the choice changes, ascending. Sizes up to such a size are below it.
   std::vector<double> crossings() const;
+  // The name of the backend's choice; empty if there is none.
+  std::string algorithm(double size_bytes) const;
 
  private:
   friend class RoutedNetwork;
-  std::vector<AllReduceFlows> all_;
-  std::shared_ptr<const std::vector<LinkSchedule>> schedules_;
+  size_t choiceAt(double size_bytes) const;
+
+  std::vector<std::optional<AllReduceFlows>> all_;  // nullopt: not built yet
+  std::shared_ptr<GroupChoices> choices_;           // of all_; or nullptr
+  std::map<Algorithm, AllReduceFlows> unwaited_;    // flows of several choices
 };
 
 // Parallel links are one edge with their total capacity. A pair's transfer is one flow that loads
@@ -98,12 +110,13 @@ class RoutedNetwork {
                                std::vector<PairPath> pairs,
                                std::vector<plan::AllReduceGroup> groups);
 
-  // Groups also choose among the schedules of GroupSchedules and their rings in both directions,
-  // from now on. Link i
-  // goes from node `ends[i].first` to `ends[i].second`; nodes from servers() on are switches. Each
-  // step takes `latency_s`. Throws std::invalid_argument unless there is one pair per link, or for
-  // an invalid latency.
-  void addSchedules(const std::vector<std::pair<int, int>>& ends, double latency_s);
+  // Groups choose as GroupPaths with schedules from now on. Link i goes from node `ends[i].first`
+  // to `ends[i].second`; nodes from servers() on are switches. A message over a link takes the
+  // latency of `cost`, whose rate of links is that of the slowest one if it is 0. All groups take
+  // the `forced` algorithm where they have it; they have so many ranks on each server. Throws
+  // std::invalid_argument unless there is one pair per link, or for an invalid latency.
+  void addSchedules(const std::vector<std::pair<int, int>>& ends, CostModel cost,
+                    std::optional<Algorithm> forced, int ranks_per_server);
   bool hasSchedules() const { return schedules_ != nullptr; }
 
   int servers() const { return servers_; }
@@ -114,15 +127,25 @@ class RoutedNetwork {
   // or if a rule uses a missing link or loops.
   const FlowPath& pair(int source, int target);
 
-  // The group `servers` (ascending, at least two). Each ring is one flow path, and so is each pass
-  // of a schedule. Throws as `pair`.
-  const GroupPaths& group(const std::vector<int>& servers);
+  // The group `servers` (ascending, at least two). Throws as `pair`.
+  const GroupPaths& group(const std::vector<int>& servers) { return groupPaths(servers); }
+  // Its choice for `size_bytes`. Each ring is one flow path, and so is each pass of a schedule.
+  // Throws as `pair`.
+  const AllReduceFlows& allReduce(const std::vector<int>& servers, double size_bytes);
 
   // As ringsOfGroup: hops are of planned routes, else all equal; rings go both ways if every link
   // has a reverse.
   std::vector<plan::Ring> rings(const std::vector<int>& servers) const;
   // As gridOfGroup.
   plan::Grid grid(const std::vector<int>& servers) const { return gridOfGroup(groups_, servers); }
+
+  // Bytes per link of one collective on `bytes` bytes of all blocks together, among members on
+  // these servers (ascending), as the backend runs it; `root` is a member. As linkBytes(). Throws
+  // as `pair`, and std::invalid_argument without schedules over links.
+  std::vector<double> collectiveLinkBytes(Collective collective, const std::vector<int>& members,
+                                          size_t bytes, int root);
+  // Bytes per link of one AllReduce of `size_bytes`, as linkBytes(). Throws as `pair`.
+  std::vector<double> allReduceLinkBytes(const std::vector<int>& servers, double size_bytes);
 
   // Bytes per link, in the order of `links`: parallel links share an edge evenly.
   std::vector<double> linkBytes(const std::vector<double>& edge_bytes) const;
@@ -144,13 +167,18 @@ class RoutedNetwork {
   std::vector<TorusPart> makeParts(const plan::Grid& grid);
   AllReduceFlows onRings(std::vector<plan::Ring> rings);
   AllReduceFlows onGrid(const plan::Grid& grid);
-  AllReduceFlows onLinks(const LinkSchedule& schedule);
+  AllReduceFlows onLinks(std::shared_ptr<const LinkSchedule> schedule);
+  AllReduceFlows chosen(const std::vector<int>& servers, GroupPaths& paths, size_t place);
+  std::pair<std::vector<LinkUse>, double> usesOf(const LinkPass& pass, bool over_routes);
+  double addMessage(const LinkShare& send, std::vector<LinkUse>& uses);
   GroupPaths makeGroup(const std::vector<int>& servers);
+  GroupPaths& groupPaths(const std::vector<int>& servers);
   double busiest(const std::vector<std::pair<int, double>>& paths) const;
 
   int servers_;
   bool is_switch_ = false;
-  bool both_ways_ = true;  // for ringsOfGroup
+  bool both_ways_ = true;     // for ringsOfGroup
+  bool lists_pairs_ = false;  // no other pairs have routes
   double latency_s_ = 0;
   std::vector<double> capacity_;  // per edge
   std::vector<int> parallel_;     // per edge: links
@@ -166,7 +194,8 @@ class RoutedNetwork {
   std::map<std::vector<int>, GroupPaths> group_paths_;
   std::shared_ptr<GroupSchedules> schedules_;                         // of all copies
   std::map<std::pair<int, int>, std::vector<LinkUse>> uses_of_ends_;  // of a schedule's messages
-  double step_latency_s_ = 0;
+  int ranks_per_server_ = 1;
+  CostModel cost_;  // of schedules
 };
 
 }  // namespace topoopt

@@ -70,6 +70,7 @@ class CableGraph {
   bool allUp() const { return down_ == 0; }
   // All are up and none is slow.
   bool intact() const;
+  int size() const { return size_; }
   // Between servers, over what ways lead over, at the rates that were measured.
   std::vector<LinkLeft> linksLeft() const;
   // The same for the intact network, on any thread.

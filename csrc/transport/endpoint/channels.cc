@@ -117,7 +117,10 @@ void Channels::onControl(const FrameHeader& header, const std::string& payload) 
                                    ? "has not created the group"
                                    : "has ended the group: " + closed->second.why);
   }
-  if (header.type != FrameType::kRings && header.type != FrameType::kRingsStart) return;
+  if (header.type != FrameType::kRings && header.type != FrameType::kRingsStart &&
+      header.type != FrameType::kSizes) {
+    return;
+  }
   if (closed == closed_.end()) {
     early_controls_.emplace_back(header, payload);
     if (early_controls_.size() > kMostEarlyControls) early_controls_.pop_front();

@@ -30,7 +30,7 @@ struct ChannelEvents {
   // Another rank fails the channel, or a link is lost.
   std::function<void(std::exception_ptr)> failed;
   // A frame between members of the group came: of type kCall, kStateAsk, kState, kLook or
-  // kRings... .
+  // kRings... or kSizes.
   std::function<void(const FrameHeader& header, const std::string& payload)> control{};
   // `peer` has sent a message of collective `number`, which is over here and had no receive for it.
   std::function<void(int peer, uint32_t number)> unmatched{};

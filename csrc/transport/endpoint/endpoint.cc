@@ -203,7 +203,7 @@ void Endpoint::replaceCable(int cable, int fd, std::string tls_key) {
 // ---- messages ----------------------------------------------------------------------------------
 
 void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t fingerprint,
-                    Done done, bool prompt) {
+                    Done done, bool prompt, std::shared_ptr<Routes::Ways> own_ways) {
   if (status_.failed()) return done(peerLost(status_.failure));
   if (status_.hasLeft(flow.peer)) return done(peerLost(JobStatus::leftText(flow.peer)));
   Routes::Ways* const ways = routes_.waysTo(flow.peer);
@@ -213,7 +213,8 @@ void Endpoint::send(const FlowId& flow, const void* data, size_t bytes, uint64_t
   const auto iteration = static_cast<uint16_t>(iteration_.load());
   if (flow.channel < kFirstProbeChannel) own_iterations_.add(iteration, bytes);
   auto progress = std::make_shared<SendProgress>(SendProgress{bytes, std::move(done), prompt});
-  out_.send(flow, *ways, {data, bytes, fingerprint, iteration, std::move(progress)});
+  out_.send(flow, *ways,
+            {data, bytes, fingerprint, iteration, std::move(progress), std::move(own_ways)});
 }
 
 void Endpoint::hurry(uint32_t channel) {
@@ -302,6 +303,7 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
     case FrameType::kStateAsk:
     case FrameType::kState:
     case FrameType::kLook:
+    case FrameType::kSizes:
     case FrameType::kRings:
     case FrameType::kRingsAnswer:
     case FrameType::kRingsStart:

@@ -86,9 +86,10 @@ class Endpoint final : private Link::Observer, private JobEnd::Host {
 
   // Loop. Hands over `bytes` bytes; `done` follows when the memory may be used again. If the link
   // may be lost, long messages are kept in that memory until they are acknowledged; `prompt` ones
-  // are copied as soon as all is written, others when hurry() is called.
+  // are copied as soon as all is written, others when hurry() is called. With
+  // `ways`, it takes these instead of those to the peer.
   void send(const FlowId& flow, const void* data, size_t bytes, uint64_t fingerprint, Done done,
-            bool prompt = true);
+            bool prompt = true, std::shared_ptr<Routes::Ways> ways = nullptr);
 
   // Loop. Makes all messages sent on the channel so far prompt.
   void hurry(uint32_t channel);
@@ -108,6 +109,9 @@ class Endpoint final : private Link::Observer, private JobEnd::Host {
 
   // Loop. The known state of all cables; nullptr if links are not cables.
   const CableGraph* cables() const { return graph_.get(); }
+
+  // Loop.
+  Routes& routes() { return routes_; }
 
   // Loop.
   void openChannel(uint32_t channel, ChannelEvents events);

@@ -50,7 +50,7 @@ void OutFlows::send(const FlowId& id, Routes::Ways& ways, OutgoingMessage messag
   const auto [entry, begins] = flows_.try_emplace(id);
   Flow& flow = entry->second;
   if (begins) flow.generation = receivers_[id.peer].generation;
-  flow.relayed = ways.relayed();
+  flow.relayed = ways.relayed() || (message.ways && message.ways->relayed());
   flow.pending.push_back({std::move(message), flow.next_number++});
   pump(id, flow, ways);
 }
@@ -72,15 +72,17 @@ void OutFlows::pump(const FlowId& id, Flow& flow, Routes::Ways& ways) {
     if (!allowed) return;
     Pending& message = flow.pending.front();
     const size_t left = message.bytes - message.framed;
-    const size_t route = ways.next();
-    const size_t payload = std::min({left, ways.framePayload(message.bytes, route), *allowed});
-    ways.charge(route, payload);
+    Routes::Ways& chosen = message.ways && routes_.intact() ? *message.ways : ways;
+    const size_t route = chosen.next();
+    const size_t payload = std::min({left, chosen.framePayload(message.bytes, route), *allowed});
+    chosen.charge(route, payload);
+    const Routes::Hop hop = chosen.hops()[route];  // a copy: the message may be the last user
     OutFrame frame;
     frame.header.source = static_cast<uint16_t>(rank_);
     frame.header.target = static_cast<uint16_t>(id.peer);
     frame.header.channel = id.channel;
     frame.header.stream = id.stream;
-    frame.header.route = static_cast<uint16_t>(route);
+    frame.header.route = chosen.name(route);
     frame.header.iteration = message.iteration;
     frame.header.message = message.number;
     frame.header.message_bytes = message.bytes;
@@ -95,7 +97,7 @@ void OutFlows::pump(const FlowId& id, Flow& flow, Routes::Ways& ways) {
     if (message.number >= flow.granted) addEarly(id, flow, costOf(payload));
     if (message.framed == message.bytes) flow.pending.pop_front();
     settle(id, flow);
-    routes_.send(ways, std::move(frame));
+    routes_.send(hop, std::move(frame));
   }
 }
 

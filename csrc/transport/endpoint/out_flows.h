@@ -50,6 +50,8 @@ class OutFlows {
     uint64_t fingerprint;
     uint16_t iteration;
     std::shared_ptr<SendProgress> progress;
+    // Of this message; nullptr: those to the peer.
+    std::shared_ptr<Routes::Ways> ways{};
   };
 
   OutFlows(int rank, int size, size_t window_bytes, const FlowLimits& limits, Routes& routes);

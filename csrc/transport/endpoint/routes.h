@@ -5,6 +5,9 @@
 // becomes planned again, because ranks behind the gap may not be on its route. Stranded: there is
 // no way, until findWays() finds one.
 //
+// Besides the routes of the plan, all ranks know further ones (plan/route_choices.h), which single
+// messages may take: see divided() and RouteName.
+//
 // Invariant: no frame between two ranks is dropped here. A relay never waits for room at the next
 // hop; instead it fails the job if a source has more bytes here than flow_limits.h says.
 //
@@ -14,13 +17,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "plan/network.h"
+#include "plan/route_choices.h"
 #include "transport/endpoint/cable_graph.h"
 #include "transport/endpoint/open_links.h"
 #include "transport/frames/flow_limits.h"
@@ -44,10 +50,18 @@ class Routes {
   class Ways {
    public:
     explicit Ways(std::vector<Hop> hops) : hops_(std::move(hops)), used_(hops_.size(), 0.0) {}
+    // Of one message of `bytes`: each route carries its weight of them exactly, but for the parts
+    // that are too small for a frame.
+    // `size`: see RouteName.
+    Ways(std::vector<Hop> hops, size_t bytes, size_t size);
 
     const std::vector<Hop>& hops() const { return hops_; }
     void setWhole(size_t route, bool whole) { hops_[route].whole = whole; }
 
+    // See RouteName.
+    uint16_t name(size_t route) const {
+      return left_.empty() ? static_cast<uint16_t>(route) : RouteName::ofChoice(route, size_);
+    }
     // The route that is furthest behind its weight, over all flows: many short messages, each a
     // flow of its own, spread as one long one does. Whole routes go first.
     size_t next() const;
@@ -61,7 +75,9 @@ class Routes {
 
    private:
     std::vector<Hop> hops_;
-    std::vector<double> used_;  // of each route: bytes / weight
+    std::vector<double> used_;    // of each route: bytes / weight
+    std::vector<size_t> left_{};  // of one message: bytes for each route
+    size_t size_ = RouteName::kMeanSize;
   };
 
   // `routes` outlives this, as all references do. `graph` is null if links are not cables. Throws
@@ -72,8 +88,18 @@ class Routes {
   // From this rank; nullptr if the plan has none.
   Ways* waysTo(int target);
 
+  // Routes between servers that single messages may take. nullptr if links are not cables, or if
+  // kernels forward connections.
+  const RouteChoices* choices();
+  // No cable is lost or slow. Otherwise all messages take the ways of waysTo().
+  bool intact() const { return intact_; }
+  // The ways of one message: `shares` are those of the choices between both servers. Messages of
+  // the all-to-all have `mean_bytes`.
+  std::shared_ptr<Ways> divided(int target, const std::vector<double>& shares, size_t bytes,
+                                double mean_bytes);
+
   // A data frame of this rank, over the route that it names.
-  void send(const Ways& ways, OutFrame frame);
+  void send(const Hop& hop, OutFrame frame);
   // A frame of this rank without place in a flow, over the first route. The source is set here.
   void sendControl(int target, FrameHeader header, const std::string& payload);
   // To all neighbours but the one of `except`.
@@ -94,10 +120,12 @@ class Routes {
 
   using Neighbours = std::map<int, std::vector<Link*>>;
 
-  Hop hopOfPlan(const plan::Route& route, size_t number, const Neighbours& neighbours) const;
-  const Hop* hopOf(const FrameHeader& header) const;
+  Hop hopOn(const plan::Route& route, size_t number) const;
+  const Hop* hopOf(const FrameHeader& header);
+  void findChoices();
+  const Ways& choicesOf(const Pair& pair);
   bool mayRelay(const FrameHeader& header);
-  Link* wayOf(FrameHeader& header) const;
+  Link* wayOf(FrameHeader& header);
   Link* usableLinkTo(int neighbour) const;
   bool isWhole(const Pair& pair, const Hop& hop) const;
 
@@ -107,7 +135,15 @@ class Routes {
   const FlowLimits& limits_;
   BufferPool& buffers_;
   const FailJob fail_;
+  const Neighbours neighbours_;
   std::map<Pair, Ways> ways_;  // of every pair whose bytes can pass through this rank
+  bool intact_;
+  bool choices_known_ = false;  // they are found on first use
+  std::unique_ptr<const RouteChoices> choices_{};
+  std::vector<int> leaders_{};               // first rank of each server
+  size_t copies_ = 1;                        // of a choice, so that parallel links are used alike
+  std::deque<plan::Route> choice_routes_{};  // references of hops
+  std::map<Pair, Ways> choice_ways_{};       // as they are needed
   std::vector<OutFrame> stranded_;
 };
 

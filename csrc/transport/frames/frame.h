@@ -37,6 +37,7 @@ enum class FrameType : uint8_t {
   kRings = 11,
   kRingsAnswer = 12,
   kRingsStart = 13,
+  kSizes = 14,  // see size_exchange.h
   // The sender waits until the receive of `message` is posted; a kAck reports it.
   kRequestToSend = 16,
   // The sender has removed the flows listed in the payload (FlowName) that are older than
@@ -68,7 +69,7 @@ struct FrameHeader {
   uint16_t source = 0;  // rank that sent the message
   uint16_t target = 0;  // rank that receives it
   uint32_t channel = 0;
-  uint16_t route = 0;      // index among the routes between them
+  uint16_t route = 0;      // see RouteName
   uint16_t iteration = 0;  // low 16 bits of the source's iteration
   uint64_t stream = 0;
   uint64_t message = 0;  // number of the message in its flow
@@ -79,6 +80,26 @@ struct FrameHeader {
   uint64_t fingerprint = 0;  // of the operation; both ends must agree
 };
 static_assert(sizeof(FrameHeader) == 64, "the header goes to the wire as it lies in memory");
+
+// FrameHeader::route. A route of the plan is its index among those of the pair. Messages that are
+// divided among further routes (routes.h) also name their size, in eighths of the mean size of an
+// all-to-all: links give large messages more turns, so that all end at the same time.
+struct RouteName {
+  static constexpr uint16_t kDivided = 0x8000;
+  static constexpr size_t kMostPlanned = kDivided;
+  static constexpr size_t kMostChoices = 256;
+  static constexpr size_t kMeanSize = 8;
+  static constexpr size_t kMostSize = 127;
+
+  static uint16_t ofChoice(size_t choice, size_t size) {
+    return static_cast<uint16_t>(kDivided | size << 8 | choice);
+  }
+  static bool isChoice(uint16_t route) { return (route & kDivided) != 0; }
+  static size_t choiceOf(uint16_t route) { return route % kMostChoices; }
+  static size_t sizeOf(uint16_t route) {
+    return isChoice(route) ? (route & ~kDivided) >> 8 : kMeanSize;
+  }
+};
 
 // Payload limit. Longer frames cost less between neighbours but delay others, so only fast links
 // use the longest. Relayed frames are shorter, because a relay forwards only complete frames.

@@ -20,6 +20,10 @@ constexpr size_t kCopiedBytes = 8 << 10;
 
 size_t sizeOf(const FrameHeader& header) { return sizeof header + header.payload_bytes; }
 
+size_t turnOf(const FrameHeader& header) {
+  return kTurnBytes * RouteName::sizeOf(header.route) / RouteName::kMeanSize;
+}
+
 }  // namespace
 
 void IterationBytes::add(uint16_t iteration, uint64_t bytes) {
@@ -73,7 +77,7 @@ void FrameQueue::push(OutFrame frame) {
   auto& entry = *flows_.try_emplace(FlowKey::of(frame.header)).first;
   QueuedFlow& flow = entry.second;
   if (!std::exchange(flow.listed, true)) {
-    flow.credit_bytes = kTurnBytes;
+    flow.credit_bytes = turnOf(frame.header);
     fresh_.push_back(&entry);
   }
   flow.frames.push_back(std::move(frame));
@@ -103,7 +107,7 @@ FrameQueue::Flows::value_type* FrameQueue::nextFlow() {
         flow.credit_bytes -= cost;
         return entry;
       }
-      flow.credit_bytes += kTurnBytes;
+      flow.credit_bytes += turnOf(flow.frames.front().header);
     }
     const bool idle = flow.frames.empty() && &list == &turns_;
     list.pop_front();

@@ -111,7 +111,10 @@ CASES: dict[str, tuple[Any, Any, str, str]] = {
     ),
     "size": (_SUM, _all_reduce(torch.ones(13)), "12 float32", "13 float32"),
     "size class": (_SUM, _all_reduce(torch.ones(1 << 20)), "12 float32", "1048576 float32"),
-    "nothing in a gather": (_gather(0), _gather(0, 0), "sends 0 float32", "receives 12 float32"),
+    "nothing in a gather": (
+        *(_gather(0), _gather(0, 0)),
+        *("gather of 12 float32 to rank 0", "gather of 0 float32 to rank 0"),
+    ),
     "order": (
         *(_two(_barrier, _broadcast(0)), _two(_broadcast(0), _barrier)),
         *("called barrier", "called broadcast of 12 float32 from rank 0"),

@@ -224,7 +224,7 @@ class Circuits : public testing::Test {
       }
       auto& output = outputs_[round][member];
       output.resize(std::accumulate(receives.begin(), receives.end(), size_t{0}));
-      groups_[member]->exchange({CallName::kAllToAllSingle}, input.data(), sends, output.data(),
+      groups_[member]->exchange(CallName::kAllToAllSingle, input.data(), sends, output.data(),
                                 receives, CallTerms(limit_), outcomes[member].done());
     }
     return outcomes;
@@ -325,7 +325,7 @@ TEST_F(Circuits, AnotherCallElsewhereIsFoundBeforeAnythingMoves) {
   std::vector<float> data(kSize, 0.f);
   std::vector<size_t> none(kSize, 0);
   for (int member = 1; member < kSize; ++member) {
-    groups_[member]->exchange({CallName::kAllToAll}, nullptr, none, nullptr, none,
+    groups_[member]->exchange(CallName::kAllToAll, nullptr, none, nullptr, none,
                               CallTerms(kNoHurry), outcomes[member].done());
   }
   groups_[0]->allReduce(data.data(), 1, DataType::kFloat32, ReduceOp::kSum, kNoHurry,

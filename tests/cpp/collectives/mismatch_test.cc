@@ -64,27 +64,21 @@ NamedCall reduce(const char* text, int root) {
 
 NamedCall gather(const char* text, int root) {
   return {text, [=](Group& group, Memory& memory, Done done) {
-            std::vector<size_t> sent = blocks(group, 0);
-            sent[root] = kCount * 4;
-            group.exchange(
-                {CallName::kGather, root}, memory.input.data(), sent, memory.output.data(),
-                blocks(group, group.rank() == root ? kCount * 4 : 0), floats(), std::move(done));
+            group.gather(memory.input.data(), memory.output.data(), kCount * 4, root, floats(),
+                         std::move(done));
           }};
 }
 
 NamedCall scatter(const char* text, int root) {
   return {text, [=](Group& group, Memory& memory, Done done) {
-            std::vector<size_t> received = blocks(group, 0);
-            received[root] = kCount * 4;
-            group.exchange({CallName::kScatter, root}, memory.input.data(),
-                           blocks(group, group.rank() == root ? kCount * 4 : 0),
-                           memory.output.data(), received, floats(), std::move(done));
+            group.scatter(memory.input.data(), memory.output.data(), kCount * 4, root, floats(),
+                          std::move(done));
           }};
 }
 
 NamedCall allToAll(const char* text, DataType type) {
   return {text, [=](Group& group, Memory& memory, Done done) {
-            group.exchange({CallName::kAllToAll}, memory.input.data(), blocks(group, kCount * 4),
+            group.exchange(CallName::kAllToAll, memory.input.data(), blocks(group, kCount * 4),
                            memory.output.data(), blocks(group, kCount * 4),
                            CallTerms(kNoHurry).of(type), std::move(done));
           }};
@@ -213,7 +207,7 @@ TEST_P(Mismatches, OfWhatPairsExchangeNameBothSizes) {
     std::vector<Memory> memory(2);
     std::vector<Outcome> outcomes(2);
     for (int member = 0; member < 2; ++member) {
-      pair[member].exchange({CallName::kAllToAllSingle}, memory[member].input.data(),
+      pair[member].exchange(CallName::kAllToAllSingle, memory[member].input.data(),
                             member == 0 ? std::vector<size_t>{4, sent} : std::vector<size_t>{4, 4},
                             memory[member].output.data(),
                             member == 0 ? std::vector<size_t>{4, 4} : std::vector<size_t>{12, 4},

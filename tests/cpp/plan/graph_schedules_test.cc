@@ -6,11 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <numeric>
 
+#include "plan/block_schedules.h"
 #include "plan/breadth_first.h"
 #include "plan/flooding_schedules.h"
+#include "plan/scatter_plan.h"
 #include "support/schedule_checks.h"
 #include "support/schedule_executor.h"
 #include "support/test_limits.h"
@@ -203,6 +206,53 @@ TEST(GraphSchedules, BroadcastAndReduceServeOneRoot) {
   }
 }
 
+// The place of the case's root.
+int placeOfRoot(const GraphCase& c) { return c.layout.placeOf(c.root); }
+
+TEST(GraphSchedules, ScatterAndGatherMoveEveryBlock) {
+  TestRandom random(8);
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const GraphCase c(random, 0);
+    SCOPED_TRACE(c.text() + ", root " + std::to_string(c.root));
+    const auto counts = randomCounts(c.layout.size(), c.count, random);
+    const GatherPlan plan = scatterPlan(c.places, c.links, placeOfRoot(c));
+    const GatherPlan backward = scatterPlan(c.places, reversed(c.links), placeOfRoot(c));
+    const Values all = randomValues(total(counts), random);
+    const auto blockOf = [&](int rank) {
+      const auto first = all.begin() + static_cast<ptrdiff_t>(startOf(counts, rank));
+      return Values(first, first + static_cast<ptrdiff_t>(counts[rank]));
+    };
+    auto scatter = c.executor(forAll(c.layout.size(),
+                                     [&](int rank) {
+                                       return graphScatterSchedule(c.layout, plan, rank, c.root,
+                                                                   counts, c.element_bytes, c.run);
+                                     }),
+                              random);
+    scatter.member(c.root).input = all;
+    for (int rank = 0; rank < c.layout.size(); ++rank) {
+      scatter.member(rank).output.assign(counts[rank], 0);
+    }
+    ASSERT_EQ(scatter.run(), "");
+    for (int rank = 0; rank < c.layout.size(); ++rank) {
+      if (rank == c.root) continue;
+      ASSERT_EQ(scatter.member(rank).output, blockOf(rank));
+    }
+    auto gather = c.executor(forAll(c.layout.size(),
+                                    [&](int rank) {
+                                      return graphGatherSchedule(c.layout, backward, rank, c.root,
+                                                                 counts, c.element_bytes, c.run);
+                                    }),
+                             random);
+    for (int rank = 0; rank < c.layout.size(); ++rank) gather.member(rank).input = blockOf(rank);
+    Values& gathered = gather.member(c.root).output;
+    gathered.assign(all.size(), 0);
+    const auto own = static_cast<ptrdiff_t>(startOf(counts, c.root));
+    std::copy_n(all.begin() + own, counts[c.root], gathered.begin() + own);
+    ASSERT_EQ(gather.run(), "");
+    ASSERT_EQ(gather.member(c.root).output, all);
+  }
+}
+
 TEST(GraphSchedules, FloodingAddsInTheOrderOfServersOnAllMembers) {
   TestRandom random(5);
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
@@ -285,6 +335,68 @@ TEST(BreadthFirst, CoversEveryShardOnceAndSendersHaveWhatTheySend) {
       ASSERT_EQ(std::count(units.begin(), units.end(), -1), 0);
     }
   }
+}
+
+// The load of the root's busiest link cannot be less than that of any set of servers without it,
+// over shortest paths.
+double leastLoad(int servers, const std::vector<RatedLink>& links, int root) {
+  std::vector<int> depth(static_cast<size_t>(servers), -1);
+  depth[root] = 0;
+  for (int round = 0; round < servers; ++round) {
+    for (const RatedLink& link : links) {
+      if (depth[link.source] == round && depth[link.target] < 0) depth[link.target] = round + 1;
+    }
+  }
+  double most = 0;
+  for (int inside = 1; inside < 1 << servers; ++inside) {
+    const auto has = [&](int server) { return (inside >> server & 1) != 0; };
+    if (has(root)) continue;
+    double rate = 0;
+    for (const RatedLink& link : links) {
+      const bool nearer = depth[link.target] == depth[link.source] + 1;
+      if (nearer && !has(link.source) && has(link.target)) rate += link.rate;
+    }
+    most = std::max(most, std::popcount(static_cast<unsigned>(inside)) / rate);
+  }
+  return most;
+}
+
+TEST(ScatterPlan, SendsWhatItHasAndReachesTheLeastLoad) {
+  TestRandom random(9);
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const int servers = static_cast<int>(random.between(2, 9));
+    const auto links = randomLinks(servers, random);
+    const int root = static_cast<int>(random.between(0, static_cast<size_t>(servers) - 1));
+    const GatherPlan plan = scatterPlan(servers, links, root);
+    // step in which each server has each unit of each block
+    std::map<std::pair<int, int>, std::map<int32_t, int>> has;
+    for (int server = 0; server < servers; ++server) {
+      for (const Piece& piece : plan.received[server]) {
+        for (int32_t unit = piece.first; unit < piece.end; ++unit) {
+          ASSERT_TRUE((has[{server, piece.origin}].emplace(unit, piece.step).second));
+        }
+      }
+    }
+    for (int server = 0; server < servers; ++server) {
+      if (server == root) continue;
+      ASSERT_EQ((has[{server, server}].size()), static_cast<size_t>(plan.units));
+      for (const Piece& piece : plan.received[server]) {
+        ASSERT_LT(piece.step, plan.steps);
+        if (piece.sender == root) continue;
+        for (int32_t unit = piece.first; unit < piece.end; ++unit) {
+          ASSERT_LT((has.at({piece.sender, piece.origin}).at(unit)), piece.step);
+        }
+      }
+    }
+    const double least = leastLoad(servers, links, root);
+    ASSERT_NEAR(loadOf(plan, links).busiest_s / least, 1, 2e-3);
+    ASSERT_LE(scatterBound(servers, links, root), least * (1 + 1e-9));
+  }
+}
+
+TEST(ScatterPlan, RefusesAServerThatTheRootDoesNotReach) {
+  EXPECT_THROW(scatterPlan(3, {{0, 1, 1.0}, {1, 0, 1.0}, {2, 0, 1.0}}, 0), std::invalid_argument);
+  EXPECT_THROW(scatterBound(3, {{0, 1, 1.0}, {2, 0, 1.0}}, 0), std::invalid_argument);
 }
 
 TEST(BreadthFirst, RefusesLinksThatCannotBe) {

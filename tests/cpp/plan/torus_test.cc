@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/direct_schedules.h"
 #include "plan/schedule_cache.h"
 #include "plan/torus_schedules.h"
 #include "support/schedule_checks.h"
@@ -46,6 +47,107 @@ struct Shape {
   int columns;
 };
 const std::vector<Shape> kShapes = {{2, 2}, {2, 3}, {3, 2}, {3, 3}, {4, 4}, {2, 5}, {5, 3}};
+
+TEST(Swing, SumsOnAllMembersInAnyOrderOfEvents) {
+  TestRandom random(11);
+  for (const Shape& shape : std::vector<Shape>{{2, 2}, {2, 4}, {4, 4}, {8, 2}, {4, 8}}) {
+    for (int repeat = 0; repeat < static_cast<int>(partOf(6)); ++repeat) {
+      const GroupLayout layout = torus(shape.rows, shape.columns, 1, random);
+      const size_t count = std::vector<size_t>{0, 1, 3, 97}[random.between(0, 3)];
+      const size_t window = std::vector<size_t>{0, 8, ScheduleExecutor::kUnbounded}[repeat % 3];
+      SCOPED_TRACE(std::to_string(shape.rows) + " x " + std::to_string(shape.columns) + ", " +
+                   std::to_string(count));
+      ScheduleExecutor executor(forAll(layout.size(),
+                                       [&](int rank) {
+                                         return swingAllReduceSchedule(layout.grid(), rank, count,
+                                                                       8, kPart);
+                                       }),
+                                8, window, random);
+      const Values sum = fillInputs(executor, layout.size(), count, random);
+      ASSERT_EQ(executor.run(), "");
+      for (int rank = 0; rank < layout.size(); ++rank) ASSERT_EQ(executor.member(rank).input, sum);
+    }
+  }
+}
+
+// A message along a row goes to the nearer side, so a link of a row carries those of the members in
+// front of it.
+TEST(Swing, LinksOfASquareTorusCarryAQuarterTimesTheDistance) {
+  TestRandom random(12);
+  const int side = 8;
+  const size_t count = 64;
+  const GroupLayout layout = torus(side, side, 1, random);
+  const plan::Grid& grid = layout.grid();
+  std::map<int, std::pair<int, int>> at;
+  for (int row = 0; row < side; ++row) {
+    for (int column = 0; column < side; ++column) at[grid[row][column]] = {row, column};
+  }
+  std::map<std::pair<int, int>, size_t> carried;
+  for (int rank = 0; rank < layout.size(); ++rank) {
+    for (const Lane& lane : swingAllReduceSchedule(grid, rank, count, 1).lanes) {
+      for (const Send& send : lane.sends) {
+        auto [row, column] = at.at(rank);
+        const auto [to_row, to_column] = at.at(send.peer);
+        ASSERT_TRUE(row == to_row || column == to_column);
+        const auto step = [](int from, int to) {
+          const int ahead = (to - from + side) % side;
+          return ahead == 0 ? 0 : ahead <= side / 2 ? 1 : side - 1;
+        };
+        while (row != to_row || column != to_column) {
+          const int next_row = (row + step(row, to_row)) % side;
+          const int next_column = (column + step(column, to_column)) % side;
+          carried[{grid[row][column], grid[next_row][next_column]}] += send.from.bytes;
+          row = next_row;
+          column = next_column;
+        }
+      }
+    }
+  }
+  ASSERT_EQ(carried.size(), 4u * side * side);
+  // Distances 1, 1 and 3, along rows first for a half of the elements.
+  for (const auto& [link, bytes] : carried) EXPECT_EQ(bytes, 2 * (1 + 1 + 3) * count / 4);
+}
+
+// Flooding has the same latency on 4 x 4, and breadth-first fewer bytes; in between, Swing is the
+// cheapest by more than 3 %.
+TEST(Swing, IsChosenBetweenFloodingAndBreadthFirst) {
+  for (const int side : {4, 8}) {
+    plan::Grid grid;
+    std::vector<int> order;
+    std::vector<uint16_t> hops;
+    std::vector<RatedLink> links;
+    const auto apart = [&](int a, int b) {
+      return std::min((a - b + side) % side, (b - a + side) % side);
+    };
+    for (int a = 0; a < side * side; ++a) {
+      order.push_back(a);
+      if (a % side == 0) grid.emplace_back();
+      grid.back().push_back(a);
+      for (int b = 0; b < side * side; ++b) {
+        const int distance = apart(a / side, b / side) + apart(a % side, b % side);
+        hops.push_back(static_cast<uint16_t>(distance));
+        if (distance == 1) links.push_back({a, b, 1.0});
+      }
+    }
+    GroupLayout layout(side * side, {{order, 1.0}}, {},
+                       std::make_shared<HopTable>(side * side, hops), grid);
+    layout.setLinks(links);
+    CostModel cost;
+    cost.alpha_s = 2e-6;
+    cost.per_hop_latency_s = 1e-6;
+    cost.beta_s_per_byte = 8e-11;
+    cost.gamma_s_per_byte = 0;
+    const CostEstimate estimate(layout, cost);
+    const Request request{Collective::kAllReduce, 64 << 10, 0, true};
+    const double swing_s = estimate.seconds(request, Algorithm::kSwing);
+    for (const Algorithm other : estimate.candidates(request)) {
+      if (other == Algorithm::kSwing) continue;
+      EXPECT_GT(estimate.seconds(request, other), 1.03 * swing_s) << side << nameOf(other);
+    }
+    EXPECT_EQ(estimate.choose({Collective::kAllReduce, 4 << 20, 0, true}, std::nullopt),
+              Algorithm::kBreadthFirst);
+  }
+}
 
 TEST(Torus, SumsOnAllMembersInAnyOrderOfEvents) {
   TestRandom random(1);

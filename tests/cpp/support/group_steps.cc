@@ -202,6 +202,38 @@ Step reduceScatterStep(const Job& job) {
   });
 }
 
+Step scatterStep(const Job& job) {
+  const size_t bytes = job.count / static_cast<size_t>(job.size) * job.element;
+  const Bytes all = randomBytes(bytes * static_cast<size_t>(job.size), job.random);
+  job.memory->input[job.root] = all;
+  for (int i = 0; i < job.size; ++i) {
+    job.memory->expected[i] = part(all, static_cast<size_t>(i) * bytes, bytes);
+    job.memory->output[i].resize(bytes);
+  }
+  job.memory->output[job.root] = job.memory->expected[job.root];
+  return job.step("scatter", [m = job.memory, terms = job.terms, bytes, root = job.root](
+                                 Group& group, int i, Done done) {
+    group.scatter(m->input[i].data(), m->output[i].data(), bytes, root, terms, std::move(done));
+  });
+}
+
+Step gatherStep(const Job& job) {
+  const size_t bytes = job.count / static_cast<size_t>(job.size) * job.element;
+  const Bytes all = randomBytes(bytes * static_cast<size_t>(job.size), job.random);
+  for (int i = 0; i < job.size; ++i) {
+    job.memory->input[i] = part(all, static_cast<size_t>(i) * bytes, bytes);
+  }
+  job.memory->expected[job.root] = all;
+  Bytes& output = job.memory->output[job.root];
+  output.resize(all.size());
+  const auto own = static_cast<ptrdiff_t>(bytes) * job.root;
+  std::copy_n(all.begin() + own, bytes, output.begin() + own);
+  return job.step("gather", [m = job.memory, terms = job.terms, bytes, root = job.root](
+                                Group& group, int i, Done done) {
+    group.gather(m->input[i].data(), m->output[i].data(), bytes, root, terms, std::move(done));
+  });
+}
+
 Step exchangeStep(const Job& job) {
   std::vector<std::vector<size_t>> send;
   for (int i = 0; i < job.size; ++i) {
@@ -221,7 +253,7 @@ Step exchangeStep(const Job& job) {
   }
   return job.step("all_to_all", [m = job.memory, terms = job.terms, send, receive](
                                     Group& group, int i, Done done) {
-    group.exchange({CallName::kAllToAll}, m->input[i].data(), send[i], m->output[i].data(),
+    group.exchange(CallName::kAllToAll, m->input[i].data(), send[i], m->output[i].data(),
                    receive[i], terms, std::move(done));
   });
 }
@@ -294,7 +326,7 @@ Step receiveAnyStep(const Job& job, int tag) {
 Step randomStep(int size, size_t max_elements, int tag, int any_tag, TestRandom& random,
                 bool synchronous) {
   const Job job{size, random, max_elements, synchronous};
-  switch (random.between(0, size > 1 ? 8 : 6)) {
+  switch (random.between(0, size > 1 ? 10 : 8)) {
     case 0:
       return allReduceStep(job);
     case 1:
@@ -310,6 +342,10 @@ Step randomStep(int size, size_t max_elements, int tag, int any_tag, TestRandom&
     case 6:
       return barrierStep(job);
     case 7:
+      return scatterStep(job);
+    case 8:
+      return gatherStep(job);
+    case 9:
       return pointToPointStep(job, tag);
     default:
       return receiveAnyStep(job, any_tag);

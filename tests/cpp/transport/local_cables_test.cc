@@ -31,12 +31,12 @@ class CablesOfARank : public testing::Test {
   }
   // Data for rank 1, over the cable to it; the number of a message says which frame it is.
   void send(uint64_t frames) {
-    Routes::Ways& ways = *routes_.waysTo(1);
+    const Routes::Hop hop = routes_.waysTo(1)->hops().front();
     for (uint64_t i = 0; i < frames; ++i) {
       OutFrame frame;
       frame.header.target = 1;
       frame.header.message = i;
-      routes_.send(ways, std::move(frame));
+      routes_.send(hop, std::move(frame));
     }
   }
   // From the other end of the cable to rank 1.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -39,6 +40,10 @@ class RoutesOfARing : public testing::Test {
     frame.header.route = static_cast<uint16_t>(ways.next());
     return frame;
   }
+  static void send(Routes& routes, const Routes::Ways& ways, OutFrame frame) {
+    const Routes::Hop& hop = ways.hops()[frame.header.route];
+    routes.send(hop, std::move(frame));
+  }
   // Both ends of a cable have lost it, or have it again.
   void report(int cable, uint64_t generation, bool up) {
     for (const int end : {cable, (cable + 1) % 4}) graph_.take({cable, end, generation, up});
@@ -61,7 +66,7 @@ TEST_F(RoutesOfARing, CarryFramesInProportionToTheirWeights) {
     for (int i = 0; i < 100; ++i) {
       OutFrame frame = frameTo(2, ways);
       ways.charge(frame.header.route, 1000);
-      routes.send(ways, std::move(frame));
+      send(routes, ways, std::move(frame));
     }
     EXPECT_EQ(FakeLinks::take(to_1_).size(), 75u);
     EXPECT_EQ(FakeLinks::take(to_3_).size(), 25u);
@@ -75,8 +80,8 @@ TEST_F(RoutesOfARing, AvoidAPathThatHasLostACableElsewhere) {
     Routes::Ways& ways = *routes.waysTo(2);
     OutFrame late = frameTo(2, ways);
     report(1, 1, false);
-    for (int i = 0; i < 3; ++i) routes.send(ways, frameTo(2, ways));
-    routes.send(ways, std::move(late));
+    for (int i = 0; i < 3; ++i) send(routes, ways, frameTo(2, ways));
+    send(routes, ways, std::move(late));
     EXPECT_TRUE(FakeLinks::take(to_1_).empty());
     const std::vector<FrameHeader> sent = FakeLinks::take(to_3_);
     ASSERT_EQ(sent.size(), 4u);
@@ -90,7 +95,7 @@ TEST_F(RoutesOfARing, KeepAFrameUntilThereIsAWay) {
     Routes::Ways& ways = *routes.waysTo(2);
     report(1, 1, false);
     report(2, 1, false);
-    routes.send(ways, frameTo(2, ways));
+    send(routes, ways, frameTo(2, ways));
     EXPECT_TRUE(FakeLinks::take(to_1_).empty());
     EXPECT_TRUE(FakeLinks::take(to_3_).empty());
     report(2, 2, true);
@@ -108,7 +113,7 @@ TEST_F(RoutesOfARing, DropOnlyOwnFramesOfAChannel) {
       frame.header.channel = channel;
       frame.header.payload_bytes = 100;
       frame.owned = fake_.buffers.take(100);
-      routes.send(ways, std::move(frame));
+      send(routes, ways, std::move(frame));
     }
     std::vector<uint32_t> dropped;
     routes.dropOwn(7, [&](const FrameHeader& header) { dropped.push_back(header.channel); });
@@ -162,6 +167,61 @@ TEST_F(RoutesOfARing, FloodAllNeighboursButOne) {
     const std::vector<FrameHeader> sent = FakeLinks::take(to_3_);
     ASSERT_EQ(sent.size(), 1u);
     EXPECT_EQ(sent[0].payload_bytes, 3u);
+  });
+}
+
+// The choices from rank 0 to rank 2 are the paths over rank 1 and over rank 3.
+TEST_F(RoutesOfARing, DivideAMessageByItsShares) {
+  on([&](Routes& routes) {
+    ASSERT_NE(routes.choices(), nullptr);
+    EXPECT_EQ(routes.choices()->of(0, 2), (std::vector<RouteChoices::Path>{{0, 1, 2}, {0, 3, 2}}));
+    EXPECT_EQ(routes.choices()->of(0, 1), (std::vector<RouteChoices::Path>{{0, 1}, {0, 3, 2, 1}}));
+    const size_t bytes = 1'000'001;
+    const auto ways = routes.divided(2, {0.3, 0.7}, bytes, 4e6);
+    std::vector<size_t> carried(2);
+    for (size_t left = bytes; left > 0;) {
+      const size_t route = ways->next();
+      const size_t payload = std::min(left, ways->framePayload(bytes, route));
+      ways->charge(route, payload);
+      carried[route] += payload;
+      left -= payload;
+      OutFrame frame;
+      frame.header.target = 2;
+      frame.header.route = ways->name(route);
+      routes.send(ways->hops()[route], std::move(frame));
+    }
+    EXPECT_EQ(carried, (std::vector<size_t>{300'000, 700'001}));
+    for (const FrameHeader& header : FakeLinks::take(to_1_)) {
+      EXPECT_EQ(header.route, RouteName::ofChoice(0, 2));
+    }
+    EXPECT_FALSE(FakeLinks::take(to_3_).empty());
+    const auto whole = routes.divided(2, {0.001, 0.999}, bytes, 1e6);
+    for (size_t left = bytes; left > 0;) {
+      ASSERT_EQ(whole->next(), 1u);  // the other part is too small for a frame
+      const size_t payload = whole->framePayload(bytes, 1);
+      whole->charge(1, payload);
+      left -= payload;
+    }
+  });
+}
+
+TEST_F(RoutesOfARing, RelayChoicesThatThePlanDoesNotHave) {
+  on([&](Routes& routes) {
+    FrameHeader header;
+    header.source = 1;
+    header.target = 3;
+    header.route = RouteName::ofChoice(0, 1);  // over rank 0
+    routes.relay(header, {});
+    EXPECT_EQ(FakeLinks::take(to_3_).size(), 1u);
+    EXPECT_TRUE(failed_.empty());
+    report(3, 1, false);
+    EXPECT_FALSE(routes.intact());
+    routes.relay(header, {});
+    const std::vector<FrameHeader> sent = FakeLinks::take(to_1_);
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ(sent[0].detour, 1);
+    report(3, 2, true);
+    EXPECT_TRUE(routes.intact());
   });
 }
 

@@ -335,6 +335,12 @@ def test_an_option_after_the_script_belongs_to_the_script() -> None:
         run_options.parse(["--servers", "4", "--degree", "x", "script.py"])
 
 
+def test_an_option_of_the_script_may_begin_as_several_of_ours() -> None:
+    own = ["--op", "sum", "--n", "2", "--no=1"]
+    options = run_options.parse(["--servers", "4", "script.py", *own])
+    assert options.torchrun.training_script_args == own
+
+
 def _options(*, with_value: bool) -> list[argparse.Action]:
     """The options of `run`, torchrun's too, but for help and names of
     earlier versions, which end the command."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,3 +64,52 @@ def test_a_run_predicts_from_the_steps_of_its_script(
     assert graph.measured_step is not None
     assert prediction.compute_s > graph.measured_step.overhead_s > 0
     assert "of waiting for messages" in done.stdout
+
+
+SHARDED = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+def build_model():
+    return torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Linear(64, 4))
+
+def example_batch(samples=8):
+    return torch.zeros(samples, 16)
+
+if __name__ == "__main__":
+    dist.init_process_group()
+    model = fully_shard(build_model())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(40 if dist.get_backend() == "fake" else 8):
+        optimizer.zero_grad()
+        model(torch.ones(4, 16)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("has_model", "measures"), [(True, True), (False, True), (True, False)])
+def test_a_script_that_shards_its_model_is_predicted_from_its_own_calls(
+    launcher: Any, tmp_path: Path, has_model: bool, measures: bool
+) -> None:
+    text = SHARDED if has_model else SHARDED.replace("build_model", "model_of_mine")
+    (tmp_path / "train.py").write_text(text)
+    launcher.measure_steps = measures
+    cluster = ("--servers", "2", "--degree", "1", "--bandwidth", "100Mbps")
+    done = launcher.run("run", *cluster, "--run-dir", "here", "--json", "train.py")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    gradient_bytes = 4 * (16 * 64 + 64 + 64 * 4 + 4)
+    plan = Plan.load(tmp_path / "here" / "plan.json")
+    # half of the shards for the forward pass and of the sums of gradients: one group, unsharded
+    assert plan.prediction.link_bytes == (gradient_bytes, gradient_bytes)
+    assert found["iterations"]["link_bytes_difference"] < 0.01
+    assert ("not those of data parallelism" in done.stderr) == has_model
+    assert not (tmp_path / "here" / "opgraph.json").exists()
+    assert (tmp_path / "here" / "report.html").exists()
+    if measures:
+        assert plan.prediction.iteration_s > plan.prediction.compute_s > 0
+        assert found["iterations"]["predicted_s"] == plan.prediction.iteration_s
+    else:
+        assert found["iterations"]["predicted_s"] is None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import textwrap
+from dataclasses import asdict
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,12 @@ from torch.distributed.checkpoint import save
 
 from torch_topoopt.op_graph import GradientBuckets
 from torch_topoopt.processes import fork_server
-from torch_topoopt.profile.script import runner
+from torch_topoopt.profile.script import CollectiveCall, TrainingScript, runner
+from torch_topoopt.profile.script.rank_time import Reading
 from torch_topoopt.profile.script.runner import ScriptError
-from torch_topoopt.profile.script.step_clock import LEAST, LEFT_OUT, MOST, Reading, StepClock
-from torch_topoopt.profile.script.step_timing import summed_up, time_steps
+from torch_topoopt.profile.script.step_clock import LEAST, LEFT_OUT, MOST, StepClock
+from torch_topoopt.profile.script.step_events import CallWait, Computation, bytes_by_operation
+from torch_topoopt.profile.script.step_timing import summed_up, time_steps, trace_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,8 +75,12 @@ def test_ranks_share_processors_but_not_what_they_wait_for() -> None:
 
     slow, fast = step(3.0, (0.5, 2.0)), step(1.0, (0.5, 0.0))
     answers = [
-        {"steps": [slow, slow, slow, slow], "buckets": [100, 200]},
-        {"steps": [fast, fast, fast, step(50.0, (9.0, 9.0))], "buckets": [100, 200]},
+        {"steps": [slow, slow, slow, slow], "buckets": [100, 200], "events": [[]]},
+        {
+            "steps": [fast, fast, fast, step(50.0, (9.0, 9.0))],
+            "buckets": [100, 200],
+            "events": [[]],
+        },
     ]
     timing = summed_up(answers * 4, processors=2)
     assert timing.forward_s == 4.0 * (3.0 + 1.0) / 2  # an outlier does not count
@@ -112,6 +120,82 @@ def test_all_ranks_of_a_script_are_timed_up_to_enough_steps(tmp_path: Path) -> N
     assert timing.rest_s > 0.02 > timing.forward_s > 0  # it sleeps, whatever else runs here
     assert timing.step_s == timing.forward_s + timing.backward_s + timing.rest_s
     assert [(tmp_path / f"rank{r}").read_text() for r in (0, 1)] == ["2 0 here", "2 1 here"]
+
+
+def call_event(size_bytes: int) -> list[Any]:
+    return ["call", asdict(CollectiveCall(0, 0, "forward", "AllReduce", size_bytes, (0, 1)))]
+
+
+def test_the_typical_step_is_the_most_frequent_with_the_middle_of_its_times() -> None:
+    def step(processor_s: float, size_bytes: int) -> list[Any]:
+        return [["computation", processor_s, -1e-4], call_event(size_bytes), ["wait", 0]]
+
+    steps = [step(9.0, 8), *(step(seconds, 4) for seconds in (1.0, 3.0, 2.0, 2.0, 50.0, 0.0))]
+    answer = json.loads(json.dumps({"steps": [{}], "buckets": None, "events": steps}))
+    (events,) = summed_up([answer], processors=2).events
+    assert events == (
+        Computation(2.0, 0.0),
+        CollectiveCall(0, 0, "forward", "AllReduce", 4, (0, 1)),
+        CallWait(0),
+    )
+
+
+CALLING = """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group()
+    model = {wrap}(torch.nn.Linear(8, 8, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    gathered, counts = torch.empty(2, 4), torch.empty(2)
+    while True:
+        work = dist.all_gather_into_tensor(gathered, torch.full((4,), 3.0), async_op=True)
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        work.wait()
+        work.wait()
+        assert gathered.eq(3).all()
+        dist.all_to_all_single(counts, torch.full((2,), 5.0))
+        assert counts.eq(5).all()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrap", "calls"),
+    [
+        ("DistributedDataParallel", ["backward AllReduce 256 of 2", "wait 1"]),
+        (
+            "fully_shard",
+            ["forward AllGather 256 of 2", "wait 1", "backward ReduceScatter 256 of 2", "wait 2"],
+        ),
+    ],
+)
+def test_calls_and_waits_of_a_step_are_recorded_in_their_order(
+    tmp_path: Path, wrap: str, calls: list[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(CALLING).format(wrap=wrap))
+    timing = time_steps(str(script), [], world_size=2)
+    found = []
+    for event in timing.events[1]:
+        if isinstance(event, CollectiveCall):
+            assert event.rank == 1
+            text = f"{event.phase} {event.operation} {event.size_bytes} of {len(event.group)}"
+            found.append(text)
+        elif isinstance(event, CallWait):
+            found.append(f"wait {event.call}")
+        else:
+            assert event.processor_s > 0
+    last = 1 + sum(text.startswith(("forward", "backward")) for text in calls)
+    exchange = ["forward AllToAll 8 of 2", f"wait {last}"]
+    assert found == ["forward AllGather 32 of 2", *calls, "wait 0", *exchange]
+    trace = trace_of(TrainingScript(str(script)), timing)
+    assert [call.operation for call in trace.of_rank(0, 0)][-1] == "AllToAll"
+    assert trace.world_size == 2
+    assert bytes_by_operation(timing.events[0])["AllToAll"] == 8
 
 
 SAVING = """

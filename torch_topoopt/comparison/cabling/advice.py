@@ -21,6 +21,7 @@ from torch_topoopt.comparison.cost import capital_cost
 from torch_topoopt.comparison.estimate import predict_architecture
 from torch_topoopt.plan import AllToAll, Cluster, Demand, GroupDemand, PairTable
 from torch_topoopt.plan.units import counted
+from torch_topoopt.sim.demand_seconds import fastest_for
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.measures.figures import default_demand
 from torch_topoopt.topology.routing.hop_counts import hop_matrix
@@ -88,7 +89,9 @@ def cluster_for(servers: int, ports: int, gbps: float, accelerator: str = "cpu-c
 def wire(cluster: Cluster, mode: Mode | UserFunction, search: NetworkSearch) -> Network:
     """TopologyFinder's network for training in general: an AllReduce of 1 GB and an all-to-all of
     100 MB from each server, as `topoopt topology` wires without a demand."""
-    return find_network(cluster, default_demand(cluster.servers), mode=mode, search=search)
+    demand = default_demand(cluster.servers)
+    priced = fastest_for(mode, cluster, demand, search)
+    return find_network(cluster, demand, mode=mode, search=priced)
 
 
 def cable_pairs(network: Network) -> Counter[tuple[int, int]]:

@@ -22,7 +22,7 @@ _WORK_OF_FUTURE: Any = getattr(_distributed_c10d, "_create_work_from_future")  #
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
-class _Seen(NamedTuple):
+class SeenCall(NamedTuple):
     """The communication of one operator, from its arguments: ranks are those of the group."""
 
     operation: Operation
@@ -52,10 +52,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if func.namespace not in ("c10d", "_c10d_functional"):
             return func(*args, **kwargs)
-        values = _by_name(func, args, kwargs)
-        read = _READERS.get(func._schema.name)
+        values = by_name(func, args, kwargs)
+        read = READERS.get(func._schema.name)
         if read is not None:
-            group = _group_of(values)
+            group = group_of(values)
             members = dist.get_process_group_ranks(group)
             for seen in read(values, len(members)):
                 self._append(seen, tuple(members))
@@ -67,7 +67,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 tensor.detach().fill_(1)
         return result
 
-    def _append(self, seen: _Seen, members: tuple[int, ...]) -> None:
+    def _append(self, seen: SeenCall, members: tuple[int, ...]) -> None:
         peer = None if seen.peer is None else members[seen.peer]
         self.calls.append(
             CollectiveCall(
@@ -108,12 +108,12 @@ def _is_tensors(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, torch.Tensor) for item in value)
 
 
-def _by_name(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+def by_name(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     names = [argument.name for argument in func._schema.arguments]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _group_of(values: dict[str, Any]) -> Any:
+def group_of(values: dict[str, Any]) -> Any:
     if "process_group" in values:
         return dist.ProcessGroup.unbox(values["process_group"])
     group = values["group_name"]
@@ -136,7 +136,7 @@ def _parts(tensor: Any, split_sizes: Any, count: int) -> tuple[int, ...]:
 
 
 _Values = dict[str, Any]
-_Reader = Callable[[_Values, int], list[_Seen]]
+_Reader = Callable[[_Values, int], list[SeenCall]]
 
 
 def _whole(operation: Operation, *names: str, peer: str = "", per: int = 0) -> _Reader:
@@ -145,35 +145,35 @@ def _whole(operation: Operation, *names: str, peer: str = "", per: int = 0) -> _
     `per` is 1 if the argument is one rank's part of the whole.
     """
 
-    def read(values: _Values, count: int) -> list[_Seen]:
+    def read(values: _Values, count: int) -> list[SeenCall]:
         tensors = next(values[name] for name in names if name in values)
         root = int(values[peer]) if peer else None
-        return [_Seen(operation, _bytes(tensors) * (count if per else 1), root)]
+        return [SeenCall(operation, _bytes(tensors) * (count if per else 1), root)]
 
     return read
 
 
-def _all_to_all_base(values: _Values, count: int) -> list[_Seen]:
+def _all_to_all_base(values: _Values, count: int) -> list[SeenCall]:
     splits = values.get("input_split_sizes")
     parts = _parts(values["input"], splits, count)
-    return [_Seen("AllToAll", sum(parts), None, parts)]
+    return [SeenCall("AllToAll", sum(parts), None, parts)]
 
 
-def _all_to_all_list(values: _Values, count: int) -> list[_Seen]:
+def _all_to_all_list(values: _Values, count: int) -> list[SeenCall]:
     parts = tuple(map(_bytes, values["input_tensors"]))
-    return [_Seen("AllToAll", sum(parts), None, parts)]
+    return [SeenCall("AllToAll", sum(parts), None, parts)]
 
 
-def _point_to_point(values: _Values, count: int) -> list[_Seen]:
+def _point_to_point(values: _Values, count: int) -> list[SeenCall]:
     columns = (values["op_list"], values["peer_list"], values["tensors"])
     return [
-        _Seen("Send" if name.endswith("send") else "Recv", _bytes(tensor), int(peer))
+        SeenCall("Send" if name.endswith("send") else "Recv", _bytes(tensor), int(peer))
         for name, peer, tensor in zip(*columns, strict=True)
     ]
 
 
-def _nothing(values: _Values, count: int) -> list[_Seen]:
-    return [_Seen("Barrier", 0)]
+def _nothing(values: _Values, count: int) -> list[SeenCall]:
+    return [SeenCall("Barrier", 0)]
 
 
 _IN = "input", "inputs", "tensor", "tensors"
@@ -182,7 +182,7 @@ _GATHERED = _whole("AllGather", "input", "inputs", per=1)
 _SCATTERED = _whole("ReduceScatter", "input", "inputs")
 _BROADCAST = _whole("Broadcast", "input", peer="src")
 
-_READERS: dict[str, _Reader] = {
+READERS: dict[str, _Reader] = {
     "c10d::allreduce_": _ALL_REDUCE,
     "c10d::allreduce_coalesced_": _ALL_REDUCE,
     "c10d::allgather_": _whole("AllGather", "output_tensors"),

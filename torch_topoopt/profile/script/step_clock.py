@@ -1,15 +1,14 @@
 """Measures a script's steps inside one rank: forward pass, backward pass, and the rest.
 
 A step ends with the optimizer's step (of several, the first that ever stepped), as in measured
-iterations. A rank's time is processor time plus waiting, for example for a disk. Time in the queue
-for a processor is excluded, because it depends on other load of the machine.
+iterations.
 """
 
 from __future__ import annotations
 
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -19,38 +18,16 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from torch_topoopt.profile.script.rank_time import Reading, read_clocks
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch_topoopt.profile.script.step_events import EventLog
 
 LEFT_OUT = 2  # warm-up steps: they allocate memory and build buckets
 LEAST, MOST = 4, 24  # further steps that are timed
 ENOUGH_S = 4.0  # after these seconds no more than LEAST
-
-
-class Reading(NamedTuple):
-    """Seconds since some time in the past: of processors, and of waiting for something else."""
-
-    processor_s: float
-    waiting_s: float
-
-    def since(self, before: Reading) -> Reading:
-        """The time between two readings."""
-        return Reading(self.processor_s - before.processor_s, self.waiting_s - before.waiting_s)
-
-    def plus(self, other: Reading) -> Reading:
-        """The sum of both."""
-        return Reading(self.processor_s + other.processor_s, self.waiting_s + other.waiting_s)
-
-
-def read_clocks() -> Reading:
-    """Of this process and of its calling thread.
-
-    The time in the queue is that of Linux, Documentation/scheduler/sched-stats.rst.
-    """
-    with open("/proc/thread-self/schedstat", encoding="ascii") as file:
-        queued_s = int(file.read().split()[1]) * 1e-9
-    waiting_s = time.monotonic() - time.thread_time() - queued_s
-    return Reading(time.process_time(), waiting_s)
 
 
 class StepClock:
@@ -58,16 +35,18 @@ class StepClock:
 
     After enough steps it calls `finish` with them, each as its phases: "forward", "backward" (and
     loss) and "rest"; and with the bucket sizes given to DistributedDataParallel, as (first,
-    further) bytes, None where no module is wrapped in it.
+    further) bytes, None where no module is wrapped in it. `log` gets the ends of the steps.
     """
 
     def __init__(
         self,
         finish: Callable[[list[dict[str, Reading]], tuple[int, int] | None], None],
         read: Callable[[], Reading] = read_clocks,
+        log: EventLog | None = None,
     ) -> None:
         self._finish = finish
         self._read = read
+        self._log = log
         self._optimizer: Any = None
         self._depth = 0  # of modules that call each other
         self._replicas: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -115,6 +94,8 @@ class StepClock:
         if self._optimizer() is not optimizer:
             return
         self._ends += 1
+        if self._log is not None:
+            self._log.end_step(keep=self._ends > LEFT_OUT)
         if self._ends > LEFT_OUT:
             self._steps.append(self._step)
         else:

@@ -7,19 +7,26 @@ import os
 import statistics
 import subprocess
 import tempfile
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.op_graph import GradientBuckets
+from torch_topoopt.plan.codec import decode
+from torch_topoopt.profile.script.document import CollectiveCall, CommunicationTrace
 from torch_topoopt.profile.script.runner import ScriptError, World, start_child
+from torch_topoopt.profile.script.step_events import CallWait, Computation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch_topoopt.processes.fork_server import ForkServer
+    from torch_topoopt.profile.script.runner import TrainingScript
+    from torch_topoopt.profile.script.step_events import StepEvent
 
 DEFAULT_LIMIT_S = 120.0
+_COMPUTATION = "computation"
 _PHASES = ("forward", "backward", "rest")
 
 
@@ -30,7 +37,8 @@ class StepTiming:
     `forward_s` and `backward_s` (with the loss) are those of the model; `rest_s` is what is beside
     them: data loading, optimizer, Python. `buckets` are those of DistributedDataParallel, None
     where the script has no such module. `steps` were timed on every rank, `ranks_at_once` of which
-    the machine's processors can run at full speed.
+    the machine's processors can run at full speed. `events` has the typical step of each rank; its
+    computation has a processor by itself.
     """
 
     steps: int
@@ -39,6 +47,7 @@ class StepTiming:
     backward_s: float
     rest_s: float
     buckets: GradientBuckets | None
+    events: tuple[tuple[StepEvent, ...], ...]
 
     @property
     def step_s(self) -> float:
@@ -102,7 +111,43 @@ def summed_up(answers: Sequence[dict[str, Any]], processors: int) -> StepTiming:
         backward_s=phases["backward"],
         rest_s=phases["rest"],
         buckets=GradientBuckets(*found) if found else None,
+        events=tuple(_typical_step(answer["events"]) for answer in answers),
     )
+
+
+def trace_of(script: TrainingScript, timing: StepTiming) -> CommunicationTrace:
+    """The typical step of every rank as a trace of one iteration."""
+    ranks = tuple(range(len(timing.events)))
+    calls = [
+        event for events in timing.events for event in events if isinstance(event, CollectiveCall)
+    ]
+    return CommunicationTrace(
+        version=CommunicationTrace.VERSION,
+        script=script.name,
+        arguments=script.arguments,
+        world_size=len(ranks),
+        ranks=ranks,
+        iterations=1,
+        calls=tuple(calls),
+    ).validate()
+
+
+def _typical_step(steps: Sequence[Sequence[Sequence[Any]]]) -> tuple[StepEvent, ...]:
+    """The events of the most frequent kind of step, with the middle of their times."""
+    kinds: dict[str, list[Sequence[Sequence[Any]]]] = defaultdict(list)
+    for step in steps:
+        kinds[json.dumps([event for event in step if event[0] != _COMPUTATION])].append(step)
+    alike = max(kinds.values(), key=len)
+    return tuple(_event(same) for same in zip(*alike, strict=True))
+
+
+def _event(same: Sequence[Sequence[Any]]) -> StepEvent:
+    """One event from the `same` one of several steps."""
+    kind, *values = same[0]
+    if kind == _COMPUTATION:
+        _, processor_s, waiting_s = zip(*same, strict=True)
+        return Computation(_middle(processor_s), max(0.0, _middle(waiting_s)))
+    return CallWait(values[0]) if kind == "wait" else decode(CollectiveCall, values[0])
 
 
 def _seconds(step: dict[str, Any], name: str, share: float) -> float:
@@ -110,7 +155,7 @@ def _seconds(step: dict[str, Any], name: str, share: float) -> float:
     return float(processor_s * share + max(0.0, waiting_s))
 
 
-def _middle(values: list[float]) -> float:
+def _middle(values: Sequence[float]) -> float:
     """The mean without the lowest and the highest quarter."""
     quarter = len(values) // 4
     return statistics.fmean(sorted(values)[quarter : len(values) - quarter])

@@ -2,8 +2,8 @@
 
 `python -m torch_topoopt.profile.script.timed_child FOLDER`, started by step_timing.py from a fork
 server. FOLDER/job.json says what to run; rank r leaves FOLDER/r.json, {"steps": ..., "buckets":
-...} or {"error": "one line"}. Every process group is PyTorch's fake one, as in child.py:
-nothing is sent, and what is received is ones.
+..., "events": ...} or {"error": "one line"}. Every process group is PyTorch's fake one, as in
+child.py: nothing is sent, and received tensors are ones.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ import os
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from torch_topoopt.profile.script import checkpoints, child
-from torch_topoopt.profile.script.recorder import completed
+from torch_topoopt.profile.script.rank_time import read_clocks
+from torch_topoopt.profile.script.recorder import READERS, group_of
 from torch_topoopt.profile.script.step_clock import StepClock
+from torch_topoopt.profile.script.step_events import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _KEY = "CPU"
 
@@ -48,15 +54,16 @@ def run(job: dict[str, Any], rank: int, world_size: int, result: Path) -> None:
     """Runs the script as one rank, up to the last step that is timed."""
 
     def finish(steps: list[Any], buckets: Any) -> None:
-        child.write_result(result, {"steps": steps, "buckets": buckets})
+        child.write_result(result, {"steps": steps, "buckets": buckets, "events": log.steps})
         os._exit(0)
 
     script = str(job["script"])
     child._fake_process_groups(rank, world_size)
     checkpoints.write_none()
-    library = _without_messages()
+    log = EventLog(rank, read_clocks)
+    library = _without_messages(log)
     sys.addaudithook(child._no_network)
-    clock = StepClock(finish)
+    clock = StepClock(finish, read_clocks, log)
     clock.install()
     sys.argv = [script, *job["arguments"]]
     sys.path[0] = str(Path(script).resolve().parent)
@@ -73,24 +80,76 @@ def run(job: dict[str, Any], rank: int, world_size: int, result: Path) -> None:
     del library  # it has to live as long as the script runs
 
 
-def _without_messages() -> Any:
-    """Replaces operators of c10d whose results a script builds on, where the fake ones give none.
+def _without_messages(log: EventLog) -> Any:
+    """Replaces the operators of c10d by ones that send nothing and record their calls.
 
     A dispatch mode, as the Recorder is, would take longer than many an operator of a small model.
     """
     library = torch.library.Library("c10d", "IMPL")
-
-    def all_reduce(tensors: Any, *_: Any) -> Any:
-        return list(tensors), completed(list(tensors))
-
-    def receive(tensors: Any, *_: Any) -> Any:
-        for tensor in tensors:
-            tensor.detach().fill_(1)
-        return completed(list(tensors))
-
-    library.impl("allreduce_", all_reduce, _KEY, allow_override=True)
-    library.impl("recv_", receive, _KEY, allow_override=True)
+    for schema in torch._C._jit_get_all_schemas():
+        if schema.name.startswith("c10d::") and schema.name in READERS:
+            name = schema.name.removeprefix("c10d::")
+            library.impl(name, _operator(schema, log), _KEY, allow_override=True)
     return library
+
+
+def _operator(schema: Any, log: EventLog) -> Callable[..., Any]:
+    names = [argument.name for argument in schema.arguments]
+    read = READERS[schema.name]
+    fill = _FILLS.get(schema.name.removeprefix("c10d::"), _fill_with_own)
+
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        log.pause()
+        values = {**dict(zip(names, args, strict=False)), **kwargs}
+        members = tuple(dist.get_process_group_ranks(group_of(values)))
+        changed = args[0]
+        with torch.no_grad():
+            fill(changed, args[1])
+        work = log.called(read(values, len(members)), members, list(_tensors(changed)))
+        log.resume()
+        if not schema.returns:
+            return work.wait() and None
+        return work.boxed() if len(schema.returns) == 1 else (changed, work.boxed())
+
+    return operator
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Of a tensor, or of a list (of lists) of them."""
+    if isinstance(value, torch.Tensor):
+        yield value.detach()
+    else:
+        for item in value:
+            yield from _tensors(item)
+
+
+def _leave(changed: Any, given: Any) -> None:
+    """The sum of ranks that are not there, and the tensor of a root."""
+
+
+def _fill_with_ones(changed: Any, given: Any) -> None:
+    for tensor in _tensors(changed):
+        tensor.fill_(1)
+
+
+def _fill_with_own(changed: Any, given: Any) -> None:
+    """Every received part is this rank's own, repeated or cut; else ones."""
+    parts = [part.reshape(-1).clone() for part in _tensors(given)]  # may be views of the other
+    for i, tensor in enumerate(_tensors(changed)):
+        part = parts[i % len(parts)]
+        if part.numel() and tensor.numel() % part.numel() == 0 and tensor.is_contiguous():
+            tensor.view(-1, part.numel()).copy_(part)
+        elif tensor.numel() <= part.numel():
+            tensor.copy_(part[: tensor.numel()].view_as(tensor))
+        else:
+            tensor.fill_(1)
+
+
+_FILLS = {
+    **dict.fromkeys(("broadcast_", "reduce_", "send", "barrier", "monitored_barrier_"), _leave),
+    **dict.fromkeys(("allreduce_", "allreduce_coalesced_"), _leave),
+    **dict.fromkeys(("recv_", "recv_any_source_"), _fill_with_ones),
+}
 
 
 if __name__ == "__main__":

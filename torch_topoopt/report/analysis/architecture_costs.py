@@ -40,8 +40,9 @@ def architecture_costs(op_graph: OpGraph, plan: Plan) -> tuple[ArchitectureCost,
         try:
             topology = _topology(name, plan)
             estimate = predict_on(
-                topology, op_graph, plan.cluster, plan.strategy, micro_batches=plan.micro_batches
-            )
+                topology, op_graph, plan.cluster, plan.strategy,
+                micro_batches=plan.micro_batches, schedules=True,
+            )  # fmt: skip
         except (ValueError, NotImplementedError):  # does not fit these servers and ports
             continue
         cost = capital_cost(topology, plan.cluster)

@@ -58,7 +58,7 @@ def simulate(op_graph: OpGraph, plan: Plan) -> SimulatedIteration | None:
     servers = plan.cluster.servers
     if not plan.network.links or len(plan.demand.pairs) * 8 > _MOST_FLOWS:
         return None
-    program, names = named_plan_program(op_graph, plan)
+    program, names = named_plan_program(op_graph, plan, schedules=True)
     if program.flow_count > _MOST_FLOWS:
         return None
     result = run_program(program)

@@ -149,7 +149,7 @@ def _iteration_without(plan: Plan, op_graph: OpGraph, figure: FailureFigures) ->
 
 
 def _iteration_on(plan: Plan, op_graph: OpGraph, network: Network) -> float:
-    problem = LoweredProblem(op_graph, plan.cluster)
+    problem = LoweredProblem(op_graph, plan.cluster, schedules=True)
     return price(problem, network, plan.strategy, plan.micro_batches).iteration_s
 
 

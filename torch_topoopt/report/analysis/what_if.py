@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.plan import POLICIES
 from torch_topoopt.report.results import reach
 from torch_topoopt.search.lowered_problem import LoweredProblem
-from torch_topoopt.sim.iteration import predict_ideal_switch, price
+from torch_topoopt.sim.iteration import price
 from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
@@ -93,7 +93,10 @@ def _at_degree(
         row: list[float | None] = []
         for i, graph in enumerate(graphs):
             estimate = price(
-                LoweredProblem(graph, faster), network, plan.strategy, plan.micro_batches
+                LoweredProblem(graph, faster, schedules=True),
+                network,
+                plan.strategy,
+                plan.micro_batches,
             )
             row.append(estimate.iteration_s)
             compute[i] = estimate.compute_s
@@ -101,7 +104,8 @@ def _at_degree(
                 busiest = max(estimate.link_bytes, default=0)
         table.append(tuple(row))
     own = graphs[scales.index(1.0)]
-    ideal = predict_ideal_switch(own, cluster, plan.strategy, micro_batches=plan.micro_batches)
+    problem = LoweredProblem(own, cluster, schedules=True)
+    ideal = price(problem, None, plan.strategy, plan.micro_batches)
     cables = len(network.links) // (2 if cluster.ports == "duplex" else 1)
     return AtDegree(
         cluster.degree, cables, reach(network).mean_hops, tuple(table), tuple(compute), busiest,
@@ -163,7 +167,10 @@ def _worst_error(op_graph: OpGraph, plan: Plan, sampled: list[float | None]) -> 
             continue
         faster = with_bandwidth(plan.cluster, scale)
         real = price(
-            LoweredProblem(op_graph, faster), plan.network, plan.strategy, plan.micro_batches
+            LoweredProblem(op_graph, faster, schedules=True),
+            plan.network,
+            plan.strategy,
+            plan.micro_batches,
         ).iteration_s
         x, x0, x1 = 1 / scale, 1 / BANDWIDTHS[low], 1 / BANDWIDTHS[low + 1]
         guess = before + (after - before) * (x - x0) / (x1 - x0)

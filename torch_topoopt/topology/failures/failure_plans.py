@@ -4,6 +4,9 @@ Paper, section 7 ("Handling failures"): a lost fiber leaves the graph connected,
 for MP recovers the ring. The alternative is to drop the ring: its bytes move to the group's other
 rings, which costs 1/r of the bandwidth of r equal rings, without a detour. The plan's demand
 decides between the two. Nothing is rewired.
+
+The backend reduces over a packing of trees into the remaining links instead, if they join the
+group. Rings are for groups that they do not join.
 """
 
 from __future__ import annotations
@@ -35,8 +38,10 @@ if TYPE_CHECKING:
 class FailureFigures:
     """The cost of a failure, in seconds of the busiest link for the demand of one iteration.
 
-    `all_reduce_s` counts the AllReduce bytes alone and `busiest_s` all bytes, before the failure
-    and after it; both are None if the servers are no longer connected.
+    A group reduces over a packing of trees into the remaining links where that is faster than its
+    repaired rings, as the backend does. `all_reduce_s` counts the AllReduce bytes alone and
+    `busiest_s` all bytes, before the failure and after it; both are None if the servers are no
+    longer connected.
     """
 
     failure: Failure | None
@@ -103,7 +108,7 @@ def failure_figures(plan: Plan) -> tuple[FailureFigures, list[FailureFigures]]:
         model.all_reduce_bytes = [1] * len(model.all_reduce_bytes)
     load = model.zeros()
     for g, size_bytes in enumerate(model.all_reduce_bytes):
-        load += model.group_load(g) * size_bytes
+        load += model.reduced_load(g) * size_bytes
     whole = FailureFigures(
         None,
         False,
@@ -120,9 +125,10 @@ def _figures(model: LoadModel, failure: Failure, is_server: bool) -> FailureFigu
         return FailureFigures(failure, is_server, None, None)
     loss = Loss(model, failure.lost, server=is_server, detours=failure.detours)
     dropped = {drop.group: drop.rings for drop in failure.dropped}
-    load = loss.all_reduce_load
-    for g in loss.groups:
-        load = load + loss.repair(g, dropped.get(g, ())).load * model.all_reduce_bytes[g]
+    load = model.zeros()
+    for g, size_bytes in enumerate(model.all_reduce_bytes):
+        if size_bytes:
+            load += loss.reduced_load(g, dropped.get(g, ())) * size_bytes
     return FailureFigures(
         failure, is_server, loss.busiest_s(load), loss.busiest_s(load + loss.load)
     )

@@ -9,12 +9,15 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torch_topoopt import _core
 from torch_topoopt.plan import BYTES_PER_GBPS, Pair, Route
+from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.topology.failures.degraded import DisconnectedError, Survivors, links_left
 from torch_topoopt.topology.failures.pairs import PairTraffic
 from torch_topoopt.topology.routing.routes import group_bytes
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 RingId = tuple[int, int]  # group, ring
 _ROUNDS = 3  # of detours, each around the others
+_EQUAL = 1e-6  # relative difference of times that count as equal
 
 
 def ring_bytes_per_byte(members: int) -> float:
@@ -54,6 +58,9 @@ class LoadModel:
         self.pairs = PairTraffic(demand, self.planned, self.edges)
         self._index_rings()
         self._group_loads: dict[int, NDArray[np.float64]] = {}
+        self._reduced_loads: dict[int, NDArray[np.float64]] = {}
+        # by members and changed links, turned: the load, and the turn that it is of
+        self._packed: dict[object, tuple[NDArray[np.float64] | None, int]] = {}
 
     def _index_rings(self) -> None:
         """`ring_load[g][j]`: times that each byte on ring j crosses each edge."""
@@ -92,6 +99,82 @@ class LoadModel:
                 load += crossed * (ring.share * ring_bytes_per_byte(len(group.servers)))
             self._group_loads[g] = load
         return self._group_loads[g]
+
+    def reduced_load(self, g: int) -> NDArray[np.float64]:
+        """The same as the backend reduces: on the rings or, if faster, over a packing of trees.
+
+        The same array every time.
+        """
+        if g not in self._reduced_loads:
+            packed = self.packed_load(self.network.groups[g].servers, self.rates)
+            self._reduced_loads[g] = _faster(self.group_load(g), packed, self.rate)
+        return self._reduced_loads[g]
+
+    def packed_load(
+        self, servers: Iterable[int], rates: Mapping[Pair, float]
+    ) -> NDArray[np.float64] | None:
+        """The load of every edge, in bytes for each byte that `servers` reduce over a packing of
+        trees into their links; None unless these join them. `rates` has Gb/s of the remaining
+        links."""
+        members = frozenset(servers)
+        changed = {pair for pair, gbps in self.rates.items() if rates.get(pair) != gbps}
+        turn = min(map(min, changed), default=0) // self._period * self._period
+        key = (
+            frozenset((server - turn) % self.cluster.servers for server in members),
+            frozenset((self._turned(pair, -turn), rates.get(pair)) for pair in changed),
+        )
+        if key not in self._packed:
+            self._packed[key] = self._pack(members, rates), turn
+        load, of_turn = self._packed[key]
+        if load is None or turn == of_turn:
+            return load
+        # the network is the same after a turn, so the packing is too
+        turned = self.zeros()
+        for pair, edge in self.edges.items():
+            turned[self.edges[self._turned(pair, turn - of_turn)]] = load[edge]
+        return turned
+
+    def _pack(
+        self, members: frozenset[int], rates: Mapping[Pair, float]
+    ) -> NDArray[np.float64] | None:
+        order = sorted(members)
+        links = {pair: gbps for pair, gbps in rates.items() if members.issuperset(pair)}
+        if len(order) < 2 or unreachable(order, links.keys()) is not None:
+            return None
+        rate = np.array([rates.get(pair, 0.0) for pair in self.edges])
+        rate[rate == 0] = np.inf
+        busy = np.zeros((2, len(self.edges)))
+        for part, sends in zip(busy, _core.packed_all_reduce(order, links), strict=True):
+            for pair, share in sends.items():
+                part[self.edges[pair]] = share
+        # the second half follows the first, so a link is kept for the busier of its two
+        most = (busy / rate).max(axis=1)
+        load: NDArray[np.float64] = (busy / most[:, np.newaxis]).max(axis=0) * most.sum()
+        return load
+
+    def _turned(self, pair: Pair, by: int) -> Pair:
+        count = self.cluster.servers
+        return (pair[0] + by) % count, (pair[1] + by) % count
+
+    @cached_property
+    def _period(self) -> int:
+        """The least turn of all servers that leaves the links as they are."""
+        count = self.cluster.servers
+        return next(
+            by
+            for by in range(1, count + 1)
+            if count % by == 0
+            and all(self.rates.get(self._turned(p, by)) == gbps for p, gbps in self.rates.items())
+        )
+
+
+def _faster(
+    on_rings: NDArray[np.float64], packed: NDArray[np.float64] | None, rate: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Of equal ones the packing, which takes fewer steps."""
+    if packed is None or (on_rings / rate).max() < (packed / rate).max() * (1 - _EQUAL):
+        return on_rings
+    return packed
 
 
 @dataclass(frozen=True)
@@ -159,6 +242,18 @@ class Loss:
         for g, size_bytes in enumerate(model.all_reduce_bytes):
             if g not in touched and size_bytes:
                 self.all_reduce_load += model.group_load(g) * size_bytes
+
+    def reduced_load(self, g: int, dropped: tuple[int, ...]) -> NDArray[np.float64]:
+        """Bytes on every edge for each byte that group `g` reduces after the loss: on its rings
+        without those `dropped` or, if faster, over a packing of trees into the remaining links."""
+        servers = set(self.model.network.groups[g].servers)
+        changed = any(servers.issuperset(pair) for pair in self.lost | self.weaker)
+        if g not in self.groups and not changed:
+            return self.model.reduced_load(g)
+        is_touched = g in self.groups
+        on_rings = self.repair(g, dropped).load if is_touched else self.model.group_load(g)
+        packed = self.model.packed_load(servers - {self.server}, self.left)
+        return _faster(on_rings, packed, self.rate)
 
     def _routes(self, pair: Pair) -> list[Route]:
         planned = self.model.planned[pair]

@@ -14,7 +14,13 @@ from torch_topoopt.topology.routing.hop_counts import hop_summary
 from torch_topoopt.topology.routing.loads import hop_bytes, link_bytes, traffic_matrix
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
     from torch_topoopt.plan import Cluster, Network
+
+    ReducedBytes = Callable[[GroupDemand], NDArray[np.float64]]
 
 DEFAULT_ALL_REDUCE_BYTES = 1_000_000_000
 DEFAULT_ALL_TO_ALL_BYTES = 100_000_000  # that each server sends, to all others together
@@ -49,9 +55,12 @@ def default_demand(servers: int) -> Demand:
     )
 
 
-def figures_of(cluster: Cluster, network: Network, demand: Demand) -> Figures:
+def figures_of(
+    cluster: Cluster, network: Network, demand: Demand, reduced: ReducedBytes | None = None
+) -> Figures:
     """The figures of a valid network of at least two servers under `demand`.
 
+    `reduced` gives the bytes of a group's AllReduce on each link; without it they are on the rings.
     The AllReduce bound is 2 (n - 1) / n of its bytes over all ports of a server, of the slowest one
     where they are not alike; an odd number of duplex ports in all leaves one server with one less.
     The all-to-all bound is what the ports carry if every byte crosses as
@@ -60,12 +69,19 @@ def figures_of(cluster: Cluster, network: Network, demand: Demand) -> Figures:
     """
     count = cluster.servers
     traffic = traffic_matrix(network, demand, count)
+    crossed = hop_bytes(network, traffic)
     loads = link_bytes(network, traffic)
     asked = float(traffic.sum())
     everyone = tuple(range(count))
     ring = Demand((GroupDemand(everyone, count),), ())  # n bytes: 2 (n - 1) sent by each server
     uniform = Demand((), PairTable((AllToAll(everyone, 1),)))
     ring_loads = link_bytes(network, traffic_matrix(network, ring, count))
+    if reduced is not None:
+        pairs = traffic_matrix(network, Demand((), demand.pairs), count)
+        loads = link_bytes(network, pairs) + sum(map(reduced, demand.groups))
+        crossed = loads
+        ring_loads = reduced(GroupDemand(everyone, DEFAULT_ALL_REDUCE_BYTES))
+        ring_loads *= count / DEFAULT_ALL_REDUCE_BYTES
     uniform_loads = link_bytes(network, traffic_matrix(network, uniform, count))
     hops = hop_summary(count, network.links)
     # rates and bandwidths of servers in units of the slowest port
@@ -85,7 +101,7 @@ def figures_of(cluster: Cluster, network: Network, demand: Demand) -> Figures:
         moore_bound_hops=moore,
         max_link_load=float(loads.max()),
         mean_link_load=float(loads.mean()),
-        bandwidth_tax=float(hop_bytes(network, traffic).sum()) / asked if asked else 1.0,
+        bandwidth_tax=float(crossed.sum()) / asked if asked else 1.0,
         all_reduce_over_bound=ring_time * least / (2 * (count - 1)),
         all_to_all_over_bound=uniform_time * fmean(server_rates) / ((count - 1) * moore),
     )

@@ -1,0 +1,184 @@
+"""One iteration of a script that communicates by its own calls, from the events of its ranks."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from torch_topoopt import _core
+from torch_topoopt.plan.codec import DocumentError
+from torch_topoopt.profile.script.step_events import CallWait, Computation
+from torch_topoopt.sim.flows import run_program
+from torch_topoopt.sim.iteration import IterationEstimate
+from torch_topoopt.sim.plan_program import paths_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch_topoopt.plan import Cluster, Network, Pair
+    from torch_topoopt.profile.script import CollectiveCall
+    from torch_topoopt.profile.script.document import Operation
+    from torch_topoopt.profile.script.step_events import StepEvent
+    from torch_topoopt.sim.collective_costs import CollectiveCost, CollectiveCosts, Priced
+    from torch_topoopt.sim.plan_program import WeightedLinks
+
+_PRICED: Mapping[Operation, Priced] = {
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "Broadcast": "broadcast",
+    "Reduce": "broadcast",  # the same messages backwards
+    "Barrier": "all_reduce",
+}
+_BARRIER_BYTES = 8
+
+
+def script_iteration(
+    cluster: Cluster,
+    network: Network | None,
+    costs: CollectiveCosts,
+    events: Sequence[Sequence[StepEvent]],
+    *,
+    ranks_at_once: float = math.inf,
+    payload_share: float = 1.0,
+) -> IterationEstimate:
+    """Simulates the ranks, whose typical steps are `events`, on the links of `network`.
+
+    None is a network whose messages take no time but that in `costs`. `ranks_at_once` compute at
+    full speed, more share the processors. Links carry `payload_share` of their rate. A collective
+    begins when all its ranks have called it, and after earlier ones of its group.
+    """
+    program = _ScriptProgram(cluster, network, costs, payload_share, len(events))
+    program.core.set_hosts_at_once(ranks_at_once)
+    for rank, of_rank in enumerate(events):
+        program.add_rank(rank, of_rank)
+    result = run_program(program.core)
+    link_bytes = tuple(round(size) for size in result.link_bytes)
+    busiest_s = float(result.device_busy_s.max(initial=0.0))
+    return IterationEstimate(result.completion_s, busiest_s, link_bytes)
+
+
+class _ScriptProgram:
+    """Rank r computes on host r of `core`; links join the hosts of the servers' first ranks."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        network: Network | None,
+        costs: CollectiveCosts,
+        payload_share: float,
+        ranks: int,
+    ) -> None:
+        self.core = _core.FlowProgram(ranks, ranks)
+        self._per_server = cluster.accelerators_per_server
+        self._network = network
+        self._costs = costs
+        self._paths: dict[Pair, list[WeightedLinks]] = {}
+        self._linked = {(link.source, link.target) for link in network.links} if network else set()
+        self._called: dict[object, int] = defaultdict(int)  # by rank and channel
+        self._calls: dict[object, list[tuple[int, int]]] = defaultdict(list)  # first and last task
+        for link in network.links if network else ():
+            self.core.add_link(
+                link.source * self._per_server,
+                link.target * self._per_server,
+                cluster.gbps_of(link) * 1e9 * payload_share,
+                cluster.link_latency_s * 1e9,
+            )
+
+    def add_rank(self, rank: int, events: Sequence[StepEvent]) -> None:
+        """Adds the tasks of one rank, one after another, and the collectives that it calls first.
+
+        Raises DocumentError for a Recv from any rank.
+        """
+        last = self.core.add_delay(0.0)
+        ends: list[int] = []
+        for event in events:
+            if isinstance(event, Computation):
+                last = self._then(last, self.core.add_compute(rank, event.processor_s))
+                last = self._then(last, self.core.add_delay(event.waiting_s))
+            elif isinstance(event, CallWait):
+                last = self._then(last, self.core.add_delay(0.0))
+                self.core.add_dependency(ends[event.call], last)
+            elif event.operation in ("Send", "Recv"):
+                ends.append(self._add_message(last, event))
+            else:
+                ends.append(self._add_collective(last, event))
+
+    def _then(self, before: int, task: int) -> int:
+        self.core.add_dependency(before, task)
+        return task
+
+    def _add_message(self, before: int, call: CollectiveCall) -> int:
+        """The end of a message, which begins when it is sent."""
+        if call.peer is None:
+            raise DocumentError(f"rank {call.rank} receives from any rank; the sender is not known")
+        sends = call.operation == "Send"
+        ends = (call.rank, call.peer) if sends else (call.peer, call.rank)
+        first, end, _ = self._begin(call.rank, ("message", *ends))
+        if sends:
+            self.core.add_dependency(before, first)
+            self._add_messages({ends: float(call.size_bytes)}, first, end)
+        return end
+
+    def _add_collective(self, before: int, call: CollectiveCall) -> int:
+        """The end of a collective, which begins when all its ranks have called it."""
+        first, end, is_new = self._begin(call.rank, ("group", *sorted(call.group)))
+        self.core.add_dependency(before, first)
+        servers = tuple(sorted({rank // self._per_server for rank in call.group}))
+        priced = _PRICED.get(call.operation)
+        if priced is None:
+            self._add_messages(_own_messages(call), first, end)
+        elif is_new and len(servers) > 1:
+            barrier = call.operation == "Barrier"
+            size_bytes = _BARRIER_BYTES if barrier else call.size_bytes
+            self._add_cost(self._costs.collective(priced, servers, size_bytes), first, end)
+        return end
+
+    def _begin(self, rank: int, channel: tuple[object, ...]) -> tuple[int, int, bool]:
+        """The first and the last task of the rank's next call on `channel`, and whether it is the
+        first rank to call. Calls on one channel run one after another."""
+        count = self._called[rank, channel]
+        self._called[rank, channel] += 1
+        calls = self._calls[channel]
+        if is_new := count == len(calls):
+            first = self.core.add_delay(0.0)
+            if calls:
+                self.core.add_dependency(calls[-1][1], first)
+            calls.append((first, self._then(first, self.core.add_delay(0.0))))
+        return *calls[count], is_new
+
+    def _add_messages(self, size_bytes: Mapping[Pair, float], first: int, end: int) -> None:
+        """Messages between two ranks, by (source, target)."""
+        for ranks, size in size_bytes.items():
+            source, target = (rank // self._per_server for rank in ranks)
+            if source != target and size:
+                self._add_cost(self._costs.message(source, target, size), first, end)
+
+    def _add_cost(self, cost: CollectiveCost, first: int, end: int) -> None:
+        arrived = self._then(first, self.core.add_delay(0.0))
+        for pair, size in cost.messages.items():
+            source, target = (server * self._per_server for server in pair)
+            for links, weight in self._paths_of(pair):
+                flow = self.core.add_flow(source, target, size * weight, links)
+                self.core.add_dependency(first, flow)
+                self.core.add_dependency(flow, arrived)
+        latency = self._then(arrived, self.core.add_delay(cost.latency_s))
+        self.core.add_dependency(latency, end)
+
+    def _paths_of(self, pair: Pair) -> list[WeightedLinks]:
+        if pair not in self._paths:
+            assert self._network is not None
+            (self._paths[pair],) = paths_of(self._network, [pair], [pair in self._linked])
+        return self._paths[pair]
+
+
+def _own_messages(call: CollectiveCall) -> dict[Pair, float]:
+    """What one rank sends in an AllToAll or Gather, or receives in a Scatter."""
+    if call.operation == "AllToAll":
+        parts = zip(call.group, call.part_bytes, strict=True)
+        return {(call.rank, target): float(size) for target, size in parts}
+    assert call.peer is not None
+    is_gather = call.operation == "Gather"
+    pair = (call.rank, call.peer) if is_gather else (call.peer, call.rank)
+    return {pair: float(call.size_bytes)}
