@@ -138,6 +138,16 @@ def test_models_without_layers_keep_their_strategies(tables: int) -> None:
     assert made.prediction.iteration_s <= full.prediction.iteration_s * 1.01
 
 
+def test_models_without_layers_have_no_optimizer_by_default() -> None:
+    """Tables of 256 GB fit four servers, but not with Adam's two moments in 32 bits."""
+    op_graph = embeddings(4, table_bytes=32 * 10**9)
+    both = PlanningOptions(evaluations=50, rounds=1, strategy_space="all")
+    made = plan(op_graph, replace(H100, accelerator="h100"), both)
+    assert made.layout is None
+    with refused(ValueError, "accelerator", "h100"):
+        plan(op_graph, replace(H100, accelerator="h100"), replace(both, optimizer="adamw"))
+
+
 def test_the_better_of_a_layout_and_a_strategy_is_the_plan() -> None:
     both = PlanningOptions(strategy_space="all", evaluations=200, rounds=1)
     planning = Planning(GRAPH, H100, both)

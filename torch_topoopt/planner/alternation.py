@@ -108,7 +108,8 @@ class Planning:
         if options.strategy_space in ("layouts", "all"):
             self._layouts = LayoutPlanning(op_graph, cluster, options, self._report_layout)
             options = replace(options, strategy_space="full")
-        if self._layouts is not None or options.optimizer is not None:
+        has_blocks = self._layouts is not None and self._layouts.has_blocks
+        if has_blocks or options.optimizer is not None:
             state = state_bytes(options, accelerator(cluster.accelerator))
             options = replace(options, optimizer_factor=state.optimizer)
         self._options = options
@@ -143,7 +144,8 @@ class Planning:
     def _plan_layouts(self, layouts: LayoutPlanning) -> Plan:
         """The best layout, or a strategy that gains more over data parallelism. Models without
         blocks have strategies, and a layout only if no strategy fits."""
-        layouts.check_state()
+        if self._layouts_alone or layouts.has_blocks:
+            layouts.check_state()
         large = len(self._op_graph.operators) > _MOST_OPERATORS and layouts.has_blocks
         refused: ValueError | None = None
         if self._layouts_alone or layouts.has_blocks:
