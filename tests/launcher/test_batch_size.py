@@ -157,7 +157,8 @@ def test_simulate_takes_the_batch_of_the_plan(
 ) -> None:
     plan = planned(tmp_path, "vgg:tiny")
     capsys.readouterr()
-    assert main(["simulate", str(tmp_path / "plan.json"), "--model", "vgg:tiny", "--json"]) == 0
+    given = ["simulate", str(tmp_path / "plan.json"), "--model", "vgg:tiny", "--rings", "--json"]
+    assert main(given) == 0
     simulated = json.loads(capsys.readouterr().out)
     assert simulated["completion_s"] == pytest.approx(plan.prediction.iteration_s, rel=0.02)
 

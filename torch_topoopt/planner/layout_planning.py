@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.prices import LayoutPrice
     from torch_topoopt.search.strategies import Strategy
 
+_USABLE = 0.96  # of the memory; an allocator leaves gaps (assumed)
 _WIRED = 8  # layouts that get networks of their own
 DEFAULT_OPTIMIZER = "adamw"
 
@@ -107,7 +108,7 @@ class LayoutPlanning:
         if not self.cluster.memory_limited:
             return math.inf
         reserved = self._device.reserved_bytes
-        return self._device.memory_bytes - max(0.0, reserved - RUNTIME_BYTES)
+        return _USABLE * self._device.memory_bytes - max(0.0, reserved - RUNTIME_BYTES)
 
     def data_parallel(self) -> Layout:
         """Whole copies of the model that share the batch, or a part of the accelerators' number if
