@@ -225,7 +225,9 @@ def _wait(device: str) -> None:
 
 def _real(tensor: Any, device: str, rows: int) -> Any:
     """A tensor like one on the meta device; indices are distributed over the rows of the table."""
-    shape, strides = tuple(tensor.shape), tensor.stride()
+    strides = tensor.stride()
+    # Elements of an expanded dimension are one in memory, which is written once.
+    shape = [1 if stride == 0 else n for n, stride in zip(tensor.shape, strides, strict=True)]
     made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=device)
     if tensor.is_floating_point():
         made.normal_(std=0.02)
@@ -233,6 +235,7 @@ def _real(tensor: Any, device: str, rows: int) -> Any:
         made.random_(0, max(rows, 1))
     else:
         made.fill_(1)
+    made = made.expand(tensor.shape)
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
     return made.requires_grad_(tensor.requires_grad)

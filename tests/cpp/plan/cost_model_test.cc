@@ -220,7 +220,7 @@ TEST(AlgorithmNames, AnUnknownOneIsRefusedWithTheKnownOnes) {
   } catch (const std::invalid_argument& error) {
     EXPECT_STREQ(error.what(),
                  "TOPOOPT_ALGORITHM: 'fast' is not one of auto, ring, multi_ring, both_ways, tree, "
-                 "doubling, torus, breadth_first, packing, flooding, one_shot");
+                 "doubling, torus, swing, breadth_first, packing, flooding, one_shot");
   }
   EXPECT_EQ(algorithmNamed("auto"), std::nullopt);
 }

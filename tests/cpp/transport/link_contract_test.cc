@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <deque>
+#include <future>
 #include <map>
 #include <utility>
 
 #include "support/link_ends.h"
+#include "support/test_limits.h"
 
 namespace topoopt {
 namespace {
@@ -154,8 +156,9 @@ TEST_P(LinkContract, AFlowThatRunsOutAgainAndAgainTakesTurns) {
   data_.push_back(randomBytes(32 << 10, random_));
   uint64_t sent = 0;
   Link* near = nullptr;
+  std::promise<void> ended;
   std::function<void()> again = [&] {
-    if (++sent > 20 * kFrames) return;
+    if (++sent > 20 * kFrames) return ended.set_value();
     auto progress = std::make_shared<SendProgress>(
         SendProgress{data_[1].size(), [&](std::exception_ptr) { again(); }});
     near->send(End::frame(0, 9, sent, data_[1], progress));
@@ -166,6 +169,7 @@ TEST_P(LinkContract, AFlowThatRunsOutAgainAndAgainTakesTurns) {
     again();
   });
   const auto frames = b_->waitForFrames(kFrames + 20 * kFrames);
+  EXPECT_EQ(ended.get_future().wait_for(kWaitLimit), std::future_status::ready);
   a_->on([](Link&) {});  // the last call of `again` has returned
   const auto last = std::find_if(frames.rbegin(), frames.rend(),
                                  [](const Frame& frame) { return frame.header.stream == 1; });
