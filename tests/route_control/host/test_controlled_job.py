@@ -108,8 +108,20 @@ def own_links(rank: int) -> dict[Link, tuple[str, str, int]]:
     }
 
 
+_READS = 10
+
+
 def source_ports(rank: int) -> list[int]:
-    """Of the established connections of this rank's links, as the kernel lists them."""
+    """Of the established connections of this rank's links, as the kernel lists them.
+
+    The list is not read at once: rows are left out where other sockets come and go meanwhile.
+    """
+    found = (listed_ports(rank) for _ in range(_READS))
+    return next(filter(None, found), [])
+
+
+def listed_ports(rank: int) -> list[int]:
+    """Those of one reading."""
 
     def named(text: str) -> tuple[str, int]:
         address, port = text.split(":")
