@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     options: argparse.ArgumentParser = get_args_parser()
     options.prog = "topoopt run"
-    # Else argparse refuses an option of the script that begins as two of ours.
+    # Otherwise argparse refuses an option of the script that two of our options begin with.
     options.allow_abbrev = False
     options.description = _DESCRIPTION
     options.epilog = f"examples:\n{_EXAMPLES}"

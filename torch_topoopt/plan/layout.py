@@ -12,7 +12,6 @@ Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 _DIGITS = 9
 ZERO_STAGE: dict[Sharding, int] = {name: stage for stage, name in enumerate(SHARDINGS)}
 
@@ -63,6 +62,11 @@ class Layout:
     def zero_stage(self) -> int:
         """0 to 3, as ZeRO counts what is sharded."""
         return ZERO_STAGE[self.sharding]
+
+    @property
+    def expert_shards(self) -> int:
+        """Accelerators with the same experts that share their state."""
+        return max(1, self.state_shards * self.tensor // self.expert)
 
     def __str__(self) -> str:
         """Such as "tensor 8 x data 8, parameters sharded over 8, 4 micro-batches of 1"."""

@@ -12,7 +12,7 @@ from torch_topoopt.plan.layout import Layout
 from torch_topoopt.planner.layout_refusals import what_would_fit
 from torch_topoopt.planner.options import CONVERGED
 from torch_topoopt.planner.pricing import rounded
-from torch_topoopt.search.accelerators import BANDWIDTH, accelerator, class_of
+from torch_topoopt.search.accelerators import accelerator, class_of
 from torch_topoopt.search.layouts.memory import RUNTIME_BYTES
 from torch_topoopt.search.layouts.prices import LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE
@@ -21,7 +21,7 @@ from torch_topoopt.search.layouts.state import StateBytes, state_of_factor, stat
 from torch_topoopt.search.layouts.traffic import layout_demand, layout_placements
 from torch_topoopt.search.layouts.wired_boxes import boxes_of
 from torch_topoopt.search.lowering import lower_network
-from torch_topoopt.search.optimizers import optimizer
+from torch_topoopt.search.optimizers import optimizer, optimizer_seconds
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
@@ -127,7 +127,7 @@ class LayoutPlanning:
         for operator, placement in zip(self.op_graph.operators, strategy, strict=True):
             for server in placement.servers:
                 updated[server] += operator.parameter_gradient_bytes / placement.parameter
-        return max(updated) * self.state.moved / (self._device.memory_bytes_per_s * BANDWIDTH)
+        return optimizer_seconds(self._device, max(updated) * self.state.moved)
 
     def check_state(self) -> None:
         """Raises ValueError, with what would fit, if all accelerators together cannot hold the

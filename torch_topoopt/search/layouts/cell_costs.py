@@ -180,8 +180,9 @@ class _OneCell:
         if self._passes_context(operator):  # of queries, each rank keeps its own
             part = 1 - 1 / layout.context
             saved -= part * self._of_tensor_group(operator.operands[0].size_bytes, kind)
-        gathered = saved if kind == "columns" and self._reads_whole(operator) else 0.0
-        saved -= gathered * (1 - 1 / layout.tensor)
+        gathered = 0.0
+        if kind == "columns" and self._reads_whole(operator):
+            gathered = saved * (1 - 1 / layout.tensor)
         matrix = class_of(operator) in ("dense", "attention", "convolution")
         is_expert = kind == "experts"
         state = shard.parameter_bytes, shard.parameter_gradient_bytes
@@ -192,8 +193,8 @@ class _OneCell:
             *state,
             *(state if is_expert else (0, 0)),
             shared_bytes(operator) / (layout.tensor if kind else 1),
-            saved,
-            gathered * (1 - 1 / layout.tensor),
+            saved - gathered,
+            gathered,
             shard.output_bytes * times if matrix else 0.0,
             int(forward_s > 0),
             self._tensor_exchange(at),
@@ -272,12 +273,7 @@ class _OneCell:
         crossing = [
             operand.size_bytes
             for operand in operator.operands
-            if operand.gradient_bytes and (self._kind_of(operand.producer) == "experts") != here
+            if (self._kind_of(operand.producer) == "experts") != here
+            and (operand.gradient_bytes or not here)
         ]
-        if not here:
-            crossing = [
-                operand.size_bytes
-                for operand in operator.operands
-                if self._kind_of(operand.producer) == "experts"
-            ]
         return GroupExchange(self.local_bytes(sum(crossing)) / parts, len(crossing))

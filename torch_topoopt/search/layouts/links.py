@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Measured by public benchmarks of NCCL on DGX H100: AllGather of large tensors reaches this part of
-# NVLink's and of the NICs' rates.
+# Large exchanges reach these parts of the rates of NVLink and of NICs: assumed, as are the times
+# below. The rows of benchmarks/measured_steps.py agree with them.
 LINK_EFFICIENCY = 0.78
 PORT_EFFICIENCY = 0.85
 STEP_S = 4e-6  # of a ring, inside a box

@@ -52,12 +52,11 @@ def _memory_of_stage(
     layout: Layout, stage: LayoutStage, index: int, state: StateBytes, software: Software
 ) -> StepMemory:
     zero = layout.zero_stage
-    expert_shards = max(1, layout.state_shards * layout.tensor // layout.expert)
 
     def held(whole: float, experts: float, sharded_from: int) -> float:
         if zero < sharded_from:
             return whole + experts
-        return whole / layout.state_shards + experts / expert_shards
+        return whole / layout.state_shards + experts / layout.expert_shards
 
     gradients = stage.gradient_bytes, stage.sum("expert_gradient_bytes")
     gathered = 0.0

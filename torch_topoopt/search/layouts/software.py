@@ -33,12 +33,12 @@ class Software:
     contention: float = 0.08
     streams: float = 1.0
     exposes: float = 1.0
+    # without fusion: logits to 32 bits, log-softmax, and the gradients of both
     loss_passes: float = 14.0
     keeps_gathered: bool = False
     gathers_early: bool = False
 
 
-# The loss without fusion: logits to 32 bits, log-softmax, and the gradients of both.
 # PyTorch without compilation: fitted to rows with a micro-batch of one sequence in
 # benchmarks/measured_steps.py, where the host is the limit.
 EAGER = Software(host_s=45e-6, exchange_s=172e-6)

@@ -70,7 +70,7 @@ class Groups(NamedTuple):
             RankGroup(layout.context, tensor),
             RankGroup(expert, 1 if expert > copies else tensor),
             StateGroups.of(copies, shards, tensor),
-            StateGroups.of(copies * tensor // expert, max(1, shards * tensor // expert), expert),
+            StateGroups.of(copies * tensor // expert, layout.expert_shards, expert),
         )
 
 
@@ -258,9 +258,8 @@ class StepModel:
         return max(exchange_s - pass_s, _UNHIDDEN * exchange_s)
 
     def _optimizer_s(self, layout: Layout, stage: LayoutStage) -> float:
-        expert_shards = max(1, layout.state_shards * layout.tensor // layout.expert)
         size = stage.gradient_bytes / layout.state_shards
-        size += stage.sum("expert_gradient_bytes") / expert_shards
+        size += stage.sum("expert_gradient_bytes") / layout.expert_shards
         return self._moved_s(size * self.state.moved)
 
     def _moved_s(self, size_bytes: float) -> float:
