@@ -85,7 +85,6 @@ def begin_micro_batch(module: torch.nn.Module, layout: Layout, *, last: bool) ->
     """
     if not isinstance(module, FSDPModule):
         return
-    module.set_is_last_backward(last)
     module.set_requires_gradient_sync(last or layout.zero_stage >= 2)
     module.set_requires_all_reduce(last)
     module.set_reshard_after_backward(last or layout.zero_stage == 3)

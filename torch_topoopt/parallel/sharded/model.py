@@ -63,12 +63,10 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             yield
             return
         self.module.set_requires_gradient_sync(False)
-        self.module.set_is_last_backward(False)
         try:
             yield
         finally:
             self.module.set_requires_gradient_sync(True)
-            self.module.set_is_last_backward(True)
 
     def micro_batch(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
         """Around the passes of a micro-batch, which is the `last` of an iteration or not."""
