@@ -12,13 +12,13 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from torch_topoopt.parallel.walk import Functions
 from torch_topoopt.profile.profiling import on_meta, result_on_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from torch_topoopt.parallel.sharded.module_calls import ModelCalls, PassedTensor
 
@@ -64,7 +64,7 @@ class ModelChunk(torch.nn.Module):  # type: ignore[misc]
         by_function = any(not self._calls.calls[tensor.call].leaf for tensor in passed)
         output = None
         try:
-            with _CallsOfFunctions(walk) if by_function else nullcontext():
+            with Functions(walk) if by_function else nullcontext():
                 output = self.model(*args, **kwargs)
         except _ChunkEndError:
             pass
@@ -97,32 +97,44 @@ def _sendable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if tensor.is_leaf or tensor._is_view() else tensor
 
 
-def _remove_others(module: torch.nn.Module, calls: ModelCalls, here: range) -> None:
-    """Removes the modules and parameters that no call of `here` needs.
+def kept_parameters(module: torch.nn.Module, calls: ModelCalls, here: range) -> set[str]:
+    """The names of the parameters that a chunk of the calls `here` has.
 
-    Those that no call needs at all stay in the first chunk.
+    Those that no call needs at all are in the first chunk.
     """
-    parts = {call.name: call.placed for call in calls.calls if call.leaf}
-    needed = {calls.calls[i].name for i in here if calls.calls[i].leaf}
+    inside = {call.name: f"{call.name}." for call in calls.calls if call.leaf}
+    mine = tuple(inside[calls.calls[i].name] for i in here if calls.calls[i].leaf)
+    every = tuple(inside.values())
+    here_read = {name for i in here for name in calls.calls[i].parameters}
+    read = {name for call in calls.calls for name in call.parameters}
+    return {
+        name
+        for name, _ in module.named_parameters(remove_duplicate=False)
+        if name in here_read
+        or name.startswith(mine)
+        or (here.start == 0 and name not in read and not name.startswith(every))
+    }
+
+
+def _remove_others(module: torch.nn.Module, calls: ModelCalls, here: range) -> None:
+    """Removes the modules and parameters that no call of `here` needs."""
+    kept = kept_parameters(module, calls, here)
+    needed = {calls.calls[i].name for i in here}
     modules = dict(module.named_modules())
     absent = {
-        id(modules[path]): AbsentModule(modules[path])
-        for path, placed in parts.items()
-        if placed and path not in needed
+        id(modules[call.name]): AbsentModule(modules[call.name])
+        for call in calls.calls
+        if call.leaf and call.placed and call.name not in needed
     }
     for owner in list(module.modules()):
         for name, child in owner._modules.items():
             owner._modules[name] = absent.get(id(child), child)
-    inside = tuple(f"{path}." for path in parts)
-    kept = {name for i in here for name in calls.calls[i].parameters}
-    read = {name for call in calls.calls for name in call.parameters}
     for name, parameter in list(module.named_parameters(remove_duplicate=False)):
-        if name.startswith(inside) or name in kept or (here.start == 0 and name not in read):
-            continue
-        path, _, last = name.rpartition(".")
-        owner = module.get_submodule(path)
-        del owner._parameters[last]
-        owner.__dict__[last] = parameter.detach().new_zeros(()).expand(parameter.shape)
+        if name not in kept:
+            path, _, last = name.rpartition(".")
+            owner = module.get_submodule(path)
+            del owner._parameters[last]
+            owner.__dict__[last] = parameter.detach().new_zeros(()).expand(parameter.shape)
 
 
 class AbsentModule(torch.nn.Module):  # type: ignore[misc]
@@ -248,18 +260,3 @@ class _ChunkWalk:
             raise _ChunkEndError
         return replaced
 
-
-class _CallsOfFunctions(TorchFunctionMode):  # type: ignore[misc]
-    """Shows each outermost call of a PyTorch function to a walk."""
-
-    def __init__(self, walk: _ChunkWalk) -> None:
-        super().__init__()
-        self._walk = walk
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if self._walk.inside:
-            return func(*args, **(kwargs or {}))
-        kind = getattr(func, "__name__", type(func).__name__).strip("_")
-        return self._walk.call(func, kind, args, kwargs or {})
