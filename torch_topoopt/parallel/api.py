@@ -90,15 +90,20 @@ def refuse_precision(precision: torch.dtype | None) -> None:
         )
 
 
-def divided(
-    module: torch.nn.Module, example_batch: Any, layout: Layout, precision: torch.dtype | None
-) -> ShardedModel:
-    """`module` under a layout without stages; raises StrategyError for one of other ranks."""
+def check_ranks(layout: Layout) -> None:
+    """Raises StrategyError for a layout of other ranks than the job's."""
     ranks = dist.get_world_size()
     if layout.validate().accelerators != ranks:
         raise StrategyError(
             f"layout: {layout} is for {layout.accelerators} ranks, and the job has {ranks}"
         )
+
+
+def divided(
+    module: torch.nn.Module, example_batch: Any, layout: Layout, precision: torch.dtype | None
+) -> ShardedModel:
+    """`module` under a layout without stages; raises StrategyError for one of other ranks."""
+    check_ranks(layout)
     return ShardedModel.of(module, example_batch, layout, precision)
 
 

@@ -62,7 +62,7 @@ class Pipeline:
         """
         args, kwargs = call_arguments(batch)
         losses = []
-        parts = _parts(args, kwargs, target, self.micro_batches)
+        parts = micro_batches_of(args, kwargs, target, self.micro_batches)
         for number, (some, named, wanted) in enumerate(parts, 1):
             with _accumulating(self._wrapped, last=number == self.micro_batches):
                 losses.append(self._part(some, named, wanted))
@@ -87,7 +87,7 @@ def _accumulating(wrapped: Any, *, last: bool) -> contextlib.AbstractContextMana
     return contextlib.nullcontext() if last else wrapped.no_sync()
 
 
-def _parts(args: Any, kwargs: Any, target: torch.Tensor, count: int) -> Iterator[Any]:
+def micro_batches_of(args: Any, kwargs: Any, target: torch.Tensor, count: int) -> Iterator[Any]:
     """The arguments and target of every micro-batch."""
     flat = Flat(args, kwargs)
     check_samples(target, count)

@@ -10,6 +10,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from torch_topoopt.parallel.api import (
     check_process_group,
+    check_ranks,
     divided,
     parallelize,
     planned,
@@ -20,7 +21,8 @@ from torch_topoopt.parallel.gradients import LaterMeans
 from torch_topoopt.parallel.micro_batches import Pipeline, check_samples
 from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.program import Program
-from torch_topoopt.parallel.stages import StageModule, StrategyError, stages_of
+from torch_topoopt.parallel.sharded.staged import LayoutPipeline
+from torch_topoopt.parallel.stages import StageModule, stages_of
 from torch_topoopt.parallel.walk import Flat, call_arguments, empty_of
 from torch_topoopt.plan import Placement
 from torch_topoopt.plan.layout import Layout
@@ -79,7 +81,8 @@ def _of_layout(
     precision: torch.dtype | None,
 ) -> Pipeline:
     if layout.pipeline > 1:
-        raise StrategyError(f"layout: pipeline: {layout.pipeline} stages cannot be executed")
+        check_ranks(layout)
+        return LayoutPipeline.of(module, example_batch, loss, layout, precision)
     whole = divided(module, example_batch, layout, precision)
     return Pipeline(whole, whole.module, loss, layout.micro_batches, whole.replica, whole.replicas)
 

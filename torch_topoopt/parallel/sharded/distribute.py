@@ -46,7 +46,11 @@ def distribute(module: torch.nn.Module, division: Division) -> None:
     for field in ("tensor", "context", "expert"):
         if (degree := getattr(layout, field)) > 1:
             raise StrategyError(f"layout: {field}: {degree} cannot be executed")
-    cells = model_cells(module, division.op_graph)
+    cells = tuple(
+        cell
+        for cell in model_cells(module, division.op_graph)
+        if any(any(True for _ in module.get_submodule(path).parameters()) for path in cell.paths)
+    )
     for cell in cells:
         for path in cell.paths if cell.block else ():
             recompute(module.get_submodule(path), layout.recompute)
@@ -88,3 +92,23 @@ def begin_micro_batch(module: torch.nn.Module, layout: Layout, *, last: bool) ->
     module.set_requires_gradient_sync(last or layout.zero_stage >= 2)
     module.set_requires_all_reduce(last)
     module.set_reshard_after_backward(last or layout.zero_stage == 3)
+
+
+def sum_at_the_end(module: torch.nn.Module) -> None:
+    """Gradients of `module` wait for `end_backward`; call it before the first forward pass."""
+    if isinstance(module, FSDPModule) and hasattr(module, "set_manual_backward_finalization"):
+        module.set_manual_backward_finalization(True)
+
+
+def end_backward(module: torch.nn.Module) -> None:
+    """Sums the gradients of backward passes that did not, and shards parameters again."""
+    if not isinstance(module, FSDPModule):
+        return
+    if hasattr(module, "finalize_backward"):
+        module.finalize_backward()
+        return
+    state = module._get_fsdp_state()  # before torch 2.15, which has a method for it
+    for one in state._state_ctx.all_states:
+        if one._fsdp_param_group is not None:
+            one._fsdp_param_group.post_backward()
+    state._root_post_backward_final_callback()

@@ -14,17 +14,24 @@ if TYPE_CHECKING:
 
 
 def clip_gradients(
-    parameters: Iterable[torch.nn.Parameter], max_norm: float, per_stage: int
+    parameters: Iterable[torch.nn.Parameter],
+    max_norm: float,
+    per_stage: int,
+    repeated: Iterable[torch.nn.Parameter] = (),
 ) -> torch.Tensor:
     """Scales the gradients of all ranks to a Euclidean norm of at most `max_norm`; returns that of
     before. A collective call.
 
-    A stage has `per_stage` ranks. Each share counts once, however many of them have it.
+    A stage has `per_stage` ranks. Each share counts once, however many of them have it; those of
+    parameters that are `repeated` from another stage do not count.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    ignored = {id(parameter) for parameter in repeated}
+    trained = [p for p in parameters if p.grad is not None]
+    gradients = [p.grad for p in trained]
+    counted = [p.grad for p in trained if id(p) not in ignored]
     squares = [
         gradient.norm() ** 2 * (_pieces(whole) / per_stage)
-        for whole in gradients
+        for whole in counted
         if (gradient := local_of(whole)).numel()
     ]
     device = gradients[0].device if gradients else torch.device("cpu")
