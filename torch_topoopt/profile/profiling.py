@@ -114,17 +114,38 @@ def trace_calls(
     Also returns the size of the batch. Raises ProfileError, also where `profile` could trace the
     way that a library keeps for torch.export: the model would not go that way when it runs.
     """
-    network = _on_meta(model)
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
     bags = bags_of(network, batch)
     size = batch_size_of(batch, batch_size, bags)
     return *_once_and_twice(network, batch, size, CallTrace, bags), size
 
 
+def trace_modules(model: torch.nn.Module, example_batch: Any, paths: Sequence[str]) -> CallTrace:
+    """The calls of the modules at `paths`, and of functions between them. Raises ProfileError."""
+    network = on_meta(model)
+    batch = positional_and_keyword(example_batch)
+    leaves = {network.get_submodule(path) for path in paths}
+    with _without_collections():
+        return _knowing_no_values(
+            lambda: _trace(network, leaves, batch, "", CallTrace, ShapeCache())
+        )
+
+
+def result_on_meta(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    """The result of `module`, which is on the meta device, for arguments that are, too."""
+
+    def call() -> Any:
+        with _explaining("", []), torch.no_grad(), torch.device("meta"):
+            return module(*args, **kwargs)
+
+    return _knowing_no_values(call)
+
+
 def _traces(
     model: Any, example_batch: Any, batch_size: int | None, kind: type[AnyTrace]
 ) -> tuple[AnyTrace, AnyTrace, int]:
-    network = _on_meta(model)
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
     bags = bags_of(network, batch)
     size = batch_size_of(batch, batch_size, bags)
@@ -133,7 +154,7 @@ def _traces(
 
 def own_batch_size(model: Any, example_batch: Any) -> int:
     """The number of samples of `example_batch`, for `model` as `profile` takes it."""
-    network = _on_meta(model)
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
     return batch_size_of(batch, None, bags_of(network, batch))
 
@@ -142,7 +163,7 @@ def trace_batches(
     model: Any, example_batch: Any, sizes: Sequence[int], kind: type[AnyTrace]
 ) -> list[AnyTrace]:
     """A trace of the model, as `profile` makes it, for each batch size. Raises ProfileError."""
-    network = _on_meta(model)
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
     bags = bags_of(network, batch)
     own = batch_size_of(batch, None, bags)
@@ -280,7 +301,7 @@ def _is_splittable(once: TracedOperator, twice: TracedOperator) -> bool:
     return all(b in (a, 2 * a) for a, b in zip(once.sizes(), twice.sizes(), strict=True))
 
 
-def _on_meta(model: Any) -> Any:
+def on_meta(model: Any) -> Any:
     """The model on the meta device, without a copy of any real tensor."""
     if not isinstance(model, torch.nn.Module):
         with _explaining("building the model", []), torch.device("meta"):
