@@ -62,6 +62,6 @@ def holders_of(layout: Layout) -> Callable[[torch.nn.Parameter], int]:
             for dim, placement in enumerate(parameter.placements)
             if not placement.is_replicate()
         )
-        return per_stage // math.prod(shards)
+        return int(per_stage // math.prod(shards))
 
     return holders
