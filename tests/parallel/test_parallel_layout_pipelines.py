@@ -31,6 +31,22 @@ LAYOUTS = {
     "recomputed": replace(TWO, recompute="full"),
 }
 
+COPIES = replace(TWO, data=2, micro_batch=1)
+SHARED = replace(COPIES, state_shards=2)
+NESTED = {
+    "copies": COPIES,
+    "copies, zero-bubble": replace(COPIES, schedule="zero-bubble"),
+    "ZeRO-1": replace(SHARED, sharding="optimizer"),
+    "ZeRO-1, zero-bubble": replace(SHARED, sharding="optimizer", schedule="zero-bubble"),
+    "ZeRO-2": replace(SHARED, sharding="gradients"),
+    "FSDP": replace(SHARED, sharding="parameters"),
+    "FSDP, kept": replace(SHARED, sharding="parameters", reshard=False),
+    "FSDP, interleaved": replace(
+        SHARED, sharding="parameters", interleave=2, schedule="interleaved", recompute="selective"
+    ),
+    "four stages": Layout(pipeline=4, micro_batch=2, micro_batches=4),
+}
+
 
 def build(name: str) -> nn.Module:
     torch.manual_seed(5)
@@ -78,10 +94,22 @@ def train(name: str, layout: Layout) -> tuple[list[float], dict[str, Any]]:
     return losses, {key: value.numpy().copy() for key, value in pipe.state_dict().items()}
 
 
+TWO_RANKS = [
+    *(("llama", case, layout) for case, layout in LAYOUTS.items()),
+    ("gpt", "1f1b", TWO),
+    ("tied llama", "1f1b", TWO),
+]
+FOUR_RANKS = [
+    *(("llama", case, layout) for case, layout in NESTED.items()),
+    ("tied llama", "FSDP", NESTED["FSDP"]),
+]
+
+
 def train_all(rank: int, world: int) -> list[Any]:
+    torch.set_num_threads(1)
     dist.init_process_group("topoopt")
-    done = [train("llama", layout) for layout in LAYOUTS.values()]
-    done += [train(name, TWO) for name in ("gpt", "tied llama")]
+    cases = TWO_RANKS if world == 2 else FOUR_RANKS
+    done = [train(name, layout) for name, _, layout in cases]
     dist.destroy_process_group()
     return done
 
@@ -95,11 +123,14 @@ def check(of_ranks: list[Any], name: str, case: str) -> None:
     for _, whole in of_ranks:
         assert list(whole) == list(state)
         for key, value in state.items():
+            if key.endswith("key.bias"):
+                continue  # softmax cancels it: AdamW follows the noise of a gradient that is zero
             torch.testing.assert_close(torch.from_numpy(whole[key]), value, rtol=0, atol=1e-4)
 
 
-def test_a_pipeline_of_two_stages_trains_as_its_model_does_alone(tmp_path: Path) -> None:
-    done = values(run_ranks(make_plan(2, 1), tmp_path, train_all))
-    cases = [*(("llama", case) for case in LAYOUTS), ("gpt", "1f1b"), ("tied llama", "1f1b")]
-    for (name, case), of_ranks in zip(cases, zip(*done, strict=True), strict=True):
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_pipeline_trains_as_its_model_does_alone(ranks: int, tmp_path: Path) -> None:
+    done = values(run_ranks(make_plan(ranks, ranks // 2), tmp_path, train_all))
+    cases = TWO_RANKS if ranks == 2 else FOUR_RANKS
+    for (name, case, _), of_ranks in zip(cases, zip(*done, strict=True), strict=True):
         check(list(of_ranks), name, case)
