@@ -23,7 +23,8 @@ class Software:
 
     `keeps_gathered`: the gathered operands of a tensor group stay until the backward pass, which
     otherwise gathers them again beside its products. `gathers_early`: parameters that only the
-    optimizer's step shares are gathered beside the next forward pass.
+    optimizer's step shares are gathered beside the next forward pass. `gathers_output`: the loss is
+    computed from whole logits.
     """
 
     host_s: float
@@ -37,17 +38,18 @@ class Software:
     loss_passes: float = 14.0
     keeps_gathered: bool = False
     gathers_early: bool = False
+    gathers_output: bool = False
 
 
 # PyTorch without compilation: fitted to rows with a micro-batch of one sequence in
 # benchmarks/measured_steps.py, where the host is the limit.
-EAGER = Software(host_s=45e-6, exchange_s=172e-6)
+EAGER = Software(host_s=45e-6, exchange_s=172e-6, gathers_output=True)
 # The same with what its rows show for tensor groups of jobs on several boxes.
 NANOTRON = Software(
     45e-6, 172e-6, far_rank_s=34e-6, pipeline_rank_s=194e-6, streams=2.0, keeps_gathered=True
 )
 # Compiled blocks or CUDA graphs.
-COMPILED = Software(10e-6, 20e-6, streams=0.75, loss_passes=7.0)
+COMPILED = Software(10e-6, 20e-6, streams=0.75, loss_passes=7.0, gathers_output=True)
 # Megatron: norms, activations and the loss are fused, products overlap with exchanges.
 MEGATRON = Software(10e-6, 20e-6, streams=0.5, exposes=0.3, loss_passes=5.0, gathers_early=True)
 SOFTWARE: dict[SoftwareName, Software] = {

@@ -139,11 +139,20 @@ class StepModel:
         if layout.micro_batches > 1:
             shards = layout.state_shards if layout.zero_stage >= 2 else 1
             summed_s = self._moved_s(stage.gradient_bytes / shards * self.state.summed)
-        sums = [loss_s, loss_s + summed_s, 2 * loss_s + summed_s, 0.0]
+        output_s = self._output_s(layout, groups, stage)
+        sums = [loss_s + output_s, loss_s + summed_s, 2 * loss_s + summed_s, output_s]
         for one, count in stage.cells:
             for i, seconds in enumerate(self._cell_passes(layout, groups, one.cost)):
                 sums[i] += count * seconds
         return _Passes(*sums)
+
+    def _output_s(self, layout: Layout, groups: Groups, stage: LayoutStage) -> float:
+        """The gather of the model's output."""
+        if not self.software.gathers_output:
+            return 0.0
+        logits = stage.logits * layout.tensor
+        seconds = self.boxes.gather_s(logits, groups.tensor)
+        return seconds + self.boxes.gather_s(logits * layout.context, groups.context)
 
     def _cell_passes(self, layout: Layout, groups: Groups, cost: CellCost) -> _Passes:
         boxes, software = self.boxes, self.software
@@ -164,12 +173,16 @@ class StepModel:
         between = ((groups.tensor, tensor_s), (groups.expert, expert_s))
         far_s = self._far_s(groups.context, between)
         forward_s = max(ahead_s + exchange_s, context_s + far_s, host_s)
-        backward_s = max(back_s + exchange_s, 2 * context_s + far_s, 2 * host_s) + again_s
+        summed_s = 2 * boxes.gather_s(cost.summed_bytes, groups.tensor)
+        behind = *between, (groups.tensor, summed_s)
+        far_back_s = self._far_s(groups.context, behind)
+        busy_s = max(back_s + exchange_s + summed_s, 2 * context_s + far_back_s, 2 * host_s)
+        backward_s = busy_s + again_s
         if layout.sharding == "parameters" and layout.state_shards > 1:
             gather_s = self._gather_s(groups, _parameters(cost), "shards")
             scatter_s = self._gather_s(groups, self._gradients(cost), "shards")
             ahead = *between, (groups.context, context_s)
-            back = *between, (groups.context, 2 * context_s)
+            back = *behind, (groups.context, 2 * context_s)
             shards = groups.state.shards
             forward_s = self._beside(forward_s, gather_s, self._far_s(shards, ahead))
             again = gather_s * layout.reshard + scatter_s
