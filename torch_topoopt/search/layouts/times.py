@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import BANDWIDTH
 from torch_topoopt.search.layouts.links import RankGroup
+from torch_topoopt.search.layouts.software import SPLIT_BACKWARD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -163,8 +164,10 @@ class StepModel:
         }[layout.recompute]
         between = ((groups.tensor, tensor_s), (groups.expert, expert_s))
         far_s = self._far_s(groups.context, between)
+        split = layout.schedule == "zero-bubble" and software.splits_backward
+        issued = 2 * (SPLIT_BACKWARD if split else 1)
         forward_s = max(ahead_s + exchange_s, context_s + far_s, host_s)
-        backward_s = max(back_s + exchange_s, 2 * context_s + far_s, 2 * host_s) + again_s
+        backward_s = max(back_s + exchange_s, 2 * context_s + far_s, issued * host_s) + again_s
         if layout.sharding == "parameters" and layout.state_shards > 1:
             gather_s = self._gather_s(groups, _parameters(cost), "shards")
             scatter_s = self._gather_s(groups, self._gradients(cost), "shards")
