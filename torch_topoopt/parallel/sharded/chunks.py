@@ -259,4 +259,3 @@ class _ChunkWalk:
         if number == self._end - 1 and self._end < len(self._calls.calls):
             raise _ChunkEndError
         return replaced
-

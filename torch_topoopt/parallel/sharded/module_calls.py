@@ -55,9 +55,7 @@ class ModelCalls:
     last_readers: dict[PassedTensor, int]
 
     @classmethod
-    def of(
-        cls, module: torch.nn.Module, example_batch: Any, blocks: Sequence[str]
-    ) -> ModelCalls:
+    def of(cls, module: torch.nn.Module, example_batch: Any, blocks: Sequence[str]) -> ModelCalls:
         """Records `module`, whose blocks are at the paths `blocks`. Raises ProfileError."""
         trace = trace_modules(module, example_batch, [*_parts(module, frozenset(blocks))])
         return _recorded(module, trace)

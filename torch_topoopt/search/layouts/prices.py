@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.search.layouts.cell_costs import CellCosts
-from torch_topoopt.search.layouts.memory import memory_of
+from torch_topoopt.search.layouts.memory import cells_in_memory, memory_of
 from torch_topoopt.search.layouts.software import EAGER
 from torch_topoopt.search.layouts.stages import chunk_cells, least_longest, stages_of
 from torch_topoopt.search.layouts.state import ADAMW
@@ -94,6 +94,14 @@ class LayoutPrices:
         cells = self.costs.priced(layout) if layout.pipeline > 1 else None
         counts = None if cells is None else chunk_cells(cells, layout, self._cut)
         return layout if counts is None else replace(layout, cells=counts)
+
+    def cut_within(self, layout: Layout, memory_bytes: float) -> Layout | None:
+        """`layout` with stages of other times that fit into memory; None if there are none."""
+        cells = self.costs.priced(layout)
+        if cells is None or layout.micro_batches == 1:
+            return None
+        counts = cells_in_memory(layout, cells, *self._memory, memory_bytes)
+        return None if counts is None else replace(layout, cells=counts)
 
     def stages(self, layout: Layout) -> tuple[LayoutStage, ...] | None:
         """The stages of `layout`; None if the model cannot be divided so."""
