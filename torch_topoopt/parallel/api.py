@@ -59,12 +59,7 @@ def parallelize(
                 "torch_topoopt.pipeline, which has a step for them"
             )
     if isinstance(strategy, Layout):
-        for field in ("pipeline", "context", "micro_batches"):
-            if (degree := getattr(strategy, field)) > 1:
-                raise StrategyError(
-                    f"layout: {field}: parallelize does not execute {degree}; use "
-                    "torch_topoopt.pipeline, which has a step"
-                )
+        check_without_steps(strategy)
         return divided(module, example_batch, strategy, precision)
     refuse_precision(precision)
     everyone = tuple(range(ranks))
@@ -72,6 +67,16 @@ def parallelize(
         return DataParallel(module, bucket_cap_mb=BUCKETS.cap_bytes / 2**20)
     program = Program.of(module, example_batch)
     return ParallelModule(module, program, placed(program, strategy, ranks), _piece_bytes())
+
+
+def check_without_steps(layout: Layout) -> None:
+    """Raises StrategyError for a layout that needs the steps of `pipeline`."""
+    for field in ("pipeline", "context", "micro_batches"):
+        if (degree := getattr(layout, field)) > 1:
+            raise StrategyError(
+                f"layout: {field}: torch_topoopt.parallelize does not execute {degree}; call "
+                "torch_topoopt.pipeline, which has a step"
+            )
 
 
 def check_process_group(function: str) -> None:

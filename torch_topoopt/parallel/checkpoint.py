@@ -177,6 +177,10 @@ class DataParallel(DistributedDataParallel):  # type: ignore[misc]
         """The number of ranks."""
         return int(dist.get_world_size(self.process_group))
 
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """As torch.nn.utils.clip_grad_norm_."""
+        return torch.nn.utils.clip_grad_norm_(self.parameters(), max_norm)
+
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The state of the user's module."""
         return self.module.state_dict(*args, **kwargs)

@@ -53,6 +53,13 @@ class Pipeline:
         """Loads this rank's part of a state of the whole model: see ModelState.load."""
         return self._wrapped.load_state_dict(state_dict, strict=strict)
 
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scales the gradients of the whole model to a norm of at most `max_norm`, as
+        torch.nn.utils.clip_grad_norm_ in one process; returns the norm before. A collective call.
+        """
+        norm: torch.Tensor = self._wrapped.clip_grad_norm_(max_norm)
+        return norm
+
     def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
         """Forward and backward pass of this copy's share of a batch; leaves mean gradients.
 

@@ -21,6 +21,7 @@ from torch_topoopt.parallel.gradients import LaterMeans
 from torch_topoopt.parallel.micro_batches import Pipeline, check_samples
 from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.program import Program
+from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients
 from torch_topoopt.parallel.sharded.staged import LayoutPipeline
 from torch_topoopt.parallel.stages import StageModule, stages_of
 from torch_topoopt.parallel.walk import Flat, call_arguments, empty_of
@@ -141,6 +142,10 @@ class StagedPipeline(Pipeline):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         """See Pipeline.load_state_dict."""
         return self._state.load(state_dict, strict=strict)
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """See Pipeline.clip_grad_norm_."""
+        return clip_gradients(self.parameters(), max_norm, lambda _: self.replicas)
 
     def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
         """See Pipeline.step. Only the first stage uses `batch`, and only the last `target`."""

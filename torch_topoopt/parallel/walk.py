@@ -7,7 +7,7 @@ the trace of the program. All other user code runs unchanged.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -25,18 +25,23 @@ class Walk:
     """One forward pass through a program. Subclasses execute the steps."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
-        self.inside = False
+        self._inside = False
         self._steps = steps
         self._position = 0
 
     def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         """The model's input of its next call; `name` is empty for a leaf module."""
         index = self._next(name)
-        self.inside = True
+        self._inside = True
         try:
             return self.take(index, self._steps[index], function, args, kwargs)
         finally:
-            self.inside = False
+            self._inside = False
+
+    @property
+    def inside(self) -> bool:
+        """Whether a call is running."""
+        return self._inside
 
     def take(
         self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any
@@ -61,10 +66,19 @@ class Walk:
         return self._position - 1
 
 
+class FollowsCalls(Protocol):
+    """A walk; `inside` says that a call is running."""
+
+    @property
+    def inside(self) -> bool: ...
+
+    def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any: ...
+
+
 class Functions(TorchFunctionMode):  # type: ignore[misc]
     """Shows each outermost call of a PyTorch function to a walk."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: FollowsCalls) -> None:
         super().__init__()
         self._walk = walk
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -78,6 +78,8 @@ def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division
             modules = [one for one in modules if all(uses[id(p)] == 1 for p in one.parameters())]
         if modules:
             fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    if division.precision is not None and layout.pipeline == 1:  # the loss has its own type
+        policy = replace(policy, output_dtype=policy.reduce_dtype)
     fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
 
 
@@ -89,7 +91,6 @@ def begin_micro_batch(module: torch.nn.Module, layout: Layout, *, last: bool) ->
     """
     if not isinstance(module, FSDPModule):
         return
-    module.set_is_last_backward(last)
     module.set_requires_gradient_sync(last or layout.zero_stage >= 2)
     module.set_requires_all_reduce(last)
     module.set_reshard_after_backward(last or layout.zero_stage == 3)

@@ -10,29 +10,30 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from torch_topoopt.plan.layout import Layout
 
 
 def clip_gradients(
     parameters: Iterable[torch.nn.Parameter],
     max_norm: float,
-    per_stage: int,
+    holders: Callable[[torch.nn.Parameter], int],
     repeated: Iterable[torch.nn.Parameter] = (),
 ) -> torch.Tensor:
     """Scales the gradients of all ranks to a Euclidean norm of at most `max_norm`; returns that of
     before. A collective call.
 
-    A stage has `per_stage` ranks. Each share counts once, however many of them have it; those of
-    parameters that are `repeated` from another stage do not count.
+    So many ranks as `holders` says have this rank's share of a parameter, which counts once; those
+    of parameters that are `repeated` from another stage do not count.
     """
     ignored = {id(parameter) for parameter in repeated}
     trained = [p for p in parameters if p.grad is not None]
     gradients = [p.grad for p in trained]
-    counted = [p.grad for p in trained if id(p) not in ignored]
     squares = [
-        gradient.norm() ** 2 * (_pieces(whole) / per_stage)
-        for whole in counted
-        if (gradient := local_of(whole)).numel()
+        gradient.norm() ** 2 / holders(parameter)
+        for parameter in trained
+        if id(parameter) not in ignored and (gradient := local_of(parameter.grad)).numel()
     ]
     device = gradients[0].device if gradients else torch.device("cpu")
     total = torch.stack(squares).sum() if squares else torch.zeros((), device=device)
@@ -49,13 +50,18 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _pieces(tensor: torch.Tensor) -> int:
-    """The number of parts that the tensor is divided into."""
-    if not isinstance(tensor, DTensor):
-        return 1
-    shards = (
-        tensor.device_mesh.size(dim)
-        for dim, placement in enumerate(tensor.placements)
-        if not placement.is_replicate()
-    )
-    return math.prod(shards)
+def holders_of(layout: Layout) -> Callable[[torch.nn.Parameter], int]:
+    """The number of ranks with this rank's share of a parameter, under `layout`."""
+    per_stage = layout.accelerators // layout.pipeline
+
+    def holders(parameter: torch.nn.Parameter) -> int:
+        if not isinstance(parameter, DTensor):
+            return per_stage
+        shards = (
+            parameter.device_mesh.size(dim)
+            for dim, placement in enumerate(parameter.placements)
+            if not placement.is_replicate()
+        )
+        return int(per_stage // math.prod(shards))
+
+    return holders

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.sharded.distribute import Division, begin_micro_batch, distribute
 from torch_topoopt.parallel.sharded.divided_state import DividedState
-from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients
+from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.sharded.mesh import LayoutMesh
 from torch_topoopt.profile.profiling import profile
 
@@ -63,12 +63,10 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
             yield
             return
         self.module.set_requires_gradient_sync(False)
-        self.module.set_is_last_backward(False)
         try:
             yield
         finally:
             self.module.set_requires_gradient_sync(True)
-            self.module.set_is_last_backward(True)
 
     def micro_batch(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
         """Around the passes of a micro-batch, which is the `last` of an iteration or not."""
@@ -78,8 +76,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients of the whole model to a norm of at most `max_norm`, as
         torch.nn.utils.clip_grad_norm_ does those of one process; returns the norm before."""
-        per_stage = self.layout.accelerators // self.layout.pipeline
-        return clip_gradients(self.parameters(), max_norm, per_stage)
+        return clip_gradients(self.parameters(), max_norm, holders_of(self.layout))
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The state of the whole model in the form of the user's module; a collective call."""

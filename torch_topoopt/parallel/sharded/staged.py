@@ -15,7 +15,7 @@ from torch_topoopt.parallel.sharded.blocks import model_cells
 from torch_topoopt.parallel.sharded.chunks import ModelChunk, shared_copy
 from torch_topoopt.parallel.sharded.distribute import Division, distribute
 from torch_topoopt.parallel.sharded.divided_state import DividedState
-from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients
+from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.sharded.mesh import LayoutMesh
 from torch_topoopt.parallel.sharded.module_calls import ModelCalls
 from torch_topoopt.parallel.sharded.schedules import (
@@ -111,11 +111,10 @@ class LayoutPipeline(Pipeline):
         return self._state.load(list(self._chunks.values()), state_dict, strict=strict)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Scales the gradients of the whole model to a norm of at most `max_norm`, as
-        torch.nn.utils.clip_grad_norm_ does those of one process; returns the norm before."""
-        per_stage = self._layout.accelerators // self.stages
+        """See Pipeline.clip_grad_norm_."""
+        holders = holders_of(self._layout)
         repeated = self._shared.repeated(self._chunks)
-        return clip_gradients(self.parameters(), max_norm, per_stage, repeated)
+        return clip_gradients(self.parameters(), max_norm, holders, repeated)
 
     def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
         """See Pipeline.step."""

@@ -111,7 +111,7 @@ def _least_recomputed(
     Of a pipeline, its zero-bubble schedule if that is faster, or less recomputation with uneven
     stages.
     """
-    uneven = []
+    uneven: list[LayoutPrice] = []
     for recompute in RECOMPUTES:
         price = prices.price(replace(layout, recompute=recompute))
         if price is None:

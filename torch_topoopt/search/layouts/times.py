@@ -217,23 +217,23 @@ class StepModel:
         if layout.sharding == "parameters" and layout.state_shards > 1:
             seconds = self._gather_s(groups, _parameters(stage.first.cost), "shards")
             seconds += self._gather_s(groups, self._gradients(stage.last.cost), "shards")
-            shares = _Sizes(
-                gradients.dense / groups.state.shards.ranks,
-                gradients.experts / groups.expert_state.shards.ranks,
-            )
-            summed_s = 2 * self._gather_s(groups, shares, "replicas")
+            summed_s = 2 * self._gather_s(groups, self._shares(groups, gradients), "replicas")
             return seconds + self._after(summed_s, passes.backward_s)
         calls = math.ceil(sum(gradients) / _BUCKET_BYTES)
         if layout.sharding != "none":
             calls = int(stage.sum("operators")) // 2
-        scatter_s = self._gather_s(groups, gradients, "copies", calls)
         if layout.sharding == "none":
-            return self._after(2 * scatter_s, passes.backward_s)
+            summed_s = 2 * self._gather_s(groups, gradients, "copies", calls)
+            return self._after(summed_s, passes.backward_s)
+        scatter_s = self._gather_s(groups, gradients, "shards", calls)
         parameters = _Sizes(stage.parameter_bytes, stage.sum("expert_bytes"))
-        gather_s = self._gather_s(groups, parameters, "copies", calls)
+        gather_s = self._gather_s(groups, parameters, "shards", calls)
         if self.software.gathers_early:
             gather_s = self._after(gather_s, passes.forward_s)
-        return self._after(scatter_s, passes.backward_s) + gather_s
+        summed_s = 2 * self._gather_s(groups, self._shares(groups, gradients), "replicas")
+        scatters = layout.micro_batches if layout.zero_stage == 2 else 1
+        before_s = (scatters - 1) * self._after(scatter_s, passes.backward_s)
+        return before_s + self._after(scatter_s + summed_s, passes.backward_s) + gather_s
 
     def _gather_s(
         self,
@@ -246,6 +246,14 @@ class StepModel:
         dense, experts = getattr(groups.state, among), getattr(groups.expert_state, among)
         seconds = self.boxes.gather_s(sizes.dense, dense, calls)
         return seconds + self.boxes.gather_s(sizes.experts, experts, calls)
+
+    @staticmethod
+    def _shares(groups: Groups, whole: _Sizes) -> _Sizes:
+        """The share of each of the accelerators that share state."""
+        return _Sizes(
+            whole.dense / groups.state.shards.ranks,
+            whole.experts / groups.expert_state.shards.ranks,
+        )
 
     def _gradients(self, cost: CellCost) -> _Sizes:
         experts = cost.expert_gradient_bytes

@@ -53,18 +53,19 @@ def gathers(layout: Layout, stage: LayoutStage, state: StateBytes) -> list[Gathe
 def _state_gathers(
     layout: Layout, groups: StateGroups, parameter_bytes: float, gradient_bytes: float
 ) -> list[Gathered]:
-    """Those of parameters and gradients."""
-    if layout.sharding == "parameters" and layout.state_shards > 1:
-        times = 2 if layout.reshard else 1
-        each = times * parameter_bytes + gradient_bytes
-        shares = gradient_bytes / groups.shards.ranks
-        return [
-            Gathered(groups.shards, layout.micro_batches * each),
-            Gathered(groups.replicas, 2 * shares),
-        ]
+    """Those of parameters and gradients: what is sharded is exchanged by every micro-batch, and the
+    rest once."""
     if layout.sharding == "none":
         return [Gathered(groups.copies, 2 * gradient_bytes)]
-    return [Gathered(groups.copies, gradient_bytes + parameter_bytes)]
+    count = layout.micro_batches
+    scatters = count if layout.zero_stage >= 2 else 1
+    gathers_of_pass = 2 if layout.reshard else 1
+    times = count * gathers_of_pass if layout.zero_stage == 3 else 1
+    shares = gradient_bytes / groups.shards.ranks
+    return [
+        Gathered(groups.shards, times * parameter_bytes + scatters * gradient_bytes),
+        Gathered(groups.replicas, 2 * shares),
+    ]
 
 
 def layout_demand(price: LayoutPrice, box: int, state: StateBytes) -> Demand:
