@@ -51,6 +51,16 @@ class _Passes(NamedTuple):
     exchange_s: float
 
 
+class CellSeconds(NamedTuple):
+    """The computation of a cell for a micro-batch: its forward pass, its backward pass without
+    recomputation, and that. The host takes `host_s` for the calls of a forward pass."""
+
+    forward_s: float
+    backward_s: float
+    again_s: float
+    host_s: float
+
+
 class Groups(NamedTuple):
     """The groups of a rank."""
 
@@ -88,15 +98,15 @@ class StateGroups(NamedTuple):
         return cls(RankGroup(copies, stride), RankGroup(shards, stride), replicas)
 
 
-class _Sizes(NamedTuple):
+class Sizes(NamedTuple):
     """Bytes of parameters or gradients on one accelerator: those of experts apart."""
 
     dense: float
     experts: float
 
 
-def _parameters(cost: CellCost) -> _Sizes:
-    return _Sizes(cost.parameter_bytes - cost.expert_bytes, cost.expert_bytes)
+def _parameters(cost: CellCost) -> Sizes:
+    return Sizes(cost.parameter_bytes - cost.expert_bytes, cost.expert_bytes)
 
 
 class StepModel:
@@ -123,7 +133,7 @@ class StepModel:
         count = layout.micro_batches
         steady_s = count * (each[slowest] + 2 * send_s * layout.interleave)
         state_s = self._state_s(layout, groups, stage, its)
-        optimizer_s = self._optimizer_s(layout, stage)
+        optimizer_s = self.optimizer_s(layout, stage)
         return StepTimes(
             steady_s + bubble_s + state_s + optimizer_s,
             count * its.compute_s,
@@ -134,16 +144,42 @@ class StepModel:
         )
 
     def _passes(self, layout: Layout, groups: Groups, stage: LayoutStage) -> _Passes:
-        loss_s = self._moved_s(stage.logits * self.software.loss_passes) / 2
-        summed_s = 0.0
-        if layout.micro_batches > 1:
-            shards = layout.state_shards if layout.zero_stage >= 2 else 1
-            summed_s = self._moved_s(stage.gradient_bytes / shards * self.state.summed)
+        loss_s, summed_s = self.loss_s(stage), self.summed_s(layout, stage)
         sums = [loss_s, loss_s + summed_s, 2 * loss_s + summed_s, 0.0]
         for one, count in stage.cells:
             for i, seconds in enumerate(self._cell_passes(layout, groups, one.cost)):
                 sums[i] += count * seconds
         return _Passes(*sums)
+
+    def loss_s(self, stage: LayoutStage) -> float:
+        """The loss in one pass of a micro-batch."""
+        return self._moved_s(stage.logits * self.software.loss_passes) / 2
+
+    def summed_s(self, layout: Layout, stage: LayoutStage) -> float:
+        """Adding the gradients of a micro-batch to those of earlier ones."""
+        if layout.micro_batches == 1:
+            return 0.0
+        shards = layout.state_shards if layout.zero_stage >= 2 else 1
+        return self._moved_s(stage.gradient_bytes / shards * self.state.summed)
+
+    def cell_seconds(self, layout: Layout, cost: CellCost) -> CellSeconds:
+        """The computation of a cell, and the calls of its host."""
+        software = self.software
+        calls = cost.tensor.count + cost.expert.count
+        fused = 1 - software.streams
+        forward_s = cost.forward_s - fused * cost.streamed_forward_s
+        again_s = {
+            "none": 0.0,
+            "selective": software.streams * cost.streamed_forward_s,
+            "full": forward_s,
+        }[layout.recompute]
+        return CellSeconds(
+            forward_s,
+            cost.backward_s - fused * cost.streamed_backward_s,
+            again_s,
+            cost.operators * software.host_s
+            + calls * self._call_s(layout, RankGroup(layout.tensor, 1)),
+        )
 
     def _cell_passes(self, layout: Layout, groups: Groups, cost: CellCost) -> _Passes:
         boxes, software = self.boxes, self.software
@@ -151,31 +187,28 @@ class StepModel:
         expert_s = boxes.all_to_all_s(cost.expert.size_bytes, groups.expert, cost.expert.count)
         context_s = boxes.gather_s(cost.context.size_bytes, groups.context, cost.context.count)
         exchange_s = tensor_s * software.exposes + expert_s
-        calls = cost.tensor.count + cost.expert.count
-        host_s = cost.operators * software.host_s + calls * self._call_s(layout, groups.tensor)
-        fused = 1 - software.streams
-        ahead_s = cost.forward_s - fused * cost.streamed_forward_s
-        back_s = cost.backward_s - fused * cost.streamed_backward_s
-        again_s = {
-            "none": 0.0,
-            "selective": software.streams * cost.streamed_forward_s,
-            "full": ahead_s + exchange_s,
-        }[layout.recompute]
+        its = self.cell_seconds(layout, cost)
+        again_s = its.again_s + (exchange_s if layout.recompute == "full" else 0.0)
         between = ((groups.tensor, tensor_s), (groups.expert, expert_s))
         far_s = self._far_s(groups.context, between)
-        forward_s = max(ahead_s + exchange_s, context_s + far_s, host_s)
-        backward_s = max(back_s + exchange_s, 2 * context_s + far_s, 2 * host_s) + again_s
+        forward_s = max(its.forward_s + exchange_s, context_s + far_s, its.host_s)
+        backward_s = max(its.backward_s + exchange_s, 2 * context_s + far_s, 2 * its.host_s)
+        backward_s += again_s
         if layout.sharding == "parameters" and layout.state_shards > 1:
-            gather_s = self._gather_s(groups, _parameters(cost), "shards")
-            scatter_s = self._gather_s(groups, self._gradients(cost), "shards")
             ahead = *between, (groups.context, context_s)
             back = *between, (groups.context, 2 * context_s)
             shards = groups.state.shards
-            forward_s = self._beside(forward_s, gather_s, self._far_s(shards, ahead))
-            again = gather_s * layout.reshard + scatter_s
-            backward_s = self._beside(backward_s, again, self._far_s(shards, back))
-        compute_s = ahead_s + back_s + again_s
+            state_s = self.shards_s(layout, groups, cost)
+            forward_s = self._beside(forward_s, state_s[0], self._far_s(shards, ahead))
+            backward_s = self._beside(backward_s, state_s[1], self._far_s(shards, back))
+        compute_s = its.forward_s + its.backward_s + again_s
         return _Passes(forward_s, backward_s, compute_s, 2 * exchange_s)
+
+    def shards_s(self, layout: Layout, groups: Groups, cost: CellCost) -> tuple[float, float]:
+        """The exchange of a cell's sharded parameters beside its forward and its backward pass."""
+        gather_s = self._gather_s(groups, _parameters(cost), "shards")
+        scatter_s = self._gather_s(groups, self._gradients(cost), "shards")
+        return gather_s, gather_s * layout.reshard + scatter_s
 
     def _far_s(self, group: RankGroup, exchanges: Iterable[tuple[RankGroup, float]]) -> float:
         """Seconds of the exchanges that share the links between boxes with those of `group`."""
@@ -209,12 +242,12 @@ class StepModel:
         self, layout: Layout, groups: Groups, stage: LayoutStage, passes: _Passes
     ) -> float:
         """What the exchange of gradients and parameters adds to an iteration."""
-        gradients = _Sizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
+        gradients = Sizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
         gradients = self._exchanged(gradients)
         if layout.sharding == "parameters" and layout.state_shards > 1:
             seconds = self._gather_s(groups, _parameters(stage.first.cost), "shards")
             seconds += self._gather_s(groups, self._gradients(stage.last.cost), "shards")
-            shares = _Sizes(
+            shares = Sizes(
                 gradients.dense / groups.state.shards.ranks,
                 gradients.experts / groups.expert_state.shards.ranks,
             )
@@ -226,7 +259,7 @@ class StepModel:
         scatter_s = self._gather_s(groups, gradients, "copies", calls)
         if layout.sharding == "none":
             return self._after(2 * scatter_s, passes.backward_s)
-        parameters = _Sizes(stage.parameter_bytes, stage.sum("expert_bytes"))
+        parameters = Sizes(stage.parameter_bytes, stage.sum("expert_bytes"))
         gather_s = self._gather_s(groups, parameters, "copies", calls)
         if self.software.gathers_early:
             gather_s = self._after(gather_s, passes.forward_s)
@@ -235,7 +268,7 @@ class StepModel:
     def _gather_s(
         self,
         groups: Groups,
-        sizes: _Sizes,
+        sizes: Sizes,
         among: Literal["copies", "shards", "replicas"],
         calls: int = 1,
     ) -> float:
@@ -244,20 +277,21 @@ class StepModel:
         seconds = self.boxes.gather_s(sizes.dense, dense, calls)
         return seconds + self.boxes.gather_s(sizes.experts, experts, calls)
 
-    def _gradients(self, cost: CellCost) -> _Sizes:
+    def _gradients(self, cost: CellCost) -> Sizes:
         experts = cost.expert_gradient_bytes
-        return self._exchanged(_Sizes(cost.gradient_bytes - experts, experts))
+        return self._exchanged(Sizes(cost.gradient_bytes - experts, experts))
 
-    def _exchanged(self, gradients: _Sizes) -> _Sizes:
+    def _exchanged(self, gradients: Sizes) -> Sizes:
         """Gradients in the type in which groups sum them."""
-        return _Sizes(*(size * self.state.exchanged for size in gradients))
+        return Sizes(*(size * self.state.exchanged for size in gradients))
 
     @staticmethod
     def _after(exchange_s: float, pass_s: float) -> float:
         """What an exchange of state takes after the pass beside which it begins."""
         return max(exchange_s - pass_s, _UNHIDDEN * exchange_s)
 
-    def _optimizer_s(self, layout: Layout, stage: LayoutStage) -> float:
+    def optimizer_s(self, layout: Layout, stage: LayoutStage) -> float:
+        """The optimizer's step of an accelerator."""
         size = stage.gradient_bytes / layout.state_shards
         size += stage.sum("expert_gradient_bytes") / layout.expert_shards
         return self._moved_s(size * self.state.moved)
