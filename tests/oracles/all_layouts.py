@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.plan import Demand, GroupDemand
@@ -41,9 +39,15 @@ def all_layouts(accelerators: int, batch_size: int, experts: int = 1) -> Iterato
         parts = [k for k in range(1, experts + 1) if experts % k == 0]
         chunks = (1, 2, 4, 8) if pipeline > 1 else (1,)
         shards = [k for k in counts if data * context % k == 0]
-        for size, expert, interleave, state_shards, sharding, reshard, recompute in (
-            itertools.product(sizes, parts, chunks, shards, SHARDINGS, (True, False), RECOMPUTES)
-        ):
+        for (
+            size,
+            expert,
+            interleave,
+            state_shards,
+            sharding,
+            reshard,
+            recompute,
+        ) in itertools.product(sizes, parts, chunks, shards, SHARDINGS, (True, False), RECOMPUTES):
             if (sharding == "none") != (state_shards == 1):
                 continue
             if reshard is False and sharding != "parameters":
@@ -64,7 +68,10 @@ def all_rings(cluster: Cluster, networks: Sequence[Network]) -> list[Network]:
     if cluster.servers == 4 and cluster.degree == 2:
         for first, second in ((1, 2), (2, 1), (1, 3)):
             order = (0, first, second, 6 - first - second)
-            pairs = tuple(GroupDemand(tuple(sorted(p)), 10**9) for p in zip(order, order[1:] + order[:1], strict=True))
+            pairs = tuple(
+                GroupDemand(tuple(sorted(p)), 10**9)
+                for p in zip(order, order[1:] + order[:1], strict=True)
+            )
             found.append(find_network(cluster, Demand(pairs, ()), mode="paper"))
     return found
 

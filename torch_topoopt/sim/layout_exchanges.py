@@ -73,7 +73,7 @@ class Exchanges:
             for i in range(len(self.units))
         ]
         message = CostModel(boxes.hop_s, cluster.link_latency_s, 0.0)
-        self._costs = NetworkCosts(cluster, network, message)
+        self._costs = NetworkCosts(cluster, network, message, "on-links")
         self._linked = {(link.source, link.target) for link in network.links}
         self._paths: dict[Pair, list[WeightedLinks]] = {}
         self._found: dict[Any, Any] = {}

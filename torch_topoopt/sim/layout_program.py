@@ -16,7 +16,7 @@ from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.prices import LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE
 from torch_topoopt.search.layouts.state import trained_state
-from torch_topoopt.search.layouts.times import Groups, Sizes
+from torch_topoopt.search.layouts.times import Groups, Sizes, parameters_of
 from torch_topoopt.search.layouts.wired_boxes import boxes_of
 from torch_topoopt.sim.layout_exchanges import Exchanges, Part
 from torch_topoopt.sim.pipeline_order import Pass, pipeline_order
@@ -216,7 +216,7 @@ class _Steps:
             ready = self._gathered(chunk.stage, cell, end, again=False)
             if cell.cell.begin in early:
                 ready = self._both(ready, early[cell.cell.begin])
-            exchanged_s = self._state_s(cost)[0]
+            exchanged_s = self._state_s(chunk.stage, cost)[0]
             end = self._cell(ready, cell, one, (its.forward_s, its.host_s, 1.0, exchanged_s))
             self._gathers[chunk.stage].computed.append(end)
         return end
@@ -234,7 +234,7 @@ class _Steps:
                     ready = self._cell(ready, cell, one, (its.again_s, 0.0, 0.0, 0.0))
                 else:
                     ready = self._compute(ready, its.again_s, "recompute", one, cell)
-            exchanged_s = self._state_s(cell.cost)[1]
+            exchanged_s = self._state_s(chunk.stage, cell.cost)[1]
             seconds = half * its.backward_s
             if split == "weights":
                 end = self._compute(ready, seconds, "gradients of", one, cell)
@@ -289,7 +289,11 @@ class _Steps:
         if not self._shards or (again and not self._layout.reshard):
             return begin
         gathers = self._gathers[stage]
-        of = self._state(self._both(*gathers.may_begin()), self._parameters(stage, cell), cell)
+        of = self._state(
+            self._both(*gathers.may_begin()),
+            parameters_of(cell.cost, copied=self._stages[stage].copied),
+            cell,
+        )
         gathers.gathered = of
         return self._both(begin, of)
 
@@ -300,7 +304,7 @@ class _Steps:
         each = layout.zero_stage >= 2 and layout.state_shards > 1
         if not each and not last:
             return
-        sizes = self._gradients(stage, cell)
+        sizes = self._model.gradients_of(cell.cost, copied=self._stages[stage].copied)
         if self._shards:
             end = self._state(begin, sizes, cell, "shards", "reduce_scatter")
             if last:
@@ -326,7 +330,12 @@ class _Steps:
             for chunk in self._chunks:
                 if chunk.stage == stage:
                     for cell in chunk.cells:
-                        end = self._state(end, self._parameters(stage, cell), cell, "copies")
+                        end = self._state(
+                            end,
+                            parameters_of(cell.cost, copied=self._stages[stage].copied),
+                            cell,
+                            "copies",
+                        )
         return end
 
     @property
@@ -343,7 +352,12 @@ class _Steps:
             for chunk in self._chunks:
                 if chunk.stage == stage:
                     for cell in chunk.cells:
-                        end = self._state(end, self._parameters(stage, cell), cell, "copies")
+                        end = self._state(
+                            end,
+                            parameters_of(cell.cost, copied=self._stages[stage].copied),
+                            cell,
+                            "copies",
+                        )
                         found[cell.cell.begin] = end
         return found
 
@@ -369,22 +383,13 @@ class _Steps:
             )  # fmt: skip
         return end
 
-    def _state_s(self, cost: CellCost) -> tuple[float, float]:
+    def _state_s(self, stage: int, cost: CellCost) -> tuple[float, float]:
         """What the state of a cell takes to exchange in each pass, alone on its links."""
         if not self._shards:
             return 0.0, 0.0
-        return self._model.shards_s(self._layout, self._groups, cost)
-
-    def _parameters(self, stage: int, cell: PricedCell) -> Sizes:
-        cost = cell.cost
-        copied = cost.copied_bytes if self._stages[stage].copied else 0.0
-        return Sizes(cost.parameter_bytes - cost.expert_bytes + copied, cost.expert_bytes)
-
-    def _gradients(self, stage: int, cell: PricedCell) -> Sizes:
-        cost, factor = cell.cost, self._model.state.exchanged
-        copied = cost.copied_bytes if self._stages[stage].copied else 0.0
-        experts = cost.expert_gradient_bytes
-        return Sizes(factor * (cost.gradient_bytes - experts + copied), factor * experts)
+        return self._model.shards_s(
+            self._layout, self._groups, cost, copied=self._stages[stage].copied
+        )
 
     def _compute(
         self,

@@ -62,7 +62,8 @@ def _state_gathers(
         ]
     if layout.sharding == "none":
         return [Gathered(groups.copies, 2 * gradient_bytes)]
-    return [Gathered(groups.copies, gradient_bytes + parameter_bytes)]
+    scatters = layout.micro_batches if layout.sharding == "gradients" else 1
+    return [Gathered(groups.copies, scatters * gradient_bytes + parameter_bytes)]
 
 
 def layout_demand(price: LayoutPrice, box: int, state: StateBytes) -> Demand:
