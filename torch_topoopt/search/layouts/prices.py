@@ -52,13 +52,13 @@ class LayoutPrices:
         self._cut = cut
         self.costs = CellCosts(op_graph, device)
         self._stages: dict[tuple[int, ...], tuple[LayoutStage, ...] | None] = {}
-        self._model = StepModel(boxes, software, state, device.memory_bytes_per_s)
+        self.model = StepModel(boxes, software, state, device.memory_bytes_per_s)
 
     def on(self, boxes: Boxes) -> LayoutPrices:
         """The same on other boxes; costs of cells are shared."""
         made = copy.copy(self)
-        model = self._model
-        made._model = StepModel(boxes, model.software, model.state, model.memory_bytes_per_s)
+        model = self.model
+        made.model = StepModel(boxes, model.software, model.state, model.memory_bytes_per_s)
         return made
 
     @property
@@ -72,7 +72,7 @@ class LayoutPrices:
         stages = self.stages(layout.validate())
         if stages is None:
             return None
-        times = self._model.times(layout, stages)
+        times = self.model.times(layout, stages)
         return LayoutPrice(layout, times, memory_of(layout, stages, *self._memory), stages)
 
     def least_s(self, layout: Layout) -> float:
@@ -81,7 +81,7 @@ class LayoutPrices:
         stages = self.stages(layout)
         if stages is None:
             return math.inf
-        fused = 1 - self._model.software.streams
+        fused = 1 - self.model.software.streams
         return layout.micro_batches * max(
             stage.sum("forward_s")
             + stage.sum("backward_s")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING
 
-SoftwareName = Literal["eager", "nanotron", "compiled", "megatron"]
+if TYPE_CHECKING:
+    from torch_topoopt.plan.layout import SoftwareName
 
 
 @dataclass(frozen=True)
