@@ -72,6 +72,19 @@ class Layout:
         """Accelerators with the same experts that share their state."""
         return max(1, self.state_shards * self.tensor // self.expert)
 
+    @property
+    def why_no_zero_bubble(self) -> str:
+        """Why PyTorch cannot run this layout under a zero-bubble schedule: field, value, and what
+        would be right; empty if it can."""
+        count, rounds = self.micro_batches, max(1, self.micro_batches // self.pipeline)
+        if count % rounds:
+            return f"micro_batches: {count} are not {rounds} equal rounds"
+        if self.zero_stage > 1:
+            return f"sharding: {self.sharding} are summed more than once; use none or optimizer"
+        if self.recompute != "none":
+            return f"recompute: {self.recompute} would compute twice again; use none"
+        return ""
+
     def __str__(self) -> str:
         """Such as "tensor 8 x data 8, parameters sharded over 8, 4 micro-batches of 1"."""
         degrees = ("tensor", "context", "data", "pipeline")

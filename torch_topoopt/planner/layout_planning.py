@@ -259,7 +259,7 @@ class LayoutPlanning:
     def plan_of(self, best: WiredLayout) -> Plan:
         """The Plan of a pair."""
         options, cluster, times = self.options, self.cluster, best.price.times
-        layout = best.price.layout
+        layout = self.prices.cut(best.price.layout)
         fixed = options.network is not None
         ring = cluster
         if fixed:  # of any degree, while a ring takes two ports

@@ -87,7 +87,16 @@ def _activations(layout: Layout, stage: LayoutStage, index: int, software: Softw
         if layout.recompute == "none" and software.keeps_gathered:
             kept += stage.sum("gathered_bytes")
     again = max(again, _LOSS_OUTPUTS * stage.logits)
-    return kept * micro_batches_kept(layout, index) + again
+    return kept * micro_batches_kept(layout, index) + again + _gradients_kept(layout, stage, index)
+
+
+def _gradients_kept(layout: Layout, stage: LayoutStage, index: int) -> float:
+    """Gradients of matrix products whose weights are computed later: those of `index` + 1
+    micro-batches (of a chunk) in PyTorch's zero-bubble schedule."""
+    if layout.schedule != "zero-bubble":
+        return 0.0
+    count = min(index + 1, layout.micro_batches) / layout.interleave
+    return count * stage.sum("selective_bytes")
 
 
 def micro_batches_kept(layout: Layout, stage: int) -> float:
@@ -96,6 +105,8 @@ def micro_batches_kept(layout: Layout, stage: int) -> float:
     count, depth = layout.micro_batches, layout.pipeline - stage
     if layout.schedule == "gpipe":
         return count
+    if layout.schedule == "zero-bubble":
+        return min(layout.pipeline, count)  # until gradients of weights are computed, too
     if layout.interleave == 1:
         return min(depth, count)
     chunks = 2 * (depth - 1) + (layout.interleave - 1) * layout.pipeline + 1

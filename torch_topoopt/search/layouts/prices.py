@@ -61,6 +61,11 @@ class LayoutPrices:
         made.model = StepModel(boxes, model.software, model.state, model.memory_bytes_per_s)
         return made
 
+    @property
+    def splits_backward(self) -> bool:
+        """Whether the trainer has a zero-bubble schedule."""
+        return self._memory[1].splits_backward
+
     def price(self, layout: Layout) -> LayoutPrice | None:
         """The price of `layout`; None if the model cannot be divided so. Raises ValueError for a
         layout that is none."""

@@ -106,9 +106,21 @@ def _step_s(price: LayoutPrice) -> float:
 def _least_recomputed(
     prices: LayoutPrices, layout: Layout, memory_bytes: float
 ) -> LayoutPrice | None:
-    """`layout` with the least recomputation that fits; None if none does."""
+    """`layout` with the least recomputation that fits; None if none does.
+
+    Of a pipeline, its zero-bubble schedule if that is faster.
+    """
     for recompute in RECOMPUTES:
         price = prices.price(replace(layout, recompute=recompute))
         if price is not None and price.memory.total <= memory_bytes:
-            return price
+            return _with_less_bubble(prices, price, memory_bytes)
     return None
+
+
+def _with_less_bubble(prices: LayoutPrices, price: LayoutPrice, memory_bytes: float) -> LayoutPrice:
+    layout = replace(price.layout, schedule="zero-bubble")
+    if layout.pipeline == 1 or not prices.splits_backward or layout.why_no_zero_bubble:
+        return price
+    other = prices.price(layout)
+    fits = other is not None and other.memory.total <= memory_bytes
+    return other if other is not None and fits and _step_s(other) < _step_s(price) else price

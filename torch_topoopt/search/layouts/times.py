@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import BANDWIDTH
 from torch_topoopt.search.layouts.links import RankGroup
+from torch_topoopt.search.layouts.software import SPLIT_BACKWARD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -232,8 +233,10 @@ class StepModel:
         between = ((groups.tensor, tensor_s), (groups.expert, expert_s))
         far_s = self._far_s(between)
         beside_s = far_s if boxes.crosses(groups.context) else 0.0
+        split = layout.schedule == "zero-bubble" and software.splits_backward
+        issued = 2 * (SPLIT_BACKWARD if split else 1)
         forward_s = max(its.forward_s + exchange_s, context_s + beside_s, its.host_s)
-        backward_s = max(its.backward_s + exchange_s, 2 * context_s + beside_s, 2 * its.host_s)
+        backward_s = max(its.backward_s + exchange_s, 2 * context_s + beside_s, issued * its.host_s)
         backward_s += its.again_s + recomputed * exchange_s
         state_s = self.shards_s(layout, groups, cost, copied=stage.copied)
         context = self._far_s([(groups.context, context_s)])
