@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 class Walk:
     """One forward pass through a program. Subclasses execute the steps.
 
-<<<<<<< HEAD
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self._inside = False
-=======
     The model's own code sees every tensor in the shape of this rank's samples of the batch, `own`,
     also if other servers have it, or if this one has more samples of it.
     """
@@ -35,23 +31,17 @@ class Walk:
     def __init__(self, steps: Sequence[Step], own: int) -> None:
         self.inside = False
         self.own = own
->>>>>>> main
         self._steps = steps
         self._position = 0
 
     def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         """The model's input of its next call; `name` is empty for a leaf module."""
         index = self._next(name)
-        self._inside = True
+        self.inside = True
         try:
             return self.take(index, self._steps[index], function, args, kwargs)
         finally:
-            self._inside = False
-
-    @property
-    def inside(self) -> bool:
-        """Whether a call is running."""
-        return self._inside
+            self.inside = False
 
     def take(
         self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any

@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.utils._pytree import tree_map_only
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement

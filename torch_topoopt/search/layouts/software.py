@@ -24,10 +24,8 @@ class Software:
 
     `keeps_gathered`: the gathered operands of a tensor group stay until the backward pass, which
     otherwise gathers them again beside its products. `gathers_early`: parameters that only the
-    optimizer's step shares are gathered beside the next forward pass.
-
-    `splits_backward`: there is a zero-bubble schedule, for which the host does SPLIT_BACKWARD times
-    the work of a backward pass.
+    optimizer's step shares are gathered beside the next forward pass. `splits_backward`: there is
+    a zero-bubble schedule, whose backward passes take the host SPLIT_BACKWARD times the work.
     """
 
     host_s: float
