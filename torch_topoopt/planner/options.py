@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torch_topoopt.plan import POLICIES, SpaceName
+from torch_topoopt.plan.layout import SoftwareName
 from torch_topoopt.search.defaults import default_evaluations, default_rounds
-from torch_topoopt.search.layouts.software import SoftwareName
 from torch_topoopt.search.optimizers import optimizer
 from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.two_levels import SearchOptions
