@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.rank_work import MOST_KINDS
 from torch_topoopt.plan.units import counted, format_bytes
-from torch_topoopt.profile.script import DEFAULT_ITERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +34,7 @@ class Script:
 
     runs: TrainingScript
     limits: TraceLimits
-    iterations: int = DEFAULT_ITERATIONS  # the plan is for the last one
+    iterations: int | None = None  # None: until they repeat, if they are quick
 
     @property
     def name(self) -> str:
@@ -100,7 +99,7 @@ def demand_text(demand: Demand) -> str:
 
 
 def other_calls(trace: CommunicationTrace, works: Sequence[RankWork]) -> str:
-    """A sentence if a rank's collectives differ from those of the traced iteration; else "".
+    """A sentence if a rank's collectives differ from those of the trace; else "".
 
     Bytes per iteration are compared, by the size of the group.
     """
@@ -108,9 +107,11 @@ def other_calls(trace: CommunicationTrace, works: Sequence[RankWork]) -> str:
         if work.rank not in trace.ranks or len(work.operations) >= MOST_KINDS:
             continue
         traced: Counter[int] = Counter()
-        for call in trace.of_rank(work.rank, trace.iterations - 1):
-            if call.operation in _COMPARED and len(call.group) > 1:
+        for call in trace.repeated:
+            if call.rank == work.rank and call.operation in _COMPARED and len(call.group) > 1:
                 traced[len(call.group)] += call.size_bytes
+        for ranks, size_bytes in traced.items():
+            traced[ranks] = trace.per_iteration(size_bytes)
         measured: Counter[int] = Counter()
         for one in work.operations:
             if not one.name.startswith(("gather", "scatter")):
@@ -118,9 +119,9 @@ def other_calls(trace: CommunicationTrace, works: Sequence[RankWork]) -> str:
         most = max(0, *traced.values(), *measured.values())
         if any(abs(measured[ranks] - traced[ranks]) > SAME * most for ranks in traced | measured):
             return (
-                "later iterations did not repeat the collectives of the traced one: rank "
+                "later iterations did not repeat the collectives of the traced ones: rank "
                 f"{work.rank} called {_by_group(measured)} per iteration, and "
-                f"{_by_group(traced)} in the trace; --trace-iterations traces a later one"
+                f"{_by_group(traced)} in the trace; --trace-iterations traces more of them"
             )
     return ""
 

@@ -23,7 +23,7 @@ from torch_topoopt.launcher.plan import (
     planning,
     strategy_files,
 )
-from torch_topoopt.search.layouts.software import SoftwareName
+from torch_topoopt.plan.layout import SoftwareName
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal

@@ -112,7 +112,8 @@ class PlanStages:
         self._demand = self._demand_of_script()
         if (trace := self._demand[1]) is None:
             return False
-        calls = trace.of_rank(trace.ranks[0], trace.iterations - 1)
+        last = trace.iterations - 1
+        calls = [c for c in trace.calls if (c.rank, c.iteration) == (trace.ranks[0], last)]
         return run_steps.communicates_itself(calls, graph)
 
     def _plan_for_script(self) -> Plan:

@@ -13,7 +13,6 @@ from torch_topoopt.parallel.walk import (
     Walk,
     catch_leaves,
     drop,
-    empty_of,
     filled,
 )
 from torch_topoopt.profile.tracing import Slot
@@ -21,7 +20,7 @@ from torch_topoopt.profile.tracing import Slot
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch_topoopt.parallel.program import Program, Step, TensorShape
+    from torch_topoopt.parallel.program import Argument, Program, Step, TensorShape
     from torch_topoopt.plan import Placement
 
 
@@ -170,7 +169,7 @@ class StageModule(torch.nn.Module):  # type: ignore[misc]
         samples = _samples(self._program, self._stage, taken, (args, kwargs))
         self._walk = walk = _StageWalk(self._program, self._stage, taken, samples)
         try:
-            with Functions(walk):
+            with Functions(walk), self._program.flags():
                 output = self.module(*args, **kwargs)
             walk.end()
         finally:
@@ -199,11 +198,10 @@ def passed_shape(program: Program, operator: str) -> TensorShape:
 
 class _StageWalk(Walk):
     def __init__(self, program: Program, stage: Stage, taken: Any, samples: int) -> None:
-        super().__init__(program.steps)
+        super().__init__(program.steps, samples)
         self.given: Any = None
         self._stage = stage
         self._taken = taken
-        self._samples = samples
         batch = frozenset() if stage.takes else program.boundary
         self._here = stage.operators | batch | {stage.takes}  # their results have samples here
 
@@ -218,14 +216,15 @@ class _StageWalk(Walk):
     def _take(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if step.operator and step.operator == self._stage.takes:
             return filled(step, [self._taken])
-        origins = [argument.origin for argument in step.inputs if argument.origin]
-        if step.operator:
-            here = step.operator in self._stage.operators
-        else:
-            here = not origins or origins[0] in self._here
-        if not here and step.outputs:
-            return filled(step, [empty_of(output) for output in step.outputs])
+        if not step.operator:
+            return self.between(step, function, args, kwargs)
+        if step.operator not in self._stage.operators:
+            return self.absent(step, ())
         flat = Flat(args, kwargs)
-        flat.resize(step, self._samples if here else 0)
+        flat.resize(step, self.own)
         args, kwargs = flat.arguments()
         return function(*args, **kwargs)
+
+    def samples_of(self, argument: Argument) -> int:
+        """See Walk.samples_of."""
+        return self.own if argument.origin in self._here else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, get_args
 
@@ -9,6 +10,7 @@ from torch_topoopt.plan.codec import DocumentError, brief, decode
 
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 Recompute = Literal["none", "selective", "full"]
+SoftwareName = Literal["eager", "nanotron", "compiled", "megatron"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
@@ -70,6 +72,19 @@ class Layout:
         """Accelerators with the same experts that share their state."""
         return max(1, self.state_shards * self.tensor // self.expert)
 
+    @property
+    def why_no_zero_bubble(self) -> str:
+        """Why PyTorch cannot run this layout under a zero-bubble schedule: field, value, and what
+        would be right; empty if it can."""
+        count, rounds = self.micro_batches, max(1, self.micro_batches // self.pipeline)
+        if count % rounds:
+            return f"micro_batches: {count} are not {rounds} equal rounds"
+        if self.zero_stage > 1:
+            return f"sharding: {self.sharding} are summed more than once; use none or optimizer"
+        if self.recompute != "none":
+            return f"recompute: {self.recompute} would compute twice again; use none"
+        return ""
+
     def __str__(self) -> str:
         """Such as "tensor 8 x data 8, parameters sharded over 8, 4 micro-batches of 1"."""
         degrees = ("tensor", "context", "data", "pipeline")
@@ -126,6 +141,28 @@ class Layout:
             _at_least_one("cells", count)
         if self.cells and len(self.cells) != chunks:
             raise DocumentError(f"cells: {len(self.cells)} chunks, but the layout has {chunks}")
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """How a layout is trained: by `software` (`topoopt plan --software`) and `optimizer`, or by one
+    whose state has `optimizer_factor` bytes per byte of gradients, if that is not 0."""
+
+    software: SoftwareName = "compiled"
+    optimizer: str = "adamw"
+    optimizer_factor: float = 0.0
+
+    def validate(self) -> Self:
+        """Returns self, or raises DocumentError."""
+        if not 0 <= self.optimizer_factor < math.inf:
+            raise DocumentError(
+                f"trainer.optimizer_factor: {self.optimizer_factor} is not a finite number from 0 "
+                "on"
+            )
+        return self
+
+
+DEFAULT_TRAINER = Trainer()
 
 
 def _at_least_one(field: str, value: int) -> None:

@@ -6,7 +6,7 @@ import copy
 import gc
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -42,8 +42,11 @@ __all__ = [
     "DEFAULT_BATCH_SIZE",
     "LoadedModel",
     "ProfileError",
+    "TracedCalls",
+    "exporting",
     "load_model",
     "profile",
+    "trace_calls",
 ]
 
 
@@ -106,19 +109,25 @@ def profile(
     return OpGraph(OpGraph.VERSION, name, size, operators, layers).validate()
 
 
+class TracedCalls(NamedTuple):
+    """The calls that `profile` with a boundary sees, of a batch and of one of twice the size.
+
+    `exporting`: the model makes them under the flags of `exporting`, for its control flow depends
+    on values otherwise. It has to run under these flags, too.
+    """
+
+    once: CallTrace
+    twice: CallTrace
+    size: int
+    exporting: bool
+
+
 def trace_calls(
     model: torch.nn.Module, example_batch: Any, *, batch_size: int | None = None
-) -> tuple[CallTrace, CallTrace, int]:
-    """The calls that `profile` with a boundary sees, of the batch and of one of twice the size.
-
-    Also returns the size of the batch. Raises ProfileError, also where `profile` could trace the
-    way that a library keeps for torch.export: the model would not go that way when it runs.
-    """
-    network = on_meta(model)
-    batch = positional_and_keyword(example_batch)
-    bags = bags_of(network, batch)
-    size = batch_size_of(batch, batch_size, bags)
-    return *_once_and_twice(network, batch, size, CallTrace, bags), size
+) -> TracedCalls:
+    """The calls of the model. Raises ProfileError if it cannot be traced."""
+    once, twice, size = _traces(model, example_batch, batch_size, CallTrace)
+    return TracedCalls(once, twice, size, once.exporting)
 
 
 def trace_modules(model: torch.nn.Module, example_batch: Any, paths: Sequence[str]) -> CallTrace:
@@ -191,7 +200,7 @@ def _knowing_no_values(trace: Callable[[], Traced]) -> Traced:
     try:
         return trace()
     except _NeedsValuesError as error:
-        with _exporting():
+        with exporting():
             try:
                 return trace()
             except ProfileError:
@@ -225,7 +234,7 @@ def _without_collections() -> Iterator[None]:
 
 
 @contextmanager
-def _exporting() -> Iterator[None]:
+def exporting() -> Iterator[None]:
     """Sets the flags by which torch.export marks a model's values as unknown.
 
     Libraries keep a way without them for that case, such as a mask that is applied unseen.

@@ -214,15 +214,15 @@ class _ChunkWalk:
             return None
         return self._made(number, output)
 
-    def call(self, function: Callable[..., Any], kind: str, args: Any, kwargs: Any) -> Any:
+    def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         """Calls a function between modules."""
         number = self._position
         if number >= self._end:
             raise _ChunkEndError
         call = self._calls.calls[number]
-        if call.leaf or call.name != kind:
+        if call.leaf or call.name != name:
             raise RuntimeError(
-                f"topoopt: the model called {kind!r} where it came to {call.name!r} with the "
+                f"topoopt: the model called {name!r} where it came to {call.name!r} with the "
                 "example batch; what it calls must not depend on the batch or on the step"
             )
         self._position += 1

@@ -89,27 +89,14 @@ class ChunkStage(PipelineStage):  # type: ignore[misc]
 
 def check_schedule(layout: Layout) -> None:
     """Raises StrategyError if `layout` has a schedule that cannot be executed."""
-    schedule, count = layout.schedule, layout.micro_batches
+    schedule = layout.schedule
     if layout.interleave > 1 and schedule in ("gpipe", "1f1b"):
         raise StrategyError(
-            f"layout: schedule: {schedule} has one chunk a stage, not {layout.interleave}; use "
-            "interleaved or zero-bubble"
+            f"layout: interleave: {schedule} has one chunk a stage, not {layout.interleave}; use "
+            "schedule interleaved or zero-bubble"
         )
-    if schedule == "zero-bubble" and count % max(1, count // layout.pipeline):
-        raise StrategyError(
-            f"layout: micro_batches: {count} cannot be divided into {count // layout.pipeline} "
-            "equal rounds, which a zero-bubble schedule needs"
-        )
-    if schedule == "zero-bubble" and layout.zero_stage > 1:
-        raise StrategyError(
-            f"layout: sharding: a zero-bubble schedule sums gradients once, so {layout.sharding} "
-            "cannot be sharded; use optimizer, or schedule 1f1b"
-        )
-    if schedule == "zero-bubble" and layout.recompute != "none":
-        raise StrategyError(
-            "layout: recompute: a zero-bubble schedule would compute activations again twice; use "
-            "none, or schedule 1f1b"
-        )
+    if schedule == "zero-bubble" and layout.why_no_zero_bubble:
+        raise StrategyError(f"layout: schedule zero-bubble: {layout.why_no_zero_bubble}")
 
 
 def schedule_of(layout: Layout, stages: Sequence[ChunkStage]) -> Any:

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.plan import Degrees
 from torch_topoopt.search.accelerators import class_of, operator_seconds
-from torch_topoopt.search.layouts.cells import cells_of, shared_bytes, with_shared_tables
+from torch_topoopt.search.layouts.cells import (
+    cells_of,
+    passed_bytes,
+    shared_bytes,
+    with_shared_tables,
+)
 from torch_topoopt.search.shards import is_even, may_split, shard_operator
 
 if TYPE_CHECKING:
@@ -52,8 +57,9 @@ class CellCost:
 
     A forward pass exchanges activations in the `tensor` group, keys and values in the `context`
     group, and tokens in the `expert` group. Full recomputation exchanges those of `repeated_bytes`
-    in the tensor group again: it stops at the last saved tensor. After a backward pass, the tensor group sums the
-    gradients, of `summed_bytes`, of parameters that work on a part of the positions or heads.
+    in the tensor group again: it stops at the last saved tensor. After a backward pass, the tensor
+    group sums the gradients, of `summed_bytes`, of parameters that work on a part of the positions
+    or heads.
     """
 
     forward_s: float = 0.0
@@ -81,7 +87,8 @@ class CellCost:
 
 
 class PricedCell(NamedTuple):
-    """A cell with its cost, and the bytes of its output on one accelerator."""
+    """A cell with its cost, and the bytes that pass from it to the next on one accelerator (from
+    the last, the model's output)."""
 
     cell: Cell
     cost: CellCost
@@ -95,24 +102,27 @@ class CellCosts:
         self.op_graph = with_shared_tables(op_graph)
         self.device = device
         self.cells = cells_of(op_graph)
-        self._priced: dict[tuple[int, ...], tuple[CellCost, float] | None] = {}
+        self._passed = passed_bytes(self.op_graph, self.cells)
+        self._priced: dict[tuple[int, ...], CellCost | None] = {}
         self._kinds: dict[tuple[int, int], list[ParameterKind | None] | None] = {}
 
     def priced(self, layout: Layout) -> list[PricedCell] | None:
         """All cells under `layout`, in order; None if one cannot be divided so."""
         found = []
         degrees = layout.tensor, layout.context, layout.expert, layout.micro_batch
-        for cell in self.cells:
+        samples = layout.micro_batch / self.op_graph.batch_size
+        part = samples / layout.context / layout.tensor
+        for cell, passed in zip(self.cells, self._passed, strict=True):
             key = (cell.kind, *degrees)
             if key not in self._priced:
                 self._priced[key] = self._price(cell, layout)
             known = self._priced[key]
             if known is None:
                 return None
-            found.append(PricedCell(cell, *known))
+            found.append(PricedCell(cell, known, passed * part))
         return found
 
-    def _price(self, cell: Cell, layout: Layout) -> tuple[CellCost, float] | None:
+    def _price(self, cell: Cell, layout: Layout) -> CellCost | None:
         operators = self.op_graph.operators[cell.begin : cell.end]
         degrees = layout.tensor, layout.expert
         if degrees not in self._kinds:
@@ -123,8 +133,7 @@ class CellCosts:
         kinds = of_all[cell.begin : cell.end]
         samples = layout.micro_batch / self.op_graph.batch_size
         one = _OneCell(self.device, layout, samples, cell.begin, operators, kinds)
-        cost = reduce(add, map(one.operator_cost, range(len(operators))), CellCost())
-        return cost, one.local_bytes(operators[-1].output_bytes) / layout.tensor
+        return reduce(add, map(one.operator_cost, range(len(operators))), CellCost())
 
 
 def parameter_kinds(

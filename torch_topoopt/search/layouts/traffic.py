@@ -10,6 +10,8 @@ from torch_topoopt.search.layouts.server_groups import server_sets
 from torch_topoopt.search.layouts.times import Groups
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.layouts.links import RankGroup
@@ -85,6 +87,8 @@ def layout_demand(price: LayoutPrice, box: int, state: StateBytes) -> Demand:
         for group, size_bytes in gathers(layout, stage, state):
             for servers, count in server_sets(group, ranks, box).items():
                 reduced[servers] += count * size_bytes / 2
+        for servers, size_bytes in _copied(price, at, box, state):
+            reduced[servers] += size_bytes
         tokens = sum(cells * one.cost.expert.size_bytes for one, cells in stage.cells)
         tokens *= layout.micro_batches * (3 if layout.recompute == "full" else 2)
         experts = Groups.of(layout).expert
@@ -107,6 +111,21 @@ def layout_demand(price: LayoutPrice, box: int, state: StateBytes) -> Demand:
             _sends(price, box),
         ),
     )
+
+
+def _copied(
+    price: LayoutPrice, at: int, box: int, state: StateBytes
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """The sums of the gradients of a table and its copy in stage `at`, by servers."""
+    layout, stage = price.layout, price.stages[at]
+    size_bytes = stage.sum("copied_bytes") if stage.copied else 0.0
+    if not size_bytes:
+        return
+    per_stage = layout.accelerators // layout.pipeline
+    for rank in range(per_stage):
+        servers = (rank // box, (rank + at * per_stage) // box)
+        if servers[0] != servers[1]:
+            yield servers, size_bytes * state.exchanged / layout.state_shards
 
 
 def _sends(price: LayoutPrice, box: int) -> tuple[PairDemand, ...]:
