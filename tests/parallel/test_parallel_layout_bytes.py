@@ -107,6 +107,9 @@ def plan_of(layout: Layout, size: llama.LlamaSize) -> Plan:
         "expert=4,micro_batch=2",
         "expert=2,micro_batch=1,sharding=parameters",
         "tensor=2,expert=4,micro_batch=4",
+        "context=4,micro_batch=4",
+        "context=2,tensor=2,micro_batch=8",
+        "context=2,micro_batch=2,sharding=parameters,recompute=full",
     ],
 )
 def test_a_step_sends_the_predicted_bytes(text: str, tmp_path: Path) -> None:

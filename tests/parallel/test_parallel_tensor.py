@@ -82,6 +82,12 @@ CASES = [
     ("transformers Qwen3-MoE", Layout(data=4, expert=2, micro_batch=2)),
     ("transformers Mixtral", Layout(tensor=2, data=2, expert=4, micro_batch=4)),
     ("mixtral", Layout(tensor=2, data=2, expert=2, micro_batch=4, recompute="full")),
+    ("llama, tied", Layout(context=4, micro_batch=4, micro_batches=2)),
+    ("gpt", Layout(context=2, data=2, micro_batch=4)),
+    ("transformers Qwen3", Layout(context=2, data=2, micro_batch=4, **FSDP)),
+    ("llama, biases", Layout(context=2, tensor=2, micro_batch=8)),
+    ("transformers Mixtral", Layout(context=2, data=2, expert=2, micro_batch=4)),
+    ("llama, tied", Layout(context=2, data=2, micro_batch=4, recompute="full")),
 ]
 
 

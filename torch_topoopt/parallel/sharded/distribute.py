@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from torch_topoopt.parallel.sharded.blocks import model_cells, path_of
+from torch_topoopt.parallel.sharded.context import context_parallel
 from torch_topoopt.parallel.sharded.experts import expert_parallel, expert_paths
 from torch_topoopt.parallel.sharded.recompute import recompute
 from torch_topoopt.parallel.sharded.tensor import tensor_parallel
-from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.search.accelerators import class_of
 
 if TYPE_CHECKING:
@@ -47,15 +47,16 @@ def distribute(module: torch.nn.Module, division: Division) -> None:
     Raises StrategyError for a layout that cannot be executed.
     """
     layout = division.layout
-    if layout.context > 1:
-        raise StrategyError(f"layout: context: {layout.context} cannot be executed")
+    last = getattr(module, "is_last", True)
     if division.mesh.experts is not None:
         expert_parallel(module, division.mesh.experts["expert"], layout.tensor / layout.expert)
     if layout.tensor > 1:
-        last = getattr(module, "is_last", True)
         tensor_parallel(module, division.op_graph, division.mesh.tensor, last=last)
         # Results are views of what tensor groups make, which no model changes in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+    if division.mesh.samples is not None:
+        context = division.mesh.samples["context"]
+        context_parallel(module, division.op_graph, context, last=last)
     cells = tuple(
         cell
         for cell in model_cells(module, division.op_graph)

@@ -77,7 +77,7 @@ def replicate_parameters(module: torch.nn.Module, mesh: DeviceMesh) -> None:
 def local_parameters(
     module: torch.nn.Module, mesh: DeviceMesh, *, sums: Placement | None = None, scale: float = 1.0
 ) -> Iterator[None]:
-    """Inside, the DTensors of `mesh` among the parameters in `module` are this rank's plain tensors.
+    """Inside, parameters in `module` that are DTensors of `mesh` are this rank's plain tensors.
 
     `sums` is the placement of the gradients of whole ones: Partial() if every rank has its own.
     Gradients are multiplied by `scale`.
