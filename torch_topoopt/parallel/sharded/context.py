@@ -35,12 +35,18 @@ _HEADS = 4  # dimensions of a tensor with heads: samples, heads, positions, feat
 
 
 def context_parallel(
-    module: nn.Module, op_graph: OpGraph, mesh: DeviceMesh, *, last: bool = True
+    module: nn.Module,
+    op_graph: OpGraph,
+    mesh: DeviceMesh,
+    *,
+    recomputed: bool = False,
+    last: bool = True,
 ) -> None:
     """Makes `module`, the model of `op_graph` or a stage of it, work on this rank's positions.
 
-    It is called with whole samples, and the `last` stage returns whole results. Raises
-    StrategyError for a model whose positions cannot be divided.
+    It is called with whole samples, and the `last` stage returns whole results. The forward passes
+    of blocks are `recomputed` or not: then attention gathers again by itself. Raises StrategyError
+    for a model whose positions cannot be divided.
     """
     part = ContextPart.of(op_graph, mesh)
     _check(module, op_graph)
@@ -54,7 +60,7 @@ def context_parallel(
         inner, around = modules.get(path), path.rpartition(".")[0]
         if class_of(operator) == "attention":
             if around in modules:
-                _replace_attention(modules[around], part)
+                _replace_attention(modules[around], part, recomputed=recomputed)
         elif inner is not None and _makes_positions(operator) and path not in lifted:
             lifted.add(path)
             inner.forward = functools.partial(part.in_place, inner.forward)
@@ -67,13 +73,16 @@ class ContextPart:
 
     def __init__(self, length: int, rank: int, group: Any) -> None:
         ranks = group.size()
-        self.length, self.rank, self.ranks, self.group = length, rank, ranks, group
+        self.length, self.ranks, self.group = length, ranks, group
         self.half = length // (2 * ranks)
         whole = torch.arange(length)
         halves = whole.split(self.half)
         orders = [(halves[r], halves[2 * ranks - 1 - r]) for r in range(ranks)]
         self.positions = torch.cat(orders[rank])
         self.order = torch.cat([half for pair in orders for half in pair]).argsort()
+        # Made here, for the modes of selective recomputation admit no new subclass of Tensor.
+        untils = [(part + 1) * self.half for part in (rank, 2 * ranks - 1 - rank)]
+        self._causal = [(until, causal_lower_right(self.half, until)) for until in untils]
 
     @classmethod
     def of(cls, op_graph: OpGraph, mesh: DeviceMesh) -> ContextPart:
@@ -140,16 +149,15 @@ class ContextPart:
         if not is_causal:
             return scaled_dot_product_attention(query, keys, values, **options)
         made = []
-        for queries, part in zip(
-            query.split(self.half, dim=-2), (self.rank, 2 * self.ranks - 1 - self.rank), strict=True
+        for queries, (until, mask) in zip(
+            query.split(self.half, dim=-2), self._causal, strict=True
         ):
-            until = (part + 1) * self.half
             made.append(
                 scaled_dot_product_attention(
                     queries,
                     keys[..., :until, :],
                     values[..., :until, :],
-                    attn_mask=causal_lower_right(self.half, until),
+                    attn_mask=mask,
                     **options,
                 )
             )
@@ -175,7 +183,7 @@ class ContextPart:
         return whole
 
 
-class _WholeResult(torch.autograd.Function):
+class _WholeResult(torch.autograd.Function):  # type: ignore[misc]
     """The gradients of a loss of whole results are the same on every rank; all of them are
     averaged, so each rank counts its own positions for every rank."""
 
@@ -196,9 +204,9 @@ class _WholeResult(torch.autograd.Function):
 class _ContextAttention(TorchFunctionMode):  # type: ignore[misc]
     """Attention to the keys and values of all ranks, for that to those of this one."""
 
-    def __init__(self, part: ContextPart, path: str) -> None:
+    def __init__(self, part: ContextPart, kind: str, *, recomputed: bool) -> None:
         super().__init__()
-        self._part, self._path = part, path
+        self._part, self._kind, self._recomputed = part, kind, recomputed
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -208,19 +216,21 @@ class _ContextAttention(TorchFunctionMode):  # type: ignore[misc]
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         given = dict(zip(names, args, strict=False)) | (kwargs or {})
         if given.pop("attn_mask", None) is not None:
-            raise StrategyError(f"context: attention in {self._path!r} has a mask of its own")
+            raise StrategyError(f"context: attention in {self._kind} has a mask of its own")
         given.setdefault("is_causal", False)
+        if self._recomputed:
+            return self._part.attention(**given)
         return checkpoint(self._part.attention, use_reentrant=False, **given)
 
 
-def _replace_attention(around: nn.Module, part: ContextPart) -> None:
+def _replace_attention(around: nn.Module, part: ContextPart, *, recomputed: bool) -> None:
     if getattr(around.forward, "context_part", None) is part:
         return
-    forward, path = around.forward, type(around).__name__
+    forward, kind = around.forward, type(around).__name__
 
     @functools.wraps(forward)
     def with_context(*args: Any, **kwargs: Any) -> Any:
-        with _ContextAttention(part, path):
+        with _ContextAttention(part, kind, recomputed=recomputed):
             return forward(*args, **kwargs)
 
     with_context.context_part = part  # type: ignore[attr-defined]

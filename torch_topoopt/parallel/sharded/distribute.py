@@ -56,7 +56,8 @@ def distribute(module: torch.nn.Module, division: Division) -> None:
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     if division.mesh.samples is not None:
         context = division.mesh.samples["context"]
-        context_parallel(module, division.op_graph, context, last=last)
+        recomputed = layout.recompute != "none"
+        context_parallel(module, division.op_graph, context, recomputed=recomputed, last=last)
     cells = tuple(
         cell
         for cell in model_cells(module, division.op_graph)

@@ -101,7 +101,7 @@ def local_parameters(
             owner._parameters[name] = parameter
 
 
-class _ScaledGradient(torch.autograd.Function):
+class _ScaledGradient(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor, scale: float) -> torch.Tensor:
         context.scale = scale
