@@ -92,6 +92,10 @@ def plan_of(layout: Layout) -> Plan:
         "micro_batch=1,sharding=parameters,state_shards=2",
         "micro_batch=2,sharding=parameters,recompute=full",
         "micro_batch=2,sharding=parameters,recompute=selective",
+        "tensor=4,micro_batch=4",
+        "tensor=2,micro_batch=2",
+        "tensor=2,micro_batch=2,sharding=parameters",
+        "tensor=2,micro_batch=4,recompute=full",
     ],
 )
 def test_a_step_sends_the_predicted_bytes(text: str, tmp_path: Path) -> None:

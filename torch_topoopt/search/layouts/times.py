@@ -176,12 +176,26 @@ class StepModel:
 
     def _passes(self, layout: Layout, groups: Groups, stage: LayoutStage) -> _Passes:
         loss_s, summed_s = self.loss_s(stage), self.summed_s(layout, stage)
-        ahead = _Pass(loss_s, 0.0, loss_s)
+        gathers = self._output_gathers(layout, groups, stage)
+        output_s = sum(seconds for _, seconds in gathers)
+        ahead = _Pass(loss_s, output_s, loss_s + output_s, self._far_s(gathers))
         back = _Pass(loss_s + summed_s, 0.0, loss_s + summed_s)
         for one, count in stage.cells:
             its = self._cell_passes(layout, groups, stage, one.cost)
             ahead, back = ahead.plus(its[0], count), back.plus(its[1], count)
         return _Passes(ahead, back, self._seconds(ahead), self._seconds(back))
+
+    def _output_gathers(
+        self, layout: Layout, groups: Groups, stage: LayoutStage
+    ) -> list[tuple[RankGroup, float]]:
+        """The gathers of the model's output, and their seconds."""
+        if not self.software.gathers_output:
+            return []
+        logits = stage.logits * layout.tensor
+        return [
+            (groups.tensor, self.boxes.gather_s(logits, groups.tensor)),
+            (groups.context, self.boxes.gather_s(logits * layout.context, groups.context)),
+        ]
 
     def _seconds(self, of: _Pass, first_s: float = 0.0, last_s: float = 0.0) -> float:
         """A pass and the exchanges beside it. The chain waits `first_s` for the first exchange, or
@@ -236,16 +250,23 @@ class StepModel:
         split = layout.schedule == "zero-bubble" and software.splits_backward
         issued = 2 * (SPLIT_BACKWARD if split else 1)
         forward_s = max(its.forward_s + exchange_s, context_s + beside_s, its.host_s)
-        backward_s = max(its.backward_s + exchange_s, 2 * context_s + beside_s, issued * its.host_s)
+        summed_s = 2 * boxes.gather_s(cost.summed_bytes, groups.tensor)
+        far_summed_s = self._far_s([(groups.tensor, summed_s)])
+        behind_s = far_summed_s if boxes.crosses(groups.context) else 0.0
+        backward_s = max(
+            its.backward_s + exchange_s + summed_s,
+            2 * context_s + beside_s + behind_s,
+            issued * its.host_s,
+        )
         backward_s += its.again_s + recomputed * exchange_s
         state_s = self.shards_s(layout, groups, cost, copied=stage.copied)
         context = self._far_s([(groups.context, context_s)])
         ahead = _Pass(its.forward_s, exchange_s, forward_s, far_s + context, state_s[0])
         back = _Pass(
             its.backward_s + its.again_s,
-            (1 + recomputed) * exchange_s,
+            (1 + recomputed) * exchange_s + summed_s,
             backward_s,
-            (1 + recomputed) * far_s + 2 * context,
+            (1 + recomputed) * far_s + far_summed_s + 2 * context,
             state_s[1],
         )
         return ahead, back
