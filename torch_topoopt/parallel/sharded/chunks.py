@@ -27,36 +27,37 @@ class _ChunkEndError(BaseException):
     """Leaves the user's forward method; user code that catches Exception does not see it."""
 
 
-class ModelChunk(torch.nn.Module):  # type: ignore[misc]
-    """Calls begin..end - 1 of `module`, in place: other modules and parameters are removed.
+class ModelChunk:
+    """Calls begin..end - 1 of `model`, in place: other modules and parameters are removed.
 
-    Its children and parameters are those of `module`, with the same names. Set `batch` (args,
-    kwargs of the model), then call it with the tensors `takes` of the chunk before. It returns the
-    tensors `gives` for the next chunk, or the output of the model from the last one.
+    Set `batch` (args, kwargs of the model), then call it with the tensors `takes` of the chunk
+    before. It returns the tensors `gives` for the next chunk, or the output of the model from the
+    last one. `module` is what is called, and has the model's children and parameters, by name.
     """
 
-    def __init__(self, module: torch.nn.Module, calls: ModelCalls, begin: int, end: int) -> None:
-        super().__init__()
+    def __init__(self, model: torch.nn.Module, calls: ModelCalls, begin: int, end: int) -> None:
         self.is_last = end == len(calls.calls)
         self.takes = calls.passed(begin)
         self.gives = () if self.is_last else calls.passed(end)
         self.batch: tuple[Any, Any] = ((), {})
+        self.model = model
         self._calls, self._end = calls, end
         self._walk: _ChunkWalk | None = None
-        _remove_others(module, calls, range(begin, end))
-        for field in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            self.__dict__[field] = module.__dict__[field]
-        self.__dict__["model"] = module  # no child, which would prefix its names
+        _remove_others(model, calls, range(begin, end))
+        self.module = _Front(model, self._run)
 
     def follow(self) -> None:
         """Watches the calls of modules; call it once, after all other hooks are registered."""
         for path in dict.fromkeys(call.name for call in self._calls.calls if call.leaf):
-            part = self.get_submodule(path)
+            part = self.model.get_submodule(path)
             part.register_forward_pre_hook(self._entering(path), prepend=True)
             part.register_forward_hook(self._left)
 
-    def forward(self, *received: torch.Tensor) -> Any:
+    def __call__(self, *received: torch.Tensor) -> Any:
         """Runs the chunk for the samples of `batch`."""
+        return self.module(*received)
+
+    def _run(self, *received: torch.Tensor) -> Any:
         args, kwargs = self.batch
         taken = dict(zip(self.takes, received, strict=True))
         self._walk = walk = _ChunkWalk(self._calls, taken, frozenset(self.gives), self._end)
@@ -83,6 +84,19 @@ class ModelChunk(torch.nn.Module):  # type: ignore[misc]
 
     def _left(self, _module: Any, _args: Any, output: Any) -> Any:
         return None if self._walk is None else self._walk.leave(output)
+
+
+class _Front(torch.nn.Module):  # type: ignore[misc]
+    """Has the children and parameters of `model`, and runs `forward`.
+
+    It has no other attributes, because they would hide children of the same name.
+    """
+
+    def __init__(self, model: torch.nn.Module, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        for field in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            self.__dict__[field] = model.__dict__[field]
+        self.__dict__["forward"] = forward
 
 
 def shared_copy(module: torch.nn.Module) -> torch.nn.Module:

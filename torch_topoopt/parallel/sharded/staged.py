@@ -72,13 +72,13 @@ class LayoutPipeline(Pipeline):
             for number, one in zip(numbers, modules, strict=True)
         }
         for chunk in self._chunks.values():
-            distribute(chunk, division)
+            distribute(chunk.module, division)
             chunk.follow()
         self._runners = {number: ChunkRunner(c, loss) for number, c in self._chunks.items()}
         self._schedules: dict[object, Any] = {}
         self._shapes: dict[object, list[Shapes]] = {}
         super().__init__(
-            torch.nn.ModuleList(self._chunks.values()),
+            torch.nn.ModuleList(chunk.module for chunk in self._chunks.values()),
             module if len(modules) == 1 else torch.nn.ModuleList(modules),
             loss,
             layout.micro_batches,
@@ -104,11 +104,11 @@ class LayoutPipeline(Pipeline):
 
     def state_dict(self) -> dict[str, Any]:
         """See Pipeline.state_dict."""
-        return self._state.gather(list(self._chunks.values()))
+        return self._state.gather(list(self._wrapped))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         """See Pipeline.load_state_dict."""
-        return self._state.load(list(self._chunks.values()), state_dict, strict=strict)
+        return self._state.load(list(self._wrapped), state_dict, strict=strict)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """See Pipeline.clip_grad_norm_."""
@@ -222,7 +222,7 @@ class LayoutPipeline(Pipeline):
     @contextlib.contextmanager
     def _undisturbed(self) -> Iterator[None]:
         """Around a pass that leaves buffers and random numbers as they are."""
-        modules = [m for c in self._chunks.values() for m in (c.model, *c.modules())]
+        modules = [m for c in self._chunks.values() for m in (c.model, *c.module.modules())]
         were = [module.training for module in modules]
         devices = [self._device] if self._device.type == "cuda" else []
         try:
