@@ -65,15 +65,15 @@ class PlanningChoice:
         from torch_topoopt.search.two_levels import SearchOptions
 
         space = space_of(arguments.strategy_space, model, script)
-        if getattr(arguments, "layout", None) is not None or space == "layouts":
-            space = _space_of_layouts(arguments)
-        elif "all" in layout_spaces:
-            space = _all_unless_strategies(arguments, space)
         if space in ("layouts", "all") and space not in layout_spaces:
             raise InputError(
                 f"strategy-space: {space} is a space of `topoopt plan`; its plan can be run with "
                 "--plan"
             )
+        if space == "layouts" or getattr(arguments, "layout", None) is not None:
+            space = _space_of_layouts(arguments)
+        elif "all" in layout_spaces:
+            space = _all_unless_strategies(arguments, space)
         _check_pipeline(arguments, space)
         _check_files_and_batch(arguments)
         chosen = cls(
@@ -325,11 +325,16 @@ def check_divides(script: str) -> None:
 
 def check_executes(layout: Layout, script: str) -> None:
     """Raises InputError if the call of torch_topoopt in `script` cannot execute `layout`."""
-    if space_of("auto", "", script) == "full":
+    if _has_no_steps(script):
         from torch_topoopt.parallel.api import check_without_steps
 
         with input_errors():
             check_without_steps(layout)
+
+
+def _has_no_steps(script: str) -> bool:
+    """Whether `script` calls parallelize, which executes the layouts of a single pass."""
+    return space_of("auto", "", script) == "full"
 
 
 def _calls(source: str) -> set[str]:

@@ -161,6 +161,7 @@ class LayoutPlanning:
             memory_bytes=self.memory_bytes,
             count=_WIRED,
             most_experts=_most_experts(self.op_graph),
+            executable=self.options.executable_layout,
         )
 
     def prices_on(self, network: Network | None) -> LayoutPrices:

@@ -152,17 +152,16 @@ def test_reports_and_differences_name_the_layout(
     assert layout in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("called", ["parallelize", "pipeline"])
-def test_a_run_refuses_to_execute_a_layout(
-    called: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_refuses_a_layout_with_micro_batches_for_a_script_without_steps(
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert plan(folder, "--strategy-space", "layouts") == 0
+    assert plan(folder, "--layout", "data=8,micro_batches=2") == 0
     script = folder / "train.py"
-    script.write_text(f"import torch_topoopt\ntorch_topoopt.{called}(None, None)\n")
+    script.write_text("import torch_topoopt\ntorch_topoopt.parallelize(None, None)\n")
     capsys.readouterr()
     assert main(["run", "--plan", str(folder / "p.json"), str(script)]) == 2
     error = capsys.readouterr().err
-    assert named(error, "layout", called)
+    assert named(error, "micro_batches", 2, "torch_topoopt.pipeline")
     assert error.count("\n") == 1
 
 
@@ -173,16 +172,18 @@ def test_models_without_layers_are_planned_as_before(folder: Path) -> None:
     assert Plan.load(folder / "p.json").layout is None
 
 
-@pytest.mark.parametrize("verb", ["compare", "run"])
-def test_other_verbs_have_no_layouts(
-    verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [verb, "--strategy-space", "layouts", *CLUSTER[:-1]]
-    if verb == "run":
-        script = folder / "train.py"
-        script.write_text("def build_model(): pass\n")
-        words += ["--model", str(folder / "graph.json"), str(script)]
-    else:
-        words.insert(1, str(folder / "graph.json"))
+def test_compare_has_no_layouts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", str(folder / "graph.json"), "--strategy-space", "layouts", *CLUSTER[:-1]]
     assert main(words) == 2
     assert named(capsys.readouterr().err, "strategy-space", "layouts")
+
+
+@pytest.mark.parametrize("words", [("--layout", "tensor=4"), ("--strategy-space", "layouts")])
+def test_a_run_with_layouts_needs_a_script_that_divides_its_model(
+    words: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = folder / "train.py"
+    script.write_text("def build_model(): pass\n")
+    model = ("--model", str(folder / "graph.json"))
+    assert main(["run", *words, *CLUSTER[:-1], *model, str(script)]) == 2
+    assert named(capsys.readouterr().err, "layout", "torch_topoopt.parallelize", script)

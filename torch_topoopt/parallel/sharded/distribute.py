@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from torch_topoopt.parallel.sharded.blocks import model_cells
+from torch_topoopt.parallel.sharded.blocks import model_cells, path_of
 from torch_topoopt.parallel.sharded.recompute import recompute
+from torch_topoopt.parallel.sharded.tensor import tensor_parallel
 from torch_topoopt.parallel.stages import StrategyError
+from torch_topoopt.search.accelerators import class_of
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +45,12 @@ def distribute(module: torch.nn.Module, division: Division) -> None:
     Raises StrategyError for a layout that cannot be executed.
     """
     layout = division.layout
-    for field in ("tensor", "context", "expert"):
+    for field in ("context", "expert"):
         if (degree := getattr(layout, field)) > 1:
             raise StrategyError(f"layout: {field}: {degree} cannot be executed")
+    if layout.tensor > 1:
+        last = getattr(module, "is_last", True)
+        tensor_parallel(module, division.op_graph, division.mesh.tensor, last=last)
     cells = tuple(
         cell
         for cell in model_cells(module, division.op_graph)
@@ -72,6 +77,7 @@ def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division
     uses = Counter(
         id(parameter) for other in module.modules() for parameter in other.parameters(recurse=False)
     )
+    uses.update(id(p) for table in _shared_tables(module, division) for p in table.parameters())
     for cell in cells:
         modules = [module.get_submodule(path) for path in cell.paths]
         if not cell.block:
@@ -81,6 +87,17 @@ def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division
     if division.precision is not None and layout.pipeline == 1:  # the loss has its own type
         policy = replace(policy, output_dtype=policy.reduce_dtype)
     fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+
+
+def _shared_tables(module: torch.nn.Module, division: Division) -> list[torch.nn.Module]:
+    """The tables of `module` that another operator reads, too: a profile splits no such table."""
+    modules = dict(module.named_modules())
+    return [
+        modules[path_of(o)]
+        for o in division.op_graph.operators
+        if class_of(o) == "lookup" and o.splittable and not o.split("rows")
+        if path_of(o) in modules
+    ]
 
 
 def begin_micro_batch(module: torch.nn.Module, layout: Layout, *, last: bool) -> None:

@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from torch_topoopt.parallel.sharded.blocks import path_of
+from torch_topoopt.parallel.sharded.experts import expert_paths
 from torch_topoopt.parallel.sharded.local_parts import (
     LocalParts,
     gathered,
@@ -76,14 +77,13 @@ class TensorStyles:
         kinds = parameter_kinds(self.operators, parts, 1)
         assert kinds is not None, "no experts are divided"
         self.kinds = kinds
-        self.mixtures = mixture_paths(module, self.operators)
+        self.mixtures = {path.rpartition(".")[0] for path in expert_paths(module)}
         self._check()
 
     def of_modules(self) -> Iterator[tuple[str, ParallelStyle]]:
         """The style of each module that has parameters, by its path."""
         for path in self.mixtures:
-            if path in self.modules:
-                yield path, LocalParts(Shard(1))
+            yield path, LocalParts(Shard(1))
         for operator, kind in zip(self.operators, self.kinds, strict=True):
             path = path_of(operator)
             leaf = self.modules.get(path)
@@ -131,7 +131,8 @@ class TensorStyles:
         so that they share it."""
         readers: dict[tuple[int, int, int], list[str]] = defaultdict(list)
         for i, (operator, kind) in enumerate(zip(self.operators, self.kinds, strict=True)):
-            if kind != "columns" or _needs(operator, "columns") != "whole":
+            whole = kind == "columns" and _needs(operator, "columns") == "whole"
+            if not whole or self._in_mixture(path_of(operator)):
                 continue
             for operand in operator.operands:
                 alone = 0 if operand.tensor else i
@@ -221,19 +222,6 @@ class TensorStyles:
                 return None
             (at,) = producers
         return at if self.kinds[at] == "columns" else None
-
-
-def mixture_paths(module: nn.Module, operators: Sequence[Operator]) -> list[str]:
-    """The modules around stacks of experts: a router, and what brings tokens to their experts."""
-    modules = dict(module.named_modules())
-    found: dict[str, None] = {}
-    for operator in operators:
-        if operator.split("experts") is not None and operator.parameter_bytes:
-            path = path_of(operator)
-            if path not in modules:
-                path = path.rpartition(".")[0]
-            found[path.rpartition(".")[0]] = None
-    return list(found)
 
 
 def _needs(operator: Operator, kind: ParameterKind | None) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.plan.layout import RECOMPUTES, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 
@@ -78,9 +78,10 @@ def fastest_layouts(
     memory_bytes: float,
     count: int = 8,
     most_experts: int = 1,
+    executable: Callable[[Layout], bool] | None = None,
 ) -> list[LayoutPrice]:
-    """The fastest layouts that fit into `memory_bytes`, at most one of each factorisation of the
-    accelerators.
+    """The fastest layouts that fit into `memory_bytes` and are `executable`, at most one of each
+    factorisation of the accelerators.
 
     Of each, the least recomputation that fits: more of it is only slower.
     """
@@ -88,6 +89,8 @@ def fastest_layouts(
     slowest_s = math.inf  # of the fastest `count`
     for division in divisions(accelerators, batch_size, most_experts):
         if prices.least_s(division) > slowest_s:
+            continue
+        if executable is not None and not executable(division):
             continue
         key = division.tensor, division.context, division.expert, division.pipeline
         for sharded in shardings(division, box):
