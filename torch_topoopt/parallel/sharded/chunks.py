@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from torch_topoopt.parallel.walk import Functions
@@ -20,6 +21,8 @@ from torch_topoopt.profile.profiling import on_meta, result_on_meta
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch.distributed.device_mesh import DeviceMesh
+
     from torch_topoopt.parallel.sharded.module_calls import ModelCalls, PassedTensor
 
 
@@ -27,20 +30,57 @@ class _ChunkEndError(BaseException):
     """Leaves the user's forward method; user code that catches Exception does not see it."""
 
 
+class Sent(NamedTuple):
+    """The form of a tensor between chunks: shape and type on one rank. `parts` (placements, shape,
+    stride) describe the DTensor that it is part of, if it is; its mesh is that of tensor groups."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    parts: tuple[Any, Any, Any] | None
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Sent:
+        """The form in which `tensor` is sent."""
+        if not isinstance(tensor, DTensor):
+            return cls(tensor.shape, tensor.dtype, None)
+        parts = tensor.placements, tensor.shape, tensor.stride()
+        return cls(tensor.to_local().shape, tensor.dtype, parts)
+
+    def received(self, tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        """`tensor` as it was in the chunk that sent it."""
+        if self.parts is None:
+            return tensor
+        placements, shape, stride = self.parts
+        return DTensor.from_local(
+            tensor, mesh, placements, run_check=False, shape=shape, stride=stride
+        )
+
+
 class ModelChunk:
     """Calls begin..end - 1 of `model`, in place: other modules and parameters are removed.
 
     Set `batch` (args, kwargs of the model), then call it with the tensors `takes` of the chunk
-    before. It returns the tensors `gives` for the next chunk, or the output of the model from the
-    last one. `module` is what is called, and has the model's children and parameters, by name.
+    before, in the forms `received_as`. It returns the tensors `gives` for the next chunk, and notes
+    their forms in `sent_as`; from the last chunk, the output of the model. `module` is what is
+    called, and has the model's children and parameters, by name.
     """
 
-    def __init__(self, model: torch.nn.Module, calls: ModelCalls, begin: int, end: int) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        calls: ModelCalls,
+        begin: int,
+        end: int,
+        tensor_group: DeviceMesh,
+    ) -> None:
         self.is_last = end == len(calls.calls)
         self.takes = calls.passed(begin)
         self.gives = () if self.is_last else calls.passed(end)
         self.batch: tuple[Any, Any] = ((), {})
+        self.received_as: tuple[Sent, ...] = ()
+        self.sent_as: tuple[Sent, ...] = ()
         self.model = model
+        self._tensor_group = tensor_group
         self._calls, self._end = calls, end
         self._walk: _ChunkWalk | None = None
         _remove_others(model, calls, range(begin, end))
@@ -59,7 +99,9 @@ class ModelChunk:
 
     def _run(self, *received: torch.Tensor) -> Any:
         args, kwargs = self.batch
-        taken = dict(zip(self.takes, received, strict=True))
+        forms = zip(self.received_as, received, strict=True)
+        whole = (form.received(tensor, self._tensor_group) for form, tensor in forms)
+        taken = dict(zip(self.takes, whole, strict=True))
         self._walk = walk = _ChunkWalk(self._calls, taken, frozenset(self.gives), self._end)
         passed = (*self.takes, *self.gives)
         by_function = any(not self._calls.calls[tensor.call].leaf for tensor in passed)
@@ -73,7 +115,9 @@ class ModelChunk:
             self._walk = None
         if self.is_last:
             return output
-        return tuple(_sendable(walk.given[tensor]) for tensor in self.gives)
+        given = [walk.given[tensor] for tensor in self.gives]
+        self.sent_as = tuple(map(Sent.of, given))
+        return tuple(map(_sendable, given))
 
     def _entering(self, path: str) -> Callable[..., None]:
         def enter(*_: Any) -> None:
@@ -107,7 +151,9 @@ def shared_copy(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _sendable(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor`, or a copy of one that a schedule cannot detach from its graph."""
+    """This rank's part of `tensor`, or a copy if a schedule cannot detach it from its graph."""
+    if isinstance(tensor, DTensor):
+        tensor = tensor.to_local()
     return tensor.clone() if tensor.is_leaf or tensor._is_view() else tensor
 
 
