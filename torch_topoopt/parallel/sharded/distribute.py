@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -51,6 +52,8 @@ def distribute(module: torch.nn.Module, division: Division, *, last: bool = True
             raise StrategyError(f"layout: {field}: {degree} cannot be executed")
     if layout.tensor > 1:
         tensor_parallel(module, division.op_graph, division.mesh.tensor, last=last)
+        # Results are views of what tensor groups make, which no model changes in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     cells = tuple(
         cell
         for cell in model_cells(module, division.op_graph)
@@ -78,15 +81,20 @@ def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division
         id(parameter) for other in module.modules() for parameter in other.parameters(recurse=False)
     )
     uses.update(id(p) for table in _shared_tables(module, division) for p in table.parameters())
+    units = []
     for cell in cells:
         modules = [module.get_submodule(path) for path in cell.paths]
         if not cell.block:
             modules = [one for one in modules if all(uses[id(p)] == 1 for p in one.parameters())]
         if modules:
             fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+            units.append(modules[0])
     if division.precision is not None and layout.pipeline == 1:  # the loss has its own type
         policy = replace(policy, output_dtype=policy.reduce_dtype)
     fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    # By default, FSDP gathers what ran before in any micro-batch. The first unit has none before.
+    for unit, before in zip((*units, module), (units[0] if units else module, *units), strict=True):
+        unit.set_modules_to_backward_prefetch([before])
 
 
 def _shared_tables(module: torch.nn.Module, division: Division) -> list[torch.nn.Module]:
