@@ -96,13 +96,19 @@ def plan_of(layout: Layout) -> Plan:
         "tensor=2,micro_batch=2",
         "tensor=2,micro_batch=2,sharding=parameters",
         "tensor=2,micro_batch=4,recompute=full",
+        "pipeline=2,micro_batch=1",
+        "pipeline=2,micro_batch=1,schedule=zero-bubble,sharding=optimizer",
+        "pipeline=2,micro_batch=1,sharding=parameters",
+        "pipeline=2,micro_batch=1,sharding=parameters,reshard=false,interleave=2,cells=1-1-1-1",
+        "pipeline=4,micro_batch=2,schedule=gpipe,cells=1-1-1-1",
+        "tensor=2,pipeline=2,micro_batch=2",
     ],
 )
 def test_a_step_sends_the_predicted_bytes(text: str, tmp_path: Path) -> None:
     layout = layout_from(text, SERVERS, SAMPLES)
     plan = plan_of(layout)
     done: list[dict[Link, Any]] = values(
-        run_ranks(plan, tmp_path, functools.partial(bytes_of_a_step, layout))
+        run_ranks(plan, tmp_path, functools.partial(bytes_of_a_step, plan.layout))
     )
     sent: dict[Link, float] = {}
     for of_rank in done:

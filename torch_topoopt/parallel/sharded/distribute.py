@@ -39,10 +39,11 @@ class Division:
         return self.mesh.layout
 
 
-def distribute(module: torch.nn.Module, division: Division) -> None:
+def distribute(module: torch.nn.Module, division: Division, *, last: bool = True) -> None:
     """Leaves this rank's part of `module` in it: of every tensor, of the experts, of the state.
 
-    `module` is the model, or a stage of it with the same names; cells that it lacks are left out.
+    `module` is the model, or a stage of it with the same names, maybe the `last`; cells that it
+    lacks are left out.
     Raises StrategyError for a layout that cannot be executed.
     """
     layout = division.layout
@@ -50,7 +51,6 @@ def distribute(module: torch.nn.Module, division: Division) -> None:
         if (degree := getattr(layout, field)) > 1:
             raise StrategyError(f"layout: {field}: {degree} cannot be executed")
     if layout.tensor > 1:
-        last = getattr(module, "is_last", True)
         tensor_parallel(module, division.op_graph, division.mesh.tensor, last=last)
         # Results are views of what tensor groups make, which no model changes in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
