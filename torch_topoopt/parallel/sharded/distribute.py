@@ -40,10 +40,11 @@ class Division:
         return self.mesh.layout
 
 
-def distribute(module: torch.nn.Module, division: Division) -> None:
+def distribute(module: torch.nn.Module, division: Division, *, last: bool = True) -> None:
     """Leaves this rank's part of `module` in it: of every tensor, of the experts, of the state.
 
-    `module` is the model, or a stage of it with the same names; cells that it lacks are left out.
+    `module` is the model, or a stage of it with the same names, maybe the `last`; cells that it
+    lacks are left out.
     Raises StrategyError for a layout that cannot be executed.
     """
     layout = division.layout
