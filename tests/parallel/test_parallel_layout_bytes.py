@@ -76,7 +76,8 @@ def bytes_of_a_step(layout: Layout, rank: int, world: int) -> dict[Link, float]:
 
 
 def plan_of(layout: Layout) -> Plan:
-    cluster = Cluster(SERVERS, 2, 10.0, accelerator="cpu")
+    degree = 2 if layout.pipeline == 1 else 3  # stages have direct links: routes share unevenly
+    cluster = Cluster(SERVERS, degree, 10.0, accelerator="cpu")
     options = PlanningOptions(strategy_space="layouts", layout=layout)
     return LayoutPlanning(profile(build(), batch(SAMPLES), name="llama"), cluster, options).plan()
 
