@@ -232,7 +232,7 @@ def _keep(
     if plan.layout is not None:
         from torch_topoopt.planner.layout_figures import layout_figures, other_layouts
 
-        figures = layout_figures(graph, plan, options)
+        figures = layout_figures(graph, plan)
         if arguments.explain:
             others = other_layouts(graph, plan, options)
     elif arguments.explain:

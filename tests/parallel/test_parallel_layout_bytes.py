@@ -92,11 +92,16 @@ def plan_of(layout: Layout) -> Plan:
         "micro_batch=1,sharding=parameters,state_shards=2",
         "micro_batch=2,sharding=parameters,recompute=full",
         "micro_batch=2,sharding=parameters,recompute=selective",
+        "tensor=4,micro_batch=4",
+        "tensor=2,micro_batch=2",
+        "tensor=2,micro_batch=2,sharding=parameters",
+        "tensor=2,micro_batch=4,recompute=full",
         "pipeline=2,micro_batch=1",
         "pipeline=2,micro_batch=1,schedule=zero-bubble,sharding=optimizer",
         "pipeline=2,micro_batch=1,sharding=parameters",
         "pipeline=2,micro_batch=1,sharding=parameters,reshard=false,interleave=2,cells=1-1-1-1",
         "pipeline=4,micro_batch=2,schedule=gpipe,cells=1-1-1-1",
+        "tensor=2,pipeline=2,micro_batch=2",
     ],
 )
 def test_a_step_sends_the_predicted_bytes(text: str, tmp_path: Path) -> None:

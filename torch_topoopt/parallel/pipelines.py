@@ -123,9 +123,10 @@ class StagedPipeline(Pipeline):
         self._state = ModelState(
             module, homes_of(module, program, placements), [n for n in names if n not in read]
         )
-        part: torch.nn.Module = StageModule(
+        self._own_stage = StageModule(
             module, program, stages[number], _placeholder(program, example_batch)
         )
+        part: torch.nn.Module = self._own_stage
         self._means: LaterMeans | None = None
         if replicas > 1:
             copies = [dist.new_group(list(stage.servers)) for stage in stages]
@@ -150,50 +151,52 @@ class StagedPipeline(Pipeline):
     def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
         """See Pipeline.step. Only the first stage uses `batch`, and only the last `target`."""
         check_samples(target, self.micro_batches)
-        schedule, args = self._schedule(batch)
+        args, kwargs, samples = self._share(batch)
+        schedule = self._schedule(samples // self.micro_batches)
+        given = () if self.stage else args
+        named = {} if self.stage else kwargs
         losses: list[torch.Tensor] = []
         if self.stage < self.stages - 1:
-            schedule.step(*args)
+            schedule.step(*given, **named)
         else:
-            schedule.step(*args, target=target, losses=losses, return_outputs=False)
+            schedule.step(*given, target=target, losses=losses, return_outputs=False, **named)
         if self._means is not None:
             self._means.finish()
         return torch.stack([loss.detach() for loss in losses]).mean() if losses else None
 
     def evaluate(self, batch: Any) -> Any:
         """See Pipeline.evaluate."""
-        args, samples = self._share(batch)
+        args, kwargs, samples = self._share(batch)
         stage = self._placed[self.stage]
         if self.stage:
             taken = _example(_one(self._program, stage.takes), samples).detach()
             dist.recv(taken, self._placed[self.stage - 1].servers[self.replica])
-            args = (taken,)
+            args, kwargs = (taken,), {}
         with torch.no_grad():
-            made = self._wrapped(*args)
+            made = self._wrapped(*args, **kwargs)
         if self.stage == self.stages - 1:
-            return made
+            return self._own_stage.whole(made)
         dist.send(made.contiguous(), self._placed[self.stage + 1].servers[self.replica])
         return None
 
-    def _schedule(self, batch: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The schedule for batches of that size, and its arguments."""
-        args, samples = self._share(batch)
-        samples //= self.micro_batches
+    def _schedule(self, samples: int) -> Any:
+        """The schedule for micro-batches of that many samples."""
         if samples not in self._schedules:
             self._schedules[samples] = self._made(samples)
-        return self._schedules[samples], () if self.stage else args
+        return self._schedules[samples]
 
-    def _share(self, batch: Any) -> tuple[tuple[Any, ...], int]:
-        """The tensors of a batch, and its samples."""
+    def _share(self, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], int]:
+        """The arguments of a batch, and its samples."""
         args, kwargs = call_arguments(batch)
-        if kwargs or not all(isinstance(arg, torch.Tensor) for arg in args):
-            raise ValueError("batch: stages take positional tensors, a single one or a tuple")
+        given = [*args, *kwargs.values()]
+        if not all(isinstance(value, torch.Tensor) for value in given):
+            raise ValueError("batch: stages take tensors: a single one, a tuple or a dict of them")
         rows = [
             int(tensor.shape[0]) // argument.shape.rows
-            for tensor, argument in zip(args, self._program.batch, strict=True)
+            for tensor, argument in zip(given, self._program.batch, strict=True)
             if argument.shape is not None
         ]
-        return tuple(args), rows[0]
+        return tuple(args), kwargs, rows[0]
 
     def _made(self, samples: int) -> Any:
         """A schedule for micro-batches of that many samples, with shapes known in advance."""
@@ -215,7 +218,10 @@ class StagedPipeline(Pipeline):
         }
         kind = Schedule1F1B if self.micro_batches >= self.stages else ScheduleGPipe
         alone = self._means is None  # else sums over micro-batches are under way by then
-        return kind(made, self.micro_batches, loss_fn=self._loss, scale_grads=alone)
+        return kind(made, self.micro_batches, loss_fn=self._loss_of, scale_grads=alone)
+
+    def _loss_of(self, made: Any, target: Any) -> torch.Tensor:
+        return self._loss(self._own_stage.whole(made), target)
 
 
 def _one(program: Program, operator: str) -> Argument:

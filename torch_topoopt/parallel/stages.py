@@ -142,7 +142,8 @@ def _check_passed(program: Program, passed: list[str]) -> None:
 class StageModule(torch.nn.Module):  # type: ignore[misc]
     """One stage of the user's module: from its input tensor to its output tensor.
 
-    The first stage is called like the module. Parameters of other stages are dropped.
+    The first stage is called like the module. The last returns the tensors of the module's output,
+    as torch.distributed.pipelining expects: see `whole`. Parameters of other stages are dropped.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class StageModule(torch.nn.Module):  # type: ignore[misc]
         self._stage = stage
         self._placeholder = placeholder
         self._walk: _StageWalk | None = None
+        self._output = Flat(None, None)
         mine = {n for name in stage.operators for n in program.parameters.get(name, ())}
         names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
         drop(module, [name for name in names if name not in mine])
@@ -174,7 +176,18 @@ class StageModule(torch.nn.Module):  # type: ignore[misc]
             walk.end()
         finally:
             self._walk = None
-        return walk.given if self._stage.gives else output
+        if self._stage.gives:
+            return walk.given
+        self._output = Flat(output, None)
+        return output if isinstance(output, torch.Tensor) else tuple(self._output.tensors)
+
+    def whole(self, made: Any) -> Any:
+        """The module's output, with the result of the latest call in it."""
+        if isinstance(made, torch.Tensor):
+            return made
+        for i, tensor in enumerate(made):
+            self._output.replace(i, tensor)
+        return self._output.arguments()[0]
 
 
 def _samples(program: Program, stage: Stage, taken: Any, given: Any) -> int:

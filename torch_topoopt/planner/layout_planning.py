@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_topoopt.plan import Demand, Group, Network, Plan, Prediction
 from torch_topoopt.plan.layout import DEFAULT_TRAINER, Layout, Trainer
 from torch_topoopt.planner.layout_refusals import what_would_fit
-from torch_topoopt.planner.options import CONVERGED
+from torch_topoopt.planner.options import CONVERGED, PlanningOptions
 from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.search.accelerators import accelerator, class_of
 from torch_topoopt.search.layouts.memory import RUNTIME_BYTES
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.planner.pricing import WiringMode
     from torch_topoopt.search.layouts.prices import LayoutPrice
     from torch_topoopt.search.strategies import Strategy
@@ -56,6 +55,17 @@ def trainer_of(options: PlanningOptions) -> Trainer:
     if options.optimizer is None and options.optimizer_factor:
         return Trainer(options.software, optimizer_factor=options.optimizer_factor)
     return Trainer(options.software, options.optimizer or DEFAULT_TRAINER.optimizer)
+
+
+def trained_by(trainer: Trainer) -> PlanningOptions:
+    """Options of layouts with that trainer: the inverse of `trainer_of`."""
+    factor = trainer.optimizer_factor
+    return PlanningOptions(
+        strategy_space="layouts",
+        optimizer=None if factor else trainer.optimizer,
+        optimizer_factor=factor,
+        software=trainer.software,
+    )
 
 
 class LayoutPlanning:

@@ -79,6 +79,11 @@ class Exchanges:
         self._found: dict[Any, Any] = {}
         self.names: dict[int, FlowName] = {}
 
+    @property
+    def server_of_node(self) -> list[int]:
+        """The server of every host, and of the node at the end of each unit's link inside it."""
+        return [*self.server_of_host, *(unit.server for unit in self.units)]
+
     def _units_of(self, stage: int) -> Iterable[Unit]:
         ranks = range(stage * self._per_stage, (stage + 1) * self._per_stage)
         counts: dict[int, int] = {}

@@ -126,16 +126,40 @@ def test_what_does_not_fit_says_what_would(
     assert named(error, "h100:bf16", "weights", "AdamW", "sharded over 8")
 
 
-@pytest.mark.parametrize("verb", ["simulate", "export", "timeline"])
+@pytest.mark.parametrize(
+    "words", [("export", "--to", "flexflow"), ("simulate", "--architecture", "torus")]
+)
 def test_verbs_that_need_placements_refuse_a_layout(
-    verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert plan(folder, "--strategy-space", "layouts") == 0
     capsys.readouterr()
-    path = str(folder / "p.json")
-    more = ("--to", "flexflow", "-o", str(folder / "out")) if verb == "export" else ()
-    assert main([verb, path, *more]) == 2
+    assert main([words[0], str(folder / "p.json"), *words[1:]]) == 2
     assert named(capsys.readouterr().err, "layout")
+
+
+def test_layouts_are_simulated_with_their_trainer(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = []
+    for optimizer in ("adamw", "sgd"):
+        assert plan(folder, "--layout", "tensor=2", "--optimizer", optimizer) == 0
+        made = Plan.load(folder / "p.json")
+        capsys.readouterr()
+        assert main(["simulate", str(folder / "p.json"), "--iterations", "2", "--json"]) == 0
+        seconds.append(json.loads(capsys.readouterr().out)["completion_s"])
+        assert seconds[-1] == pytest.approx(2 * made.prediction.iteration_s, rel=0.1)
+    assert seconds[1] < seconds[0]
+
+
+def test_the_timeline_of_a_layout_has_its_passes_and_collectives(folder: Path) -> None:
+    assert plan(folder, "--layout", "pipeline=2,sharding=parameters,micro_batch=2") == 0
+    assert main(["timeline", str(folder / "p.json"), "-o", str(folder / "t.json")]) == 0
+    events = json.loads((folder / "t.json").read_text())["traceEvents"]
+    names = {event["name"] for event in events}
+    for word in ("forward", "backward", "AllGather of parameters", "activations", "optimizer"):
+        assert any(word in name for name in names), word
+    assert {event["pid"] for event in events} == {0, 1, 2, 3}
 
 
 def test_reports_and_differences_name_the_layout(
@@ -146,10 +170,14 @@ def test_reports_and_differences_name_the_layout(
     assert plan(folder, "--layout", "data=8") == 0
     layout = str(Plan.load(folder / "p.json").layout)
     assert main(["report", str(folder / "p.json")]) == 0
-    assert layout in (folder / "p.html").read_text()
+    page = (folder / "p.html").read_text()
+    assert layout in page
+    assert named(page, "Memory of the fullest accelerator", "AllReduce", "gradients")
     capsys.readouterr()
     assert main(["diff", str(folder / "tensor.json"), str(folder / "p.json")]) == 0
-    assert layout in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert named(out, "layout.tensor", "layout.data")
+    assert "layout.context" not in out
 
 
 def test_a_run_refuses_a_layout_with_micro_batches_for_a_script_without_steps(

@@ -238,7 +238,6 @@ def test_megatron_parses_its_arguments(layout: Layout, monkeypatch: pytest.Monke
 
 def test_deepspeed_has_its_stage_and_batches() -> None:
     assert json.loads(trainers.deepspeed(plan_of(ZERO_3))) == {
-        "train_batch_size": 32,
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 2,
         "zero_optimization": {"stage": 3},
@@ -263,6 +262,7 @@ def test_deepspeed_parses_its_configuration(
     parsed = config.DeepSpeedConfig(json.loads(trainers.deepspeed(plan_of(layout))))
     assert parsed.zero_config.stage == layout.zero_stage
     assert parsed.gradient_accumulation_steps == layout.micro_batches
+    assert parsed.train_batch_size == layout.batch_size
     assert parsed.tensor_parallel_config.autotp_size in (0, layout.tensor)
 
 
@@ -314,6 +314,17 @@ def test_accelerate_sets_the_exported_variables_from_the_exported_file(
         for name, value in exported.items():
             monkeypatch.setenv(name, value)
         assert ParallelismConfig().total_size == layout.accelerators
+
+
+def test_the_trainer_of_transformers_parses_its_arguments(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="TrainingArguments needs accelerate")
+    from transformers import HfArgumentParser, TrainingArguments
+
+    words = trainers.accelerate(plan_of(COPIES, "cpu-core"))["trainer.args"].split()
+    parser = HfArgumentParser(TrainingArguments)
+    (parsed,) = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), *words])
+    found = parsed.per_device_train_batch_size, parsed.gradient_accumulation_steps, parsed.bf16
+    assert found == (2, 3, False)
 
 
 def test_hosts_come_in_the_order_of_ranks() -> None:

@@ -263,7 +263,6 @@ def deepspeed(plan: Plan) -> str:
             "state_shards", layout.state_shards, f"{layout.data * layout.context}, all copies"
         )
     values: dict[str, object] = {
-        "train_batch_size": layout.batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch,
         "gradient_accumulation_steps": layout.micro_batches,
         "zero_optimization": zero,
@@ -275,8 +274,8 @@ def deepspeed(plan: Plan) -> str:
 
 
 def accelerate(plan: Plan) -> dict[str, str]:
-    """accelerate.yaml for `accelerate launch --config_file`, and accelerate.env with the variables
-    that this command would set."""
+    """accelerate.yaml for `accelerate launch --config_file`, accelerate.env with the variables that
+    this command would set, and trainer.args with arguments of transformers' Trainer."""
     export = LayoutExport.of("accelerate", plan)
     layout, cluster = export.layout, plan.cluster
     export.refuse_above_one({"pipeline": "it has none", "expert": "it has none"})
@@ -309,6 +308,11 @@ def accelerate(plan: Plan) -> dict[str, str]:
     return {
         "accelerate.yaml": _yaml(config),
         "accelerate.env": "".join(f"{name}={value}\n" for name, value in variables.items()),
+        "trainer.args": (
+            f"--per_device_train_batch_size {layout.micro_batch}\n"
+            f"--gradient_accumulation_steps {layout.micro_batches}\n"
+            f"--bf16 {_lower(export.precision == 'bf16')}\n"
+        ),
     }
 
 
