@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -106,7 +107,16 @@ def profile(
     )
     operators = _whole_results(operators)
     layers = repeated_layers(operators, trace.spans)
-    return OpGraph(OpGraph.VERSION, name, size, operators, layers).validate()
+    graph = OpGraph(OpGraph.VERSION, name, size, operators, layers)
+    return replace(graph, number_format=_number_format(on_meta(model))).validate()
+
+
+def _number_format(network: torch.nn.Module) -> Literal["fp32", "bf16"]:
+    """The format of most parameters."""
+    sizes: Counter[bool] = Counter()
+    for parameter in network.parameters():
+        sizes[parameter.is_floating_point() and parameter.element_size() == 2] += parameter.numel()
+    return "bf16" if sizes[True] > sizes[False] else "fp32"
 
 
 class TracedCalls(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,6 +41,14 @@ def test_the_output_has_the_layout_its_time_and_its_memory(
     assert f"layout: {layout}" in out
     for column in ("compute", "exchange", "bubble", "state", "optimizer", "activations", "total"):
         assert named(out, column)
+
+
+def test_the_accelerator_computes_in_the_format_of_the_model(folder: Path) -> None:
+    graph = decoder(4)
+    replace(graph, number_format="bf16").save(folder / "graph.json")
+    cluster = (*CLUSTER, "--accelerators-per-server", "2", "--accelerator", "h100")
+    assert plan(folder, "--strategy-space", "layouts", cluster=cluster) == 0
+    assert Plan.load(folder / "p.json").cluster.accelerator == "h100:bf16"
 
 
 def test_json_has_the_layout_and_its_figures(
