@@ -43,6 +43,7 @@ __all__ = [
     "LoadedModel",
     "ProfileError",
     "TracedCalls",
+    "explaining",
     "exporting",
     "load_model",
     "profile",
@@ -94,7 +95,8 @@ def profile(
     """
     with _without_collections():
         kind = CallTrace if boundary else Trace
-        trace, doubled, size = _traces(model, example_batch, batch_size, kind)
+        batch = positional_and_keyword(example_batch)
+        trace, doubled, size = _traces(_on_meta(model), batch, batch_size, kind)
     if not trace.operators:
         raise ProfileError("the model computes nothing from its batch and parameters")
     twice = {operator.name: operator for operator in doubled.operators}
@@ -112,29 +114,31 @@ def profile(
 class TracedCalls(NamedTuple):
     """The calls that `profile` with a boundary sees, of a batch and of one of twice the size.
 
-    `exporting`: the model makes them under the flags of `exporting`, for its control flow depends
-    on values otherwise. It has to run under these flags, too.
+    `network` and `batch` are the model and the batch on the meta device. `exporting`: the model's
+    control flow depends on values except under the flags of `exporting`, so they were set. It has
+    to run under them, too.
     """
 
     once: CallTrace
     twice: CallTrace
     size: int
     exporting: bool
+    network: torch.nn.Module
+    batch: Arguments
 
 
 def trace_calls(
     model: torch.nn.Module, example_batch: Any, *, batch_size: int | None = None
 ) -> TracedCalls:
     """The calls of the model. Raises ProfileError if it cannot be traced."""
-    once, twice, size = _traces(model, example_batch, batch_size, CallTrace)
-    return TracedCalls(once, twice, size, once.exporting)
+    network, batch = _on_meta(model), positional_and_keyword(example_batch)
+    once, twice, size = _traces(network, batch, batch_size, CallTrace)
+    return TracedCalls(once, twice, size, once.exporting, network, batch)
 
 
 def _traces(
-    model: Any, example_batch: Any, batch_size: int | None, kind: type[AnyTrace]
+    network: Any, batch: Arguments, batch_size: int | None, kind: type[AnyTrace]
 ) -> tuple[AnyTrace, AnyTrace, int]:
-    network = _on_meta(model)
-    batch = positional_and_keyword(example_batch)
     bags = bags_of(network, batch)
     size = batch_size_of(batch, batch_size, bags)
     return *_knowing_no_values(lambda: _once_and_twice(network, batch, size, kind, bags)), size
@@ -292,7 +296,7 @@ def _is_splittable(once: TracedOperator, twice: TracedOperator) -> bool:
 def _on_meta(model: Any) -> Any:
     """The model on the meta device, without a copy of any real tensor."""
     if not isinstance(model, torch.nn.Module):
-        with _explaining("building the model", []), torch.device("meta"):
+        with explaining("building the model", []), torch.device("meta"):
             model = model()
         if not isinstance(model, torch.nn.Module):
             raise ProfileError(f"model: expected an nn.Module, got {type(model).__name__}")
@@ -305,13 +309,13 @@ def _on_meta(model: Any) -> Any:
     held += [v for m in model.modules() for v in vars(m).values() if isinstance(v, torch.Tensor)]
     if all(tensor.device.type == "meta" for tensor in held):
         return model
-    with _explaining("copying the model to the meta device", []):
+    with explaining("copying the model to the meta device", []):
         return copy.deepcopy(model, {id(tensor): meta_twin(tensor) for tensor in held})
 
 
 def _leaves(network: Any, batch: Arguments, shapes: ShapeCache) -> set[Any]:
     calling: list[tuple[str, Any]] = []
-    with _explaining("", calling):
+    with explaining("", calling):
         return leaf_modules(network, *batch, calling, shapes)
 
 
@@ -325,13 +329,13 @@ def _trace(
 ) -> AnyTrace:
     network.zero_grad(set_to_none=True)
     trace = kind(network, leaves, shapes)
-    with _explaining(what, trace.modules):
+    with explaining(what, trace.modules):
         trace.run(*batch)
     return trace
 
 
 @contextmanager
-def _explaining(what: str, modules: list[tuple[str, Any]]) -> Iterator[None]:
+def explaining(what: str, modules: list[tuple[str, Any]]) -> Iterator[None]:
     """Turns what the user's model raises into one line that names the module."""
     try:
         yield
