@@ -43,7 +43,10 @@ RANKS = (
     *(("ZERO_JOIN", rank, 2) for rank in range(2)),
     ("OPERATIONS", 1, 3),
     ("STUBBORN", 0, 2),
-    *((name, 0, 2) for name in ("FAILING", "EXITING", "SHORT", "KILLED", "CONNECTING")),
+    *(
+        (name, 0, 2)
+        for name in ("LATE_FAILURE", "FAILING", "EXITING", "SHORT", "KILLED", "CONNECTING")
+    ),
     ("OTHER_WORLD", 0, 2),
     ("ENDLESS", 0, 2),
     ("ACCUMULATING", 0, 4),
@@ -271,6 +274,10 @@ def test_every_operation_of_torch_distributed_is_read(answers: Answers) -> None:
     assert calls[9]["part_bytes"] == [0, FLOAT, 2 * FLOAT]
     assert calls[10]["part_bytes"] == [FLOAT, 2 * FLOAT, 3 * FLOAT]
     assert len(answers["OPERATIONS", 1]["calls"]) == 2 * len(calls)
+
+
+def test_what_fails_after_the_required_iterations_does_not_matter(answers: Answers) -> None:
+    assert answers["LATE_FAILURE", 0] == {"iterations": 3, "calls": []}
 
 
 def test_a_script_that_catches_everything_is_ended(answers: Answers) -> None:

@@ -210,6 +210,7 @@ store.wait(["of rank 1"])
 ASSERTING = "import torch\n\nassert torch.cuda is None\n"
 ASSERTING_IN_A_LIBRARY = "from package import library\n\nlibrary.check(1)\n"
 
+LATE_FAILURE = f"{_START}\ntrain(nn.Linear(2, 2), torch.ones(1, 2))\nraise ValueError\n"
 FAILING = "import torch\n\nraise ValueError('no such data')\n"
 EXITING = "import sys\n\nsys.exit(3)\n"
 SHORT = f"{_START}\ntrain(nn.Linear(2, 2), torch.ones(1, 2), count=1)\n"
