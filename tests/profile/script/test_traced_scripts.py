@@ -37,6 +37,7 @@ RANKS = (
     *(("PIPELINE_SHAPES", rank, 2) for rank in range(2)),
     ("EXPERTS", 3, 4),
     *(("UNEVEN_EXPERTS", rank, 3) for rank in range(3)),
+    *(("OBJECTS", rank, 3) for rank in range(3)),
     *(("CROSSED", rank, 2) for rank in range(2)),
     *(("LOCAL_SGD", rank, 4) for rank in range(4)),
     *(("POWER_SGD", rank, 2) for rank in range(2)),
@@ -193,6 +194,11 @@ def test_experts_exchange_as_many_tokens_as_they_have_told_each_other(answers: A
         for a, b in sorted(counts)
         if a != b
     ]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_objects_come_from_their_root(answers: Answers, rank: int) -> None:
+    assert _kinds(_last(answers, "OBJECTS", rank)) == {("backward", "AllReduce", FLOAT * 6): 1}
 
 
 def test_ranks_that_wait_for_each_other_get_on_without_their_messages(answers: Answers) -> None:
