@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch_topoopt.launcher import console, packet_options, parser, price_lists, shared_options
+from torch_topoopt.launcher import (
+    console,
+    documents,
+    packet_options,
+    parser,
+    price_lists,
+    shared_options,
+)
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import plan_tables, planning
 from torch_topoopt.plan.result_json import within
@@ -103,6 +110,7 @@ def main(argv: list[str]) -> int:
             for name in names:
                 architecture(name)
             graph = choice.op_graph(arguments.model, cluster)
+            cluster = documents.in_format_of(cluster, graph)
             terminal.line(
                 planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )

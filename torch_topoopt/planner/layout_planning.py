@@ -8,20 +8,20 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.plan import Demand, Group, Network, Plan, Prediction
-from torch_topoopt.plan.layout import Layout
+from torch_topoopt.plan.layout import DEFAULT_TRAINER, Layout, Trainer
 from torch_topoopt.planner.layout_refusals import what_would_fit
-from torch_topoopt.planner.options import CONVERGED
+from torch_topoopt.planner.options import CONVERGED, PlanningOptions
 from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.search.accelerators import accelerator, class_of
 from torch_topoopt.search.layouts.memory import RUNTIME_BYTES
 from torch_topoopt.search.layouts.prices import LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE
 from torch_topoopt.search.layouts.space import fastest_layouts
-from torch_topoopt.search.layouts.state import StateBytes, state_of_factor, state_on
+from torch_topoopt.search.layouts.state import trained_state
 from torch_topoopt.search.layouts.traffic import layout_demand, layout_placements
 from torch_topoopt.search.layouts.wired_boxes import boxes_of
 from torch_topoopt.search.lowering import lower_network
-from torch_topoopt.search.optimizers import optimizer, optimizer_seconds
+from torch_topoopt.search.optimizers import optimizer_seconds
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
@@ -32,15 +32,12 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.planner.pricing import WiringMode
-    from torch_topoopt.search.accelerators import Accelerator
     from torch_topoopt.search.layouts.prices import LayoutPrice
     from torch_topoopt.search.strategies import Strategy
 
 _USABLE = 0.96  # of the memory; an allocator leaves gaps (assumed)
 _WIRED = 8  # layouts that get networks of their own
-DEFAULT_OPTIMIZER = "adamw"
 
 
 class WiredLayout(NamedTuple):
@@ -53,11 +50,22 @@ class WiredLayout(NamedTuple):
     mode: str
 
 
-def state_bytes(options: PlanningOptions, device: Accelerator) -> StateBytes:
-    """The state of training on `device` with the optimizer of `options`."""
+def trainer_of(options: PlanningOptions) -> Trainer:
+    """What `options` say of the trainer of layouts."""
     if options.optimizer is None and options.optimizer_factor:
-        return state_of_factor(options.optimizer_factor)
-    return state_on(device, optimizer(options.optimizer or DEFAULT_OPTIMIZER))
+        return Trainer(options.software, optimizer_factor=options.optimizer_factor)
+    return Trainer(options.software, options.optimizer or DEFAULT_TRAINER.optimizer)
+
+
+def trained_by(trainer: Trainer) -> PlanningOptions:
+    """Options of layouts with that trainer: the inverse of `trainer_of`."""
+    factor = trainer.optimizer_factor
+    return PlanningOptions(
+        strategy_space="layouts",
+        optimizer=None if factor else trainer.optimizer,
+        optimizer_factor=factor,
+        software=trainer.software,
+    )
 
 
 class LayoutPlanning:
@@ -77,12 +85,13 @@ class LayoutPlanning:
         self.options = options
         self._on_candidate = on_candidate
         self._device = accelerator(cluster.accelerator)
-        self.state = state_bytes(options, self._device)
+        self.trainer = trainer_of(options)
+        self.state = trained_state(self.trainer, self._device)
         self.prices = LayoutPrices(
             op_graph,
             self._device,
             boxes_of(cluster, self._device),
-            software=SOFTWARE[options.software],
+            software=SOFTWARE[self.trainer.software],
             state=self.state,
         )
         self._networks: dict[tuple[WiringMode, Demand], Network] = {}
@@ -162,6 +171,7 @@ class LayoutPlanning:
             memory_bytes=self.memory_bytes,
             count=_WIRED,
             most_experts=_most_experts(self.op_graph),
+            executable=self.options.executable_layout,
         )
 
     def prices_on(self, network: Network | None) -> LayoutPrices:
@@ -260,7 +270,7 @@ class LayoutPlanning:
     def plan_of(self, best: WiredLayout) -> Plan:
         """The Plan of a pair."""
         options, cluster, times = self.options, self.cluster, best.price.times
-        layout = best.price.layout
+        layout = self.prices.cut(best.price.layout)
         fixed = options.network is not None
         ring = cluster
         if fixed:  # of any degree, while a ring takes two ports
@@ -291,6 +301,7 @@ class LayoutPlanning:
             strategy=layout_placements(self.op_graph, best.price, box),
             micro_batches=layout.micro_batches,
             layout=layout,
+            trainer=self.trainer,
         ).validate()
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -42,8 +43,11 @@ __all__ = [
     "DEFAULT_BATCH_SIZE",
     "LoadedModel",
     "ProfileError",
+    "TracedCalls",
+    "exporting",
     "load_model",
     "profile",
+    "trace_calls",
 ]
 
 
@@ -103,28 +107,64 @@ def profile(
     )
     operators = _whole_results(operators)
     layers = repeated_layers(operators, trace.spans)
-    return OpGraph(OpGraph.VERSION, name, size, operators, layers).validate()
+    graph = OpGraph(OpGraph.VERSION, name, size, operators, layers)
+    return replace(graph, number_format=_number_format(on_meta(model))).validate()
+
+
+def _number_format(network: torch.nn.Module) -> Literal["fp32", "bf16"]:
+    """The format of most parameters."""
+    sizes: Counter[bool] = Counter()
+    for parameter in network.parameters():
+        sizes[parameter.is_floating_point() and parameter.element_size() == 2] += parameter.numel()
+    return "bf16" if sizes[True] > sizes[False] else "fp32"
+
+
+class TracedCalls(NamedTuple):
+    """The calls that `profile` with a boundary sees, of a batch and of one of twice the size.
+
+    `exporting`: the model makes them under the flags of `exporting`, for its control flow depends
+    on values otherwise. It has to run under these flags, too.
+    """
+
+    once: CallTrace
+    twice: CallTrace
+    size: int
+    exporting: bool
 
 
 def trace_calls(
     model: torch.nn.Module, example_batch: Any, *, batch_size: int | None = None
-) -> tuple[CallTrace, CallTrace, int]:
-    """The calls that `profile` with a boundary sees, of the batch and of one of twice the size.
+) -> TracedCalls:
+    """The calls of the model. Raises ProfileError if it cannot be traced."""
+    once, twice, size = _traces(model, example_batch, batch_size, CallTrace)
+    return TracedCalls(once, twice, size, once.exporting)
 
-    Also returns the size of the batch. Raises ProfileError, also where `profile` could trace the
-    way that a library keeps for torch.export: the model would not go that way when it runs.
-    """
-    network = _on_meta(model)
+
+def trace_modules(model: torch.nn.Module, example_batch: Any, paths: Sequence[str]) -> CallTrace:
+    """The calls of the modules at `paths`, and of functions between them. Raises ProfileError."""
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
-    bags = bags_of(network, batch)
-    size = batch_size_of(batch, batch_size, bags)
-    return *_once_and_twice(network, batch, size, CallTrace, bags), size
+    leaves = {network.get_submodule(path) for path in paths}
+    with _without_collections():
+        return _knowing_no_values(
+            lambda: _trace(network, leaves, batch, "", CallTrace, ShapeCache())
+        )
+
+
+def result_on_meta(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    """The result of `module`, which is on the meta device, for arguments that are, too."""
+
+    def call() -> Any:
+        with _explaining("", []), torch.no_grad(), torch.device("meta"):
+            return module(*args, **kwargs)
+
+    return _knowing_no_values(call)
 
 
 def _traces(
     model: Any, example_batch: Any, batch_size: int | None, kind: type[AnyTrace]
 ) -> tuple[AnyTrace, AnyTrace, int]:
-    network = _on_meta(model)
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
     bags = bags_of(network, batch)
     size = batch_size_of(batch, batch_size, bags)
@@ -133,7 +173,7 @@ def _traces(
 
 def own_batch_size(model: Any, example_batch: Any) -> int:
     """The number of samples of `example_batch`, for `model` as `profile` takes it."""
-    network = _on_meta(model)
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
     return batch_size_of(batch, None, bags_of(network, batch))
 
@@ -142,7 +182,7 @@ def trace_batches(
     model: Any, example_batch: Any, sizes: Sequence[int], kind: type[AnyTrace]
 ) -> list[AnyTrace]:
     """A trace of the model, as `profile` makes it, for each batch size. Raises ProfileError."""
-    network = _on_meta(model)
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
     bags = bags_of(network, batch)
     own = batch_size_of(batch, None, bags)
@@ -170,7 +210,7 @@ def _knowing_no_values(trace: Callable[[], Traced]) -> Traced:
     try:
         return trace()
     except _NeedsValuesError as error:
-        with _exporting():
+        with exporting():
             try:
                 return trace()
             except ProfileError:
@@ -204,7 +244,7 @@ def _without_collections() -> Iterator[None]:
 
 
 @contextmanager
-def _exporting() -> Iterator[None]:
+def exporting() -> Iterator[None]:
     """Sets the flags by which torch.export marks a model's values as unknown.
 
     Libraries keep a way without them for that case, such as a mask that is applied unseen.
@@ -280,7 +320,7 @@ def _is_splittable(once: TracedOperator, twice: TracedOperator) -> bool:
     return all(b in (a, 2 * a) for a, b in zip(once.sizes(), twice.sizes(), strict=True))
 
 
-def _on_meta(model: Any) -> Any:
+def on_meta(model: Any) -> Any:
     """The model on the meta device, without a copy of any real tensor."""
     if not isinstance(model, torch.nn.Module):
         with _explaining("building the model", []), torch.device("meta"):

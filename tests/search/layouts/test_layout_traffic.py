@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from support.small_op_graphs import decoder, graph, operator
@@ -60,6 +61,16 @@ def test_sharded_parameters_are_gathered_for_both_passes_of_each_micro_batch() -
     (kept,) = demand(sharded(reshard=False)).groups
     assert again.size_bytes == 2 * 1.5 * ALL_PARAMETERS
     assert kept.size_bytes == 2 * ALL_PARAMETERS
+
+
+@pytest.mark.parametrize(("sharding", "scatters"), [("optimizer", 1), ("gradients", 2)])
+def test_sharded_gradients_are_scattered_by_each_micro_batch_and_parameters_gathered_once(
+    sharding: Any, scatters: int
+) -> None:
+    layout = Layout(data=8, sharding=sharding, state_shards=4, micro_batches=2)
+    found = {group.servers: group.size_bytes for group in demand(layout).groups}
+    assert found[0, 1, 2, 3] == ALL_PARAMETERS * (1 + scatters) / 2
+    assert found[0, 4] == ALL_PARAMETERS / 4
 
 
 def test_replicas_of_shards_reduce_their_parts() -> None:
