@@ -190,7 +190,7 @@ class PlanningChoice:
 def _space_with_layouts(arguments: argparse.Namespace, space: Space) -> Space:
     """The space of a verb that plans layouts: by default all for a model, unless options of
     strategies are given."""
-    if arguments.layout is not None:
+    if getattr(arguments, "layout", None) is not None:
         if arguments.strategy_space not in ("auto", "layouts"):
             raise InputError("layout: --layout is for --strategy-space layouts")
         from torch_topoopt.plan.layout import layout_fields
@@ -207,7 +207,7 @@ def _space_with_layouts(arguments: argparse.Namespace, space: Space) -> Space:
                 )
         return space
     wanted = (*_OF_STRATEGIES, "export_strategy")
-    strategies = any(getattr(arguments, name) is not None for name in wanted)
+    strategies = any(getattr(arguments, name, None) is not None for name in wanted)
     if arguments.strategy_space != "auto" or space != "full" or strategies:
         return space
     if arguments.ablation != "both" or arguments.model.endswith(".py"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.prices import LayoutPrices
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.stages import LayoutStage
     from torch_topoopt.search.layouts.times import StateGroups
     from torch_topoopt.sim.flow_names import FlowName
-    from torch_topoopt.sim.layout_exchanges import Tasks
+    from torch_topoopt.sim.layout_exchanges import Collective, Content, Tasks
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ class _Steps:
                 shares = self._groups.shares(sizes)
                 end = self._state(end, shares, cell, "replicas", "all_reduce")
         else:
-            reduced = "all_reduce" if layout.sharding == "none" else "reduce_scatter"
+            reduced: Collective = "all_reduce" if layout.sharding == "none" else "reduce_scatter"
             end = self._state(begin, sizes, cell, "copies", reduced)
         for unit, task in end.items():
             self._reduced[unit].append(task)
@@ -361,11 +361,11 @@ class _Steps:
         begin: Tasks,
         sizes: Sizes,
         cell: PricedCell,
-        among: str = "shards",
-        collective: str = "all_gather",
+        among: Literal["shards", "replicas", "copies"] = "shards",
+        collective: Collective = "all_gather",
     ) -> Tasks:
         end = begin
-        what = "parameters" if collective == "all_gather" else "gradients"
+        what: Content = "parameters" if collective == "all_gather" else "gradients"
         of: tuple[tuple[StateGroups, float], ...] = (
             (self._groups.state, sizes.dense),
             (self._groups.expert_state, sizes.experts),

@@ -201,16 +201,24 @@ def test_models_without_layers_are_planned_as_before(folder: Path) -> None:
     assert Plan.load(folder / "p.json").layout is None
 
 
-@pytest.mark.parametrize("verb", ["compare", "run"])
-def test_other_verbs_have_no_layouts(
-    verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [verb, "--strategy-space", "layouts", *CLUSTER[:-1]]
-    if verb == "run":
-        script = folder / "train.py"
-        script.write_text("def build_model(): pass\n")
-        words += ["--model", str(folder / "graph.json"), str(script)]
-    else:
-        words.insert(1, str(folder / "graph.json"))
-    assert main(words) == 2
+def test_a_run_has_no_layouts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = folder / "train.py"
+    script.write_text("def build_model(): pass\n")
+    words = ["run", "--strategy-space", "layouts", *CLUSTER[:-1]]
+    assert main([*words, "--model", str(folder / "graph.json"), str(script)]) == 2
     assert named(capsys.readouterr().err, "strategy-space", "layouts")
+
+
+def test_compare_has_the_layouts_of_architectures(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", str(folder / "graph.json"), *CLUSTER[:-1], *BOXES[-4:]]
+    words += ["--strategy-space", "layouts", "--architectures", "topoopt,torus"]
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["architectures"]
+    assert [row["architecture"] for row in rows] == ["topoopt", "torus"]
+    assert all(row["layout"]["micro_batch"] >= 1 for row in rows)
+    assert main(words) == 0
+    assert named(capsys.readouterr().out, "layout of", "torus")
+    assert main([*words, "--level", "packet"]) == 2
+    assert named(capsys.readouterr().err, "layouts")
