@@ -200,7 +200,7 @@ def _space_of_layouts(arguments: argparse.Namespace) -> Space:
         with input_errors():
             layout_fields(arguments.layout)
     for name in _OF_STRATEGIES:
-        if getattr(arguments, name) is not None:
+        if getattr(arguments, name, None) is not None:
             raise InputError(
                 f"{name.replace('_', '-')}: --{name.replace('_', '-')} is for strategies, and "
                 "the space layouts has none"
