@@ -153,6 +153,7 @@ def main(argv: list[str]) -> int:
         with terminal.progress(f"planning {arguments.model}") as progress:
             progress(None, "profiling")
             graph = choice.op_graph(arguments.model, cluster)
+            cluster = documents.in_format_of(cluster, graph)
             terminal.line(
                 planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )

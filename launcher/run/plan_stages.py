@@ -219,7 +219,7 @@ class PlanStages:
 
     def _co_optimise(self, graph: OpGraph, program: Program | None) -> Plan:
         documents.save(graph, str(self._folder / "opgraph.json"))
-        cluster = self._options.cluster
+        cluster = documents.in_format_of(self._options.cluster, graph)
         space = self._options.planning.space
         if program is not None and space != "pipeline":
             programs.show(self._terminal, program)
@@ -246,7 +246,12 @@ class PlanStages:
             )
         with self._stage("co-optimise") as stage:
             plan = self._options.planning.plan(
-                graph, cluster, stage.progress, network=network, program=program
+                graph,
+                cluster,
+                stage.progress,
+                network=network,
+                program=program,
+                script=self._options.torchrun.training_script if space == "layouts" else "",
             )
             if plan.layout is not None:
                 planning.check_executes(plan.layout, self._options.torchrun.training_script)

@@ -133,4 +133,11 @@ def test_a_step_sends_the_predicted_bytes(text: str, tmp_path: Path) -> None:
             sent[link] = max(size, sent.get(link, 0.0))
     predicted = dict(zip(plan.network.links, plan.prediction.link_bytes, strict=True))
     assert any(predicted.values())
-    assert sent == {link: pytest.approx(size, rel=0.01, abs=16) for link, size in predicted.items()}
+    assert sum(sent.values()) == pytest.approx(sum(predicted.values()), rel=0.01)
+    # Short messages over two routes are not divided evenly.
+    direct = {(link.source, link.target) for link in predicted}
+    relayed = [p.size_bytes for p in plan.demand.pairs if (p.source, p.target) not in direct]
+    margin = max(relayed, default=16)
+    assert sent == {
+        link: pytest.approx(size, rel=0.01, abs=margin) for link, size in predicted.items()
+    }

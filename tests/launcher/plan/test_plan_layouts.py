@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,6 +41,14 @@ def test_the_output_has_the_layout_its_time_and_its_memory(
     assert f"layout: {layout}" in out
     for column in ("compute", "exchange", "bubble", "state", "optimizer", "activations", "total"):
         assert named(out, column)
+
+
+def test_the_accelerator_computes_in_the_format_of_the_model(folder: Path) -> None:
+    graph = decoder(4)
+    replace(graph, number_format="bf16").save(folder / "graph.json")
+    cluster = (*CLUSTER, "--accelerators-per-server", "2", "--accelerator", "h100")
+    assert plan(folder, "--strategy-space", "layouts", cluster=cluster) == 0
+    assert Plan.load(folder / "p.json").cluster.accelerator == "h100:bf16"
 
 
 def test_json_has_the_layout_and_its_figures(
@@ -200,12 +209,6 @@ def test_models_without_layers_are_planned_as_before(folder: Path) -> None:
     assert Plan.load(folder / "p.json").layout is None
 
 
-def test_compare_has_no_layouts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["compare", str(folder / "graph.json"), "--strategy-space", "layouts", *CLUSTER[:-1]]
-    assert main(words) == 2
-    assert named(capsys.readouterr().err, "strategy-space", "layouts")
-
-
 @pytest.mark.parametrize("words", [("--layout", "tensor=4"), ("--strategy-space", "layouts")])
 def test_a_run_with_layouts_needs_a_script_that_divides_its_model(
     words: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
@@ -215,3 +218,18 @@ def test_a_run_with_layouts_needs_a_script_that_divides_its_model(
     model = ("--model", str(folder / "graph.json"))
     assert main(["run", *words, *CLUSTER[:-1], *model, str(script)]) == 2
     assert named(capsys.readouterr().err, "layout", "torch_topoopt.parallelize", script)
+
+
+def test_compare_has_the_layouts_of_architectures(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", str(folder / "graph.json"), *CLUSTER[:-1], *BOXES[-4:]]
+    words += ["--strategy-space", "layouts", "--architectures", "topoopt,torus"]
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["architectures"]
+    assert [row["architecture"] for row in rows] == ["topoopt", "torus"]
+    assert all(row["layout"]["micro_batch"] >= 1 for row in rows)
+    assert main(words) == 0
+    assert named(capsys.readouterr().out, "layout of", "torus")
+    assert main([*words, "--level", "packet"]) == 2
+    assert named(capsys.readouterr().err, "layouts")

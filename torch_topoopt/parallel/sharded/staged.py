@@ -58,7 +58,7 @@ class LayoutPipeline(Pipeline):
         layout, mesh = division.layout, division.mesh
         cells = model_cells(module, division.op_graph)
         calls = ModelCalls.of(module, example_batch, [c.paths[0] for c in cells if c.block])
-        bounds = calls.bounds(cells, _cells_of_chunks(division.op_graph, layout))
+        bounds = calls.bounds(cells, cells_of_chunks(division.op_graph, layout))
         broadcast_values(module)
         self._layout, self._count = layout, len(bounds) - 1
         self._group = mesh.state["pipeline"].get_group()
@@ -241,7 +241,7 @@ def _shapes_of(batch: Any) -> tuple[object, ...]:
     return tuple((v.shape, v.dtype) for v in tree_leaves(batch) if isinstance(v, torch.Tensor))
 
 
-def _cells_of_chunks(op_graph: OpGraph, layout: Layout) -> tuple[int, ...]:
+def cells_of_chunks(op_graph: OpGraph, layout: Layout) -> tuple[int, ...]:
     """The cells of each chunk: those of `layout`, as in a plan, else of equal times."""
     cells = CellCosts(op_graph, accelerator(_ACCELERATOR)).priced(layout)
     counts = None if cells is None else chunk_cells(cells, layout)
