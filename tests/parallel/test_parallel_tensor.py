@@ -59,6 +59,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "mixtral": lambda: llama.Llama(replace(mixtral.SIZES["tiny"], kv_heads=4, capacity=4.0)),
     "transformers Llama, tied": lambda: transformers_model("Llama", tie_word_embeddings=True),
     "transformers Qwen3": lambda: transformers_model("Qwen3", head_dim=4),
+    "transformers Mixtral": lambda: transformers_model("Mixtral", num_local_experts=4),
     "transformers Qwen3-MoE": lambda: transformers_model(
         "Qwen3Moe", num_experts=4, moe_intermediate_size=8, num_experts_per_tok=2, head_dim=4
     ),
@@ -76,6 +77,17 @@ CASES = [
     ("transformers Llama, tied", TENSOR_2),
     ("transformers Qwen3", TENSOR_4),
     ("transformers Qwen3-MoE", TENSOR_2_FSDP),
+    ("mixtral", Layout(data=4, expert=4, micro_batch=2)),
+    ("mixtral", Layout(data=4, expert=2, micro_batches=2, sharding="parameters", state_shards=4)),
+    ("transformers Qwen3-MoE", Layout(data=4, expert=2, micro_batch=2)),
+    ("transformers Mixtral", Layout(tensor=2, data=2, expert=4, micro_batch=4)),
+    ("mixtral", Layout(tensor=2, data=2, expert=2, micro_batch=4, recompute="full")),
+    ("llama, tied", Layout(context=4, micro_batch=4, micro_batches=2)),
+    ("gpt", Layout(context=2, data=2, micro_batch=4)),
+    ("transformers Qwen3", Layout(context=2, data=2, micro_batch=4, **FSDP)),
+    ("llama, biases", Layout(context=2, tensor=2, micro_batch=8)),
+    ("transformers Mixtral", Layout(context=2, data=2, expert=2, micro_batch=4)),
+    ("llama, tied", Layout(context=2, data=2, micro_batch=4, recompute="full")),
 ]
 
 

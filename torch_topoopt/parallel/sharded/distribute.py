@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from torch_topoopt.parallel.sharded.blocks import model_cells, path_of
+from torch_topoopt.parallel.sharded.context import context_parallel
+from torch_topoopt.parallel.sharded.experts import expert_parallel, expert_paths
 from torch_topoopt.parallel.sharded.recompute import recompute
 from torch_topoopt.parallel.sharded.tensor import tensor_parallel
-from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.search.accelerators import class_of
 
 if TYPE_CHECKING:
@@ -47,13 +48,17 @@ def distribute(module: torch.nn.Module, division: Division, *, last: bool = True
     Raises StrategyError for a layout that cannot be executed.
     """
     layout = division.layout
-    for field in ("context", "expert"):
-        if (degree := getattr(layout, field)) > 1:
-            raise StrategyError(f"layout: {field}: {degree} cannot be executed")
+    last = getattr(module, "is_last", True)
+    if division.mesh.experts is not None:
+        expert_parallel(module, division.mesh.experts["expert"], layout.tensor / layout.expert)
     if layout.tensor > 1:
         tensor_parallel(module, division.op_graph, division.mesh.tensor, last=last)
         # Results are views of what tensor groups make, which no model changes in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+    if division.mesh.samples is not None:
+        context = division.mesh.samples["context"]
+        recomputed = layout.recompute != "none"
+        context_parallel(module, division.op_graph, context, recomputed=recomputed, last=last)
     cells = tuple(
         cell
         for cell in model_cells(module, division.op_graph)
@@ -70,17 +75,21 @@ def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division
 
     Without sharding, shares are whole, and only gradients are summed.
     """
-    layout, mesh = division.layout, division.mesh.copies
+    layout, mesh, experts_mesh = division.layout, division.mesh.copies, division.mesh.expert_copies
     policy = MixedPrecisionPolicy()
     if division.precision is not None:
         policy = MixedPrecisionPolicy(division.precision, next(module.parameters()).dtype)
-    elif mesh.size() == 1:
+    elif mesh.size() == 1 and (experts_mesh is None or experts_mesh.size() == 1):
         return
     reshard = layout.sharding == "parameters" and layout.reshard
     uses = Counter(
         id(parameter) for other in module.modules() for parameter in other.parameters(recurse=False)
     )
     uses.update(id(p) for table in _shared_tables(module, division) for p in table.parameters())
+    if experts_mesh is not None:
+        for path in expert_paths(module):
+            experts = module.get_submodule(path)
+            fully_shard(experts, mesh=experts_mesh, reshard_after_forward=reshard, mp_policy=policy)
     units = []
     for cell in cells:
         modules = [module.get_submodule(path) for path in cell.paths]

@@ -56,7 +56,7 @@ NANOTRON = Software(
     45e-6, 172e-6, far_rank_s=34e-6, pipeline_rank_s=194e-6, streams=2.0, keeps_gathered=True
 )
 # Compiled blocks or CUDA graphs.
-COMPILED = Software(10e-6, 20e-6, streams=0.75, loss_passes=7.0, gathers_output=True)
+COMPILED = Software(10e-6, 20e-6, streams=0.75, loss_passes=7.0)
 # Megatron: norms, activations and the loss are fused, products overlap with exchanges.
 MEGATRON = Software(10e-6, 20e-6, streams=0.5, exposes=0.3, loss_passes=5.0, gathers_early=True)
 SOFTWARE: dict[SoftwareName, Software] = {

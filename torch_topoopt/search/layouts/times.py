@@ -94,7 +94,7 @@ class Groups(NamedTuple):
         return cls(
             RankGroup(tensor, 1),
             RankGroup(layout.context, tensor),
-            RankGroup(expert, 1 if expert > copies else tensor),
+            RankGroup(expert, 1),
             StateGroups.of(copies, shards, tensor),
             StateGroups.of(copies * tensor // expert, layout.expert_shards, expert),
         )
