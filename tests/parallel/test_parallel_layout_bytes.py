@@ -105,7 +105,6 @@ def plan_of(layout: Layout, size: llama.LlamaSize) -> Plan:
         "tensor=2,micro_batch=2",
         "tensor=2,micro_batch=2,sharding=parameters",
         "tensor=2,micro_batch=4,recompute=full",
-<<<<<<< HEAD
         "expert=4,micro_batch=2",
         "expert=2,micro_batch=1,sharding=parameters",
         "tensor=2,expert=4,micro_batch=4",
@@ -113,14 +112,12 @@ def plan_of(layout: Layout, size: llama.LlamaSize) -> Plan:
         "context=2,tensor=2,micro_batch=8",
         "context=2,micro_batch=2,sharding=parameters,recompute=full",
         "context=2,micro_batch=4,recompute=selective",
-=======
         "pipeline=2,micro_batch=1",
         "pipeline=2,micro_batch=1,schedule=zero-bubble,sharding=optimizer",
         "pipeline=2,micro_batch=1,sharding=parameters",
         "pipeline=2,micro_batch=1,sharding=parameters,reshard=false,interleave=2,cells=1-1-1-1",
         "pipeline=4,micro_batch=2,schedule=gpipe,cells=1-1-1-1",
         "tensor=2,pipeline=2,micro_batch=2",
->>>>>>> core
     ],
 )
 def test_a_step_sends_the_predicted_bytes(text: str, tmp_path: Path) -> None:
@@ -128,11 +125,7 @@ def test_a_step_sends_the_predicted_bytes(text: str, tmp_path: Path) -> None:
     layout = layout_from(text, SERVERS, SAMPLES)
     plan = plan_of(layout, size)
     done: list[dict[Link, Any]] = values(
-<<<<<<< HEAD
-        run_ranks(plan, tmp_path, functools.partial(bytes_of_a_step, size, layout))
-=======
-        run_ranks(plan, tmp_path, functools.partial(bytes_of_a_step, plan.layout))
->>>>>>> core
+        run_ranks(plan, tmp_path, functools.partial(bytes_of_a_step, size, plan.layout))
     )
     sent: dict[Link, float] = {}
     for of_rank in done:

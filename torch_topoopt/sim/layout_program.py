@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.prices import LayoutPrices
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.stages import LayoutStage
     from torch_topoopt.search.layouts.times import StateGroups
     from torch_topoopt.sim.flow_names import FlowName
-    from torch_topoopt.sim.layout_exchanges import Tasks
+    from torch_topoopt.sim.layout_exchanges import Collective, Content, Tasks
 
 
 @dataclass(frozen=True)
@@ -362,11 +362,11 @@ class _Steps:
         begin: Tasks,
         sizes: Sizes,
         cell: PricedCell,
-        among: str = "shards",
-        collective: str = "all_gather",
+        among: Literal["shards", "replicas", "copies"] = "shards",
+        collective: Collective = "all_gather",
     ) -> Tasks:
         end = begin
-        what = "parameters" if collective == "all_gather" else "gradients"
+        what: Content = "parameters" if collective == "all_gather" else "gradients"
         of: tuple[tuple[StateGroups, float], ...] = (
             (self._groups.state, sizes.dense),
             (self._groups.expert_state, sizes.experts),

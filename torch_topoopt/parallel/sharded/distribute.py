@@ -48,7 +48,6 @@ def distribute(module: torch.nn.Module, division: Division, *, last: bool = True
     Raises StrategyError for a layout that cannot be executed.
     """
     layout = division.layout
-    last = getattr(module, "is_last", True)
     if division.mesh.experts is not None:
         expert_parallel(module, division.mesh.experts["expert"], layout.tensor / layout.expert)
     if layout.tensor > 1:
