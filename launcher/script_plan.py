@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 SAME = 0.01  # relative difference of an iteration's bytes that counts as equal
+_EXPLAINED = 0.1  # from this difference on there is always a cause
 # A trace and ranks count their sizes alike.
 _COMPARED = frozenset(
     {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll"}
@@ -98,6 +99,30 @@ def demand_text(demand: Demand) -> str:
     return f"{' and '.join(parts) or 'nothing between servers'} per iteration"
 
 
+def cause_of_difference(
+    trace: CommunicationTrace, works: Sequence[RankWork], difference: float | None
+) -> str:
+    """A sentence if the bytes of links differ from those of the trace; else "".
+
+    `difference` is the largest of any link, relative; None where nothing was predicted on one.
+    """
+    if difference is not None and difference <= SAME:
+        return ""
+    if others := other_calls(trace, works):
+        return others
+    if not works or (difference is not None and difference <= _EXPLAINED):
+        return ""
+    if len(trace.ranks) < trace.world_size:
+        return (
+            f"the collectives of the traced ranks are as predicted, but {len(trace.ranks)} of "
+            f"{trace.world_size} ranks were traced: others called other collectives"
+        )
+    return (
+        "the collectives of all ranks are as predicted: messages between two ranks, gathers or "
+        "scatters differ from those of the trace"
+    )
+
+
 def other_calls(trace: CommunicationTrace, works: Sequence[RankWork]) -> str:
     """A sentence if a rank's collectives differ from those of the trace; else "".
 
@@ -118,10 +143,18 @@ def other_calls(trace: CommunicationTrace, works: Sequence[RankWork]) -> str:
                 measured[one.ranks] += round(one.per_iteration * one.size_bytes)
         most = max(0, *traced.values(), *measured.values())
         if any(abs(measured[ranks] - traced[ranks]) > SAME * most for ranks in traced | measured):
+            figures = (
+                f"rank {work.rank} called {_by_group(measured)} per iteration, and "
+                f"{_by_group(traced)} in the trace"
+            )
+            if trace.period > 1:
+                return (
+                    f"iterations differ: predicted is the mean of {trace.period} that were traced, "
+                    f"and {work.iterations} others were measured: {figures}"
+                )
             return (
-                "later iterations did not repeat the collectives of the traced ones: rank "
-                f"{work.rank} called {_by_group(measured)} per iteration, and "
-                f"{_by_group(traced)} in the trace; --trace-iterations traces more of them"
+                "later iterations did not repeat the collectives of the traced ones: "
+                f"{figures}; --trace-iterations traces more of them"
             )
     return ""
 

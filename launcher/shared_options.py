@@ -126,7 +126,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "accelerator": {
         "metavar": "NAME",
-        "help": "accelerator to plan for: device or device:format, such as h100 or a100:bf16 "
+        "help": "accelerator to plan for: device or device:format, such as h100 or a100:bf16; by "
+        "default the format of the model "
         f"(default: {DEFAULT_ACCELERATOR}; with `topoopt run` {EMULATED_ACCELERATOR})",
     },
     "no-memory-limit": {

@@ -153,6 +153,7 @@ def main(argv: list[str]) -> int:
         with terminal.progress(f"planning {arguments.model}") as progress:
             progress(None, "profiling")
             graph = choice.op_graph(arguments.model, cluster)
+            cluster = documents.in_format_of(cluster, graph)
             terminal.line(
                 planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )
@@ -232,7 +233,7 @@ def _keep(
     if plan.layout is not None:
         from torch_topoopt.planner.layout_figures import layout_figures, other_layouts
 
-        figures = layout_figures(graph, plan, options)
+        figures = layout_figures(graph, plan)
         if arguments.explain:
             others = other_layouts(graph, plan, options)
     elif arguments.explain:

@@ -192,7 +192,7 @@ class PlanningChoice:
 
 def _space_of_layouts(arguments: argparse.Namespace) -> Space:
     """The space layouts, with the options that it has; raises InputError for others."""
-    if arguments.layout is not None:
+    if getattr(arguments, "layout", None) is not None:
         if arguments.strategy_space not in ("auto", "layouts"):
             raise InputError("layout: --layout is for --strategy-space layouts")
         from torch_topoopt.plan.layout import layout_fields
@@ -200,7 +200,7 @@ def _space_of_layouts(arguments: argparse.Namespace) -> Space:
         with input_errors():
             layout_fields(arguments.layout)
     for name in _OF_STRATEGIES:
-        if getattr(arguments, name) is not None:
+        if getattr(arguments, name, None) is not None:
             raise InputError(
                 f"{name.replace('_', '-')}: --{name.replace('_', '-')} is for strategies, and "
                 "the space layouts has none"
@@ -211,7 +211,7 @@ def _space_of_layouts(arguments: argparse.Namespace) -> Space:
 def _all_unless_strategies(arguments: argparse.Namespace, space: Space) -> Space:
     """By default all spaces for a model, unless options of strategies are given."""
     wanted = (*_OF_STRATEGIES, "export_strategy")
-    strategies = any(getattr(arguments, name) is not None for name in wanted)
+    strategies = any(getattr(arguments, name, None) is not None for name in wanted)
     if arguments.strategy_space != "auto" or space != "full" or strategies:
         return space
     if arguments.ablation != "both" or arguments.model.endswith(".py"):

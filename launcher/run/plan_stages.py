@@ -219,7 +219,7 @@ class PlanStages:
 
     def _co_optimise(self, graph: OpGraph, program: Program | None) -> Plan:
         documents.save(graph, str(self._folder / "opgraph.json"))
-        cluster = self._options.cluster
+        cluster = documents.in_format_of(self._options.cluster, graph)
         space = self._options.planning.space
         if program is not None and space != "pipeline":
             programs.show(self._terminal, program)

@@ -62,29 +62,27 @@ def all_layouts(accelerators: int, batch_size: int, experts: int = 1) -> Iterato
                 continue
 
 
-def all_rings(cluster: Cluster, networks: Sequence[Network]) -> list[Network]:
-    """`networks`, and the rings of four servers in their three orders."""
-    found = list(networks)
-    if cluster.servers == 4 and cluster.degree == 2:
-        for first, second in ((1, 2), (2, 1), (1, 3)):
-            order = (0, first, second, 6 - first - second)
-            pairs = tuple(
-                GroupDemand(tuple(sorted(p)), 10**9)
-                for p in zip(order, order[1:] + order[:1], strict=True)
-            )
-            found.append(find_network(cluster, Demand(pairs, ()), mode="paper"))
+def rings_of_four(cluster: Cluster) -> list[Network]:
+    """The three rings of four servers with two ports; none of other clusters."""
+    if (cluster.servers, cluster.degree) != (4, 2):
+        return []
+    found = []
+    for order in ((0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)):
+        cables = itertools.pairwise((*order, 0))
+        pairs = tuple(GroupDemand(tuple(sorted(pair)), 10**9) for pair in cables)
+        found.append(find_network(cluster, Demand(pairs, ()), mode="paper"))
     return found
 
 
-def fastest_of_all(
-    planning: LayoutPlanning, networks: Sequence[Network], experts: int = 1
-) -> SimulatedLayout:
+def fastest_of_all(planning: LayoutPlanning, networks: Sequence[Network]) -> SimulatedLayout:
     """The fastest layout that fits, on the best of the networks.
 
     A layout whose computation alone takes longer than the best iteration so far is not simulated.
     """
     best = None
     prices = planning.prices
+    splits = (operator.split("experts") for operator in planning.op_graph.operators)
+    experts = max((split.max_degree for split in splits if split is not None), default=1)
     found: list[LayoutPrice] = []
     for layout in all_layouts(planning.accelerators, planning.op_graph.batch_size, experts):
         price = prices.price(layout)

@@ -145,10 +145,9 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
 
     def _send_ahead(self, run: _Run, args: Any, kwargs: Any) -> None:
         self._run = ahead = _Ahead(self, run)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), Functions(ahead):
+        with torch.random.fork_rng(devices=[]), Functions(ahead), self._program.flags():
             try:
-                with self._program.flags():
-                    self.module(*args, **kwargs)
+                self.module(*args, **kwargs)
             except _AllSent:
                 return
         ahead.end()

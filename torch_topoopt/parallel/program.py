@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_topoopt.parallel.dry_run import dry_run
 from torch_topoopt.parallel.layouts import made_by, read_by
 from torch_topoopt.parallel.splits import cuts_of
 from torch_topoopt.profile.profiling import exporting, trace_calls
 from torch_topoopt.profile.tracing import INPUT, OUTPUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from torch_topoopt.parallel.layouts import TensorLayout
     from torch_topoopt.parallel.splits import Cut
     from torch_topoopt.plan import Placement
     from torch_topoopt.profile.profiling import TracedCalls
-    from torch_topoopt.profile.tracing import Call, CallTensor
+    from torch_topoopt.profile.tracing import Call, CallTensor, TracedOperator
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,15 @@ class Program:
     ) -> Program:
         """Records `model`, or the result of calling it on the meta device.
 
-        Raises ProfileError if it cannot be traced.
+        Raises ProfileError if it cannot be traced, or fails where its operators are elsewhere.
         """
         if not isinstance(model, torch.nn.Module):
             with torch.device("meta"):
                 model = model()
-        return _Recorder(model, trace_calls(model, example_batch)).program()
+        traced = trace_calls(model, example_batch)
+        program = _Recorder(model, traced).program()
+        dry_run(program, traced.network, traced.batch, traced.size)
+        return program
 
     @property
     def boundary(self) -> frozenset[str]:
@@ -177,6 +181,7 @@ class _Recorder:
         if [c.name for c in once.calls] != [c.name for c in twice.calls]:
             for operator in once.operators:
                 self._pin(operator.name, "the model calls other functions for a larger batch")
+        self._pin_recomputed()
         pairs = list(zip(once.calls, twice.calls, strict=False))
         self._pin_hidden([call for call, _ in pairs])
         self._pin_shared([call for call, _ in pairs])
@@ -207,6 +212,31 @@ class _Recorder:
 
     def _pin(self, operator: str, why: str) -> None:
         self._pinned.setdefault(operator, why)
+
+    def _pin_recomputed(self) -> None:
+        """Pins operators that the backward pass may compute again: nothing is intercepted there.
+
+        Checkpoints are in the modules that call those that are called again.
+        """
+        for operator in self._once.operators:
+            if operator.function_node is not None:
+                self._pin_with_producers(operator, "it runs inside an autograd.Function")
+        again = self._once.recomputed or {""} if self._once.recomputes else set()
+        called = {span.path for span in self._once.spans}
+        callers = {next(p for p in _outwards(path) if p in called) for path in again}
+        callers = {path for path in callers if path not in again} or callers
+        for span in self._once.spans:
+            if span.path in callers:
+                for operator in self._once.operators[span.begin : span.end]:
+                    self._pin_with_producers(
+                        operator, "the backward pass may compute it again, or what reads it"
+                    )
+
+    def _pin_with_producers(self, operator: TracedOperator, why: str) -> None:
+        self._pin(operator.name, why)
+        for read in operator.reads.values():
+            if read.producer is not None:
+                self._pin(read.producer.name, why)
 
     def _pin_hidden(self, calls: list[Call]) -> None:
         """Pins operators without a call, which cannot be intercepted when the model runs."""
@@ -337,6 +367,14 @@ class _Recorder:
         if len(a) != len(b) or not a or a[1:] != b[1:]:
             return False
         return b[0] == 2 * a[0] and a[0] % self._size == 0
+
+
+def _outwards(path: str) -> Iterator[str]:
+    """The modules around the module of that path, up to the model itself."""
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
+    yield ""
 
 
 def _order(tensor: CallTensor, twin: CallTensor) -> tuple[int, bool]:

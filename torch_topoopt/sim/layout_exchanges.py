@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Network, Pair
     from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.layouts.links import Boxes, RankGroup
-    from torch_topoopt.sim.collective_costs import Priced
+    from torch_topoopt.sim.flow_names import FlowKind
     from torch_topoopt.sim.network_paths import WeightedLinks
 
     Tasks = dict[int, int]  # by unit
+    Between = list[tuple[tuple[int, ...], Mapping[Pair, float]]]
+    Collective = Literal["all_gather", "reduce_scatter", "all_reduce"]
     Content = Literal["activations", "gradients", "parameters", "keys and values", "tokens"]
 
 _BITS = 8.0
+_NAMES: dict[Collective, FlowKind] = {
+    "all_gather": "AllGather", "reduce_scatter": "ReduceScatter", "all_reduce": "AllReduce"
+}  # fmt: skip
 
 
 class Unit(NamedTuple):
@@ -79,6 +84,11 @@ class Exchanges:
         self._found: dict[Any, Any] = {}
         self.names: dict[int, FlowName] = {}
 
+    @property
+    def server_of_node(self) -> list[int]:
+        """The server of every host, and of the node at the end of each unit's link inside it."""
+        return [*self.server_of_host, *(unit.server for unit in self.units)]
+
     def _units_of(self, stage: int) -> Iterable[Unit]:
         ranks = range(stage * self._per_stage, (stage + 1) * self._per_stage)
         counts: dict[int, int] = {}
@@ -105,9 +115,9 @@ class Exchanges:
 
     def join(self, before: Iterable[int], seconds: float = 0.0) -> int:
         """A task that takes `seconds` after others."""
-        tasks = dict.fromkeys(before)
+        tasks = list(dict.fromkeys(before))
         if not seconds and len(tasks) == 1:
-            return next(iter(tasks))
+            return tasks[0]
         return self.then(self.program.add_delay(seconds), tasks)
 
     def then(self, task: int, before: Iterable[int]) -> int:
@@ -125,7 +135,7 @@ class Exchanges:
         part: Part,
         *,
         what: Content,
-        collective: Priced = "all_gather",
+        collective: Collective = "all_gather",
         count: int = 1,
     ) -> Tasks:
         """`count` collectives of `size_bytes` together in every group of that kind of a stage,
@@ -138,27 +148,15 @@ class Exchanges:
         inside = {}
         if self._boxes.inside(group) > 1:
             inside = dict.fromkeys(begin, passes * moved)
-        between = []
+        between: Between = []
         for servers, groups in self._sets(group, begin):
             whole = moved * groups * len(servers) / (len(servers) - 1)
             ordered = tuple(sorted(servers))
             cost = self._costs.collective(collective, ordered, round(whole))
             between.append((servers, cost.messages))
         latency_s = passes * count * self._boxes.gather_latency_s(group)
-        return self._exchange(
-            begin,
-            inside,
-            between,
-            latency_s,
-            FlowName(
-                {"all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}.get(
-                    collective, "AllReduce"
-                ),
-                part.operators,
-                iteration=part.iteration,
-                content=what,
-            ),
-        )
+        name = FlowName(_NAMES[collective], part.operators, iteration=part.iteration, content=what)
+        return self._exchange(begin, inside, between, latency_s, name)
 
     def all_to_all(
         self, group: RankGroup, size_bytes: float, begin: Tasks, part: Part, *, count: int
@@ -169,7 +167,7 @@ class Exchanges:
             return begin
         in_box = self._boxes.inside(group)
         near = size_bytes * (in_box - 1) / ranks
-        between = []
+        between: Between = []
         for servers, groups in self._sets(group, begin):
             each = groups * (ranks / len(servers)) ** 2 * size_bytes / ranks
             pairs = {(a, b): each for a in servers for b in servers if a != b}
@@ -195,8 +193,9 @@ class Exchanges:
                 (to * self._per_stage + place) // self._box,
             )
             counts[ends] = counts.get(ends, 0) + 1
-        what: Content = "gradients" if back else "activations"
-        name = FlowName(what, part.operators, iteration=part.iteration)
+        name = FlowName(
+            "gradients" if back else "activations", part.operators, iteration=part.iteration
+        )
         arrived: dict[int, list[int]] = {}
         for (source, target), ranks in counts.items():
             before = begin[own[source]]
@@ -226,7 +225,7 @@ class Exchanges:
         self,
         begin: Tasks,
         inside: Mapping[int, float],
-        between: list[tuple[tuple[int, ...], Mapping[Pair, float]]],
+        between: Between,
         latency_s: float,
         name: FlowName,
     ) -> Tasks:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.prices import LayoutPrices
@@ -18,6 +18,7 @@ from torch_topoopt.search.layouts.software import SOFTWARE
 from torch_topoopt.search.layouts.state import trained_state
 from torch_topoopt.search.layouts.times import Groups, Sizes, parameters_of
 from torch_topoopt.search.layouts.wired_boxes import boxes_of
+from torch_topoopt.sim.iteration_program import Computed
 from torch_topoopt.sim.layout_exchanges import Exchanges, Part
 from torch_topoopt.sim.pipeline_order import Pass, pipeline_order
 
@@ -30,26 +31,23 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.stages import LayoutStage
     from torch_topoopt.search.layouts.times import StateGroups
     from torch_topoopt.sim.flow_names import FlowName
-    from torch_topoopt.sim.layout_exchanges import Tasks
-
-
-class Computed(NamedTuple):
-    """The name of a computation, and its micro-batch."""
-
-    name: str
-    micro_batch: int
+    from torch_topoopt.sim.layout_exchanges import Collective, Content, Tasks
 
 
 @dataclass(frozen=True)
 class LayoutProgram:
     """Iterations in a program; `ends` has the last task of each. Host h is on server
-    `server_of_host[h]`."""
+    `server_of_host[h]`. Links of the network come first, then those inside servers."""
 
     program: _core.FlowProgram
     ends: list[int]
     server_of_host: list[int]
     flow_names: dict[int, FlowName] = field(repr=False)
-    computed: dict[int, Computed] = field(repr=False)
+    computations: dict[int, Computed] = field(repr=False)
+
+    def computed(self, task: int, priority: int) -> Computed:
+        """The computation that is task `task`."""
+        return self.computations[task]
 
     def names(self) -> dict[int, FlowName]:
         """Task number -> name of its flow."""
@@ -90,7 +88,7 @@ def program_of(
     for iteration in range(iterations):
         ends.append(steps.add(iteration, ends[-1:]))
     made = steps.exchanges
-    return LayoutProgram(made.program, ends, made.server_of_host, made.names, steps.computed)
+    return LayoutProgram(made.program, ends, made.server_of_node, made.names, steps.computed)
 
 
 class _Chunk(NamedTuple):
@@ -242,6 +240,10 @@ class _Steps:
                 end = self._cell(ready, cell, one, (seconds, 2 * its.host_s, 2.0, exchanged_s))
             self._gathers[chunk.stage].computed.append(end)
             if scatters:
+                end = self.exchanges.gather(
+                    self._groups.tensor, cell.cost.summed_bytes, end, self._part(cell),
+                    what="gradients", collective="all_reduce",
+                )  # fmt: skip
                 self._scatter(chunk.stage, cell, one, end)
         if scatters:
             stage = self._stages[chunk.stage]
@@ -305,18 +307,13 @@ class _Steps:
         if not each and not last:
             return
         sizes = self._model.gradients_of(cell.cost, copied=self._stages[stage].copied)
-        if self._shards:
+        if layout.sharding == "none":
+            end = self._state(begin, sizes, cell, "copies", "all_reduce")
+        else:
             end = self._state(begin, sizes, cell, "shards", "reduce_scatter")
             if last:
-                groups = self._groups
-                shares = Sizes(
-                    sizes.dense / groups.state.shards.ranks,
-                    sizes.experts / groups.expert_state.shards.ranks,
-                )
+                shares = self._groups.shares(sizes)
                 end = self._state(end, shares, cell, "replicas", "all_reduce")
-        else:
-            reduced = "all_reduce" if layout.sharding == "none" else "reduce_scatter"
-            end = self._state(begin, sizes, cell, "copies", reduced)
         for unit, task in end.items():
             self._reduced[unit].append(task)
 
@@ -334,7 +331,6 @@ class _Steps:
                             end,
                             parameters_of(cell.cost, copied=self._stages[stage].copied),
                             cell,
-                            "copies",
                         )
         return end
 
@@ -356,7 +352,6 @@ class _Steps:
                             end,
                             parameters_of(cell.cost, copied=self._stages[stage].copied),
                             cell,
-                            "copies",
                         )
                         found[cell.cell.begin] = end
         return found
@@ -367,11 +362,11 @@ class _Steps:
         begin: Tasks,
         sizes: Sizes,
         cell: PricedCell,
-        among: str = "shards",
-        collective: str = "all_gather",
+        among: Literal["shards", "replicas", "copies"] = "shards",
+        collective: Collective = "all_gather",
     ) -> Tasks:
         end = begin
-        what = "parameters" if collective == "all_gather" else "gradients"
+        what: Content = "parameters" if collective == "all_gather" else "gradients"
         of: tuple[tuple[StateGroups, float], ...] = (
             (self._groups.state, sizes.dense),
             (self._groups.expert_state, sizes.experts),

@@ -37,13 +37,17 @@ RANKS = (
     *(("PIPELINE_SHAPES", rank, 2) for rank in range(2)),
     ("EXPERTS", 3, 4),
     *(("UNEVEN_EXPERTS", rank, 3) for rank in range(3)),
+    *(("OBJECTS", rank, 3) for rank in range(3)),
     *(("CROSSED", rank, 2) for rank in range(2)),
     *(("LOCAL_SGD", rank, 4) for rank in range(4)),
     *(("POWER_SGD", rank, 2) for rank in range(2)),
     *(("ZERO_JOIN", rank, 2) for rank in range(2)),
     ("OPERATIONS", 1, 3),
     ("STUBBORN", 0, 2),
-    *((name, 0, 2) for name in ("FAILING", "EXITING", "SHORT", "KILLED", "CONNECTING")),
+    *(
+        (name, 0, 2)
+        for name in ("LATE_FAILURE", "FAILING", "EXITING", "SHORT", "KILLED", "CONNECTING")
+    ),
     ("OTHER_WORLD", 0, 2),
     ("ENDLESS", 0, 2),
     ("ACCUMULATING", 0, 4),
@@ -192,6 +196,11 @@ def test_experts_exchange_as_many_tokens_as_they_have_told_each_other(answers: A
     ]
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_objects_come_from_their_root(answers: Answers, rank: int) -> None:
+    assert _kinds(_last(answers, "OBJECTS", rank)) == {("backward", "AllReduce", FLOAT * 6): 1}
+
+
 def test_ranks_that_wait_for_each_other_get_on_without_their_messages(answers: Answers) -> None:
     for rank in range(2):
         operations = [call["operation"] for call in _last(answers, "CROSSED", rank)]
@@ -271,6 +280,10 @@ def test_every_operation_of_torch_distributed_is_read(answers: Answers) -> None:
     assert calls[9]["part_bytes"] == [0, FLOAT, 2 * FLOAT]
     assert calls[10]["part_bytes"] == [FLOAT, 2 * FLOAT, 3 * FLOAT]
     assert len(answers["OPERATIONS", 1]["calls"]) == 2 * len(calls)
+
+
+def test_what_fails_after_the_required_iterations_does_not_matter(answers: Answers) -> None:
+    assert answers["LATE_FAILURE", 0] == {"iterations": 3, "calls": []}
 
 
 def test_a_script_that_catches_everything_is_ended(answers: Answers) -> None:

@@ -79,6 +79,18 @@ for _ in range(3):
     optimizer.zero_grad()
 """
 
+# Objects come from rank 0; rank 1 gathers its own in the place of the others'.
+OBJECTS = f"""{_START}
+told, part = [(rank, "told")], [None]
+dist.broadcast_object_list(told, src=0)
+dist.scatter_object_list(part, [i * "x" for i in range(world)] if rank == 0 else None, src=0)
+assert (told, part) == ([(0, "told")], [rank * "x"])
+gathered = [None] * world if rank == 1 else None
+dist.gather_object(rank, gathered, dst=1)
+assert gathered == ([1] * world if rank == 1 else None)
+train(nn.parallel.DistributedDataParallel(nn.Linear(2, 2)), torch.ones(1, 2))
+"""
+
 # Rank r sends r + 1 tokens to rank 0, and 1 to every other rank.
 UNEVEN_EXPERTS = f"""{_START}
 expert = nn.Linear(16, 16)
@@ -210,6 +222,7 @@ store.wait(["of rank 1"])
 ASSERTING = "import torch\n\nassert torch.cuda is None\n"
 ASSERTING_IN_A_LIBRARY = "from package import library\n\nlibrary.check(1)\n"
 
+LATE_FAILURE = f"{_START}\ntrain(nn.Linear(2, 2), torch.ones(1, 2))\nraise ValueError\n"
 FAILING = "import torch\n\nraise ValueError('no such data')\n"
 EXITING = "import sys\n\nsys.exit(3)\n"
 SHORT = f"{_START}\ntrain(nn.Linear(2, 2), torch.ones(1, 2), count=1)\n"

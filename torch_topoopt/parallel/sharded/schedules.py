@@ -36,6 +36,7 @@ class ChunkRunner(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, chunk: ModelChunk, loss: Callable[[Any, Any], torch.Tensor]) -> None:
         super().__init__()
         self.chunk = chunk
+        self.module = chunk.module
         self._loss = loss
         self._parts: Sequence[tuple[Any, Any, Any]] = ()
         self._next = 0
@@ -60,16 +61,16 @@ class ChunkStage(PipelineStage):  # type: ignore[misc]
 
     def __init__(self, runner: ChunkRunner, layout: Layout, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, *args, **kwargs)
-        self._chunk, self._layout = runner.chunk, layout
+        self._module, self._layout = runner.module, layout
         self._later = layout.schedule == "zero-bubble"  # gradients of weights
         self._done = 0
         if self._later:
-            sum_at_the_end(self._chunk)
+            sum_at_the_end(self._module)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         """As PipelineStage's."""
         last = bwd_chunk_id == self._layout.micro_batches - 1 and not self._later
-        begin_micro_batch(self._chunk, self._layout, last=last)
+        begin_micro_batch(self._module, self._layout, last=last)
         super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
         if kwargs.get("full_backward", True):
             self._finish()
@@ -83,8 +84,8 @@ class ChunkStage(PipelineStage):  # type: ignore[misc]
         """Counts a micro-batch. After the last one, sums gradients that the passes have not."""
         self._done = (self._done + 1) % self._layout.micro_batches
         if self._later and not self._done:
-            begin_micro_batch(self._chunk, self._layout, last=True)
-            end_backward(self._chunk)
+            begin_micro_batch(self._module, self._layout, last=True)
+            end_backward(self._module)
 
 
 def check_schedule(layout: Layout) -> None:

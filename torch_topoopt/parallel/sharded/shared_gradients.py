@@ -55,7 +55,7 @@ class SharedGradients:
                 local_of(parameter.grad)
                 for number, name in shared.names.items()
                 if number in chunks
-                and (parameter := chunks[number].get_parameter(name)).grad is not None
+                and (parameter := chunks[number].module.get_parameter(name)).grad is not None
             ]
             if not gradients:
                 continue
@@ -68,7 +68,7 @@ class SharedGradients:
     def repeated(self, chunks: Mapping[int, ModelChunk]) -> list[torch.nn.Parameter]:
         """The parameters of `chunks` that an earlier chunk has, too."""
         return [
-            chunks[number].get_parameter(name)
+            chunks[number].module.get_parameter(name)
             for shared in self._shared
             for number, name in shared.names.items()
             if number in chunks and number > min(shared.names)

@@ -180,7 +180,7 @@ class TensorStyles:
                 )
             if kind not in ("columns", "rows"):
                 continue
-            if operator.parameter_bytes and path not in self.modules and self._is_function(path):
+            if operator.parameter_bytes and operator.kind[:1].islower():  # a function
                 raise StrategyError(
                     f"tensor: {path!r} cannot be divided by {kind}: it reads a parameter that no "
                     "leaf module holds"
@@ -192,10 +192,6 @@ class TensorStyles:
                     f"{path!r}"
                 )
             self._check_joint(operator, path)
-
-    def _is_function(self, path: str) -> bool:
-        """Whether the module around a call is here, and the call is none of a module."""
-        return path.rpartition(".")[0] in self.modules
 
     def _check_joint(self, operator: Operator, path: str) -> None:
         """A projection of several tensors has the columns of each one after the other, which equal

@@ -105,7 +105,7 @@ def rooted_demands(trace: CommunicationTrace, ranks_per_server: int) -> tuple[Ro
 def _assumptions(trace: CommunicationTrace, calls: Sequence[CollectiveCall]) -> Iterable[str]:
     yield "rank i is server i"
     if trace.period > 1:
-        yield f"later iterations repeat the last {trace.period} ones, whose mean this is"
+        yield f"an iteration is the mean of the last {trace.period}"
     if len(trace.ranks) == trace.world_size:
         return
     known = _named(trace.ranks)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1 << 20  # of a message: larger ones are data, such as tokens
 _FURTHER_S = 1.0  # for iterations beyond the required ones
-_EXCHANGE = -1  # no tag of a script
+_COLLECTIVE = -1  # no tag of a script
 _ALL_TO_ALL = ("c10d::alltoall_base_", "_c10d_functional::all_to_all_single")
 
 
@@ -136,23 +136,42 @@ class Channel:
         elif operator == "c10d::recv_":
             for tensor in filter(_is_message, values["tensors"]):
                 self._receive(group[int(values["src"])], group, int(values["tag"]), tensor)
+        elif operator == "c10d::broadcast_":
+            for tensor in filter(_is_message, values["tensors"]):
+                self._from_root(group, int(values["root_rank"]), [tensor] * len(group), tensor)
+        elif operator == "c10d::scatter_" and _is_message(values["output_tensors"][0]):
+            parts = (values["input_tensors"] or [[]])[0]
+            self._from_root(group, int(values["root_rank"]), parts, values["output_tensors"][0])
+        elif operator == "c10d::gather_" and values["output_tensors"]:
+            for tensor in values["output_tensors"][0]:
+                tensor.detach().copy_(values["input_tensors"][0])
         elif operator in _ALL_TO_ALL and _is_message(values["input"]):
             sent = _parts(values["input"], values["input_split_sizes"], len(group))
             output = values.get("output", result)
             received = _parts(output, values["output_split_sizes"], len(group))
             self._exchange(sent, received, group)
 
+    def _from_root(
+        self, group: tuple[int, ...], root: int, parts: list[torch.Tensor], own: torch.Tensor
+    ) -> None:
+        if group[root] != self._rank.number:
+            self._receive(group[root], group, _COLLECTIVE, own)
+            return
+        for member, part in zip(group, parts, strict=True):
+            if member != self._rank.number:
+                self._send(member, group, _COLLECTIVE, part)
+
     def _exchange(
         self, sent: list[torch.Tensor], received: list[torch.Tensor], group: tuple[int, ...]
     ) -> None:
         for member, part in zip(group, sent, strict=True):
             if member != self._rank.number:
-                self._send(member, group, _EXCHANGE, part)
+                self._send(member, group, _COLLECTIVE, part)
         for member, part, own in zip(group, received, sent, strict=True):
             if part.shape == own.shape:
                 part.copy_(own)
             if member != self._rank.number:
-                self._receive(member, group, _EXCHANGE, part)
+                self._receive(member, group, _COLLECTIVE, part)
 
     def _send(self, target: int, group: tuple[int, ...], tag: int, tensor: torch.Tensor) -> None:
         content = tensor.detach().reshape(-1).cpu().view(torch.uint8).numpy().tobytes()

@@ -61,6 +61,7 @@ class Slot:
 class Call:
     """A leaf module (its path) or a function between leaf modules (its name) that was called.
 
+    Functions that neither take nor return tensors are left out.
     `operator` is None if it only made views or constants. `numbers[i]` is the i-th of the flat
     arguments (`torch.utils._pytree`), where that is a number or a slice; `inputs` and `outputs` are
     their tensors, in order, and `structure` is what was returned, with Slots in place of them. An
@@ -131,14 +132,18 @@ class CallTrace(Trace):
             self._mixes = True
         return super()._record(operator, func, args, kwargs)
 
+    def _pack(self, tensor: Any) -> Any:
+        with self._look():
+            return super()._pack(tensor)
+
     @contextmanager
     def _look(self) -> Iterator[None]:
         """Excludes calls on tensors inside the block from the model's calls."""
-        self._looking = True
+        before, self._looking = self._looking, True
         try:
             yield
         finally:
-            self._looking = False
+            self._looking = before
 
     def _begin(self, name: str, kind: str) -> None:
         with self._look():
@@ -182,6 +187,8 @@ class CallTrace(Trace):
         slots = iter(range(len(made)))
         call.outputs = [self._describe(tensor) for tensor in made]
         call.opaque |= len(made) != len(list(tensors(output)))
+        if not (call.leaf or call.inputs or made):
+            return  # such as torch.device(...)
         call.structure = tree_unflatten(
             [Slot(next(slots)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
             shape,

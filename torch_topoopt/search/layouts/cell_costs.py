@@ -41,6 +41,7 @@ class GroupExchange:
 
 
 _NOTHING = GroupExchange()
+_DIMENSIONS = 3  # samples, positions, features; fewer in a mixture of experts: tokens, features
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,10 @@ class CellCost:
     again. `operators` is the number of operators that compute.
 
     A forward pass exchanges activations in the `tensor` group, keys and values in the `context`
-    group, and tokens in the `expert` group.
+    group, and tokens in the `expert` group. Full recomputation exchanges those of `repeated_bytes`
+    in the tensor group again: it stops at the last saved tensor. After a backward pass, the tensor
+    group sums the gradients, of `summed_bytes`, of parameters that work on a part of the positions
+    or heads.
     """
 
     forward_s: float = 0.0
@@ -70,6 +74,8 @@ class CellCost:
     saved_bytes: float = 0.0
     gathered_bytes: float = 0.0
     selective_bytes: float = 0.0
+    summed_bytes: float = 0.0
+    repeated_bytes: float = 0.0
     operators: int = 0
     tensor: GroupExchange = _NOTHING
     context: GroupExchange = _NOTHING
@@ -213,6 +219,8 @@ class _OneCell:
             gathered = saved * (1 - 1 / layout.tensor)
         matrix = class_of(operator) in ("dense", "attention", "convolution")
         is_expert = kind == "experts"
+        exchange = self._tensor_exchange(at)
+        repeats = kind != "rows" or any(o.saved_bytes for o in self.operators[at + 1 :])
         state = shard.parameter_bytes, shard.parameter_gradient_bytes
         return CellCost(
             forward_s,
@@ -224,8 +232,10 @@ class _OneCell:
             saved - gathered,
             gathered,
             shard.output_bytes * times if matrix else 0.0,
+            shard.parameter_gradient_bytes if self._works_on_part(operator, kind) else 0.0,
+            exchange.size_bytes if repeats else 0.0,
             int(forward_s > 0),
-            self._tensor_exchange(at),
+            exchange,
             self._context_exchange(operator, kind),
             self._expert_exchange(at),
         )
@@ -240,6 +250,15 @@ class _OneCell:
             return Degrees(1, kind, layout.tensor, self._positions(operator, layout.context))
         both = self._positions(operator, layout.context * layout.tensor)
         return Degrees(attribute=max(both, self._positions(operator, layout.context)))
+
+    def _works_on_part(self, operator: Operator, kind: ParameterKind | None) -> bool:
+        """Whether each accelerator of a tensor group has whole parameters, and a part of the
+        positions or heads."""
+        if self.layout.tensor == 1 or kind in ("rows", "experts"):
+            return False
+        if kind == "columns":
+            return not self._reads_whole(operator)
+        return operator.split("attribute") is not None or operator.output_dimensions < _DIMENSIONS
 
     @staticmethod
     def _positions(operator: Operator, parts: int) -> int:

@@ -94,9 +94,15 @@ class Groups(NamedTuple):
         return cls(
             RankGroup(tensor, 1),
             RankGroup(layout.context, tensor),
-            RankGroup(expert, 1 if expert > copies else tensor),
+            RankGroup(expert, 1),
             StateGroups.of(copies, shards, tensor),
             StateGroups.of(copies * tensor // expert, layout.expert_shards, expert),
+        )
+
+    def shares(self, sizes: Sizes) -> Sizes:
+        """The part of sharded state that one accelerator has."""
+        return Sizes(
+            sizes.dense / self.state.shards.ranks, sizes.experts / self.expert_state.shards.ranks
         )
 
 
@@ -142,10 +148,11 @@ class StepModel:
         passes = [self._passes(layout, groups, stage) for stage in stages]
         send_s, count = self._send_s(layout, stages[0]), layout.micro_batches
         if layout.schedule == "1f1b":
-            its, passes_s = _one_forward_one_backward(count, passes, send_s)
+            passes_s = _one_forward_one_backward(count, passes, send_s)
         else:
-            its, passes_s = _chunked(layout, passes, send_s)
-        bubble_s = passes_s - count * (its.forward_s + its.backward_s)
+            passes_s = _chunked(layout, passes, send_s)
+        its = max(passes, key=_both)  # of the slowest stage
+        bubble_s = passes_s - count * _both(its)
         state_s, optimizer_s = self._after_passes(layout, groups, stages, passes)
         return StepTimes(
             passes_s + state_s + optimizer_s,
@@ -176,12 +183,26 @@ class StepModel:
 
     def _passes(self, layout: Layout, groups: Groups, stage: LayoutStage) -> _Passes:
         loss_s, summed_s = self.loss_s(stage), self.summed_s(layout, stage)
-        ahead = _Pass(loss_s, 0.0, loss_s)
+        gathers = self._output_gathers(layout, groups, stage)
+        output_s = sum(seconds for _, seconds in gathers)
+        ahead = _Pass(loss_s, output_s, loss_s + output_s, self._far_s(gathers))
         back = _Pass(loss_s + summed_s, 0.0, loss_s + summed_s)
         for one, count in stage.cells:
             its = self._cell_passes(layout, groups, stage, one.cost)
             ahead, back = ahead.plus(its[0], count), back.plus(its[1], count)
         return _Passes(ahead, back, self._seconds(ahead), self._seconds(back))
+
+    def _output_gathers(
+        self, layout: Layout, groups: Groups, stage: LayoutStage
+    ) -> list[tuple[RankGroup, float]]:
+        """The gathers of the model's output, and their seconds."""
+        if not self.software.gathers_output:
+            return []
+        logits = stage.logits * layout.tensor
+        return [
+            (groups.tensor, self.boxes.gather_s(logits, groups.tensor)),
+            (groups.context, self.boxes.gather_s(logits * layout.context, groups.context)),
+        ]
 
     def _seconds(self, of: _Pass, first_s: float = 0.0, last_s: float = 0.0) -> float:
         """A pass and the exchanges beside it. The chain waits `first_s` for the first exchange, or
@@ -236,16 +257,23 @@ class StepModel:
         split = layout.schedule == "zero-bubble" and software.splits_backward
         issued = 2 * (SPLIT_BACKWARD if split else 1)
         forward_s = max(its.forward_s + exchange_s, context_s + beside_s, its.host_s)
-        backward_s = max(its.backward_s + exchange_s, 2 * context_s + beside_s, issued * its.host_s)
+        summed_s = 2 * boxes.gather_s(cost.summed_bytes, groups.tensor)
+        far_summed_s = self._far_s([(groups.tensor, summed_s)])
+        behind_s = far_summed_s if boxes.crosses(groups.context) else 0.0
+        backward_s = max(
+            its.backward_s + exchange_s + summed_s,
+            2 * context_s + beside_s + behind_s,
+            issued * its.host_s,
+        )
         backward_s += its.again_s + recomputed * exchange_s
         state_s = self.shards_s(layout, groups, cost, copied=stage.copied)
         context = self._far_s([(groups.context, context_s)])
         ahead = _Pass(its.forward_s, exchange_s, forward_s, far_s + context, state_s[0])
         back = _Pass(
             its.backward_s + its.again_s,
-            (1 + recomputed) * exchange_s,
+            (1 + recomputed) * exchange_s + summed_s,
             backward_s,
-            (1 + recomputed) * far_s + 2 * context,
+            (1 + recomputed) * far_s + far_summed_s + 2 * context,
             state_s[1],
         )
         return ahead, back
@@ -294,13 +322,16 @@ class StepModel:
         )
         # gradients of the first cell come last
         first_gradients = self.gradients_of(stage.first.cost, copied=stage.copied)
-        summed_s = 2 * self._gather_s(groups, self._shares(groups, gradients), "replicas")
+        summed_s, last_summed_s = (
+            2 * self._gather_s(groups, groups.shares(sizes), "replicas")
+            for sizes in (gradients, first_gradients)
+        )
         if layout.sharding == "parameters" and layout.state_shards > 1:
             scatter_s = self._gather_s(groups, first_gradients, "shards")
             seconds = self._seconds(ahead, first[0].state_s, last[0].chain_s)
             seconds += self._seconds(back, scatter_s, last[1].chain_s)
             seconds -= passes.forward_s + passes.backward_s
-            return seconds + self._after(summed_s, back)
+            return seconds + self._after(summed_s, back, last_summed_s)
         calls = math.ceil(sum(gradients) / _BUCKET_BYTES)
         if layout.sharding == "none":
             reduce_s = 2 * self._gather_s(groups, gradients, "copies", calls)
@@ -309,7 +340,7 @@ class StepModel:
         calls = int(stage.sum("operators")) // 2
         scatter_s = self._gather_s(groups, gradients, "shards", calls)
         last_s = self._gather_s(groups, first_gradients, "shards")
-        seconds = self._after(scatter_s + summed_s, back, last_s, last[1].chain_s)
+        seconds = self._after(scatter_s + summed_s, back, last_s + last_summed_s, last[1].chain_s)
         if layout.sharding == "gradients":  # scattered after each micro-batch
             more_s = max(0.0, scatter_s + back.links_s - back.chain_s)
             seconds += (layout.micro_batches - 1) * more_s
@@ -330,14 +361,6 @@ class StepModel:
         dense, experts = getattr(groups.state, among), getattr(groups.expert_state, among)
         seconds = self.boxes.gather_s(sizes.dense, dense, calls)
         return seconds + self.boxes.gather_s(sizes.experts, experts, calls)
-
-    @staticmethod
-    def _shares(groups: Groups, whole: Sizes) -> Sizes:
-        """The share of each of the accelerators that share state."""
-        return Sizes(
-            whole.dense / groups.state.shards.ranks,
-            whole.experts / groups.expert_state.shards.ranks,
-        )
 
     def gradients_of(self, cost: CellCost, *, copied: bool) -> Sizes:
         """The gradients of a cell as groups sum them; `copied` as in LayoutStage."""
@@ -369,45 +392,42 @@ class StepModel:
         return size_bytes / (self.memory_bytes_per_s * BANDWIDTH)
 
 
-def _one_forward_one_backward(
-    count: int, passes: Sequence[_Passes], send_s: float
-) -> tuple[_Passes, float]:
-    """The stage that decides how long `count` micro-batches take, and that time.
+def _both(passes: _Passes) -> float:
+    return passes.forward_s + passes.backward_s
+
+
+def _one_forward_one_backward(count: int, passes: Sequence[_Passes], send_s: float) -> float:
+    """Seconds of `count` micro-batches, by the stage that decides.
 
     A stage computes all of them, after and before the stages in front of it. It waits for the
     first to come back from the stages behind it, while it begins as many as there are stages from
     it on, and so it does at the end. A message to each stage and back delays as many at a time.
     """
-    ahead_s = [one.forward_s for one in passes]
-    back_s = [one.backward_s for one in passes]
-    before_s, behind_s = 0.0, sum(ahead_s) + sum(back_s)
+    before_s, behind_s = 0.0, sum(map(_both, passes))
     found = []
-    for stage, (forward_s, backward_s) in enumerate(zip(ahead_s, back_s, strict=True)):
-        behind_s -= forward_s + backward_s
+    for stage, its in enumerate(passes):
+        behind_s -= _both(its)
         hops = len(passes) - 1 - stage
         begun = min(count, hops + 1)
-        waits_s = max(0.0, behind_s - (begun - 1) * forward_s)
+        waits_s = max(0.0, behind_s - (begun - 1) * its.forward_s)
         if count > begun:
-            waits_s += max(0.0, behind_s - (begun - 1) * backward_s)
+            waits_s += max(0.0, behind_s - (begun - 1) * its.backward_s)
         trips = max(1.0, count / begun)
-        seconds = before_s + count * (forward_s + backward_s) + waits_s
+        seconds = before_s + count * _both(its) + waits_s
         found.append(seconds + 2 * send_s * (stage + hops * trips))
-        before_s += forward_s + backward_s
-    slowest = max(range(len(passes)), key=found.__getitem__)
-    return passes[slowest], found[slowest]
+        before_s += _both(its)
+    return max(found)
 
 
-def _chunked(layout: Layout, passes: Sequence[_Passes], send_s: float) -> tuple[_Passes, float]:
+def _chunked(layout: Layout, passes: Sequence[_Passes], send_s: float) -> float:
     """As `_one_forward_one_backward`, of the other schedules.
 
     A stage has other chunks to compute while activations of one are sent, but not before the first
     micro-batch has come back.
     """
-    each = [one.forward_s + one.backward_s for one in passes]
-    slowest = max(range(len(passes)), key=each.__getitem__)
-    bubble_s = (sum(each) - each[slowest]) / layout.interleave
+    each = list(map(_both, passes))
+    bubble_s = (sum(each) - max(each)) / layout.interleave
     if layout.schedule == "zero-bubble":
         bubble_s *= _ZERO_BUBBLE
     bubble_s += 2 * send_s * (layout.pipeline * layout.interleave - 1)
-    steady_s = layout.micro_batches * max(each[slowest], send_s * layout.interleave)
-    return passes[slowest], steady_s + bubble_s
+    return layout.micro_batches * max(max(each), send_s * layout.interleave) + bubble_s
