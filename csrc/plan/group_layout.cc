@@ -72,7 +72,7 @@ GroupLayout GroupLayout::over(CollectivePaths paths) const {
   layout.rings_ = std::move(paths.rings);
   layout.setLinkSets(std::move(paths.link_sets));
   layout.grid_.clear();
-  layout.ring_loads_ = {};
+  layout.route_loads_ = {};
   layout.checkRings();
   return layout;
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
 from torch_topoopt.planner.first_network import first_pair
-from torch_topoopt.planner.layout_planning import LayoutPlanning, state_bytes
+from torch_topoopt.planner.layout_planning import LayoutPlanning, trainer_of
 from torch_topoopt.planner.options import CONVERGED, DEFAULT_OPTIONS, PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.planner.search_problems import SearchProblems
@@ -22,6 +22,7 @@ from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
 from torch_topoopt.search.descent import descend, descend_by_blocks
+from torch_topoopt.search.layouts.state import trained_state
 from torch_topoopt.search.starts.as_in_starts import as_in_starts
 from torch_topoopt.search.strategies import data_parallel, everywhere
 from torch_topoopt.search.traffic import demand
@@ -110,7 +111,7 @@ class Planning:
             options = replace(options, strategy_space="full")
         has_blocks = self._layouts is not None and self._layouts.has_blocks
         if has_blocks or options.optimizer is not None:
-            state = state_bytes(options, accelerator(cluster.accelerator))
+            state = trained_state(trainer_of(options), accelerator(cluster.accelerator))
             options = replace(options, optimizer_factor=state.optimizer)
         self._options = options
         self._evaluations = options.evaluations_of(op_graph, cluster.servers)

@@ -24,10 +24,10 @@ from torch_topoopt.discovery.discover import discover
 from torch_topoopt.links.cable_keeper import CableKeeper
 from torch_topoopt.links.rank_layout import (
     grid_of,
+    group_routes,
     leader_grid,
     leader_rings,
     rank_routes,
-    relay_routes,
     rings_of,
 )
 from torch_topoopt.links.rank_links import Timeouts, open_rank_links
@@ -125,7 +125,7 @@ class Job:
             hops=self._hops,
         )
         forwarded = bool(self.wiring.forwarded)
-        config.routes = relay_routes(self.plan, servers, forwarded=forwarded)
+        config.routes = group_routes(self.plan, servers, forwarded=forwarded)
         config.grid = leader_grid(grid_of(self.plan, servers), self.layout, numbers)
         if servers == list(range(self.plan.cluster.servers)):
             config.circuits = self._circuits

@@ -41,7 +41,7 @@ LinkGroup::LinkGroup(std::shared_ptr<Endpoint> endpoint, GroupConfig config)
       scratch_(endpoint_->reactor(), config_.scratch_idle) {
   GroupLayout layout(size(), config_.rings, config_.servers, config_.hops, config_.grid);
   layout.setLinkSets(linkSets(layout.leaders(), true));
-  layout.setRingLoads(ringLoads());
+  layout.setRouteLoads(routeLoads(layout.leaders()));
   proposed_ = {config_.rings, layout.linkSets()};
   versions_[0].schedules = std::make_shared<ScheduleCache>(
       std::move(layout), config_.rank, config_.cost, algorithmNamed(config_.algorithm));

@@ -100,7 +100,8 @@ class LinkGroup final : public Group {
   void beginOver(Pending& next);
   std::vector<plan::Ring> ringsLeft() const;
   std::vector<RatedLink> ratedLinks(bool planned) const;
-  GroupLayout::RingLoads ringLoads() const;
+  GroupLayout::RouteLoads routeLoads(const std::vector<int>& leaders) const;
+  std::vector<int> serversOf(const std::vector<int>& members) const;
   std::vector<LinkSet> linkSets(const std::vector<int>& leaders, bool planned) const;
   void usePaths(uint64_t version, uint64_t first, CollectivePaths paths);
 
