@@ -122,7 +122,7 @@ class Planning:
         self._problems = SearchProblems(op_graph, cluster, options)
         self._pricing = PairPricing(self._problems.lowered, options)
         self._best: PricedPair | None = None
-        self._pairs: list[PricedPair] = []  # of each round
+        self._pairs: list[PricedPair] = []  # of each round, on few servers
         self._rounds: list[Round] = []
         self._samples: list[SearchSample] = []
         self._searching: tuple[TwoLevelSearch, Network, int] | None = None
@@ -548,7 +548,8 @@ class Planning:
         accepted = better.iteration_s < self._best_s
         if accepted:
             self._best = better
-        self._pairs.append(better)
+        if few_servers(self._cluster.servers):  # the others are not used again
+            self._pairs.append(better)
         ring_s, switch_s = self._pricing.references(found)
         self._rounds.append(
             Round(
