@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Cluster, Network, Plan
+    from torch_topoopt.plan.layout import Layout
     from torch_topoopt.planner.options import MicroBatches, PlanningOptions
     from torch_topoopt.search.strategies import Strategy
 
@@ -54,24 +55,26 @@ class PlanningChoice:
         model: str,
         script: str | None = None,
         *,
-        plans_layouts: bool = False,
+        layout_spaces: tuple[Space, ...] = (),
     ) -> PlanningChoice:
         """Checks as far as possible without the model; raises InputError.
 
-        `script` is the script to train, if known; else `model` may be a script. Only a verb that
-        `plans_layouts` has the spaces with layouts.
+        `script` is the script to train, if known; else `model` may be a script. `layout_spaces` are
+        the verb's spaces with layouts.
         """
         from torch_topoopt.planner.options import PlanningOptions
         from torch_topoopt.search.two_levels import SearchOptions
 
         space = space_of(arguments.strategy_space, model, script)
-        if plans_layouts:
-            space = _space_with_layouts(arguments, space)
-        elif space in ("layouts", "all"):
+        if space in ("layouts", "all") and space not in layout_spaces:
             raise InputError(
                 f"strategy-space: {space} is a space of `topoopt plan`; its plan can be run with "
                 "--plan"
             )
+        if space == "layouts" or getattr(arguments, "layout", None) is not None:
+            space = _space_of_layouts(arguments)
+        elif "all" in layout_spaces:
+            space = _all_unless_strategies(arguments, space)
         _check_pipeline(arguments, space)
         _check_files_and_batch(arguments)
         chosen = cls(
@@ -191,9 +194,8 @@ class PlanningChoice:
         return self.options
 
 
-def _space_with_layouts(arguments: argparse.Namespace, space: Space) -> Space:
-    """The space of a verb that plans layouts: by default all for a model, unless options of
-    strategies are given."""
+def _space_of_layouts(arguments: argparse.Namespace) -> Space:
+    """The space layouts, with the options that it has; raises InputError for others."""
     if getattr(arguments, "layout", None) is not None:
         if arguments.strategy_space not in ("auto", "layouts"):
             raise InputError("layout: --layout is for --strategy-space layouts")
@@ -201,15 +203,17 @@ def _space_with_layouts(arguments: argparse.Namespace, space: Space) -> Space:
 
         with input_errors():
             layout_fields(arguments.layout)
-        space = "layouts"
-    if space == "layouts":
-        for name in _OF_STRATEGIES:
-            if getattr(arguments, name) is not None:
-                raise InputError(
-                    f"{name.replace('_', '-')}: --{name.replace('_', '-')} is for strategies, and "
-                    "the space layouts has none"
-                )
-        return space
+    for name in _OF_STRATEGIES:
+        if getattr(arguments, name, None) is not None:
+            raise InputError(
+                f"{name.replace('_', '-')}: --{name.replace('_', '-')} is for strategies, and "
+                "the space layouts has none"
+            )
+    return "layouts"
+
+
+def _all_unless_strategies(arguments: argparse.Namespace, space: Space) -> Space:
+    """By default all spaces for a model, unless options of strategies are given."""
     wanted = (*_OF_STRATEGIES, "export_strategy")
     strategies = any(getattr(arguments, name, None) is not None for name in wanted)
     if arguments.strategy_space != "auto" or space != "full" or strategies:
@@ -314,13 +318,27 @@ def space_of(asked: str, model: str, script: str | None = None) -> Space:
     return next((space for name, space in _CALLS if name in called), "data-parallel")
 
 
-def check_divides_itself(plan: Plan, path: str, script: str) -> None:
-    """Raises InputError if `script` leaves the layout of `plan` to this package."""
-    if space_of("auto", "", script) != "data-parallel":
+def check_divides(script: str) -> None:
+    """Raises InputError if `script` does not leave the division of its model to this package."""
+    if space_of("auto", "", script) == "data-parallel":
         raise InputError(
-            f"{path}: layout: torch_topoopt.parallelize and pipeline do not execute {plan.layout}; "
-            f"divide the model in {script}, or plan with --strategy-space full"
+            f"layout: {script} calls neither torch_topoopt.parallelize nor pipeline, which divide "
+            "a model"
         )
+
+
+def check_executes(layout: Layout, script: str) -> None:
+    """Raises InputError if the call of torch_topoopt in `script` cannot execute `layout`."""
+    if _has_no_steps(script):
+        from torch_topoopt.parallel.api import check_without_steps
+
+        with input_errors():
+            check_without_steps(layout)
+
+
+def _has_no_steps(script: str) -> bool:
+    """Whether `script` calls parallelize, which executes the layouts of a single pass."""
+    return space_of("auto", "", script) == "full"
 
 
 def _calls(source: str) -> set[str]:

@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch_topoopt.launcher import console, packet_options, parser, price_lists, shared_options
+from torch_topoopt.launcher import (
+    console,
+    documents,
+    packet_options,
+    parser,
+    price_lists,
+    shared_options,
+)
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import plan_tables, planning
 from torch_topoopt.plan.result_json import within
@@ -88,7 +95,9 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     packet = packet_options.given_options(arguments, seed=False)
     layouts = arguments.level == "flow" and arguments.same_time is None
-    choice = planning.PlanningChoice.of(arguments, arguments.model, plans_layouts=layouts)
+    choice = planning.PlanningChoice.of(
+        arguments, arguments.model, layout_spaces=("all", "layouts") if layouts else ()
+    )
     cluster = shared_options.cluster_of(
         arguments, arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     )
@@ -104,6 +113,7 @@ def main(argv: list[str]) -> int:
             for name in names:
                 architecture(name)
             graph = choice.op_graph(arguments.model, cluster)
+            cluster = documents.in_format_of(cluster, graph)
             terminal.line(
                 planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
 from torch_topoopt.parallel.gradients import GradientSums
 from torch_topoopt.parallel.layouts import TensorLayout, made_by
+from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients
 from torch_topoopt.parallel.splits import keep_part
 from torch_topoopt.parallel.transfers import (
     Absent,
@@ -36,7 +37,7 @@ from torch_topoopt.parallel.transfers import (
     Move,
     WayBack,
 )
-from torch_topoopt.parallel.walk import Flat, Functions, Walk, catch_leaves, drop, empty_of, filled
+from torch_topoopt.parallel.walk import Flat, Functions, Walk, catch_leaves, drop, filled
 from torch_topoopt.profile.tracing import INPUT
 
 if TYPE_CHECKING:
@@ -70,14 +71,17 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         self._program = program
         self._placements = dict(placements)
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
+        self.replica, self.replicas = self._rank, self._ranks  # each rank has samples of its own
+        self._holders: dict[int, int] = {}  # ranks that have a parameter, by its identity
         self._messages = Messages(piece_bytes)
         self._sums = GradientSums(self._ranks, self._messages.drain)
         self._anchor = torch.zeros((), requires_grad=True)
         self._run: Walk | None = None
-        self._steps, self._results = _bind(program, self._placements, self._rank)
-        moves = [*self._results.values(), *(m for s in self._steps for m in s.moves.values())]
+        self._parts = _parts(self._placements, self._rank)
+        self._moves, self._results = _bind(program, self._placements, self._rank)
+        moves = [m for moves in (*self._moves, self._results) for m in moves.values()]
         self._awaited = {move.argument.origin for move in moves if move.argument.gradient}
-        self._ahead = _reads_of_batch(self._steps)
+        self._ahead = _reads_of_batch(self._moves)
         broadcast_values(module)
         self._state = ModelState(module, homes_of(module, program, self._placements))
         for operator, path in program.modules.items():
@@ -114,9 +118,14 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
             if 1 < len(ranks) < self._ranks:
                 handle = dist.new_group(list(ranks))  # a collective call, in one order
             wanted = [p for p in held[ranks].values() if p.requires_grad]
+            self._holders.update((id(parameter), len(ranks)) for parameter in wanted)
             if wanted:
                 self._sums.add(ranks, handle, wanted)
         drop(self.module, elsewhere)
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """See Pipeline.clip_grad_norm_."""
+        return clip_gradients(self.parameters(), max_norm, lambda p: self._holders[id(p)])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward, on this rank's samples."""
@@ -128,7 +137,7 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
             if len(self._ahead) > 1:
                 self._send_ahead(run, args, kwargs)
             self._run = run
-            with Functions(run):
+            with Functions(run), self._program.flags():
                 output = self.module(*args, **kwargs)
             return run.finish(output)
         finally:
@@ -136,7 +145,7 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
 
     def _send_ahead(self, run: _Run, args: Any, kwargs: Any) -> None:
         self._run = ahead = _Ahead(self, run)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), Functions(ahead):
+        with torch.random.fork_rng(devices=[]), Functions(ahead), self._program.flags():
             try:
                 self.module(*args, **kwargs)
             except _AllSent:
@@ -201,30 +210,30 @@ class _Moved:
         self.key = (argument.number, argument.origin, target)
 
 
-class _Bound:
-    """A Step on this rank: whether it runs here, on which part of all samples (one in `parts`), and
-    the moves before it, by index of the operand."""
+_Moves = dict[int, _Moved]  # by index of the operand
 
-    def __init__(self, here: bool, parts: int, moves: dict[int, _Moved]) -> None:
-        self.here, self.parts, self.moves = here, parts, moves
+
+def _parts(placements: Mapping[str, Placement], rank: int) -> dict[str, int]:
+    """The number of parts that the samples of each operator's result are in; 0: none is here."""
+    made = {operator: made_by(placement) for operator, placement in placements.items()}
+    return {o: layout.samples if rank in layout.ranks else 0 for o, layout in made.items()}
 
 
 def _bind(
     program: Program, placements: Mapping[str, Placement], rank: int
-) -> tuple[list[_Bound], dict[int, _Moved]]:
-    """The steps, and the exchanges of the results to all ranks."""
+) -> tuple[list[_Moves], _Moves]:
+    """The moves before every step, and those of the results to all ranks."""
     made = {operator: made_by(placement) for operator, placement in placements.items()}
     bound = []
     tags = itertools.count(2, 2)
     for step in program.steps:
-        moves = {}
-        layout = _layout(step, made)
+        moves: _Moves = {}
         if step.operator:
             needed, _ = program.layouts(placements[step.operator])
             for i, argument in enumerate(step.inputs):
                 if argument.origin and made[argument.origin] != needed:
                     moves[i] = _Moved(argument, made[argument.origin], needed, rank, next(tags))
-        bound.append(_Bound(rank in layout.ranks, layout.samples, moves))
+        bound.append(moves)
     results = {
         i: _Moved(result, made[result.origin], made[INPUT], rank, next(tags))
         for i, result in enumerate(program.results)
@@ -233,19 +242,11 @@ def _bind(
     return bound, results
 
 
-def _layout(step: Step, made: Mapping[str, TensorLayout]) -> TensorLayout:
-    """The layout of a step's result: its operator's, or that of the tensor it views, else all."""
-    if step.operator:
-        return made[step.operator]
-    origins = [argument.origin for argument in step.inputs if argument.origin]
-    return made[origins[0]] if origins else made[INPUT]
-
-
 class _Run(Walk):
     """One forward pass on this rank's part of the samples of each operator."""
 
     def __init__(self, owner: ParallelModule, samples: int) -> None:
-        super().__init__(owner._program.steps)
+        super().__init__(owner._program.steps, samples // owner._parts[INPUT])
         self._owner = owner
         self.samples = samples
         self._incoming: dict[Any, Incoming] = {}  # by _Moved.key
@@ -255,22 +256,28 @@ class _Run(Walk):
         self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Moves the operands of the step, runs it if it is placed here, and drops dead results."""
-        bound = self._owner._steps[index]
+        if not step.operator:
+            return self.between(step, function, args, kwargs)
+        parts, moves = self._owner._parts[step.operator], self._owner._moves[index]
         flat = Flat(args, kwargs)
-        flat.resize(step, self.samples // bound.parts if bound.here else 0)
-        if bound.moves:
+        flat.resize(step, self.samples // parts if parts else 0)
+        if moves:
             tensors = flat.tensors
-            given = {i: tensors[i] for i in bound.moves}
-            for i, moved in self._move(bound.moves, given).items():
+            for i, moved in self._move(moves, {i: tensors[i] for i in moves}).items():
                 flat.replace(i, moved)
-        if bound.here or not step.outputs:
+        if parts or not step.outputs:
             args, kwargs = flat.arguments()
             result = function(*args, **kwargs)
         else:
-            result = self._absent(step, flat.tensors)
+            result = self.absent(step, flat.tensors)
         if step.operator in self._owner._awaited and torch.is_grad_enabled():
             result = tree_map_only(torch.Tensor, self._await, result)
         return result
+
+    def samples_of(self, argument: Argument) -> int:
+        """See Walk.samples_of."""
+        parts = self._owner._parts[argument.origin]
+        return self.samples // parts if parts else 0
 
     def _await(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.requires_grad:
@@ -310,12 +317,11 @@ class _Run(Walk):
                 move.exchange, tensor.detach(), move.argument, self.samples
             )
 
-    def _absent(self, step: Step, inputs: list[torch.Tensor]) -> Any:
+    def absent(self, step: Step, inputs: Sequence[torch.Tensor]) -> Any:
+        """See Walk.absent; gradients pass it as they pass the step elsewhere."""
         if torch.is_grad_enabled() and any(output.gradient for output in step.outputs):
-            made = Absent.apply(self._owner._anchor, step.outputs, *inputs)
-        else:
-            made = tuple(empty_of(output) for output in step.outputs)
-        return filled(step, made)
+            return filled(step, Absent.apply(self._owner._anchor, step.outputs, *inputs))
+        return super().absent(step, inputs)
 
     def finish(self, output: Any) -> Any:
         """The result of the model, with the samples of this rank."""
@@ -339,7 +345,7 @@ class _Ahead(Walk):
     """The pass before a forward pass: sends parts of the batch that operators elsewhere read."""
 
     def __init__(self, owner: ParallelModule, run: _Run) -> None:
-        super().__init__(owner._program.steps)
+        super().__init__(owner._program.steps, run.own)
         self._owner = owner
         self._forward = run
         self._last = max(owner._ahead)
@@ -347,20 +353,22 @@ class _Ahead(Walk):
     def take(
         self, index: int, step: Step, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """Sends; makes views of the batch, and skips all computation."""
-        bound = self._owner._steps[index]
-        flat = Flat(args, kwargs)
-        for i, move in bound.moves.items():
-            if _of_batch(move.argument):
-                self._forward.post(move, flat.tensors[i])
+        """Sends; makes views of the batch and constants, and skips all computation."""
+        moves = self._owner._moves[index]
+        if moves:
+            tensors = Flat(args, kwargs).tensors
+            for i, move in moves.items():
+                if _of_batch(move.argument):
+                    self._forward.post(move, tensors[i])
         if index == self._last:
             raise _AllSent
-        if step.operator and step.outputs:
-            return filled(step, tuple(empty_of(output) for output in step.outputs))
-        there = all(_of_batch(argument) for argument in step.inputs if argument.origin)
-        flat.resize(step, self._forward.samples // bound.parts if there else 0)
-        args, kwargs = flat.arguments()
-        return function(*args, **kwargs)
+        if step.operator:
+            return self.absent(step, ())
+        return self.between(step, function, args, kwargs)
+
+    def samples_of(self, argument: Argument) -> int:
+        """See Walk.samples_of: only the batch is there."""
+        return self.own if _of_batch(argument) else 0
 
 
 def _of_batch(argument: Argument) -> bool:
@@ -368,12 +376,12 @@ def _of_batch(argument: Argument) -> bool:
     return argument.origin.split("#")[0] == INPUT
 
 
-def _reads_of_batch(steps: Sequence[_Bound]) -> list[int]:
+def _reads_of_batch(steps: Sequence[_Moves]) -> list[int]:
     """The steps for which parts of the batch have to move."""
     return [
         i
-        for i, bound in enumerate(steps)
-        if any(_of_batch(move.argument) for move in bound.moves.values())
+        for i, moves in enumerate(steps)
+        if any(_of_batch(move.argument) for move in moves.values())
     ]
 
 

@@ -6,23 +6,27 @@ that grow with the batch. It is independent of servers.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_topoopt.parallel.dry_run import dry_run
 from torch_topoopt.parallel.layouts import made_by, read_by
 from torch_topoopt.parallel.splits import cuts_of
-from torch_topoopt.profile.profiling import trace_calls
+from torch_topoopt.profile.profiling import exporting, trace_calls
 from torch_topoopt.profile.tracing import INPUT, OUTPUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from torch_topoopt.parallel.layouts import TensorLayout
     from torch_topoopt.parallel.splits import Cut
     from torch_topoopt.plan import Placement
-    from torch_topoopt.profile.tracing import Call, CallTensor, CallTrace
+    from torch_topoopt.profile.profiling import TracedCalls
+    from torch_topoopt.profile.tracing import Call, CallTensor, TracedOperator
 
 
 @dataclass(frozen=True)
@@ -39,16 +43,21 @@ class Argument:
     """One tensor of a call. `origin` names the operator that made it, "" if none did.
 
     `shape` is None if the first dimension does not grow with the batch; `empty` is the shape
-    without samples. `gradient` says that a gradient flows back through it. Equal `number` means the
-    same tensor.
+    without samples, and `multiples` says how much of each dimension is one sample. `gradient` says
+    that a gradient flows back through it. Equal `number` means the same tensor.
     """
 
     origin: str
     shape: TensorShape | None
     gradient: bool
     empty: tuple[int, ...]
+    multiples: tuple[int, ...]
     dtype: Any
     number: int
+
+    def sized(self, samples: int) -> tuple[int, ...]:
+        """The shape with that many samples."""
+        return tuple(m * samples or e for m, e in zip(self.multiples, self.empty, strict=True))
 
 
 @dataclass(frozen=True)
@@ -73,9 +82,10 @@ class Step:
 @dataclass(frozen=True)
 class Program:
     """A model's forward pass. `pinned` maps operators that must run on all servers to the reason,
-    `modules` leaf modules that are operators, `parameters` the parameters of an operator, and
-    `cuts` its splits, by its name. `batch` and `results` are the input and output tensors. The
-    model takes views of the results of operators in `viewed`."""
+    `modules` operators to the paths of their leaf modules, `parameters` the parameters of an
+    operator, and `cuts` its splits, by its name. `leaves` are the paths of all leaf modules that
+    are called. `batch` and `results` are the input and output tensors. The model takes views of the
+    results of operators in `viewed`. `exporting`: see TracedCalls."""
 
     steps: tuple[Step, ...]
     results: tuple[Argument, ...]
@@ -83,9 +93,11 @@ class Program:
     operators: tuple[str, ...]
     pinned: dict[str, str]
     modules: dict[str, str]
+    leaves: tuple[str, ...]
     parameters: dict[str, tuple[str, ...]]
     cuts: dict[str, dict[str, Cut]]
     viewed: frozenset[str]
+    exporting: bool
 
     @classmethod
     def of(
@@ -93,18 +105,24 @@ class Program:
     ) -> Program:
         """Records `model`, or the result of calling it on the meta device.
 
-        Raises ProfileError if it cannot be traced.
+        Raises ProfileError if it cannot be traced, or fails where its operators are elsewhere.
         """
         if not isinstance(model, torch.nn.Module):
             with torch.device("meta"):
                 model = model()
-        once, twice, size = trace_calls(model, example_batch)
-        return _Recorder(model, once, twice, size).program()
+        traced = trace_calls(model, example_batch)
+        program = _Recorder(model, traced).program()
+        dry_run(program, traced.network, traced.batch, traced.size)
+        return program
 
     @property
     def boundary(self) -> frozenset[str]:
         """The operators that represent the batch and the output."""
         return frozenset(o for o in self.operators if o.split("#")[0] in (INPUT, OUTPUT))
+
+    def flags(self) -> AbstractContextManager[None]:
+        """The flags under which the model makes the calls of this program."""
+        return exporting() if self.exporting else nullcontext()
 
     def why_not_placed(self, placement: Placement, everyone: int) -> str:
         """Why an operator cannot have that placement on some of `everyone`; empty if it can."""
@@ -137,9 +155,17 @@ class Program:
         return read_by(placement, whole=whole), made_by(placement)
 
 
+# calls of these get sizes, which grow with the batch, but compute nothing with them
+_COPIES = frozenset({"reshape", "view", "flatten", "unflatten", "expand"})
+
+
 class _Recorder:
-    def __init__(self, model: Any, once: CallTrace, twice: CallTrace, size: int) -> None:
-        self._once, self._twice, self._size = once, twice, size
+    def __init__(self, model: Any, traced: TracedCalls) -> None:
+        self._once, self._twice, self._size = traced.once, traced.twice, traced.size
+        self._exporting = traced.exporting
+        self._made = {
+            a.storage: (a, b) for a, b in zip(self._once.batch, self._twice.batch, strict=True)
+        }
         self._pinned: dict[str, str] = {}
         self._parameters: dict[str, tuple[str, ...]] = {}
         self._paths = {path or type(m).__name__: path for path, m in model.named_modules()}
@@ -150,9 +176,12 @@ class _Recorder:
         for operator in once.operators:
             if operator.kind in (INPUT, OUTPUT):
                 self._pin(operator.name, "every rank reads its own samples and has their results")
+            if operator.name in once.mixing:
+                self._pin(operator.name, "its results depend on the other samples of a batch")
         if [c.name for c in once.calls] != [c.name for c in twice.calls]:
             for operator in once.operators:
                 self._pin(operator.name, "the model calls other functions for a larger batch")
+        self._pin_recomputed()
         pairs = list(zip(once.calls, twice.calls, strict=False))
         self._pin_hidden([call for call, _ in pairs])
         self._pin_shared([call for call, _ in pairs])
@@ -174,13 +203,40 @@ class _Recorder:
             tuple(operator.name for operator in once.operators),
             self._pinned,
             modules,
+            tuple({self._paths[c.name]: None for c in once.calls if c.leaf}),
             self._parameters,
             {call.operator.name: cuts_of(call) for call, _ in pairs if call.operator is not None},
             frozenset(viewed),
+            self._exporting,
         )
 
     def _pin(self, operator: str, why: str) -> None:
         self._pinned.setdefault(operator, why)
+
+    def _pin_recomputed(self) -> None:
+        """Pins operators that the backward pass may compute again: nothing is intercepted there.
+
+        Checkpoints are in the modules that call those that are called again.
+        """
+        for operator in self._once.operators:
+            if operator.function_node is not None:
+                self._pin_with_producers(operator, "it runs inside an autograd.Function")
+        again = self._once.recomputed or {""} if self._once.recomputes else set()
+        called = {span.path for span in self._once.spans}
+        callers = {next(p for p in _outwards(path) if p in called) for path in again}
+        callers = {path for path in callers if path not in again} or callers
+        for span in self._once.spans:
+            if span.path in callers:
+                for operator in self._once.operators[span.begin : span.end]:
+                    self._pin_with_producers(
+                        operator, "the backward pass may compute it again, or what reads it"
+                    )
+
+    def _pin_with_producers(self, operator: TracedOperator, why: str) -> None:
+        self._pin(operator.name, why)
+        for read in operator.reads.values():
+            if read.producer is not None:
+                self._pin(read.producer.name, why)
 
     def _pin_hidden(self, calls: list[Call]) -> None:
         """Pins operators without a call, which cannot be intercepted when the model runs."""
@@ -217,12 +273,15 @@ class _Recorder:
     def _step(self, call: Call, twin: Call) -> Step:
         if call.operator is not None:
             self._judge(call.operator.name, call, twin)
+        else:
+            self._judge_views(call, twin)
+        scales = call.operator is None or call.name in _COPIES
         sizes = {}
-        for i, value in call.integers.items():
-            larger = twin.integers.get(i)
+        for i, value in call.numbers.items():
+            larger = twin.numbers.get(i)
             if larger == value:
                 continue
-            if larger == 2 * value and value % self._size == 0:
+            if scales and type(value) is int and larger == 2 * value and value % self._size == 0:
                 sizes[i] = value // self._size
             else:
                 self._pin_call(call, f"{call.name} gets numbers that grow with the batch")
@@ -257,6 +316,19 @@ class _Recorder:
             if not self._grows(tensor, larger):
                 self._pin(operator, "its result is not split by samples along the first dimension")
 
+        for tensor, larger in zip(call.outputs, twin.outputs, strict=False):
+            self._made[tensor.storage] = (tensor, larger)
+
+    def _judge_views(self, call: Call, twin: Call) -> None:
+        """Pins operators whose results are viewed with the samples in another order."""
+        for tensor, larger in zip(call.outputs, twin.outputs, strict=False):
+            viewed = self._made.get(tensor.storage)
+            if tensor.producer is None or viewed is None:
+                continue
+            grow = self._grows(tensor, larger) and self._grows(*viewed)
+            if grow and _order(tensor, larger) != _order(*viewed):
+                self._pin(tensor.producer.name, "the model takes views of it that mix its samples")
+
     def _pin_both(self, operator: str, tensor: CallTensor, why: str) -> None:
         assert tensor.producer is not None
         self._pin(operator, why.format(repr(tensor.producer.name)))
@@ -283,11 +355,11 @@ class _Recorder:
             shape = TensorShape(tensor.shape[0] // self._size, tensor.shape[1:], tensor.dtype)
         reached = call is None or (call.operator is not None and call.operator.reached)
         origin = tensor.producer.name if tensor.producer is not None else ""
-        empty = tuple(
-            0 if b == 2 * a else a for a, b in zip(tensor.shape, twin.shape, strict=False)
-        )
+        grown = [b == 2 * a for a, b in zip(tensor.shape, twin.shape, strict=False)]
+        empty = tuple(0 if grows else n for n, grows in zip(tensor.shape, grown, strict=False))
+        each = tuple(n // self._size * g for n, g in zip(tensor.shape, grown, strict=False))
         gradient = tensor.requires_grad and reached
-        return Argument(origin, shape, gradient, empty, tensor.dtype, tensor.number)
+        return Argument(origin, shape, gradient, empty, each, tensor.dtype, tensor.number)
 
     def _grows(self, tensor: CallTensor, twin: CallTensor) -> bool:
         """Whether the first dimension, and no other, is a multiple of the samples."""
@@ -295,3 +367,20 @@ class _Recorder:
         if len(a) != len(b) or not a or a[1:] != b[1:]:
             return False
         return b[0] == 2 * a[0] and a[0] % self._size == 0
+
+
+def _outwards(path: str) -> Iterator[str]:
+    """The modules around the module of that path, up to the model itself."""
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
+    yield ""
+
+
+def _order(tensor: CallTensor, twin: CallTensor) -> tuple[int, bool]:
+    """The distance of samples in memory, and whether distances inside them grow with the batch.
+
+    Views of one tensor have its samples in the same order if both are equal.
+    """
+    others = list(zip(tensor.shape, tensor.strides, twin.strides, strict=True))[1:]
+    return tensor.shape[0] * twin.strides[0], any(n > 1 and a != b for n, a, b in others)

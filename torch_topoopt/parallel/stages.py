@@ -13,7 +13,6 @@ from torch_topoopt.parallel.walk import (
     Walk,
     catch_leaves,
     drop,
-    empty_of,
     filled,
 )
 from torch_topoopt.profile.tracing import Slot
@@ -21,7 +20,7 @@ from torch_topoopt.profile.tracing import Slot
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch_topoopt.parallel.program import Program, Step, TensorShape
+    from torch_topoopt.parallel.program import Argument, Program, Step, TensorShape
     from torch_topoopt.plan import Placement
 
 
@@ -143,7 +142,8 @@ def _check_passed(program: Program, passed: list[str]) -> None:
 class StageModule(torch.nn.Module):  # type: ignore[misc]
     """One stage of the user's module: from its input tensor to its output tensor.
 
-    The first stage is called like the module. Parameters of other stages are dropped.
+    The first stage is called like the module. The last returns the tensors of the module's output,
+    as torch.distributed.pipelining expects: see `whole`. Parameters of other stages are dropped.
     """
 
     def __init__(
@@ -156,6 +156,7 @@ class StageModule(torch.nn.Module):  # type: ignore[misc]
         self._stage = stage
         self._placeholder = placeholder
         self._walk: _StageWalk | None = None
+        self._output = Flat(None, None)
         mine = {n for name in stage.operators for n in program.parameters.get(name, ())}
         names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
         drop(module, [name for name in names if name not in mine])
@@ -170,12 +171,23 @@ class StageModule(torch.nn.Module):  # type: ignore[misc]
         samples = _samples(self._program, self._stage, taken, (args, kwargs))
         self._walk = walk = _StageWalk(self._program, self._stage, taken, samples)
         try:
-            with Functions(walk):
+            with Functions(walk), self._program.flags():
                 output = self.module(*args, **kwargs)
             walk.end()
         finally:
             self._walk = None
-        return walk.given if self._stage.gives else output
+        if self._stage.gives:
+            return walk.given
+        self._output = Flat(output, None)
+        return output if isinstance(output, torch.Tensor) else tuple(self._output.tensors)
+
+    def whole(self, made: Any) -> Any:
+        """The module's output, with the result of the latest call in it."""
+        if isinstance(made, torch.Tensor):
+            return made
+        for i, tensor in enumerate(made):
+            self._output.replace(i, tensor)
+        return self._output.arguments()[0]
 
 
 def _samples(program: Program, stage: Stage, taken: Any, given: Any) -> int:
@@ -199,11 +211,10 @@ def passed_shape(program: Program, operator: str) -> TensorShape:
 
 class _StageWalk(Walk):
     def __init__(self, program: Program, stage: Stage, taken: Any, samples: int) -> None:
-        super().__init__(program.steps)
+        super().__init__(program.steps, samples)
         self.given: Any = None
         self._stage = stage
         self._taken = taken
-        self._samples = samples
         batch = frozenset() if stage.takes else program.boundary
         self._here = stage.operators | batch | {stage.takes}  # their results have samples here
 
@@ -218,14 +229,15 @@ class _StageWalk(Walk):
     def _take(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if step.operator and step.operator == self._stage.takes:
             return filled(step, [self._taken])
-        origins = [argument.origin for argument in step.inputs if argument.origin]
-        if step.operator:
-            here = step.operator in self._stage.operators
-        else:
-            here = not origins or origins[0] in self._here
-        if not here and step.outputs:
-            return filled(step, [empty_of(output) for output in step.outputs])
+        if not step.operator:
+            return self.between(step, function, args, kwargs)
+        if step.operator not in self._stage.operators:
+            return self.absent(step, ())
         flat = Flat(args, kwargs)
-        flat.resize(step, self._samples if here else 0)
+        flat.resize(step, self.own)
         args, kwargs = flat.arguments()
         return function(*args, **kwargs)
+
+    def samples_of(self, argument: Argument) -> int:
+        """See Walk.samples_of."""
+        return self.own if argument.origin in self._here else 0

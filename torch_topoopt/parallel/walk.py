@@ -7,7 +7,7 @@ the trace of the program. All other user code runs unchanged.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -22,18 +22,28 @@ if TYPE_CHECKING:
 
 
 class Walk:
-    """One forward pass through a program. Subclasses execute the steps."""
+    """One forward pass through a program. Subclasses execute the steps.
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    The model's own code sees every tensor in the shape of this rank's samples of the batch, `own`,
+    also if other servers have it, or if this one has more samples of it.
+    """
+
+    def __init__(self, steps: Sequence[Step], own: int) -> None:
         self.inside = False
+        self.own = own
         self._steps = steps
         self._position = 0
 
     def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         """The model's input of its next call; `name` is empty for a leaf module."""
-        index = self._next(name)
         self.inside = True
         try:
+            if name and not Flat(args, kwargs).tensors:
+                made = function(*args, **kwargs)
+                if Flat(made, None).tensors:  # else it is none of the steps
+                    self._next(name)
+                return made
+            index = self._next(name)
             return self.take(index, self._steps[index], function, args, kwargs)
         finally:
             self.inside = False
@@ -43,6 +53,51 @@ class Walk:
     ) -> Any:
         """Does one step."""
         raise NotImplementedError
+
+    def samples_of(self, argument: Argument) -> int:
+        """The number of samples that this rank has of an operator's result; 0 if it has none."""
+        raise NotImplementedError
+
+    def absent(self, step: Step, inputs: Sequence[torch.Tensor]) -> Any:
+        """The result of a step on other servers."""
+        return filled(step, [empty_of(output) for output in step.outputs])
+
+    def between(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Does a step without an operator: it makes views or constants, or reads a shape.
+
+        A view is made where the tensor is; all else on every rank, for its own samples.
+        """
+        if not step.outputs:
+            return self._sized(step, self.own, function, args, kwargs)
+        needed = [self._samples_of(output) for output in step.outputs]
+        made = {
+            samples: self._sized(step, samples, function, args, kwargs)
+            if samples
+            else self.absent(step, Flat(args, kwargs).tensors)
+            for samples in dict.fromkeys(needed)
+        }
+        if len(made) == 1:
+            return made[needed[0]]
+        tensors = {samples: Flat(result, None).tensors for samples, result in made.items()}
+        return filled(step, [tensors[samples][i] for i, samples in enumerate(needed)])
+
+    def _samples_of(self, argument: Argument) -> int:
+        return self.samples_of(argument) if argument.origin else self.own
+
+    def _sized(
+        self, step: Step, samples: int, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Calls the function for that many samples.
+
+        Of inputs with other samples, it reads the shape only; so they are replaced.
+        """
+        flat = Flat(args, kwargs)
+        flat.resize(step, samples)
+        for i, argument in enumerate(step.inputs):
+            if any(argument.multiples) and self._samples_of(argument) != samples:
+                flat.replace(i, flat.tensors[i].new_empty(argument.sized(samples)))
+        args, kwargs = flat.arguments()
+        return function(*args, **kwargs)
 
     def end(self) -> None:
         """Call it when the model has returned; raises RuntimeError if calls are missing."""
@@ -61,10 +116,19 @@ class Walk:
         return self._position - 1
 
 
+class FollowsCalls(Protocol):
+    """A walk; `inside` says that a call is running."""
+
+    @property
+    def inside(self) -> bool: ...
+
+    def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any: ...
+
+
 class Functions(TorchFunctionMode):  # type: ignore[misc]
     """Shows each outermost call of a PyTorch function to a walk."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: FollowsCalls) -> None:
         super().__init__()
         self._walk = walk
 
@@ -124,8 +188,11 @@ def filled(step: Step, tensors: Sequence[torch.Tensor]) -> Any:
 
 def catch_leaves(
     module: torch.nn.Module, program: Program, walk: Callable[[], Walk | None]
-) -> None:
-    """Routes calls of the program's leaf modules through the walk, while there is one."""
+) -> Callable[[], None]:
+    """Routes calls of the program's leaf modules through the walk, while there is one.
+
+    Returns a function that undoes it.
+    """
 
     def leaf_call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         current = walk()
@@ -133,9 +200,15 @@ def catch_leaves(
             return forward(*args, **kwargs)
         return current.call(forward, "", args, kwargs)
 
-    for path in dict.fromkeys(program.modules.values()):
+    for path in program.leaves:
         leaf = module.get_submodule(path)
         leaf.forward = functools.partial(leaf_call, leaf.forward)
+
+    def undo() -> None:
+        for path in program.leaves:
+            del module.get_submodule(path).forward
+
+    return undo
 
 
 def drop(module: torch.nn.Module, names: Sequence[str]) -> None:

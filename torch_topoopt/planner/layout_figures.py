@@ -101,4 +101,5 @@ def _other(planning: LayoutPlanning, plan: Plan, kind: str, price: LayoutPrice) 
     else:
         why_not = f"{seconds / plan.prediction.iteration_s - 1:+.1%}"
     busiest = max(made.prediction.link_bytes, default=0)
-    return OtherLayout(kind, price.layout, seconds, price.memory.total, busiest, why_not)
+    layout = planning.prices.cut(price.layout)
+    return OtherLayout(kind, layout, seconds, price.memory.total, busiest, why_not)

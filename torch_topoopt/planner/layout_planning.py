@@ -172,6 +172,7 @@ class LayoutPlanning:
             memory_bytes=self.memory_bytes,
             count=_WIRED,
             most_experts=_most_experts(self.op_graph),
+            executable=self.options.executable_layout,
         )
 
     def prices_on(self, network: Network | None) -> LayoutPrices:
@@ -270,7 +271,7 @@ class LayoutPlanning:
     def plan_of(self, best: WiredLayout) -> Plan:
         """The Plan of a pair."""
         options, cluster, times = self.options, self.cluster, best.price.times
-        layout = best.price.layout
+        layout = self.prices.cut(best.price.layout)
         fixed = options.network is not None
         ring = cluster
         if fixed:  # of any degree, while a ring takes two ports

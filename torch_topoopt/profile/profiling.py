@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -42,8 +43,12 @@ __all__ = [
     "DEFAULT_BATCH_SIZE",
     "LoadedModel",
     "ProfileError",
+    "TracedCalls",
+    "explaining",
+    "exporting",
     "load_model",
     "profile",
+    "trace_calls",
 ]
 
 
@@ -91,7 +96,8 @@ def profile(
     """
     with _without_collections():
         kind = CallTrace if boundary else Trace
-        trace, doubled, size = _traces(model, example_batch, batch_size, kind)
+        network, batch = on_meta(model), positional_and_keyword(example_batch)
+        trace, doubled, size = _traces(network, batch, batch_size, kind)
     if not trace.operators:
         raise ProfileError("the model computes nothing from its batch and parameters")
     twice = {operator.name: operator for operator in doubled.operators}
@@ -103,29 +109,67 @@ def profile(
     )
     operators = _whole_results(operators)
     layers = repeated_layers(operators, trace.spans)
-    return OpGraph(OpGraph.VERSION, name, size, operators, layers).validate()
+    graph = OpGraph(OpGraph.VERSION, name, size, operators, layers)
+    return replace(graph, number_format=_number_format(network)).validate()
+
+
+def _number_format(network: torch.nn.Module) -> Literal["fp32", "bf16"]:
+    """The format of most parameters."""
+    sizes: Counter[bool] = Counter()
+    for parameter in network.parameters():
+        sizes[parameter.is_floating_point() and parameter.element_size() == 2] += parameter.numel()
+    return "bf16" if sizes[True] > sizes[False] else "fp32"
+
+
+class TracedCalls(NamedTuple):
+    """The calls that `profile` with a boundary sees, of a batch and of one of twice the size.
+
+    `network` and `batch` are the model and the batch on the meta device. `exporting`: the model's
+    control flow depends on values except under the flags of `exporting`, so they were set. It has
+    to run under them, too.
+    """
+
+    once: CallTrace
+    twice: CallTrace
+    size: int
+    exporting: bool
+    network: torch.nn.Module
+    batch: Arguments
 
 
 def trace_calls(
     model: torch.nn.Module, example_batch: Any, *, batch_size: int | None = None
-) -> tuple[CallTrace, CallTrace, int]:
-    """The calls that `profile` with a boundary sees, of the batch and of one of twice the size.
+) -> TracedCalls:
+    """The calls of the model. Raises ProfileError if it cannot be traced."""
+    network, batch = on_meta(model), positional_and_keyword(example_batch)
+    once, twice, size = _traces(network, batch, batch_size, CallTrace)
+    return TracedCalls(once, twice, size, once.exporting, network, batch)
 
-    Also returns the size of the batch. Raises ProfileError, also where `profile` could trace the
-    way that a library keeps for torch.export: the model would not go that way when it runs.
-    """
-    network = _on_meta(model)
+
+def trace_modules(model: torch.nn.Module, example_batch: Any, paths: Sequence[str]) -> CallTrace:
+    """The calls of the modules at `paths`, and of functions between them. Raises ProfileError."""
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
-    bags = bags_of(network, batch)
-    size = batch_size_of(batch, batch_size, bags)
-    return *_once_and_twice(network, batch, size, CallTrace, bags), size
+    leaves = {network.get_submodule(path) for path in paths}
+    with _without_collections():
+        return _knowing_no_values(
+            lambda: _trace(network, leaves, batch, "", CallTrace, ShapeCache())
+        )
+
+
+def result_on_meta(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    """The result of `module`, which is on the meta device, for arguments that are, too."""
+
+    def call() -> Any:
+        with explaining("", []), torch.no_grad(), torch.device("meta"):
+            return module(*args, **kwargs)
+
+    return _knowing_no_values(call)
 
 
 def _traces(
-    model: Any, example_batch: Any, batch_size: int | None, kind: type[AnyTrace]
+    network: Any, batch: Arguments, batch_size: int | None, kind: type[AnyTrace]
 ) -> tuple[AnyTrace, AnyTrace, int]:
-    network = _on_meta(model)
-    batch = positional_and_keyword(example_batch)
     bags = bags_of(network, batch)
     size = batch_size_of(batch, batch_size, bags)
     return *_knowing_no_values(lambda: _once_and_twice(network, batch, size, kind, bags)), size
@@ -133,7 +177,7 @@ def _traces(
 
 def own_batch_size(model: Any, example_batch: Any) -> int:
     """The number of samples of `example_batch`, for `model` as `profile` takes it."""
-    network = _on_meta(model)
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
     return batch_size_of(batch, None, bags_of(network, batch))
 
@@ -142,7 +186,7 @@ def trace_batches(
     model: Any, example_batch: Any, sizes: Sequence[int], kind: type[AnyTrace]
 ) -> list[AnyTrace]:
     """A trace of the model, as `profile` makes it, for each batch size. Raises ProfileError."""
-    network = _on_meta(model)
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
     bags = bags_of(network, batch)
     own = batch_size_of(batch, None, bags)
@@ -170,7 +214,7 @@ def _knowing_no_values(trace: Callable[[], Traced]) -> Traced:
     try:
         return trace()
     except _NeedsValuesError as error:
-        with _exporting():
+        with exporting():
             try:
                 return trace()
             except ProfileError:
@@ -204,7 +248,7 @@ def _without_collections() -> Iterator[None]:
 
 
 @contextmanager
-def _exporting() -> Iterator[None]:
+def exporting() -> Iterator[None]:
     """Sets the flags by which torch.export marks a model's values as unknown.
 
     Libraries keep a way without them for that case, such as a mask that is applied unseen.
@@ -280,10 +324,10 @@ def _is_splittable(once: TracedOperator, twice: TracedOperator) -> bool:
     return all(b in (a, 2 * a) for a, b in zip(once.sizes(), twice.sizes(), strict=True))
 
 
-def _on_meta(model: Any) -> Any:
+def on_meta(model: Any) -> Any:
     """The model on the meta device, without a copy of any real tensor."""
     if not isinstance(model, torch.nn.Module):
-        with _explaining("building the model", []), torch.device("meta"):
+        with explaining("building the model", []), torch.device("meta"):
             model = model()
         if not isinstance(model, torch.nn.Module):
             raise ProfileError(f"model: expected an nn.Module, got {type(model).__name__}")
@@ -296,13 +340,13 @@ def _on_meta(model: Any) -> Any:
     held += [v for m in model.modules() for v in vars(m).values() if isinstance(v, torch.Tensor)]
     if all(tensor.device.type == "meta" for tensor in held):
         return model
-    with _explaining("copying the model to the meta device", []):
+    with explaining("copying the model to the meta device", []):
         return copy.deepcopy(model, {id(tensor): meta_twin(tensor) for tensor in held})
 
 
 def _leaves(network: Any, batch: Arguments, shapes: ShapeCache) -> set[Any]:
     calling: list[tuple[str, Any]] = []
-    with _explaining("", calling):
+    with explaining("", calling):
         return leaf_modules(network, *batch, calling, shapes)
 
 
@@ -316,13 +360,13 @@ def _trace(
 ) -> AnyTrace:
     network.zero_grad(set_to_none=True)
     trace = kind(network, leaves, shapes)
-    with _explaining(what, trace.modules):
+    with explaining(what, trace.modules):
         trace.run(*batch)
     return trace
 
 
 @contextmanager
-def _explaining(what: str, modules: list[tuple[str, Any]]) -> Iterator[None]:
+def explaining(what: str, modules: list[tuple[str, Any]]) -> Iterator[None]:
     """Turns what the user's model raises into one line that names the module."""
     try:
         yield

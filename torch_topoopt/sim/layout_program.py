@@ -240,6 +240,10 @@ class _Steps:
                 end = self._cell(ready, cell, one, (seconds, 2 * its.host_s, 2.0, exchanged_s))
             self._gathers[chunk.stage].computed.append(end)
             if scatters:
+                end = self.exchanges.gather(
+                    self._groups.tensor, cell.cost.summed_bytes, end, self._part(cell),
+                    what="gradients", collective="all_reduce",
+                )  # fmt: skip
                 self._scatter(chunk.stage, cell, one, end)
         if scatters:
             stage = self._stages[chunk.stage]
@@ -303,14 +307,13 @@ class _Steps:
         if not each and not last:
             return
         sizes = self._model.gradients_of(cell.cost, copied=self._stages[stage].copied)
-        if self._shards:
+        if layout.sharding == "none":
+            end = self._state(begin, sizes, cell, "copies", "all_reduce")
+        else:
             end = self._state(begin, sizes, cell, "shards", "reduce_scatter")
             if last:
                 shares = self._groups.shares(sizes)
                 end = self._state(end, shares, cell, "replicas", "all_reduce")
-        else:
-            reduced: Collective = "all_reduce" if layout.sharding == "none" else "reduce_scatter"
-            end = self._state(begin, sizes, cell, "copies", reduced)
         for unit, task in end.items():
             self._reduced[unit].append(task)
 
@@ -328,7 +331,6 @@ class _Steps:
                             end,
                             parameters_of(cell.cost, copied=self._stages[stage].copied),
                             cell,
-                            "copies",
                         )
         return end
 
@@ -350,7 +352,6 @@ class _Steps:
                             end,
                             parameters_of(cell.cost, copied=self._stages[stage].copied),
                             cell,
-                            "copies",
                         )
                         found[cell.cell.begin] = end
         return found

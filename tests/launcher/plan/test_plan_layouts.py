@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,6 +41,14 @@ def test_the_output_has_the_layout_its_time_and_its_memory(
     assert f"layout: {layout}" in out
     for column in ("compute", "exchange", "bubble", "state", "optimizer", "activations", "total"):
         assert named(out, column)
+
+
+def test_the_accelerator_computes_in_the_format_of_the_model(folder: Path) -> None:
+    graph = decoder(4)
+    replace(graph, number_format="bf16").save(folder / "graph.json")
+    cluster = (*CLUSTER, "--accelerators-per-server", "2", "--accelerator", "h100")
+    assert plan(folder, "--strategy-space", "layouts", cluster=cluster) == 0
+    assert Plan.load(folder / "p.json").cluster.accelerator == "h100:bf16"
 
 
 def test_json_has_the_layout_and_its_figures(
@@ -180,17 +189,16 @@ def test_reports_and_differences_name_the_layout(
     assert "layout.context" not in out
 
 
-@pytest.mark.parametrize("called", ["parallelize", "pipeline"])
-def test_a_run_refuses_to_execute_a_layout(
-    called: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_refuses_a_layout_with_micro_batches_for_a_script_without_steps(
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert plan(folder, "--strategy-space", "layouts") == 0
+    assert plan(folder, "--layout", "data=8,micro_batches=2") == 0
     script = folder / "train.py"
-    script.write_text(f"import torch_topoopt\ntorch_topoopt.{called}(None, None)\n")
+    script.write_text("import torch_topoopt\ntorch_topoopt.parallelize(None, None)\n")
     capsys.readouterr()
     assert main(["run", "--plan", str(folder / "p.json"), str(script)]) == 2
     error = capsys.readouterr().err
-    assert named(error, "layout", called)
+    assert named(error, "micro_batches", 2, "torch_topoopt.pipeline")
     assert error.count("\n") == 1
 
 
@@ -201,12 +209,15 @@ def test_models_without_layers_are_planned_as_before(folder: Path) -> None:
     assert Plan.load(folder / "p.json").layout is None
 
 
-def test_a_run_has_no_layouts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [("--layout", "tensor=4"), ("--strategy-space", "layouts")])
+def test_a_run_with_layouts_needs_a_script_that_divides_its_model(
+    words: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = folder / "train.py"
     script.write_text("def build_model(): pass\n")
-    words = ["run", "--strategy-space", "layouts", *CLUSTER[:-1]]
-    assert main([*words, "--model", str(folder / "graph.json"), str(script)]) == 2
-    assert named(capsys.readouterr().err, "strategy-space", "layouts")
+    model = ("--model", str(folder / "graph.json"))
+    assert main(["run", *words, *CLUSTER[:-1], *model, str(script)]) == 2
+    assert named(capsys.readouterr().err, "layout", "torch_topoopt.parallelize", script)
 
 
 def test_compare_has_the_layouts_of_architectures(

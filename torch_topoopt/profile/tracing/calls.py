@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from torch_topoopt.profile.tracing.devices import as_on_cpu
 from torch_topoopt.profile.tracing.records import (
     Read,
     TracedOperator,
@@ -20,6 +21,7 @@ from torch_topoopt.profile.tracing.records import (
     storage_of,
     tensors,
 )
+from torch_topoopt.profile.tracing.sample_order import mixes_samples
 from torch_topoopt.profile.tracing.trace import Trace
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class CallTensor:
     `number` are the same view of the same memory, and gradients flow through both or none."""
 
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: Any
     source: Source
     producer: TracedOperator | None
@@ -58,9 +61,10 @@ class Slot:
 class Call:
     """A leaf module (its path) or a function between leaf modules (its name) that was called.
 
-    `operator` is None if it only made views or constants. `integers[i]` is the i-th of the flat
-    arguments (`torch.utils._pytree`), where that is a number; `inputs` and `outputs` are their
-    tensors, in order, and `structure` is what was returned, with Slots in place of them. An
+    Functions that neither take nor return tensors are left out.
+    `operator` is None if it only made views or constants. `numbers[i]` is the i-th of the flat
+    arguments (`torch.utils._pytree`), where that is a number or a slice; `inputs` and `outputs` are
+    their tensors, in order, and `structure` is what was returned, with Slots in place of them. An
     `opaque` call has tensors inside other objects.
     """
 
@@ -69,19 +73,26 @@ class Call:
     leaf: bool
     inputs: list[CallTensor]
     outputs: list[CallTensor]
-    integers: dict[int, int]
+    numbers: dict[int, Any]
     opaque: bool
     structure: Any = None
 
 
 class CallTrace(Trace):
-    """A Trace that notes all calls, and takes the batch and the output for operators."""
+    """A Trace that notes all calls, and takes the batch and the output for operators.
+
+    The model sees tensors of a CPU, as when it runs. `mixing` are the operators in which a sample's
+    result depends on other samples. `exporting`: torch.export's flags were set.
+    """
 
     def __init__(self, model: Any, leaves: set[Any], *rest: Any) -> None:
         super().__init__(model, leaves, *rest)
         self.calls: list[Call] = []
         self.batch: list[CallTensor] = []  # the tensors of the batch, in order
         self.result: list[CallTensor] = []  # those of the output
+        self.mixing: set[str] = set()
+        self.exporting = torch.compiler.is_exporting()
+        self._mixes = False
         self._storages = {
             name: storage_of(p) for name, p in model.named_parameters(remove_duplicate=False)
         }
@@ -111,18 +122,28 @@ class CallTrace(Trace):
     def call(self, function: Any, args: Any, kwargs: Any) -> Any:
         if self._looking:
             return function(*args, **kwargs)
+        function, args, kwargs = as_on_cpu(function, args, kwargs)
         if self._operator is None and not self._backward:
             self._given, self._is_leaf = (args, kwargs), False
         return super().call(function, args, kwargs)
 
+    def _record(self, operator: TracedOperator, func: Any, args: Any, kwargs: Any) -> Any:
+        if mixes_samples(func, args, kwargs, lambda t: storage_of(t) in self._producers):
+            self._mixes = True
+        return super()._record(operator, func, args, kwargs)
+
+    def _pack(self, tensor: Any) -> Any:
+        with self._look():
+            return super()._pack(tensor)
+
     @contextmanager
     def _look(self) -> Iterator[None]:
         """Excludes calls on tensors inside the block from the model's calls."""
-        self._looking = True
+        before, self._looking = self._looking, True
         try:
             yield
         finally:
-            self._looking = False
+            self._looking = before
 
     def _begin(self, name: str, kind: str) -> None:
         with self._look():
@@ -134,6 +155,7 @@ class CallTrace(Trace):
 
     def _begin_call(self, name: str, kind: str) -> None:
         super()._begin(name, kind)
+        self._mixes = False
         leaves, _ = tree_flatten(self._given)
         inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self._call = Call(
@@ -142,7 +164,7 @@ class CallTrace(Trace):
             leaf=self._is_leaf,
             inputs=[self._describe(tensor) for tensor in inputs],
             outputs=[],
-            integers={i: v for i, v in enumerate(leaves) if type(v) is int},
+            numbers={i: v for i, v in enumerate(leaves) if _is_number(v)},
             opaque=len(inputs) != len(list(tensors(self._given))),
         )
         self._given, self._is_leaf = ((), {}), False
@@ -156,6 +178,8 @@ class CallTrace(Trace):
         self._call = None
         if self.operators and self.operators[-1] is operator:
             call.operator = operator
+            if self._mixes:
+                self.mixing.add(operator.name)
             for tensor in call.inputs:
                 tensor.mutated = tensor.storage in operator.writes
         leaves, shape = tree_flatten(output)
@@ -163,6 +187,8 @@ class CallTrace(Trace):
         slots = iter(range(len(made)))
         call.outputs = [self._describe(tensor) for tensor in made]
         call.opaque |= len(made) != len(list(tensors(output)))
+        if not (call.leaf or call.inputs or made):
+            return  # such as torch.device(...)
         call.structure = tree_unflatten(
             [Slot(next(slots)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
             shape,
@@ -181,6 +207,7 @@ class CallTrace(Trace):
             source = "buffer"
         return CallTensor(
             tuple(tensor.shape),
+            tensor.stride(),
             tensor.dtype,
             source,
             producer,
@@ -233,3 +260,9 @@ class CallTrace(Trace):
         operator.index = len(self.operators)
         self.operators.append(operator)
         return operator
+
+
+def _is_number(value: Any) -> bool:
+    if type(value) is slice:
+        return all(type(part) in (int, type(None)) for part in (value.start, value.stop))
+    return type(value) in (int, float)

@@ -97,6 +97,8 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         self._used_parameters: set[int] = set()
         self._saved: set[Region] = set()
         self._owners: dict[int, TracedOperator | None] = {}
+        self.recomputes = False
+        self.recomputed: set[str] = set()  # paths of modules that are called in the backward pass
         self._claimed = 0
         self._pending: list[range] = []  # nodes made between operators: by autograd.Function
         self._function_node: int | None = None
@@ -117,7 +119,8 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             stack.enter_context(torch.device("meta"))
             for path, module in self._model.named_modules():
                 stack.callback(self._watch(path, module).remove)
-                stack.callback(module.register_forward_hook(self._leave).remove)
+                # before the hooks of others, whose calls are not those of the module
+                stack.callback(module.register_forward_hook(self._leave, prepend=True).remove)
             for parameter in self._model.parameters():
                 if parameter.requires_grad:
                     stack.callback(parameter.register_hook(self._measure(parameter)).remove)
@@ -150,8 +153,9 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
 
     def _watch(self, path: str, module: Any) -> Any:
         def enter(module: Any, _: Any) -> None:
-            if self._backward:
-                return  # a checkpointed part is computed again
+            if self._backward:  # a checkpointed part is computed again
+                self.recomputed.add(path)
+                return
             self.modules.append((path, module))
             self._begun.append(len(self.operators))
             if self._operator is None and module in self._leaves:
@@ -483,6 +487,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         operator = self._owners.get(node._sequence_nr()) if node is not None else None
         now = torch.autograd._get_sequence_nr()
         if now > self._claimed:  # a checkpointed part is computed again
+            self.recomputes |= torch.is_grad_enabled()
             self._owners.update(dict.fromkeys(range(self._claimed, now), operator))
             self._claimed = now
         if operator is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import BANDWIDTH
 from torch_topoopt.search.layouts.links import RankGroup
+from torch_topoopt.search.layouts.software import SPLIT_BACKWARD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -93,7 +94,7 @@ class Groups(NamedTuple):
         return cls(
             RankGroup(tensor, 1),
             RankGroup(layout.context, tensor),
-            RankGroup(expert, 1 if expert > copies else tensor),
+            RankGroup(expert, 1),
             StateGroups.of(copies, shards, tensor),
             StateGroups.of(copies * tensor // expert, layout.expert_shards, expert),
         )
@@ -182,12 +183,26 @@ class StepModel:
 
     def _passes(self, layout: Layout, groups: Groups, stage: LayoutStage) -> _Passes:
         loss_s, summed_s = self.loss_s(stage), self.summed_s(layout, stage)
-        ahead = _Pass(loss_s, 0.0, loss_s)
+        gathers = self._output_gathers(layout, groups, stage)
+        output_s = sum(seconds for _, seconds in gathers)
+        ahead = _Pass(loss_s, output_s, loss_s + output_s, self._far_s(gathers))
         back = _Pass(loss_s + summed_s, 0.0, loss_s + summed_s)
         for one, count in stage.cells:
             its = self._cell_passes(layout, groups, stage, one.cost)
             ahead, back = ahead.plus(its[0], count), back.plus(its[1], count)
         return _Passes(ahead, back, self._seconds(ahead), self._seconds(back))
+
+    def _output_gathers(
+        self, layout: Layout, groups: Groups, stage: LayoutStage
+    ) -> list[tuple[RankGroup, float]]:
+        """The gathers of the model's output, and their seconds."""
+        if not self.software.gathers_output:
+            return []
+        logits = stage.logits * layout.tensor
+        return [
+            (groups.tensor, self.boxes.gather_s(logits, groups.tensor)),
+            (groups.context, self.boxes.gather_s(logits * layout.context, groups.context)),
+        ]
 
     def _seconds(self, of: _Pass, first_s: float = 0.0, last_s: float = 0.0) -> float:
         """A pass and the exchanges beside it. The chain waits `first_s` for the first exchange, or
@@ -239,17 +254,26 @@ class StepModel:
         between = ((groups.tensor, tensor_s), (groups.expert, expert_s))
         far_s = self._far_s(between)
         beside_s = far_s if boxes.crosses(groups.context) else 0.0
+        split = layout.schedule == "zero-bubble" and software.splits_backward
+        issued = 2 * (SPLIT_BACKWARD if split else 1)
         forward_s = max(its.forward_s + exchange_s, context_s + beside_s, its.host_s)
-        backward_s = max(its.backward_s + exchange_s, 2 * context_s + beside_s, 2 * its.host_s)
+        summed_s = 2 * boxes.gather_s(cost.summed_bytes, groups.tensor)
+        far_summed_s = self._far_s([(groups.tensor, summed_s)])
+        behind_s = far_summed_s if boxes.crosses(groups.context) else 0.0
+        backward_s = max(
+            its.backward_s + exchange_s + summed_s,
+            2 * context_s + beside_s + behind_s,
+            issued * its.host_s,
+        )
         backward_s += its.again_s + recomputed * exchange_s
         state_s = self.shards_s(layout, groups, cost, copied=stage.copied)
         context = self._far_s([(groups.context, context_s)])
         ahead = _Pass(its.forward_s, exchange_s, forward_s, far_s + context, state_s[0])
         back = _Pass(
             its.backward_s + its.again_s,
-            (1 + recomputed) * exchange_s,
+            (1 + recomputed) * exchange_s + summed_s,
             backward_s,
-            (1 + recomputed) * far_s + 2 * context,
+            (1 + recomputed) * far_s + far_summed_s + 2 * context,
             state_s[1],
         )
         return ahead, back
@@ -298,29 +322,30 @@ class StepModel:
         )
         # gradients of the first cell come last
         first_gradients = self.gradients_of(stage.first.cost, copied=stage.copied)
+        summed_s, last_summed_s = (
+            2 * self._gather_s(groups, groups.shares(sizes), "replicas")
+            for sizes in (gradients, first_gradients)
+        )
         if layout.sharding == "parameters" and layout.state_shards > 1:
             scatter_s = self._gather_s(groups, first_gradients, "shards")
             seconds = self._seconds(ahead, first[0].state_s, last[0].chain_s)
             seconds += self._seconds(back, scatter_s, last[1].chain_s)
             seconds -= passes.forward_s + passes.backward_s
-            summed_s, last_s = (
-                2 * self._gather_s(groups, groups.shares(sizes), "replicas")
-                for sizes in (gradients, first_gradients)
-            )
-            return seconds + self._after(summed_s, back, last_s)
+            return seconds + self._after(summed_s, back, last_summed_s)
         calls = math.ceil(sum(gradients) / _BUCKET_BYTES)
-        if layout.sharding != "none":
-            calls = int(stage.sum("operators")) // 2
-        scatter_s = self._gather_s(groups, gradients, "copies", calls)
-        last_s = self._gather_s(groups, first_gradients, "copies")
         if layout.sharding == "none":
-            return self._after(2 * scatter_s, back, 2 * last_s, last[1].chain_s)
-        seconds = self._after(scatter_s, back, last_s, last[1].chain_s)
+            reduce_s = 2 * self._gather_s(groups, gradients, "copies", calls)
+            last_s = 2 * self._gather_s(groups, first_gradients, "copies")
+            return self._after(reduce_s, back, last_s, last[1].chain_s)
+        calls = int(stage.sum("operators")) // 2
+        scatter_s = self._gather_s(groups, gradients, "shards", calls)
+        last_s = self._gather_s(groups, first_gradients, "shards")
+        seconds = self._after(scatter_s + summed_s, back, last_s + last_summed_s, last[1].chain_s)
         if layout.sharding == "gradients":  # scattered after each micro-batch
             more_s = max(0.0, scatter_s + back.links_s - back.chain_s)
             seconds += (layout.micro_batches - 1) * more_s
         parameters = Sizes(stage.parameter_bytes, stage.sum("expert_bytes"))
-        gather_s = self._gather_s(groups, parameters, "copies", calls)
+        gather_s = self._gather_s(groups, parameters, "shards", calls)
         if self.software.gathers_early:
             gather_s = self._after(gather_s, ahead)
         return seconds + gather_s

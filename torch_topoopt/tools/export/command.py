@@ -29,6 +29,7 @@ Writes a plan in the format of another program:
 
 A format of one file is printed, or written to -o FILE; one of several goes to the folder -o DIR.
 chakra, astra-sim and flexflow need the plan's operators, which `topoopt plan` writes beside it.
+Trainers (torchtitan, megatron, deepspeed, accelerate) need a plan with a layout.
 
 --check FILE.xml runs an MSCCL algorithm, anybody's, on symbols: every chunk must hold what its
 collective says, whatever the order of thread blocks; the exit code is 1 where one does not."""
@@ -38,6 +39,7 @@ _EXAMPLES = """\
   topoopt export plan.json --to dot -o network.dot
   topoopt export plan.json --to nccl --cluster cluster.yaml -o nccl/
   topoopt export plan.json --to astra-sim -o astra-sim/
+  topoopt export plan.json --to torchtitan -o titan/
   topoopt export --check msccl/allreduce.xml"""
 
 

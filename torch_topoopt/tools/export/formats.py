@@ -116,6 +116,39 @@ def _mlx(exported: Exported) -> Files:
     return {"hostfile.json": mlx_hostfile(exported.plan, exported.file).encode()}
 
 
+def _torchtitan(exported: Exported) -> Files:
+    from torch_topoopt.tools.export import trainers
+
+    def layers() -> int:
+        return sum(len(layer.starts) for layer in exported.op_graph().layers)
+
+    return _for_hosts(exported, {"torchtitan_plan.py": trainers.torchtitan(exported.plan, layers)})
+
+
+def _megatron(exported: Exported) -> Files:
+    from torch_topoopt.tools.export import trainers
+
+    return _for_hosts(exported, trainers.megatron(exported.plan))
+
+
+def _deepspeed(exported: Exported) -> Files:
+    from torch_topoopt.tools.export import trainers
+
+    return _for_hosts(exported, {"deepspeed.json": trainers.deepspeed(exported.plan)})
+
+
+def _accelerate(exported: Exported) -> Files:
+    from torch_topoopt.tools.export import trainers
+
+    return _for_hosts(exported, trainers.accelerate(exported.plan))
+
+
+def _for_hosts(exported: Exported, texts: Mapping[str, str]) -> Files:
+    from torch_topoopt.tools.export.trainers import hosts
+
+    return _encoded({**texts, "hosts.txt": hosts(exported.plan, exported.names)})
+
+
 FORMATS: dict[str, Format] = {
     "nccl": Format("NCCL's variables, the order of hosts, and what NCCL cannot do", True, _nccl),
     "msccl": Format("MSCCL XML: AllReduce on all rings, all-to-all over all routes", True, _msccl),
@@ -125,4 +158,10 @@ FORMATS: dict[str, Format] = {
     "graphml": Format("the network for Gephi, yEd, networkx", False, _graphml),
     "flexflow": Format("the strategy in FlexFlow's text", False, _flexflow),
     "mlx": Format("the ring as a hostfile of mlx.launch (needs --cluster)", False, _mlx),
+    "torchtitan": Format("the layout for torchtitan 0.3, and the hosts", True, _torchtitan),
+    "megatron": Format("the layout as arguments of Megatron-LM, and the hosts", True, _megatron),
+    "deepspeed": Format("the layout as DeepSpeed's JSON, and the hosts", True, _deepspeed),
+    "accelerate": Format(
+        "the layout as accelerate's file and variables, and the hosts", True, _accelerate
+    ),
 }
