@@ -99,6 +99,8 @@ class ChunkStage(PipelineStage):  # type: ignore[misc]
 def check_schedule(layout: Layout) -> None:
     """Raises StrategyError if `layout` has a schedule that cannot be executed."""
     schedule = layout.schedule
+    if layout.pipeline == 1:
+        return
     if layout.interleave > 1 and schedule in ("gpipe", "1f1b"):
         raise StrategyError(
             f"layout: interleave: {schedule} has one chunk a stage, not {layout.interleave}; use "
