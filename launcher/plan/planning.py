@@ -337,6 +337,11 @@ def check_executes(layout: Layout, script: str) -> None:
 
         with input_errors():
             check_without_steps(layout)
+    else:
+        from torch_topoopt.parallel.sharded.schedules import check_schedule
+
+        with input_errors():
+            check_schedule(layout)
 
 
 def _has_no_steps(script: str) -> bool:
