@@ -22,6 +22,7 @@ from torch_topoopt.parallel.sharded.schedules import (
     ChunkRunner,
     ChunkStage,
     check_schedule,
+    loss_dtype,
     schedule_of,
 )
 from torch_topoopt.parallel.sharded.shared_gradients import SharedGradients
@@ -162,7 +163,8 @@ class LayoutPipeline(Pipeline):
             )
 
         number_of_part = torch.empty(1, dtype=torch.long, device="meta")
-        loss = torch.empty((), device="meta", requires_grad=True)
+        dtype = loss_dtype(chunk.module)
+        loss = torch.empty((), dtype=dtype, device="meta", requires_grad=True)
         return ChunkStage(
             self._runners[number],
             self._layout,
