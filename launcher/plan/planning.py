@@ -12,6 +12,7 @@ from torch_topoopt.launcher import documents, shared_options
 from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.launcher.plan import programs, strategy_files
 from torch_topoopt.plan.units import counted, format_gbps
+from torch_topoopt.search.defaults import few_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -152,7 +153,10 @@ class PlanningChoice:
             options = replace(options, strategy=given.strategy)
             if program is not None:
                 programs.check_strategy(given, program, cluster, self.strategy)
-        options = replace(options, micro_batches=1 if micro_batches is None else micro_batches)
+        if micro_batches is None:
+            pipelines = self.space == "all" and few_servers(cluster.servers)
+            micro_batches = "auto" if pipelines else 1
+        options = replace(options, micro_batches=micro_batches)
         return documents.make_plan(graph, cluster, options, progress, keep_best=keep_best)
 
     def _plan_pipeline(
@@ -333,6 +337,11 @@ def check_executes(layout: Layout, script: str) -> None:
 
         with input_errors():
             check_without_steps(layout)
+    else:
+        from torch_topoopt.parallel.sharded.schedules import check_schedule
+
+        with input_errors():
+            check_schedule(layout)
 
 
 def _has_no_steps(script: str) -> bool:

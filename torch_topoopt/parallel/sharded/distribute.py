@@ -65,10 +65,12 @@ def distribute(module: torch.nn.Module, division: Division, *, last: bool = True
     for cell in cells:
         for path in cell.paths if cell.block else ():
             recompute(module.get_submodule(path), layout.recompute)
-    _shard_state(module, cells, division)
+    _shard_state(module, cells, division, last=last)
 
 
-def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division: Division) -> None:
+def _shard_state(
+    module: torch.nn.Module, cells: tuple[ModelCell, ...], division: Division, *, last: bool
+) -> None:
     """Shares the state of each cell in a group of its own, and of the rest in that of the root.
 
     Without sharding, shares are whole, and only gradients are summed.
@@ -97,7 +99,7 @@ def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division
         if modules:
             fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
             units.append(modules[0])
-    if division.precision is not None and layout.pipeline == 1:  # the loss has its own type
+    if division.precision is not None and last:  # the loss has its own type
         policy = replace(policy, output_dtype=policy.reduce_dtype)
     fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     # By default, FSDP gathers ahead what ran before, maybe in another micro-batch. A unit that is
