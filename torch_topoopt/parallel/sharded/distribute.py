@@ -44,8 +44,7 @@ def distribute(module: torch.nn.Module, division: Division, *, last: bool = True
     """Leaves this rank's part of `module` in it: of every tensor, of the experts, of the state.
 
     `module` is the model, or a stage of it with the same names, maybe the `last`; cells that it
-    lacks are left out.
-    Raises StrategyError for a layout that cannot be executed.
+    lacks are left out. Raises StrategyError for a layout that cannot be executed.
     """
     layout = division.layout
     if division.mesh.experts is not None:
@@ -89,6 +88,7 @@ def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division
         for path in expert_paths(module):
             experts = module.get_submodule(path)
             fully_shard(experts, mesh=experts_mesh, reshard_after_forward=reshard, mp_policy=policy)
+            experts.set_modules_to_backward_prefetch([experts])
     units = []
     for cell in cells:
         modules = [module.get_submodule(path) for path in cell.paths]
@@ -100,7 +100,8 @@ def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division
     if division.precision is not None and layout.pipeline == 1:  # the loss has its own type
         policy = replace(policy, output_dtype=policy.reduce_dtype)
     fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    # By default, FSDP gathers what ran before in any micro-batch. The first unit has none before.
+    # By default, FSDP gathers ahead what ran before, maybe in another micro-batch. A unit that is
+    # its own predecessor gathers nothing ahead.
     for unit, before in zip((*units, module), (units[0] if units else module, *units), strict=True):
         unit.set_modules_to_backward_prefetch([before])
 
