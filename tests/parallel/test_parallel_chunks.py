@@ -13,11 +13,11 @@ from support.refusals import refused
 from torch import nn
 
 from torch_topoopt.models import gpt, llama, qwen3_moe
+from torch_topoopt.parallel.layout_pipelines import cells_of_chunks
 from torch_topoopt.parallel.sharded.blocks import model_cells
 from torch_topoopt.parallel.sharded.chunks import ModelChunk, Sent, kept_parameters, shared_copy
 from torch_topoopt.parallel.sharded.module_calls import ModelCalls
 from torch_topoopt.parallel.sharded.schedules import check_schedule
-from torch_topoopt.parallel.sharded.staged import cells_of_chunks
 from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.profile.profiling import profile
