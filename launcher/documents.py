@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -100,6 +100,13 @@ def op_graph_of(
     `batch_size` cannot be shared evenly.
     """
     return with_measured_costs(_op_graph(model, batch_size, accelerators, text), costs)
+
+
+def in_format_of(cluster: Cluster, graph: OpGraph) -> Cluster:
+    """`cluster` with the format of the model, unless its accelerator has one."""
+    from torch_topoopt.search.accelerators import in_format
+
+    return replace(cluster, accelerator=in_format(cluster.accelerator, graph.number_format))
 
 
 def with_measured_costs(graph: OpGraph, costs: str | None) -> OpGraph:

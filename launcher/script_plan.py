@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.rank_work import MOST_KINDS
 from torch_topoopt.plan.units import counted, format_bytes
-from torch_topoopt.profile.script import DEFAULT_ITERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 
 SAME = 0.01  # relative difference of an iteration's bytes that counts as equal
+_EXPLAINED = 0.1  # from this difference on there is always a cause
 # A trace and ranks count their sizes alike.
 _COMPARED = frozenset(
     {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll"}
@@ -35,7 +35,7 @@ class Script:
 
     runs: TrainingScript
     limits: TraceLimits
-    iterations: int = DEFAULT_ITERATIONS  # the plan is for the last one
+    iterations: int | None = None  # None: until they repeat, if they are quick
 
     @property
     def name(self) -> str:
@@ -99,8 +99,32 @@ def demand_text(demand: Demand) -> str:
     return f"{' and '.join(parts) or 'nothing between servers'} per iteration"
 
 
+def cause_of_difference(
+    trace: CommunicationTrace, works: Sequence[RankWork], difference: float | None
+) -> str:
+    """A sentence if the bytes of links differ from those of the trace; else "".
+
+    `difference` is the largest of any link, relative; None where nothing was predicted on one.
+    """
+    if difference is not None and difference <= SAME:
+        return ""
+    if others := other_calls(trace, works):
+        return others
+    if not works or (difference is not None and difference <= _EXPLAINED):
+        return ""
+    if len(trace.ranks) < trace.world_size:
+        return (
+            f"the collectives of the traced ranks are as predicted, but {len(trace.ranks)} of "
+            f"{trace.world_size} ranks were traced: others called other collectives"
+        )
+    return (
+        "the collectives of all ranks are as predicted: messages between two ranks, gathers or "
+        "scatters differ from those of the trace"
+    )
+
+
 def other_calls(trace: CommunicationTrace, works: Sequence[RankWork]) -> str:
-    """A sentence if a rank's collectives differ from those of the traced iteration; else "".
+    """A sentence if a rank's collectives differ from those of the trace; else "".
 
     Bytes per iteration are compared, by the size of the group.
     """
@@ -108,19 +132,29 @@ def other_calls(trace: CommunicationTrace, works: Sequence[RankWork]) -> str:
         if work.rank not in trace.ranks or len(work.operations) >= MOST_KINDS:
             continue
         traced: Counter[int] = Counter()
-        for call in trace.of_rank(work.rank, trace.iterations - 1):
-            if call.operation in _COMPARED and len(call.group) > 1:
+        for call in trace.repeated:
+            if call.rank == work.rank and call.operation in _COMPARED and len(call.group) > 1:
                 traced[len(call.group)] += call.size_bytes
+        for ranks, size_bytes in traced.items():
+            traced[ranks] = trace.per_iteration(size_bytes)
         measured: Counter[int] = Counter()
         for one in work.operations:
             if not one.name.startswith(("gather", "scatter")):
                 measured[one.ranks] += round(one.per_iteration * one.size_bytes)
         most = max(0, *traced.values(), *measured.values())
         if any(abs(measured[ranks] - traced[ranks]) > SAME * most for ranks in traced | measured):
+            figures = (
+                f"rank {work.rank} called {_by_group(measured)} per iteration, and "
+                f"{_by_group(traced)} in the trace"
+            )
+            if trace.period > 1:
+                return (
+                    f"iterations differ: predicted is the mean of {trace.period} that were traced, "
+                    f"and {work.iterations} others were measured: {figures}"
+                )
             return (
-                "later iterations did not repeat the collectives of the traced one: rank "
-                f"{work.rank} called {_by_group(measured)} per iteration, and "
-                f"{_by_group(traced)} in the trace; --trace-iterations traces a later one"
+                "later iterations did not repeat the collectives of the traced ones: "
+                f"{figures}; --trace-iterations traces more of them"
             )
     return ""
 

@@ -126,7 +126,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "accelerator": {
         "metavar": "NAME",
-        "help": "accelerator to plan for: device or device:format, such as h100 or a100:bf16 "
+        "help": "accelerator to plan for: device or device:format, such as h100 or a100:bf16; by "
+        "default the format of the model "
         f"(default: {DEFAULT_ACCELERATOR}; with `topoopt run` {EMULATED_ACCELERATOR})",
     },
     "no-memory-limit": {
@@ -160,12 +161,18 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "choices": SPACES,
         "default": "auto",
         "help": "strategies to search: layouts: every block of the model divided alike, by tensor, "
-        "context, experts, data, stages and sharded state (`topoopt plan` only); full: any split "
-        "and placement of each operator; all: the better of both; samples: splits of samples only, "
+        "context, experts, data, stages and sharded state; full: any split and placement of each "
+        "operator; all: the better of both (`topoopt plan` only); samples: splits of samples only, "
         "as the paper does; pipeline: stages and micro-batches; data-parallel: nothing; auto "
         "(default): all for a model (compare: full), and for a script what it calls: full for "
         "torch_topoopt.parallelize, pipeline for torch_topoopt.pipeline, data-parallel for neither "
         "(with `topoopt run` only what can be executed is considered)",
+    },
+    "layout": {
+        "metavar": "DIMENSION=N,...",
+        "help": "only wire and price this layout, such as tensor=8,sharding=parameters; its "
+        "dimensions: tensor, context, data, expert, pipeline, interleave, sharding, state_shards, "
+        "reshard, recompute, schedule, micro_batch, micro_batches, cells",
     },
     "stages": {"type": int, "metavar": "S", "help": "number of pipeline stages (default: any)"},
     "micro-batches": {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.launcher import script_syntax
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.launcher.script_plan import Script
-from torch_topoopt.profile.script import DEFAULT_ITERATIONS, TraceLimits, TrainingScript
+from torch_topoopt.profile.script import LEAST_ITERATIONS, TraceLimits, TrainingScript
 from torch_topoopt.profile.script.memory import available_bytes
 from torch_topoopt.runtime import requested_backends
 
@@ -54,9 +54,9 @@ def add_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--trace-iterations",
         type=int,
-        default=DEFAULT_ITERATIONS,
         metavar="N",
-        help="iterations of the trace; the last one is planned for (default: %(default)s)",
+        help="iterations of the trace; the last ones that repeat are planned for (default: 2, and "
+        "up to 16 if they are quick)",
     )
     group.add_argument(
         "--trace-memory",
@@ -105,9 +105,9 @@ def choose(
             f"trace-timeout: {arguments.trace_timeout:g} is not above 0; --model none does "
             "without a trace"
         )
-    if arguments.trace_iterations < 2:
+    if (count := arguments.trace_iterations) is not None and count < LEAST_ITERATIONS:
         raise InputError(
-            f"trace-iterations: {arguments.trace_iterations} is not at least 2: the first one also "
+            f"trace-iterations: {count} is not at least {LEAST_ITERATIONS}: the first one also "
             "sets up"
         )
     script = str(arguments.training_script)

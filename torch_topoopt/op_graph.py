@@ -160,13 +160,14 @@ class OpGraph(Document):
     `layers` occur more than once; no operator is in two of them. `gradient_buckets` describes the
     buckets of the training script; None: an AllReduce for each operator, as in the TopoOpt paper.
     `measured_step` corrects the operators' costs by a measured step; None: no step was measured.
+    `number_format` is that of most parameters: "bf16" for all types of 16 bits.
 
     Version 2 added `splits` and `output_dimensions`; operators of version 1 split samples only.
     Version 3 added the `tensor` of operands; older operands each count as a tensor of their own.
     Version 4 added `gradient_buckets` and `measured_step`.
     """
 
-    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"layers"})
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"layers", "number_format"})
 
     KIND: ClassVar[str] = "OpGraph"
     VERSION: ClassVar[int] = 4
@@ -178,6 +179,7 @@ class OpGraph(Document):
     layers: tuple[RepeatedLayer, ...] = ()
     gradient_buckets: GradientBuckets | None = None
     measured_step: MeasuredStep | None = None
+    number_format: Literal["fp32", "bf16"] = "fp32"
 
     def validate(self) -> Self:
         if self.batch_size < 1:

@@ -279,8 +279,8 @@ double CostEstimate::ringSteps(size_t steps, size_t bytes, double factor, bool r
   const double latency = static_cast<double>(steps) * (messageSeconds(ring_hops_, 0) + others);
   const double moved = factor * static_cast<double>(bytes);
   const double links = std::min(rings == 1 ? 1.0 : links_, ring_links_);
-  const GroupLayout::RingLoads& loads = layout_.ringLoads();
-  const double load = std::max(1 / links, rings == 1 ? loads.first : loads.all);
+  const GroupLayout::RouteLoads& loads = layout_.routeLoads();
+  const double load = std::max(1 / links, rings == 1 ? loads.first_ring : loads.rings);
   return latency + moved * model_.beta_s_per_byte * load +
          (reduces ? moved * model_.gamma_s_per_byte : 0.0);
 }

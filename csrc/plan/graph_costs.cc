@@ -187,15 +187,17 @@ double GraphCosts::flooding(const Request& request, size_t set) {
          (servers_ - 1) * bytes * model_.gamma_s_per_byte;
 }
 
-// A server's messages leave its links one after the other; all links carry them evenly, but those
-// of relays do not.
+// A server's messages leave its links one after the other. All links carry them evenly, unless the
+// group knows better.
 double GraphCosts::oneShot(const Request& request) const {
   const bool whole = request.collective == Collective::kAllReduce;
   const double bytes = static_cast<double>(request.bytes) / (whole ? 1.0 : servers_);
   const double messages = std::ceil((servers_ - 1) / degree_);
   const double reduced = request.collective == Collective::kAllGather ? 0 : (servers_ - 1) * bytes;
   return messages * model_.alpha_s + longest_route_ * model_.per_hop_latency_s +
-         bytes * all_hops_ / capacity_ * model_.beta_s_per_byte + reduced * model_.gamma_s_per_byte;
+         bytes * std::max(all_hops_ / capacity_, layout_.routeLoads().pairs) *
+             model_.beta_s_per_byte +
+         reduced * model_.gamma_s_per_byte;
 }
 
 // Messages over the plan's routes.

@@ -48,14 +48,15 @@ class GroupLayout {
   void setLinkSets(std::vector<LinkSet> sets);
   void setLinks(LinkSet links) { setLinkSets({std::move(links)}); }
 
-  // The load of the busiest link if the planned rings use relays, as busiestLink(): of the first
-  // ring with all data, and of all rings. 0: their links are their own.
-  struct RingLoads {
-    double first = 0;
-    double all = 0;
+  // The load of the busiest link, as busiestLink(), in a group of some servers: of the first
+  // planned ring with all data, of all rings, and of a message between each pair. 0: not known.
+  struct RouteLoads {
+    double first_ring = 0;
+    double rings = 0;
+    double pairs = 0;
   };
-  const RingLoads& ringLoads() const { return ring_loads_; }
-  void setRingLoads(const RingLoads& loads) { ring_loads_ = loads; }
+  const RouteLoads& routeLoads() const { return route_loads_; }
+  void setRouteLoads(const RouteLoads& loads) { route_loads_ = loads; }
 
   int size() const { return size_; }
   const std::vector<plan::Ring>& rings() const { return rings_; }
@@ -93,7 +94,7 @@ class GroupLayout {
   std::vector<plan::Ring> planned_;
   plan::Grid grid_;
   std::vector<LinkSet> link_sets_;
-  RingLoads ring_loads_;
+  RouteLoads route_loads_;
   std::vector<int> servers_;
   const std::shared_ptr<const HopTable> hops_;
   std::vector<int> leaders_;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "plan/cut_bound.h"
@@ -198,6 +199,34 @@ class Splitting {
   LinkSet direct_;
 };
 
+// Of bytes sent between pairs.
+double busiestOf(const std::map<Pair, double>& sent, const std::vector<RatedLink>& links,
+                 const std::vector<plan::Route>& routes) {
+  std::map<Pair, double> loads;
+  for (const plan::Route& route : routes) {
+    const auto bytes = sent.find({route.servers.front(), route.servers.back()});
+    if (bytes == sent.end()) continue;
+    for (size_t k = 1; k < route.servers.size(); ++k) {
+      loads[{route.servers[k - 1], route.servers[k]}] += bytes->second * route.weight;
+    }
+  }
+  std::set<Pair> routed;
+  for (const plan::Route& route : routes) {
+    routed.emplace(route.servers.front(), route.servers.back());
+  }
+  for (const auto& [ends, bytes] : sent) {
+    if (!routed.contains(ends)) loads[ends] += bytes;
+  }
+  std::map<Pair, double> rates;
+  for (const RatedLink& link : links) rates[{link.source, link.target}] += link.rate;
+  double busiest = 0;
+  for (const auto& [ends, load] : loads) {
+    const auto rate = rates.find(ends);
+    if (rate != rates.end()) busiest = std::max(busiest, load / rate->second);
+  }
+  return busiest;
+}
+
 }  // namespace
 
 std::vector<LinkSet> memberLinks(const std::vector<int>& members,
@@ -218,34 +247,24 @@ std::vector<LinkSet> memberLinks(const std::vector<int>& members,
 
 double busiestLink(const std::vector<plan::Ring>& rings, const std::vector<RatedLink>& links,
                    const std::vector<plan::Route>& routes) {
-  std::map<Pair, double> rates;
-  for (const RatedLink& link : links) rates[{link.source, link.target}] += link.rate;
-  std::map<Pair, std::vector<const plan::Route*>> routes_of;
-  for (const plan::Route& route : routes) {
-    routes_of[{route.servers.front(), route.servers.back()}].push_back(&route);
-  }
-  std::map<Pair, double> loads;
+  std::map<Pair, double> sent;
   for (const plan::Ring& ring : rings) {
     for (size_t i = 0; i < ring.servers.size(); ++i) {
-      const Pair ends{ring.servers[i], ring.servers[(i + 1) % ring.servers.size()]};
-      const auto over = routes_of.find(ends);
-      if (over == routes_of.end()) {
-        loads[ends] += ring.share;
-        continue;
-      }
-      for (const plan::Route* route : over->second) {
-        for (size_t k = 1; k < route->servers.size(); ++k) {
-          loads[{route->servers[k - 1], route->servers[k]}] += ring.share * route->weight;
-        }
-      }
+      sent[{ring.servers[i], ring.servers[(i + 1) % ring.servers.size()]}] += ring.share;
     }
   }
-  double busiest = 0;
-  for (const auto& [ends, load] : loads) {
-    const auto rate = rates.find(ends);
-    if (rate != rates.end()) busiest = std::max(busiest, load / rate->second);
+  return busiestOf(sent, links, routes);
+}
+
+double busiestLinkOfPairs(const std::vector<int>& members, const std::vector<RatedLink>& links,
+                          const std::vector<plan::Route>& routes) {
+  std::map<Pair, double> sent;
+  for (const int source : members) {
+    for (const int target : members) {
+      if (source != target) sent[{source, target}] = 1;
+    }
   }
-  return busiest;
+  return busiestOf(sent, links, routes);
 }
 
 }  // namespace topoopt

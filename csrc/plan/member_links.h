@@ -32,4 +32,8 @@ std::vector<LinkSet> memberLinks(const std::vector<int>& members,
 double busiestLink(const std::vector<plan::Ring>& rings, const std::vector<RatedLink>& links,
                    const std::vector<plan::Route>& routes);
 
+// The same if each member sends 1 to each other.
+double busiestLinkOfPairs(const std::vector<int>& members, const std::vector<RatedLink>& links,
+                          const std::vector<plan::Route>& routes);
+
 }  // namespace topoopt

@@ -91,7 +91,12 @@ API = {
         ("torch_topoopt.sim", "torch_topoopt.sim.flows", "torch_topoopt.sim.iteration"),
     ),
     "parallel": ApiPage(
-        "Parallel modules", ("torch_topoopt.parallel.api", "torch_topoopt.parallel.pipelines")
+        "Parallel modules",
+        (
+            "torch_topoopt.parallel.api",
+            "torch_topoopt.parallel.pipelines",
+            "torch_topoopt.parallel.micro_batches",
+        ),
     ),
     "ray_train": ApiPage("Ray Train", ("torch_topoopt.ray_train",)),
     "runtime": ApiPage(

@@ -205,6 +205,7 @@ def _advise(
         graph = documents.op_graph_of(
             arguments.model, arguments.batch_size, accelerators=cluster.servers
         )
+        cluster = documents.in_format_of(cluster, graph)
     elif arguments.batch_size is not None or arguments.evaluations is not None:
         raise InputError("batch-size, evaluations: these are of a model; name one with --model")
     progress(None, "wiring")

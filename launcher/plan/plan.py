@@ -23,7 +23,7 @@ from torch_topoopt.launcher.plan import (
     planning,
     strategy_files,
 )
-from torch_topoopt.search.layouts.software import SoftwareName
+from torch_topoopt.plan.layout import SoftwareName
 
 if TYPE_CHECKING:
     from torch_topoopt.launcher.console import Terminal
@@ -127,13 +127,7 @@ def _add_layout_options(options: argparse.ArgumentParser) -> None:
         help="rate in each direction between an accelerator and the others of its server, such as "
         "3600Gbps (default: that of the accelerator's usual box)",
     )
-    options.add_argument(
-        "--layout",
-        metavar="DIMENSION=N,...",
-        help="only wire and price this layout, such as tensor=8,sharding=parameters; its "
-        "dimensions: tensor, context, data, expert, pipeline, interleave, sharding, state_shards, "
-        "reshard, recompute, schedule, micro_batch, micro_batches",
-    )
+    shared_options.add(options, "layout")
     options.add_argument(
         "--software",
         choices=get_args(SoftwareName),
@@ -151,12 +145,15 @@ def main(argv: list[str]) -> int:
     terminal = console.Terminal(json_output=arguments.json)
     if documents.is_script_without_model(arguments.model):
         return _plan_traced(arguments, cluster, network, terminal)
-    choice = planning.PlanningChoice.of(arguments, arguments.model, plans_layouts=True)
+    choice = planning.PlanningChoice.of(
+        arguments, arguments.model, layout_spaces=("all", "layouts")
+    )
     planning.check_stages(choice, cluster)
     try:
         with terminal.progress(f"planning {arguments.model}") as progress:
             progress(None, "profiling")
             graph = choice.op_graph(arguments.model, cluster)
+            cluster = documents.in_format_of(cluster, graph)
             terminal.line(
                 planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )
@@ -236,7 +233,7 @@ def _keep(
     if plan.layout is not None:
         from torch_topoopt.planner.layout_figures import layout_figures, other_layouts
 
-        figures = layout_figures(graph, plan, options)
+        figures = layout_figures(graph, plan)
         if arguments.explain:
             others = other_layouts(graph, plan, options)
     elif arguments.explain:

@@ -12,6 +12,7 @@ from torch_topoopt.launcher import documents, shared_options
 from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.launcher.plan import programs, strategy_files
 from torch_topoopt.plan.units import counted, format_gbps
+from torch_topoopt.search.defaults import few_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Cluster, Network, Plan
+    from torch_topoopt.plan.layout import Layout
     from torch_topoopt.planner.options import MicroBatches, PlanningOptions
     from torch_topoopt.search.strategies import Strategy
 
@@ -53,24 +55,26 @@ class PlanningChoice:
         model: str,
         script: str | None = None,
         *,
-        plans_layouts: bool = False,
+        layout_spaces: tuple[Space, ...] = (),
     ) -> PlanningChoice:
         """Checks as far as possible without the model; raises InputError.
 
-        `script` is the script to train, if known; else `model` may be a script. Only a verb that
-        `plans_layouts` has the spaces with layouts.
+        `script` is the script to train, if known; else `model` may be a script. `layout_spaces` are
+        the verb's spaces with layouts.
         """
         from torch_topoopt.planner.options import PlanningOptions
         from torch_topoopt.search.two_levels import SearchOptions
 
         space = space_of(arguments.strategy_space, model, script)
-        if plans_layouts:
-            space = _space_with_layouts(arguments, space)
-        elif space in ("layouts", "all"):
+        if space in ("layouts", "all") and space not in layout_spaces:
             raise InputError(
                 f"strategy-space: {space} is a space of `topoopt plan`; its plan can be run with "
                 "--plan"
             )
+        if space == "layouts" or getattr(arguments, "layout", None) is not None:
+            space = _space_of_layouts(arguments)
+        elif "all" in layout_spaces:
+            space = _all_unless_strategies(arguments, space)
         _check_pipeline(arguments, space)
         _check_files_and_batch(arguments)
         chosen = cls(
@@ -118,11 +122,14 @@ class PlanningChoice:
         *,
         network: Network | None = None,
         program: Program | None = None,
+        script: str = "",
         keep_best: bool = False,
     ) -> Plan:
-        """The Plan; with a `program`, an executable one. Raises InputError, and with `keep_best`
-        StoppedEarly, as `documents.make_plan`."""
+        """The Plan; with a `program`, or a layout for a `script`, an executable one. Raises
+        InputError, and with `keep_best` StoppedEarly, as `documents.make_plan`."""
         options = replace(self.options, network=network)
+        if script and _has_no_steps(script):
+            options = replace(options, executable_layout=_has_one_pass)
         if self.layout is not None:
             from torch_topoopt.plan.layout import layout_from
 
@@ -146,7 +153,10 @@ class PlanningChoice:
             options = replace(options, strategy=given.strategy)
             if program is not None:
                 programs.check_strategy(given, program, cluster, self.strategy)
-        options = replace(options, micro_batches=1 if micro_batches is None else micro_batches)
+        if micro_batches is None:
+            pipelines = self.space == "all" and few_servers(cluster.servers)
+            micro_batches = "auto" if pipelines else 1
+        options = replace(options, micro_batches=micro_batches)
         return documents.make_plan(graph, cluster, options, progress, keep_best=keep_best)
 
     def _plan_pipeline(
@@ -187,27 +197,28 @@ class PlanningChoice:
         return self.options
 
 
-def _space_with_layouts(arguments: argparse.Namespace, space: Space) -> Space:
-    """The space of a verb that plans layouts: by default all for a model, unless options of
-    strategies are given."""
-    if arguments.layout is not None:
+def _space_of_layouts(arguments: argparse.Namespace) -> Space:
+    """The space layouts, with the options that it has; raises InputError for others."""
+    if getattr(arguments, "layout", None) is not None:
         if arguments.strategy_space not in ("auto", "layouts"):
             raise InputError("layout: --layout is for --strategy-space layouts")
         from torch_topoopt.plan.layout import layout_fields
 
         with input_errors():
             layout_fields(arguments.layout)
-        space = "layouts"
-    if space == "layouts":
-        for name in _OF_STRATEGIES:
-            if getattr(arguments, name) is not None:
-                raise InputError(
-                    f"{name.replace('_', '-')}: --{name.replace('_', '-')} is for strategies, and "
-                    "the space layouts has none"
-                )
-        return space
+    for name in _OF_STRATEGIES:
+        if getattr(arguments, name, None) is not None:
+            raise InputError(
+                f"{name.replace('_', '-')}: --{name.replace('_', '-')} is for strategies, and "
+                "the space layouts has none"
+            )
+    return "layouts"
+
+
+def _all_unless_strategies(arguments: argparse.Namespace, space: Space) -> Space:
+    """By default all spaces for a model, unless options of strategies are given."""
     wanted = (*_OF_STRATEGIES, "export_strategy")
-    strategies = any(getattr(arguments, name) is not None for name in wanted)
+    strategies = any(getattr(arguments, name, None) is not None for name in wanted)
     if arguments.strategy_space != "auto" or space != "full" or strategies:
         return space
     if arguments.ablation != "both" or arguments.model.endswith(".py"):
@@ -310,13 +321,36 @@ def space_of(asked: str, model: str, script: str | None = None) -> Space:
     return next((space for name, space in _CALLS if name in called), "data-parallel")
 
 
-def check_divides_itself(plan: Plan, path: str, script: str) -> None:
-    """Raises InputError if `script` leaves the layout of `plan` to this package."""
-    if space_of("auto", "", script) != "data-parallel":
+def check_divides(script: str) -> None:
+    """Raises InputError if `script` does not leave the division of its model to this package."""
+    if space_of("auto", "", script) == "data-parallel":
         raise InputError(
-            f"{path}: layout: torch_topoopt.parallelize and pipeline do not execute {plan.layout}; "
-            f"divide the model in {script}, or plan with --strategy-space full"
+            f"layout: {script} calls neither torch_topoopt.parallelize nor pipeline, which divide "
+            "a model"
         )
+
+
+def check_executes(layout: Layout, script: str) -> None:
+    """Raises InputError if the call of torch_topoopt in `script` cannot execute `layout`."""
+    if _has_no_steps(script):
+        from torch_topoopt.parallel.api import check_without_steps
+
+        with input_errors():
+            check_without_steps(layout)
+    else:
+        from torch_topoopt.parallel.sharded.schedules import check_schedule
+
+        with input_errors():
+            check_schedule(layout)
+
+
+def _has_no_steps(script: str) -> bool:
+    """Whether `script` calls parallelize, which executes the layouts of a single pass."""
+    return space_of("auto", "", script) == "full"
+
+
+def _has_one_pass(layout: Layout) -> bool:
+    return layout.pipeline == layout.micro_batches == 1
 
 
 def _calls(source: str) -> set[str]:

@@ -193,9 +193,9 @@ def _times(graph: OpGraph, accelerator: str | None) -> list[tuple[float, float]]
     if accelerator is None:
         return []
     from torch_topoopt.search.accelerators import accelerator as device_of
-    from torch_topoopt.search.accelerators import operator_seconds
+    from torch_topoopt.search.accelerators import in_format, operator_seconds
 
-    device = device_of(accelerator)
+    device = device_of(in_format(accelerator, graph.number_format))
     return [operator_seconds(device, operator, 1) for operator in graph.operators]
 
 

@@ -33,7 +33,8 @@ def add_options(options: argparse.ArgumentParser) -> None:
         "--iterations",
         type=int,
         metavar="K",
-        help="iterations to run, the last one being the demand (default: 2)",
+        help="iterations to run, of which the last ones that repeat are the demand (default: 2, "
+        "and up to 16 if they are quick)",
     )
     group.add_argument(
         "--time-limit", type=float, metavar="SECONDS", help="time limit of each rank (default: 120)"

@@ -55,7 +55,8 @@ def predicted_for_job(
     if cost is None and (measured := folder / "cost_model.json").is_file():
         cost = decode(CostModel, json.loads(measured.read_text())["cost_model"])
     graph = folder / "opgraph.json"
-    source = OpGraph.load(graph) if trace is None and graph.is_file() else trace
+    of_model = trace is None and plan.layout is None and graph.is_file()
+    source = OpGraph.load(graph) if of_model else trace
     if cost is None or source is None or not plan.predicts_bytes:
         return plan
     return predicting(plan, source, cost, algorithm)

@@ -211,7 +211,7 @@ def _planning(
                 f"{given[0]}: --{given[0]} and --plan exclude each other; the plan is made"
             )
         if plan.layout is not None:
-            planning.check_divides_itself(plan, arguments.plan, arguments.training_script)
+            planning.check_executes(plan.layout, arguments.training_script)
         elif not plan.is_data_parallel:
             programs.check_plan(plan, arguments.plan, arguments.training_script)
     elif not model:
@@ -222,8 +222,12 @@ def _planning(
             " under a __main__ guard; name one with --model file.py:callable",
         )
     script = "" if arguments.module or arguments.no_python else arguments.training_script
-    choice = PlanningChoice.of(arguments, model, script if model else "")
+    choice = PlanningChoice.of(
+        arguments, model, script if model else "", layout_spaces=("layouts",)
+    )
     if plan is None:
+        if choice.space == "layouts":
+            planning.check_divides(script)
         if choice.micro_batches not in (None, 1) and choice.space != "pipeline":
             raise InputError("micro-batches: --micro-batches is for --strategy-space pipeline")
         planning.check_stages(choice, cluster)

@@ -158,9 +158,7 @@ def _tables(
             )
         compared = link_bytes.iteration_figures(plan, links, iterations)
         apart = 0.0 if compared is None else compared.link_bytes_difference
-        differs = apart is None or apart > script_plan.SAME
-        why = script_plan.other_calls(job.trace, job.works) if job.trace and differs else ""
-        if why:
+        if job.trace and (why := script_plan.cause_of_difference(job.trace, job.works, apart)):
             terminal.line(why)
         total = sum(link.sent_bytes for link in links)
         terminal.line(f"{format_bytes(total)} on {counted(len(links), 'link')} in all")

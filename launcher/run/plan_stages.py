@@ -72,7 +72,7 @@ class PlanStages:
             plan = self._options.plan
             self._terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} was given")
             if plan.layout is not None:
-                self._terminal.line("      the script executes its layout itself")
+                self._terminal.line(f"      layout: {plan.layout}")
         else:
             plan = self._plan_for_model() or self._plan_for_script()
         if self._options.site is not None and self._options.site.file.switches:
@@ -112,7 +112,8 @@ class PlanStages:
         self._demand = self._demand_of_script()
         if (trace := self._demand[1]) is None:
             return False
-        calls = trace.of_rank(trace.ranks[0], trace.iterations - 1)
+        last = trace.iterations - 1
+        calls = [c for c in trace.calls if (c.rank, c.iteration) == (trace.ranks[0], last)]
         return run_steps.communicates_itself(calls, graph)
 
     def _plan_for_script(self) -> Plan:
@@ -184,7 +185,9 @@ class PlanStages:
             stage.progress(None, self._options.source.model)
             program = None
             choice, cluster = self._options.planning, self._options.cluster
-            if choice.space != "data-parallel":
+            if choice.space == "layouts":
+                graph = choice.op_graph(self._options.source.model, cluster)
+            elif choice.space != "data-parallel":
                 # a pipeline's first stage has its input, and its last its output, locally
                 graph, program = programs.graph_and_program(
                     self._options.source.model,
@@ -204,9 +207,11 @@ class PlanStages:
                     stage.progress,
                     emulated=self._options.site is None,
                 )
-            graph, self._timing, steps = run_steps.measured_graph(
-                graph, self._options, stage.progress, self._server
-            )
+            steps = ""
+            if choice.space != "layouts":
+                graph, self._timing, steps = run_steps.measured_graph(
+                    graph, self._options, stage.progress, self._server
+                )
             stage.result = profile.summary(graph)
         for line in filter(None, (measured, steps)):
             self._terminal.line(f"      {line}")
@@ -214,7 +219,7 @@ class PlanStages:
 
     def _co_optimise(self, graph: OpGraph, program: Program | None) -> Plan:
         documents.save(graph, str(self._folder / "opgraph.json"))
-        cluster = self._options.cluster
+        cluster = documents.in_format_of(self._options.cluster, graph)
         space = self._options.planning.space
         if program is not None and space != "pipeline":
             programs.show(self._terminal, program)
@@ -241,11 +246,19 @@ class PlanStages:
             )
         with self._stage("co-optimise") as stage:
             plan = self._options.planning.plan(
-                graph, cluster, stage.progress, network=network, program=program
+                graph,
+                cluster,
+                stage.progress,
+                network=network,
+                program=program,
+                script=self._options.torchrun.training_script if space == "layouts" else "",
             )
+            if plan.layout is not None:
+                planning.check_executes(plan.layout, self._options.torchrun.training_script)
             plan, steps = self._price_as_measured(graph, plan, stage)
             plan = documents.with_failures(plan, stage.progress)
-            stage.result = f"{counted(len(plan.rounds), 'round')}, plan {plan.digest()}"
+            found = plan.layout or counted(len(plan.rounds), "round")
+            stage.result = f"{found}, plan {plan.digest()}"
         if steps:
             self._terminal.line(f"      as planned: {steps}")
         return plan
@@ -254,6 +267,12 @@ class PlanStages:
         self, graph: OpGraph, plan: Plan, stage: StageProgress
     ) -> tuple[Plan, str]:
         """A plan that is more than data parallel, priced by its own steps; and the measurement."""
+        if plan.layout is not None:
+            stage.progress(None, "a few steps without messages")
+            plan, self.trace, steps = run_steps.measured_layout(plan, self._options, self._server)
+            if self.trace is not None:
+                documents.save(self.trace, str(self._folder / "trace.json"))
+            return plan, steps
         if not run_steps.measures(self._options) or plan.is_data_parallel:
             return plan, ""
         graph, plan, steps = run_steps.measured_plan(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Plan
     from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.processes.fork_server import ForkServer
+    from torch_topoopt.profile.script import CommunicationTrace
     from torch_topoopt.profile.script.step_events import StepEvent
     from torch_topoopt.profile.script.step_timing import StepTiming
 
@@ -81,6 +82,28 @@ def measured_plan(
     if again is not graph:
         plan = Planning(again, plan.cluster, _options(options, plan)).priced(plan)
     return again, plan, line
+
+
+def measured_layout(
+    plan: Plan, options: RunOptions, server: ForkServer | None
+) -> tuple[Plan, CommunicationTrace | None, str]:
+    """The plan of a layout with the times of its steps, the calls of one, and a line about them.
+
+    The plan as it is, and no calls, if steps are not measured.
+    """
+    from torch_topoopt.profile.script.runner import ScriptError, TrainingScript
+    from torch_topoopt.profile.script.step_timing import trace_of
+
+    if not measures(options):
+        return plan, None, ""
+    try:
+        timing = _timing(options, plan, server)
+    except ScriptError as error:
+        return plan, None, f"steps were not measured, so times are estimates: {error}"
+    torchrun = options.torchrun
+    script = TrainingScript(torchrun.training_script, tuple(torchrun.training_script_args))
+    plan, line = priced_by_steps(plan, timing, options, server)
+    return plan, trace_of(script, timing), line
 
 
 def communicates_itself(events: Iterable[StepEvent], graph: OpGraph) -> bool:

@@ -249,7 +249,8 @@ def _program(
 
 def _planned_graph(plan: Plan, arguments: argparse.Namespace) -> OpGraph:
     """The graph of --model, or of the planned model; raises InputError, DocumentError."""
-    documents.check_places_operators(plan, arguments.plan)
+    if arguments.architecture is not None:
+        documents.check_places_operators(plan, arguments.plan)
     model, batch_size = arguments.model, arguments.batch_size
     if model is None:
         return documents.op_graph_of_plan(plan, arguments.plan, batch_size)

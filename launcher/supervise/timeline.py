@@ -75,7 +75,6 @@ def main(argv: list[str]) -> int:
 
         plan = documents.load(Plan, str(where))
         graph = None
-        documents.check_places_operators(plan, str(where))
         if plan.predicts_time:
             graph = documents.op_graph_of_plan(plan, str(where), None)
         given = arguments.output or where.with_suffix(".timeline.json")
@@ -95,8 +94,7 @@ def write(run: Path, trace: str | None = None, iterations: int = 2) -> tuple[Pat
 
     plan = documents.load(Plan, str(run / "plan.json"))
     graph_path = run / "opgraph.json"
-    known = graph_path.is_file() and plan.layout is None
-    graph = documents.load(OpGraph, str(graph_path)) if known else None
+    graph = documents.load(OpGraph, str(graph_path)) if graph_path.is_file() else None
     path = Path(trace) if trace else run / "timeline.json"
     return _write(path, graph, plan, read_timelines(run), iterations)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,35 @@ def test_later_iterations_with_other_collectives_are_reported_with_their_bytes()
     assert "and 1 MB in groups of 2 and 4 MB in groups of 4 in the trace" in found
     assert "--trace-iterations" in found
     assert "rank 0 called none per iteration" in script_plan.other_calls(trace, [work_of(0)])
+
+
+def test_the_mean_of_iterations_that_differ_is_compared_and_explained() -> None:
+    calls = [CollectiveCall(0, i, "backward", "AllReduce", 4_000_000, (0, 1)) for i in (1, 2)]
+    calls.append(CollectiveCall(0, 2, "backward", "AllReduce", 4_000_000, EVERYONE))
+    trace = CommunicationTrace(1, "train.py", (), 4, (0,), 3, tuple(calls), 2).validate()
+    assert [group.size_bytes for group in plan_of(trace).demand.groups] == [4_000_000, 2_000_000]
+    local = OperationTimes("all_reduce", 2, 4_000_000, 1.0, 0.01)
+    half, two_thirds = (OperationTimes("all_reduce", 4, 4_000_000, n, 0.01) for n in (0.5, 0.667))
+    assert script_plan.other_calls(trace, [work_of(0, local, half)]) == ""
+    found = script_plan.other_calls(trace, [work_of(0, local, two_thirds)])
+    assert "the mean of 2 that were traced, and 3 others were measured: rank 0 called" in found
+    assert "2.67 MB in groups of 4 per iteration, and 4 MB in groups of 2 and 2 MB in" in found
+
+
+def test_every_difference_from_ten_percent_on_has_a_cause() -> None:
+    call = CollectiveCall(0, 0, "backward", "AllReduce", 4_000_000, EVERYONE)
+    one = trace_of(call)
+    works = [work_of(0, OperationTimes("all_reduce", 4, 4_000_000, 1.0, 0.01))]
+    assert script_plan.cause_of_difference(one, works, 0.009) == ""
+    assert script_plan.cause_of_difference(one, works, 0.09) == ""
+    for difference in (0.11, None):
+        assert "1 of 4 ranks were traced" in script_plan.cause_of_difference(one, works, difference)
+    calls = tuple(replace(call, rank=rank) for rank in EVERYONE)
+    all_ranks = CommunicationTrace(1, "train.py", (), 4, EVERYONE, 1, calls).validate()
+    found = script_plan.cause_of_difference(all_ranks, works, 0.11)
+    assert "messages between two ranks, gathers or scatters differ" in found
+    other = [work_of(0, OperationTimes("all_reduce", 4, 4_000_000, 2.0, 0.01))]
+    assert "rank 0 called 8 MB" in script_plan.cause_of_difference(all_ranks, other, 0.02)
 
 
 def test_nothing_is_sent_to_the_root_of_a_broadcast_nor_by_that_of_a_reduce() -> None:

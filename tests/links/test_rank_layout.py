@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from collections.abc import Callable
 
@@ -11,9 +12,9 @@ from support.refusals import refused
 
 from torch_topoopt.links.rank_layout import (
     RankLayout,
+    group_routes,
     leader_rings,
     rank_routes,
-    relay_routes,
     rings_of,
 )
 from torch_topoopt.plan import Cluster, Demand, Plan, Ring, Route
@@ -92,19 +93,20 @@ def test_where_hosts_forward_servers_without_a_link_have_a_route_without_relays(
     assert {route.servers for route in routes if route.servers[-1] == 0} == {(1, 2, 3, 0)}
 
 
-def test_relay_routes_are_those_of_members_over_other_servers(ring_plan: RingPlan) -> None:
+def test_routes_of_a_group_join_all_its_pairs(ring_plan: RingPlan) -> None:
     plan = ring_plan(8)
-    ends = [route.servers for route in relay_routes(plan, [0, 2, 4, 6, 0], forwarded=False)]
-    assert set(ends) == {(a, a + 1, (a + 2) % 8) for a in (0, 2, 4, 6)}, "one way around"
-    assert relay_routes(plan, list(range(8)), forwarded=False) == []
+    ends = [route.servers for route in group_routes(plan, [0, 1, 3, 0], forwarded=False)]
+    assert {(way[0], way[-1]) for way in ends} == set(itertools.permutations((0, 1, 3), 2))
+    assert (1, 2, 3) in ends
+    assert group_routes(plan, range(8), forwarded=False) == []
 
 
 def test_kernels_relay_along_the_heaviest_route(ring_plan: RingPlan) -> None:
     plan = ring_plan(4)
     both = (Route((0, 1, 2), 0.25), Route((0, 3, 2), 0.75), Route((2, 1, 0), 1.0))
     plan = dataclasses.replace(plan, network=dataclasses.replace(plan.network, routes=both))
-    assert relay_routes(plan, [0, 2], forwarded=False) == list(both)
-    assert relay_routes(plan, [0, 2], forwarded=True) == list(both[1:])
+    assert group_routes(plan, [0, 2], forwarded=False) == list(both)
+    assert group_routes(plan, [0, 2], forwarded=True) == list(both[1:])
 
 
 def test_rings_over_servers_become_rings_over_the_first_member_of_each() -> None:
@@ -122,6 +124,7 @@ def test_a_ring_s_share_follows_its_slowest_link(ring_plan: RingPlan) -> None:
     rates[2, 1] = 1.0
     shares = [ring.share for ring in rings_of(plan, [0, 1, 2, 3], rates)]
     assert shares == pytest.approx([0.75, 0.25])
+    assert [ring.servers for ring in rings_of(plan, [2], rates)] == [(2,)]
 
 
 def _python_calls(function: Callable[[], object]) -> int:

@@ -92,7 +92,7 @@ def test_a_given_layout_is_priced_alone() -> None:
 
 def test_the_figures_of_a_plan_are_those_of_its_prediction() -> None:
     made = plan(GRAPH, BOXES, LAYOUTS)
-    figures = layout_figures(GRAPH, made, LAYOUTS)
+    figures = layout_figures(GRAPH, made)
     assert figures.times.step_s == pytest.approx(made.prediction.iteration_s)
     assert figures.memory.total < 80e9
 

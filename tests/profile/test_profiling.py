@@ -526,3 +526,16 @@ def test_attention_keeps_what_a_fused_kernel_keeps(as_module: bool) -> None:
     traced = profile(model, x, name="attending")
     assert sum(operator.saved_bytes for operator in traced.operators) == real
     assert nn.functional.scaled_dot_product_attention is scaled_dot_product_attention
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [(torch.float32, "fp32"), (torch.bfloat16, "bf16"), (torch.float16, "bf16")],
+)
+def test_the_format_of_a_model_is_that_of_most_parameters(
+    dtype: torch.dtype, expected: str
+) -> None:
+    layers = nn.Linear(8, 64, dtype=dtype), nn.Linear(64, 64, dtype=dtype)
+    graph = profile(nn.Sequential(*layers), torch.zeros(4, 8, dtype=dtype), name="layers")
+    assert graph.number_format == expected
+    assert OpGraph.from_json(graph.to_json()) == graph

@@ -131,21 +131,22 @@ def _links_between(routes: Sequence[Route], default: int) -> int:
     return min((len(route.servers) - 1 for route in routes), default=default)
 
 
-def relay_routes(plan: Plan, servers: Sequence[int], *, forwarded: bool) -> list[Route]:
-    """The routes of all pairs of `servers` that other servers relay, on one route at least.
+def group_routes(plan: Plan, servers: Sequence[int], *, forwarded: bool) -> list[Route]:
+    """The routes between all pairs of some `servers`, and none if they are all of the plan's.
 
     `forwarded`: the hosts' kernels relay, along the heaviest route of a pair.
     """
-    members = set(servers)
+    members = sorted(set(servers))
     if len(members) == plan.cluster.servers:
         return []
     table = plan.network.routes_by_pair()
     found: list[Route] = []
-    for pair in itertools.permutations(sorted(members), 2):
+    for pair in itertools.permutations(members, 2):
         routes = table.get(pair, ())
-        relayed = [len(r.servers) > 2 and members.isdisjoint(r.servers[1:-1]) for r in routes]
-        if any(relayed):
-            found += [max(routes, key=lambda route: route.weight)] if forwarded else routes
+        if forwarded and routes:
+            found.append(max(routes, key=lambda route: route.weight))
+        else:
+            found += routes
     return found
 
 

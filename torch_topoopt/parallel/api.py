@@ -11,9 +11,11 @@ from torch_topoopt.parallel.gradients import BUCKETS
 from torch_topoopt.parallel.layouts import on_ranks
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.program import Program
+from torch_topoopt.parallel.sharded.model import ShardedModel
 from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan import Placement
 from torch_topoopt.plan.given import given_plan
+from torch_topoopt.plan.layout import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,24 +31,25 @@ def parallelize(
     module: torch.nn.Module,
     example_batch: Any,
     *,
-    strategy: Sequence[Placement] | None = None,
+    strategy: Sequence[Placement] | Layout | None = None,
+    precision: torch.dtype | None = None,
 ) -> torch.nn.Module:
     """Distributes `module` over the ranks by the plan of the running job, and returns it.
 
     Call it on every rank after `init_process_group` and before you make the optimizer: an operator
-    on other servers takes its parameters with it. Call the result like DistributedDataParallel, on
-    each rank's own samples; results and gradients are the same. If the plan is data parallel, it is
-    one. `example_batch` is an input of the module (a tensor, a tuple of positional or a dict of
-    keyword arguments) with any number of samples; only shapes and types matter. `strategy`, the
-    placement of each operator of the module's OpGraph, replaces the plan's.
+    on other servers takes its parameters with it. Call the result like DistributedDataParallel:
+    `replicas` copies of the model share the samples, and each rank is called with those of its copy
+    `replica`. Results and gradients are the same. If the plan is data parallel, it is one.
+    `example_batch` is an input of the module (a tensor, a tuple of positional or a dict of
+    keyword arguments) with any number of samples; only shapes and types matter. `strategy`, a
+    layout or the placement of each operator of the module's OpGraph, replaces the plan's.
+    `precision` is the type in which a layout's blocks compute, such as torch.bfloat16; parameters,
+    sums of gradients and the optimizer's state keep their own.
 
     Raises RuntimeError without a process group or a plan, StrategyError for a strategy that does
     not fit the module or cannot be executed, and ProfileError for a module that cannot be traced.
     """
-    if not dist.is_initialized():
-        raise RuntimeError(
-            "topoopt: parallelize: no process group; call init_process_group() before"
-        )
+    check_process_group("parallelize")
     ranks = dist.get_world_size()
     if strategy is None:
         strategy, micro_batches = planned(ranks)
@@ -55,11 +58,58 @@ def parallelize(
                 f"topoopt: parallelize: the plan works in {micro_batches} micro-batches; use "
                 "torch_topoopt.pipeline, which has a step for them"
             )
+    if isinstance(strategy, Layout):
+        check_without_steps(strategy)
+        return divided(module, example_batch, strategy, precision)
+    refuse_precision(precision)
     everyone = tuple(range(ranks))
     if all(p.servers == everyone and p.sample == ranks for p in strategy):
         return DataParallel(module, bucket_cap_mb=BUCKETS.cap_bytes / 2**20)
     program = Program.of(module, example_batch)
     return ParallelModule(module, program, placed(program, strategy, ranks), _piece_bytes())
+
+
+def check_without_steps(layout: Layout) -> None:
+    """Raises StrategyError for a layout that needs the steps of `pipeline`."""
+    for field in ("pipeline", "micro_batches"):
+        if (degree := getattr(layout, field)) > 1:
+            raise StrategyError(
+                f"layout: {field}: torch_topoopt.parallelize does not execute {degree}; call "
+                "torch_topoopt.pipeline, which has a step"
+            )
+
+
+def check_process_group(function: str) -> None:
+    """Raises RuntimeError if `function` is called without a process group."""
+    if not dist.is_initialized():
+        raise RuntimeError(
+            f"topoopt: {function}: no process group; call init_process_group() before"
+        )
+
+
+def refuse_precision(precision: torch.dtype | None) -> None:
+    """Raises StrategyError if a strategy of placements has a `precision`."""
+    if precision is not None:
+        raise StrategyError(
+            f"precision: {precision} is for layouts; in other plans, use torch.autocast"
+        )
+
+
+def check_ranks(layout: Layout) -> None:
+    """Raises StrategyError for a layout of other ranks than the job's."""
+    ranks = dist.get_world_size()
+    if layout.validate().accelerators != ranks:
+        raise StrategyError(
+            f"layout: {layout} is for {layout.accelerators} ranks, and the job has {ranks}"
+        )
+
+
+def divided(
+    module: torch.nn.Module, example_batch: Any, layout: Layout, precision: torch.dtype | None
+) -> ShardedModel:
+    """`module` under a layout without stages; raises StrategyError for one of other ranks."""
+    check_ranks(layout)
+    return ShardedModel.of(module, example_batch, layout, precision)
 
 
 def placed(program: Program, strategy: Sequence[Placement], servers: int) -> dict[str, Placement]:
@@ -102,8 +152,8 @@ def _piece_bytes() -> int | None:
     return max(_LEAST_PIECE_BYTES, round(given.plan.cluster.link_bytes_per_s * _PIECE_S))
 
 
-def planned(ranks: int) -> tuple[Sequence[Placement], int]:
-    """Strategy and micro-batches of the job's plan; raises RuntimeError or StrategyError."""
+def planned(ranks: int) -> tuple[Sequence[Placement] | Layout, int]:
+    """Strategy and micro-batches of the job's plan; raises RuntimeError."""
     given = given_plan()
     if given is None:
         raise RuntimeError(
@@ -117,10 +167,7 @@ def planned(ranks: int) -> tuple[Sequence[Placement], int]:
             f"{plan.cluster.accelerators_per_server} rank(s) each, the job has {ranks} ranks"
         )
     if plan.layout is not None:
-        raise StrategyError(
-            f"layout: the plan divides the model into {plan.layout}, which parallelize does not "
-            "execute; divide it in the script, or plan with --strategy-space full"
-        )
+        return plan.layout, 1
     if not plan.strategy:
         raise RuntimeError("topoopt: parallelize: the plan says nothing about a model")
     return on_ranks(plan.strategy, plan.cluster.accelerators_per_server), plan.micro_batches

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_topoopt.parallel.splits import dimension_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from torch_topoopt.parallel.program import Program
     from torch_topoopt.plan import Placement
@@ -56,6 +56,44 @@ def homes_of(
     return homes
 
 
+def whole_shapes(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Shapes and types of the tensors of a state, on the meta device."""
+    return {
+        name: torch.empty(value.shape, dtype=value.dtype, device="meta")
+        for name, value in module.state_dict().items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def checked_state(
+    whole: Mapping[str, torch.Tensor],
+    here: Collection[str],
+    state: Mapping[str, Any],
+    *,
+    strict: bool,
+) -> Any:
+    """The names that are missing in `state` and unexpected, as of Module.load_state_dict.
+
+    `whole` are its tensors, `here` the names on this rank. Raises RuntimeError for a tensor of
+    another shape, and with `strict` for such names.
+    """
+    missing = [name for name in whole if name not in state]
+    unexpected = [name for name in state if name not in whole and name not in here]
+    problems = []
+    if strict:
+        problems += [f"{name!r} is missing" for name in missing]
+        problems += [f"{name!r} is not of this module" for name in unexpected]
+    problems += [
+        f"{name!r} has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}"
+        for name, tensor in whole.items()
+        if name in state and state[name].shape != tensor.shape
+    ]
+    if problems:
+        more = f", and {len(problems) - 1} more like that" if len(problems) > 1 else ""
+        raise RuntimeError(f"topoopt: load_state_dict: {problems[0]}{more}")
+    return torch.nn.modules.module._IncompatibleKeys(missing, unexpected)
+
+
 class ModelState:
     """The entries of a module's state_dict(); make it before any parameter is dropped.
 
@@ -70,11 +108,7 @@ class ModelState:
         self._homes = dict(homes)
         values = module.state_dict()
         self._unread = {name: values[name].detach().clone() for name in unread}
-        self._whole = {
-            name: torch.empty(value.shape, dtype=value.dtype, device="meta")
-            for name, value in values.items()
-            if isinstance(value, torch.Tensor)
-        }
+        self._whole = whole_shapes(module)
 
     def gather(self) -> dict[str, Any]:
         """The whole state, on every rank; a collective call."""
@@ -111,26 +145,13 @@ class ModelState:
         RuntimeError for a tensor of another shape, and with `strict` for such names.
         """
         here = self._module.state_dict()
-        missing = [name for name in self._whole if name not in state]
-        unexpected = [name for name in state if name not in self._whole and name not in here]
-        problems = []
-        if strict:
-            problems += [f"{name!r} is missing" for name in missing]
-            problems += [f"{name!r} is not of this module" for name in unexpected]
-        problems += [
-            f"{name!r} has shape {tuple(state[name].shape)}, not {tuple(whole.shape)}"
-            for name, whole in self._whole.items()
-            if name in state and state[name].shape != whole.shape
-        ]
-        if problems:
-            more = f", and {len(problems) - 1} more like that" if len(problems) > 1 else ""
-            raise RuntimeError(f"topoopt: load_state_dict: {problems[0]}{more}")
+        incompatible = checked_state(self._whole, here, state, strict=strict)
         for name, value in self._unread.items():
             if name in state:
                 value.copy_(state[name])
         mine = {name: self._part(name, state[name]) for name in here if name in state}
         self._module.load_state_dict(mine, strict=False)
-        return torch.nn.modules.module._IncompatibleKeys(missing, unexpected)
+        return incompatible
 
     def _part(self, name: str, value: Any) -> Any:
         home = self._homes.get(name)
@@ -141,7 +162,24 @@ class ModelState:
 
 
 class DataParallel(DistributedDataParallel):  # type: ignore[misc]
-    """DistributedDataParallel whose state has the user's own names, as under any other plan."""
+    """DistributedDataParallel whose state has the user's own names, as under any other plan.
+
+    Every rank has a copy of its own: `replica`, of `replicas`.
+    """
+
+    @property
+    def replica(self) -> int:
+        """The rank."""
+        return int(dist.get_rank(self.process_group))
+
+    @property
+    def replicas(self) -> int:
+        """The number of ranks."""
+        return int(dist.get_world_size(self.process_group))
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """As torch.nn.utils.clip_grad_norm_."""
+        return torch.nn.utils.clip_grad_norm_(self.parameters(), max_norm)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The state of the user's module."""

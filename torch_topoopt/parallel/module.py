@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
 from torch_topoopt.parallel.gradients import GradientSums
 from torch_topoopt.parallel.layouts import TensorLayout, made_by
+from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients
 from torch_topoopt.parallel.splits import keep_part
 from torch_topoopt.parallel.transfers import (
     Absent,
@@ -71,6 +72,8 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
         self._program = program
         self._placements = dict(placements)
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
+        self.replica, self.replicas = self._rank, self._ranks  # each rank has samples of its own
+        self._holders: dict[int, int] = {}  # ranks that have a parameter, by its identity
         self._messages = Messages(piece_bytes)
         self._sums = GradientSums(self._ranks, self._messages.drain)
         self._anchor = torch.zeros((), requires_grad=True)
@@ -116,9 +119,14 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
             if 1 < len(ranks) < self._ranks:
                 handle = dist.new_group(list(ranks))  # a collective call, in one order
             wanted = [p for p in held[ranks].values() if p.requires_grad]
+            self._holders.update((id(parameter), len(ranks)) for parameter in wanted)
             if wanted:
                 self._sums.add(ranks, handle, wanted)
         drop(self.module, elsewhere)
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """See Pipeline.clip_grad_norm_."""
+        return clip_gradients(self.parameters(), max_norm, lambda p: self._holders[id(p)])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward, on this rank's samples."""

@@ -8,21 +8,31 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from torch_topoopt.parallel.api import parallelize, planned
+from torch_topoopt.parallel.api import (
+    check_process_group,
+    check_ranks,
+    divided,
+    parallelize,
+    planned,
+    refuse_precision,
+)
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
 from torch_topoopt.parallel.gradients import LaterMeans
+from torch_topoopt.parallel.micro_batches import Pipeline, check_samples
 from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.program import Program
+from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients
+from torch_topoopt.parallel.sharded.staged import LayoutPipeline
 from torch_topoopt.parallel.stages import StageModule, stages_of
 from torch_topoopt.parallel.walk import Flat, call_arguments, empty_of
 from torch_topoopt.plan import Placement
+from torch_topoopt.plan.layout import Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from torch_topoopt.parallel.micro_batches import Loss
     from torch_topoopt.parallel.program import Argument
-
-    Loss = Callable[[Any, Any], torch.Tensor]
 
 
 def pipeline(
@@ -30,26 +40,30 @@ def pipeline(
     example_batch: Any,
     loss: Loss,
     *,
-    strategy: Sequence[Placement] | None = None,
+    strategy: Sequence[Placement] | Layout | None = None,
     micro_batches: int | None = None,
+    precision: torch.dtype | None = None,
 ) -> Pipeline:
-    """Cuts `module` into the stages of the job's plan, and returns the object that trains them.
+    """Divides `module` as the job's plan says, and returns the object that trains it.
 
     Call it on every rank after `init_process_group` and before you make the optimizer, which gets
-    `parameters()` of the result: those of this rank's stage. `loss` of output and target is the
-    mean over samples. `strategy` and `micro_batches` replace the plan's. Plans without stages run
-    as with `parallelize`, so one script runs any plan.
+    `parameters()` of the result: those on this rank. `loss` of output and target is the mean over
+    samples. `strategy` and `micro_batches` replace the plan's; a layout has its own micro-batches.
+    Plans without stages run as with `parallelize`, so one script runs any plan. `precision` is that
+    of `parallelize`.
 
     Raises RuntimeError without a process group or a plan, StrategyError for a strategy that does
     not fit the module or cannot be executed, ValueError for `micro_batches` below 1, and
     ProfileError for a module that cannot be traced.
     """
-    if not dist.is_initialized():
-        raise RuntimeError("topoopt: pipeline: no process group; call init_process_group() before")
+    check_process_group("pipeline")
     if strategy is None:
         strategy, count = planned(dist.get_world_size())
     else:
         count = 1 if micro_batches is None else micro_batches
+    if isinstance(strategy, Layout):
+        return _of_layout(module, example_batch, loss, strategy, precision)
+    refuse_precision(precision)
     if count < 1:
         raise ValueError(f"micro_batches: must be at least 1 (got {count})")
     servers = {placement.servers for placement in strategy}
@@ -60,90 +74,18 @@ def pipeline(
     return StagedPipeline(module, program, example_batch, loss, strategy, count)
 
 
-class Pipeline:
-    """A model that is trained step by step. This class has no stages: every rank has all of it.
-
-    `replicas` copies share the samples of a batch; this rank is part of copy `replica` and of
-    stage `stage` (from 0) of `stages`. `module` is this rank's part of the user's module.
-    """
-
-    stage, stages = 0, 1
-
-    def __init__(
-        self,
-        wrapped: torch.nn.Module,
-        module: torch.nn.Module,
-        loss: Loss,
-        micro_batches: int,
-        replica: int,
-        replicas: int,
-    ) -> None:
-        self.module = module
-        self.micro_batches = micro_batches
-        self.replica, self.replicas = replica, replicas
-        self._wrapped = wrapped
-        self._loss = loss
-
-    def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """The parameters on this rank, for an optimizer."""
-        yield from self._wrapped.parameters()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the whole model in the form of the user's module; a collective call."""
-        state: dict[str, Any] = self._wrapped.state_dict()
-        return state
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-        """Loads this rank's part of a state of the whole model: see ModelState.load."""
-        return self._wrapped.load_state_dict(state_dict, strict=strict)
-
-    def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
-        """Forward and backward pass of this copy's share of a batch; leaves mean gradients.
-
-        `batch` is the input of the module, `target` that of the loss; their first dimension is a
-        multiple of `micro_batches`. Returns the mean loss of the share on the ranks of the last
-        stage, and None on the others.
-        """
-        args, kwargs = call_arguments(batch)
-        losses = []
-        parts = _parts(args, kwargs, target, self.micro_batches)
-        for number, (some, named, wanted) in enumerate(parts, 1):
-            if number < self.micro_batches:
-                with self._wrapped.no_sync():
-                    losses.append(self._part(some, named, wanted))
-            else:
-                losses.append(self._part(some, named, wanted))
-        return torch.stack(losses).sum()
-
-    def _part(self, args: Any, kwargs: Any, target: Any) -> torch.Tensor:
-        loss = self._loss(self._wrapped(*args, **kwargs), target) / self.micro_batches
-        loss.backward()
-        return loss.detach()
-
-    def evaluate(self, batch: Any) -> Any:
-        """The output for this copy's share of a batch on the last stage's ranks; else None."""
-        args, kwargs = call_arguments(batch)
-        with torch.no_grad():
-            return self._wrapped(*args, **kwargs)
-
-
-def _parts(args: Any, kwargs: Any, target: torch.Tensor, count: int) -> Iterator[Any]:
-    """The arguments and target of every micro-batch."""
-    flat = Flat(args, kwargs)
-    _check_samples(target, count)
-    tensors = [tensor.chunk(count) for tensor in flat.tensors]
-    for number, wanted in enumerate(target.chunk(count)):
-        for i, chunks in enumerate(tensors):
-            flat.replace(i, chunks[number])
-        yield *flat.arguments(), wanted
-
-
-def _check_samples(target: torch.Tensor, count: int) -> None:
-    if target.shape[0] % count:
-        raise ValueError(
-            f"target: its first dimension, {target.shape[0]}, is not a multiple of the "
-            f"{count} micro-batches"
-        )
+def _of_layout(
+    module: torch.nn.Module,
+    example_batch: Any,
+    loss: Loss,
+    layout: Layout,
+    precision: torch.dtype | None,
+) -> Pipeline:
+    if layout.pipeline > 1:
+        check_ranks(layout)
+        return LayoutPipeline.of(module, example_batch, loss, layout, precision)
+    whole = divided(module, example_batch, layout, precision)
+    return Pipeline(whole, whole.module, loss, layout.micro_batches, whole.replica, whole.replicas)
 
 
 class StagedPipeline(Pipeline):
@@ -202,9 +144,13 @@ class StagedPipeline(Pipeline):
         """See Pipeline.load_state_dict."""
         return self._state.load(state_dict, strict=strict)
 
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """See Pipeline.clip_grad_norm_."""
+        return clip_gradients(self.parameters(), max_norm, lambda _: self.replicas)
+
     def step(self, batch: Any, target: torch.Tensor) -> torch.Tensor | None:
         """See Pipeline.step. Only the first stage uses `batch`, and only the last `target`."""
-        _check_samples(target, self.micro_batches)
+        check_samples(target, self.micro_batches)
         args, kwargs, samples = self._share(batch)
         schedule = self._schedule(samples // self.micro_batches)
         given = () if self.stage else args

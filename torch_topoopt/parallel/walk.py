@@ -7,7 +7,7 @@ the trace of the program. All other user code runs unchanged.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -116,10 +116,19 @@ class Walk:
         return self._position - 1
 
 
+class FollowsCalls(Protocol):
+    """A walk; `inside` says that a call is running."""
+
+    @property
+    def inside(self) -> bool: ...
+
+    def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any: ...
+
+
 class Functions(TorchFunctionMode):  # type: ignore[misc]
     """Shows each outermost call of a PyTorch function to a walk."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: FollowsCalls) -> None:
         super().__init__()
         self._walk = walk
 

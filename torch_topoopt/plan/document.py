@@ -12,7 +12,7 @@ from torch_topoopt.plan.cluster import Cluster  # noqa: TC001 - read with the fi
 from torch_topoopt.plan.codec import Document, DocumentError, brief
 from torch_topoopt.plan.demand import Demand, validate_demand
 from torch_topoopt.plan.failures import FailurePlan, validate_failures
-from torch_topoopt.plan.layout import Layout  # noqa: TC001 - read with the fields of Plan
+from torch_topoopt.plan.layout import DEFAULT_TRAINER, Layout, Trainer
 from torch_topoopt.plan.network import Network  # noqa: TC001 - read with the fields of Plan
 from torch_topoopt.plan.placement import Placement, validate_placement
 
@@ -154,6 +154,7 @@ class Plan(Document):
     were measured. Both accept any degree, and a discovered plan has no prediction. Without a
     `cost_model`, a job measures one at its start. `failures` is optional: `failure_plans` computes
     it. An iteration processes its batch in `micro_batches` equal parts, one after the other.
+    `trainer` is that of a layout.
 
     Older versions are read with these defaults and names:
 
@@ -169,7 +170,7 @@ class Plan(Document):
     KIND: ClassVar[str] = "Plan"
     VERSION: ClassVar[int] = 6
     WITHOUT_LAYOUT: ClassVar[int] = 5  # its version, which older releases read
-    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches", "routing"})
+    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"micro_batches", "routing", "trainer"})
 
     version: int
     model: str
@@ -189,6 +190,7 @@ class Plan(Document):
     micro_batches: int = 1
     routing: str = "shortest"
     layout: Layout | None = None
+    trainer: Trainer = DEFAULT_TRAINER
 
     @classmethod
     def of_network(
@@ -265,6 +267,7 @@ class Plan(Document):
         if self.layout is None:
             return
         self.layout.validate()
+        self.trainer.validate()
         accelerators = self.cluster.servers * self.cluster.accelerators_per_server
         if self.layout.accelerators != accelerators:
             raise DocumentError(

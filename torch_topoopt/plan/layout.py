@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, get_args
 
@@ -9,6 +10,7 @@ from torch_topoopt.plan.codec import DocumentError, brief, decode
 
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 Recompute = Literal["none", "selective", "full"]
+SoftwareName = Literal["eager", "nanotron", "compiled", "megatron"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
@@ -31,7 +33,8 @@ class Layout:
       FSDP). Fewer than `data * context` is HSDP. With `reshard`, parameters are gathered again
       for the backward pass.
     - `pipeline` stages of `interleave` chunks each; every data group runs `micro_batches` of
-      `micro_batch` samples an iteration.
+      `micro_batch` samples an iteration. `cells` has the number of cells of each chunk, in order: a
+      cell is a block, or all operators before, between or after blocks. Empty: equal times.
     """
 
     tensor: int = 1
@@ -47,6 +50,7 @@ class Layout:
     schedule: Schedule = "1f1b"
     micro_batch: int = 1
     micro_batches: int = 1
+    cells: tuple[int, ...] = ()
 
     @property
     def accelerators(self) -> int:
@@ -68,6 +72,19 @@ class Layout:
         """Accelerators with the same experts that share their state."""
         return max(1, self.state_shards * self.tensor // self.expert)
 
+    @property
+    def why_no_zero_bubble(self) -> str:
+        """Why PyTorch cannot run this layout under a zero-bubble schedule: field, value, and what
+        would be right; empty if it can."""
+        count, rounds = self.micro_batches, max(1, self.micro_batches // self.pipeline)
+        if count % rounds:
+            return f"micro_batches: {count} are not {rounds} equal rounds"
+        if self.zero_stage > 1:
+            return f"sharding: {self.sharding} are summed more than once; use none or optimizer"
+        if self.recompute != "none":
+            return f"recompute: {self.recompute} would compute twice again; use none"
+        return ""
+
     def __str__(self) -> str:
         """Such as "tensor 8 x data 8, parameters sharded over 8, 4 micro-batches of 1"."""
         degrees = ("tensor", "context", "data", "pipeline")
@@ -78,6 +95,9 @@ class Layout:
         if self.pipeline > 1:
             chunks = f" of {self.interleave} chunks a stage" if self.interleave > 1 else ""
             words.append(f"schedule {self.schedule}{chunks}")
+        if self.cells:
+            least, most = min(self.cells), max(self.cells)
+            words.append(f"chunks of {f'{least} to {most}' if least < most else most} cells")
         if self.state_shards > 1:
             kept = "" if self.reshard or self.zero_stage < 3 else ", kept for the backward pass"
             state = "state of the optimizer" if self.zero_stage == 1 else self.sharding
@@ -112,7 +132,37 @@ class Layout:
                 f"micro_batches: {self.micro_batches} is no multiple of the {self.pipeline} "
                 "stages, which an interleaved schedule needs"
             )
+        self._check_cells()
         return self
+
+    def _check_cells(self) -> None:
+        chunks = self.pipeline * self.interleave
+        for count in self.cells:
+            _at_least_one("cells", count)
+        if self.cells and len(self.cells) != chunks:
+            raise DocumentError(f"cells: {len(self.cells)} chunks, but the layout has {chunks}")
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """How a layout is trained: by `software` (`topoopt plan --software`) and `optimizer`, or by one
+    whose state has `optimizer_factor` bytes per byte of gradients, if that is not 0."""
+
+    software: SoftwareName = "compiled"
+    optimizer: str = "adamw"
+    optimizer_factor: float = 0.0
+
+    def validate(self) -> Self:
+        """Returns self, or raises DocumentError."""
+        if not 0 <= self.optimizer_factor < math.inf:
+            raise DocumentError(
+                f"trainer.optimizer_factor: {self.optimizer_factor} is not a finite number from 0 "
+                "on"
+            )
+        return self
+
+
+DEFAULT_TRAINER = Trainer()
 
 
 def _at_least_one(field: str, value: int) -> None:
@@ -171,6 +221,11 @@ def layout_fields(text: str) -> dict[str, Any]:
             if not value.isdecimal() or len(value) > _DIGITS:
                 raise DocumentError(f"{name}: {brief(value)} is not an integer from 1 on")
             found[name] = int(value)
+        elif isinstance(default, tuple):
+            counts = value.split("-")
+            if not all(count.isdecimal() and len(count) <= _DIGITS for count in counts):
+                raise DocumentError(f"{name}: {brief(value)} is not integers, such as 3-2-2-3")
+            found[name] = [int(count) for count in counts]
         else:
             found[name] = value
     return found

@@ -97,7 +97,12 @@ def _ends(link: Link) -> tuple[int, int]:
 def _changed_fields(a: Plan, b: Plan) -> tuple[Changed, ...]:
     names = ("model", "batch_size", "seed", "mode", "strategy_space", "micro_batches")
     found = [(name, getattr(a, name), getattr(b, name)) for name in names]
-    found.append(("layout", _text(a.layout), _text(b.layout)))
+    if a.layout is not None and b.layout is not None:
+        for name in ("layout", "trainer"):
+            x, y = vars(getattr(a, name)), vars(getattr(b, name))
+            found += [(f"{name}.{field}", x[field], y[field]) for field in x]
+    else:
+        found.append(("layout", _text(a.layout), _text(b.layout)))
     found += [
         (f"cluster.{field.name}", getattr(a.cluster, field.name), getattr(b.cluster, field.name))
         for field in fields(a.cluster)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch_topoopt.plan.layout import RECOMPUTES, Layout
-from torch_topoopt.planner.layout_planning import LayoutPlanning
+from torch_topoopt.planner.layout_planning import LayoutPlanning, trained_by
 from torch_topoopt.search.layouts.space import divisions, shardings
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ class OtherLayout:
     why_not: str
 
 
-def layout_figures(op_graph: OpGraph, plan: Plan, options: PlanningOptions) -> LayoutFigures:
+def layout_figures(op_graph: OpGraph, plan: Plan) -> LayoutFigures:
     """The figures of the layout of `plan`, on its network."""
     assert plan.layout is not None
-    planning = LayoutPlanning(op_graph, plan.cluster, options)
+    planning = LayoutPlanning(op_graph, plan.cluster, trained_by(plan.trainer))
     price = planning.prices_on(plan.network).price(plan.layout)
     assert price is not None
     return LayoutFigures(price.times, price.memory)
@@ -101,4 +101,5 @@ def _other(planning: LayoutPlanning, plan: Plan, kind: str, price: LayoutPrice) 
     else:
         why_not = f"{seconds / plan.prediction.iteration_s - 1:+.1%}"
     busiest = max(made.prediction.link_bytes, default=0)
-    return OtherLayout(kind, price.layout, seconds, price.memory.total, busiest, why_not)
+    layout = planning.prices.cut(price.layout)
+    return OtherLayout(kind, layout, seconds, price.memory.total, busiest, why_not)

@@ -8,20 +8,20 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.plan import Demand, Group, Network, Plan, Prediction
-from torch_topoopt.plan.layout import Layout
+from torch_topoopt.plan.layout import DEFAULT_TRAINER, Layout, Trainer
 from torch_topoopt.planner.layout_refusals import what_would_fit
-from torch_topoopt.planner.options import CONVERGED
+from torch_topoopt.planner.options import CONVERGED, PlanningOptions
 from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.search.accelerators import accelerator, class_of
 from torch_topoopt.search.layouts.memory import RUNTIME_BYTES
 from torch_topoopt.search.layouts.prices import LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE
 from torch_topoopt.search.layouts.space import fastest_layouts
-from torch_topoopt.search.layouts.state import StateBytes, state_of_factor, state_on
+from torch_topoopt.search.layouts.state import trained_state
 from torch_topoopt.search.layouts.traffic import layout_demand, layout_placements
 from torch_topoopt.search.layouts.wired_boxes import boxes_of
 from torch_topoopt.search.lowering import lower_network
-from torch_topoopt.search.optimizers import optimizer, optimizer_seconds
+from torch_topoopt.search.optimizers import optimizer_seconds
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
@@ -32,15 +32,12 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
-    from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.planner.pricing import WiringMode
-    from torch_topoopt.search.accelerators import Accelerator
     from torch_topoopt.search.layouts.prices import LayoutPrice
     from torch_topoopt.search.strategies import Strategy
 
 _USABLE = 0.96  # of the memory; an allocator leaves gaps (assumed)
 _WIRED = 8  # layouts that get networks of their own
-DEFAULT_OPTIMIZER = "adamw"
 
 
 class WiredLayout(NamedTuple):
@@ -53,11 +50,22 @@ class WiredLayout(NamedTuple):
     mode: str
 
 
-def state_bytes(options: PlanningOptions, device: Accelerator) -> StateBytes:
-    """The state of training on `device` with the optimizer of `options`."""
+def trainer_of(options: PlanningOptions) -> Trainer:
+    """What `options` say of the trainer of layouts."""
     if options.optimizer is None and options.optimizer_factor:
-        return state_of_factor(options.optimizer_factor)
-    return state_on(device, optimizer(options.optimizer or DEFAULT_OPTIMIZER))
+        return Trainer(options.software, optimizer_factor=options.optimizer_factor)
+    return Trainer(options.software, options.optimizer or DEFAULT_TRAINER.optimizer)
+
+
+def trained_by(trainer: Trainer) -> PlanningOptions:
+    """Options of layouts with that trainer: the inverse of `trainer_of`."""
+    factor = trainer.optimizer_factor
+    return PlanningOptions(
+        strategy_space="layouts",
+        optimizer=None if factor else trainer.optimizer,
+        optimizer_factor=factor,
+        software=trainer.software,
+    )
 
 
 class LayoutPlanning:
@@ -76,13 +84,14 @@ class LayoutPlanning:
         self.cluster = cluster
         self.options = options
         self._on_candidate = on_candidate
-        self._device = accelerator(cluster.accelerator)
-        self.state = state_bytes(options, self._device)
+        self.device = accelerator(cluster.accelerator)
+        self.trainer = trainer_of(options)
+        self.state = trained_state(self.trainer, self.device)
         self.prices = LayoutPrices(
             op_graph,
-            self._device,
-            boxes_of(cluster, self._device),
-            software=SOFTWARE[options.software],
+            self.device,
+            boxes_of(cluster, self.device),
+            software=SOFTWARE[self.trainer.software],
             state=self.state,
         )
         self._networks: dict[tuple[WiringMode, Demand], Network] = {}
@@ -107,8 +116,8 @@ class LayoutPlanning:
         """Bytes that a layout may use on one accelerator, its runtime included."""
         if not self.cluster.memory_limited:
             return math.inf
-        reserved = self._device.reserved_bytes
-        return _USABLE * self._device.memory_bytes - max(0.0, reserved - RUNTIME_BYTES)
+        reserved = self.device.reserved_bytes
+        return _USABLE * self.device.memory_bytes - max(0.0, reserved - RUNTIME_BYTES)
 
     def data_parallel(self) -> Layout:
         """Whole copies of the model that share the batch, or a part of the accelerators' number if
@@ -127,7 +136,7 @@ class LayoutPlanning:
         for operator, placement in zip(self.op_graph.operators, strategy, strict=True):
             for server in placement.servers:
                 updated[server] += operator.parameter_gradient_bytes / placement.parameter
-        return optimizer_seconds(self._device, max(updated) * self.state.moved)
+        return optimizer_seconds(self.device, max(updated) * self.state.moved)
 
     def check_state(self) -> None:
         """Raises ValueError, with what would fit, if all accelerators together cannot hold the
@@ -148,12 +157,13 @@ class LayoutPlanning:
             if price.memory.total > self.memory_bytes:
                 raise ValueError(what_would_fit(self.prices, price, self))
             return [price]
-        found = self._fastest(self.prices_on(self.options.network))
+        found = self.fastest(self.prices_on(self.options.network))
         if not found:
             raise ValueError(what_would_fit(self.prices, None, self))
         return found
 
-    def _fastest(self, prices: LayoutPrices) -> list[LayoutPrice]:
+    def fastest(self, prices: LayoutPrices) -> list[LayoutPrice]:
+        """The fastest layouts that fit, by `prices`."""
         return fastest_layouts(
             prices,
             self.accelerators,
@@ -162,13 +172,14 @@ class LayoutPlanning:
             memory_bytes=self.memory_bytes,
             count=_WIRED,
             most_experts=_most_experts(self.op_graph),
+            executable=self.options.executable_layout,
         )
 
     def prices_on(self, network: Network | None) -> LayoutPrices:
         """The prices on `network`, or on an ideal switch."""
         if network is None:
             return self.prices
-        return self.prices.on(boxes_of(self.cluster, self._device, network))
+        return self.prices.on(boxes_of(self.cluster, self.device, network))
 
     def best(self) -> WiredLayout:
         """The fastest pair of a layout and a network; raises as `candidates`.
@@ -184,7 +195,7 @@ class LayoutPlanning:
         before_s = math.inf
         while least_s < best.price.times.step_s < before_s * (1 - CONVERGED):
             before_s = best.price.times.step_s
-            best = self._fastest_pair(self._fastest(self.prices_on(best.network)), best)
+            best = self._fastest_pair(self.fastest(self.prices_on(best.network)), best)
         return best
 
     def _fastest_pair(self, found: list[LayoutPrice], best: WiredLayout | None) -> WiredLayout:
@@ -260,12 +271,12 @@ class LayoutPlanning:
     def plan_of(self, best: WiredLayout) -> Plan:
         """The Plan of a pair."""
         options, cluster, times = self.options, self.cluster, best.price.times
-        layout = best.price.layout
+        layout = self.prices.cut(best.price.layout)
         fixed = options.network is not None
         ring = cluster
         if fixed:  # of any degree, while a ring takes two ports
             ring = replace(cluster, degree=2 if cluster.servers > 2 else 1, port_gbps=None)
-        one_ring = boxes_of(cluster, self._device, single_ring(ring, best.demand), schedules=False)
+        one_ring = boxes_of(cluster, self.device, single_ring(ring, best.demand), schedules=False)
         single_ring_s = self._price(self.prices.on(one_ring), layout).times.step_s
         box = cluster.accelerators_per_server
         return Plan(
@@ -291,6 +302,7 @@ class LayoutPlanning:
             strategy=layout_placements(self.op_graph, best.price, box),
             micro_batches=layout.micro_batches,
             layout=layout,
+            trainer=self.trainer,
         ).validate()
 
 

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torch_topoopt.plan import POLICIES, SpaceName
+from torch_topoopt.plan.layout import SoftwareName
 from torch_topoopt.search.defaults import default_evaluations, default_rounds
-from torch_topoopt.search.layouts.software import SoftwareName
 from torch_topoopt.search.optimizers import optimizer
 from torch_topoopt.search.strategy_space import DIMENSIONS
 from torch_topoopt.search.two_levels import SearchOptions
 from torch_topoopt.user_functions import UserFunction
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_topoopt.op_graph import OpGraph, SplitDimension
     from torch_topoopt.plan import Network, Policy
     from torch_topoopt.plan.layout import Layout
@@ -40,8 +42,8 @@ class PlanningOptions:
     adamw), which sets the `optimizer_factor` of strategies, too. With "data-parallel" every
     operator runs on every server and only the network is planned; with "samples" operators are
     split by samples only. With `executable`, only strategies are considered all of whose placements
-    it accepts. The search begins at `strategy` alone, if there is one; `evaluations` 0 only prices
-    it.
+    it accepts, and with `executable_layout` only layouts that it accepts. The search begins at
+    `strategy` alone, if there is one; `evaluations` 0 only prices it.
 
     `mode` "best" continues from the best pair of mode "paper" for as many rounds again, wired by
     TopologyFinder's mode best for the least predicted iteration: its plan is never worse. These
@@ -70,6 +72,7 @@ class PlanningOptions:
     network: Network | None = None
     routing: Policy | UserFunction = "shortest"
     executable: Executable | None = None
+    executable_layout: Callable[[Layout], bool] | None = None
     strategy: Strategy | None = None
     micro_batches: MicroBatches = 1
     optimizer_factor: float = 0.0

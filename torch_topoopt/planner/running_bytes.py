@@ -55,7 +55,7 @@ def predicting(
 
 
 def _of_trace(plan: Plan, trace: CommunicationTrace, options: ScheduleOptions) -> tuple[int, ...]:
-    """The calls of the last iteration, each group's as its first traced member made them."""
+    """The calls of an iteration, each group's as its first traced member made them."""
     cluster, network = plan.cluster, plan.network
     per_server = cluster.accelerators_per_server
     core = lower_network(cluster, network, schedules=True, **options)
@@ -64,14 +64,13 @@ def _of_trace(plan: Plan, trace: CommunicationTrace, options: ScheduleOptions) -
     total = link_bytes(network, pairs)
     calls = Counter(
         (call.operation, tuple(sorted(call.group)), call.size_bytes, call.peer)
-        for call in trace.calls
-        if call.iteration == trace.iterations - 1
-        and call.operation in _COLLECTIVES
+        for call in trace.repeated
+        if call.operation in _COLLECTIVES
         and call.rank == next(rank for rank in call.group if rank in trace.ranks)
     )
     for (operation, group, size_bytes, peer), count in calls.items():
         members = [rank // per_server for rank in group]
         root = 0 if peer is None else group.index(peer)
         sent = core.collective_link_bytes(_COLLECTIVES[operation], members, size_bytes, root)
-        total += count * np.array(sent)
+        total += count * np.array(sent) / trace.period
     return tuple(round(size) for size in total.tolist())

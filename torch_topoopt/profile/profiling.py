@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -95,8 +96,8 @@ def profile(
     """
     with _without_collections():
         kind = CallTrace if boundary else Trace
-        batch = positional_and_keyword(example_batch)
-        trace, doubled, size = _traces(_on_meta(model), batch, batch_size, kind)
+        network, batch = on_meta(model), positional_and_keyword(example_batch)
+        trace, doubled, size = _traces(network, batch, batch_size, kind)
     if not trace.operators:
         raise ProfileError("the model computes nothing from its batch and parameters")
     twice = {operator.name: operator for operator in doubled.operators}
@@ -108,7 +109,16 @@ def profile(
     )
     operators = _whole_results(operators)
     layers = repeated_layers(operators, trace.spans)
-    return OpGraph(OpGraph.VERSION, name, size, operators, layers).validate()
+    graph = OpGraph(OpGraph.VERSION, name, size, operators, layers)
+    return replace(graph, number_format=_number_format(network)).validate()
+
+
+def _number_format(network: torch.nn.Module) -> Literal["fp32", "bf16"]:
+    """The format of most parameters."""
+    sizes: Counter[bool] = Counter()
+    for parameter in network.parameters():
+        sizes[parameter.is_floating_point() and parameter.element_size() == 2] += parameter.numel()
+    return "bf16" if sizes[True] > sizes[False] else "fp32"
 
 
 class TracedCalls(NamedTuple):
@@ -131,9 +141,30 @@ def trace_calls(
     model: torch.nn.Module, example_batch: Any, *, batch_size: int | None = None
 ) -> TracedCalls:
     """The calls of the model. Raises ProfileError if it cannot be traced."""
-    network, batch = _on_meta(model), positional_and_keyword(example_batch)
+    network, batch = on_meta(model), positional_and_keyword(example_batch)
     once, twice, size = _traces(network, batch, batch_size, CallTrace)
     return TracedCalls(once, twice, size, once.exporting, network, batch)
+
+
+def trace_modules(model: torch.nn.Module, example_batch: Any, paths: Sequence[str]) -> CallTrace:
+    """The calls of the modules at `paths`, and of functions between them. Raises ProfileError."""
+    network = on_meta(model)
+    batch = positional_and_keyword(example_batch)
+    leaves = {network.get_submodule(path) for path in paths}
+    with _without_collections():
+        return _knowing_no_values(
+            lambda: _trace(network, leaves, batch, "", CallTrace, ShapeCache())
+        )
+
+
+def result_on_meta(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    """The result of `module`, which is on the meta device, for arguments that are, too."""
+
+    def call() -> Any:
+        with explaining("", []), torch.no_grad(), torch.device("meta"):
+            return module(*args, **kwargs)
+
+    return _knowing_no_values(call)
 
 
 def _traces(
@@ -146,7 +177,7 @@ def _traces(
 
 def own_batch_size(model: Any, example_batch: Any) -> int:
     """The number of samples of `example_batch`, for `model` as `profile` takes it."""
-    network = _on_meta(model)
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
     return batch_size_of(batch, None, bags_of(network, batch))
 
@@ -155,7 +186,7 @@ def trace_batches(
     model: Any, example_batch: Any, sizes: Sequence[int], kind: type[AnyTrace]
 ) -> list[AnyTrace]:
     """A trace of the model, as `profile` makes it, for each batch size. Raises ProfileError."""
-    network = _on_meta(model)
+    network = on_meta(model)
     batch = positional_and_keyword(example_batch)
     bags = bags_of(network, batch)
     own = batch_size_of(batch, None, bags)
@@ -293,7 +324,7 @@ def _is_splittable(once: TracedOperator, twice: TracedOperator) -> bool:
     return all(b in (a, 2 * a) for a, b in zip(once.sizes(), twice.sizes(), strict=True))
 
 
-def _on_meta(model: Any) -> Any:
+def on_meta(model: Any) -> Any:
     """The model on the meta device, without a copy of any real tensor."""
     if not isinstance(model, torch.nn.Module):
         with explaining("building the model", []), torch.device("meta"):

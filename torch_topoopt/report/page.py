@@ -57,7 +57,7 @@ def render_page(run: Run, analysis: Analysis) -> str:
         )),
         Panel("split", "Strategy", (
             answers.splits_section(plan, analysis),
-            sections.strategy_section(run),
+            sections.strategy_section(run, analysis.layout),
             sections.operators_section(run),
         )),
         Panel("changes", "What if", (

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import Operator, OpGraph
     from torch_topoopt.plan import Plan
+    from torch_topoopt.planner.layout_figures import LayoutFigures
     from torch_topoopt.report.run_folder import FailedRank, Metrics, Run
 
 _TOP_OPERATORS = 10
@@ -415,7 +416,25 @@ def _steps_text(run: Run) -> Markup:
 # ---- strategy and operators ----------------------------------------------------------------------
 
 
-def strategy_section(run: Run) -> Markup:
+def _layout_tables(figures: LayoutFigures) -> tuple[Markup, Markup]:
+    """The parts of an iteration, and of the memory of an accelerator."""
+    times, memory = figures.times._asdict(), figures.memory._asdict()
+    return (
+        table(
+            "Time of the slowest stage",
+            ("part", "time"),
+            [(name.removesuffix("_s"), seconds(value)) for name, value in times.items()],
+        ),
+        table(
+            "Memory of the fullest accelerator",
+            ("part", "size"),
+            [(name, size(value)) for name, value in memory.items()],
+            total=("total", size(figures.memory.total)),
+        ),
+    )
+
+
+def strategy_section(run: Run, figures: LayoutFigures | None = None) -> Markup:
     plan = run.plan
     if not plan.strategy:
         return section(
@@ -423,7 +442,8 @@ def strategy_section(run: Run) -> Markup:
         )
     if plan.layout is not None:
         text = f"A layout, which the script executes itself: {plan.layout}."
-        return section("strategy", "Strategy", paragraph(text))
+        shown = () if figures is None else _layout_tables(figures)
+        return section("strategy", "Strategy", paragraph(text), *shown)
     by_place: dict[tuple[tuple[int, ...], str], list[str]] = {}
     sets = {(tuple(sorted(p.servers)), str(p.degrees)) for p in plan.strategy}
     for placement in plan.strategy:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Link, Plan
     from torch_topoopt.sim.flows import FlowsResult
     from torch_topoopt.sim.iteration_program import IterationProgram
+    from torch_topoopt.sim.layout_program import LayoutProgram
     from torch_topoopt.supervision.dumps import Dump, RecordedCall
     from torch_topoopt.supervision.recorded_timeline import RankTimeline
 
@@ -165,7 +166,7 @@ class _Predicted:
 
     def __init__(self, trace: TraceFile, graph: OpGraph, plan: Plan) -> None:
         self._trace, self._graph, self._plan = trace, graph, plan
-        self._added: IterationProgram = traced_plan_program(graph, plan)
+        self._added: IterationProgram | LayoutProgram = traced_plan_program(graph, plan)
         self._program: _core.FlowProgram = self._added.program
         self._result: FlowsResult = run_program(self._program)
 
@@ -181,23 +182,21 @@ class _Predicted:
             self._add_flows(at)
 
     def _add_compute(self, at: float) -> None:
-        core, names = self._added.tasks.core, [o.name for o in self._graph.operators]
+        servers = self._added.server_of_host
         for computation in self._program.compute_tasks:
             begin, end = self._times(computation.task)
             if not end > begin:
                 continue
-            number, batch, is_backward = core.computed(computation.priority)
-            what = "backward" if is_backward else "forward"
-            name = f"{names[number]} {what}" if number >= 0 else "overhead of a step"
+            name, batch = self._added.computed(computation.task, computation.priority)
             thread = f"compute, {_PREDICTED}"
-            self._trace.slice(
-                computation.host, thread, name, at + begin, at + end, micro_batch=batch
-            )
+            server = servers[computation.host]
+            self._trace.slice(server, thread, name, at + begin, at + end, micro_batch=batch)
 
     def _add_flows(self, at: float) -> None:
         """A slice on every link of a flow's path, with an arrow from hop to hop and to where it
         arrives; the collective or message itself on its sender's and receiver's threads."""
-        names, links = self._added.names(), self._plan.network.links
+        names, servers = self._added.names(), self._added.server_of_host
+        links = self._plan.network.links
         loads: dict[int, list[tuple[float, float]]] = defaultdict(list)  # of links: (time, change)
         arrivals: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
         for task in self._program.flow_tasks:
@@ -206,10 +205,13 @@ class _Predicted:
             if not end > begin:
                 continue
             name = names[task]
-            text = name.text(flow.source, flow.target)
+            source, target = servers[flow.source], servers[flow.target]
+            text = name.text(source, target)
             rate = flow.size_bytes * 8e-9 / (end - begin)
             hops = []
             for number in flow.links:
+                if number >= len(links):  # inside a server
+                    continue
                 thread = f"{_link_text(links[number])}, {_PREDICTED}"
                 span = (at + begin, at + end)
                 size_bytes, gbps = round(flow.size_bytes), round(rate, 6)
@@ -224,10 +226,10 @@ class _Predicted:
             if name.ring:
                 listed = ", ".join(name.operators[:2])
                 more = " ..." if len(name.operators) > 2 else ""
-                for server in (flow.source, flow.target):
+                for server in (source, target):
                     arrivals[f"{name.what} of {listed}{more}", server].append((begin, end))
             receipt = self._trace.slice(
-                flow.target, f"messages, {_PREDICTED}", f"receive {text}", at + begin, at + end
+                target, f"messages, {_PREDICTED}", f"receive {text}", at + begin, at + end
             )
             if hops:
                 self._trace.arrow(text, hops[-1], receipt)

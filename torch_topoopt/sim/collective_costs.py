@@ -26,6 +26,7 @@ _PASSES: Mapping[Priced, tuple[bool, ...]] = {
     "all_gather": (False,),
     "reduce_scatter": (True,),
 }
+_ON_LINKS = ("ring", "multi_ring", "breadth_first", "packing")  # their messages are known
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class NetworkCosts:
     """On the links and routes of a network.
 
     `cost` is the model of messages. `algorithm` is taken where it is a candidate; "auto" takes the
-    fastest. Algorithms other than rings and schedules over links are latency alone.
+    fastest, and "on-links" the fastest whose messages are known.
+    Algorithms other than rings and schedules over links are latency alone.
     """
 
     def __init__(
@@ -97,7 +99,11 @@ class NetworkCosts:
             return self._around_routed_rings(collective, servers, size_bytes)
         found = group.candidates(collective, size_bytes)
         candidates = {candidate.algorithm: candidate for candidate in found.list}
-        chosen = candidates.get(self._algorithm, candidates[found.chosen])
+        if self._algorithm == "on-links":
+            known = (candidates[name] for name in _ON_LINKS if name in candidates)
+            chosen = min(known, key=lambda candidate: candidate.seconds)
+        else:
+            chosen = candidates.get(self._algorithm, candidates[found.chosen])
         passes = _PASSES.get(collective, ())
         messages = _messages(group, chosen.algorithm, passes, servers, size_bytes)
         if not messages:

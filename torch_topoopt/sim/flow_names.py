@@ -12,19 +12,24 @@ if TYPE_CHECKING:
 
     from torch_topoopt import _core
 
+FlowKind = Literal[
+    "AllReduce", "AllGather", "ReduceScatter", "AllToAll", "activations", "gradients"
+]
 _LISTED = 2  # names of operators in a name; more are counted
 
 
 @dataclass(frozen=True)
 class FlowName:
     """The content `what` of a flow and its `operators`. An AllReduce also has its `ring` ("+1", or
-    the order of servers, always so for a row or column) and the number of `steps` in this flow."""
+    the order of servers, always so for a row or column) and the number of `steps` in this flow. The
+    collectives of a layout have a `content`, such as "parameters"."""
 
-    what: Literal["AllReduce", "activations", "gradients"]
+    what: FlowKind
     operators: tuple[str, ...]
     ring: str = ""
     steps: int = 0
     iteration: int = 0
+    content: str = ""
 
     def text(self, source: int, target: int) -> str:
         """As "AllReduce of fc1, ring +1: 0 -> 1"."""
@@ -32,7 +37,8 @@ class FlowName:
         more = len(self.operators) - _LISTED
         of = f"{listed} and {more} more" if more > 0 else listed
         ring = f", ring {self.ring}" if self.ring else ""
-        return f"{self.what} of {of}{ring}: {source} -> {target}"
+        content = f" of {self.content}" if self.content else ""
+        return f"{self.what}{content} of {of}{ring}: {source} -> {target}"
 
 
 def flow_name(cargo: _core.Cargo, operators: Sequence[str], iteration: int) -> FlowName:

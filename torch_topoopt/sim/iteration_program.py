@@ -8,7 +8,7 @@ ring one flow per hop, or per hop and step.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -83,6 +83,13 @@ class IterationTasks:
         return IterationProgram(program, added.ends, self, added.cargo_of_task)
 
 
+class Computed(NamedTuple):
+    """A computation of a micro-batch."""
+
+    name: str
+    micro_batch: int
+
+
 @dataclass(frozen=True)
 class IterationProgram:
     """Iterations in a program; `ends` has the last task of each."""
@@ -91,6 +98,19 @@ class IterationProgram:
     ends: list[int]
     tasks: IterationTasks
     cargo_of_task: list[int]
+
+    @property
+    def server_of_host(self) -> list[int]:
+        """The server of every host."""
+        return list(range(self.program.hosts))
+
+    def computed(self, task: int, priority: int) -> Computed:
+        """The computation that is task `task`."""
+        number, batch, is_backward = self.tasks.core.computed(priority)
+        if number < 0:
+            return Computed("overhead of a step", batch)
+        what = "backward" if is_backward else "forward"
+        return Computed(f"{self.tasks.op_graph.operators[number].name} {what}", batch)
 
     def names(self) -> dict[int, FlowName]:
         """Task number -> name of its flow."""

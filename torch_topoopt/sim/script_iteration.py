@@ -11,7 +11,7 @@ from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.profile.script.step_events import CallWait, Computation
 from torch_topoopt.sim.flows import run_program
 from torch_topoopt.sim.iteration import IterationEstimate
-from torch_topoopt.sim.plan_program import paths_of
+from torch_topoopt.sim.network_paths import paths_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch_topoopt.profile.script.document import Operation
     from torch_topoopt.profile.script.step_events import StepEvent
     from torch_topoopt.sim.collective_costs import CollectiveCost, CollectiveCosts, Priced
-    from torch_topoopt.sim.plan_program import WeightedLinks
+    from torch_topoopt.sim.network_paths import WeightedLinks
 
 _PRICED: Mapping[Operation, Priced] = {
     "AllReduce": "all_reduce",

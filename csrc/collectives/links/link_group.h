@@ -100,7 +100,8 @@ class LinkGroup final : public Group {
   void beginOver(Pending& next);
   std::vector<plan::Ring> ringsLeft() const;
   std::vector<RatedLink> ratedLinks(bool planned) const;
-  GroupLayout::RingLoads ringLoads() const;
+  GroupLayout::RouteLoads routeLoads(const std::vector<int>& leaders) const;
+  std::vector<int> serversOf(const std::vector<int>& members) const;
   std::vector<LinkSet> linkSets(const std::vector<int>& leaders, bool planned) const;
   void usePaths(uint64_t version, uint64_t first, CollectivePaths paths);
 
@@ -157,7 +158,8 @@ class LinkGroup final : public Group {
   bool calling_done_ = false;
   std::optional<Reactor::Clock::time_point> deadline_;  // of the running operation
   std::optional<Reactor::TimerId> timer_;               // fires no later than the deadline
-  std::optional<Reactor::Clock::time_point> asked_;     // last request for this member's state
+  // By another member, for the state of this one.
+  std::optional<Reactor::Clock::time_point> last_state_request_;
   std::optional<Reactor::TimerId> progress_timer_;
   std::pair<uint64_t, std::pair<uint64_t, size_t>> progress_seen_{};  // operation and its progress
   std::optional<Reactor::TimerId> dispute_timer_;

@@ -93,26 +93,28 @@ std::vector<RatedLink> LinkGroup::ratedLinks(bool planned) const {
   return links;
 }
 
-// Links between members' servers, also over relays.
-std::vector<LinkSet> LinkGroup::linkSets(const std::vector<int>& leaders, bool planned) const {
-  const CableGraph* const graph = endpoint_->cables();
-  if (graph == nullptr) return {};
-  std::vector<int> members;
-  for (const int leader : leaders) members.push_back(graph->serverOf(config_.ranks[leader]));
-  return memberLinks(members, ratedLinks(planned), config_.routes);
+std::vector<int> LinkGroup::serversOf(const std::vector<int>& members) const {
+  const CableGraph& graph = *endpoint_->cables();
+  std::vector<int> servers;
+  for (const int member : members) servers.push_back(graph.serverOf(config_.ranks[member]));
+  return servers;
 }
 
-// Of the planned rings; only groups with relays know their routes.
-GroupLayout::RingLoads LinkGroup::ringLoads() const {
-  const CableGraph* const graph = endpoint_->cables();
-  if (graph == nullptr || config_.routes.empty()) return {};
+// Links between members' servers, also over relays.
+std::vector<LinkSet> LinkGroup::linkSets(const std::vector<int>& leaders, bool planned) const {
+  if (endpoint_->cables() == nullptr) return {};
+  return memberLinks(serversOf(leaders), ratedLinks(planned), config_.routes);
+}
+
+// Of the planned rings; only groups of some servers know their routes.
+GroupLayout::RouteLoads LinkGroup::routeLoads(const std::vector<int>& leaders) const {
+  if (endpoint_->cables() == nullptr || config_.routes.empty()) return {};
   std::vector<plan::Ring> rings = config_.rings;
-  for (plan::Ring& ring : rings) {
-    for (int& member : ring.servers) member = graph->serverOf(config_.ranks[member]);
-  }
+  for (plan::Ring& ring : rings) ring.servers = serversOf(ring.servers);
   const std::vector<RatedLink> links = ratedLinks(true);
   const plan::Ring first{rings.front().servers, 1.0};
-  return {busiestLink({first}, links, config_.routes), busiestLink(rings, links, config_.routes)};
+  return {busiestLink({first}, links, config_.routes), busiestLink(rings, links, config_.routes),
+          busiestLinkOfPairs(serversOf(leaders), links, config_.routes)};
 }
 
 // The first member proposes paths, but not while ranks are unreachable: that cannot help.

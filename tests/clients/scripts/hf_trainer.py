@@ -26,6 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output-dir", required=True)
     parser.add_argument("--max-steps", type=int, default=4)
+    parser.add_argument("--per_device_train_batch_size", type=int, default=4)
+    parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+    parser.add_argument("--bf16", choices=("false",))
     arguments = parser.parse_args()
     torch.manual_seed(0)
     config = BertConfig(
@@ -43,7 +46,8 @@ def main() -> None:
         args=TrainingArguments(
             output_dir=arguments.output_dir,
             max_steps=arguments.max_steps,
-            per_device_train_batch_size=4,
+            per_device_train_batch_size=arguments.per_device_train_batch_size,
+            gradient_accumulation_steps=arguments.gradient_accumulation_steps,
             learning_rate=1e-2,
             logging_steps=1,
             save_strategy="no",

@@ -133,6 +133,29 @@ TEST_F(Choice, AForcedAlgorithmIsTakenWhereItCanServe) {
   EXPECT_EQ(chosen(Collective::kAllReduce, 64 << 20, "doubling"), Algorithm::kMultiRing);
 }
 
+// In a group of some servers, routes of its rings and pairs may share links.
+TEST(RouteLoads, BoundTheTimeOfRingsAndOfMessagesBetweenPairs) {
+  GroupLayout layout{4, {{.servers = {0, 1, 2, 3}}}};
+  LinkSet links;
+  for (int i = 0; i < 4; ++i) {
+    links.push_back({i, (i + 1) % 4, 1.0});
+    links.push_back({(i + 1) % 4, i, 1.0});
+  }
+  layout.setLinks(links);
+  GroupLayout loaded = layout;
+  loaded.setRouteLoads({.first_ring = 3, .rings = 3, .pairs = 10});
+  const CostEstimate even{layout, kModel};
+  const CostEstimate uneven{loaded, kModel};
+  const size_t bytes = size_t{1} << 30;
+  const Request request{Collective::kAllGather, bytes};
+  const double shard_s = static_cast<double>(bytes) / 4 * kModel.beta_s_per_byte;
+  EXPECT_NEAR(uneven.seconds(request, Algorithm::kOneShot) / shard_s, 10, 1e-3);
+  EXPECT_NEAR(uneven.seconds(request, Algorithm::kRing) / shard_s, 9, 1e-3);
+  for (const Algorithm each : {Algorithm::kOneShot, Algorithm::kRing}) {
+    EXPECT_LT(even.seconds(request, each), uneven.seconds(request, each));
+  }
+}
+
 TEST(ForcedChoice, AllRingsOfAGroupWithOneAreThatRing) {
   CostModel fast_tree = kModel;
   fast_tree.all_reduce = {{"tree", 64 << 20, 1e-3}, {"ring", 64 << 20, 1.0}};

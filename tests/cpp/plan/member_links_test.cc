@@ -252,6 +252,7 @@ TEST(MemberLinks, LoadsOfRingsAddUpOnTheLinksOfRelays) {
   const std::vector<plan::Ring> rings{{{0, 2, 4}, 0.5}, {{0, 4, 2}, 0.5}};
   EXPECT_DOUBLE_EQ(busiestLink({rings[0]}, links, routes), 0.5);
   EXPECT_DOUBLE_EQ(busiestLink(rings, links, routes), 1.0);
+  EXPECT_DOUBLE_EQ(busiestLinkOfPairs({0, 2, 4}, links, routes), 2.0);
 }
 
 TEST(LinearProgram, FindsTheOptimum) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,6 +41,14 @@ def test_the_output_has_the_layout_its_time_and_its_memory(
     assert f"layout: {layout}" in out
     for column in ("compute", "exchange", "bubble", "state", "optimizer", "activations", "total"):
         assert named(out, column)
+
+
+def test_the_accelerator_computes_in_the_format_of_the_model(folder: Path) -> None:
+    graph = decoder(4)
+    replace(graph, number_format="bf16").save(folder / "graph.json")
+    cluster = (*CLUSTER, "--accelerators-per-server", "2", "--accelerator", "h100")
+    assert plan(folder, "--strategy-space", "layouts", cluster=cluster) == 0
+    assert Plan.load(folder / "p.json").cluster.accelerator == "h100:bf16"
 
 
 def test_json_has_the_layout_and_its_figures(
@@ -126,16 +135,40 @@ def test_what_does_not_fit_says_what_would(
     assert named(error, "h100:bf16", "weights", "AdamW", "sharded over 8")
 
 
-@pytest.mark.parametrize("verb", ["simulate", "export", "timeline"])
+@pytest.mark.parametrize(
+    "words", [("export", "--to", "flexflow"), ("simulate", "--architecture", "torus")]
+)
 def test_verbs_that_need_placements_refuse_a_layout(
-    verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert plan(folder, "--strategy-space", "layouts") == 0
     capsys.readouterr()
-    path = str(folder / "p.json")
-    more = ("--to", "flexflow", "-o", str(folder / "out")) if verb == "export" else ()
-    assert main([verb, path, *more]) == 2
+    assert main([words[0], str(folder / "p.json"), *words[1:]]) == 2
     assert named(capsys.readouterr().err, "layout")
+
+
+def test_layouts_are_simulated_with_their_trainer(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = []
+    for optimizer in ("adamw", "sgd"):
+        assert plan(folder, "--layout", "tensor=2", "--optimizer", optimizer) == 0
+        made = Plan.load(folder / "p.json")
+        capsys.readouterr()
+        assert main(["simulate", str(folder / "p.json"), "--iterations", "2", "--json"]) == 0
+        seconds.append(json.loads(capsys.readouterr().out)["completion_s"])
+        assert seconds[-1] == pytest.approx(2 * made.prediction.iteration_s, rel=0.1)
+    assert seconds[1] < seconds[0]
+
+
+def test_the_timeline_of_a_layout_has_its_passes_and_collectives(folder: Path) -> None:
+    assert plan(folder, "--layout", "pipeline=2,sharding=parameters,micro_batch=2") == 0
+    assert main(["timeline", str(folder / "p.json"), "-o", str(folder / "t.json")]) == 0
+    events = json.loads((folder / "t.json").read_text())["traceEvents"]
+    names = {event["name"] for event in events}
+    for word in ("forward", "backward", "AllGather of parameters", "activations", "optimizer"):
+        assert any(word in name for name in names), word
+    assert {event["pid"] for event in events} == {0, 1, 2, 3}
 
 
 def test_reports_and_differences_name_the_layout(
@@ -146,23 +179,26 @@ def test_reports_and_differences_name_the_layout(
     assert plan(folder, "--layout", "data=8") == 0
     layout = str(Plan.load(folder / "p.json").layout)
     assert main(["report", str(folder / "p.json")]) == 0
-    assert layout in (folder / "p.html").read_text()
+    page = (folder / "p.html").read_text()
+    assert layout in page
+    assert named(page, "Memory of the fullest accelerator", "AllReduce", "gradients")
     capsys.readouterr()
     assert main(["diff", str(folder / "tensor.json"), str(folder / "p.json")]) == 0
-    assert layout in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert named(out, "layout.tensor", "layout.data")
+    assert "layout.context" not in out
 
 
-@pytest.mark.parametrize("called", ["parallelize", "pipeline"])
-def test_a_run_refuses_to_execute_a_layout(
-    called: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_refuses_a_layout_with_micro_batches_for_a_script_without_steps(
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert plan(folder, "--strategy-space", "layouts") == 0
+    assert plan(folder, "--layout", "data=8,micro_batches=2") == 0
     script = folder / "train.py"
-    script.write_text(f"import torch_topoopt\ntorch_topoopt.{called}(None, None)\n")
+    script.write_text("import torch_topoopt\ntorch_topoopt.parallelize(None, None)\n")
     capsys.readouterr()
     assert main(["run", "--plan", str(folder / "p.json"), str(script)]) == 2
     error = capsys.readouterr().err
-    assert named(error, "layout", called)
+    assert named(error, "micro_batches", 2, "torch_topoopt.pipeline")
     assert error.count("\n") == 1
 
 
@@ -173,16 +209,27 @@ def test_models_without_layers_are_planned_as_before(folder: Path) -> None:
     assert Plan.load(folder / "p.json").layout is None
 
 
-@pytest.mark.parametrize("verb", ["compare", "run"])
-def test_other_verbs_have_no_layouts(
-    verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", [("--layout", "tensor=4"), ("--strategy-space", "layouts")])
+def test_a_run_with_layouts_needs_a_script_that_divides_its_model(
+    words: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [verb, "--strategy-space", "layouts", *CLUSTER[:-1]]
-    if verb == "run":
-        script = folder / "train.py"
-        script.write_text("def build_model(): pass\n")
-        words += ["--model", str(folder / "graph.json"), str(script)]
-    else:
-        words.insert(1, str(folder / "graph.json"))
-    assert main(words) == 2
-    assert named(capsys.readouterr().err, "strategy-space", "layouts")
+    script = folder / "train.py"
+    script.write_text("def build_model(): pass\n")
+    model = ("--model", str(folder / "graph.json"))
+    assert main(["run", *words, *CLUSTER[:-1], *model, str(script)]) == 2
+    assert named(capsys.readouterr().err, "layout", "torch_topoopt.parallelize", script)
+
+
+def test_compare_has_the_layouts_of_architectures(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", str(folder / "graph.json"), *CLUSTER[:-1], *BOXES[-4:]]
+    words += ["--strategy-space", "layouts", "--architectures", "topoopt,torus"]
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["architectures"]
+    assert [row["architecture"] for row in rows] == ["topoopt", "torus"]
+    assert all(row["layout"]["micro_batch"] >= 1 for row in rows)
+    assert main(words) == 0
+    assert named(capsys.readouterr().out, "layout of", "torus")
+    assert main([*words, "--level", "packet"]) == 2
+    assert named(capsys.readouterr().err, "layouts")

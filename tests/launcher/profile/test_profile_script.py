@@ -47,7 +47,7 @@ def _reduces_twice(job: dict[str, Any]) -> dict[str, Any]:
         for iteration in range(job["iterations"])
         for _ in range(2)
     ]
-    return {"calls": calls}
+    return {"iterations": job["iterations"], "calls": calls}
 
 
 def test_the_demand_of_a_script_wires_a_network(

@@ -123,6 +123,49 @@ dist.destroy_process_group()
 """
 
 
+_START = """
+import torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group()
+model = nn.Linear(128, 128)
+"""
+_TRAIN = """
+for _ in range(8):
+    model(torch.ones(4, 128)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+ZERO = f"""{_START}
+from torch.distributed.optim import ZeroRedundancyOptimizer
+model = nn.parallel.DistributedDataParallel(model)
+optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
+{_TRAIN}"""
+
+COMPRESSED = f"""{_START}
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+model = nn.parallel.DistributedDataParallel(model)
+state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+{_TRAIN}"""
+
+PIPELINE = f"""{_START}
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+rank, world = dist.get_rank(), dist.get_world_size()
+stage = PipelineStage(model, rank, world, torch.device("cpu"))
+schedule = Schedule1F1B(stage, 4, loss_fn=nn.MSELoss())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(8):
+    schedule.step(*([torch.ones(8, 128)] if rank == 0 else []),
+                  **({{}} if rank < world - 1 else {{"target": torch.ones(8, 128)}}))
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
 @pytest.fixture
 def scripts(tmp_path: Path, ring_plan: Callable[..., Plan]) -> Path:
     """A folder with the scripts above and a hand-made plan for two servers."""
@@ -135,6 +178,9 @@ def scripts(tmp_path: Path, ring_plan: Callable[..., Plan]) -> Path:
         "places.py": PLACES,
         "unguarded.py": UNGUARDED,
         "warming_up.py": WARMING_UP,
+        "zero.py": ZERO,
+        "compressed.py": COMPRESSED,
+        "pipeline.py": PIPELINE,
     }.items():
         (tmp_path / name).write_text(text)
     ring_plan(2).save(tmp_path / "plan.json")
@@ -352,19 +398,34 @@ def _tensorboard_tags(folder: Path) -> dict[str, Any]:
     return tags
 
 
-@pytest.mark.parametrize(("traced", "difference"), [(2, 0.5), (3, 0.0)])
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [((), 0.0), (("--trace-iterations", "2"), 0.5), (("--trace-iterations", "3"), 0.0)],
+)
 def test_a_script_that_warms_up_is_explained_or_traced_later(
-    launcher: Any, scripts: Path, traced: int, difference: float
+    launcher: Any, scripts: Path, options: tuple[str, ...], difference: float
 ) -> None:
     done: Done = launcher.run(
-        *("run", "--servers", "2", "--bandwidth", "500Mbps", "--json"),
-        *("--trace-iterations", str(traced), "warming_up.py"),
+        *("run", "--servers", "2", "--bandwidth", "500Mbps", "--json", *options, "warming_up.py")
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["iterations"]["link_bytes_difference"] == pytest.approx(difference)
     found = "rank 0 called 800 kB in groups of 2 per iteration, and 1.6 MB in groups of 2 in the"
-    assert (found in done.stderr) == (traced == 2)
+    assert (found in done.stderr) == (difference > 0)
+
+
+@pytest.mark.parametrize("name", ["zero.py", "pipeline.py", "compressed.py"])
+def test_small_messages_pipelines_and_compressed_gradients_are_as_predicted(
+    launcher: Any, scripts: Path, name: str
+) -> None:
+    done: Done = launcher.run(
+        *("run", "--servers", "2", "--bandwidth", "500Mbps", "--no-measure-steps", "--json", name)
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["iterations"]["link_bytes_difference"] < 0.01
+    assert max(link["iteration_bytes"] for link in figures["links"]) > 100
 
 
 def test_a_script_without_a_guard_is_traced_and_its_bytes_are_as_predicted(

@@ -122,6 +122,31 @@ def test_all_ranks_of_a_script_are_timed_up_to_enough_steps(tmp_path: Path) -> N
     assert [(tmp_path / f"rank{r}").read_text() for r in (0, 1)] == ["2 0 here", "2 1 here"]
 
 
+SHAPES = """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    dist.init_process_group()
+    rank, layer = dist.get_rank(), torch.nn.Linear(8, 8)
+    stage = PipelineStage(layer, rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 2, torch.nn.MSELoss())
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    while True:
+        batch = torch.ones(4, 8)
+        schedule.step(batch) if rank == 0 else schedule.step(target=batch)
+        optimizer.step()
+"""
+
+
+def test_stages_that_send_each_other_shapes_are_timed(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SHAPES))
+    events = time_steps(str(script), [], world_size=2).events
+    for rank in range(2):
+        assert bytes_by_operation(events[rank]) == {"Send": 4 * 8 * 4, "Recv": 4 * 8 * 4}
+
+
 def call_event(size_bytes: int) -> list[Any]:
     return ["call", asdict(CollectiveCall(0, 0, "forward", "AllReduce", size_bytes, (0, 1)))]
 
@@ -193,7 +218,7 @@ def test_calls_and_waits_of_a_step_are_recorded_in_their_order(
     exchange = ["forward AllToAll 8 of 2", f"wait {last}"]
     assert found == ["forward AllGather 32 of 2", *calls, "wait 0", *exchange]
     trace = trace_of(TrainingScript(str(script)), timing)
-    assert [call.operation for call in trace.of_rank(0, 0)][-1] == "AllToAll"
+    assert [call.operation for call in trace.calls if call.rank == 0][-1] == "AllToAll"
     assert trace.world_size == 2
     assert bytes_by_operation(timing.events[0])["AllToAll"] == 8
 

@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import training_scripts
 
-from torch_topoopt.profile.script.runner import TraceLimits, TrainingScript, World, job, run_jobs
+from torch_topoopt.plan import GroupDemand, PairDemand
+from torch_topoopt.profile.script import demand_of
+from torch_topoopt.profile.script.runner import (
+    TraceLimits,
+    TrainingScript,
+    World,
+    job,
+    repeated_iterations,
+    run_jobs,
+    trace_of_answers,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torch_topoopt.profile.script import CommunicationTrace
 
 Call = dict[str, Any]
 FLOAT = 4  # bytes
@@ -22,10 +34,20 @@ RANKS = (
     ("FSDP2", 0, 4),
     ("TENSOR_PARALLEL", 2, 4),
     *(("PIPELINE", rank, 3) for rank in range(3)),
+    *(("PIPELINE_SHAPES", rank, 2) for rank in range(2)),
     ("EXPERTS", 3, 4),
+    *(("UNEVEN_EXPERTS", rank, 3) for rank in range(3)),
+    *(("OBJECTS", rank, 3) for rank in range(3)),
+    *(("CROSSED", rank, 2) for rank in range(2)),
+    *(("LOCAL_SGD", rank, 4) for rank in range(4)),
+    *(("POWER_SGD", rank, 2) for rank in range(2)),
+    *(("ZERO_JOIN", rank, 2) for rank in range(2)),
     ("OPERATIONS", 1, 3),
     ("STUBBORN", 0, 2),
-    *((name, 0, 2) for name in ("FAILING", "EXITING", "SHORT", "KILLED", "CONNECTING")),
+    *(
+        (name, 0, 2)
+        for name in ("LATE_FAILURE", "FAILING", "EXITING", "SHORT", "KILLED", "CONNECTING")
+    ),
     ("OTHER_WORLD", 0, 2),
     ("ENDLESS", 0, 2),
     ("ACCUMULATING", 0, 4),
@@ -151,6 +173,90 @@ def test_experts_exchange_tokens_twice_each_way(answers: Answers) -> None:
     assert all(c["part_bytes"] == [FLOAT * 4 * 16] * 4 for c in calls)
 
 
+def test_stages_send_each_other_the_shapes_of_their_inputs(answers: Answers) -> None:
+    """Two stages on each rank, each of which waits for a stage of the other rank."""
+    microbatch = FLOAT * 2 * 16
+    for rank in range(2):
+        sent = Counter(
+            (c["operation"], c["size_bytes"]) for c in _last(answers, "PIPELINE_SHAPES", rank)
+        )
+        # of the three borders between stages, each rank sends forward over two, or back over one
+        assert sent == {("Send", microbatch): 3 * 4, ("Recv", microbatch): 3 * 4}
+
+
+def test_experts_exchange_as_many_tokens_as_they_have_told_each_other(answers: Answers) -> None:
+    demand, _ = demand_of(_trace(answers, "UNEVEN_EXPERTS"))
+    token = FLOAT * 16
+    counts = {(source, target): source + 1 if target == 0 else 1
+              for source in range(3) for target in range(3)}  # fmt: skip
+    assert list(demand.pairs) == [
+        PairDemand(a, b, 8 + token * (counts[a, b] + counts[b, a]))
+        for a, b in sorted(counts)
+        if a != b
+    ]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_objects_come_from_their_root(answers: Answers, rank: int) -> None:
+    assert _kinds(_last(answers, "OBJECTS", rank)) == {("backward", "AllReduce", FLOAT * 6): 1}
+
+
+def test_ranks_that_wait_for_each_other_get_on_without_their_messages(answers: Answers) -> None:
+    for rank in range(2):
+        operations = [call["operation"] for call in _last(answers, "CROSSED", rank)]
+        assert operations == ["Recv", "Send"]
+
+
+def test_the_period_of_model_averaging_is_found_after_its_warm_up(answers: Answers) -> None:
+    trace = _trace(answers, "LOCAL_SGD")
+    assert (trace.period, trace.iterations) == (3, 4)
+    model = FLOAT * (16 * 16 + 16)
+    assert demand_of(trace)[0].groups == (
+        GroupDemand((0, 1), model),
+        GroupDemand((0, 1, 2, 3), -(-model // 3)),
+        GroupDemand((2, 3), model),
+    )
+
+
+def test_compressed_gradients_are_planned_for_where_they_begin_later(answers: Answers) -> None:
+    trace = _trace(answers, "POWER_SGD")
+    assert (trace.period, trace.iterations) == (1, 2)
+    assert demand_of(trace)[0].groups == (GroupDemand((0, 1), 2 * FLOAT * 64),)
+
+
+def test_an_optimizer_with_shards_broadcasts_them_under_join(answers: Answers) -> None:
+    for rank in range(2):
+        shards = {
+            (call["size_bytes"], call["peer"])
+            for call in _last(answers, "ZERO_JOIN", rank)
+            if call["operation"] == "Broadcast"
+        }
+        assert shards == {(FLOAT * 16 * 16, 0), (FLOAT * 16, 1)}
+
+
+def _trace(answers: Answers, name: str) -> CommunicationTrace:
+    found = {rank: answers[name, rank] for other, rank, _ in RANKS if other == name}
+    return trace_of_answers(TrainingScript(name), World(len(found)), found)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "repeated"),
+    [
+        ("abb", 1),
+        ("abcbcbc", 2),
+        ("awwllgllgll", 3),
+        ("aaaaaaaaab", 1),
+        ("aaaaaaaaabb", 1),
+        ("ab", 1),
+        ("abc", 1),
+        ("abcdefg", 6),
+    ],
+)
+def test_the_last_iterations_that_repeat_are_found(sizes: str, repeated: int) -> None:
+    calls = [{"iteration": i, "size_bytes": size} for i, size in enumerate(sizes)]
+    assert repeated_iterations(calls, len(sizes)) == repeated
+
+
 def test_every_operation_of_torch_distributed_is_read(answers: Answers) -> None:
     calls = _last(answers, "OPERATIONS", 1)
     part, everything = 10 * FLOAT, 30 * FLOAT
@@ -174,6 +280,10 @@ def test_every_operation_of_torch_distributed_is_read(answers: Answers) -> None:
     assert calls[9]["part_bytes"] == [0, FLOAT, 2 * FLOAT]
     assert calls[10]["part_bytes"] == [FLOAT, 2 * FLOAT, 3 * FLOAT]
     assert len(answers["OPERATIONS", 1]["calls"]) == 2 * len(calls)
+
+
+def test_what_fails_after_the_required_iterations_does_not_matter(answers: Answers) -> None:
+    assert answers["LATE_FAILURE", 0] == {"iterations": 3, "calls": []}
 
 
 def test_a_script_that_catches_everything_is_ended(answers: Answers) -> None:

@@ -60,6 +60,103 @@ for _ in range(3):
     optimizer.zero_grad()
 """
 
+# As in PyTorch's tutorial: stages send each other the shapes of their inputs.
+PIPELINE_SHAPES = f"""{_START}
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+layers = [nn.Linear(16, 16), nn.Linear(16, 16)]
+stages = [PipelineStage(layer, rank + i * world, 2 * world, torch.device("cpu"))
+          for i, layer in enumerate(layers)]
+schedule = ScheduleInterleaved1F1B(stages, 4, loss_fn=nn.MSELoss())
+optimizer = torch.optim.SGD([p for layer in layers for p in layer.parameters()], lr=0.01)
+for _ in range(3):
+    if rank == 0:
+        schedule.step(torch.ones(8, 16))
+    elif rank == world - 1:
+        schedule.step(target=torch.ones(8, 16))
+    else:
+        schedule.step()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+# Objects come from rank 0; rank 1 gathers its own in the place of the others'.
+OBJECTS = f"""{_START}
+told, part = [(rank, "told")], [None]
+dist.broadcast_object_list(told, src=0)
+dist.scatter_object_list(part, [i * "x" for i in range(world)] if rank == 0 else None, src=0)
+assert (told, part) == ([(0, "told")], [rank * "x"])
+gathered = [None] * world if rank == 1 else None
+dist.gather_object(rank, gathered, dst=1)
+assert gathered == ([1] * world if rank == 1 else None)
+train(nn.parallel.DistributedDataParallel(nn.Linear(2, 2)), torch.ones(1, 2))
+"""
+
+# Rank r sends r + 1 tokens to rank 0, and 1 to every other rank.
+UNEVEN_EXPERTS = f"""{_START}
+expert = nn.Linear(16, 16)
+optimizer = torch.optim.SGD(expert.parameters(), lr=0.01)
+for _ in range(3):
+    sent = torch.ones(world, dtype=torch.int64)
+    sent[0] += rank
+    received = torch.empty(world, dtype=torch.int64)
+    dist.all_to_all_single(received, sent)
+    tokens, results = torch.ones(int(received.sum()), 16), torch.ones(int(sent.sum()), 16)
+    dist.all_to_all_single(tokens, results, received.tolist(), sent.tolist())
+    dist.all_to_all_single(results, expert(tokens).detach(), sent.tolist(), received.tolist())
+    expert(results).sum().backward()
+    optimizer.step()
+"""
+
+# Both ranks wait for the other's tokens before they send their own.
+CROSSED = f"""{_START}
+weight = nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight], lr=0.01)
+for _ in range(3):
+    received = torch.zeros(2, dtype=torch.int64)
+    work = dist.irecv(received, 1 - rank)
+    dist.isend(torch.full((2,), rank), 1 - rank).wait()
+    work.wait()
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+# After two steps, pairs sum their gradients, and every third step all average their models.
+LOCAL_SGD = f"""{_START}
+from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer
+pairs = [dist.new_group([first, first + 1]) for first in range(0, world, 2)]
+model = nn.parallel.DistributedDataParallel(nn.Linear(16, 16))
+state = post_localSGD_hook.PostLocalSGDState(None, pairs[rank // 2], start_localSGD_iter=2)
+model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+optimizer = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), lr=0.01),
+                                  PeriodicModelAverager(period=3, warmup_steps=2))
+for _ in range(40):
+    model(torch.ones(4, 16)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+POWER_SGD = f"""{_START}
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64, bias=False))
+state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=4, matrix_approximation_rank=1)
+model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+train(model, torch.ones(4, 64), count=40)
+"""
+
+ZERO_JOIN = f"""{_START}
+from torch.distributed.algorithms.join import Join
+from torch.distributed.optim import ZeroRedundancyOptimizer
+model = nn.parallel.DistributedDataParallel(nn.Linear(16, 16))
+optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.01)
+with Join([model, optimizer]):
+    for _ in range(3 + rank):
+        model(torch.ones(4, 16)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
 EXPERTS = f"""{_START}
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 class Experts(nn.Module):
@@ -125,6 +222,7 @@ store.wait(["of rank 1"])
 ASSERTING = "import torch\n\nassert torch.cuda is None\n"
 ASSERTING_IN_A_LIBRARY = "from package import library\n\nlibrary.check(1)\n"
 
+LATE_FAILURE = f"{_START}\ntrain(nn.Linear(2, 2), torch.ones(1, 2))\nraise ValueError\n"
 FAILING = "import torch\n\nraise ValueError('no such data')\n"
 EXITING = "import sys\n\nsys.exit(3)\n"
 SHORT = f"{_START}\ntrain(nn.Linear(2, 2), torch.ones(1, 2), count=1)\n"

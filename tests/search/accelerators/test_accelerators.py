@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 import rooms
@@ -17,9 +18,13 @@ from torch_topoopt.search.accelerators import (
     FITTED,
     accelerator,
     class_of,
+    in_format,
     names,
     operator_seconds,
 )
+
+if TYPE_CHECKING:
+    from torch_topoopt.search.accelerators.devices import Format
 
 A100 = accelerator("a100")
 
@@ -41,6 +46,21 @@ def test_an_unknown_name_is_answered_with_the_known_ones(
 ) -> None:
     with refused(ValueError, *tokens):
         accelerator(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "of_model", "expected"),
+    [
+        ("h100", "bf16", "h100:bf16"),
+        ("h100:tf32", "bf16", "h100:tf32"),
+        ("h100", "fp32", "h100"),
+        ("cpu", "bf16", "cpu"),
+    ],
+)
+def test_the_format_is_by_default_that_of_the_model(
+    name: str, of_model: Format, expected: str
+) -> None:
+    assert in_format(name, of_model) == expected
 
 
 @pytest.mark.parametrize(

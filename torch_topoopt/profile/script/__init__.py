@@ -3,7 +3,7 @@
 from torch_topoopt.profile.script.demand import RootedDemand, demand_of, on_servers, rooted_demands
 from torch_topoopt.profile.script.document import CollectiveCall, CommunicationTrace
 from torch_topoopt.profile.script.runner import (
-    DEFAULT_ITERATIONS,
+    LEAST_ITERATIONS,
     ScriptError,
     TraceLimits,
     TrainingScript,
@@ -12,7 +12,7 @@ from torch_topoopt.profile.script.runner import (
 )
 
 __all__ = [
-    "DEFAULT_ITERATIONS",
+    "LEAST_ITERATIONS",
     "CollectiveCall",
     "CommunicationTrace",
     "RootedDemand",

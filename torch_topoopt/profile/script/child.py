@@ -2,13 +2,13 @@
 
 `python -m torch_topoopt.profile.script.child FOLDER`, started by runner.py from a fork server.
 FOLDER/jobs.json is an object {"stop_at_error": ..., "stop_when_alike": ..., "total_limit_s": ...,
-"jobs": [...]}; job i leaves FOLDER/i.json, which is {"calls": [...]} or {"error": "one line"}, and
-what the script prints in FOLDER/i.log. Each job is a fork of this process, in which the script runs
-as __main__. All of them end with the launcher, however that ends.
+"jobs": [...]}; job i leaves FOLDER/i.json, which is {"iterations": n, "calls": [...]} or {"error":
+"one line"}, and what the script prints in FOLDER/i.log. Each job is a fork of this process, in
+which the script runs as __main__. All of them end with the launcher, however that ends.
 
 Every process group is PyTorch's fake one, for any backend of the script: a collective leaves
 its tensors as they are, except that gathered ones are filled with this rank's own, and received
-ones with 1.
+ones with 1. Integers that ranks send to each other do arrive, and a rank waits for them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import inspect
 import json
 import os
 import runpy
-import select
 import signal
 import sys
 import time
 import traceback
 from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torch_topoopt.processes.rank_main import die_with
 from torch_topoopt.profile.script import checkpoints
+from torch_topoopt.profile.script.integer_messages import Broker, Rank, RankChannel
 from torch_topoopt.profile.script.memory import used_bytes
 from torch_topoopt.profile.script.recorder import Recorder
 
@@ -60,16 +61,22 @@ class EnoughSeen(BaseException):
 class IterationCounter:
     """Follows the optimizers: an iteration has ended when each of them has stepped once.
 
-    How many there are is known when one steps for the second time. After `wanted` iterations it
-    calls `finish` with the calls, each with its iteration, and raises EnoughSeen.
+    How many there are is known when one steps for the second time. From `wanted` iterations on it
+    calls `seen` with the calls, each with its iteration. It raises EnoughSeen once
+    `continues(iteration)` is false.
     """
 
     def __init__(
-        self, recorder: Recorder, wanted: int, finish: Callable[[list[Any]], None]
+        self,
+        recorder: Recorder,
+        wanted: int,
+        seen: Callable[[int, list[Any]], None],
+        continues: Callable[[int], bool],
     ) -> None:
         self._recorder = recorder
         self._wanted = wanted
-        self._finish = finish
+        self._seen = seen
+        self._continues = continues
         self._optimizers: list[Any] = []  # in the order of their first step
         self._all_known = False
         self._ends: list[int] = []  # how many calls had been made at the end of each step
@@ -107,10 +114,18 @@ class IterationCounter:
             else:
                 self._optimizers.append(optimizer)
         self._ends.append(len(self._recorder.calls))
-        if self._all_known and len(self._ends) == self._wanted * len(self._optimizers):
+        iterations, further = divmod(len(self._ends), len(self._optimizers))
+        if not self._all_known or further or iterations < self._wanted:
+            return
+        self._seen(iterations, self._calls())
+        if not self._continues(iterations):
             self.finished = True
-            self._finish(self._calls())
             raise EnoughSeen
+
+    @property
+    def enough(self) -> bool:
+        """Whether the calls of all wanted iterations have been seen."""
+        return self._all_known and self.steps >= self._wanted * len(self._optimizers)
 
     def _rebuild_buckets(self) -> None:
         """Rebuilds the buckets, as DDP would at the start of its second forward pass, in the first
@@ -132,75 +147,138 @@ class IterationCounter:
 
 
 def main(folder: Path) -> None:
-    """Runs all jobs, one after the other."""
+    """Runs all jobs: the next one starts when each before it has ended or waits for a message."""
     todo = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
-    started = time.monotonic()
+    jobs = _LiveJobs(folder, todo)
     for i, job in enumerate(todo["jobs"]):
-        if todo["total_limit_s"] is not None:
-            left_s = todo["total_limit_s"] - (time.monotonic() - started)
-            job["time_limit_s"] = min(job["time_limit_s"], max(0.0, left_s))
-        answer = _run_one(folder, i, job)
-        if todo["stop_at_error"] and "error" in answer:
+        jobs.start(i)
+        if not jobs.advance():
             return
-        if todo["stop_when_alike"] and i == 0 and _speaks_for_all(answer, job):
+        if todo["stop_when_alike"] and i == 0 and not jobs.live and _speaks_for_all(folder, job):
+            return
+    while jobs.live:
+        jobs.broker.give_up()
+        if not jobs.advance():
             return
 
 
-def _run_one(folder: Path, i: int, job: dict[str, Any]) -> dict[str, Any]:
-    """Runs job i in a process of its own; returns what it left."""
-    result = folder / f"{i}.json"
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        die_with(parent)
-        output = os.open(folder / f"{i}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        try:
-            run(job, result)
-            sys.stdout.flush()
-        finally:
-            os._exit(0)  # without waiting for threads that the script left behind
-    ending = _wait(pid, job["time_limit_s"], job["memory_bytes"])
-    if not result.exists():
-        write_result(result, {"error": _why_none(ending, job, folder / f"{i}.log")})
+@dataclasses.dataclass
+class _LiveJob:
+    """A job that has started. `left_s` does not fall while it waits for a message."""
+
+    number: int
+    job: dict[str, Any]
+    pid: int
+    descriptor: int
+    left_s: float
+
+
+class _LiveJobs:
+    """The jobs that have started and not ended yet, and their messages."""
+
+    def __init__(self, folder: Path, todo: dict[str, Any]) -> None:
+        self.live: dict[Rank, _LiveJob] = {}
+        self._folder = folder
+        self._jobs = todo["jobs"]
+        self._stop_at_error = todo["stop_at_error"]
+        limit_s = todo["total_limit_s"]
+        self._deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
+        self.broker = Broker([_rank_of(job) for job in self._jobs])
+
+    def start(self, i: int) -> None:
+        """Starts job i in a process of its own."""
+        job, parent = self._jobs[i], os.getpid()
+        rank = _rank_of(job)
+        channel = self.broker.connect(rank)
+        pid = os.fork()
+        if pid == 0:
+            die_with(parent)
+            output = os.open(self._folder / f"{i}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            try:
+                run(job, self._folder / f"{i}.json", channel)
+                sys.stdout.flush()
+            finally:
+                os._exit(0)  # without waiting for threads that the script left behind
+        self.live[rank] = _LiveJob(i, job, pid, os.pidfd_open(pid), job["time_limit_s"])
+
+    def advance(self) -> bool:
+        """Until each has ended or waits for a message. False after an error that ends all jobs."""
+        while active := [rank for rank in self.live if rank not in self.broker.waiting]:
+            since = time.monotonic()
+            ready = wait(
+                [
+                    *(self.live[rank].descriptor for rank in active),
+                    *(self.broker.connection(rank) for rank in active),
+                ],
+                max(0.0, min(_LOOK_S, *(self._left_s(rank) for rank in active))),
+            )
+            for rank in active:
+                self.live[rank].left_s -= time.monotonic() - since
+                if self.broker.connection(rank) in ready and self.broker.serve(rank):
+                    continue
+                ending = self._ending(rank, self.live[rank].descriptor in ready)
+                if ending is not None and not self._ended(rank, ending):
+                    return False
+        return True
+
+    def _left_s(self, rank: Rank) -> float:
+        return min(self.live[rank].left_s, self._deadline - time.monotonic())
+
+    def _ending(self, rank: Rank, has_ended: bool) -> int | str | None:
+        """The exit code of a job (negative: its signal), or which limit it was killed at."""
+        one = self.live[rank]
+        memory_bytes = one.job["memory_bytes"]
+        over = None
+        if memory_bytes is not None and not has_ended:
+            used = sum(used_bytes(other.pid) for other in self.live.values())
+            over = "memory" if used > memory_bytes else None
+        if over is None and self._left_s(rank) <= 0 and not has_ended:
+            over = "time"
+        if over is None and not has_ended:
+            return None
+        if over:
+            os.kill(one.pid, signal.SIGKILL)
+        _, status = os.waitpid(one.pid, 0)
+        return over or os.waitstatus_to_exitcode(status)
+
+    def _ended(self, rank: Rank, ending: int | str) -> bool:
+        """Notes the end of a job; False for an error that ends all of them."""
+        one = self.live.pop(rank)
+        os.close(one.descriptor)
+        self.broker.ended(rank)
+        result = self._folder / f"{one.number}.json"
+        if not result.exists():
+            log = self._folder / f"{one.number}.log"
+            write_result(result, {"error": _why_none(ending, one.job, log)})
+        if not self._stop_at_error or "error" not in _answer(result):
+            return True
+        for other in self.live.values():
+            os.kill(other.pid, signal.SIGKILL)
+            os.waitpid(other.pid, 0)
+        return False
+
+
+def _rank_of(job: dict[str, Any]) -> Rank:
+    return Rank(json.dumps([job["script"], job["arguments"], job["world_size"]]), job["rank"])
+
+
+def _answer(result: Path) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return answer
 
 
-def _speaks_for_all(answer: dict[str, Any], job: dict[str, Any]) -> bool:
-    """Whether all ranks must make the same calls in the last iteration: only collectives of the
-    whole world with equal parts."""
-    last = [c for c in answer.get("calls", ()) if c["iteration"] == job["iterations"] - 1]
+def _speaks_for_all(folder: Path, job: dict[str, Any]) -> bool:
+    """Whether all ranks must make the same calls as the first after the first iteration: only
+    collectives of the whole world with equal parts."""
+    later = [c for c in _answer(folder / "0.json").get("calls", ()) if c["iteration"] > 0]
     return all(
         len(call["group"]) == job["world_size"]
         and call["operation"] not in ("Send", "Recv")
         and len(set(call["part_bytes"])) < 2
-        for call in last
+        for call in later
     )
-
-
-def _wait(pid: int, limit_s: float, memory_bytes: int | None) -> int | str:
-    """The exit code of a child process (negative: its signal), or which limit it was killed at."""
-    deadline = time.monotonic() + limit_s
-    descriptor = os.pidfd_open(pid)
-    over = ""
-    try:
-        while not over:
-            left_s = deadline - time.monotonic()
-            step_s = left_s if memory_bytes is None else min(left_s, _LOOK_S)
-            if select.select([descriptor], [], [], max(0.0, step_s))[0]:
-                break
-            if memory_bytes is not None and used_bytes(pid) > memory_bytes:
-                over = "memory"
-            elif time.monotonic() >= deadline:
-                over = "time"
-    finally:
-        os.close(descriptor)
-    if over:
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    return over or os.waitstatus_to_exitcode(status)
 
 
 def _why_none(ending: int | str, job: dict[str, Any], log: Path) -> str:
@@ -216,7 +294,7 @@ def _why_none(ending: int | str, job: dict[str, Any], log: Path) -> str:
     return ": ".join([f"its process ended with code {ending}", *last])
 
 
-def run(job: dict[str, Any], result: Path) -> None:
+def run(job: dict[str, Any], result: Path, channel: RankChannel) -> None:
     """Runs the script as one rank and writes `result`; how it ends never matters after that."""
     script = str(job["script"])
     os.environ.update(job["environment"], TORCHDYNAMO_DISABLE="1")
@@ -226,11 +304,12 @@ def run(job: dict[str, Any], result: Path) -> None:
     if job["memory_bytes"] is not None:
         with contextlib.suppress(OSError):  # the out-of-memory killer's first choice
             Path("/proc/self/oom_score_adj").write_text("1000")
-    recorder = Recorder(job["rank"])
+    recorder = Recorder(job["rank"], channel)
     iterations = IterationCounter(
         recorder,
         job["iterations"],
-        lambda calls: write_result(result, {"calls": calls}),
+        lambda count, calls: write_result(result, {"iterations": count, "calls": calls}),
+        lambda count: count < job["most_iterations"] and channel.continues(count),
     )
     _fake_process_groups(job["rank"], job["world_size"])
     checkpoints.write_none()
@@ -252,7 +331,7 @@ def run(job: dict[str, Any], result: Path) -> None:
         error = f"it called sys.exit({stop.code!r}) after {_steps(iterations)}; {needed}"
     except BaseException as raised:  # a script may raise anything
         error = _one_line(raised, script)
-    if not iterations.finished:
+    if not iterations.enough:
         write_result(result, {"error": error})
 
 
@@ -311,6 +390,8 @@ def _fake_process_groups(rank: int, world_size: int) -> None:
             bound.arguments.pop(name, None)
         return real_new(*bound.args, **bound.kwargs)
 
+    # By this name only: what PyTorch's own groups are made of keeps the fake one.
+    dist.get_backend = lambda group=None: "topoopt"
     replaced = (
         ("init_process_group", real_init, init_process_group),
         ("new_group", real_new, new_group),

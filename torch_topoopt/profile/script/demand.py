@@ -28,17 +28,17 @@ _Pairs = dict[tuple[int, int], int]
 
 
 def demand_of(trace: CommunicationTrace) -> tuple[Demand, tuple[str, ...]]:
-    """The demand of the last iteration, and its assumptions as sentences.
+    """The mean demand of the repeated iterations, and its assumptions as sentences.
 
     A group has the largest demand of its profiled members. Other ranks count through the groups,
     roots and peers of profiled ones; in an AllToAll with equal parts they are assumed to send as
-    much. Raises DocumentError if no byte leaves a rank in the last iteration.
+    much. Raises DocumentError if no byte leaves a rank in these iterations.
     """
-    calls = [c for c in trace.calls if c.iteration == trace.iterations - 1]
+    calls = trace.repeated
     assumptions = list(_assumptions(trace, calls))
-    groups, unequal = _groups(calls)
+    groups, unequal = _groups(calls, trace)
     assumptions += unequal
-    table, assumed = _pairs(calls)
+    table, assumed = _pairs(calls, trace)
     assumptions += assumed
     if not groups and not len(table):
         raise DocumentError(
@@ -86,10 +86,10 @@ class RootedDemand:
 
 
 def rooted_demands(trace: CommunicationTrace, ranks_per_server: int) -> tuple[RootedDemand, ...]:
-    """The Broadcasts and Reduces of the last iteration, between servers."""
+    """The Broadcasts and Reduces of an iteration, between servers."""
     sizes: dict[tuple[_Group, int, bool], int] = defaultdict(int)
-    for call in trace.calls:
-        if call.iteration != trace.iterations - 1 or call.operation not in ("Broadcast", "Reduce"):
+    for call in trace.repeated:
+        if call.operation not in ("Broadcast", "Reduce"):
             continue
         first = next(rank for rank in call.group if rank in trace.ranks)
         servers = tuple(sorted({rank // ranks_per_server for rank in call.group}))
@@ -97,13 +97,15 @@ def rooted_demands(trace: CommunicationTrace, ranks_per_server: int) -> tuple[Ro
             root = call.peer // ranks_per_server
             sizes[servers, root, call.operation == "Reduce"] += call.size_bytes
     return tuple(
-        RootedDemand(servers, root, size_bytes, is_reduce)
+        RootedDemand(servers, root, trace.per_iteration(size_bytes), is_reduce)
         for (servers, root, is_reduce), size_bytes in sorted(sizes.items())
     )
 
 
-def _assumptions(trace: CommunicationTrace, calls: list[CollectiveCall]) -> Iterable[str]:
+def _assumptions(trace: CommunicationTrace, calls: Sequence[CollectiveCall]) -> Iterable[str]:
     yield "rank i is server i"
+    if trace.period > 1:
+        yield f"an iteration is the mean of the last {trace.period}"
     if len(trace.ranks) == trace.world_size:
         return
     known = _named(trace.ranks)
@@ -119,7 +121,9 @@ def _assumptions(trace: CommunicationTrace, calls: list[CollectiveCall]) -> Iter
         )
 
 
-def _groups(calls: list[CollectiveCall]) -> tuple[tuple[GroupDemand, ...], list[str]]:
+def _groups(
+    calls: Sequence[CollectiveCall], trace: CommunicationTrace
+) -> tuple[tuple[GroupDemand, ...], list[str]]:
     halves: dict[_Group, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for call in calls:
         if call.operation in _HALVES and len(call.group) > 1:
@@ -136,18 +140,27 @@ def _groups(calls: list[CollectiveCall]) -> tuple[tuple[GroupDemand, ...], list[
                 "counts"
             )
         if most:
-            groups.append(GroupDemand(group, (most + 1) // 2))
+            groups.append(GroupDemand(group, trace.per_iteration((most + 1) // 2)))
     return tuple(groups), unequal
 
 
-def _pairs(calls: list[CollectiveCall]) -> tuple[PairTable, list[str]]:
+def _pairs(
+    calls: Sequence[CollectiveCall], trace: CommunicationTrace
+) -> tuple[PairTable, list[str]]:
     traffic = _PairTraffic({call.rank for call in calls})
     for call in calls:
         traffic.add(call)
     for call in calls:
         traffic.add_unprofiled(call)
-    all_to_all = traffic.even_exchanges()
-    table = PairTable(tuple(e for e in all_to_all if e.size_bytes), traffic.listed())
+    all_to_all = [
+        AllToAll(exchange.servers, trace.per_iteration(exchange.size_bytes))
+        for exchange in traffic.even_exchanges()
+    ]
+    listed = tuple(
+        PairDemand(pair.source, pair.target, trace.per_iteration(pair.size_bytes))
+        for pair in traffic.listed()
+    )
+    table = PairTable(tuple(e for e in all_to_all if e.size_bytes), listed)
     return table, list(dict.fromkeys(traffic.assumed))
 
 

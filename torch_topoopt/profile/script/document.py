@@ -60,7 +60,8 @@ class CollectiveCall:
 class CommunicationTrace(Document):
     """The calls of `ranks` of a world of `world_size` in `iterations` iterations of `script`.
 
-    Calls come by rank, and within a rank in the order in which they were made.
+    Calls come by rank, and within a rank in the order in which they were made. The last `period`
+    iterations repeat in training: their mean is the demand.
     """
 
     KIND: ClassVar[str] = "CommunicationTrace"
@@ -73,12 +74,27 @@ class CommunicationTrace(Document):
     ranks: tuple[int, ...]
     iterations: int
     calls: tuple[CollectiveCall, ...]
+    period: int = 1
+
+    @property
+    def repeated(self) -> tuple[CollectiveCall, ...]:
+        """The calls of the last `period` iterations."""
+        first = self.iterations - self.period
+        return tuple(call for call in self.calls if call.iteration >= first)
+
+    def per_iteration(self, total_bytes: int) -> int:
+        """Of a sum over the repeated iterations, rounded up."""
+        return -(-total_bytes // self.period)
 
     def validate(self) -> Self:
         if self.world_size < 2:
             raise DocumentError(f"world_size: {self.world_size} is not at least 2")
         if self.iterations < 1:
             raise DocumentError(f"iterations: {self.iterations} is not at least 1")
+        if not 1 <= self.period <= self.iterations:
+            raise DocumentError(
+                f"period: {self.period} is not between 1 and the {self.iterations} iterations"
+            )
         if not self.ranks or list(self.ranks) != sorted(set(self.ranks)):
             raise DocumentError(
                 f"ranks: {list(self.ranks)} is not an ascending list of distinct ranks"
@@ -88,10 +104,6 @@ class CommunicationTrace(Document):
         for i, call in enumerate(self.calls):
             self._check_call(f"calls[{i}]", call)
         return self
-
-    def of_rank(self, rank: int, iteration: int) -> tuple[CollectiveCall, ...]:
-        """The calls of one rank in one iteration, in order."""
-        return tuple(c for c in self.calls if (c.rank, c.iteration) == (rank, iteration))
 
     def _check_rank(self, where: str, rank: int) -> None:
         if not 0 <= rank < self.world_size:

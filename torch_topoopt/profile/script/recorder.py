@@ -7,7 +7,7 @@ such as DDP's reducer included, and a TorchDispatchMode sees these.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_topoopt.profile.script.document import CollectiveCall, Operation, Phase
+
+if TYPE_CHECKING:
+    from torch_topoopt.profile.script.integer_messages import RankChannel
 
 # Not in the type stubs of PyTorch.
 _WORK_OF_FUTURE: Any = getattr(_distributed_c10d, "_create_work_from_future")  # noqa: B009
@@ -37,8 +40,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     `optimizing` and `setting_up` are set from outside.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, channel: RankChannel) -> None:
         super().__init__()
+        self._channel = channel
         self.calls: list[CollectiveCall] = []
         self.optimizing = False
         self.setting_up = True
@@ -53,18 +57,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if func.namespace not in ("c10d", "_c10d_functional"):
             return func(*args, **kwargs)
         values = by_name(func, args, kwargs)
-        read = READERS.get(func._schema.name)
+        name = func._schema.name
+        members: tuple[int, ...] = ()
+        read = READERS.get(name)
         if read is not None:
-            group = group_of(values)
-            members = dist.get_process_group_ranks(group)
+            members = tuple(dist.get_process_group_ranks(group_of(values)))
             for seen in read(values, len(members)):
-                self._append(seen, tuple(members))
+                self._append(seen, members)
         elif not values.keys().isdisjoint(("process_group", "group_name")):
             raise NotImplementedError(f"{func} is a collective that this profile does not know")
         result = _with_future(func(*args, **kwargs))
-        if func._schema.name in _RECEIVING:
+        if name in _RECEIVING:
             for tensor in values.get("tensors") or [values["tensor"]]:
                 tensor.detach().fill_(1)
+        self._channel.deliver(name, values, members, result)
         return result
 
     def _append(self, seen: SeenCall, members: tuple[int, ...]) -> None:
@@ -220,5 +226,5 @@ READERS: dict[str, _Reader] = {
     "_c10d_functional::irecv": _whole("Recv", "tensor", peer="src"),
     "_c10d_functional::batch_p2p_ops": _point_to_point,
 }
-# These receive ones, by which the stages of a pipeline agree that their shapes are known.
+# These receive ones, unless a profiled rank sends integers.
 _RECEIVING = ("c10d::recv_", "c10d::recv_any_source_", "_c10d_functional::irecv")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from torch_topoopt.processes.fork_server import ForkedProcess, ForkServer
 
-DEFAULT_ITERATIONS = 2
+LEAST_ITERATIONS = 2  # the first one also sets up
+MOST_ITERATIONS = 16  # while they are quick, to find those that repeat
 DEFAULT_TIME_LIMIT_S = 120.0
 ALL_RANKS_UP_TO = 8  # ranks that are all profiled by default
 
@@ -80,14 +81,15 @@ def trace_script(
     world: World,
     *,
     ranks: Sequence[int] | None = None,
-    iterations: int = DEFAULT_ITERATIONS,
+    iterations: int | None = None,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     limits: TraceLimits | None = None,
     server: ForkServer | None = None,
 ) -> CommunicationTrace:
     """Runs `script` for `iterations` iterations as each of `ranks`, one after the other.
 
-    An iteration ends when every optimizer has stepped once. By default the ranks are all of them
+    An iteration ends when every optimizer has stepped once. By default there are two, and up to 16
+    as long as the further ones are quick. By default the ranks are all of them
     in a world of at most 8, else rank 0. `time_limit_s` is per rank. torch.compile leaves the model
     as it is. The script's output is dropped. With `limits`, which are for all ranks together,
     ranks beyond the first are only run where the first calls anything but collectives of the whole
@@ -98,7 +100,7 @@ def trace_script(
     much memory, and ValueError for arguments that make no sense.
     """
     chosen = _ranks(ranks, world.size)
-    if iterations < 2:
+    if iterations is not None and iterations < LEAST_ITERATIONS:
         raise ValueError(
             f"iterations: must be at least 2 (got {iterations}), as the first one also sets up"
         )
@@ -113,18 +115,28 @@ def trace_script(
         total_limit_s=limits.time_s if limits else None,
         server=server,
     )
-    return _trace(script, world, iterations, dict(zip(chosen, answers, strict=False)))
+    return trace_of_answers(script, world, dict(zip(chosen, answers, strict=False)))
 
 
-def _trace(
-    script: TrainingScript, world: World, iterations: int, answers: dict[int, dict[str, Any]]
+def trace_of_answers(
+    script: TrainingScript, world: World, answers: dict[int, dict[str, Any]]
 ) -> CommunicationTrace:
-    """The calls of all `answers`, by rank; raises ScriptError for the first that is an error."""
-    calls: list[Any] = []
+    """The calls of all `answers`, by rank; raises ScriptError for the first that is an error.
+
+    Iterations between the first and those that repeat are left out.
+    """
     for rank, answer in answers.items():
         if "error" in answer:
             raise ScriptError(f"{script.name}, rank {rank}: {answer['error']}")
-        calls += answer["calls"]
+    count = min(answer["iterations"] for answer in answers.values())
+    calls = [call for answer in answers.values() for call in answer["calls"]]
+    period = repeated_iterations(calls, count)
+    left_out = count - period - 1
+    kept = [
+        call | {"iteration": max(0, call["iteration"] - left_out)}
+        for call in calls
+        if call["iteration"] == 0 or left_out < call["iteration"] < count
+    ]
     # Through JSON, as the calls came, so that the strict reader checks what the processes wrote.
     fields = {
         "version": CommunicationTrace.VERSION,
@@ -132,10 +144,32 @@ def _trace(
         "arguments": list(script.arguments),
         "world_size": world.size,
         "ranks": list(answers),
-        "iterations": iterations,
-        "calls": calls,
+        "iterations": period + 1,
+        "period": period,
+        "calls": kept,
     }
     return CommunicationTrace.from_json(json.dumps(fields))
+
+
+def repeated_iterations(calls: Sequence[dict[str, Any]], count: int) -> int:
+    """How many of the last of `count` iterations repeat the ones before them; 1 if none do.
+
+    All but the first if every iteration has other calls, so that their mean says most.
+    """
+    found: list[list[str]] = [[] for _ in range(count)]
+    for call in calls:
+        if call["iteration"] < count:
+            found[call["iteration"]].append(json.dumps(call | {"iteration": 0}))
+    later = list(map("".join, found[1:]))
+    lengths = {}
+    for period in range(1, len(later) // 2 + 1):
+        alike = [a == b for a, b in zip(reversed(later), reversed(later[:-period]), strict=False)]
+        length = period + (alike.index(False) if False in alike else len(alike))
+        if length >= 2 * period:
+            lengths[period] = length
+    if lengths:
+        return max(lengths, key=lambda period: lengths[period])
+    return len(later) if len(set(later)) == len(later) > 2 else 1
 
 
 def _ranks(ranks: Sequence[int] | None, world_size: int) -> list[int]:
@@ -156,16 +190,18 @@ def job(
     world: World,
     rank: int,
     *,
-    iterations: int = DEFAULT_ITERATIONS,
+    iterations: int | None = None,
     limits: TraceLimits = _RANK_LIMITS,
 ) -> dict[str, Any]:
     """One rank of one script, for child.py; `limits` are for this rank alone."""
+    most = MOST_ITERATIONS if iterations is None else iterations
     return {
         "script": script.name,
         "arguments": list(script.arguments),
         "rank": rank,
         "world_size": world.size,
-        "iterations": iterations,
+        "iterations": LEAST_ITERATIONS if iterations is None else iterations,
+        "most_iterations": most,
         "time_limit_s": limits.time_s,
         "memory_bytes": limits.memory_bytes,
         "time_option": limits.time_option,
@@ -182,9 +218,10 @@ def run_jobs(
     total_limit_s: float | None = None,
     server: ForkServer | None = None,
 ) -> list[dict[str, Any]]:
-    """The result of each job, in order: {"calls": ...} or {"error": ...}, up to the first error.
+    """The result of each job, in order: {"iterations": ..., "calls": ...} or {"error": ...}.
 
-    With `stop_when_alike` also no more than the first, if all others must do the same.
+    The first error ends all others, whose results are empty. With `stop_when_alike` there is only
+    the first, if all others must do the same.
     `total_limit_s` is for all of them together. Raises ScriptError.
     """
     todo = {
@@ -203,11 +240,10 @@ def run_jobs(
             process.wait()  # it limits the time of each job itself
         finally:
             process.kill_group()
-        answers = []
-        for path in (folder / f"{i}.json" for i in range(len(jobs))):
-            if not path.exists():
-                break
-            answers.append(json.loads(path.read_text(encoding="utf-8")))
+        paths = [folder / f"{i}.json" for i in range(len(jobs))]
+        answers = [json.loads(path.read_text()) if path.exists() else {} for path in paths]
+        while answers and not answers[-1]:
+            del answers[-1]
         if process.returncode != 0 or not answers:
             text = errors.read_text(encoding="utf-8", errors="replace")
             last = "".join(text.strip().splitlines()[-1:])

@@ -12,6 +12,7 @@ import json
 import os
 import runpy
 import sys
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from torch_topoopt.profile.script import checkpoints, child
+from torch_topoopt.profile.script.integer_messages import Broker, Rank, RankChannel
 from torch_topoopt.profile.script.rank_time import read_clocks
 from torch_topoopt.profile.script.recorder import READERS, group_of
 from torch_topoopt.profile.script.step_clock import StepClock
@@ -33,8 +35,12 @@ _KEY = "CPU"
 def main(folder: Path) -> None:
     """Starts the ranks and waits for all of them; the parent process limits the time."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    ranks = {}
+    world_size = len(job["environments"])
+    numbered = [Rank(job["script"], rank) for rank in range(world_size)]
+    broker = Broker(numbered)
+    live: dict[Rank, int] = {}
     for rank, environment in enumerate(job["environments"]):
+        channel = broker.connect(numbered[rank])
         pid = os.fork()
         if pid == 0:
             log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -42,15 +48,30 @@ def main(folder: Path) -> None:
             os.dup2(log, 2)
             os.environ.update(environment)
             try:
-                run(job, rank, len(job["environments"]), folder / f"{rank}.json")
+                run(job, rank, channel, folder / f"{rank}.json")
             finally:
                 os._exit(0)  # without waiting for threads that the script left behind
-        ranks[pid] = rank
-    for pid in ranks:
-        os.waitpid(pid, 0)
+        live[numbered[rank]] = os.pidfd_open(pid)
+    while live:
+        _advance(live, broker)
 
 
-def run(job: dict[str, Any], rank: int, world_size: int, result: Path) -> None:
+def _advance(live: dict[Rank, int], broker: Broker) -> None:
+    """Serves ranks that have a request, and forgets those that have ended."""
+    active = [rank for rank in live if rank not in broker.waiting]
+    if not active:
+        broker.give_up()
+        return
+    ready = wait([*live.values(), *map(broker.connection, active)])
+    for rank in active:
+        if broker.connection(rank) in ready and broker.serve(rank):
+            continue
+        if live[rank] in ready:
+            os.close(live.pop(rank))
+            broker.ended(rank)
+
+
+def run(job: dict[str, Any], rank: int, channel: RankChannel, result: Path) -> None:
     """Runs the script as one rank, up to the last step that is timed."""
 
     def finish(steps: list[Any], buckets: Any) -> None:
@@ -58,10 +79,10 @@ def run(job: dict[str, Any], rank: int, world_size: int, result: Path) -> None:
         os._exit(0)
 
     script = str(job["script"])
-    child._fake_process_groups(rank, world_size)
+    child._fake_process_groups(rank, len(job["environments"]))
     checkpoints.write_none()
     log = EventLog(rank, read_clocks)
-    library = _without_messages(log)
+    library = _without_messages(log, channel)
     sys.addaudithook(child._no_network)
     clock = StepClock(finish, read_clocks, log)
     clock.install()
@@ -80,8 +101,8 @@ def run(job: dict[str, Any], rank: int, world_size: int, result: Path) -> None:
     del library  # it has to live as long as the script runs
 
 
-def _without_messages(log: EventLog) -> Any:
-    """Replaces the operators of c10d by ones that send nothing and record their calls.
+def _without_messages(log: EventLog, channel: RankChannel) -> Any:
+    """Replaces the operators of c10d by ones that send integers only, and record their calls.
 
     A dispatch mode, as the Recorder is, would take longer than many an operator of a small model.
     """
@@ -89,11 +110,11 @@ def _without_messages(log: EventLog) -> Any:
     for schema in torch._C._jit_get_all_schemas():
         if schema.name.startswith("c10d::") and schema.name in READERS:
             name = schema.name.removeprefix("c10d::")
-            library.impl(name, _operator(schema, log), _KEY, allow_override=True)
+            library.impl(name, _operator(schema, log, channel), _KEY, allow_override=True)
     return library
 
 
-def _operator(schema: Any, log: EventLog) -> Callable[..., Any]:
+def _operator(schema: Any, log: EventLog, channel: RankChannel) -> Callable[..., Any]:
     names = [argument.name for argument in schema.arguments]
     read = READERS[schema.name]
     fill = _FILLS.get(schema.name.removeprefix("c10d::"), _fill_with_own)
@@ -105,6 +126,7 @@ def _operator(schema: Any, log: EventLog) -> Callable[..., Any]:
         changed = args[0]
         with torch.no_grad():
             fill(changed, args[1])
+            channel.deliver(schema.name, values, members, changed)
         work = log.called(read(values, len(members)), members, list(_tensors(changed)))
         log.resume()
         if not schema.returns:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.planner.explain import Explanation
+    from torch_topoopt.planner.layout_figures import LayoutFigures
     from torch_topoopt.report.analysis.architecture_costs import ArchitectureCost
     from torch_topoopt.report.analysis.iteration import SimulatedIteration
     from torch_topoopt.report.analysis.losses import Losses
@@ -28,6 +29,7 @@ class Analysis:
     what_if: WhatIf | None = None
     costs: tuple[ArchitectureCost, ...] = ()
     losses: Losses | None = None
+    layout: LayoutFigures | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -38,6 +40,7 @@ def analyse(run: Run, on_step: Callable[[str], None] = lambda step: None) -> Ana
     has the reasons.
     """
     from torch_topoopt.planner.explain import explain
+    from torch_topoopt.planner.layout_figures import layout_figures
     from torch_topoopt.report.analysis.architecture_costs import architecture_costs
     from torch_topoopt.report.analysis.iteration import simulate
     from torch_topoopt.report.analysis.losses import losses
@@ -60,6 +63,13 @@ def analyse(run: Run, on_step: Callable[[str], None] = lambda step: None) -> Ana
         lost = part(of_cables, lambda: losses(plan, None), None)
         return Analysis(losses=lost, notes=tuple(notes))
     known = graph
+    if plan.layout is not None:  # which the other analyses do not change
+        return Analysis(
+            losses=part(of_cables, lambda: losses(plan, None), None),
+            iteration=part("one iteration", lambda: simulate(known, plan), None),
+            layout=part("the layout", lambda: layout_figures(known, plan), None),
+            notes=tuple(notes),
+        )
     dimensions = DIMENSIONS if plan.strategy_space == "full" else ()
     return Analysis(
         losses=part(of_cables, lambda: losses(plan, known), None),
@@ -83,12 +93,11 @@ def analyse(run: Run, on_step: Callable[[str], None] = lambda step: None) -> Ana
 
 
 def _belongs(run: Run) -> bool:
-    """Whether the OpGraph is that of the plan's strategy, and operators are placed one by one."""
+    """Whether the OpGraph is that of the plan's strategy."""
     plan, graph = run.plan, run.graph
     return (
         graph is not None
         and bool(plan.strategy)
-        and plan.layout is None
         and plan.batch_size == graph.batch_size
         and [o.name for o in graph.operators] == [p.operator for p in plan.strategy]
     )

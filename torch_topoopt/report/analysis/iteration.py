@@ -65,17 +65,18 @@ def simulate(op_graph: OpGraph, plan: Plan) -> SimulatedIteration | None:
     tasks = [task for task in program.flow_tasks if np.isfinite(result.finish_s[task])]
     flows = _CarriedFlows.of(program, names, tasks)
     cargoes = _cargoes(flows, result, tasks)
-    link_bytes = np.zeros((len(plan.network.links), len(cargoes)))
+    link_bytes = np.zeros((len(program.links), len(cargoes)))
     kept = _kept(flows)
     entry_cargo = np.array([kept[flows.cargo[f]] for f in flows.flow_of_entry], dtype=np.int64)
     np.add.at(link_bytes, (flows.link_of_entry, entry_cargo), flows.size[flows.flow_of_entry])
     edges = np.linspace(0.0, result.completion_s, BINS + 1)
+    between = slice(len(plan.network.links))  # those inside servers come after them
     return SimulatedIteration(
         result.completion_s,
         cargoes,
-        link_bytes,
+        link_bytes[between],
         _computing(program, result, servers, edges),
-        _utilisation(program, result, flows, tasks, edges),
+        _utilisation(program, result, flows, tasks, edges)[between],
     )
 
 
@@ -168,10 +169,9 @@ def _cargoes(flows: _CarriedFlows, result: FlowsResult, tasks: list[int]) -> tup
 def _computing(
     program: _core.FlowProgram, result: FlowsResult, servers: int, edges: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The share of computing servers: those with a task that is no flow and takes time."""
-    is_flow = np.zeros(len(result.start_s), dtype=bool)
-    is_flow[program.flow_tasks] = True
-    start, end = result.start_s[~is_flow], result.finish_s[~is_flow]
+    """The share of computing servers."""
+    tasks = [computation.task for computation in program.compute_tasks]
+    start, end = result.start_s[tasks], result.finish_s[tasks]
     lasting = np.isfinite(end) & (end > start)
     start, end = start[lasting], end[lasting]
     share = np.zeros(BINS)

@@ -52,6 +52,7 @@ __all__ = [
     "accelerator",
     "class_of",
     "estimated_seconds",
+    "in_format",
     "loss_seconds",
     "names",
     "operator_seconds",
@@ -85,6 +86,14 @@ def accelerator(name: str, attention: KernelName | None = None) -> Accelerator:
     raise ValueError(
         f"accelerator: {chosen!r} in {name!r} is not one of {', '.join(row.formats())}"
     )
+
+
+def in_format(name: str, number_format: Format) -> str:
+    """DEVICE as DEVICE:FORMAT for a model in `number_format`, unless `name` has a format or the
+    device lacks this one."""
+    row = DEVICES.get(name)
+    known = number_format != "fp32" and row is not None and number_format in row.formats()
+    return f"{name}:{number_format}" if known else name
 
 
 def _accelerator(row: Device, number_format: Format, attention: KernelName | None) -> Accelerator:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.plan import Degrees
 from torch_topoopt.search.accelerators import class_of, operator_seconds
-from torch_topoopt.search.layouts.cells import cells_of, shared_bytes, with_shared_tables
+from torch_topoopt.search.layouts.cells import (
+    cells_of,
+    passed_bytes,
+    shared_bytes,
+    with_shared_tables,
+)
+from torch_topoopt.search.layouts.divisible import why_not_divided
 from torch_topoopt.search.shards import is_even, may_split, shard_operator
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ class GroupExchange:
 
 
 _NOTHING = GroupExchange()
+_DIMENSIONS = 3  # samples, positions, features; fewer in a mixture of experts: tokens, features
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,10 @@ class CellCost:
     again. `operators` is the number of operators that compute.
 
     A forward pass exchanges activations in the `tensor` group, keys and values in the `context`
-    group, and tokens in the `expert` group.
+    group, and tokens in the `expert` group. Full recomputation exchanges those of `repeated_bytes`
+    in the tensor group again: it stops at the last saved tensor. After a backward pass, the tensor
+    group sums the gradients, of `summed_bytes`, of parameters that work on a part of the positions
+    or heads.
     """
 
     forward_s: float = 0.0
@@ -65,6 +75,8 @@ class CellCost:
     saved_bytes: float = 0.0
     gathered_bytes: float = 0.0
     selective_bytes: float = 0.0
+    summed_bytes: float = 0.0
+    repeated_bytes: float = 0.0
     operators: int = 0
     tensor: GroupExchange = _NOTHING
     context: GroupExchange = _NOTHING
@@ -76,7 +88,8 @@ class CellCost:
 
 
 class PricedCell(NamedTuple):
-    """A cell with its cost, and the bytes of its output on one accelerator."""
+    """A cell with its cost, and the bytes that pass from it to the next on one accelerator (from
+    the last, the model's output)."""
 
     cell: Cell
     cost: CellCost
@@ -90,54 +103,87 @@ class CellCosts:
         self.op_graph = with_shared_tables(op_graph)
         self.device = device
         self.cells = cells_of(op_graph)
-        self._priced: dict[tuple[int, ...], tuple[CellCost, float] | None] = {}
+        self._passed = passed_bytes(self.op_graph, self.cells)
+        self._priced: dict[tuple[int, ...], CellCost | None] = {}
+        self._kinds: dict[tuple[int, int, int], list[ParameterKind | None] | None] = {}
 
     def priced(self, layout: Layout) -> list[PricedCell] | None:
         """All cells under `layout`, in order; None if one cannot be divided so."""
         found = []
         degrees = layout.tensor, layout.context, layout.expert, layout.micro_batch
-        for cell in self.cells:
+        samples = layout.micro_batch / self.op_graph.batch_size
+        part = samples / layout.context / layout.tensor
+        for cell, passed in zip(self.cells, self._passed, strict=True):
             key = (cell.kind, *degrees)
             if key not in self._priced:
                 self._priced[key] = self._price(cell, layout)
             known = self._priced[key]
             if known is None:
                 return None
-            found.append(PricedCell(cell, *known))
+            found.append(PricedCell(cell, known, passed * part))
         return found
 
-    def _price(self, cell: Cell, layout: Layout) -> tuple[CellCost, float] | None:
+    def _price(self, cell: Cell, layout: Layout) -> CellCost | None:
         operators = self.op_graph.operators[cell.begin : cell.end]
-        kinds = parameter_kinds(operators, cell.begin, layout.tensor, layout.expert)
-        if kinds is None:
+        of_all = self._kinds_of(layout)
+        if of_all is None:
             return None
+        kinds = of_all[cell.begin : cell.end]
         samples = layout.micro_batch / self.op_graph.batch_size
         one = _OneCell(self.device, layout, samples, cell.begin, operators, kinds)
-        cost = reduce(add, map(one.operator_cost, range(len(operators))), CellCost())
-        return cost, one.local_bytes(operators[-1].output_bytes) / layout.tensor
+        return reduce(add, map(one.operator_cost, range(len(operators))), CellCost())
+
+    def _kinds_of(self, layout: Layout) -> list[ParameterKind | None] | None:
+        """The splits of all parameters; None if they cannot be divided so."""
+        degrees = layout.tensor, layout.expert, layout.context
+        if degrees not in self._kinds:
+            operators = self.op_graph.operators
+            kinds = parameter_kinds(operators, layout.tensor, layout.expert)
+            if kinds is not None and why_not_divided(operators, kinds, layout):
+                kinds = None
+            self._kinds[degrees] = kinds
+        return self._kinds[degrees]
 
 
 def parameter_kinds(
-    operators: Sequence[Operator], begin: int, tensor: int, expert: int
+    operators: Sequence[Operator], tensor: int, expert: int
 ) -> list[ParameterKind | None] | None:
     """How the parameters of each operator are split: experts, and pairs of columns and rows.
 
-    What reads columns and can sum over them takes rows (Shoeybi et al., 2019, section 3). What only
-    keeps the split of its operands (an activation, attention by heads) follows them. The rest
-    shares positions. None if the experts of an operator cannot be shared by `expert` accelerators.
+    An operator that reads columns and can sum over them takes rows (Shoeybi et al., 2019, section
+    3). One that only keeps the split of its operands (an activation, attention by heads) follows
+    them. The rest shares positions, and so do columns that an operator of the rest would have to
+    gather. None if the experts of an operator cannot be shared by `expert` accelerators.
     """
-    kinds: list[ParameterKind | None] = []
-    for operator in operators:
-        experts = operator.split("experts")
-        if experts is not None and expert > 1:
-            if not is_even(experts, expert):
-                return None
-            kinds.append("experts")
-            continue
-        read = [kinds[o.producer - begin] for o in operator.operands if o.producer >= begin]
-        follows = bool(read) and all(kind == "columns" for kind in read)
-        kinds.append(_tensor_kind(operator, follows, tensor))
-    return kinds
+    experts = [o.split("experts") for o in operators]
+    if any(split is not None and split.max_degree % expert for split in experts):
+        return None
+    of_experts: ParameterKind | None = "experts" if expert > 1 else None
+    read_whole: set[int] = set()
+    while True:
+        kinds: list[ParameterKind | None] = []
+        for i, operator in enumerate(operators):
+            read = [kinds[operand.producer] for operand in operator.operands]
+            follows = bool(read) and all(kind == "columns" for kind in read)
+            kind = of_experts
+            if experts[i] is None:
+                kind = _tensor_kind(operator, follows, tensor)
+            kinds.append(None if i in read_whole and kind == "columns" else kind)
+        more = {
+            operand.producer
+            for operator, kind in zip(operators, kinds, strict=True)
+            for operand in operator.operands
+            if kinds[operand.producer] == "columns" and not _takes_columns(operator, kind)
+        }
+        if not more:
+            return kinds
+        read_whole |= more
+
+
+def _takes_columns(operator: Operator, kind: ParameterKind | None) -> bool:
+    """Whether a shard of an operator of that kind reads columns of its own part."""
+    split = operator.split(kind) if kind in ("columns", "rows") else None
+    return split is not None and split.operands == "part"
 
 
 def _tensor_kind(operator: Operator, follows: bool, tensor: int) -> ParameterKind | None:
@@ -185,6 +231,8 @@ class _OneCell:
             gathered = saved * (1 - 1 / layout.tensor)
         matrix = class_of(operator) in ("dense", "attention", "convolution")
         is_expert = kind == "experts"
+        exchange = self._tensor_exchange(at)
+        repeats = kind != "rows" or any(o.saved_bytes for o in self.operators[at + 1 :])
         state = shard.parameter_bytes, shard.parameter_gradient_bytes
         return CellCost(
             forward_s,
@@ -196,8 +244,10 @@ class _OneCell:
             saved - gathered,
             gathered,
             shard.output_bytes * times if matrix else 0.0,
+            shard.parameter_gradient_bytes if self._works_on_part(operator, kind) else 0.0,
+            exchange.size_bytes if repeats else 0.0,
             int(forward_s > 0),
-            self._tensor_exchange(at),
+            exchange,
             self._context_exchange(operator, kind),
             self._expert_exchange(at),
         )
@@ -212,6 +262,15 @@ class _OneCell:
             return Degrees(1, kind, layout.tensor, self._positions(operator, layout.context))
         both = self._positions(operator, layout.context * layout.tensor)
         return Degrees(attribute=max(both, self._positions(operator, layout.context)))
+
+    def _works_on_part(self, operator: Operator, kind: ParameterKind | None) -> bool:
+        """Whether each accelerator of a tensor group has whole parameters, and a part of the
+        positions or heads."""
+        if self.layout.tensor == 1 or kind in ("rows", "experts"):
+            return False
+        if kind == "columns":
+            return not self._reads_whole(operator)
+        return operator.split("attribute") is not None or operator.output_dimensions < _DIMENSIONS
 
     @staticmethod
     def _positions(operator: Operator, parts: int) -> int:

@@ -14,6 +14,8 @@ from torch_topoopt.op_graph import Split
 from torch_topoopt.search.accelerators import class_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch_topoopt.op_graph import Operator, OpGraph
 
 _MOST_ENTRIES = 2**16  # parts of a vocabulary
@@ -75,3 +77,26 @@ def with_shared_tables(op_graph: OpGraph) -> OpGraph:
         if split is not None:
             operators[i] = replace(operator, splits=(*operator.splits, split))
     return replace(op_graph, operators=tuple(operators))
+
+
+def passed_bytes(op_graph: OpGraph, cells: Sequence[Cell]) -> tuple[int, ...]:
+    """Bytes that later cells read of each cell and those before it; of the last, its output.
+
+    Every stage of a pipeline has the batch, so it computes what depends on no parameters itself.
+    """
+    operators = op_graph.operators
+    depends: list[bool] = []
+    last_reader: dict[tuple[int, ...], tuple[int, int]] = {}  # tensor -> its last reader, and bytes
+    for i, operator in enumerate(operators):
+        read = [o for o in operator.operands if depends[o.producer]]
+        depends.append(bool(read or operator.parameter_bytes or shared_bytes(operator)))
+        for k, operand in enumerate(read):
+            own = () if operand.tensor else (i, k)
+            last_reader[operand.producer, operand.tensor, *own] = i, operand.size_bytes
+    found = [0] * len(cells)
+    at = {i: number for number, cell in enumerate(cells) for i in range(cell.begin, cell.end)}
+    for (producer, *_), (reader, size_bytes) in last_reader.items():
+        for number in range(at[producer], at[reader]):
+            found[number] += size_bytes
+    found[-1] = operators[-1].output_bytes
+    return tuple(found)

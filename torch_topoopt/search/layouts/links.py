@@ -65,13 +65,18 @@ class Boxes:
         inside = self.inside(group)
         moved = size_bytes * (ranks - 1) / ranks
         seconds = moved / (self.peer_bytes_per_s * LINK_EFFICIENCY) if inside > 1 else 0.0
-        steps_s = (ranks - 1) * self.step_s
         if inside < ranks:
             groups = self.accelerators / inside  # that leave a box at once
             rate = self.gather_rate(group) * PORT_EFFICIENCY
             seconds = max(seconds, moved * groups / rate)
-            steps_s += ranks / inside * self.hop_s
-        return seconds + count * (LAUNCH_S + steps_s)
+        return seconds + count * self.gather_latency_s(group)
+
+    def gather_latency_s(self, group: RankGroup) -> float:
+        """Seconds of a gather besides those of its bytes."""
+        seconds = LAUNCH_S + (group.ranks - 1) * self.step_s
+        if self.crosses(group):
+            seconds += group.ranks / self.inside(group) * self.hop_s
+        return seconds
 
     def all_to_all_s(self, size_bytes: float, group: RankGroup, count: int = 1) -> float:
         """All-to-all of `size_bytes` of every rank."""
@@ -85,7 +90,11 @@ class Boxes:
         if far:
             rate = self.all_to_all_rate(group) * PORT_EFFICIENCY
             seconds = max(seconds, far * self.accelerators / rate)
-        return seconds + count * (LAUNCH_S + math.log2(ranks) * self.hop_s)
+        return seconds + count * self.all_to_all_latency_s(group)
+
+    def all_to_all_latency_s(self, group: RankGroup) -> float:
+        """Seconds of an all-to-all besides those of its bytes."""
+        return LAUNCH_S + math.log2(group.ranks) * self.hop_s
 
     def send_s(self, size_bytes: float, stride: int) -> float:
         """A message of every accelerator to that `stride` ranks further."""

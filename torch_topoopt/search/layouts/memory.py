@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from torch_topoopt.search.layouts.stages import LayoutStage
+from torch_topoopt.search.layouts.uneven import CellMemory, cells_within
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.layouts.cell_costs import PricedCell
     from torch_topoopt.search.layouts.software import Software
-    from torch_topoopt.search.layouts.stages import LayoutStage
     from torch_topoopt.search.layouts.state import StateBytes
 
 # Logits in 16 and 32 bits, their softmax, and the gradients of both; in outputs of 16 bits.
@@ -46,6 +49,46 @@ def memory_of(
     """The memory of the stage that needs most."""
     found = [_memory_of_stage(layout, stages[i], i, state, software) for i in range(len(stages))]
     return max(found, key=lambda memory: memory.total)
+
+
+def cells_in_memory(
+    layout: Layout,
+    cells: Sequence[PricedCell],
+    state: StateBytes,
+    software: Software,
+    memory_bytes: float,
+) -> tuple[int, ...] | None:
+    """The number of cells of each stage that fits into `memory_bytes`, for the least time of the
+    longest; None if none does. For 1F1B, one chunk a stage."""
+    of_kind: dict[int, CellMemory] = {}
+    for one in cells:
+        if one.cell.kind not in of_kind:
+            of_kind[one.cell.kind] = _memory_of_cell(layout, one, state, software)
+    memory = [of_kind[one.cell.kind] for one in cells]
+    fixed = RUNTIME_BYTES + max(one.again for one in memory)
+    if layout.zero_stage >= 3 and layout.reshard:
+        fixed += _GATHERED_CELLS * max(one.cost.parameter_bytes for one in cells)
+    room = [memory_bytes - fixed] * layout.pipeline
+    room[-1] -= _LOSS_OUTPUTS * cells[-1].output_bytes
+    kept = [micro_batches_kept(layout, stage) for stage in range(layout.pipeline)]
+    seconds = [one.cost.forward_s + one.cost.backward_s for one in cells]
+    return cells_within(seconds, memory, kept, room)
+
+
+def _memory_of_cell(
+    layout: Layout, one: PricedCell, state: StateBytes, software: Software
+) -> CellMemory:
+    """From the memory of stages of this cell alone: the last one, and the one before."""
+    stage = LayoutStage.of([one], copied=True, logits=0.0)
+    last, before = (
+        _memory_of_stage(layout, stage, index, state, software)
+        for index in (layout.pipeline - 1, layout.pipeline - 2)
+    )
+    whole = last.parameters + last.gradients + last.optimizer
+    if not layout.reshard:
+        whole += last.gathered
+    kept = before.activations - last.activations
+    return CellMemory(whole, kept, last.activations - kept)
 
 
 def _memory_of_stage(
@@ -87,7 +130,16 @@ def _activations(layout: Layout, stage: LayoutStage, index: int, software: Softw
         if layout.recompute == "none" and software.keeps_gathered:
             kept += stage.sum("gathered_bytes")
     again = max(again, _LOSS_OUTPUTS * stage.logits)
-    return kept * micro_batches_kept(layout, index) + again
+    return kept * micro_batches_kept(layout, index) + again + _gradients_kept(layout, stage, index)
+
+
+def _gradients_kept(layout: Layout, stage: LayoutStage, index: int) -> float:
+    """Gradients of matrix products whose weights are computed later: those of `index` + 1
+    micro-batches (of a chunk) in PyTorch's zero-bubble schedule."""
+    if layout.schedule != "zero-bubble":
+        return 0.0
+    count = min(index + 1, layout.micro_batches) / layout.interleave
+    return count * stage.sum("selective_bytes")
 
 
 def micro_batches_kept(layout: Layout, stage: int) -> float:
@@ -96,6 +148,8 @@ def micro_batches_kept(layout: Layout, stage: int) -> float:
     count, depth = layout.micro_batches, layout.pipeline - stage
     if layout.schedule == "gpipe":
         return count
+    if layout.schedule == "zero-bubble":
+        return min(layout.pipeline, count)  # until gradients of weights are computed, too
     if layout.interleave == 1:
         return min(depth, count)
     chunks = 2 * (depth - 1) + (layout.interleave - 1) * layout.pipeline + 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.search.layouts.cell_costs import CellCosts
-from torch_topoopt.search.layouts.memory import memory_of
+from torch_topoopt.search.layouts.memory import cells_in_memory, memory_of
 from torch_topoopt.search.layouts.software import EAGER
-from torch_topoopt.search.layouts.stages import least_longest, stages_of
+from torch_topoopt.search.layouts.stages import chunk_cells, least_longest, stages_of
 from torch_topoopt.search.layouts.state import ADAMW
 from torch_topoopt.search.layouts.times import StepModel
 
@@ -51,14 +52,19 @@ class LayoutPrices:
         self._cut = cut
         self.costs = CellCosts(op_graph, device)
         self._stages: dict[tuple[int, ...], tuple[LayoutStage, ...] | None] = {}
-        self._model = StepModel(boxes, software, state, device.memory_bytes_per_s)
+        self.model = StepModel(boxes, software, state, device.memory_bytes_per_s)
 
     def on(self, boxes: Boxes) -> LayoutPrices:
         """The same on other boxes; costs of cells are shared."""
         made = copy.copy(self)
-        model = self._model
-        made._model = StepModel(boxes, model.software, model.state, model.memory_bytes_per_s)
+        model = self.model
+        made.model = StepModel(boxes, model.software, model.state, model.memory_bytes_per_s)
         return made
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether the trainer has a zero-bubble schedule."""
+        return self._memory[1].splits_backward
 
     def price(self, layout: Layout) -> LayoutPrice | None:
         """The price of `layout`; None if the model cannot be divided so. Raises ValueError for a
@@ -66,7 +72,7 @@ class LayoutPrices:
         stages = self.stages(layout.validate())
         if stages is None:
             return None
-        times = self._model.times(layout, stages)
+        times = self.model.times(layout, stages)
         return LayoutPrice(layout, times, memory_of(layout, stages, *self._memory), stages)
 
     def least_s(self, layout: Layout) -> float:
@@ -75,7 +81,7 @@ class LayoutPrices:
         stages = self.stages(layout)
         if stages is None:
             return math.inf
-        fused = 1 - self._model.software.streams
+        fused = 1 - self.model.software.streams
         return layout.micro_batches * max(
             stage.sum("forward_s")
             + stage.sum("backward_s")
@@ -83,11 +89,26 @@ class LayoutPrices:
             for stage in stages
         )
 
+    def cut(self, layout: Layout) -> Layout:
+        """`layout` with the cells of its chunks, if it has stages and the model can be divided."""
+        cells = self.costs.priced(layout) if layout.pipeline > 1 else None
+        counts = None if cells is None else chunk_cells(cells, layout, self._cut)
+        return layout if counts is None else replace(layout, cells=counts)
+
+    def cut_within(self, layout: Layout, memory_bytes: float) -> Layout | None:
+        """`layout` with stages of other times that fit into memory; None if there are none."""
+        cells = self.costs.priced(layout)
+        if cells is None or layout.micro_batches == 1:
+            return None
+        counts = cells_in_memory(layout, cells, *self._memory, memory_bytes)
+        return None if counts is None else replace(layout, cells=counts)
+
     def stages(self, layout: Layout) -> tuple[LayoutStage, ...] | None:
         """The stages of `layout`; None if the model cannot be divided so."""
         key = (
             *(layout.tensor, layout.context, layout.expert, layout.micro_batch),
             *(layout.pipeline, layout.interleave),
+            *layout.cells,
         )
         if key not in self._stages:
             self._stages[key] = stages_of(self.costs, layout, self._cut)

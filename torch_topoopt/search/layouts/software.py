@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING
 
-SoftwareName = Literal["eager", "nanotron", "compiled", "megatron"]
+if TYPE_CHECKING:
+    from torch_topoopt.plan.layout import SoftwareName
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,9 @@ class Software:
 
     `keeps_gathered`: the gathered operands of a tensor group stay until the backward pass, which
     otherwise gathers them again beside its products. `gathers_early`: parameters that only the
-    optimizer's step shares are gathered beside the next forward pass.
+    optimizer's step shares are gathered beside the next forward pass. `splits_backward`: there is
+    a zero-bubble schedule, whose backward passes take the host SPLIT_BACKWARD times the work.
+    `gathers_output`: the loss is computed from whole logits.
     """
 
     host_s: float
@@ -37,11 +40,17 @@ class Software:
     loss_passes: float = 14.0
     keeps_gathered: bool = False
     gathers_early: bool = False
+    splits_backward: bool = False
+    gathers_output: bool = False
 
+
+# torch.distributed.pipelining looks for the gradients of weights in Python: 8.2 instead of 1.8 ms
+# for 8 small blocks on a CPU.
+SPLIT_BACKWARD = 4.5
 
 # PyTorch without compilation: fitted to rows with a micro-batch of one sequence in
 # benchmarks/measured_steps.py, where the host is the limit.
-EAGER = Software(host_s=45e-6, exchange_s=172e-6)
+EAGER = Software(host_s=45e-6, exchange_s=172e-6, splits_backward=True, gathers_output=True)
 # The same with what its rows show for tensor groups of jobs on several boxes.
 NANOTRON = Software(
     45e-6, 172e-6, far_rank_s=34e-6, pipeline_rank_s=194e-6, streams=2.0, keeps_gathered=True

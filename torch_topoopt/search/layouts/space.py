@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from torch_topoopt.plan.layout import RECOMPUTES, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 
@@ -78,9 +78,10 @@ def fastest_layouts(
     memory_bytes: float,
     count: int = 8,
     most_experts: int = 1,
+    executable: Callable[[Layout], bool] | None = None,
 ) -> list[LayoutPrice]:
-    """The fastest layouts that fit into `memory_bytes`, at most one of each factorisation of the
-    accelerators.
+    """The fastest layouts that fit into `memory_bytes` and are `executable`, at most one of each
+    factorisation of the accelerators.
 
     Of each, the least recomputation that fits: more of it is only slower.
     """
@@ -88,6 +89,8 @@ def fastest_layouts(
     slowest_s = math.inf  # of the fastest `count`
     for division in divisions(accelerators, batch_size, most_experts):
         if prices.least_s(division) > slowest_s:
+            continue
+        if executable is not None and not executable(division):
             continue
         key = division.tensor, division.context, division.expert, division.pipeline
         for sharded in shardings(division, box):
@@ -106,9 +109,38 @@ def _step_s(price: LayoutPrice) -> float:
 def _least_recomputed(
     prices: LayoutPrices, layout: Layout, memory_bytes: float
 ) -> LayoutPrice | None:
-    """`layout` with the least recomputation that fits; None if none does."""
+    """`layout` with the least recomputation that fits; None if none does.
+
+    Of a pipeline, its zero-bubble schedule if that is faster, or less recomputation with uneven
+    stages.
+    """
+    uneven: list[LayoutPrice] = []
     for recompute in RECOMPUTES:
         price = prices.price(replace(layout, recompute=recompute))
-        if price is not None and price.memory.total <= memory_bytes:
-            return price
-    return None
+        if price is None:
+            return None
+        if price.memory.total <= memory_bytes:
+            found = [*uneven, _with_less_bubble(prices, price, memory_bytes)]
+            return min(found, key=_step_s)
+        other = _uneven(prices, price.layout, memory_bytes)
+        if other is not None:
+            uneven.append(other)
+    return min(uneven, key=_step_s, default=None)
+
+
+def _uneven(prices: LayoutPrices, layout: Layout, memory_bytes: float) -> LayoutPrice | None:
+    """`layout` with stages of other times that fit."""
+    if layout.pipeline == 1 or layout.interleave > 1:
+        return None
+    cut = prices.cut_within(layout, memory_bytes)
+    price = None if cut is None else prices.price(cut)
+    return price if price is not None and price.memory.total <= memory_bytes else None
+
+
+def _with_less_bubble(prices: LayoutPrices, price: LayoutPrice, memory_bytes: float) -> LayoutPrice:
+    layout = replace(price.layout, schedule="zero-bubble")
+    if layout.pipeline == 1 or not prices.splits_backward or layout.why_no_zero_bubble:
+        return price
+    other = prices.price(layout)
+    fits = other is not None and other.memory.total <= memory_bytes
+    return other if other is not None and fits and _step_s(other) < _step_s(price) else price

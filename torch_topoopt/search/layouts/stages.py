@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,27 +64,38 @@ def least_longest(seconds: Sequence[float], chunks: int) -> tuple[int, ...] | No
     return None if cut is None else cut.cuts
 
 
+def chunk_cells(
+    cells: Sequence[PricedCell], layout: Layout, cut: Cut = least_longest
+) -> tuple[int, ...] | None:
+    """The number of cells of each chunk: those of `layout`, else cut by `cut`; None if there are
+    fewer blocks than chunks, or other cells than those of `layout`."""
+    chunks = layout.pipeline * layout.interleave
+    if layout.cells:
+        return layout.cells if sum(layout.cells) == len(cells) else None
+    if chunks > sum(one.cell.block for one in cells) + (chunks == 1):
+        return None
+    cuts = cut([one.cost.forward_s + one.cost.backward_s for one in cells], chunks)
+    if cuts is None:
+        return None
+    return tuple(end - begin for begin, end in itertools.pairwise((0, *cuts, len(cells))))
+
+
 def stages_of(
     costs: CellCosts, layout: Layout, cut: Cut = least_longest
 ) -> tuple[LayoutStage, ...] | None:
-    """The stages, cut between cells by `cut`; None if there are fewer blocks than chunks, or a cell
-    cannot be divided so.
+    """The stages, cut between cells; None as `chunk_cells`, or if a cell cannot be divided so.
 
     With interleaving, stage i has chunks i, i + pipeline, and so on.
     """
     cells = costs.priced(layout)
-    chunks = layout.pipeline * layout.interleave
-    if cells is None or chunks > sum(one.cell.block for one in cells) + (chunks == 1):
+    counts = None if cells is None else chunk_cells(cells, layout, cut)
+    if cells is None or counts is None:
         return None
-    seconds = [one.cost.forward_s + one.cost.backward_s for one in cells]
-    cuts = cut(seconds, chunks)
-    if cuts is None:
-        return None
-    bounds = (0, *cuts, len(cells))
+    bounds = (0, *itertools.accumulate(counts))
     made = []
     for stage in range(layout.pipeline):
         mine: list[PricedCell] = []
-        for chunk in range(stage, chunks, layout.pipeline):
+        for chunk in range(stage, len(counts), layout.pipeline):
             mine += cells[bounds[chunk] : bounds[chunk + 1]]
         logits = cells[-1].output_bytes if stage == layout.pipeline - 1 else 0.0
         made.append(LayoutStage.of(mine, copied=stage > 0, logits=logits))

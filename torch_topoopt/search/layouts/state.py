@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_topoopt.search.optimizers import OPTIMIZERS
+from torch_topoopt.search.optimizers import OPTIMIZERS, optimizer
 
 if TYPE_CHECKING:
+    from torch_topoopt.plan.layout import Trainer
     from torch_topoopt.search.accelerators import Accelerator
     from torch_topoopt.search.optimizers import Optimizer
 
@@ -28,17 +29,17 @@ class StateBytes(NamedTuple):
     summed: float
 
     @classmethod
-    def of(cls, optimizer: Optimizer) -> StateBytes:
+    def of(cls, trained_by: Optimizer) -> StateBytes:
         """The state of a model of 16-bit weights; gradients that are summed in another type stand
         beside those of the last micro-batch."""
-        summed = optimizer.gradient_bytes
+        summed = trained_by.gradient_bytes
         beside = _WEIGHT if summed > _WEIGHT else 0.0
         return cls(
             (summed + beside) / _WEIGHT,
             summed / _WEIGHT,
-            optimizer.state_bytes / _WEIGHT,
-            optimizer.moved_bytes / _WEIGHT,
-            optimizer.accumulated_bytes / _WEIGHT,
+            trained_by.state_bytes / _WEIGHT,
+            trained_by.moved_bytes / _WEIGHT,
+            trained_by.accumulated_bytes / _WEIGHT,
         )
 
 
@@ -46,12 +47,20 @@ ADAMW = StateBytes.of(OPTIMIZERS["adamw"])
 ADAMW_FP32_GRADIENTS = StateBytes.of(OPTIMIZERS["adamw-fp32-gradients"])
 
 
-def state_on(device: Accelerator, optimizer: Optimizer) -> StateBytes:
+def state_on(device: Accelerator, trained_by: Optimizer) -> StateBytes:
     """The state on `device`, whose format says whether parameters have 16 or 32 bits. Those of 32
     have no other copy."""
     if device.tensor_cores is not None:
-        return StateBytes.of(optimizer)
-    return state_of_factor(optimizer.moment_bytes / _FP32)
+        return StateBytes.of(trained_by)
+    return state_of_factor(trained_by.moment_bytes / _FP32)
+
+
+def trained_state(trainer: Trainer, device: Accelerator) -> StateBytes:
+    """The state of a layout that `trainer` trains on `device`; raises ValueError for an unknown
+    optimizer."""
+    if trainer.optimizer_factor:
+        return state_of_factor(trainer.optimizer_factor)
+    return state_on(device, optimizer(trainer.optimizer))
 
 
 def state_of_factor(factor: float) -> StateBytes:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import BANDWIDTH
 from torch_topoopt.search.layouts.links import RankGroup
+from torch_topoopt.search.layouts.software import SPLIT_BACKWARD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,13 +43,38 @@ class StepTimes(NamedTuple):
     optimizer_s: float
 
 
+class _Pass(NamedTuple):
+    """A pass of a micro-batch through cells: computation, the exchanges that delay it, and both
+    with the host. Besides, links between boxes are busy for `links_s` with other exchanges than
+    those of state, which take `state_s` beside the pass."""
+
+    compute_s: float = 0.0
+    exchange_s: float = 0.0
+    chain_s: float = 0.0
+    links_s: float = 0.0
+    state_s: float = 0.0
+
+    def plus(self, other: _Pass, times: int = 1) -> _Pass:
+        return _Pass(*(a + times * b for a, b in zip(self, other, strict=True)))
+
+
 class _Passes(NamedTuple):
-    """Of a stage and a micro-batch."""
+    """Both passes of a micro-batch through a stage, and their seconds."""
+
+    forward: _Pass
+    backward: _Pass
+    forward_s: float
+    backward_s: float
+
+
+class CellSeconds(NamedTuple):
+    """The computation of a cell for a micro-batch: its forward pass, its backward pass without
+    recomputation, and that. The host takes `host_s` for the calls of a forward pass."""
 
     forward_s: float
     backward_s: float
-    compute_s: float
-    exchange_s: float
+    again_s: float
+    host_s: float
 
 
 class Groups(NamedTuple):
@@ -68,9 +94,15 @@ class Groups(NamedTuple):
         return cls(
             RankGroup(tensor, 1),
             RankGroup(layout.context, tensor),
-            RankGroup(expert, 1 if expert > copies else tensor),
+            RankGroup(expert, 1),
             StateGroups.of(copies, shards, tensor),
             StateGroups.of(copies * tensor // expert, layout.expert_shards, expert),
+        )
+
+    def shares(self, sizes: Sizes) -> Sizes:
+        """The part of sharded state that one accelerator has."""
+        return Sizes(
+            sizes.dense / self.state.shards.ranks, sizes.experts / self.expert_state.shards.ranks
         )
 
 
@@ -88,15 +120,17 @@ class StateGroups(NamedTuple):
         return cls(RankGroup(copies, stride), RankGroup(shards, stride), replicas)
 
 
-class _Sizes(NamedTuple):
+class Sizes(NamedTuple):
     """Bytes of parameters or gradients on one accelerator: those of experts apart."""
 
     dense: float
     experts: float
 
 
-def _parameters(cost: CellCost) -> _Sizes:
-    return _Sizes(cost.parameter_bytes - cost.expert_bytes, cost.expert_bytes)
+def parameters_of(cost: CellCost, *, copied: bool) -> Sizes:
+    """The parameters of a cell; `copied` as in LayoutStage."""
+    dense = cost.parameter_bytes - cost.expert_bytes + copied * cost.copied_bytes
+    return Sizes(dense, cost.expert_bytes)
 
 
 class StepModel:
@@ -112,81 +146,152 @@ class StepModel:
         """Seconds of an iteration of `stages`, which are those of `layout`."""
         groups = Groups.of(layout)
         passes = [self._passes(layout, groups, stage) for stage in stages]
-        each = [one.forward_s + one.backward_s for one in passes]
-        slowest = max(range(len(stages)), key=each.__getitem__)
-        stage, its = stages[slowest], passes[slowest]
-        send_s = self._send_s(layout, stages[0])
-        bubble_s = (sum(each) - each[slowest]) / layout.interleave
-        if layout.schedule == "zero-bubble":
-            bubble_s *= _ZERO_BUBBLE
-        bubble_s += 2 * send_s * (layout.pipeline - 1)
-        count = layout.micro_batches
-        steady_s = count * (each[slowest] + 2 * send_s * layout.interleave)
-        state_s = self._state_s(layout, groups, stage, its)
-        optimizer_s = self._optimizer_s(layout, stage)
+        send_s, count = self._send_s(layout, stages[0]), layout.micro_batches
+        if layout.schedule == "1f1b":
+            passes_s = _one_forward_one_backward(count, passes, send_s)
+        else:
+            passes_s = _chunked(layout, passes, send_s)
+        its = max(passes, key=_both)  # of the slowest stage
+        bubble_s = passes_s - count * _both(its)
+        state_s, optimizer_s = self._after_passes(layout, groups, stages, passes)
         return StepTimes(
-            steady_s + bubble_s + state_s + optimizer_s,
-            count * its.compute_s,
-            count * its.exchange_s,
+            passes_s + state_s + optimizer_s,
+            count * (its.forward.compute_s + its.backward.compute_s),
+            count * (its.forward.exchange_s + its.backward.exchange_s),
             bubble_s,
             state_s,
             optimizer_s,
         )
 
-    def _passes(self, layout: Layout, groups: Groups, stage: LayoutStage) -> _Passes:
-        loss_s = self._moved_s(stage.logits * self.software.loss_passes) / 2
-        summed_s = 0.0
-        if layout.micro_batches > 1:
-            shards = layout.state_shards if layout.zero_stage >= 2 else 1
-            summed_s = self._moved_s(stage.gradient_bytes / shards * self.state.summed)
-        sums = [loss_s, loss_s + summed_s, 2 * loss_s + summed_s, 0.0]
-        for one, count in stage.cells:
-            for i, seconds in enumerate(self._cell_passes(layout, groups, one.cost)):
-                sums[i] += count * seconds
-        return _Passes(*sums)
+    def _after_passes(
+        self,
+        layout: Layout,
+        groups: Groups,
+        stages: Sequence[LayoutStage],
+        passes: Sequence[_Passes],
+    ) -> tuple[float, float]:
+        """Seconds of state and of the optimizer after the last pass of the first stage, for the
+        stage that ends last. Each stage ends its passes before the stages in front of it."""
+        found = []
+        before_s = 0.0
+        for stage, its in zip(stages, passes, strict=True):
+            optimizer_s = self.optimizer_s(layout, stage)
+            state_s = self._state_s(layout, groups, stage, its) - before_s
+            found.append((state_s, optimizer_s))
+            before_s += its.backward_s / layout.interleave
+        return max(found, key=sum)
 
-    def _cell_passes(self, layout: Layout, groups: Groups, cost: CellCost) -> _Passes:
+    def _passes(self, layout: Layout, groups: Groups, stage: LayoutStage) -> _Passes:
+        loss_s, summed_s = self.loss_s(stage), self.summed_s(layout, stage)
+        gathers = self._output_gathers(layout, groups, stage)
+        output_s = sum(seconds for _, seconds in gathers)
+        ahead = _Pass(loss_s, output_s, loss_s + output_s, self._far_s(gathers))
+        back = _Pass(loss_s + summed_s, 0.0, loss_s + summed_s)
+        for one, count in stage.cells:
+            its = self._cell_passes(layout, groups, stage, one.cost)
+            ahead, back = ahead.plus(its[0], count), back.plus(its[1], count)
+        return _Passes(ahead, back, self._seconds(ahead), self._seconds(back))
+
+    def _output_gathers(
+        self, layout: Layout, groups: Groups, stage: LayoutStage
+    ) -> list[tuple[RankGroup, float]]:
+        """The gathers of the model's output, and their seconds."""
+        if not self.software.gathers_output:
+            return []
+        logits = stage.logits * layout.tensor
+        return [
+            (groups.tensor, self.boxes.gather_s(logits, groups.tensor)),
+            (groups.context, self.boxes.gather_s(logits * layout.context, groups.context)),
+        ]
+
+    def _seconds(self, of: _Pass, first_s: float = 0.0, last_s: float = 0.0) -> float:
+        """A pass and the exchanges beside it. The chain waits `first_s` for the first exchange, or
+        ends `last_s` after the last one."""
+        slowed_s = self.software.contention * min(of.chain_s, of.state_s)
+        return max(of.chain_s + slowed_s + first_s, of.state_s + of.links_s + last_s)
+
+    def loss_s(self, stage: LayoutStage) -> float:
+        """The loss in one pass of a micro-batch."""
+        return self._moved_s(stage.logits * self.software.loss_passes) / 2
+
+    def summed_s(self, layout: Layout, stage: LayoutStage) -> float:
+        """Adding the gradients of a micro-batch to those of earlier ones."""
+        if layout.micro_batches == 1:
+            return 0.0
+        shards = layout.state_shards if layout.zero_stage >= 2 else 1
+        return self._moved_s(stage.gradient_bytes / shards * self.state.summed)
+
+    def cell_seconds(self, layout: Layout, cost: CellCost) -> CellSeconds:
+        """The computation of a cell, and the calls of its host."""
+        software = self.software
+        calls = cost.tensor.count + cost.expert.count
+        fused = 1 - software.streams
+        forward_s = cost.forward_s - fused * cost.streamed_forward_s
+        again_s = {
+            "none": 0.0,
+            "selective": software.streams * cost.streamed_forward_s,
+            "full": forward_s,
+        }[layout.recompute]
+        return CellSeconds(
+            forward_s,
+            cost.backward_s - fused * cost.streamed_backward_s,
+            again_s,
+            cost.operators * software.host_s
+            + calls * self._call_s(layout, RankGroup(layout.tensor, 1)),
+        )
+
+    def _cell_passes(
+        self, layout: Layout, groups: Groups, stage: LayoutStage, cost: CellCost
+    ) -> tuple[_Pass, _Pass]:
+        """Forward and backward."""
         boxes, software = self.boxes, self.software
         tensor_s = boxes.gather_s(cost.tensor.size_bytes, groups.tensor, cost.tensor.count)
         expert_s = boxes.all_to_all_s(cost.expert.size_bytes, groups.expert, cost.expert.count)
         context_s = boxes.gather_s(cost.context.size_bytes, groups.context, cost.context.count)
         exchange_s = tensor_s * software.exposes + expert_s
-        calls = cost.tensor.count + cost.expert.count
-        host_s = cost.operators * software.host_s + calls * self._call_s(layout, groups.tensor)
-        fused = 1 - software.streams
-        ahead_s = cost.forward_s - fused * cost.streamed_forward_s
-        back_s = cost.backward_s - fused * cost.streamed_backward_s
-        again_s = {
-            "none": 0.0,
-            "selective": software.streams * cost.streamed_forward_s,
-            "full": ahead_s + exchange_s,
-        }[layout.recompute]
+        its = self.cell_seconds(layout, cost)
+        recomputed = layout.recompute == "full"
         between = ((groups.tensor, tensor_s), (groups.expert, expert_s))
-        far_s = self._far_s(groups.context, between)
-        forward_s = max(ahead_s + exchange_s, context_s + far_s, host_s)
-        backward_s = max(back_s + exchange_s, 2 * context_s + far_s, 2 * host_s) + again_s
-        if layout.sharding == "parameters" and layout.state_shards > 1:
-            gather_s = self._gather_s(groups, _parameters(cost), "shards")
-            scatter_s = self._gather_s(groups, self._gradients(cost), "shards")
-            ahead = *between, (groups.context, context_s)
-            back = *between, (groups.context, 2 * context_s)
-            shards = groups.state.shards
-            forward_s = self._beside(forward_s, gather_s, self._far_s(shards, ahead))
-            again = gather_s * layout.reshard + scatter_s
-            backward_s = self._beside(backward_s, again, self._far_s(shards, back))
-        compute_s = ahead_s + back_s + again_s
-        return _Passes(forward_s, backward_s, compute_s, 2 * exchange_s)
+        far_s = self._far_s(between)
+        beside_s = far_s if boxes.crosses(groups.context) else 0.0
+        split = layout.schedule == "zero-bubble" and software.splits_backward
+        issued = 2 * (SPLIT_BACKWARD if split else 1)
+        forward_s = max(its.forward_s + exchange_s, context_s + beside_s, its.host_s)
+        summed_s = 2 * boxes.gather_s(cost.summed_bytes, groups.tensor)
+        far_summed_s = self._far_s([(groups.tensor, summed_s)])
+        behind_s = far_summed_s if boxes.crosses(groups.context) else 0.0
+        backward_s = max(
+            its.backward_s + exchange_s + summed_s,
+            2 * context_s + beside_s + behind_s,
+            issued * its.host_s,
+        )
+        backward_s += its.again_s + recomputed * exchange_s
+        state_s = self.shards_s(layout, groups, cost, copied=stage.copied)
+        context = self._far_s([(groups.context, context_s)])
+        ahead = _Pass(its.forward_s, exchange_s, forward_s, far_s + context, state_s[0])
+        back = _Pass(
+            its.backward_s + its.again_s,
+            (1 + recomputed) * exchange_s + summed_s,
+            backward_s,
+            (1 + recomputed) * far_s + far_summed_s + 2 * context,
+            state_s[1],
+        )
+        return ahead, back
 
-    def _far_s(self, group: RankGroup, exchanges: Iterable[tuple[RankGroup, float]]) -> float:
-        """Seconds of the exchanges that share the links between boxes with those of `group`."""
-        if not self.boxes.crosses(group):
-            return 0.0
-        return sum(seconds for other, seconds in exchanges if self.boxes.crosses(other))
+    def shards_s(
+        self, layout: Layout, groups: Groups, cost: CellCost, *, copied: bool
+    ) -> tuple[float, float]:
+        """The exchange of a cell's sharded parameters beside its forward and its backward pass;
+        `copied` as in LayoutStage."""
+        if layout.sharding != "parameters" or layout.state_shards == 1:
+            return 0.0, 0.0
+        gather_s = self._gather_s(groups, parameters_of(cost, copied=copied), "shards")
+        scatter_s = self._gather_s(groups, self.gradients_of(cost, copied=copied), "shards")
+        return gather_s, gather_s * layout.reshard + scatter_s
 
-    def _beside(self, pass_s: float, exchange_s: float, far_s: float) -> float:
-        """A pass during which state is exchanged, over links that are busy for `far_s` besides."""
-        slowed_s = self.software.contention * min(pass_s, exchange_s)
-        return max(pass_s + slowed_s, exchange_s + far_s)
+    def _far_s(self, exchanges: Iterable[tuple[RankGroup, float]]) -> float:
+        """Seconds of the exchanges that take links between boxes."""
+        return sum(seconds for group, seconds in exchanges if self.boxes.crosses(group))
 
     def _call_s(self, layout: Layout, tensor: RankGroup) -> float:
         """What the host takes for one exchange of a tensor group."""
@@ -209,33 +314,46 @@ class StepModel:
         self, layout: Layout, groups: Groups, stage: LayoutStage, passes: _Passes
     ) -> float:
         """What the exchange of gradients and parameters adds to an iteration."""
-        gradients = _Sizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
+        gradients = Sizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
         gradients = self._exchanged(gradients)
+        ahead, back = passes.forward, passes.backward
+        first, last = (
+            self._cell_passes(layout, groups, stage, one.cost) for one in (stage.first, stage.last)
+        )
+        # gradients of the first cell come last
+        first_gradients = self.gradients_of(stage.first.cost, copied=stage.copied)
+        summed_s, last_summed_s = (
+            2 * self._gather_s(groups, groups.shares(sizes), "replicas")
+            for sizes in (gradients, first_gradients)
+        )
         if layout.sharding == "parameters" and layout.state_shards > 1:
-            seconds = self._gather_s(groups, _parameters(stage.first.cost), "shards")
-            seconds += self._gather_s(groups, self._gradients(stage.last.cost), "shards")
-            shares = _Sizes(
-                gradients.dense / groups.state.shards.ranks,
-                gradients.experts / groups.expert_state.shards.ranks,
-            )
-            summed_s = 2 * self._gather_s(groups, shares, "replicas")
-            return seconds + self._after(summed_s, passes.backward_s)
+            scatter_s = self._gather_s(groups, first_gradients, "shards")
+            seconds = self._seconds(ahead, first[0].state_s, last[0].chain_s)
+            seconds += self._seconds(back, scatter_s, last[1].chain_s)
+            seconds -= passes.forward_s + passes.backward_s
+            return seconds + self._after(summed_s, back, last_summed_s)
         calls = math.ceil(sum(gradients) / _BUCKET_BYTES)
-        if layout.sharding != "none":
-            calls = int(stage.sum("operators")) // 2
-        scatter_s = self._gather_s(groups, gradients, "copies", calls)
         if layout.sharding == "none":
-            return self._after(2 * scatter_s, passes.backward_s)
-        parameters = _Sizes(stage.parameter_bytes, stage.sum("expert_bytes"))
-        gather_s = self._gather_s(groups, parameters, "copies", calls)
+            reduce_s = 2 * self._gather_s(groups, gradients, "copies", calls)
+            last_s = 2 * self._gather_s(groups, first_gradients, "copies")
+            return self._after(reduce_s, back, last_s, last[1].chain_s)
+        calls = int(stage.sum("operators")) // 2
+        scatter_s = self._gather_s(groups, gradients, "shards", calls)
+        last_s = self._gather_s(groups, first_gradients, "shards")
+        seconds = self._after(scatter_s + summed_s, back, last_s + last_summed_s, last[1].chain_s)
+        if layout.sharding == "gradients":  # scattered after each micro-batch
+            more_s = max(0.0, scatter_s + back.links_s - back.chain_s)
+            seconds += (layout.micro_batches - 1) * more_s
+        parameters = Sizes(stage.parameter_bytes, stage.sum("expert_bytes"))
+        gather_s = self._gather_s(groups, parameters, "shards", calls)
         if self.software.gathers_early:
-            gather_s = self._after(gather_s, passes.forward_s)
-        return self._after(scatter_s, passes.backward_s) + gather_s
+            gather_s = self._after(gather_s, ahead)
+        return seconds + gather_s
 
     def _gather_s(
         self,
         groups: Groups,
-        sizes: _Sizes,
+        sizes: Sizes,
         among: Literal["copies", "shards", "replicas"],
         calls: int = 1,
     ) -> float:
@@ -244,20 +362,27 @@ class StepModel:
         seconds = self.boxes.gather_s(sizes.dense, dense, calls)
         return seconds + self.boxes.gather_s(sizes.experts, experts, calls)
 
-    def _gradients(self, cost: CellCost) -> _Sizes:
+    def gradients_of(self, cost: CellCost, *, copied: bool) -> Sizes:
+        """The gradients of a cell as groups sum them; `copied` as in LayoutStage."""
         experts = cost.expert_gradient_bytes
-        return self._exchanged(_Sizes(cost.gradient_bytes - experts, experts))
+        dense = cost.gradient_bytes - experts + copied * cost.copied_bytes
+        return self._exchanged(Sizes(dense, experts))
 
-    def _exchanged(self, gradients: _Sizes) -> _Sizes:
+    def _exchanged(self, gradients: Sizes) -> Sizes:
         """Gradients in the type in which groups sum them."""
-        return _Sizes(*(size * self.state.exchanged for size in gradients))
+        return Sizes(*(size * self.state.exchanged for size in gradients))
 
     @staticmethod
-    def _after(exchange_s: float, pass_s: float) -> float:
-        """What an exchange of state takes after the pass beside which it begins."""
-        return max(exchange_s - pass_s, _UNHIDDEN * exchange_s)
+    def _after(
+        exchange_s: float, beside: _Pass, last_s: float = 0.0, begin_s: float = 0.0
+    ) -> float:
+        """What an exchange of state takes after the pass beside which it runs, from `begin_s` on;
+        its last `last_s` do not begin before the end."""
+        after_s = exchange_s + beside.links_s + begin_s - beside.chain_s
+        return max(after_s, last_s, _UNHIDDEN * exchange_s)
 
-    def _optimizer_s(self, layout: Layout, stage: LayoutStage) -> float:
+    def optimizer_s(self, layout: Layout, stage: LayoutStage) -> float:
+        """The optimizer's step of an accelerator."""
         size = stage.gradient_bytes / layout.state_shards
         size += stage.sum("expert_gradient_bytes") / layout.expert_shards
         return self._moved_s(size * self.state.moved)
@@ -265,3 +390,44 @@ class StepModel:
     def _moved_s(self, size_bytes: float) -> float:
         """Seconds of moving so many bytes through the memory."""
         return size_bytes / (self.memory_bytes_per_s * BANDWIDTH)
+
+
+def _both(passes: _Passes) -> float:
+    return passes.forward_s + passes.backward_s
+
+
+def _one_forward_one_backward(count: int, passes: Sequence[_Passes], send_s: float) -> float:
+    """Seconds of `count` micro-batches, by the stage that decides.
+
+    A stage computes all of them, after and before the stages in front of it. It waits for the
+    first to come back from the stages behind it, while it begins as many as there are stages from
+    it on, and so it does at the end. A message to each stage and back delays as many at a time.
+    """
+    before_s, behind_s = 0.0, sum(map(_both, passes))
+    found = []
+    for stage, its in enumerate(passes):
+        behind_s -= _both(its)
+        hops = len(passes) - 1 - stage
+        begun = min(count, hops + 1)
+        waits_s = max(0.0, behind_s - (begun - 1) * its.forward_s)
+        if count > begun:
+            waits_s += max(0.0, behind_s - (begun - 1) * its.backward_s)
+        trips = max(1.0, count / begun)
+        seconds = before_s + count * _both(its) + waits_s
+        found.append(seconds + 2 * send_s * (stage + hops * trips))
+        before_s += _both(its)
+    return max(found)
+
+
+def _chunked(layout: Layout, passes: Sequence[_Passes], send_s: float) -> float:
+    """As `_one_forward_one_backward`, of the other schedules.
+
+    A stage has other chunks to compute while activations of one are sent, but not before the first
+    micro-batch has come back.
+    """
+    each = list(map(_both, passes))
+    bubble_s = (sum(each) - max(each)) / layout.interleave
+    if layout.schedule == "zero-bubble":
+        bubble_s *= _ZERO_BUBBLE
+    bubble_s += 2 * send_s * (layout.pipeline * layout.interleave - 1)
+    return layout.micro_batches * max(max(each), send_s * layout.interleave) + bubble_s

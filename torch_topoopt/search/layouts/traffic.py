@@ -10,6 +10,8 @@ from torch_topoopt.search.layouts.server_groups import server_sets
 from torch_topoopt.search.layouts.times import Groups
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.layouts.links import RankGroup
@@ -30,15 +32,19 @@ def gathers(layout: Layout, stage: LayoutStage, state: StateBytes) -> list[Gathe
     """The AllGathers and ReduceScatters of a stage in one iteration, by group.
 
     A backward pass repeats those of activations. Full recomputation repeats those of the forward
-    pass, too.
+    pass of blocks, too. The output of the model is gathered for the loss.
     """
     groups, count = Groups.of(layout), layout.micro_batches
-    passes = 3 if layout.recompute == "full" else 2
-    tensor = sum(cells * one.cost.tensor.size_bytes for one, cells in stage.cells)
+    tensor = 2 * sum(cells * one.cost.tensor.size_bytes for one, cells in stage.cells)
+    if layout.recompute == "full":
+        tensor += sum(n * one.cost.repeated_bytes for one, n in stage.cells if one.cell.block)
     context = sum(cells * one.cost.context.size_bytes for one, cells in stage.cells)
+    logits = stage.logits * layout.tensor
     found = [
-        Gathered(groups.tensor, passes * count * tensor),
+        Gathered(groups.tensor, count * tensor),
+        Gathered(groups.tensor, count * (2 * stage.sum("summed_bytes") + logits)),
         Gathered(groups.context, 3 * count * context),  # also the gradients of keys and values
+        Gathered(groups.context, count * logits * layout.context),
     ]
     for of, parameters, gradients in (
         (groups.state, stage.parameter_bytes, stage.gradient_bytes),
@@ -51,18 +57,19 @@ def gathers(layout: Layout, stage: LayoutStage, state: StateBytes) -> list[Gathe
 def _state_gathers(
     layout: Layout, groups: StateGroups, parameter_bytes: float, gradient_bytes: float
 ) -> list[Gathered]:
-    """Those of parameters and gradients."""
-    if layout.sharding == "parameters" and layout.state_shards > 1:
-        times = 2 if layout.reshard else 1
-        each = times * parameter_bytes + gradient_bytes
-        shares = gradient_bytes / groups.shards.ranks
-        return [
-            Gathered(groups.shards, layout.micro_batches * each),
-            Gathered(groups.replicas, 2 * shares),
-        ]
+    """Those of parameters and gradients: what is sharded is exchanged by every micro-batch, and the
+    rest once."""
     if layout.sharding == "none":
         return [Gathered(groups.copies, 2 * gradient_bytes)]
-    return [Gathered(groups.copies, gradient_bytes + parameter_bytes)]
+    count = layout.micro_batches
+    scatters = count if layout.zero_stage >= 2 else 1
+    gathers_of_pass = 2 if layout.reshard else 1
+    times = count * gathers_of_pass if layout.zero_stage == 3 else 1
+    shares = gradient_bytes / groups.shards.ranks
+    return [
+        Gathered(groups.shards, times * parameter_bytes + scatters * gradient_bytes),
+        Gathered(groups.replicas, 2 * shares),
+    ]
 
 
 def layout_demand(price: LayoutPrice, box: int, state: StateBytes) -> Demand:
@@ -80,6 +87,8 @@ def layout_demand(price: LayoutPrice, box: int, state: StateBytes) -> Demand:
         for group, size_bytes in gathers(layout, stage, state):
             for servers, count in server_sets(group, ranks, box).items():
                 reduced[servers] += count * size_bytes / 2
+        for servers, size_bytes in _copied(price, at, box, state):
+            reduced[servers] += size_bytes
         tokens = sum(cells * one.cost.expert.size_bytes for one, cells in stage.cells)
         tokens *= layout.micro_batches * (3 if layout.recompute == "full" else 2)
         experts = Groups.of(layout).expert
@@ -102,6 +111,21 @@ def layout_demand(price: LayoutPrice, box: int, state: StateBytes) -> Demand:
             _sends(price, box),
         ),
     )
+
+
+def _copied(
+    price: LayoutPrice, at: int, box: int, state: StateBytes
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """The sums of the gradients of a table and its copy in stage `at`, by servers."""
+    layout, stage = price.layout, price.stages[at]
+    size_bytes = stage.sum("copied_bytes") if stage.copied else 0.0
+    if not size_bytes:
+        return
+    per_stage = layout.accelerators // layout.pipeline
+    for rank in range(per_stage):
+        servers = (rank // box, (rank + at * per_stage) // box)
+        if servers[0] != servers[1]:
+            yield servers, size_bytes * state.exchanged / layout.state_shards
 
 
 def _sends(price: LayoutPrice, box: int) -> tuple[PairDemand, ...]:

@@ -1,0 +1,152 @@
+"""One rank's part of a model under a layout, made in place of the whole model."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from torch_topoopt.parallel.sharded.blocks import model_cells, path_of
+from torch_topoopt.parallel.sharded.context import context_parallel
+from torch_topoopt.parallel.sharded.experts import expert_parallel, expert_paths
+from torch_topoopt.parallel.sharded.recompute import recompute
+from torch_topoopt.parallel.sharded.tensor import tensor_parallel
+from torch_topoopt.search.accelerators import class_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.parallel.sharded.blocks import ModelCell
+    from torch_topoopt.parallel.sharded.mesh import LayoutMesh
+    from torch_topoopt.plan.layout import Layout
+
+
+@dataclass(frozen=True)
+class Division:
+    """What the parts of a module are made by: the OpGraph of the whole model, the groups of the
+    layout, and the type that blocks compute in (None: that of the parameters)."""
+
+    op_graph: OpGraph
+    mesh: LayoutMesh
+    precision: torch.dtype | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the mesh."""
+        return self.mesh.layout
+
+
+def distribute(module: torch.nn.Module, division: Division, *, last: bool = True) -> None:
+    """Leaves this rank's part of `module` in it: of every tensor, of the experts, of the state.
+
+    `module` is the model, or a stage of it with the same names, maybe the `last`; cells that it
+    lacks are left out. Raises StrategyError for a layout that cannot be executed.
+    """
+    layout = division.layout
+    if division.mesh.experts is not None:
+        expert_parallel(module, division.mesh.experts["expert"], layout.tensor / layout.expert)
+    if layout.tensor > 1:
+        tensor_parallel(module, division.op_graph, division.mesh.tensor, last=last)
+        # Results are views of what tensor groups make, which no model changes in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+    if division.mesh.samples is not None:
+        context = division.mesh.samples["context"]
+        recomputed = layout.recompute != "none"
+        context_parallel(module, division.op_graph, context, recomputed=recomputed, last=last)
+    cells = tuple(
+        cell
+        for cell in model_cells(module, division.op_graph)
+        if any(any(True for _ in module.get_submodule(path).parameters()) for path in cell.paths)
+    )
+    for cell in cells:
+        for path in cell.paths if cell.block else ():
+            recompute(module.get_submodule(path), layout.recompute)
+    _shard_state(module, cells, division, last=last)
+
+
+def _shard_state(
+    module: torch.nn.Module, cells: tuple[ModelCell, ...], division: Division, *, last: bool
+) -> None:
+    """Shares the state of each cell in a group of its own, and of the rest in that of the root.
+
+    Without sharding, shares are whole, and only gradients are summed.
+    """
+    layout, mesh, experts_mesh = division.layout, division.mesh.copies, division.mesh.expert_copies
+    policy = MixedPrecisionPolicy()
+    if division.precision is not None:
+        policy = MixedPrecisionPolicy(division.precision, next(module.parameters()).dtype)
+    elif mesh.size() == 1 and (experts_mesh is None or experts_mesh.size() == 1):
+        return
+    reshard = layout.sharding == "parameters" and layout.reshard
+    uses = Counter(
+        id(parameter) for other in module.modules() for parameter in other.parameters(recurse=False)
+    )
+    uses.update(id(p) for table in _shared_tables(module, division) for p in table.parameters())
+    if experts_mesh is not None:
+        for path in expert_paths(module):
+            experts = module.get_submodule(path)
+            fully_shard(experts, mesh=experts_mesh, reshard_after_forward=reshard, mp_policy=policy)
+            experts.set_modules_to_backward_prefetch([experts])
+    units = []
+    for cell in cells:
+        modules = [module.get_submodule(path) for path in cell.paths]
+        if not cell.block:
+            modules = [one for one in modules if all(uses[id(p)] == 1 for p in one.parameters())]
+        if modules:
+            fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+            units.append(modules[0])
+    if division.precision is not None and last:  # the loss has its own type
+        policy = replace(policy, output_dtype=policy.reduce_dtype)
+    fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    # By default, FSDP gathers ahead what ran before, maybe in another micro-batch. A unit that is
+    # its own predecessor gathers nothing ahead.
+    for unit, before in zip((*units, module), (units[0] if units else module, *units), strict=True):
+        unit.set_modules_to_backward_prefetch([before])
+
+
+def _shared_tables(module: torch.nn.Module, division: Division) -> list[torch.nn.Module]:
+    """The tables of `module` that another operator reads, too: a profile splits no such table."""
+    modules = dict(module.named_modules())
+    return [
+        modules[path_of(o)]
+        for o in division.op_graph.operators
+        if class_of(o) == "lookup" and o.splittable and not o.split("rows")
+        if path_of(o) in modules
+    ]
+
+
+def begin_micro_batch(module: torch.nn.Module, layout: Layout, *, last: bool) -> None:
+    """Call it before the passes of a micro-batch, which is the `last` of an iteration or not.
+
+    Sharded gradients are scattered after each; other ones, and sums over replicas, wait for the
+    last. Parameters that are not sharded between passes are gathered once an iteration.
+    """
+    if not isinstance(module, FSDPModule):
+        return
+    module.set_requires_gradient_sync(last or layout.zero_stage >= 2)
+    module.set_requires_all_reduce(last)
+    module.set_reshard_after_backward(last or layout.zero_stage == 3)
+
+
+def sum_at_the_end(module: torch.nn.Module) -> None:
+    """Gradients of `module` wait for `end_backward`; call it before the first forward pass."""
+    if isinstance(module, FSDPModule) and hasattr(module, "set_manual_backward_finalization"):
+        module.set_manual_backward_finalization(True)
+
+
+def end_backward(module: torch.nn.Module) -> None:
+    """Sums the gradients of backward passes that did not, and shards parameters again."""
+    if not isinstance(module, FSDPModule):
+        return
+    if hasattr(module, "finalize_backward"):
+        module.finalize_backward()
+        return
+    state = module._get_fsdp_state()  # before torch 2.15, which has a method for it
+    for one in state._state_ctx.all_states:
+        if one._fsdp_param_group is not None:
+            one._fsdp_param_group.post_backward()
+    state._root_post_backward_final_callback()

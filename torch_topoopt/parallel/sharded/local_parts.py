@@ -1,0 +1,136 @@
+"""Modules that compute with plain tensors: this rank's part of activations, and whole parameters.
+
+Between modules, activations are DTensors, so that models see the shapes of whole tensors.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel.style import ParallelStyle
+from torch.utils._pytree import tree_map_only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Placement
+
+    Convert = Callable[[Any], Any]
+
+
+class LocalParts(ParallelStyle):  # type: ignore[misc]
+    """Runs a module on this rank's part of its inputs, which `placement` describes.
+
+    The parameters are whole on every rank. Where inputs have parts, the group sums the gradients of
+    parameters. Without a placement, inputs are plain tensors that have parts already, and so is the
+    result. With `slices`, plain inputs are whole and cut as the result is.
+    """
+
+    def __init__(self, placement: Placement | None, *, slices: bool = False) -> None:
+        super().__init__()
+        self.placement, self.slices = placement, slices
+
+    def _apply(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
+        replicate_parameters(module, device_mesh)
+        placement, slices = self.placement, self.slices
+        sums = Replicate() if isinstance(placement, Replicate) else Partial()
+        forward = module.forward
+
+        def take(tensor: Any) -> Any:
+            if not isinstance(tensor, DTensor):
+                if not slices or tensor.dim() < 2:
+                    return tensor
+                tensor = DTensor.from_local(tensor, device_mesh, [Replicate()], run_check=False)
+            return tensor.redistribute(placements=[placement]).to_local()
+
+        def make(tensor: Any) -> Any:
+            return DTensor.from_local(tensor, device_mesh, [placement], run_check=False)
+
+        def local_forward(*args: Any, **kwargs: Any) -> Any:
+            if placement is not None:
+                args, kwargs = tree_map_only(torch.Tensor, take, (args, kwargs))
+            with local_parameters(module, device_mesh, sums=sums):
+                made = forward(*args, **kwargs)
+            return made if placement is None else tree_map_only(torch.Tensor, make, made)
+
+        module.forward = local_forward
+        return module
+
+
+def replicate_parameters(module: torch.nn.Module, mesh: DeviceMesh) -> None:
+    """Makes DTensors of the parameters in `module` that are none yet; every rank has them whole."""
+    for owner in module.modules():
+        for name, parameter in owner._parameters.items():
+            if parameter is None or isinstance(parameter, DTensor):
+                continue
+            whole = distribute_tensor(parameter.data, mesh, [Replicate()], src_data_rank=None)
+            owner._parameters[name] = torch.nn.Parameter(
+                whole, requires_grad=parameter.requires_grad
+            )
+
+
+@contextmanager
+def local_parameters(
+    module: torch.nn.Module, mesh: DeviceMesh, *, sums: Placement | None = None, scale: float = 1.0
+) -> Iterator[None]:
+    """Inside, parameters in `module` that are DTensors of `mesh` are this rank's plain tensors.
+
+    `sums` is the placement of the gradients of whole ones: Partial() if every rank has its own.
+    Gradients are multiplied by `scale`.
+    """
+    swapped = []
+    for owner in module.modules():
+        for name, parameter in owner._parameters.items():
+            if isinstance(parameter, DTensor) and parameter.device_mesh == mesh:
+                swapped.append((owner, name, parameter))
+    try:
+        for owner, name, parameter in swapped:
+            placements = [
+                sums if isinstance(placement, Replicate) else placement
+                for placement in parameter.placements
+            ]
+            local = parameter.to_local(grad_placements=placements)
+            owner._parameters[name] = local if scale == 1.0 else scaled_gradient(local, scale)
+        yield
+    finally:
+        for owner, name, parameter in swapped:
+            owner._parameters[name] = parameter
+
+
+class _ScaledGradient(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor, scale: float) -> torch.Tensor:
+        context.scale = scale
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient * context.scale, None
+
+
+def scaled_gradient(tensor: torch.Tensor, scale: float) -> Any:
+    """`tensor`, whose gradient is multiplied by `scale`."""
+    return _ScaledGradient.apply(tensor, scale)
+
+
+def gathered(value: Any) -> Any:
+    """`value` with whole DTensors for those that have parts."""
+
+    def gather(tensor: Any) -> Any:
+        return tensor.redistribute(placements=[Replicate()] * tensor.device_mesh.ndim)
+
+    return tree_map_only(DTensor, gather, value)
+
+
+def plain(value: Any) -> Any:
+    """`value` with this rank's plain tensors for DTensors."""
+    return tree_map_only(DTensor, lambda tensor: tensor.to_local(), value)
+
+
+def position_placement(dimensions: int) -> Shard:
+    """Parts of the positions of a tensor: the dimension before its features."""
+    return Shard(max(0, dimensions - 2))

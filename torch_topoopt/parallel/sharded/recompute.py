@@ -1,0 +1,59 @@
+"""Recomputation: blocks whose forward pass runs again in the backward pass."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+if TYPE_CHECKING:
+    from torch_topoopt.plan.layout import Recompute
+
+_ATEN = torch.ops.aten
+# Matrix products and attention, whose outputs `selective` keeps: as CellCost.selective_bytes.
+_KEPT = frozenset(
+    {
+        _ATEN.mm.default,
+        _ATEN.addmm.default,
+        _ATEN.bmm.default,
+        _ATEN.baddbmm.default,
+        _ATEN.convolution.default,
+        _ATEN._grouped_mm.default,
+        _ATEN._scaled_dot_product_flash_attention.default,
+        _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+        _ATEN._scaled_dot_product_efficient_attention.default,
+        _ATEN._scaled_dot_product_cudnn_attention.default,
+    }
+)
+
+
+def recompute(block: torch.nn.Module, kind: Recompute) -> None:
+    """Makes `block` keep its input alone ("full"), or also what `_KEPT` computes ("selective").
+
+    The forward method is wrapped, and no module, so names stay; hooks of the block run once.
+    """
+    if kind == "none":
+        return
+    options: dict[str, Any] = {"use_reentrant": False}
+    if kind == "selective":
+        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _policy)
+    forward = block.forward
+
+    @functools.wraps(forward)
+    def again(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, **options, **kwargs)
+
+    block.forward = again
+
+
+def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    kept = operation in _KEPT
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,232 @@
+"""Tensor and sequence parallelism: PyTorch's styles for the modules of a model, by its OpGraph.
+
+Layers of columns and rows have parts of their parameters, and what lies between them has parts of
+the features. All other operators have parts of the positions.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from torch_topoopt.parallel.sharded.blocks import path_of
+from torch_topoopt.parallel.sharded.experts import expert_paths
+from torch_topoopt.parallel.sharded.local_parts import (
+    LocalParts,
+    gathered,
+    plain,
+    position_placement,
+    replicate_parameters,
+)
+from torch_topoopt.parallel.stages import StrategyError
+from torch_topoopt.plan.layout import Layout
+from torch_topoopt.search.accelerators import class_of
+from torch_topoopt.search.layouts.cell_costs import parameter_kinds
+from torch_topoopt.search.layouts.cells import with_shared_tables
+from torch_topoopt.search.layouts.divisible import why_not_divided, why_not_joint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Placement
+    from torch.distributed.tensor.parallel import ParallelStyle
+
+    from torch_topoopt.op_graph import Operator, OpGraph
+    from torch_topoopt.plan import ParameterKind
+
+
+def tensor_parallel(
+    module: nn.Module, op_graph: OpGraph, mesh: DeviceMesh, *, last: bool = True
+) -> None:
+    """Leaves this rank's part of the tensors of `module` in it, for the group `mesh`.
+
+    `module` is the model of `op_graph` or a stage of it, and all ranks have the same values in it.
+    The results of the `last` stage are whole tensors. Raises StrategyError for a module that cannot
+    be divided.
+    """
+    styles = TensorStyles(module, op_graph, mesh.size())
+    ties = _ties(module)
+    chosen = dict(styles.of_modules())
+    for path in styles.gathering():
+        module.get_submodule(path).register_forward_pre_hook(_gather_inputs, with_kwargs=True)
+    for path, style in chosen.items():
+        parallelize_module(module.get_submodule(path), mesh, style, src_data_rank=None)
+    replicate_parameters(module, mesh)
+    for first, *others in ties:
+        _tie(module, first, others)
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.register_hook(_as_parameter(parameter))
+    module.register_forward_hook(_whole_results if last else _plain_results)
+
+
+class TensorStyles:
+    """How the modules of a model are divided over `parts` ranks."""
+
+    def __init__(self, module: nn.Module, op_graph: OpGraph, parts: int) -> None:
+        self.modules = dict(module.named_modules())
+        self.parts = parts
+        self.operators = with_shared_tables(op_graph).operators
+        kinds = parameter_kinds(self.operators, parts, 1)
+        assert kinds is not None, "no experts are divided"
+        self.kinds = kinds
+        self.mixtures = {path.rpartition(".")[0] for path in expert_paths(module)}
+        why = why_not_divided(self.operators, kinds, Layout(tensor=parts))
+        why = why or why_not_joint(self.operators, kinds)
+        if why:
+            raise StrategyError(f"layout: {why}")
+
+    def of_modules(self) -> Iterator[tuple[str, ParallelStyle]]:
+        """The style of each module that has parameters, by its path."""
+        for path in self.mixtures:
+            yield path, LocalParts(Shard(1))
+        for operator, kind in zip(self.operators, self.kinds, strict=True):
+            path = path_of(operator)
+            leaf = self.modules.get(path)
+            is_function = operator.kind[:1].islower()
+            if kind is not None and is_function and operator.parameter_bytes:
+                raise StrategyError(
+                    f"layout: tensor: {path!r} cannot be divided by {kind}: it is a function that "
+                    "reads a parameter, and no module"
+                )
+            if leaf is None or self._in_mixture(path) or not any(True for _ in leaf.parameters()):
+                continue
+            yield path, self._style(operator, kind, path, leaf)
+
+    def _style(
+        self, operator: Operator, kind: ParameterKind | None, path: str, leaf: nn.Module
+    ) -> ParallelStyle:
+        if kind == "rows":
+            if isinstance(leaf, nn.Embedding):
+                return self._table(operator, path, leaf)
+            if isinstance(leaf, nn.Linear):
+                return RowwiseParallel(
+                    output_layouts=self._result(operator), use_local_output=False
+                )
+        elif kind == "columns":
+            if _needs(operator, "columns") == "part":
+                return LocalParts(None)
+            if isinstance(leaf, nn.Linear):
+                is_output = not self._readers(operator)
+                return ColwiseParallel(output_layouts=Replicate() if is_output else Shard(-1))
+        else:
+            return LocalParts(self._result(operator), slices=not operator.operands)
+        raise StrategyError(
+            f"layout: tensor: {path!r} cannot be divided by {kind}: it is a "
+            f"{type(leaf).__name__}, and not a linear layer or a table"
+        )
+
+    def _table(self, operator: Operator, path: str, table: nn.Embedding) -> ParallelStyle:
+        if table.padding_idx is not None or table.max_norm is not None or table.sparse:
+            raise StrategyError(
+                f"layout: tensor: {path!r} cannot be divided by rows: tables with "
+                "padding_idx, max_norm or sparse gradients are not"
+            )
+        return RowwiseParallel(
+            input_layouts=Replicate(),
+            output_layouts=self._result(operator),
+            use_local_output=False,
+        )
+
+    def gathering(self) -> Iterator[str]:
+        """The modules whose inputs are gathered: the innermost that all columns of a tensor are in,
+        so that they share it."""
+        readers: dict[tuple[int, int, int], list[str]] = defaultdict(list)
+        for i, (operator, kind) in enumerate(zip(self.operators, self.kinds, strict=True)):
+            whole = kind == "columns" and _needs(operator, "columns") == "whole"
+            if not whole or self._in_mixture(path_of(operator)):
+                continue
+            for operand in operator.operands:
+                alone = 0 if operand.tensor else i
+                readers[operand.producer, operand.tensor, alone].append(path_of(operator))
+        for (producer, _, _), paths in readers.items():
+            outer = _common(paths)
+            if len(paths) == 1 or f"{path_of(self.operators[producer])}.".startswith(f"{outer}."):
+                yield from (path for path in paths if path in self.modules)
+            elif outer in self.modules:
+                yield outer
+
+    def _readers(self, operator: Operator) -> list[Operator]:
+        at = self.operators.index(operator)
+        return [o for o in self.operators if any(p.producer == at for p in o.operands)]
+
+    def _in_mixture(self, path: str) -> bool:
+        return any(path.startswith(f"{mixture}.") for mixture in self.mixtures)
+
+    @staticmethod
+    def _result(operator: Operator) -> Placement:
+        """The parts of what an operator makes that is not divided by features."""
+        has_positions = operator.split("attribute") is not None and operator.output_dimensions == 3
+        is_positions = class_of(operator) == "lookup" and not operator.splittable
+        if has_positions or (is_positions and operator.output_dimensions == 2):
+            return position_placement(operator.output_dimensions)
+        return Replicate()
+
+
+def _needs(operator: Operator, kind: ParameterKind | None) -> str | None:
+    """Whether a shard reads the "whole" of its operands or a "part"; None if it is not split."""
+    split = operator.split(kind) if kind is not None else None
+    return None if split is None else split.operands
+
+
+def _common(paths: Sequence[str]) -> str:
+    """The innermost module around `paths`."""
+    parts = [path.split(".") for path in paths]
+    same = 0
+    while all(len(p) > same + 1 and p[same] == parts[0][same] for p in parts):
+        same += 1
+    return ".".join(parts[0][:same])
+
+
+def _ties(module: nn.Module) -> list[list[str]]:
+    """The names of each parameter that has several."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names[id(parameter)].append(name)
+    return [its for its in names.values() if len(its) > 1]
+
+
+def _tie(module: nn.Module, first: str, others: Sequence[str]) -> None:
+    """Makes one parameter of several that are divided alike."""
+    parameter: Any = module.get_parameter(first)
+    for name in others:
+        other: Any = module.get_parameter(name)
+        if other.placements != parameter.placements:
+            raise StrategyError(
+                f"layout: tensor: {name!r} cannot share {first!r}: they are divided differently"
+            )
+        path, _, own = name.rpartition(".")
+        module.get_submodule(path)._parameters[own] = parameter
+
+
+def _as_parameter(parameter: Any) -> Any:
+    """A hook that sums gradients of which ranks have partial sums."""
+    placements = parameter.placements
+
+    def hook(gradient: Any) -> Any:
+        if isinstance(gradient, DTensor) and gradient.placements != placements:
+            return gradient.redistribute(placements=placements)
+        return gradient
+
+    return hook
+
+
+def _gather_inputs(_: nn.Module, args: Any, kwargs: Any) -> Any:
+    return gathered(args), gathered(kwargs)
+
+
+def _whole_results(_: nn.Module, __: Any, results: Any) -> Any:
+    return plain(gathered(results))
+
+
+def _plain_results(_: nn.Module, __: Any, results: Any) -> Any:
+    return plain(results)
