@@ -32,9 +32,6 @@ template <>
 struct type_caster<topoopt::ZeroCopy> {
   PYBIND11_TYPE_CASTER(topoopt::ZeroCopy, const_name("typing.Literal['off', 'on', 'always']"));
 
-  static handle cast(topoopt::ZeroCopy mode, return_value_policy, handle) {
-    return str(topoopt::zeroCopyName(mode)).release();
-  }
   bool load(handle source, bool) {
     if (!isinstance<str>(source)) return false;
     value = topoopt::zeroCopyNamed(source.cast<std::string>());

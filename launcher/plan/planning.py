@@ -122,11 +122,14 @@ class PlanningChoice:
         *,
         network: Network | None = None,
         program: Program | None = None,
+        script: str = "",
         keep_best: bool = False,
     ) -> Plan:
-        """The Plan; with a `program`, an executable one. Raises InputError, and with `keep_best`
-        StoppedEarly, as `documents.make_plan`."""
+        """The Plan; with a `program`, or a layout for a `script`, an executable one. Raises
+        InputError, and with `keep_best` StoppedEarly, as `documents.make_plan`."""
         options = replace(self.options, network=network)
+        if script and _has_no_steps(script):
+            options = replace(options, executable_layout=_has_one_pass)
         if self.layout is not None:
             from torch_topoopt.plan.layout import layout_from
 
@@ -334,11 +337,20 @@ def check_executes(layout: Layout, script: str) -> None:
 
         with input_errors():
             check_without_steps(layout)
+    else:
+        from torch_topoopt.parallel.sharded.schedules import check_schedule
+
+        with input_errors():
+            check_schedule(layout)
 
 
 def _has_no_steps(script: str) -> bool:
     """Whether `script` calls parallelize, which executes the layouts of a single pass."""
     return space_of("auto", "", script) == "full"
+
+
+def _has_one_pass(layout: Layout) -> bool:
+    return layout.pipeline == layout.micro_batches == 1
 
 
 def _calls(source: str) -> set[str]:

@@ -106,7 +106,8 @@ class Angles(nn.Module):
 
 class AsTheyAre(nn.Module):
     """Leaf modules without operators, sizes of -1, shapes of tensors elsewhere, control flow on
-    values and on the device, samples that depend on each other, views that mix samples."""
+    values and on the device, repeated values, samples that depend on each other, views that mix
+    samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class AsTheyAre(nn.Module):
         self.query = nn.Linear(8, 8)
         self.drop = nn.Dropout(0.0)
         self.same = nn.Identity()
-        self.out = nn.Linear(8, 8)
+        self.out = nn.Linear(16, 8)
         self.experts = nn.Linear(8, 8)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -125,7 +126,8 @@ class AsTheyAre(nn.Module):
         cos, sin = self.angles(x)
         heads = self.query(x).view(x.shape[0], -1, 2, 4)
         turned = heads * cos[:, None] + heads.roll(2, -1) * sin[:, None]
-        x = self.same(self.drop(self.out(turned.reshape(*tokens.shape, -1)))).view_as(x) + x
+        wide = torch.tanh(turned)[:, :, None].expand(-1, -1, 2, -1, -1).reshape(*tokens.shape, -1)
+        x = self.same(self.drop(self.out(wide))).view_as(x) + x
         return self.routed(x.flatten(0, 1)).view_as(x) + x
 
     def routed(self, x: torch.Tensor) -> torch.Tensor:

@@ -148,7 +148,8 @@ def loss_of_logits(output: Any, following: torch.Tensor) -> torch.Tensor:
 
 
 def use(rank: int, world: int) -> list[Any]:
-    """A transformers model: its loss, the norm of its gradients, its results."""
+    """A transformers model: its loss, the norm of its gradients, its results. Then the loss of
+    compiled blocks in 16 bits."""
     torch.set_num_threads(1)
     dist.init_process_group("topoopt")
     found = []
@@ -165,12 +166,22 @@ def use(rank: int, world: int) -> list[Any]:
         assert (output is None) == (pipe.stage == 0)
         logits = None if output is None else output.logits.numpy()
         found.append((None if loss is None else loss.item(), norm, logits))
+    model = build("llama")
+    for block in model.blocks:
+        block.compile(backend="eager")
+    pipe = pipeline(model, batch(0)[0], loss_of, strategy=TWO, precision=torch.bfloat16)
+    loss = pipe.step(*batch(0))
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in pipe.parameters())
+    found.append(None if loss is None else (loss.item(), str(loss.dtype)))
     dist.destroy_process_group()
     return found
 
 
 def test_a_transformers_model_is_used_as_in_one_process(tmp_path: Path) -> None:
     done = values(run_ranks(make_plan(2, 1), tmp_path, use))
+    (_, (in_16_bits, dtype)) = [of_rank.pop() for of_rank in done]
+    expected_loss = loss_of(build("llama")(batch(0)[0]), batch(0)[1]).item()
+    assert (in_16_bits, dtype) == (pytest.approx(expected_loss, rel=1e-2), "torch.float32")
     model = build("transformers")
     tokens, following = batch(0)
     loss = loss_of_logits(model(input_ids=tokens, attention_mask=mask()), following)

@@ -346,7 +346,7 @@ def test_samples_that_depend_on_each_other_stay_on_their_server() -> None:
     dependent = {"argsort", "getitem", "repeat", "index_copy"}
     for operator in dependent:
         assert named(program.pinned[operator], "depend", "samples")
-    assert named(program.pinned["tanh"], "views", "mix")
+    assert named(program.pinned["tanh#2"], "views", "mix")
     assert program.leaves == ("embed", "angles", "query", "out", "drop", "same", "experts")
     assert not dependent & program.modules.keys()
     assert [step.name for step in program.steps if step.name == "float"], "it is on a CPU"

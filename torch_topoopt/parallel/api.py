@@ -71,7 +71,7 @@ def parallelize(
 
 def check_without_steps(layout: Layout) -> None:
     """Raises StrategyError for a layout that needs the steps of `pipeline`."""
-    for field in ("pipeline", "context", "micro_batches"):
+    for field in ("pipeline", "micro_batches"):
         if (degree := getattr(layout, field)) > 1:
             raise StrategyError(
                 f"layout: {field}: torch_topoopt.parallelize does not execute {degree}; call "

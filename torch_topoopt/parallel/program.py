@@ -44,7 +44,8 @@ class Argument:
 
     `shape` is None if the first dimension does not grow with the batch; `empty` is the shape
     without samples, and `multiples` says how much of each dimension is one sample. `gradient` says
-    that a gradient flows back through it. Equal `number` means the same tensor.
+    that a gradient flows back through it. Equal `number` means the same tensor. It repeats its
+    values along the dimensions `repeated`.
     """
 
     origin: str
@@ -54,6 +55,7 @@ class Argument:
     multiples: tuple[int, ...]
     dtype: Any
     number: int
+    repeated: tuple[int, ...]
 
     def sized(self, samples: int) -> tuple[int, ...]:
         """The shape with that many samples."""
@@ -359,7 +361,10 @@ class _Recorder:
         empty = tuple(0 if grows else n for n, grows in zip(tensor.shape, grown, strict=False))
         each = tuple(n // self._size * g for n, g in zip(tensor.shape, grown, strict=False))
         gradient = tensor.requires_grad and reached
-        return Argument(origin, shape, gradient, empty, each, tensor.dtype, tensor.number)
+        inner = range(1, len(tensor.shape) - 1)
+        repeated = tuple(i for i in inner if tensor.shape[i] > 1 and tensor.strides[i] == 0)
+        number, dtype = tensor.number, tensor.dtype
+        return Argument(origin, shape, gradient, empty, each, dtype, number, repeated)
 
     def _grows(self, tensor: CallTensor, twin: CallTensor) -> bool:
         """Whether the first dimension, and no other, is a multiple of the samples."""

@@ -284,7 +284,6 @@ def link_specs(
     it.
     """
     planned, per_link = list(connections(network.plan)), links.ports.per_link
-    options: dict[str, Any] = {"threads": requested.link_threads, "zero_copy": requested.zero_copy}
     number = {link.reverse: i for i, link in enumerate(planned)}  # the other end of a duplex cable
     number |= {link: i for i, link in enumerate(planned)}
     specs = []
@@ -303,7 +302,6 @@ def link_specs(
                 cable=number[link] * per_link + opened.number,
                 tls_key=opened.key if requested.encrypted else b"",
                 provider=provider,
-                **options,
             )
         )
     local = "shm" if shared_memory_allowed() else "socket"
@@ -322,7 +320,9 @@ def link_specs(
                 peer=peer,
                 cable=forwarded[min(rank, peer), max(rank, peer)],
                 tls_key=links.forwarded_keys[peer] if requested.encrypted else b"",
-                **options,
             )
         )
+    for spec in specs:
+        if spec.cable >= 0:  # between servers
+            spec.threads, spec.zero_copy = requested.link_threads, requested.zero_copy
     return specs

@@ -35,12 +35,10 @@ class LinkSpec:
         cable: int = -1,
         tls_key: bytes = b"",
         provider: str = "",
-        threads: bool = False,
-        zero_copy: str = "off",
     ) -> None:
         self.link, self.fd, self.sends, self.kind, self.peer = link, fd, sends, kind, peer
         self.cable, self.tls_key, self.provider = cable, tls_key, provider
-        self.threads, self.zero_copy = threads, zero_copy
+        self.threads, self.zero_copy = False, "off"
 
 
 class SessionCable:

@@ -200,7 +200,7 @@ def test_astra_sim_knows_every_group_of_the_traces(seed: int) -> None:
         assert int(name) > 0, "CommunicatorGroup's numbers; 0 is nobody's"
         assert len(set(members)) == len(members) >= 2
         assert set(members) <= set(range(4))
-    files = FORMATS["astra-sim"].files(Exported(plan, lambda: graph))
+    files = FORMATS["astra-sim"].files(Exported(plan, lambda: graph, lambda: graph))
     for rank in range(4):
         for node in decode(files[f"workload.{rank}.et"]).nodes:
             assert NEEDED[node.kind] <= node.attributes.keys()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan import Plan
 
-LAYERS = 16
+CELLS = [False, *[True] * 16, False]  # blocks between an embedding and an output layer
 NESTED = Layout(
     tensor=2, data=2, pipeline=2, sharding="parameters", state_shards=2, recompute="full",
     micro_batch=3, micro_batches=4,
@@ -35,7 +35,7 @@ HYBRID = Layout(
 )  # fmt: skip
 EXPERTS = Layout(
     tensor=2, data=4, expert=4, pipeline=2, interleave=4, schedule="interleaved",
-    sharding="parameters", state_shards=4, micro_batches=4,
+    sharding="parameters", state_shards=4, micro_batches=4, cells=(2, 2, 3, 2, 2, 3, 2, 2),
 )  # fmt: skip
 COPIES = Layout(data=8, micro_batch=2, micro_batches=3)
 ZERO_1 = Layout(data=4, tensor=2, sharding="optimizer", state_shards=4)
@@ -51,8 +51,16 @@ def plan_of(layout: Layout | None, accelerator: str = "h100:bf16") -> Plan:
     return replace(plan, cluster=cluster, layout=layout)
 
 
+def export(trainer: str, layout: Layout, accelerator: str = "h100:bf16") -> None:
+    plan = plan_of(layout, accelerator)
+    if trainer in ("torchtitan", "megatron"):
+        getattr(trainers, trainer)(plan, lambda: CELLS)
+    else:
+        getattr(trainers, trainer)(plan)
+
+
 def torchtitan(layout: Layout) -> str:
-    return trainers.torchtitan(plan_of(layout), lambda: LAYERS)
+    return trainers.torchtitan(plan_of(layout), lambda: CELLS)
 
 
 def titan_values(
@@ -97,7 +105,7 @@ def test_torchtitan_has_degrees_batches_and_checkpoints(
     }
 
 
-def test_torchtitan_shards_over_contexts_and_counts_layers_of_chunks(
+def test_torchtitan_shards_over_contexts_and_has_the_modules_of_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hybrid = titan_values(HYBRID, tmp_path, monkeypatch)
@@ -110,10 +118,16 @@ def test_torchtitan_shards_over_contexts_and_counts_layers_of_chunks(
     experts = titan_values(EXPERTS, tmp_path, monkeypatch)
     assert experts["expert_parallel_degree"] == 4
     assert experts["pipeline_parallel_schedule"] == "Interleaved1F1B"
-    assert experts["pipeline_parallel_layers_per_stage"] == LAYERS // 8
+    modules = experts["module_fqns_per_model_part"]
+    assert isinstance(modules, list)
+    assert (modules[0], modules[2]) == (
+        ["tok_embeddings", "layers.0"],
+        [f"layers.{i}" for i in (3, 4, 5)],
+    )
+    assert modules[-1] == ["layers.15", "norm", "lm_head"]
 
 
-@pytest.mark.parametrize("layout", [NESTED, HYBRID, COPIES, replace(EXPERTS, interleave=2)])
+@pytest.mark.parametrize("layout", [NESTED, HYBRID, COPIES, EXPERTS])
 def test_torchtitan_parses_its_configuration(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +168,7 @@ MEGATRON: dict[str, Any] = {
         name: {"action": "store_true"}
         for name in ("sequence-parallel", "use-distributed-optimizer", "use-megatron-fsdp", "bf16")
     },
+    "pipeline-model-parallel-layout": {"type": str},
     "recompute-granularity": {"choices": ("full", "selective")},
     "recompute-method": {"choices": ("uniform", "block")},
     "data-parallel-sharding-strategy": {
@@ -168,8 +183,12 @@ def megatron(layout: Layout, accelerator: str = "h100:bf16") -> dict[str, object
     parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, exit_on_error=False)
     for name, kinds in MEGATRON.items():
         parser.add_argument(f"--{name}", **kinds)
-    files = trainers.megatron(plan_of(layout, accelerator))
+    files = trainers.megatron(plan_of(layout, accelerator), lambda: CELLS)
     return vars(parser.parse_args(files["megatron.args"].split()))
+
+
+def megatron_files(layout: Layout) -> dict[str, str]:
+    return trainers.megatron(plan_of(layout), lambda: CELLS)
 
 
 def test_megatron_has_degrees_batches_and_checkpoints() -> None:
@@ -195,15 +214,16 @@ def test_megatron_has_experts_chunks_and_shards() -> None:
     experts = megatron(EXPERTS)
     assert experts["expert_model_parallel_size"] == 4
     assert experts["expert_tensor_parallel_size"] == 1
-    assert experts["num_virtual_stages_per_pipeline_rank"] == 4
+    assert experts["pipeline_model_parallel_layout"] == "Et|tt|ttt|tt|tt|ttt|tt|tL"
+    assert megatron(replace(EXPERTS, cells=()))["num_virtual_stages_per_pipeline_rank"] == 4
     plain = megatron(COPIES, "cpu-core")
     assert "use_distributed_optimizer" not in plain
     assert "bf16" not in plain
     first = megatron(replace(ZERO_1, state_shards=2))
     assert "use_megatron_fsdp" not in first
     assert first["num_distributed_optimizer_instances"] == 2
-    assert trainers.megatron(plan_of(ZERO_1))["megatron.env"] == "CUDA_DEVICE_MAX_CONNECTIONS=1\n"
-    assert "megatron.env" not in trainers.megatron(plan_of(NESTED))
+    assert megatron_files(ZERO_1)["megatron.env"] == "CUDA_DEVICE_MAX_CONNECTIONS=1\n"
+    assert "megatron.env" not in megatron_files(NESTED)
     assert megatron(ZERO_2)["data_parallel_sharding_strategy"] == "optim_grads"
 
 
@@ -220,7 +240,7 @@ def test_megatron_parses_its_arguments(layout: Layout, monkeypatch: pytest.Monke
         "--train-iters 4 --transformer-impl local --no-gradient-accumulation-fusion "
         "--num-experts 8"
     )
-    files = trainers.megatron(plan_of(layout))
+    files = trainers.megatron(plan_of(layout), lambda: CELLS)
     words = files["megatron.args"].split()
     for line in files.get("megatron.env", "").splitlines():
         monkeypatch.setenv(*line.split("="))
@@ -339,7 +359,9 @@ def test_hosts_come_in_the_order_of_ranks() -> None:
         ("torchtitan", replace(HYBRID, sharding="none", state_shards=1), ("sharding", "none")),
         ("torchtitan", Layout(data=4, expert=4), ("expert", 4)),
         ("torchtitan", replace(NESTED, schedule="zero-bubble"), ("interleave", 1, 2)),
-        ("torchtitan", replace(EXPERTS, interleave=3), ("interleave", 3, LAYERS)),
+        ("torchtitan", replace(EXPERTS, cells=()), ("interleave", 4, "cells")),
+        ("torchtitan", replace(NESTED, cells=(8, 8)), ("cells", 16)),
+        ("megatron", replace(NESTED, cells=(8, 8)), ("cells", 16)),
         ("torchtitan", replace(HYBRID, state_shards=1), ("state_shards", 1, 2)),
         ("megatron", replace(NESTED, schedule="gpipe"), ("schedule", "gpipe")),
         ("megatron", replace(ZERO_3, reshard=False), ("reshard", "false")),
@@ -361,17 +383,14 @@ def test_a_field_that_a_trainer_lacks_is_named(
     trainer: str, layout: Layout, tokens: tuple[object, ...]
 ) -> None:
     with refused(ExportError, trainer, *tokens):
-        if trainer == "torchtitan":
-            torchtitan(layout)
-        else:
-            getattr(trainers, trainer)(plan_of(layout))
+        export(trainer, layout)
 
 
 @pytest.mark.parametrize("accelerator", ["h100:fp8", "h100:fp4", "a100:tf32"])
-@pytest.mark.parametrize("trainer", ["megatron", "deepspeed", "accelerate"])
+@pytest.mark.parametrize("trainer", ["torchtitan", "megatron", "deepspeed", "accelerate"])
 def test_other_precisions_are_refused(trainer: str, accelerator: str) -> None:
     with refused(ExportError, trainer, accelerator, "bf16"):
-        getattr(trainers, trainer)(plan_of(COPIES, accelerator))
+        export(trainer, COPIES, accelerator)
 
 
 @pytest.mark.parametrize("trainer", ["torchtitan", "megatron", "deepspeed", "accelerate"])

@@ -20,9 +20,10 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from torch_topoopt.parallel.sharded.blocks import path_of
-from torch_topoopt.parallel.sharded.experts import expert_paths
 from torch_topoopt.parallel.stages import StrategyError
+from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import class_of
+from torch_topoopt.search.layouts.divisible import attention_lengths, why_not_divided
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,6 @@ def context_parallel(
     for a model whose positions cannot be divided.
     """
     part = ContextPart.of(op_graph, mesh)
-    _check(module, op_graph)
     modules = dict(module.named_modules())
     for leaf in modules.values():
         if not any(True for _ in leaf.children()):
@@ -87,24 +87,11 @@ class ContextPart:
     @classmethod
     def of(cls, op_graph: OpGraph, mesh: DeviceMesh) -> ContextPart:
         """The part of this rank of the group `mesh`."""
-        lengths = {
-            split.max_degree
-            for operator in op_graph.operators
-            if class_of(operator) == "attention" and (split := operator.split("attribute"))
-        }
-        if len(lengths) != 1:
-            raise StrategyError(
-                f"context: {mesh.size()}: the model has no attention whose positions are divided"
-                if not lengths
-                else f"context: {mesh.size()}: attention has {sorted(lengths)} positions, not one "
-                "number of them"
-            )
-        (length,) = lengths
-        if length % (2 * mesh.size()):
-            raise StrategyError(
-                f"context: {mesh.size()}: {length} positions are no multiple of "
-                f"{2 * mesh.size()}, two parts for each rank"
-            )
+        operators, parts = op_graph.operators, mesh.size()
+        why = why_not_divided(operators, [None] * len(operators), Layout(context=parts))
+        if why:
+            raise StrategyError(f"layout: {why}")
+        length = next(attention_lengths(operators))
         return cls(length, mesh.get_local_rank(), mesh.get_group())
 
     def own_indices(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -177,7 +164,7 @@ class ContextPart:
         whole = tree_map_only(torch.Tensor, gather, results)
         if not count:
             raise StrategyError(
-                f"context: {self.ranks}: {type(module).__name__} returns no tensor of all "
+                f"layout: context: {self.ranks}: {type(module).__name__} returns no tensor of all "
                 f"{self.length} positions"
             )
         return whole
@@ -216,7 +203,7 @@ class _ContextAttention(TorchFunctionMode):  # type: ignore[misc]
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         given = dict(zip(names, args, strict=False)) | (kwargs or {})
         if given.pop("attn_mask", None) is not None:
-            raise StrategyError(f"context: attention in {self._kind} has a mask of its own")
+            raise StrategyError(f"layout: context: attention in {self._kind} has a mask of its own")
         given.setdefault("is_causal", False)
         if self._recomputed:
             return self._part.attention(**given)
@@ -240,18 +227,3 @@ def _replace_attention(around: nn.Module, part: ContextPart, *, recomputed: bool
 def _makes_positions(operator: Operator) -> bool:
     """Whether a module may count the positions of the heads that it reads, as rotary ones do."""
     return not operator.parameter_bytes and operator.output_dimensions == _HEADS
-
-
-def _check(module: nn.Module, op_graph: OpGraph) -> None:
-    """Raises StrategyError for modules with parameters whose positions are not divided."""
-    modules = dict(module.named_modules())
-    mixtures = tuple(f"{path.rpartition('.')[0]}." for path in expert_paths(module))
-    for operator in op_graph.operators:
-        path = path_of(operator)
-        apart = class_of(operator) == "lookup" or operator.split("attribute") is not None
-        if apart or path not in modules or path.startswith(mixtures):
-            continue
-        if operator.parameter_bytes or class_of(operator) == "attention":
-            raise StrategyError(
-                f"context: the positions of {path!r} ({operator.kind}) cannot be divided"
-            )

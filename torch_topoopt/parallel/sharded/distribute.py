@@ -44,8 +44,7 @@ def distribute(module: torch.nn.Module, division: Division, *, last: bool = True
     """Leaves this rank's part of `module` in it: of every tensor, of the experts, of the state.
 
     `module` is the model, or a stage of it with the same names, maybe the `last`; cells that it
-    lacks are left out.
-    Raises StrategyError for a layout that cannot be executed.
+    lacks are left out. Raises StrategyError for a layout that cannot be executed.
     """
     layout = division.layout
     if division.mesh.experts is not None:
@@ -66,10 +65,12 @@ def distribute(module: torch.nn.Module, division: Division, *, last: bool = True
     for cell in cells:
         for path in cell.paths if cell.block else ():
             recompute(module.get_submodule(path), layout.recompute)
-    _shard_state(module, cells, division)
+    _shard_state(module, cells, division, last=last)
 
 
-def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division: Division) -> None:
+def _shard_state(
+    module: torch.nn.Module, cells: tuple[ModelCell, ...], division: Division, *, last: bool
+) -> None:
     """Shares the state of each cell in a group of its own, and of the rest in that of the root.
 
     Without sharding, shares are whole, and only gradients are summed.
@@ -89,6 +90,7 @@ def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division
         for path in expert_paths(module):
             experts = module.get_submodule(path)
             fully_shard(experts, mesh=experts_mesh, reshard_after_forward=reshard, mp_policy=policy)
+            experts.set_modules_to_backward_prefetch([experts])
     units = []
     for cell in cells:
         modules = [module.get_submodule(path) for path in cell.paths]
@@ -97,10 +99,11 @@ def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division
         if modules:
             fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
             units.append(modules[0])
-    if division.precision is not None and layout.pipeline == 1:  # the loss has its own type
+    if division.precision is not None and last:  # the loss has its own type
         policy = replace(policy, output_dtype=policy.reduce_dtype)
     fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    # By default, FSDP gathers what ran before in any micro-batch. The first unit has none before.
+    # By default, FSDP gathers ahead what ran before, maybe in another micro-batch. A unit that is
+    # its own predecessor gathers nothing ahead.
     for unit, before in zip((*units, module), (units[0] if units else module, *units), strict=True):
         unit.set_modules_to_backward_prefetch([before])
 

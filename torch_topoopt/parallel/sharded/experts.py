@@ -55,12 +55,14 @@ def expert_parallel(module: nn.Module, mesh: DeviceMesh, scale: float) -> None:
 def _divide(path: str, experts: nn.Module, mesh: DeviceMesh, scale: float) -> None:
     count, ranks = _experts_in(experts), mesh.size()
     if count % ranks:
-        raise StrategyError(f"expert: {ranks} does not divide the {count} experts of {path!r}")
+        raise StrategyError(
+            f"layout: expert: {ranks} does not divide the {count} experts of {path!r}"
+        )
     arguments = len(inspect.signature(experts.forward).parameters)
     if arguments not in (1, _ROUTED):
         raise StrategyError(
-            f"expert: {path!r} cannot be divided: it is called with {arguments} arguments, and "
-            "neither with places alone nor with tokens, their experts and weights"
+            f"layout: expert: {path!r} cannot be divided: it is called with {arguments} "
+            "arguments, and neither with places alone nor with tokens, their experts and weights"
         )
     for name, parameter in experts.named_parameters(recurse=False):
         part = distribute_tensor(parameter.data, mesh, [Shard(0)], src_data_rank=None)

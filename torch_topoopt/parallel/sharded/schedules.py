@@ -38,6 +38,7 @@ class ChunkRunner(torch.nn.Module):  # type: ignore[misc]
         self.chunk = chunk
         self.module = chunk.module
         self._loss = loss
+        self._loss_dtype = loss_dtype(chunk.module)
         self._parts: Sequence[tuple[Any, Any, Any]] = ()
         self._next = 0
 
@@ -53,7 +54,14 @@ class ChunkRunner(torch.nn.Module):  # type: ignore[misc]
         made = self.chunk(*(received if self.chunk.takes else ()))
         if not self.chunk.is_last:
             return made
-        return self._loss(made, target) / len(self._parts)
+        loss = self._loss(made, target) / len(self._parts)
+        return loss.to(self._loss_dtype)
+
+
+def loss_dtype(module: torch.nn.Module) -> torch.dtype:
+    """The type in which losses are summed."""
+    of_parameters = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return torch.promote_types(torch.float32, next(of_parameters, torch.float32))
 
 
 class ChunkStage(PipelineStage):  # type: ignore[misc]
@@ -91,6 +99,8 @@ class ChunkStage(PipelineStage):  # type: ignore[misc]
 def check_schedule(layout: Layout) -> None:
     """Raises StrategyError if `layout` has a schedule that cannot be executed."""
     schedule = layout.schedule
+    if layout.pipeline == 1:
+        return
     if layout.interleave > 1 and schedule in ("gpipe", "1f1b"):
         raise StrategyError(
             f"layout: interleave: {schedule} has one chunk a stage, not {layout.interleave}; use "

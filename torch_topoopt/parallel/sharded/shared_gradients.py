@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from torch_topoopt.parallel.gradient_norm import local_of
 from torch_topoopt.parallel.sharded.chunks import kept_parameters
-from torch_topoopt.parallel.sharded.gradient_norm import local_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

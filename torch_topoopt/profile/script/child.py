@@ -43,7 +43,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torch_topoopt.processes.rank_main import die_with
 from torch_topoopt.profile.script import checkpoints
-from torch_topoopt.profile.script.integer_messages import Broker, Channel, Rank
+from torch_topoopt.profile.script.integer_messages import Broker, Rank, RankChannel
 from torch_topoopt.profile.script.memory import used_bytes
 from torch_topoopt.profile.script.recorder import Recorder
 
@@ -149,21 +149,21 @@ class IterationCounter:
 def main(folder: Path) -> None:
     """Runs all jobs: the next one starts when each before it has ended or waits for a message."""
     todo = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
-    runs = _Runs(folder, todo)
+    jobs = _LiveJobs(folder, todo)
     for i, job in enumerate(todo["jobs"]):
-        runs.start(i)
-        if not runs.advance():
+        jobs.start(i)
+        if not jobs.advance():
             return
-        if todo["stop_when_alike"] and i == 0 and not runs.live and _speaks_for_all(folder, job):
+        if todo["stop_when_alike"] and i == 0 and not jobs.live and _speaks_for_all(folder, job):
             return
-    while runs.live:
-        runs.broker.give_up()
-        if not runs.advance():
+    while jobs.live:
+        jobs.broker.give_up()
+        if not jobs.advance():
             return
 
 
 @dataclasses.dataclass
-class _Run:
+class _LiveJob:
     """A job that has started. `left_s` does not fall while it waits for a message."""
 
     number: int
@@ -173,11 +173,11 @@ class _Run:
     left_s: float
 
 
-class _Runs:
+class _LiveJobs:
     """The jobs that have started and not ended yet, and their messages."""
 
     def __init__(self, folder: Path, todo: dict[str, Any]) -> None:
-        self.live: dict[Rank, _Run] = {}
+        self.live: dict[Rank, _LiveJob] = {}
         self._folder = folder
         self._jobs = todo["jobs"]
         self._stop_at_error = todo["stop_at_error"]
@@ -201,7 +201,7 @@ class _Runs:
                 sys.stdout.flush()
             finally:
                 os._exit(0)  # without waiting for threads that the script left behind
-        self.live[rank] = _Run(i, job, pid, os.pidfd_open(pid), job["time_limit_s"])
+        self.live[rank] = _LiveJob(i, job, pid, os.pidfd_open(pid), job["time_limit_s"])
 
     def advance(self) -> bool:
         """Until each has ended or waits for a message. False after an error that ends all jobs."""
@@ -294,7 +294,7 @@ def _why_none(ending: int | str, job: dict[str, Any], log: Path) -> str:
     return ": ".join([f"its process ended with code {ending}", *last])
 
 
-def run(job: dict[str, Any], result: Path, channel: Channel) -> None:
+def run(job: dict[str, Any], result: Path, channel: RankChannel) -> None:
     """Runs the script as one rank and writes `result`; how it ends never matters after that."""
     script = str(job["script"])
     os.environ.update(job["environment"], TORCHDYNAMO_DISABLE="1")

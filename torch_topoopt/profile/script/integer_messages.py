@@ -1,11 +1,13 @@
 """Integer messages between the ranks of a profiled script: sizes, shapes and pickled objects.
 
 They decide which calls their receivers make, so they are delivered. All other messages are ones.
-The process that runs the ranks keeps the messages; a rank that waits for one has a `Channel` to it.
+The process that runs the ranks keeps the messages in a Broker, to which each rank has a
+RankChannel.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict, deque
 from multiprocessing import Pipe
@@ -52,11 +54,11 @@ class Broker:
         self._continues: dict[tuple[str, int], bool] = {}
         self._further_since: dict[str, float] = {}
 
-    def connect(self, rank: Rank) -> Channel:
+    def connect(self, rank: Rank) -> RankChannel:
         """The rank's end of its connection."""
         mine, its = Pipe()
         self._connections[rank] = mine
-        return Channel(its, rank)
+        return RankChannel(its, rank)
 
     def connection(self, rank: Rank) -> Any:
         """Readable when the rank has sent a request for `serve`."""
@@ -102,7 +104,8 @@ class Broker:
 
     def _answer(self, rank: Rank, content: bytes | None) -> None:
         del self.waiting[rank]
-        self._connections[rank].send(content)
+        with contextlib.suppress(OSError):  # it was killed while it waited
+            self._connections[rank].send(content)
 
     def _may_continue(self, script: str, iteration: int) -> bool:
         """The same answer for all ranks of a script."""
@@ -111,7 +114,7 @@ class Broker:
         return self._continues.setdefault((script, iteration), in_time)
 
 
-class Channel:
+class RankChannel:
     """A rank's connection to the Broker."""
 
     def __init__(self, connection: Connection[Any, Any], rank: Rank) -> None:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_topoopt.profile.script.document import CollectiveCall, Operation, Phase
 
 if TYPE_CHECKING:
-    from torch_topoopt.profile.script.integer_messages import Channel
+    from torch_topoopt.profile.script.integer_messages import RankChannel
 
 # Not in the type stubs of PyTorch.
 _WORK_OF_FUTURE: Any = getattr(_distributed_c10d, "_create_work_from_future")  # noqa: B009
@@ -40,7 +40,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     `optimizing` and `setting_up` are set from outside.
     """
 
-    def __init__(self, rank: int, channel: Channel) -> None:
+    def __init__(self, rank: int, channel: RankChannel) -> None:
         super().__init__()
         self._channel = channel
         self.calls: list[CollectiveCall] = []

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from torch_topoopt.profile.script import checkpoints, child
-from torch_topoopt.profile.script.integer_messages import Broker, Channel, Rank
+from torch_topoopt.profile.script.integer_messages import Broker, Rank, RankChannel
 from torch_topoopt.profile.script.rank_time import read_clocks
 from torch_topoopt.profile.script.recorder import READERS, group_of
 from torch_topoopt.profile.script.step_clock import StepClock
@@ -71,7 +71,7 @@ def _advance(live: dict[Rank, int], broker: Broker) -> None:
             broker.ended(rank)
 
 
-def run(job: dict[str, Any], rank: int, channel: Channel, result: Path) -> None:
+def run(job: dict[str, Any], rank: int, channel: RankChannel, result: Path) -> None:
     """Runs the script as one rank, up to the last step that is timed."""
 
     def finish(steps: list[Any], buckets: Any) -> None:
@@ -101,7 +101,7 @@ def run(job: dict[str, Any], rank: int, channel: Channel, result: Path) -> None:
     del library  # it has to live as long as the script runs
 
 
-def _without_messages(log: EventLog, channel: Channel) -> Any:
+def _without_messages(log: EventLog, channel: RankChannel) -> Any:
     """Replaces the operators of c10d by ones that send integers only, and record their calls.
 
     A dispatch mode, as the Recorder is, would take longer than many an operator of a small model.
@@ -114,7 +114,7 @@ def _without_messages(log: EventLog, channel: Channel) -> Any:
     return library
 
 
-def _operator(schema: Any, log: EventLog, channel: Channel) -> Callable[..., Any]:
+def _operator(schema: Any, log: EventLog, channel: RankChannel) -> Callable[..., Any]:
     names = [argument.name for argument in schema.arguments]
     read = READERS[schema.name]
     fill = _FILLS.get(schema.name.removeprefix("c10d::"), _fill_with_own)

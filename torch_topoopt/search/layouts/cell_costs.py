@@ -15,6 +15,7 @@ from torch_topoopt.search.layouts.cells import (
     shared_bytes,
     with_shared_tables,
 )
+from torch_topoopt.search.layouts.divisible import why_not_divided
 from torch_topoopt.search.shards import is_even, may_split, shard_operator
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class CellCosts:
         self.cells = cells_of(op_graph)
         self._passed = passed_bytes(self.op_graph, self.cells)
         self._priced: dict[tuple[int, ...], CellCost | None] = {}
-        self._kinds: dict[tuple[int, int], list[ParameterKind | None] | None] = {}
+        self._kinds: dict[tuple[int, int, int], list[ParameterKind | None] | None] = {}
 
     def priced(self, layout: Layout) -> list[PricedCell] | None:
         """All cells under `layout`, in order; None if one cannot be divided so."""
@@ -124,16 +125,24 @@ class CellCosts:
 
     def _price(self, cell: Cell, layout: Layout) -> CellCost | None:
         operators = self.op_graph.operators[cell.begin : cell.end]
-        degrees = layout.tensor, layout.expert
-        if degrees not in self._kinds:
-            self._kinds[degrees] = parameter_kinds(self.op_graph.operators, *degrees)
-        of_all = self._kinds[degrees]
+        of_all = self._kinds_of(layout)
         if of_all is None:
             return None
         kinds = of_all[cell.begin : cell.end]
         samples = layout.micro_batch / self.op_graph.batch_size
         one = _OneCell(self.device, layout, samples, cell.begin, operators, kinds)
         return reduce(add, map(one.operator_cost, range(len(operators))), CellCost())
+
+    def _kinds_of(self, layout: Layout) -> list[ParameterKind | None] | None:
+        """The splits of all parameters; None if they cannot be divided so."""
+        degrees = layout.tensor, layout.expert, layout.context
+        if degrees not in self._kinds:
+            operators = self.op_graph.operators
+            kinds = parameter_kinds(operators, layout.tensor, layout.expert)
+            if kinds is not None and why_not_divided(operators, kinds, layout):
+                kinds = None
+            self._kinds[degrees] = kinds
+        return self._kinds[degrees]
 
 
 def parameter_kinds(
@@ -146,16 +155,19 @@ def parameter_kinds(
     them. The rest shares positions, and so do columns that an operator of the rest would have to
     gather. None if the experts of an operator cannot be shared by `expert` accelerators.
     """
-    experts = [o.split("experts") if expert > 1 else None for o in operators]
-    if any(split is not None and not is_even(split, expert) for split in experts):
+    experts = [o.split("experts") for o in operators]
+    if any(split is not None and split.max_degree % expert for split in experts):
         return None
+    of_experts: ParameterKind | None = "experts" if expert > 1 else None
     read_whole: set[int] = set()
     while True:
         kinds: list[ParameterKind | None] = []
         for i, operator in enumerate(operators):
             read = [kinds[operand.producer] for operand in operator.operands]
             follows = bool(read) and all(kind == "columns" for kind in read)
-            kind = "experts" if experts[i] is not None else _tensor_kind(operator, follows, tensor)
+            kind = of_experts
+            if experts[i] is None:
+                kind = _tensor_kind(operator, follows, tensor)
             kinds.append(None if i in read_whole and kind == "columns" else kind)
         more = {
             operand.producer

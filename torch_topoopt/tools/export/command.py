@@ -29,7 +29,8 @@ Writes a plan in the format of another program:
 
 A format of one file is printed, or written to -o FILE; one of several goes to the folder -o DIR.
 chakra, astra-sim and flexflow need the plan's operators, which `topoopt plan` writes beside it.
-Trainers (torchtitan, megatron, deepspeed, accelerate) need a plan with a layout.
+torchtitan, megatron, deepspeed and accelerate need a plan with a layout; the first two read the
+operators for the stages of a pipeline.
 
 --check FILE.xml runs an MSCCL algorithm, anybody's, on symbols: every chunk must hold what its
 collective says, whatever the order of thread blocks; the exit code is 1 where one does not."""
@@ -135,19 +136,22 @@ def _exported(arguments: argparse.Namespace) -> Exported:
 
     plan = documents.load(Plan, arguments.plan)
 
-    def op_graph() -> OpGraph:
+    def placed_op_graph() -> OpGraph:
         if not plan.strategy:
             raise ExportError(
                 f"{arguments.to}: the plan has no strategy of a model, only a network; make one "
                 "with `topoopt plan`"
             )
         documents.check_places_operators(plan, arguments.plan)
+        return op_graph()
+
+    def op_graph() -> OpGraph:
         if arguments.model is not None:
             return documents.op_graph_of(arguments.model, plan.batch_size)
         return documents.op_graph_of_plan(plan, arguments.plan)
 
     file = None if arguments.cluster is None else load_cluster(arguments.cluster)
-    return Exported(plan, op_graph, file)
+    return Exported(plan, op_graph, placed_op_graph, file)
 
 
 def _write(files: Files, output: Path, *, is_folder: bool) -> list[Path]:

@@ -20,10 +20,13 @@ Files = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Exported:
-    """A plan, with what some formats need beside it: the operators, and the machines."""
+    """A plan, with what some formats need beside it: the operators, and the machines.
+
+    `placed_op_graph` raises an error unless the plan places operators."""
 
     plan: Plan
     op_graph: Callable[[], OpGraph]
+    placed_op_graph: Callable[[], OpGraph]
     file: ClusterFile | None = None
 
     @property
@@ -35,6 +38,12 @@ class Exported:
 
         check_servers(self.plan, self.file)
         return tuple(server.name for server in self.file.servers)
+
+    def cells(self) -> list[bool]:
+        """Of the model, in order: whether each is a block."""
+        from torch_topoopt.search.layouts.cells import cells_of
+
+        return [cell.block for cell in cells_of(self.op_graph())]
 
 
 class Format(NamedTuple):
@@ -70,7 +79,7 @@ def _msccl(exported: Exported) -> Files:
 def _chakra(exported: Exported) -> Files:
     from torch_topoopt.tools.export.chakra import traces
 
-    return _encoded_traces(traces(exported.plan, exported.op_graph()))
+    return _encoded_traces(traces(exported.plan, exported.placed_op_graph()))
 
 
 def _encoded_traces(traces: Sequence[ChakraTrace]) -> Files:
@@ -83,7 +92,7 @@ def _astra_sim(exported: Exported) -> Files:
     from torch_topoopt.tools.export.astra_sim import configuration, without_default_group
     from torch_topoopt.tools.export.chakra import traces
 
-    found = [without_default_group(t) for t in traces(exported.plan, exported.op_graph())]
+    found = [without_default_group(t) for t in traces(exported.plan, exported.placed_op_graph())]
     return {**_encoded_traces(found), **_encoded(configuration(exported.plan))}
 
 
@@ -106,7 +115,7 @@ def _flexflow(exported: Exported) -> Files:
         raise ExportError(
             f"flexflow: its format cannot say {exported.plan.micro_batches} micro-batches"
         )
-    text = flexflow_text(exported.op_graph(), exported.plan.strategy)
+    text = flexflow_text(exported.placed_op_graph(), exported.plan.strategy)
     return {"strategy.txt": text.encode()}
 
 
@@ -119,16 +128,14 @@ def _mlx(exported: Exported) -> Files:
 def _torchtitan(exported: Exported) -> Files:
     from torch_topoopt.tools.export import trainers
 
-    def layers() -> int:
-        return sum(len(layer.starts) for layer in exported.op_graph().layers)
-
-    return _for_hosts(exported, {"torchtitan_plan.py": trainers.torchtitan(exported.plan, layers)})
+    text = trainers.torchtitan(exported.plan, exported.cells)
+    return _for_hosts(exported, {"torchtitan_plan.py": text})
 
 
 def _megatron(exported: Exported) -> Files:
     from torch_topoopt.tools.export import trainers
 
-    return _for_hosts(exported, trainers.megatron(exported.plan))
+    return _for_hosts(exported, trainers.megatron(exported.plan, exported.cells))
 
 
 def _deepspeed(exported: Exported) -> Files:

@@ -12,13 +12,14 @@ training/arguments.py; DeepSpeed 0.19.8, runtime/config.py and runtime/zero/conf
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from torch_topoopt.tools.export.errors import ExportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from torch_topoopt.plan import Plan
     from torch_topoopt.plan.layout import Layout
@@ -29,9 +30,11 @@ _TITAN_SCHEDULES = {
     "interleaved": "Interleaved1F1B",
     "zero-bubble": "InterleavedZeroBubble",
 }
-_TITAN_CHUNKS = 2  # of a looped schedule, unless the layers of a stage are given
+_TITAN_CHUNKS = 2  # of a looped schedule, unless the modules of each are given
 _TITAN_CHECKPOINTS = {"none": None, "selective": "SelectiveAC", "full": "FullAC"}
 _MEGATRON_STRATEGIES = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
+Cells = Callable[[], Sequence[bool]]  # of the model, in order: whether each is a block
+
 _PRECISIONS = ("fp32", "bf16")  # tf32 is a setting of the script; fp8 and fp4 need its layers
 
 
@@ -75,6 +78,24 @@ class LayoutExport:
         """Groups of accelerators that each hold the whole state of their stage and tensor part."""
         return self.layout.data * self.layout.context // self.layout.state_shards
 
+    def blocks_of_chunks(self, cells: Cells) -> list[int]:
+        """The number of blocks of each chunk of the stages, in order; none without stages."""
+        layout = self.layout
+        if layout.pipeline == 1 or not layout.cells:
+            return []
+        are_blocks = list(cells())
+        count = sum(are_blocks)
+        first = are_blocks.index(True) if count else 0
+        if sum(layout.cells) != len(are_blocks) or not all(are_blocks[first : first + count]):
+            self.refuse(
+                "cells", layout.cells, f"{count} blocks in a row, between one input and one output"
+            )
+        parts, at = [], 0
+        for size in layout.cells:
+            parts.append(sum(are_blocks[at : at + size]))
+            at += size
+        return parts
+
     def data_shards(self) -> int:
         """The accelerators of the data dimension that share parameters, next to those of the
         context dimension, where a trainer shards over both."""
@@ -105,8 +126,8 @@ def hosts(plan: Plan, names: tuple[str, ...]) -> str:
     return "".join(f"{name} slots={slots}\n" for name in named)
 
 
-def torchtitan(plan: Plan, layers: Callable[[], int]) -> str:
-    """A Python module that puts the layout into a Trainer.Config; `layers` counts the model's."""
+def torchtitan(plan: Plan, cells: Cells) -> str:
+    """A Python module that puts the layout into a Trainer.Config."""
     export = LayoutExport.of("torchtitan", plan)
     layout = export.layout
     shards = export.data_shards()
@@ -131,7 +152,7 @@ def torchtitan(plan: Plan, layers: Callable[[], int]) -> str:
         "training.mixed_precision_param": "bfloat16" if export.precision == "bf16" else "float32",
     }
     if layout.pipeline > 1:
-        values |= _titan_pipeline(export, layers)
+        values |= _titan_pipeline(export, cells)
     if layout.pipeline > 1 or layout.expert > 1:  # torchtitan captures neither
         values["training.disable_cuda_graphs"] = True
     checkpoint = _TITAN_CHECKPOINTS[layout.recompute]
@@ -163,7 +184,7 @@ def planned(config):
 '''
 
 
-def _titan_pipeline(export: LayoutExport, layers: Callable[[], int]) -> dict[str, object]:
+def _titan_pipeline(export: LayoutExport, cells: Cells) -> dict[str, object]:
     layout = export.layout
     values: dict[str, object] = {
         "parallelism.pipeline_parallel_schedule": _TITAN_SCHEDULES[layout.schedule],
@@ -176,22 +197,18 @@ def _titan_pipeline(export: LayoutExport, layers: Callable[[], int]) -> dict[str
             layout.interleave,
             f"{layout.schedule} needs {'at least 2' if is_looped else '1'}",
         )
-    if layout.interleave > _TITAN_CHUNKS:
-        chunks = layout.pipeline * layout.interleave
-        count = layers()
-        if count % chunks:
-            export.refuse(
-                "interleave",
-                layout.interleave,
-                f"{layout.pipeline} stages of that many chunks do not divide {count} layers",
-            )
-        values["parallelism.pipeline_parallel_layers_per_stage"] = count // chunks
-        values["parallelism.pipeline_parallel_first_stage_less_layers"] = 0
-        values["parallelism.pipeline_parallel_last_stage_less_layers"] = 0
+    if parts := export.blocks_of_chunks(cells):
+        names = iter(range(sum(parts)))
+        modules = [[f"layers.{next(names)}" for _ in range(count)] for count in parts]
+        modules[0].insert(0, "tok_embeddings")
+        modules[-1] += ["norm", "lm_head"]
+        values["parallelism.module_fqns_per_model_part"] = modules
+    elif layout.interleave > _TITAN_CHUNKS:
+        export.refuse("interleave", layout.interleave, "a plan needs the cells of its chunks")
     return values
 
 
-def megatron(plan: Plan) -> dict[str, str]:
+def megatron(plan: Plan, cells: Cells) -> dict[str, str]:
     """megatron.args has arguments, one on each line, and megatron.env the variables it needs."""
     export = LayoutExport.of("megatron", plan)
     layout = export.layout
@@ -209,7 +226,10 @@ def megatron(plan: Plan) -> dict[str, str]:
     if layout.expert > 1:
         arguments.append(f"--expert-model-parallel-size {layout.expert}")
         arguments.append("--expert-tensor-parallel-size 1")
-    if layout.interleave > 1:
+    if parts := export.blocks_of_chunks(cells):
+        stages = "|".join("t" * count for count in parts)
+        arguments.append(f"--pipeline-model-parallel-layout E{stages}L")
+    elif layout.interleave > 1:
         arguments.append(f"--num-virtual-stages-per-pipeline-rank {layout.interleave}")
     if layout.recompute != "none":
         arguments.append(f"--recompute-granularity {layout.recompute}")

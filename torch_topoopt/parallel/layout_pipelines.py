@@ -9,19 +9,20 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
+from torch_topoopt.parallel.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.micro_batches import Pipeline, check_samples, micro_batches_of
 from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.sharded.blocks import model_cells
 from torch_topoopt.parallel.sharded.chunks import ModelChunk, Sent, shared_copy
 from torch_topoopt.parallel.sharded.distribute import Division, distribute
 from torch_topoopt.parallel.sharded.divided_state import DividedState
-from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.sharded.mesh import LayoutMesh
 from torch_topoopt.parallel.sharded.module_calls import ModelCalls
 from torch_topoopt.parallel.sharded.schedules import (
     ChunkRunner,
     ChunkStage,
     check_schedule,
+    loss_dtype,
     schedule_of,
 )
 from torch_topoopt.parallel.sharded.shared_gradients import SharedGradients
@@ -162,7 +163,8 @@ class LayoutPipeline(Pipeline):
             )
 
         number_of_part = torch.empty(1, dtype=torch.long, device="meta")
-        loss = torch.empty((), device="meta", requires_grad=True)
+        dtype = loss_dtype(chunk.module)
+        loss = torch.empty((), dtype=dtype, device="meta", requires_grad=True)
         return ChunkStage(
             self._runners[number],
             self._layout,
