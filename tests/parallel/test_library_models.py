@@ -18,7 +18,6 @@ from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.plan import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 RANKS, SHARE, STEPS = 4, 2, 12
@@ -28,21 +27,21 @@ LIMIT_S = 120
 
 
 def strategy(name: str) -> tuple[Placement, ...]:
-    """Every operator that may leave the others on some servers, or split; the same each time."""
+    """Random placements, the same each time. As in a plan, operators that follow each other often
+    have the same."""
     program = Program.of(library_models.build(name), library_models.batch(name, 4))
     rng = random.Random(name)
     everyone = tuple(range(RANKS))
     sets = [servers for k in (1, 2, 4) for servers in list(permutations(everyone, k))[:8]]
-
-    def able(operator: str) -> Iterator[Placement]:
-        for servers in rng.sample(sets, len(sets)):
-            for split in rng.sample([{}, {"columns": 2}, {"rows": 2}], 3):
-                if len(servers) % max(split.values(), default=1) == 0:
-                    placement = Placement(operator, servers, **split)
-                    if not program.why_not_placed(placement, RANKS):
-                        yield placement
-
-    return tuple(next(able(operator)) for operator in program.operators)
+    splits: list[dict[str, int]] = [{}, {"columns": 2}, {"rows": 2}]
+    pairs = [(s, w) for s in sets for w in splits if len(s) % max(w.values(), default=1) == 0]
+    placed: list[Placement] = []
+    for operator in program.operators:
+        tried = [Placement(operator, s, **way) for s, way in rng.sample(pairs, len(pairs))]
+        if placed and rng.random() < 0.75:
+            tried.insert(0, Placement(operator, placed[-1].servers))
+        placed.append(next(p for p in tried if not program.why_not_placed(p, RANKS)))
+    return tuple(placed)
 
 
 def alone(name: str) -> list[float]:

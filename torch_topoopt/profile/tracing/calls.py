@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from torch_topoopt.profile.tracing.devices import as_on_cpu
 from torch_topoopt.profile.tracing.records import (
     Read,
     TracedOperator,
@@ -81,8 +80,8 @@ class Call:
 class CallTrace(Trace):
     """A Trace that notes all calls, and takes the batch and the output for operators.
 
-    The model sees tensors of a CPU, as when it runs. `mixing` are the operators in which a sample's
-    result depends on other samples. `exporting`: torch.export's flags were set.
+    `mixing` are the operators in which a sample's result depends on other samples. `exporting`:
+    torch.export's flags were set.
     """
 
     def __init__(self, model: Any, leaves: set[Any], *rest: Any) -> None:
@@ -122,7 +121,6 @@ class CallTrace(Trace):
     def call(self, function: Any, args: Any, kwargs: Any) -> Any:
         if self._looking:
             return function(*args, **kwargs)
-        function, args, kwargs = as_on_cpu(function, args, kwargs)
         if self._operator is None and not self._backward:
             self._given, self._is_leaf = (args, kwargs), False
         return super().call(function, args, kwargs)

@@ -21,7 +21,8 @@ _ALONG = frozenset(
         *("scatter", "scatter_add", "scatter_reduce"),
     }
 )
-_DEFAULTS = {"sort": -1, "topk": -1, "cat": 0}  # their dimension without an argument for it
+# dimensions without an argument for them; none: all, as if they were one
+_DEFAULTS: dict[str, Any] = {"sort": -1, "topk": -1, "cat": 0, "roll": []}
 
 
 def mixes_samples(func: Any, args: Any, kwargs: Any, is_computed: Callable[[Any], bool]) -> bool:

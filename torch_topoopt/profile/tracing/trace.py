@@ -22,6 +22,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_topoopt.profile.tracing.devices import as_on_cpu
 from torch_topoopt.profile.tracing.experts import experts_of
 from torch_topoopt.profile.tracing.heads import heads_of
 from torch_topoopt.profile.tracing.records import (
@@ -67,6 +68,7 @@ _OVERWRITES = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, 
 class Trace(TorchDispatchMode):  # type: ignore[misc]
     """One recorded iteration of `model`, all of it on the meta device.
 
+    The model takes its tensors for those of a CPU, as when it runs.
     `leaves` are the modules whose calls are operators; traces of one model may share `shapes`.
     After `run()`, `operators` holds what was executed, in order, producers first, and `spans` which
     of them ran inside each call of a module, inner calls first; while an exception leaves `run()`,
@@ -506,4 +508,4 @@ class _Functions(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return self._trace.call(func, args, kwargs or {})
+        return self._trace.call(*as_on_cpu(func, args, kwargs or {}))
