@@ -41,8 +41,37 @@ NESTED = {
 }
 
 
+class Tables(nn.Module):
+    """A module of the first chunk, whose table the last one reads by a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 16)
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.words(tokens))
+
+
+class ReadTable(nn.Module):
+    """Residual blocks, and logits from the table of the first module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = Tables()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(4))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.tables(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return nn.functional.linear(x, self.tables.words.weight)
+
+
 def build(name: str) -> nn.Module:
     torch.manual_seed(5)
+    if name == "read table":
+        return ReadTable()
     if name == "transformers":
         return LlamaForCausalLM(
             LlamaConfig(
@@ -100,6 +129,7 @@ TWO_RANKS = [
     *(("llama", case, layout) for case, layout in LAYOUTS.items()),
     ("gpt", "1f1b", TWO),
     ("tied llama", "1f1b", TWO),
+    ("read table", "1f1b", TWO),
 ]
 FOUR_RANKS = [
     *(("llama", case, layout) for case, layout in NESTED.items()),

@@ -384,6 +384,8 @@ class _Steps:
         collective: Collective = "all_gather",
     ) -> Tasks:
         end = begin
+        one_by_one = self._layout.sharding in ("optimizer", "gradients")
+        count = max(1, cell.cost.operators // 2) if one_by_one else 1  # as the closed form
         what: Content = "parameters" if collective == "all_gather" else "gradients"
         of: tuple[tuple[StateGroups, float], ...] = (
             (self._groups.state, sizes.dense),
@@ -392,7 +394,7 @@ class _Steps:
         for groups, size in of:
             end = self.exchanges.gather(
                 getattr(groups, among), size, end, self._part(cell),
-                what=what, collective=collective,
+                what=what, collective=collective, count=count,
             )  # fmt: skip
         return end
 

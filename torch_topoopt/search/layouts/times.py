@@ -304,11 +304,11 @@ class StepModel:
         return seconds
 
     def _send_s(self, layout: Layout, first: LayoutStage) -> float:
-        """A micro-batch's activations from the first stage to the next; later ones are alike."""
+        """A micro-batch's activations from a stage to the next."""
         if layout.pipeline == 1:
             return 0.0
         stride = layout.tensor * layout.context * layout.data
-        return self.boxes.send_s(first.last.output_bytes, stride)
+        return self.boxes.send_s(first.last.output_bytes, stride, layout.pipeline - 1)
 
     def _state_s(
         self, layout: Layout, groups: Groups, stage: LayoutStage, passes: _Passes
