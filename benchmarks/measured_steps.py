@@ -223,9 +223,9 @@ def graph_of(  # parameters: the columns of a shape
         return _profiled(made, model, sequence, layers)
 
 
-# Published mixtures (their configurations of transformers) in the form of Qwen3-MoE. Each token goes
-# to one expert more in place of the shared one, and 8 heads of keys and values have nearly the
-# parameters of latent attention. Layers without experts at the begin count as the others.
+# Published mixtures (their configurations of transformers) in the form of Qwen3-MoE. Each token
+# goes to one expert more in place of the shared one, and 8 heads of keys and values have nearly
+# the parameters of latent attention. The first layers, which have no experts, count as the others.
 _DEEPSEEK_V3 = qwen3_moe.Qwen3MoESize(
     *(61, 7168, 2048, 128, 8, 129280, 4096, 1), head=128, experts=256, top=9, norms=False
 )

@@ -7,8 +7,8 @@ Jobs are models of a few layers and shipped ones on 4 to 16 servers. Simple stra
 `search.starts.experts` with 1, 2, 4, ... micro-batches: data parallelism, tables and layers on
 servers of their own or in parts, experts over all servers, and pipelines. Each is priced at flow
 level on the faster of two networks: TopologyFinder's for data parallelism, and its for the
-strategy. Layouts, whose prices include more, are left out. The exit code is 1 if a default plan is slower than a simple strategy by more than 0.1 %,
-or if seeds differ by more than 1 %.
+strategy. Layouts, whose prices include more, are left out. The exit code is 1 if a default plan is
+slower than a simple strategy by more than 0.1 %, or if seeds differ by more than 1 %.
 """
 
 from __future__ import annotations

@@ -13,14 +13,15 @@ from support.refusals import refused
 from torch import nn
 
 from torch_topoopt.models import gpt, llama, qwen3_moe
+from torch_topoopt.parallel.layout_pipelines import cells_of_chunks
 from torch_topoopt.parallel.sharded.blocks import model_cells
 from torch_topoopt.parallel.sharded.chunks import ModelChunk, Sent, kept_parameters, shared_copy
 from torch_topoopt.parallel.sharded.module_calls import ModelCalls
 from torch_topoopt.parallel.sharded.schedules import check_schedule
-from torch_topoopt.parallel.sharded.staged import cells_of_chunks
 from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.profile.profiling import profile
+from torch_topoopt.search.layouts.cells import cells_of, passed_bytes, with_shared_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,11 +129,13 @@ def output_of(made: Any) -> torch.Tensor:
 
 
 def in_chunks(model: nn.Module, batch: Any, cells: tuple[int, ...]) -> torch.Tensor:
-    """The output, by chunks of so many cells; gradients come to the parameters of `model`."""
+    """The output, by chunks of so many cells, which pass as many bytes as is planned; gradients
+    come to the parameters of `model`."""
     op_graph = profile(model, batch, name="model")
     found = model_cells(model, op_graph)
     calls = ModelCalls.of(model, batch, [cell.paths[0] for cell in found if cell.block])
     bounds = calls.bounds(found, cells)
+    planned = passed_bytes(with_shared_tables(op_graph), cells_of(op_graph))
     passed: Any = ()
     for number in range(len(cells)):
         bound = bounds[number], bounds[number + 1]
@@ -146,6 +149,11 @@ def in_chunks(model: nn.Module, batch: Any, cells: tuple[int, ...]) -> torch.Ten
         names = {name for name, _ in chunk.module.named_parameters(remove_duplicate=False)}
         assert names == kept
         passed = chunk(*passed)
+        if number < len(cells) - 1:
+            in_output = isinstance(model, transformers.T5ForConditionalGeneration)
+            sent = sum(tensor.nbytes for tensor in passed)
+            # T5 also returns the result of its encoder; an OpGraph does not have the output.
+            assert sent == planned[sum(cells[: number + 1]) - 1] or in_output
     return output_of(passed)
 
 

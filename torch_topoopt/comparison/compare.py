@@ -149,13 +149,8 @@ def compare(
     report(1, "ideal switch")
     candidates = _candidates(op_graph, cluster, options, plan, known, schedules)
     impossible: dict[str, str] = {}
-    tree_gbps = None
-    try:
-        tree_gbps = equal_cost_tree_gbps(cluster, plan.network)
-    except ValueError as error:
-        if "fat-tree" in names:
-            impossible["fat-tree"] = str(error)
-            names = [name for name in names if name != "fat-tree"]
+    tree_gbps = _affordable_tree_gbps(cluster, plan, names, impossible)
+    names = [name for name in names if name not in impossible]
     builder = _ArchitectureBuilder(op_graph, cluster, plan, options, tree_gbps, builds)
     found: dict[str, _Found] = {}
     for i, name in enumerate(sorted(names, key=lambda name: name == "ideal-switch")):  # the last
@@ -167,6 +162,19 @@ def compare(
             found[name] = best
     found = {name: found[name] for name in names if name in found}
     return _comparison(found, plan, tree_gbps, impossible, schedules)
+
+
+def _affordable_tree_gbps(
+    cluster: Cluster, plan: Plan, names: Sequence[str], impossible: dict[str, str]
+) -> float | None:
+    """`equal_cost_tree_gbps`; None, with the reason in `impossible`, where every fat-tree costs
+    more."""
+    try:
+        return equal_cost_tree_gbps(cluster, plan.network)
+    except ValueError as error:
+        if "fat-tree" in names:
+            impossible["fat-tree"] = str(error)
+        return None
 
 
 # parameters: as `compare`
@@ -181,16 +189,18 @@ def _compare_layouts(
 ) -> Comparison:
     if level != "flow":
         raise ValueError(f"level: layouts are not compared at level {level!r}")
-    tree_gbps = None
     rows: list[Compared] = []
     topologies: dict[str, Topology] = {}
     impossible: dict[str, str] = {}
+    tree_gbps = _affordable_tree_gbps(cluster, plan, names, impossible)
     layouts = ComparedLayouts(op_graph, cluster, options, plan)
     for i, name in enumerate(names):
+        if name in impossible:
+            continue
         on_progress(i / len(names), name)
         try:
             if name == "fat-tree":
-                tree_gbps = equal_cost_tree_gbps(cluster, plan.network)
+                assert tree_gbps is not None
                 topology = fat_tree.build(cluster, server_gbps=tree_gbps)
             elif name == "topoopt":
                 topology = topoopt.build(cluster, network=plan.network)

@@ -23,9 +23,9 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
+from torch_topoopt.parallel.gradient_norm import clip_gradients
 from torch_topoopt.parallel.gradients import GradientSums
 from torch_topoopt.parallel.layouts import TensorLayout, made_by
-from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients
 from torch_topoopt.parallel.splits import keep_part
 from torch_topoopt.parallel.transfers import (
     Absent,

@@ -18,11 +18,11 @@ from torch_topoopt.parallel.api import (
 )
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
 from torch_topoopt.parallel.dry_run import checked_program
+from torch_topoopt.parallel.gradient_norm import clip_gradients
 from torch_topoopt.parallel.gradients import LaterMeans
+from torch_topoopt.parallel.layout_pipelines import LayoutPipeline
 from torch_topoopt.parallel.micro_batches import Pipeline, check_samples
 from torch_topoopt.parallel.module import broadcast_values
-from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients
-from torch_topoopt.parallel.sharded.staged import LayoutPipeline
 from torch_topoopt.parallel.stages import StageModule, stages_of
 from torch_topoopt.parallel.walk import Flat, call_arguments, empty_of
 from torch_topoopt.plan import Placement
@@ -85,7 +85,10 @@ def _of_layout(
         check_ranks(layout)
         return LayoutPipeline.of(module, example_batch, loss, layout, precision)
     whole = divided(module, example_batch, layout, precision)
-    return Pipeline(whole, whole.module, loss, layout.micro_batches, whole.replica, whole.replicas)
+    return Pipeline(
+        *(whole, whole.module, loss, layout.micro_batches, whole.replica, whole.replicas),
+        whole.accumulating,
+    )
 
 
 class StagedPipeline(Pipeline):

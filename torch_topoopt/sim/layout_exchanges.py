@@ -40,7 +40,7 @@ class Unit(NamedTuple):
     ranks: int
 
 
-class Part(NamedTuple):
+class ExchangeOrigin(NamedTuple):
     """The operators of an exchange, and the number of its iteration."""
 
     operators: tuple[str, ...]
@@ -132,7 +132,7 @@ class Exchanges:
         group: RankGroup,
         size_bytes: float,
         begin: Tasks,
-        part: Part,
+        part: ExchangeOrigin,
         *,
         what: Content,
         collective: Collective = "all_gather",
@@ -159,7 +159,7 @@ class Exchanges:
         return self._exchange(begin, inside, between, latency_s, name)
 
     def all_to_all(
-        self, group: RankGroup, size_bytes: float, begin: Tasks, part: Part, *, count: int
+        self, group: RankGroup, size_bytes: float, begin: Tasks, part: ExchangeOrigin, *, count: int
     ) -> Tasks:
         """All-to-alls of `size_bytes` of every rank; their ends, by unit."""
         ranks = group.ranks
@@ -178,7 +178,7 @@ class Exchanges:
             begin, dict.fromkeys(begin, near) if near else {}, between, latency_s, name
         )
 
-    def send(self, size_bytes: float, begin: Tasks, part: Part, *, back: bool) -> Tasks:
+    def send(self, size_bytes: float, begin: Tasks, part: ExchangeOrigin, *, back: bool) -> Tasks:
         """A message of every rank of a stage to that of the next stage, or `back` to the one
         before; the arrivals, by unit."""
         stage = self.units[next(iter(begin))].stage

@@ -181,7 +181,7 @@ def test_reports_and_differences_name_the_layout(
     assert main(["report", str(folder / "p.json")]) == 0
     page = (folder / "p.html").read_text()
     assert layout in page
-    assert named(page, "Memory of the fullest accelerator", "AllReduce", "gradients")
+    assert named(page, "fullest accelerator", "AllReduce", "gradients")
     capsys.readouterr()
     assert main(["diff", str(folder / "tensor.json"), str(folder / "p.json")]) == 0
     out = capsys.readouterr().out

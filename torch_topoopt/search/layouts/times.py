@@ -99,9 +99,9 @@ class Groups(NamedTuple):
             StateGroups.of(copies * tensor // expert, layout.expert_shards, expert),
         )
 
-    def shares(self, sizes: Sizes) -> Sizes:
+    def shares(self, sizes: StateSizes) -> StateSizes:
         """The part of sharded state that one accelerator has."""
-        return Sizes(
+        return StateSizes(
             sizes.dense / self.state.shards.ranks, sizes.experts / self.expert_state.shards.ranks
         )
 
@@ -120,17 +120,17 @@ class StateGroups(NamedTuple):
         return cls(RankGroup(copies, stride), RankGroup(shards, stride), replicas)
 
 
-class Sizes(NamedTuple):
+class StateSizes(NamedTuple):
     """Bytes of parameters or gradients on one accelerator: those of experts apart."""
 
     dense: float
     experts: float
 
 
-def parameters_of(cost: CellCost, *, copied: bool) -> Sizes:
+def parameters_of(cost: CellCost, *, copied: bool) -> StateSizes:
     """The parameters of a cell; `copied` as in LayoutStage."""
     dense = cost.parameter_bytes - cost.expert_bytes + copied * cost.copied_bytes
-    return Sizes(dense, cost.expert_bytes)
+    return StateSizes(dense, cost.expert_bytes)
 
 
 class StepModel:
@@ -314,7 +314,7 @@ class StepModel:
         self, layout: Layout, groups: Groups, stage: LayoutStage, passes: _Passes
     ) -> float:
         """What the exchange of gradients and parameters adds to an iteration."""
-        gradients = Sizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
+        gradients = StateSizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
         gradients = self._exchanged(gradients)
         ahead, back = passes.forward, passes.backward
         first, last = (
@@ -344,7 +344,7 @@ class StepModel:
         if layout.sharding == "gradients":  # scattered after each micro-batch
             more_s = max(0.0, scatter_s + back.links_s - back.chain_s)
             seconds += (layout.micro_batches - 1) * more_s
-        parameters = Sizes(stage.parameter_bytes, stage.sum("expert_bytes"))
+        parameters = StateSizes(stage.parameter_bytes, stage.sum("expert_bytes"))
         gather_s = self._gather_s(groups, parameters, "shards", calls)
         if self.software.gathers_early:
             gather_s = self._after(gather_s, ahead)
@@ -353,7 +353,7 @@ class StepModel:
     def _gather_s(
         self,
         groups: Groups,
-        sizes: Sizes,
+        sizes: StateSizes,
         among: Literal["copies", "shards", "replicas"],
         calls: int = 1,
     ) -> float:
@@ -362,15 +362,15 @@ class StepModel:
         seconds = self.boxes.gather_s(sizes.dense, dense, calls)
         return seconds + self.boxes.gather_s(sizes.experts, experts, calls)
 
-    def gradients_of(self, cost: CellCost, *, copied: bool) -> Sizes:
+    def gradients_of(self, cost: CellCost, *, copied: bool) -> StateSizes:
         """The gradients of a cell as groups sum them; `copied` as in LayoutStage."""
         experts = cost.expert_gradient_bytes
         dense = cost.gradient_bytes - experts + copied * cost.copied_bytes
-        return self._exchanged(Sizes(dense, experts))
+        return self._exchanged(StateSizes(dense, experts))
 
-    def _exchanged(self, gradients: Sizes) -> Sizes:
+    def _exchanged(self, gradients: StateSizes) -> StateSizes:
         """Gradients in the type in which groups sum them."""
-        return Sizes(*(size * self.state.exchanged for size in gradients))
+        return StateSizes(*(size * self.state.exchanged for size in gradients))
 
     @staticmethod
     def _after(

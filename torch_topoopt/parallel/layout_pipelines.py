@@ -9,13 +9,13 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
+from torch_topoopt.parallel.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.micro_batches import Pipeline, check_samples, micro_batches_of
 from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.sharded.blocks import model_cells
 from torch_topoopt.parallel.sharded.chunks import ModelChunk, Sent, shared_copy
 from torch_topoopt.parallel.sharded.distribute import Division, distribute
 from torch_topoopt.parallel.sharded.divided_state import DividedState
-from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.sharded.mesh import LayoutMesh
 from torch_topoopt.parallel.sharded.module_calls import ModelCalls
 from torch_topoopt.parallel.sharded.schedules import (
@@ -125,6 +125,7 @@ class LayoutPipeline(Pipeline):
         schedule = self._schedule(parts[0][:2])
         for runner in self._runners.values():
             runner.begin(parts)
+        self._shared.begin(self._chunks)
         numbers = torch.arange(self.micro_batches, device=self._device)
         losses: list[torch.Tensor] = []
         first = (numbers,) if 0 in self._chunks else ()
