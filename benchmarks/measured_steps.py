@@ -223,12 +223,28 @@ def graph_of(  # parameters: the columns of a shape
         return _profiled(made, model, sequence, layers)
 
 
+# Published mixtures (their configurations of transformers) in the form of Qwen3-MoE. Each token
+# goes to one expert more in place of the shared one, and 8 heads of keys and values have nearly
+# the parameters of latent attention. The first layers, which have no experts, count as the others.
+_DEEPSEEK_V3 = qwen3_moe.Qwen3MoESize(
+    *(61, 7168, 2048, 128, 8, 129280, 4096, 1), head=128, experts=256, top=9, norms=False
+)
+_PUBLISHED = {
+    ("deepseek", "v3"): _DEEPSEEK_V3,
+    ("kimi", "k2"): replace(_DEEPSEEK_V3, heads=64, vocabulary=163840, experts=384),
+    ("gpt", "oss", "120b"): qwen3_moe.Qwen3MoESize(
+        *(36, 2880, 2880, 64, 8, 201088, 4096, 1), head=64, experts=128, top=4, norms=False
+    ),
+}
+
+
 def _mixture_of(model: str) -> llama.LlamaSize | None:
     """The shipped mixture of experts of that name; experts have no column of their own."""
     known = {
         ("qwen3", "30b"): qwen3_moe.SIZES["30b-a3b"],
         ("qwen3", "235b"): qwen3_moe.SIZES["235b-a22b"],
         ("mixtral", "8x7b"): mixtral.SIZES["8x7b"],
+        **_PUBLISHED,
     }
     for words, size in known.items():
         if all(word in model for word in words):

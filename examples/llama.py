@@ -59,7 +59,7 @@ def main() -> None:
         loss = pipe.step(tokens, following)
         pipe.clip_grad_norm_(1.0)
         optimizer.step()
-        if loss is not None and pipe.replica == 0 and step % 10 == 0:
+        if step % 10 == 0 and dist.get_rank() == dist.get_world_size() - 1:  # of the last stage
             torch_topoopt.log(step=step, loss=loss.item())
             print(f"step {step:4}  loss {loss:.4f}", flush=True)
     dist.destroy_process_group()

@@ -14,53 +14,7 @@ import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 
 import torch_topoopt.plan
-
-class LinkSpec:
-    """
-    A connected link, whose descriptor a Session takes over. `kind`: "socket", "shm" or "fabric",
-    over libfabric's `provider`; `peer`: the rank at the other end; `cable`: its index among the
-    session's cables, -1 for ranks of one server; `tls_key`: 32 bytes that both ends share, with
-    which the link is encrypted, or none; `threads`: the long batches of a fast socket that is not
-    encrypted are moved by threads of its own; `zero_copy`: its long payloads are sent from where
-    they lie, "off", "on" until the kernel copies all the same, or "always".
-    """
-    def __init__(
-        self,
-        link: torch_topoopt.plan.Link,
-        fd: int,
-        sends: bool,
-        kind: typing.Literal["socket", "shm", "fabric"],
-        peer: int,
-        cable: int = -1,
-        tls_key: bytes = b"",
-        provider: str = "",
-        threads: bool = False,
-        zero_copy: typing.Literal["off", "on", "always"] = "off",
-    ) -> None: ...
-
-class CableEnds:
-    """
-    A connection between ranks `a` and `b` of different servers: `link` is its name as seen from
-    `a`, which alone sends unless it is `duplex`. `rate` is that of each direction in Gb/s; 1 for
-    all if none is known.
-    """
-    def __init__(
-        self, link: torch_topoopt.plan.Link, a: int, b: int, duplex: bool, rate: float = 1.0
-    ) -> None: ...
-
-class FabricOffer:
-    @property
-    def address(self) -> str:
-        """
-        An IP address, or "".
-        """
-    @property
-    def domain(self) -> str:
-        """
-        An interface or an RDMA device.
-        """
-    @property
-    def provider(self) -> str: ...
+import torch_topoopt.runtime.session_types
 
 class HopTable:
     """
@@ -75,128 +29,17 @@ class HopTable:
         next_hops: collections.abc.Sequence[collections.abc.Sequence[int]],
         listed: collections.abc.Sequence[torch_topoopt.plan.Route],
     ) -> None: ...
-    def at(self, source: int, target: int) -> int: ...
 
 class CircuitClient:
     """
     This rank's connection to what moves the circuits of its job.
     """
 
-class GroupConfig:
-    """
-    A group of ranks of a session: `ranks[rank]` is this one. `rings` visit the first member of
-    every server, as indices into `ranks`.
-    """
-
-    algorithm: str
-    cost: torch_topoopt.plan.CostModel
-    name: str
-    def __init__(
-        self,
-        rank: int,
-        ranks: collections.abc.Sequence[int],
-        servers: collections.abc.Sequence[int],
-        rings: collections.abc.Sequence[torch_topoopt.plan.Ring],
-        hops: HopTable,
-    ) -> None: ...
-    @property
-    def channel(self) -> int: ...
-    @channel.setter
-    def channel(self, arg0: int) -> None: ...
-    @property
-    def circuits(self) -> CircuitClient:
-        """
-        Of a group with one rank on each server, member i on server i; or None.
-        """
-    @circuits.setter
-    def circuits(self, arg0: CircuitClient) -> None: ...
-    @property
-    def grid(self) -> list[list[int]]:
-        """
-        Rows of the same members, where their servers form a torus; empty: none.
-        """
-    @grid.setter
-    def grid(self, arg0: collections.abc.Sequence[collections.abc.Sequence[int]]) -> None: ...
-    @property
-    def planned_routes_only(self) -> bool:
-        """
-        All-to-alls take the plan's routes, whatever their sizes.
-        """
-    @planned_routes_only.setter
-    def planned_routes_only(self, arg0: bool) -> None: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def ranks(self) -> list[int]: ...
-    @property
-    def rings(self) -> list[torch_topoopt.plan.Ring]: ...
-    @property
-    def routes(self) -> list[torch_topoopt.plan.Route]:
-        """
-        Between members' servers over others, as their frames take them.
-        """
-    @routes.setter
-    def routes(self, arg0: collections.abc.Sequence[torch_topoopt.plan.Route]) -> None: ...
-    @property
-    def segment_fd(self) -> int:
-        """
-        Of memory that all members share; -1: none.
-        """
-    @segment_fd.setter
-    def segment_fd(self, arg0: int) -> None: ...
-    @property
-    def servers(self) -> list[int]: ...
-
-class RingCounters:
-    """
-    What a ring, a tree or a kind of direct message of a group has carried.
-    """
-    @property
-    def index(self) -> int: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def ranks(self) -> list[int]: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def sent_bytes(self) -> int: ...
-
 class FlightRecorder:
     """
     The last `capacity` operations of this process.
     """
     def __init__(self, capacity: int) -> None: ...
-    @property
-    def recorded(self) -> int: ...
-
-class Supervision:
-    """
-    What a Session writes for others to see, of which rank. Paths may be empty: then nothing is
-    written there. `request_path`: when this file appears or changes, the flight recorder is dumped;
-    `stacks_fd`: an eventfd that is raised before every dump, or -1; `stacks_done_fd`: another one,
-    without waiting, raised when the stacks are written.
-    """
-
-    dump_limit: datetime.timedelta
-    dump_path: str
-    dumps_failures: bool
-    request_path: str
-    status_path: str
-    warns_of_status: bool
-    def __init__(self, rank: int, world_size: int, server: int, attempt: int) -> None: ...
-    def name_operations(self, library: str, any_sender: str) -> None:
-        """
-        In dumps: the first part of an operation's name, and a sender that is not known.
-        """
-    @property
-    def stacks_done_fd(self) -> int: ...
-    @stacks_done_fd.setter
-    def stacks_done_fd(self, arg0: int) -> None: ...
-    @property
-    def stacks_fd(self) -> int: ...
-    @stacks_fd.setter
-    def stacks_fd(self, arg0: int) -> None: ...
 
 class Session:
     """
@@ -206,13 +49,13 @@ class Session:
         self,
         rank: int,
         size: int,
-        links: collections.abc.Sequence[LinkSpec],
+        links: collections.abc.Sequence[torch_topoopt.runtime.session_types.LinkSpec],
         routes: collections.abc.Sequence[torch_topoopt.plan.Route],
         window_bytes: int,
         closed: collections.abc.Callable[[str], None],
         recorder: FlightRecorder | None = None,
-        supervision: Supervision | None = None,
-        cables: collections.abc.Sequence[CableEnds] = [],
+        supervision: torch_topoopt.runtime.session_types.Supervision | None = None,
+        cables: collections.abc.Sequence[torch_topoopt.runtime.session_types.SessionCable] = [],
         servers: collections.abc.Sequence[int] = [],
         silence_limit: datetime.timedelta = ...,
         workers: int = 0,
@@ -260,7 +103,7 @@ class Session:
         Cables of this rank that need a new connection, as indices.
         """
     def measure_cost(
-        self, group: GroupConfig, timeout: datetime.timedelta
+        self, group: torch_topoopt.runtime.session_types.GroupConfig, timeout: datetime.timedelta
     ) -> torch_topoopt.plan.CostModel:
         """
         What messages cost, measured by all ranks of `group` together; the seconds per byte are
@@ -312,7 +155,7 @@ class ProcessGroupTopoopt(torch._C._distributed_c10d.Backend):
     def __init__(
         self,
         session: Session,
-        config: GroupConfig,
+        config: torch_topoopt.runtime.session_types.GroupConfig,
         options: ProcessGroupTopoopt.Options,
         store: torch.distributed.distributed_c10d.Store,
         splitter: collections.abc.Callable[
@@ -335,12 +178,15 @@ class ProcessGroupTopoopt(torch._C._distributed_c10d.Backend):
         `companion`: a group of the same ranks, which ends with this one. `place_of_caller`: where
         the calling thread is in the script, which ranks compare, or None.
         """
-    def device_memory(self) -> list[DeviceMemoryUse]:
+    def device_memory(self) -> list[dict[str, typing.Any]]:
         """
-        Memory of tensors on devices, by its kind.
+        Memory of tensors on devices by its kind, as stats() has it.
         """
     def perform_nocolor_split(self, arg0: torch.device) -> None: ...
-    def ring_counters(self) -> list[RingCounters]: ...
+    def ring_counters(self) -> list[dict[str, typing.Any]]:
+        """
+        Bytes and seconds of each ring, tree and kind of direct message, as stats() has them.
+        """
     def shutdown(self) -> None: ...
     @property
     def group_name(self) -> str: ...
@@ -349,30 +195,15 @@ class ProcessGroupTopoopt(torch._C._distributed_c10d.Backend):
     @property
     def options(self) -> torch._C._distributed_c10d.Backend.Options: ...
 
-class DeviceMemoryUse:
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def in_place(self) -> bool: ...
-    @property
-    def kind(self) -> str:
-        """
-        The kind of memory, or why it was copied.
-        """
+def fabric_addresses(provider: str) -> list[str]:
+    """
+    The IP addresses of the interfaces that `provider` of libfabric can use. Raises RuntimeError
+    without libfabric.
+    """
 
 def fabric_missing() -> str:
     """
     Why libfabric cannot be used, and what to install; "" if it can.
-    """
-
-def fabric_offers(provider: str) -> list[FabricOffer]:
-    """
-    Interfaces of `provider` of libfabric. Raises RuntimeError without libfabric.
-    """
-
-def fabric_version() -> str:
-    """
-    The release of libfabric that is installed; "": none that this build can use.
     """
 
 def quiet_torch_log() -> None:

@@ -224,7 +224,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allreduce(Tensors& tensors,
   checkOne(tensors, "all_reduce");
   if (tensors[0].layout() == at::kSparse) return sparseAllReduce(tensors, options);
   Call call(*this, {c10d::OpType::ALLREDUCE, "topoopt:all_reduce", "all_reduce"}, tensors, tensors,
-            asked(options));
+            termsOf(options));
   addAllReduce(call, tensors[0], options.reduceOp);
   return call.submit();
 }
@@ -235,7 +235,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allreduce_coalesced(
   Call call(
       *this,
       {c10d::OpType::ALLREDUCE_COALESCED, "topoopt:all_reduce_coalesced", "all_reduce_coalesced"},
-      tensors, tensors, asked(options), tensors.size());
+      tensors, tensors, termsOf(options), tensors.size());
   if (!call.staged()) {  // a CPU operation starts before the next tensor is checked
     for (const at::Tensor& tensor : tensors) {
       reductionOf(asReal(tensor, options.reduceOp), options.reduceOp, getSize());
@@ -269,7 +269,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce(Tensors& tensors,
   checkRank(options.rootRank, "reduce");
   const int root = static_cast<int>(options.rootRank);
   Call call(*this, {c10d::OpType::REDUCE, "topoopt:reduce", "reduce", root}, tensors, tensors,
-            asked(options));
+            termsOf(options));
   c10d::ReduceOp op = options.reduceOp;
   const at::Tensor to = isRoot(root) ? call.update(tensors[0]) : call.read(tensors[0]);
   const at::Tensor from = call.premultiplied(to, op);
@@ -334,7 +334,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter(
                     "topoopt: reduce_scatter: the output has ", outputs[0].numel(),
                     " elements, input ", getRank(), " has ", inputs[0][getRank()].numel());
   Call call(*this, {c10d::OpType::REDUCE_SCATTER, "topoopt:reduce_scatter", "reduce_scatter"},
-            inputs[0], outputs, asked(options));
+            inputs[0], outputs, termsOf(options));
   Tensors from = call.readAll(inputs[0]);
   c10d::ReduceOp op = options.reduceOp;
   for (at::Tensor& tensor : from) {
@@ -358,7 +358,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::_reduce_scatter_base(
   Call call(
       *this,
       {c10d::OpType::_REDUCE_SCATTER_BASE, "topoopt:_reduce_scatter_base", "reduce_scatter_tensor"},
-      {input}, {output}, asked(options));
+      {input}, {output}, termsOf(options));
   checkReduceScatter(output, input, options.reduceOp);
   addReduceScatter(call, output, input, options.reduceOp);
   return call.submit();
@@ -372,7 +372,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::reduce_scatter_tensor_coalesce
   Call call(*this,
             {c10d::OpType::COALESCED, "topoopt:reduce_scatter_tensor_coalesced",
              "reduce_scatter_tensor_coalesced"},
-            inputs, outputs, asked(options), outputs.size());
+            inputs, outputs, termsOf(options), outputs.size());
   // Check all before starting the first.
   for (size_t i = 0; i < outputs.size(); ++i) {
     checkReduceScatter(outputs[i], inputs[i], options.reduceOp);

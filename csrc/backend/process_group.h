@@ -123,7 +123,7 @@ class ProcessGroupTopoopt final : public c10d::Backend {
 
  private:
   template <typename Options>
-  static CallTerms asked(const Options& options) {
+  static CallTerms termsOf(const Options& options) {
     return {options.timeout, !options.asyncOp};
   }
   // The group in the flight recorder, or nullptr. Created at the first call, because PyTorch sets
@@ -169,7 +169,7 @@ class ProcessGroupTopoopt final : public c10d::Backend {
                       std::vector<size_t> bytes);
 
   WorkPtr sparseAllReduce(Tensors& tensors, const c10d::AllreduceOptions& options);
-  std::vector<int64_t> shareSparseSizes(const at::Tensor& tensor, std::chrono::milliseconds asked);
+  std::vector<int64_t> shareSparseSizes(const at::Tensor& tensor, std::chrono::milliseconds limit);
 
   void awaitMembers(c10d::Store& store, const std::string& prefix, std::chrono::milliseconds limit,
                     bool wait_all_ranks) const;

@@ -133,16 +133,16 @@ ProcessGroupTopoopt::HostCall::HostCall(ProcessGroupTopoopt& group, const CallKi
 
 ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind,
                                 const Tensors& inputs, const Tensors& outputs,
-                                const CallTerms& asked, size_t operations)
-    : Call(group, kind, deviceOf(kind.name, inputs, outputs), inputs, outputs, asked, operations) {}
+                                const CallTerms& terms, size_t operations)
+    : Call(group, kind, deviceOf(kind.name, inputs, outputs), inputs, outputs, terms, operations) {}
 
 ProcessGroupTopoopt::Call::Call(ProcessGroupTopoopt& group, const CallKind& kind,
                                 std::optional<c10::Device> device, const Tensors& inputs,
-                                const Tensors& outputs, const CallTerms& asked, size_t operations)
-    : group_(group), kind_(kind), device_(device), terms_(asked) {
+                                const Tensors& outputs, const CallTerms& terms, size_t operations)
+    : group_(group), kind_(kind), device_(device), terms_(terms) {
   group.checkNotInherited();
   if (kind.title != nullptr) group.checkPlaces(kind);  // otherwise part of another call
-  if (asked.limit == c10d::kUnsetTimeout) {
+  if (terms.limit == c10d::kUnsetTimeout) {
     terms_.limit = std::chrono::milliseconds(group.timeout_ms_.load());
   }
   if (device_) {

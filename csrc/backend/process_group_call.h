@@ -73,13 +73,13 @@ class ProcessGroupTopoopt::Call {
     std::optional<at::Tensor> own{};
   };
 
-  // All tensors must be on one device. No limit in `asked` means the group's. `operations` will be
+  // All tensors must be on one device. No limit in `terms` means the group's. `operations` will be
   // added. Raises ValueError with `kind.name`.
   Call(ProcessGroupTopoopt& group, const CallKind& kind, const Tensors& inputs,
-       const Tensors& outputs, const CallTerms& asked, size_t operations = 1);
+       const Tensors& outputs, const CallTerms& terms, size_t operations = 1);
   // On the given accelerator, or the CPU if nullopt.
   Call(ProcessGroupTopoopt& group, const CallKind& kind, std::optional<c10::Device> device,
-       const Tensors& inputs, const Tensors& outputs, const CallTerms& asked, size_t operations);
+       const Tensors& inputs, const Tensors& outputs, const CallTerms& terms, size_t operations);
   ~Call();
 
   Call(const Call&) = delete;

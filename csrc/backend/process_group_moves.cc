@@ -58,7 +58,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::broadcast(Tensors& tensors,
   checkRank(options.rootRank, "broadcast");
   const int root = static_cast<int>(options.rootRank);
   Call call(*this, {c10d::OpType::BROADCAST, "topoopt:broadcast", "broadcast", root}, tensors,
-            tensors, asked(options));
+            tensors, termsOf(options));
   const at::Tensor data = isRoot(root) ? call.read(tensors[0]) : call.write(tensors[0]);
   const Call::TensorSide side =
       isRoot(root) ? Call::TensorSide{data, {}} : Call::TensorSide{{}, data};
@@ -142,7 +142,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather(std::vector<Tensors>
   checkOne(inputs, "all_gather");
   TORCH_CHECK_VALUE(outputs.size() == 1, "topoopt: all_gather takes one list of outputs");
   Call call(*this, {c10d::OpType::ALLGATHER, "topoopt:all_gather", "all_gather"}, inputs,
-            outputs[0], asked(options));
+            outputs[0], termsOf(options));
   checkAllGather(outputs[0], inputs[0]);
   addAllGather(call, outputs[0], inputs[0]);
   return call.submit();
@@ -152,7 +152,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
   Call call(*this,
             {c10d::OpType::_ALLGATHER_BASE, "topoopt:_all_gather_base", "all_gather_into_tensor"},
-            {input}, {output}, asked(options));
+            {input}, {output}, termsOf(options));
   checkAllGather(output, input);
   addAllGather(call, output, input);
   return call.submit();
@@ -173,7 +173,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_coalesced(
   Call call(
       *this,
       {c10d::OpType::ALLGATHER_COALESCED, "topoopt:all_gather_coalesced", "all_gather_coalesced"},
-      inputs, all, asked(options), inputs.size());
+      inputs, all, termsOf(options), inputs.size());
   std::vector<Tensors> of_all_ranks(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     for (const Tensors& list : outputs) of_all_ranks[i].push_back(list[i]);
@@ -191,7 +191,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::allgather_into_tensor_coalesce
   Call call(*this,
             {c10d::OpType::COALESCED, "topoopt:all_gather_into_tensor_coalesced",
              "all_gather_into_tensor_coalesced"},
-            inputs, outputs, asked(options), outputs.size());
+            inputs, outputs, termsOf(options), outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) checkAllGather(outputs[i], inputs[i]);
   for (size_t i = 0; i < outputs.size(); ++i) addAllGather(call, outputs[i], inputs[i]);
   return call.submit();
@@ -235,7 +235,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::gather(std::vector<Tensors>& o
   const Tensors to = isRoot(root) ? outputs[0] : Tensors{};
   checkBlocks(to, inputs[0], "gather");
   Call call(*this, {c10d::OpType::GATHER, "topoopt:gather", "gather", root}, inputs, to,
-            asked(options));
+            termsOf(options));
   const Tensors from = call.readAll(inputs);
   addRooted(call, CallName::kGather, from, call.writeAll(to), root);
   return call.submit();
@@ -254,7 +254,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::scatter(Tensors& outputs,
   const Tensors from = isRoot(root) ? inputs[0] : Tensors{};
   checkBlocks(from, outputs[0], "scatter");
   Call call(*this, {c10d::OpType::SCATTER, "topoopt:scatter", "scatter", root}, from, outputs,
-            asked(options));
+            termsOf(options));
   const Tensors read = call.readAll(from);
   addRooted(call, CallName::kScatter, read, call.writeAll(outputs), root);
   return call.submit();
@@ -294,7 +294,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall_base(
     std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
   checkSameType(output, input, "all_to_all_single");
   Call call(*this, {c10d::OpType::ALLTOALL_BASE, "topoopt:all_to_all", "all_to_all_single"},
-            {input}, {output}, asked(options));
+            {input}, {output}, termsOf(options));
   addExchange(call, CallName::kAllToAllSingle, {call.read(input)},
               splitBytes(input, input_splits, getSize(), "input"), {call.write(output)},
               splitBytes(output, output_splits, getSize(), "output"));
@@ -310,7 +310,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::alltoall(Tensors& outputs, Ten
     for (const at::Tensor& tensor : *list) checkSameType(tensor, inputs[0], "all_to_all");
   }
   Call call(*this, {c10d::OpType::ALLTOALL, "topoopt:all_to_all", "all_to_all"}, inputs, outputs,
-            asked(options));
+            termsOf(options));
   addExchange(call, CallName::kAllToAll, call.readAll(inputs), sizesInBytes(inputs),
               call.writeAll(outputs), sizesInBytes(outputs));
   return call.submit();
@@ -371,7 +371,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::recvAnysource(Tensors& tensors
 // A barrier on a device begins after the work enqueued on the caller's stream.
 ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::barrier(const c10d::BarrierOptions& options) {
   Call call(*this, {c10d::OpType::BARRIER, "topoopt:barrier"}, barrierDevice(options), {}, {},
-            asked(options), 1);
+            termsOf(options), 1);
   call.add(Call::Cutting::kWhole, {},
            [this](const HostCall& on, at::TensorList) { group_->barrier(on.terms, on.done); });
   return call.submit(/*awaits_device=*/true);

@@ -60,10 +60,10 @@ at::Tensor sum(const at::Tensor& like, const at::Tensor& indices, const at::Tens
 // Exchanges the members' numbers of entries. It blocks, because later operations depend on them and
 // must be called in the same order everywhere.
 std::vector<int64_t> ProcessGroupTopoopt::shareSparseSizes(const at::Tensor& tensor,
-                                                           std::chrono::milliseconds asked) {
+                                                           std::chrono::milliseconds limit) {
   const at::Tensor own = at::tensor({tensor._nnz(), shapeOf(tensor)}, at::kLong);
   at::Tensor all = at::empty({getSize(), 2}, at::kLong);
-  Call call(*this, {c10d::OpType::_ALLGATHER_BASE, nullptr}, {own}, {all}, {asked, true});
+  Call call(*this, {c10d::OpType::_ALLGATHER_BASE, nullptr}, {own}, {all}, {limit, true});
   addAllGather(call, all, own);
   {
     const WithoutGil without_gil;
@@ -90,7 +90,7 @@ ProcessGroupTopoopt::WorkPtr ProcessGroupTopoopt::sparseAllReduce(
   const at::Tensor own = tensor.detach().coalesce();
   const std::vector<int64_t> counts = shareSparseSizes(own, options.timeout);
   Call call(*this, {c10d::OpType::ALLREDUCE, "topoopt:sparse_all_reduce"}, std::nullopt, tensors,
-            tensors, asked(options), 2);
+            tensors, termsOf(options), 2);
   const at::Tensor own_indices = own._indices().contiguous();
   const at::Tensor own_values = own._values().contiguous();
   const auto row_bytes =

@@ -3,7 +3,6 @@
 // Python reads the Plan and opens the sockets of this server's links; C++ does the rest.
 
 #include <c10/util/Logging.h>
-#include <pybind11/chrono.h>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -18,64 +17,12 @@
 
 #include "backend/process_group.h"
 #include "backend/session.h"
-#include "bind/plan_types.h"
+#include "bind/session_types.h"
 #include "collectives/measuring.h"
 #include "collectives/memory/team_segment.h"
 #include "transport/libfabric/port.h"
 
 namespace py = pybind11;
-
-namespace topoopt {
-
-// As torch_topoopt.plan.LinkTraffic.
-template <>
-struct Record<LinkTraffic> {
-  static constexpr auto python = py::detail::const_name("torch_topoopt.plan.LinkTraffic");
-  static constexpr auto fields = std::tuple(
-      Field{"source", &LinkTraffic::source}, Field{"source_port", &LinkTraffic::source_port},
-      Field{"target", &LinkTraffic::target}, Field{"target_port", &LinkTraffic::target_port},
-      Field{"kind", &LinkTraffic::kind}, Field{"sent_bytes", &LinkTraffic::sent_bytes},
-      Field{"relayed_bytes", &LinkTraffic::relayed_bytes},
-      Field{"received_bytes", &LinkTraffic::received_bytes},
-      Field{"overhead_bytes", &LinkTraffic::overhead_bytes},
-      Field{"seconds", &LinkTraffic::seconds},
-      Field{"zero_copy_bytes", &LinkTraffic::zero_copy_bytes},
-      Field{"copied_bytes", &LinkTraffic::copied_bytes});
-};
-
-}  // namespace topoopt
-
-namespace pybind11::detail {
-
-template <>
-struct type_caster<topoopt::LinkKind> {
-  PYBIND11_TYPE_CASTER(topoopt::LinkKind, const_name("typing.Literal['socket', 'shm', 'fabric']"));
-
-  static handle cast(topoopt::LinkKind kind, return_value_policy, handle) {
-    return str(topoopt::kindName(kind)).release();
-  }
-  bool load(handle source, bool) {
-    if (!isinstance<str>(source)) return false;
-    value = topoopt::kindNamed(source.cast<std::string>());
-    return true;
-  }
-};
-
-template <>
-struct type_caster<topoopt::ZeroCopy> {
-  PYBIND11_TYPE_CASTER(topoopt::ZeroCopy, const_name("typing.Literal['off', 'on', 'always']"));
-
-  static handle cast(topoopt::ZeroCopy mode, return_value_policy, handle) {
-    return str(topoopt::zeroCopyName(mode)).release();
-  }
-  bool load(handle source, bool) {
-    if (!isinstance<str>(source)) return false;
-    value = topoopt::zeroCopyNamed(source.cast<std::string>());
-    return true;
-  }
-};
-
-}  // namespace pybind11::detail
 
 namespace topoopt {
 namespace {
@@ -119,145 +66,33 @@ std::shared_ptr<CircuitClient> makeCircuitClient(Session& session, int fd, int m
           }};
 }
 
-void bindLinks(py::module_& module) {
-  py::class_<LinkSpec>(
-      module, "LinkSpec",
-      "A connected link, whose descriptor a Session takes over. `kind`: \"socket\", \"shm\" or "
-      "\"fabric\", over libfabric's `provider`; `peer`: the rank at the other end; `cable`: its "
-      "index among the session's cables, -1 for ranks of one server; `tls_key`: 32 bytes that "
-      "both ends share, with which the link is encrypted, or none; `threads`: the long batches of "
-      "a fast socket that is not encrypted are moved by threads of its own; `zero_copy`: its long "
-      "payloads are sent from where they lie, \"off\", \"on\" until the kernel copies all the "
-      "same, or \"always\".")
-      .def(py::init([](const plan::LinkPorts& link, int fd, bool sends, LinkKind kind, int peer,
-                       int cable, const py::bytes& tls_key, const std::string& provider,
-                       bool threads, ZeroCopy zero_copy) {
-             return LinkSpec{link,  fd,      sends,    kind,    peer,
-                             cable, tls_key, provider, threads, zero_copy};
-           }),
-           py::arg("link"), py::arg("fd"), py::arg("sends"), py::arg("kind"), py::arg("peer"),
-           py::arg("cable") = kNoCable, py::arg("tls_key") = py::bytes(), py::arg("provider") = "",
-           py::arg("threads") = false, py::arg("zero_copy") = ZeroCopy::kOff);
-  py::class_<CableEnds>(module, "CableEnds",
-                        "A connection between ranks `a` and `b` of different servers: `link` is "
-                        "its name as seen from `a`, which alone sends unless it is `duplex`. "
-                        "`rate` is that of each direction in Gb/s; 1 for all if none is known.")
-      .def(py::init([](const plan::LinkPorts& link, int a, int b, bool duplex, double rate) {
-             return CableEnds{link, a, b, duplex, rate};
-           }),
-           py::arg("link"), py::arg("a"), py::arg("b"), py::arg("duplex"), py::arg("rate") = 1.0);
-}
-
 void bindLibfabric(py::module_& module) {
-  module.def("fabric_version", &fabricVersion,
-             "The release of libfabric that is installed; \"\": none that this build can use.");
   module.def("fabric_missing", &fabricMissing,
              "Why libfabric cannot be used, and what to install; \"\" if it can.");
-  py::class_<FabricOffer>(module, "FabricOffer")
-      .def_readonly("provider", &FabricOffer::provider)
-      .def_readonly("domain", &FabricOffer::domain, "An interface or an RDMA device.")
-      .def_readonly("address", &FabricOffer::address, "An IP address, or \"\".");
-  module.def("fabric_offers", &fabricOffers, py::arg("provider"),
-             "Interfaces of `provider` of libfabric. Raises RuntimeError without libfabric.");
+  module.def("fabric_addresses", &fabricAddresses, py::arg("provider"),
+             "The IP addresses of the interfaces that `provider` of libfabric can use. Raises "
+             "RuntimeError without libfabric.");
 }
 
-void bindGroupConfig(py::module_& module) {
+void bindGroupParts(py::module_& module) {
   py::class_<HopTable, std::shared_ptr<HopTable>>(
       module, "HopTable",
       "Links on the shortest route between each two servers. The rules are those of "
       "torch_topoopt.plan.RouteTable; a pair that none of them serves has its link, or 0.")
       .def(py::init(&HopTable::ofRoutes), py::arg("servers"), py::arg("links"),
-           py::arg("by_offset"), py::arg("next_hops"), py::arg("listed"))
-      .def("at", &HopTable::checkedAt, py::arg("source"), py::arg("target"));
+           py::arg("by_offset"), py::arg("next_hops"), py::arg("listed"));
   py::class_<CircuitClient, std::shared_ptr<CircuitClient>>(
       module, "CircuitClient", "This rank's connection to what moves the circuits of its job.");
-  py::class_<GroupConfig>(module, "GroupConfig",
-                          "A group of ranks of a session: `ranks[rank]` is this one. `rings` visit "
-                          "the first member of every server, as indices into `ranks`.")
-      .def(py::init([](int rank, std::vector<int> ranks, std::vector<int> servers,
-                       std::vector<plan::Ring> rings, std::shared_ptr<HopTable> hops) {
-             GroupConfig config;
-             config.rank = rank;
-             config.ranks = std::move(ranks);
-             config.rings = std::move(rings);
-             config.servers = std::move(servers);
-             config.hops = std::move(hops);
-             return config;
-           }),
-           py::arg("rank"), py::arg("ranks"), py::arg("servers"), py::arg("rings"),
-           py::arg("hops").none(false))
-      .def_readonly("rank", &GroupConfig::rank)
-      .def_readonly("ranks", &GroupConfig::ranks)
-      .def_readonly("servers", &GroupConfig::servers)
-      .def_readonly("rings", &GroupConfig::rings)
-      .def_readwrite("grid", &GroupConfig::grid,
-                     "Rows of the same members, where their servers form a torus; empty: none.")
-      .def_readwrite("routes", &GroupConfig::routes,
-                     "Between members' servers over others, as their frames take them.")
-      .def_readwrite("name", &GroupConfig::name)
-      .def_readwrite("channel", &GroupConfig::channel)
-      .def_readwrite("cost", &GroupConfig::cost)
-      .def_readwrite("segment_fd", &GroupConfig::segment_fd,
-                     "Of memory that all members share; -1: none.")
-      .def_readwrite("circuits", &GroupConfig::circuits,
-                     "Of a group with one rank on each server, member i on server i; or None.")
-      .def_readwrite("algorithm", &GroupConfig::algorithm)
-      .def_readwrite("planned_routes_only", &GroupConfig::planned_routes_only,
-                     "All-to-alls take the plan's routes, whatever their sizes.");
 }
 
 std::shared_ptr<FlightRecorder> makeRecorder(size_t capacity) {
   return std::make_shared<FlightRecorder>(capacity);
 }
 
-void bindSupervision(py::module_& module) {
+void bindRecorder(py::module_& module) {
   py::class_<FlightRecorder, std::shared_ptr<FlightRecorder>>(
       module, "FlightRecorder", "The last `capacity` operations of this process.")
-      .def(py::init(&makeRecorder), py::arg("capacity"))
-      .def_property_readonly("recorded", &FlightRecorder::recorded);
-  using Milliseconds = std::chrono::milliseconds;
-  py::class_<SupervisorConfig>(
-      module, "Supervision",
-      "What a Session writes for others to see, of which rank. Paths may be empty: then nothing is "
-      "written there. `request_path`: when this file appears or changes, the flight recorder is "
-      "dumped; `stacks_fd`: an eventfd that is raised before every dump, or -1; "
-      "`stacks_done_fd`: another one, without waiting, raised when the stacks are written.")
-      .def(py::init([](int rank, int world_size, int server, int attempt) {
-             SupervisorConfig config;
-             config.of = {
-                 .rank = rank, .world_size = world_size, .server = server, .attempt = attempt};
-             return config;
-           }),
-           py::arg("rank"), py::arg("world_size"), py::arg("server"), py::arg("attempt"))
-      .def(
-          "name_operations",
-          [](SupervisorConfig& config, std::string library, std::string any_sender) {
-            config.of.library = std::move(library);
-            config.of.any_sender = std::move(any_sender);
-          },
-          py::arg("library"), py::arg("any_sender"),
-          "In dumps: the first part of an operation's name, and a sender that is not known.")
-      .def_readwrite("dump_path", &SupervisorConfig::dump_path)
-      .def_readwrite("dumps_failures", &SupervisorConfig::dumps_failures)
-      .def_readwrite("status_path", &SupervisorConfig::status_path)
-      .def_readwrite("warns_of_status", &SupervisorConfig::warns_of_status)
-      .def_readwrite("request_path", &SupervisorConfig::request_path)
-      .def_readwrite("stacks_fd", &SupervisorConfig::stacks_fd)
-      .def_readwrite("stacks_done_fd", &SupervisorConfig::stacks_done_fd)
-      .def_property(
-          "dump_limit", [](const SupervisorConfig& config) { return config.dump_limit; },
-          [](SupervisorConfig& config, Milliseconds limit) { config.dump_limit = limit; });
-}
-
-void bindCounters(py::module_& module) {
-  py::class_<RingCounters>(
-      module, "RingCounters",
-      "What a ring, a tree or a kind of direct message of a group has carried.")
-      .def_readonly("kind", &RingCounters::kind)
-      .def_readonly("index", &RingCounters::index)
-      .def_readonly("ranks", &RingCounters::ranks)
-      .def_readonly("sent_bytes", &RingCounters::sent_bytes)
-      .def_readonly("seconds", &RingCounters::seconds);
+      .def(py::init(&makeRecorder), py::arg("capacity"));
 }
 
 void bindOptions(py::object scope) {
@@ -285,18 +120,33 @@ void bindOptions(py::object scope) {
           }));
 }
 
-struct DeviceMemoryUse {
-  std::string kind;
-  bool in_place;
-  uint64_t bytes;
-};
-
-std::vector<DeviceMemoryUse> deviceMemory(const ProcessGroupTopoopt& group) {
-  std::vector<DeviceMemoryUse> memory;
-  for (const auto& [kind, use] : group.deviceMemory()) {
-    memory.push_back({kind, use.in_place, use.bytes});
+std::vector<py::dict> ringCounters(const ProcessGroupTopoopt& group) {
+  std::vector<RingCounters> counters;
+  {
+    const py::gil_scoped_release released;
+    counters = group.ringCounters();
   }
-  return memory;
+  std::vector<py::dict> listed;
+  for (const RingCounters& part : counters) {
+    listed.emplace_back(py::arg("kind") = part.kind, py::arg("index") = part.index,
+                        py::arg("ranks") = part.ranks, py::arg("sent_bytes") = part.sent_bytes,
+                        py::arg("seconds") = part.seconds);
+  }
+  return listed;
+}
+
+std::vector<py::dict> deviceMemory(const ProcessGroupTopoopt& group) {
+  std::map<std::string, InPlace::Use> uses;
+  {
+    const py::gil_scoped_release released;
+    uses = group.deviceMemory();
+  }
+  std::vector<py::dict> listed;
+  for (const auto& [kind, use] : uses) {
+    listed.emplace_back(py::arg("memory") = kind, py::arg("in_place") = use.in_place,
+                        py::arg("bytes") = use.bytes);
+  }
+  return listed;
 }
 
 // Traffic of the links on which this rank sends.
@@ -433,13 +283,11 @@ void bindProcessGroup(py::module_& module) {
   py::class_<ProcessGroupTopoopt, c10d::Backend, c10::intrusive_ptr<ProcessGroupTopoopt>> group(
       module, "ProcessGroupTopoopt");
   bindOptions(group);
-  py::class_<DeviceMemoryUse>(module, "DeviceMemoryUse")
-      .def_readonly("kind", &DeviceMemoryUse::kind, "The kind of memory, or why it was copied.")
-      .def_readonly("in_place", &DeviceMemoryUse::in_place)
-      .def_readonly("bytes", &DeviceMemoryUse::bytes);
   group.def_property_readonly("group_name", &ProcessGroupTopoopt::groupName)
-      .def("ring_counters", &ProcessGroupTopoopt::ringCounters, no_gil)
-      .def("device_memory", &deviceMemory, no_gil, "Memory of tensors on devices, by its kind.")
+      .def("ring_counters", &ringCounters,
+           "Bytes and seconds of each ring, tree and kind of direct message, as stats() has them.")
+      .def("device_memory", &deviceMemory,
+           "Memory of tensors on devices by its kind, as stats() has it.")
       .def_property_readonly("is_shut_down", &ProcessGroupTopoopt::isShutDown)
       .def_property_readonly("options", &ProcessGroupTopoopt::getBackendOptions)
       .def("shutdown", &ProcessGroupTopoopt::shutdown, no_gil)
@@ -473,11 +321,9 @@ PYBIND11_MODULE(_backend, module) {
       "limit, for every client that does not speak as it does; where nobody reads stderr, it "
       "stops.");
 
-  topoopt::bindLinks(module);
   topoopt::bindLibfabric(module);
-  topoopt::bindGroupConfig(module);
-  topoopt::bindCounters(module);
-  topoopt::bindSupervision(module);
+  topoopt::bindGroupParts(module);
+  topoopt::bindRecorder(module);
   topoopt::bindSession(module);
   topoopt::bindProcessGroup(module);
 }

@@ -6,6 +6,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -38,6 +39,16 @@ pybind11::object pythonClass() {
   const size_t dot = path.rfind('.');
   return pybind11::module_::import(path.substr(0, dot).c_str()).attr(path.c_str() + dot + 1);
 }
+
+// The type that a field of type T is loaded as: holders of bound classes are not const.
+template <typename T>
+struct Loaded {
+  using Type = T;
+};
+template <typename T>
+struct Loaded<std::shared_ptr<const T>> {
+  using Type = std::shared_ptr<T>;
+};
 
 // Converts a value for Python's records, which hold tuples instead of lists.
 template <typename T>
@@ -90,9 +101,10 @@ struct type_caster<T> {
       PyErr_Clear();
       return false;
     }
-    make_caster<Member> caster;
+    using Type = typename topoopt::Loaded<Member>::Type;
+    make_caster<Type> caster;
     if (!caster.load(found, true)) return false;
-    member = cast_op<Member&&>(std::move(caster));
+    member = cast_op<Type&&>(std::move(caster));
     return true;
   }
 };

@@ -26,20 +26,9 @@ struct InLink {
 
 // By target, ascending sources; parallel links are added up.
 std::vector<std::vector<InLink>> inLinks(int servers, const std::vector<RatedLink>& links) {
+  checkLinks(servers, links);
   std::vector<std::map<int, double>> rates(static_cast<size_t>(servers));
-  for (const RatedLink& link : links) {
-    const auto fits = [&](int server) { return server >= 0 && server < servers; };
-    if (!fits(link.source) || !fits(link.target) || link.source == link.target) {
-      throw std::invalid_argument("links: " + std::to_string(link.source) + " to " +
-                                  std::to_string(link.target) + " does not join two of " +
-                                  std::to_string(servers) + " servers");
-    }
-    if (!(link.rate > 0) || !std::isfinite(link.rate)) {
-      throw std::invalid_argument("links: the rate from " + std::to_string(link.source) + " to " +
-                                  std::to_string(link.target) + " is not positive");
-    }
-    rates[link.target][link.source] += link.rate;
-  }
+  for (const RatedLink& link : links) rates[link.target][link.source] += link.rate;
   std::vector<std::vector<InLink>> in(rates.size());
   for (size_t target = 0; target < rates.size(); ++target) {
     for (const auto& [source, rate] : rates[target]) in[target].push_back({source, rate});

@@ -80,14 +80,8 @@ GraphGroup::GraphGroup(int servers, std::vector<RatedLink> links, std::vector<pl
                        CostModel cost)
     : slowest_(0), links_(std::move(links)) {
   if (servers < 2) throw std::invalid_argument("servers: a collective needs 2");
+  checkLinks(servers, links_);
   for (const RatedLink& link : links_) {
-    const auto fits = [&](int server) { return server >= 0 && server < servers; };
-    if (!fits(link.source) || !fits(link.target) || link.source == link.target ||
-        !(link.rate > 0)) {
-      throw std::invalid_argument("links: " + std::to_string(link.source) + " to " +
-                                  std::to_string(link.target) + " is not a link of " +
-                                  std::to_string(servers) + " servers");
-    }
     slowest_ = slowest_ == 0 ? link.rate : std::min(slowest_, link.rate);
   }
   ShortestPaths paths(servers, links_);

@@ -9,19 +9,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan/rated_links.h"
+
 namespace topoopt {
-
-// All links from one server to another. Rates are in any unit, the same for all links.
-struct RatedLink {
-  int source = -1;
-  int target = -1;
-  double rate = 1.0;
-
-  bool operator==(const RatedLink&) const = default;
-};
-
-// Links that carry their rates at the same time.
-using LinkSet = std::vector<RatedLink>;
 
 // Part [first, end) of the shard of `origin`, in units of 1 / GatherPlan::units. The receiver gets
 // it from `sender`, which has it before: it is the origin, or received it in an earlier step.

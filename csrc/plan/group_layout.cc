@@ -10,16 +10,11 @@
 namespace topoopt {
 
 bool joinsAll(int places, const LinkSet& links) {
+  checkLinks(places, links);
   const auto size = static_cast<size_t>(places);
   std::vector<bool> reached(2 * size, places < 2);  // from place 0, and place 0 from it
   std::vector<std::vector<int>> next(reached.size());
   for (const RatedLink& link : links) {
-    if (link.source < 0 || link.source >= places || link.target < 0 || link.target >= places ||
-        link.source == link.target || !(link.rate > 0)) {
-      throw std::invalid_argument("links: " + std::to_string(link.source) + " to " +
-                                  std::to_string(link.target) + " is not a link of " +
-                                  std::to_string(places) + " servers");
-    }
     next[link.source].push_back(link.target);
     next[places + link.target].push_back(places + link.source);
   }

@@ -34,12 +34,6 @@ void HopTable::check(const char* field, int server) const {
                               " is not in 0.." + std::to_string(servers_ - 1));
 }
 
-int HopTable::checkedAt(int source, int target) const {
-  check("source", source);
-  check("target", target);
-  return at(source, target);
-}
-
 HopTable HopTable::ofRoutes(int servers, const std::vector<plan::LinkPorts>& links,
                             const std::vector<plan::StrideRoute>& by_offset,
                             const std::vector<std::vector<int>>& next_hops,

@@ -25,8 +25,6 @@ class HopTable {
 
   int servers() const { return servers_; }
   int at(int source, int target) const { return hops_[index(source, target)]; }
-  // Throws std::invalid_argument for an unknown server.
-  int checkedAt(int source, int target) const;
 
  private:
   size_t index(int source, int target) const {

@@ -17,21 +17,9 @@ constexpr double kRateRounding = 1e-8;  // relative to the largest rate
 using RateOfPair = std::map<std::pair<int, int>, double>;  // by target and source
 
 RateOfPair addedUp(int servers, const std::vector<RatedLink>& links) {
-  const auto refuse = [](const RatedLink& link, const std::string& why) {
-    throw std::invalid_argument("link " + std::to_string(link.source) + " -> " +
-                                std::to_string(link.target) + ": " + why);
-  };
+  checkLinks(servers, links);
   RateOfPair rates;
   for (const RatedLink& link : links) {
-    for (const int end : {link.source, link.target}) {
-      if (end < 0 || end >= servers) {
-        refuse(link, "servers are 0 to " + std::to_string(servers - 1));
-      }
-    }
-    if (!std::isfinite(link.rate) || link.rate <= 0) {
-      refuse(link, "rate " + std::to_string(link.rate) + " is not positive and finite");
-    }
-    if (link.source == link.target) refuse(link, "the servers are the same");
     rates[{link.target, link.source}] += link.rate;
   }
   return rates;

@@ -12,6 +12,7 @@ from torch_topoopt.launcher import documents, shared_options
 from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.launcher.plan import programs, strategy_files
 from torch_topoopt.plan.units import counted, format_gbps
+from torch_topoopt.search.defaults import few_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -121,11 +122,14 @@ class PlanningChoice:
         *,
         network: Network | None = None,
         program: Program | None = None,
+        script: str = "",
         keep_best: bool = False,
     ) -> Plan:
-        """The Plan; with a `program`, an executable one. Raises InputError, and with `keep_best`
-        StoppedEarly, as `documents.make_plan`."""
+        """The Plan; with a `program`, or a layout for a `script`, an executable one. Raises
+        InputError, and with `keep_best` StoppedEarly, as `documents.make_plan`."""
         options = replace(self.options, network=network)
+        if script and _has_no_steps(script):
+            options = replace(options, executable_layout=_has_one_pass)
         if self.layout is not None:
             from torch_topoopt.plan.layout import layout_from
 
@@ -149,7 +153,10 @@ class PlanningChoice:
             options = replace(options, strategy=given.strategy)
             if program is not None:
                 programs.check_strategy(given, program, cluster, self.strategy)
-        options = replace(options, micro_batches=1 if micro_batches is None else micro_batches)
+        if micro_batches is None:
+            pipelines = self.space == "all" and few_servers(cluster.servers)
+            micro_batches = "auto" if pipelines else 1
+        options = replace(options, micro_batches=micro_batches)
         return documents.make_plan(graph, cluster, options, progress, keep_best=keep_best)
 
     def _plan_pipeline(
@@ -192,7 +199,7 @@ class PlanningChoice:
 
 def _space_of_layouts(arguments: argparse.Namespace) -> Space:
     """The space layouts, with the options that it has; raises InputError for others."""
-    if arguments.layout is not None:
+    if getattr(arguments, "layout", None) is not None:
         if arguments.strategy_space not in ("auto", "layouts"):
             raise InputError("layout: --layout is for --strategy-space layouts")
         from torch_topoopt.plan.layout import layout_fields
@@ -200,7 +207,7 @@ def _space_of_layouts(arguments: argparse.Namespace) -> Space:
         with input_errors():
             layout_fields(arguments.layout)
     for name in _OF_STRATEGIES:
-        if getattr(arguments, name) is not None:
+        if getattr(arguments, name, None) is not None:
             raise InputError(
                 f"{name.replace('_', '-')}: --{name.replace('_', '-')} is for strategies, and "
                 "the space layouts has none"
@@ -211,7 +218,7 @@ def _space_of_layouts(arguments: argparse.Namespace) -> Space:
 def _all_unless_strategies(arguments: argparse.Namespace, space: Space) -> Space:
     """By default all spaces for a model, unless options of strategies are given."""
     wanted = (*_OF_STRATEGIES, "export_strategy")
-    strategies = any(getattr(arguments, name) is not None for name in wanted)
+    strategies = any(getattr(arguments, name, None) is not None for name in wanted)
     if arguments.strategy_space != "auto" or space != "full" or strategies:
         return space
     if arguments.ablation != "both" or arguments.model.endswith(".py"):
@@ -330,11 +337,20 @@ def check_executes(layout: Layout, script: str) -> None:
 
         with input_errors():
             check_without_steps(layout)
+    else:
+        from torch_topoopt.parallel.sharded.schedules import check_schedule
+
+        with input_errors():
+            check_schedule(layout)
 
 
 def _has_no_steps(script: str) -> bool:
     """Whether `script` calls parallelize, which executes the layouts of a single pass."""
     return space_of("auto", "", script) == "full"
+
+
+def _has_one_pass(layout: Layout) -> bool:
+    return layout.pipeline == layout.micro_batches == 1
 
 
 def _calls(source: str) -> set[str]:

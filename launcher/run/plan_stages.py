@@ -246,7 +246,12 @@ class PlanStages:
             )
         with self._stage("co-optimise") as stage:
             plan = self._options.planning.plan(
-                graph, cluster, stage.progress, network=network, program=program
+                graph,
+                cluster,
+                stage.progress,
+                network=network,
+                program=program,
+                script=self._options.torchrun.training_script if space == "layouts" else "",
             )
             if plan.layout is not None:
                 planning.check_executes(plan.layout, self._options.torchrun.training_script)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,8 +34,8 @@ _DESCRIPTION = """\
 Simulates one training iteration of a model on many kinds of network for the same servers: TopoOpt,
 an ideal switch, a fat-tree of the same cost as TopoOpt, expanders, tori and others. Each gets the
 best of the strategies that are found on it, for TopoOpt and on the ideal switch, and of those that
-every search starts from. MODEL is the name of a shipped model, file.py:callable, a script or an
-opgraph.json.
+every search starts from. Where TopoOpt's plan has a layout, each gets the fastest layout on it.
+MODEL is the name of a shipped model, file.py:callable, a script or an opgraph.json.
 
 columns:
   rate        what a server can send
@@ -94,7 +94,10 @@ def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
     packet = packet_options.given_options(arguments, seed=False)
-    choice = planning.PlanningChoice.of(arguments, arguments.model)
+    layouts = arguments.level == "flow" and arguments.same_time is None
+    choice = planning.PlanningChoice.of(
+        arguments, arguments.model, layout_spaces=("all", "layouts") if layouts else ()
+    )
     cluster = shared_options.cluster_of(
         arguments, arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     )
@@ -145,6 +148,8 @@ def _compared(
 
     plan = choice.plan(graph, cluster, progress)
     options = choice.options_from(plan)
+    if plan.layout is None and options.strategy_space == "all":
+        options = replace(options, strategy_space="full")
     comparison = compare(
         graph,
         cluster,
@@ -273,6 +278,12 @@ def _show(terminal: Terminal, comparison: Comparison, level: str, *, by_time: bo
     ]
     title = f"One training iteration on each architecture, at {level} level"
     terminal.table(title, columns, rows)
+    layouts: dict[str, list[str]] = {}
+    for row in shown:
+        if row.layout is not None:
+            layouts.setdefault(str(row.layout), []).append(row.architecture)
+    for layout, architectures in layouts.items():
+        terminal.line(f"layout of {', '.join(architectures)}: {layout}")
     for line in (*price_lists.LEGEND, *_LEGEND):
         terminal.line(line)
     for line in plan_tables.dark_ports_lines(comparison.plan.cluster, comparison.plan.network):

@@ -13,6 +13,7 @@ from hostile_calls import Call, main
 
 from torch_topoopt.plan import CostModel, Link, Ring, Route, StrideRoute
 from torch_topoopt.runtime import backend
+from torch_topoopt.runtime.session_types import GroupConfig, LinkSpec
 
 _backend = backend._extension()
 
@@ -30,7 +31,7 @@ def _linked(descriptor: Any, *link: Any) -> Any:
     """A session with one link; the descriptor "socket!" is one that is connected."""
     plan_link, sends, kind, peer = link
     given = _connected() if descriptor == "socket!" else descriptor
-    spec = _backend.LinkSpec(plan_link, given, sends, kind, peer)
+    spec = LinkSpec(plan_link, given, sends, kind, peer)
     return _session(0, 3, [spec], [], 1 << 20, _closed)
 
 
@@ -45,7 +46,7 @@ def _closed(why: str) -> None:
 
 
 def _link() -> Any:
-    return _backend.LinkSpec(Link(0, 0, 1, 0), _connected(), True, "socket", 1)
+    return LinkSpec(Link(0, 0, 1, 0), _connected(), True, "socket", 1)
 
 
 def _one_link() -> Any:
@@ -63,7 +64,7 @@ def _iteration_bytes(first: Any, count: Any) -> Any:
 
 
 def _measured(timeout: Any, *group: Any) -> Any:
-    return _one_link().measure_cost(_backend.GroupConfig(*group), timeout)
+    return _one_link().measure_cost(GroupConfig(*group), timeout)
 
 
 def _released(limit: Any) -> Any:
@@ -89,7 +90,7 @@ def _group(
     if store == "store":
         store = dist.HashStore()
     name, channel, cost, segment_fd, algorithm, *members = arguments
-    config = _backend.GroupConfig(*members)
+    config = GroupConfig(*members)
     config.name, config.channel, config.cost = name, channel, cost
     config.segment_fd, config.algorithm = segment_fd, algorithm
     group = _backend.ProcessGroupTopoopt(session, config, options, store, splitter, in_place)
@@ -121,7 +122,6 @@ def calls() -> list[Call]:
     return [
         Call("LinkSpec", _linked, link),
         Call("HopTable", _backend.HopTable, rules),
-        Call("HopTable.at", hops.at, (0, 1)),
         Call("Session", _session_with_link, (0, 3, [Route((0, 1, 2), 1.0)], 1 << 20, _closed)),
         Call("Session.iteration_bytes", _iteration_bytes, (0, 2)),
         Call("Session.measure_cost", _measured, alone),

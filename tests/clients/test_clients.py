@@ -50,6 +50,17 @@ def test_the_trainer_of_hugging_face(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
+def test_a_llama_of_transformers_with_operators_on_some_servers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason=NEEDED)
+    script = str(SCRIPTS / "placed_llama.py")
+    alone, _ = losses(tmp_path / "alone", script, "--alone")
+    run = [*topoopt_run(RANKS, 2), "--bandwidth", "10Mbps", "--strategy-space", "full", script]
+    placed, printed = losses(tmp_path / "run", *run)
+    assert placed == pytest.approx(alone, rel=1e-5)
+    assert re.search(r"[1-9]\d* on one server", printed), printed
+
+
+@pytest.mark.exhaustive
 def test_lightning(tmp_path: Path) -> None:
     """It takes the default backend of the device, and that is "topoopt" under `topoopt run`."""
     pytest.importorskip("lightning", reason=NEEDED)

@@ -124,6 +124,7 @@ def test_a_ring_s_share_follows_its_slowest_link(ring_plan: RingPlan) -> None:
     rates[2, 1] = 1.0
     shares = [ring.share for ring in rings_of(plan, [0, 1, 2, 3], rates)]
     assert shares == pytest.approx([0.75, 0.25])
+    assert [ring.servers for ring in rings_of(plan, [2], rates)] == [(2,)]
 
 
 def _python_calls(function: Callable[[], object]) -> int:

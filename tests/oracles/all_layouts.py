@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.plan import Demand, GroupDemand
@@ -54,12 +55,15 @@ def all_layouts(accelerators: int, batch_size: int, experts: int = 1) -> Iterato
                 continue
             schedule = "interleaved" if interleave > 1 else "1f1b"
             try:
-                yield Layout(
+                made = Layout(
                     tensor, context, data, expert, pipeline, interleave, sharding, state_shards,
                     reshard, recompute, schedule, size, share // size,
                 ).validate()  # fmt: skip
             except DocumentError:
                 continue
+            yield made
+            if pipeline > 1 and interleave == 1 and not made.why_no_zero_bubble:
+                yield replace(made, schedule="zero-bubble")
 
 
 def rings_of_four(cluster: Cluster) -> list[Network]:
@@ -85,6 +89,8 @@ def fastest_of_all(planning: LayoutPlanning, networks: Sequence[Network]) -> Sim
     experts = max((split.max_degree for split in splits if split is not None), default=1)
     found: list[LayoutPrice] = []
     for layout in all_layouts(planning.accelerators, planning.op_graph.batch_size, experts):
+        if layout.schedule == "zero-bubble" and not prices.splits_backward:
+            continue
         price = prices.price(layout)
         if price is not None and price.memory.total <= planning.memory_bytes:
             found.append(price)

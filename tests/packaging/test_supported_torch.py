@@ -28,6 +28,7 @@ def _recorded(monkeypatch: pytest.MonkeyPatch, folder: Path, **info: str) -> Non
     record = folder / "_build_info.json"
     record.write_text(json.dumps(info))
     monkeypatch.setattr(versions, "_RECORD", record)
+    versions._read.cache_clear()
 
 
 def test_the_build_recorded_what_it_was_made_with() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from torch_topoopt.models import llama
 
@@ -90,6 +91,79 @@ class Split(nn.Module):
         return self.head(mixed + words).sum(1) + self.head(both)
 
 
+class Angles(nn.Module):
+    """Rotary embeddings: a leaf module that reads only the shape and the type of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rates", torch.tensor([1.0, 0.1]), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = torch.arange(x.shape[1], device=x.device)[:, None] * self.rates
+        doubled = torch.cat([angles, angles], dim=-1)
+        return doubled.cos().to(x.dtype), doubled.sin().to(x.dtype)
+
+
+class AsTheyAre(nn.Module):
+    """Leaf modules without operators, sizes of -1, shapes of tensors elsewhere, control flow on
+    values and on the device, repeated values, samples that depend on each other, views that mix
+    samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.angles = Angles()
+        self.query = nn.Linear(8, 8)
+        self.drop = nn.Dropout(0.0)
+        self.same = nn.Identity()
+        self.out = nn.Linear(16, 8)
+        self.experts = nn.Linear(8, 8)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_exporting() and bool((tokens < 0).any()):
+            raise ValueError("negative tokens")
+        x = self.embed(tokens)
+        cos, sin = self.angles(x)
+        heads = self.query(x).view(x.shape[0], -1, 2, 4)
+        turned = heads * cos[:, None] + heads.roll(2, -1) * sin[:, None]
+        wide = torch.tanh(turned)[:, :, None].expand(-1, -1, 2, -1, -1).reshape(*tokens.shape, -1)
+        x = self.same(self.drop(self.out(wide))).view_as(x) + x
+        return self.routed(x.flatten(0, 1)).view_as(x) + x
+
+    def routed(self, x: torch.Tensor) -> torch.Tensor:
+        """Tokens in the order of their first feature, with a share that depends on their place."""
+        counts = x[:, 0].float() if x.device.type == "cpu" else x[:, 0].double()
+        order = counts.argsort()
+        place = torch.arange(len(x), device=x.device) * 2 - (len(x) - 1)
+        worked = self.experts(x[order]) * (place[:, None] / len(x))
+        twice = torch.tanh(worked.repeat(2, 1)).view(2, -1, 8).transpose(0, 1)
+        return torch.zeros_like(x).index_copy(0, order, twice.sum(1))
+
+
+class Middle(nn.Module):
+    """A block that the backward pass computes again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.block, x, use_reentrant=False) + x
+
+
+class Recomputed(nn.Module):
+    """A checkpoint between other layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.middle = Middle()
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.middle(torch.tanh(self.first(x))))
+
+
 def _tables_batch(samples: int, generator: torch.Generator) -> tuple[Any, ...]:
     return (
         torch.randn(samples, 4, generator=generator, dtype=torch.float64),
@@ -117,6 +191,8 @@ MODELS: dict[
     "attention": (Attention, _tokens),
     "in-place": (InPlace, _values),
     "split": (Split, _weighted),
+    "as they are": (AsTheyAre, _tokens),
+    "recomputed": (Recomputed, _values),
     "llama": (functools.partial(llama.build, "tiny"), _tokens),
 }
 

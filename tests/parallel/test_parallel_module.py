@@ -15,15 +15,16 @@ import torch
 import torch.distributed as dist
 from support.backend.ranks import make_plan, run_bare_ranks, run_ranks, values
 from support.refusals import named, refused
+from torch import nn
 from torch.distributed import checkpoint
 
 import torch_topoopt
-from torch_topoopt.parallel import Program, StrategyError, parallelize
+from torch_topoopt.parallel import Program, StrategyError, checked_program, parallelize
 from torch_topoopt.parallel.api import placed
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.transfers import Incoming, Messages
 from torch_topoopt.plan import Placement
-from torch_topoopt.profile.profiling import profile
+from torch_topoopt.profile.profiling import ProfileError, profile
 from torch_topoopt.search.traffic import demand
 
 if TYPE_CHECKING:
@@ -336,6 +337,45 @@ def test_what_cannot_be_spread_says_why() -> None:
     in_place = Program.of(parallel_models.build("in-place"), parallel_models.batch("in-place", 4))
     assert why_not(in_place, "relu", (0,)) == "it changes a tensor of 'first' in place"
     assert "mean" in why_not(in_place, "sub", (0,))
+
+
+def test_samples_that_depend_on_each_other_stay_on_their_server() -> None:
+    name = "as they are"
+    program = Program.of(parallel_models.build(name), parallel_models.batch(name, 4))
+    assert program.exporting
+    dependent = {"argsort", "getitem", "repeat", "index_copy"}
+    for operator in dependent:
+        assert named(program.pinned[operator], "depend", "samples")
+    assert named(program.pinned["tanh#2"], "views", "mix")
+    assert program.leaves == ("embed", "angles", "query", "out", "drop", "same", "experts")
+    assert not dependent & program.modules.keys()
+    assert [step.name for step in program.steps if step.name == "float"], "it is on a CPU"
+
+
+def test_what_is_computed_again_stays_on_all_servers() -> None:
+    program = Program.of(
+        parallel_models.build("recomputed"), parallel_models.batch("recomputed", 4)
+    )
+    free = [o for o in program.operators if o not in program.pinned]
+    assert free == ["first", "head"]
+
+
+class Impatient(nn.Module):
+    """Calls another function from its fourth call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return torch.tanh(self.inner(x)) if self.calls < 4 else torch.relu(self.inner(x))
+
+
+def test_a_model_whose_calls_change_is_refused_before_it_runs() -> None:
+    with refused(ProfileError, "Impatient", "1", "relu", "tanh"):
+        checked_program(lambda: nn.Sequential(nn.Linear(4, 4), Impatient()), torch.zeros(4, 4))
 
 
 def test_parallelize_needs_a_process_group_and_a_plan() -> None:

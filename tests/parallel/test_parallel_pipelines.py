@@ -52,6 +52,13 @@ class Blocks(nn.Module):
         return self.head(x.mean(dim=1))
 
 
+class Named(Blocks):
+    """Takes keyword arguments, and returns more than a tensor, as libraries do."""
+
+    def forward(self, *, tokens: torch.Tensor) -> dict[str, Any]:
+        return {"scores": super().forward(tokens), "cache": None}
+
+
 def build() -> nn.Module:
     torch.manual_seed(5)
     return Blocks().double()
@@ -145,11 +152,59 @@ def train_while_a_copy_is_held_back(rank: int, world: int) -> None:
     dist.destroy_process_group()
 
 
+def train_named(rank: int, world: int) -> tuple[list[float], Any]:
+    """The losses of this rank, and the output of an evaluation."""
+    dist.init_process_group("topoopt")
+    torch.manual_seed(5)
+    example = {"tokens": batch(8)[0]}
+    pipe = pipeline(
+        Named().double(),
+        example,
+        lambda output, target: nn.functional.mse_loss(output["scores"], target),
+        strategy=strategy(Program.of(build(), batch(8)[0]), *CASES["two stages of two"]),
+        micro_batches=PARTS,
+    )
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=RATE)
+    losses = []
+    for step in range(STEPS):
+        tokens, target = (t.chunk(pipe.replicas)[pipe.replica] for t in batch(RANKS * SHARE, step))
+        optimizer.zero_grad()
+        loss = pipe.step({"tokens": tokens}, target)
+        optimizer.step()
+        if loss is not None:
+            losses.append(loss.item() / pipe.replicas)
+    output = pipe.evaluate({"tokens": tokens})
+    dist.destroy_process_group()
+    return losses, None if output is None else sorted(output)
+
+
 def train_all(rank: int, world: int) -> list[Any]:
     dist.init_process_group("topoopt")
     done = [train(case, rank) for case in CASES]
     dist.destroy_process_group()
     return done
+
+
+def alone() -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Losses and parameters of the same steps in one process."""
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    losses = []
+    for step in range(STEPS):
+        tokens, target = batch(RANKS * SHARE, step)
+        loss = nn.functional.mse_loss(model(tokens), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model.state_dict()
+
+
+def test_a_pipeline_takes_a_dict_and_returns_what_the_model_does(tmp_path: Path) -> None:
+    done = values(run_ranks(make_plan(RANKS, 2), tmp_path, train_named))
+    sums = [sum(losses) for losses in zip(*(losses for losses, _ in done if losses), strict=True)]
+    assert sums == pytest.approx(alone()[0], rel=1e-9)
+    assert [names for _, names in done if names] == [["cache", "scores"]] * 2
 
 
 def test_the_last_gradient_of_a_stages_input_does_not_wait_for_the_mean_over_copies(
@@ -160,17 +215,7 @@ def test_the_last_gradient_of_a_stages_input_does_not_wait_for_the_mean_over_cop
 
 def test_a_pipeline_trains_as_its_model_does_alone(tmp_path: Path) -> None:
     done = values(run_ranks(make_plan(RANKS, 2), tmp_path, train_all))
-    model = build()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    expected = []
-    for step in range(STEPS):
-        tokens, target = batch(RANKS * SHARE, step)
-        loss = nn.functional.mse_loss(model(tokens), target)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        expected.append(loss.item())
-    parameters = model.state_dict()
+    expected, parameters = alone()
     for case, name in enumerate(CASES):
         of_ranks = [rank[case] for rank in done]
         for step in range(STEPS):

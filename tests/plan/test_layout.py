@@ -27,6 +27,8 @@ def test_a_layout_in_words() -> None:
         "sharded over 4, full recomputation, 4 micro-batches of 1"
     )
     assert str(Layout()) == "one accelerator, 1 micro-batch of 1"
+    cut = Layout(pipeline=2, cells=(3, 4))
+    assert str(cut) == "pipeline 2, schedule 1f1b, chunks of 3 to 4 cells, 1 micro-batch of 1"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,7 @@ def test_a_layout_in_words() -> None:
             Layout(context=2, data=4, pipeline=2, interleave=2, schedule="interleaved",
                    micro_batches=4),
         ),
+        ("pipeline=2,data=8,cells=5-4", Layout(data=8, pipeline=2, micro_batches=2, cells=(5, 4))),
     ],
 )  # fmt: skip
 def test_dimensions_that_are_left_out_follow_from_the_others(text: str, expected: Layout) -> None:
@@ -61,6 +64,9 @@ def test_dimensions_that_are_left_out_follow_from_the_others(text: str, expected
         ("tensor=3", ("tensor=3", 15, 16)),
         ("data=16,micro_batch=4", (64, 16)),
         ("state_shards=4", ("state_shards", 4)),
+        ("pipeline=2,cells=4", ("cells", 1, 2)),
+        ("pipeline=2,cells=4-0", ("cells", 0)),
+        ("pipeline=2,cells=4:3", ("cells", "'4:3'")),
         ("", ("''",)),
         ("tensor=" + "9" * 5000, ("tensor",)),
     ],

@@ -63,3 +63,46 @@ def test_a_boundary_adds_what_is_read_and_returned_and_changes_nothing_else() ->
     assert (result.size_bytes, result.gradient_bytes) == (4 * 4, 4 * 4)
     assert by_name["input"].memory_bytes == by_name["output"].memory_bytes == 0
     assert all(operator.splittable for operator in bounded.operators)
+
+
+class Asking(nn.Module):
+    """Asks where its tensors are, and makes others there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert (x.device.type, x.is_cpu, x.is_meta) == ("cpu", True, False)
+        kind = torch.device("cpu")
+        near = torch.ones(4, device=x.device) + torch.ones(4, device="cpu")
+        near = near + torch.ones(4, device=kind).cpu() + torch.ones(4).to("cpu") + near.to(kind)
+        return self.first(x).to(x.device) + near
+
+
+def test_the_model_sees_tensors_of_a_cpu() -> None:
+    trace = trace_calls(Asking(), torch.zeros(8, 4)).once
+    assert [o.name for o in trace.operators] == ["input", "first", "add", "output"]
+    assert "device" not in [call.name for call in trace.calls], "it has no tensors"
+
+
+def test_hooks_of_others_run_outside_of_a_module() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].register_forward_hook(lambda module, args, made: torch.tanh(made))
+    trace = trace_calls(model, torch.zeros(8, 4)).once
+    assert [o.name for o in trace.operators] == ["input", "0", "tanh", "1", "output"]
+
+
+class Checked(nn.Module):
+    """Branches on values, unless torch.export asks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_exporting() or bool((x > 0).all()):
+            return x * 2
+        return x
+
+
+def test_control_flow_on_values_is_traced_as_torch_export_sees_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Checked())
+    assert trace_calls(model, torch.zeros(8, 4)).exporting
+    assert not torch.compiler.is_exporting()

@@ -57,6 +57,11 @@ def test_a_script_that_names_the_backend_gets_it_without_autoload(
     assert out.split() == ["False", backend]
 
 
+def test_the_import_of_torch_loads_the_extension_for_ranks_that_fork(tmp_path: Path) -> None:
+    script = "import sys, torch; print('torch_topoopt._backend' in sys.modules)"
+    assert _python(tmp_path, script).split() == ["True"]
+
+
 def test_the_import_of_torch_registers_the_backend(tmp_path: Path) -> None:
     assert _python(tmp_path, OPEN_A_GROUP, "topoopt").split() == ["True", "topoopt"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 from support.refusals import refused
@@ -24,9 +23,9 @@ class _Library:
     def fabric_missing(self) -> str:
         return self.missing
 
-    def fabric_offers(self, provider: str) -> list[SimpleNamespace]:
+    def fabric_addresses(self, provider: str) -> list[str]:
         assert provider == "verbs"
-        return [SimpleNamespace(address=address) for address in self.verbs]
+        return list(self.verbs)
 
 
 @pytest.fixture

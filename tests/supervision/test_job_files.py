@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,6 +56,18 @@ def test_a_runtime_folder_where_others_may_write_is_refused(tmp_path: Path) -> N
     folder.chmod(0o777)
     with refused(PermissionError, "own", "write"):
         job_files.folder_without_run("job")
+
+
+def test_without_a_runtime_folder_it_is_in_the_temporary_one_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    monkeypatch.setenv("TEMP", str(tmp_path))
+    found = job_files.folder_without_run("job")
+    assert found == tmp_path / f"torch_topoopt-{os.getuid()}" / "jobs" / "job"
+    assert tempfile.gettempdir() == str(tmp_path)
 
 
 def test_the_last_attempt_with_dumps_counts(tmp_path: Path) -> None:

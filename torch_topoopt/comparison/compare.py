@@ -16,7 +16,7 @@ import itertools
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_topoopt.architectures import (
     ARCHITECTURES,
@@ -28,6 +28,7 @@ from torch_topoopt.architectures import (
 from torch_topoopt.comparison.cable_prices import cable_cost
 from torch_topoopt.comparison.cost import capital_cost, equal_cost_gbps
 from torch_topoopt.comparison.estimate import ArchitectureEstimate, predict_architecture
+from torch_topoopt.comparison.layouts import ComparedLayouts
 from torch_topoopt.comparison.own_search import MOST_SERVERS, OwnSearches, sent_gbps
 from torch_topoopt.planner import alternation as planner
 from torch_topoopt.planner.mesh.grid_plan import plan_on_grid
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from torch_topoopt.architectures.topology import Topology
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
+    from torch_topoopt.plan.layout import Layout
     from torch_topoopt.planner.mesh.grid_plan import GridPlan
     from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.search.strategies import Strategy
@@ -57,9 +59,14 @@ _WIRED_FOR_DEMAND = ("topoopt", "topoopt-tors")
 
 @dataclass(frozen=True)
 class Compared:
-    """One architecture. `server_gbps` is the most that a server can send. `cost` is in dollars by
-    TopoOpt's prices (None: parts without a price); `iterations_per_s_per_mdollar` is per million of
-    these. `cable_cost` is by HammingMesh's prices (`cable_prices`)."""
+    """One architecture, with its `layout` if layouts are compared.
+
+    `server_gbps` is the most that a server can send. `cost` is in dollars by TopoOpt's prices
+    (None: parts without a price); `iterations_per_s_per_mdollar` is per million of these.
+    `cable_cost` is by HammingMesh's prices (`cable_prices`).
+    """
+
+    OMIT_IF_NONE: ClassVar = ("layout",)
 
     architecture: str
     server_gbps: float
@@ -70,6 +77,7 @@ class Compared:
     iterations_per_s_per_mdollar: float | None
     cable_cost: float | None
     strategy: str
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,8 @@ def compare(
     give the same figures. `on_progress` is called between steps with the fraction done; its
     exception ends the comparison.
 
+    If `plan` has a layout, every static architecture gets the fastest layout on it, in closed form.
+
     With `schedules`, AllReduces are as in `predict_on`; else as in the papers.
 
     At level "packet" every architecture is priced packet by packet, with `packet_options` and one
@@ -126,6 +136,8 @@ def compare(
     Raises ValueError for an unknown level, architecture or accelerator, a model that does not fit,
     or a cluster that none of the architectures can have.
     """
+    if plan is not None and plan.layout is not None:
+        return _compare_layouts(op_graph, cluster, names, options, plan, level, on_progress)
     price = _price_at(level, packet_options, schedules)
     builds = {name: architecture(name) for name in names}
 
@@ -137,13 +149,8 @@ def compare(
     report(1, "ideal switch")
     candidates = _candidates(op_graph, cluster, options, plan, known, schedules)
     impossible: dict[str, str] = {}
-    tree_gbps = None
-    try:
-        tree_gbps = equal_cost_tree_gbps(cluster, plan.network)
-    except ValueError as error:
-        if "fat-tree" in names:
-            impossible["fat-tree"] = str(error)
-            names = [name for name in names if name != "fat-tree"]
+    tree_gbps = _affordable_tree_gbps(cluster, plan, names, impossible)
+    names = [name for name in names if name not in impossible]
     builder = _ArchitectureBuilder(op_graph, cluster, plan, options, tree_gbps, builds)
     found: dict[str, _Found] = {}
     for i, name in enumerate(sorted(names, key=lambda name: name == "ideal-switch")):  # the last
@@ -155,6 +162,61 @@ def compare(
             found[name] = best
     found = {name: found[name] for name in names if name in found}
     return _comparison(found, plan, tree_gbps, impossible, schedules)
+
+
+def _affordable_tree_gbps(
+    cluster: Cluster, plan: Plan, names: Sequence[str], impossible: dict[str, str]
+) -> float | None:
+    """`equal_cost_tree_gbps`; None, with the reason in `impossible`, where every fat-tree costs
+    more."""
+    try:
+        return equal_cost_tree_gbps(cluster, plan.network)
+    except ValueError as error:
+        if "fat-tree" in names:
+            impossible["fat-tree"] = str(error)
+        return None
+
+
+# parameters: as `compare`
+def _compare_layouts(
+    op_graph: OpGraph,
+    cluster: Cluster,
+    names: Sequence[str],
+    options: PlanningOptions,
+    plan: Plan,
+    level: str,
+    on_progress: Callable[[float | None, str], None],
+) -> Comparison:
+    if level != "flow":
+        raise ValueError(f"level: layouts are not compared at level {level!r}")
+    rows: list[Compared] = []
+    topologies: dict[str, Topology] = {}
+    impossible: dict[str, str] = {}
+    tree_gbps = _affordable_tree_gbps(cluster, plan, names, impossible)
+    layouts = ComparedLayouts(op_graph, cluster, options, plan)
+    for i, name in enumerate(names):
+        if name in impossible:
+            continue
+        on_progress(i / len(names), name)
+        try:
+            if name == "fat-tree":
+                assert tree_gbps is not None
+                topology = fat_tree.build(cluster, server_gbps=tree_gbps)
+            elif name == "topoopt":
+                topology = topoopt.build(cluster, network=plan.network)
+            else:
+                topology = architecture(name)(cluster, plan.demand, seed=options.seed)
+            layout, estimate = layouts.on(topology)
+        except ValueError as error:
+            impossible[name] = str(error)
+            continue
+        origin = "topoopt" if layout == plan.layout else "own"
+        row = _row(name, topology, cluster, estimate, origin)
+        rows.append(replace(row, layout=layout))
+        topologies[name] = topology
+    if not rows:
+        raise ValueError(next(iter(impossible.values())))
+    return Comparison(tuple(rows), plan, tree_gbps, impossible, {}, topologies, {}, schedules=True)
 
 
 @dataclass(frozen=True)

@@ -130,15 +130,22 @@ class Handshakes:
         return self._unauthenticated.count
 
     def dial(
-        self, ends: Ends, name: str, connection: socket.socket, timeout_s: float = float("inf")
+        self,
+        ends: Ends,
+        name: str,
+        connection: socket.socket,
+        timeout_s: float = float("inf"),
+        *,
+        connected: bool = False,
     ) -> None:
         """Greets the other end of `connection`, and takes ownership of it.
 
-        It may still be connecting (links.start_connecting).
+        Unless it is `connected`, it may still be connecting (links.start_connecting).
         """
         self._dialled[ends] = name
         talk = connecting(self._identity, ends, name, connection)
-        self._converse(_Conversation(connection, talk, time.monotonic() + timeout_s))
+        conversation = _Conversation(connection, talk, time.monotonic() + timeout_s)
+        self._converse(conversation, connected=connected)
 
     def call(self, ends: Ends, name: str, connect: Callable[[], socket.socket]) -> None:
         """Like dial() with the result of `connect`, retried while the target is unreachable.
@@ -149,12 +156,15 @@ class Handshakes:
         now = time.monotonic()
         self._calls.append((now, _Call(ends, name, connect, now + _UNREACHED_S)))
 
-    def _converse(self, conversation: _Conversation) -> None:
+    def _converse(self, conversation: _Conversation, *, connected: bool = False) -> None:
         connection = conversation.connection
         connection.setblocking(False)
         self._calling[conversation] = None
-        self._selector.register(connection, selectors.EVENT_WRITE, conversation)
+        event = selectors.EVENT_READ if connected else selectors.EVENT_WRITE
+        self._selector.register(connection, event, conversation)
         next(conversation.talk)
+        if connected:
+            self._step(conversation, b"")
 
     def _dial_what_is_due(self) -> None:
         now = time.monotonic()

@@ -37,6 +37,9 @@ class Kind(enum.IntEnum):
     FORWARDED = 2
 
 
+_KINDS = frozenset(Kind)
+
+
 class Ends(NamedTuple):
     """The connection from `source` to `target`: servers and their ports, or ranks (ports: -1).
 
@@ -133,7 +136,7 @@ class Greeting:
     def read(data: bytes) -> Greeting:
         """Parses GREETING_BYTES bytes; raises StrangerError."""
         magic, version, digest, kind, *numbers, _ = _GREETING.unpack(data)
-        if magic != _MAGIC or kind not in list(Kind):
+        if magic != _MAGIC or kind not in _KINDS:
             raise StrangerError(f"it sent no greeting of this torch_topoopt: {magic!r}")
         return Greeting(_text(version), _text(digest), Ends(Kind(kind), *numbers))
 

@@ -30,7 +30,7 @@ class RequestedLinks:
     why_single: str = ""  # the reason for one connection per link; "": several are possible
     link_threads: bool = False
     reduce_threads: int = 0
-    zero_copy: str = "off"  # see _backend.LinkSpec
+    zero_copy: str = "off"  # see session_types.LinkSpec
 
     @classmethod
     def of(cls, environment: Mapping[str, str], *, by_flag: bool = False) -> RequestedLinks:

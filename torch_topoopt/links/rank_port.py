@@ -47,7 +47,7 @@ class RankPort(ABC):
                 connection = self._dial(name, time_left(deadline))
             except OSError as error:
                 raise FabricError(f"{where}: {_reason(error)}{self._hint()}") from None
-            handshakes.dial(self._ends(self._rank, rank), where, connection)
+            handshakes.dial(self._ends(self._rank, rank), where, connection, connected=True)
 
     def expect(self, ranks: Iterable[int], handshakes: Handshakes) -> None:
         """Expects a connection from each of `ranks`."""

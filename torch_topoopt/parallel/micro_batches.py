@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_topoopt.parallel.sharded.model import ShardedModel
 from torch_topoopt.parallel.walk import Flat, call_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     Loss = Callable[[Any, Any], torch.Tensor]
+    Accumulating = Callable[[bool], contextlib.AbstractContextManager[None]]
 
 
 class Pipeline:
@@ -33,12 +33,16 @@ class Pipeline:
         micro_batches: int,
         replica: int,
         replicas: int,
+        accumulating: Accumulating | None = None,
     ) -> None:
+        """`accumulating` is what `wrapped` does around the passes of a micro-batch that is the last
+        or not; by default, only the last sums gradients."""
         self.module = module
         self.micro_batches = micro_batches
         self.replica, self.replicas = replica, replicas
         self._wrapped = wrapped
         self._loss = loss
+        self._accumulating = accumulating or self._summing_last
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """The parameters on this rank, for an optimizer."""
@@ -71,9 +75,12 @@ class Pipeline:
         losses = []
         parts = micro_batches_of(args, kwargs, target, self.micro_batches)
         for number, (some, named, wanted) in enumerate(parts, 1):
-            with _accumulating(self._wrapped, last=number == self.micro_batches):
+            with self._accumulating(number == self.micro_batches):
                 losses.append(self._part(some, named, wanted))
         return torch.stack(losses).sum()
+
+    def _summing_last(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if last else self._wrapped.no_sync()
 
     def _part(self, args: Any, kwargs: Any, target: Any) -> torch.Tensor:
         loss = self._loss(self._wrapped(*args, **kwargs), target) / self.micro_batches
@@ -85,13 +92,6 @@ class Pipeline:
         args, kwargs = call_arguments(batch)
         with torch.no_grad():
             return self._wrapped(*args, **kwargs)
-
-
-def _accumulating(wrapped: Any, *, last: bool) -> contextlib.AbstractContextManager[None]:
-    """Around the passes of a micro-batch, the `last` of an iteration or not."""
-    if isinstance(wrapped, ShardedModel):
-        return wrapped.micro_batch(last=last)
-    return contextlib.nullcontext() if last else wrapped.no_sync()
 
 
 def micro_batches_of(args: Any, kwargs: Any, target: torch.Tensor, count: int) -> Iterator[Any]:

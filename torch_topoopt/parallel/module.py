@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,9 +23,9 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
+from torch_topoopt.parallel.gradient_norm import clip_gradients
 from torch_topoopt.parallel.gradients import GradientSums
 from torch_topoopt.parallel.layouts import TensorLayout, made_by
-from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients
 from torch_topoopt.parallel.splits import keep_part
 from torch_topoopt.parallel.transfers import (
     Absent,
@@ -145,10 +146,9 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
 
     def _send_ahead(self, run: _Run, args: Any, kwargs: Any) -> None:
         self._run = ahead = _Ahead(self, run)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), Functions(ahead):
+        with torch.random.fork_rng(devices=[]), Functions(ahead), self._program.flags():
             try:
-                with self._program.flags():
-                    self.module(*args, **kwargs)
+                self.module(*args, **kwargs)
             except _AllSent:
                 return
         ahead.end()
@@ -201,14 +201,38 @@ class ParallelModule(torch.nn.Module):  # type: ignore[misc]
 
 
 class _Moved:
-    """An input of a step, and its Exchange. Inputs with the same `key` are identical."""
+    """An input of a step, and its Exchange. Inputs with the same `key` are identical.
+
+    Values that an input repeats, as `expand` does, are moved once: `argument` is the input without
+    them.
+    """
 
     def __init__(
         self, argument: Argument, source: TensorLayout, target: TensorLayout, rank: int, tag: int
     ) -> None:
         self.argument = argument
+        if argument.shape is not None:
+            tail = list(argument.shape.tail)
+            for dimension in argument.repeated:
+                tail[dimension - 1] = 1
+            self.argument = replace(argument, shape=replace(argument.shape, tail=tuple(tail)))
         self.exchange = Exchange.of(source, target, rank, tag)
         self.key = (argument.number, argument.origin, target)
+
+    def once(self, tensor: torch.Tensor) -> torch.Tensor:
+        """`tensor` without the values that it repeats."""
+        for dimension in self.argument.repeated:
+            tensor = tensor.narrow(dimension, 0, 1)
+        return tensor
+
+    def repeated(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The reverse of `once`."""
+        if not self.argument.repeated:
+            return tensor
+        sizes = list(tensor.shape)
+        for dimension in self.argument.repeated:
+            sizes[dimension] = self.argument.empty[dimension]
+        return tensor.expand(sizes)
 
 
 _Moves = dict[int, _Moved]  # by index of the operand
@@ -293,6 +317,7 @@ class _Run(Walk):
     ) -> dict[int, torch.Tensor]:
         """Moves tensors to their readers, all at once."""
         owner, moved = self._owner, self._moved
+        given = {i: move.once(given[i]) for i, move in moves.items()}
         for i, move in moves.items():
             self.post(move, given[i])
         for i, move in moves.items():
@@ -309,13 +334,13 @@ class _Run(Walk):
                 )
                 result = Move.apply(owner._anchor, given[i], [result], way_back)
             moved[move.key] = result
-        return {i: moved[move.key] for i, move in moves.items()}
+        return {i: move.repeated(moved[move.key]) for i, move in moves.items()}
 
     def post(self, move: _Moved, tensor: torch.Tensor) -> None:
         """Sends this rank's part of a tensor, if not yet done."""
         if move.key not in self._incoming and move.key not in self._moved:
             self._incoming[move.key] = self._owner._messages.post(
-                move.exchange, tensor.detach(), move.argument, self.samples
+                move.exchange, move.once(tensor.detach()), move.argument, self.samples
             )
 
     def absent(self, step: Step, inputs: Sequence[torch.Tensor]) -> Any:

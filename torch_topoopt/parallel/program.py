@@ -18,14 +18,14 @@ from torch_topoopt.profile.profiling import exporting, trace_calls
 from torch_topoopt.profile.tracing import INPUT, OUTPUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from torch_topoopt.parallel.layouts import TensorLayout
     from torch_topoopt.parallel.splits import Cut
     from torch_topoopt.plan import Placement
     from torch_topoopt.profile.profiling import TracedCalls
-    from torch_topoopt.profile.tracing import Call, CallTensor
+    from torch_topoopt.profile.tracing import Call, CallTensor, TracedOperator
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Argument:
 
     `shape` is None if the first dimension does not grow with the batch; `empty` is the shape
     without samples, and `multiples` says how much of each dimension is one sample. `gradient` says
-    that a gradient flows back through it. Equal `number` means the same tensor.
+    that a gradient flows back through it. Equal `number` means the same tensor. It repeats its
+    values along the dimensions `repeated`.
     """
 
     origin: str
@@ -53,6 +54,7 @@ class Argument:
     multiples: tuple[int, ...]
     dtype: Any
     number: int
+    repeated: tuple[int, ...]
 
     def sized(self, samples: int) -> tuple[int, ...]:
         """The shape with that many samples."""
@@ -177,6 +179,7 @@ class _Recorder:
         if [c.name for c in once.calls] != [c.name for c in twice.calls]:
             for operator in once.operators:
                 self._pin(operator.name, "the model calls other functions for a larger batch")
+        self._pin_recomputed()
         pairs = list(zip(once.calls, twice.calls, strict=False))
         self._pin_hidden([call for call, _ in pairs])
         self._pin_shared([call for call, _ in pairs])
@@ -207,6 +210,31 @@ class _Recorder:
 
     def _pin(self, operator: str, why: str) -> None:
         self._pinned.setdefault(operator, why)
+
+    def _pin_recomputed(self) -> None:
+        """Pins operators that the backward pass may compute again: nothing is intercepted there.
+
+        Checkpoints are in the modules that call those that are called again.
+        """
+        for operator in self._once.operators:
+            if operator.function_node is not None:
+                self._pin_with_producers(operator, "it runs inside an autograd.Function")
+        again = self._once.recomputed or {""} if self._once.recomputes else set()
+        called = {span.path for span in self._once.spans}
+        callers = {next(p for p in _outwards(path) if p in called) for path in again}
+        callers = {path for path in callers if path not in again} or callers
+        for span in self._once.spans:
+            if span.path in callers:
+                for operator in self._once.operators[span.begin : span.end]:
+                    self._pin_with_producers(
+                        operator, "the backward pass may compute it again, or what reads it"
+                    )
+
+    def _pin_with_producers(self, operator: TracedOperator, why: str) -> None:
+        self._pin(operator.name, why)
+        for read in operator.reads.values():
+            if read.producer is not None:
+                self._pin(read.producer.name, why)
 
     def _pin_hidden(self, calls: list[Call]) -> None:
         """Pins operators without a call, which cannot be intercepted when the model runs."""
@@ -329,7 +357,10 @@ class _Recorder:
         empty = tuple(0 if grows else n for n, grows in zip(tensor.shape, grown, strict=False))
         each = tuple(n // self._size * g for n, g in zip(tensor.shape, grown, strict=False))
         gradient = tensor.requires_grad and reached
-        return Argument(origin, shape, gradient, empty, each, tensor.dtype, tensor.number)
+        inner = range(1, len(tensor.shape) - 1)
+        repeated = tuple(i for i in inner if tensor.shape[i] > 1 and tensor.strides[i] == 0)
+        number, dtype = tensor.number, tensor.dtype
+        return Argument(origin, shape, gradient, empty, each, dtype, number, repeated)
 
     def _grows(self, tensor: CallTensor, twin: CallTensor) -> bool:
         """Whether the first dimension, and no other, is a multiple of the samples."""
@@ -337,6 +368,14 @@ class _Recorder:
         if len(a) != len(b) or not a or a[1:] != b[1:]:
             return False
         return b[0] == 2 * a[0] and a[0] % self._size == 0
+
+
+def _outwards(path: str) -> Iterator[str]:
+    """The modules around the module of that path, up to the model itself."""
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
+    yield ""
 
 
 def _order(tensor: CallTensor, twin: CallTensor) -> tuple[int, bool]:

@@ -36,9 +36,14 @@ class Walk:
 
     def call(self, function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
         """The model's input of its next call; `name` is empty for a leaf module."""
-        index = self._next(name)
         self.inside = True
         try:
+            if name and not Flat(args, kwargs).tensors:
+                made = function(*args, **kwargs)
+                if Flat(made, None).tensors:  # else it is none of the steps
+                    self._next(name)
+                return made
+            index = self._next(name)
             return self.take(index, self._steps[index], function, args, kwargs)
         finally:
             self.inside = False
@@ -183,8 +188,11 @@ def filled(step: Step, tensors: Sequence[torch.Tensor]) -> Any:
 
 def catch_leaves(
     module: torch.nn.Module, program: Program, walk: Callable[[], Walk | None]
-) -> None:
-    """Routes calls of the program's leaf modules through the walk, while there is one."""
+) -> Callable[[], None]:
+    """Routes calls of the program's leaf modules through the walk, while there is one.
+
+    Returns a function that undoes it.
+    """
 
     def leaf_call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         current = walk()
@@ -195,6 +203,12 @@ def catch_leaves(
     for path in program.leaves:
         leaf = module.get_submodule(path)
         leaf.forward = functools.partial(leaf_call, leaf.forward)
+
+    def undo() -> None:
+        for path in program.leaves:
+            del module.get_submodule(path).forward
+
+    return undo
 
 
 def drop(module: torch.nn.Module, names: Sequence[str]) -> None:

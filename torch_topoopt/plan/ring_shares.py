@@ -23,7 +23,7 @@ def shared_by_slowest_link(
     `table` has the routes of neighbours. `rates` has the total rate from one server to another, in
     any unit; rings over the same links divide it.
     """
-    if len(set(rates.values())) < 2 or not rings:
+    if len(set(rates.values())) < 2 or len(rings) < 2:
         return tuple(rings)
     hops = [_links_of(ring, table) for ring in rings]
     users: dict[Pair, int] = {}

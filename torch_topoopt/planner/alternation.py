@@ -45,6 +45,8 @@ _WIRED_FOR = 3  # strategies of a search that get networks of their own
 _DESCENTS = 4  # from the best pairs of all rounds, on few servers
 _FAILURES_ON_FEW = 1  # rounds with little gain before the last one, on few servers
 _MOST_OPERATORS = 400  # of a model with blocks: more take minutes, and layouts hold the fast ones
+_NEARLY = 0.1  # slower starts of other numbers of micro-batches are not searched
+_MOST_COUNTS = 2  # numbers of micro-batches that are searched besides one
 _CURVE_POINTS = 25  # samples of the search curve per round
 
 
@@ -120,7 +122,7 @@ class Planning:
         self._problems = SearchProblems(op_graph, cluster, options)
         self._pricing = PairPricing(self._problems.lowered, options)
         self._best: PricedPair | None = None
-        self._pairs: list[PricedPair] = []  # of each round
+        self._pairs: list[PricedPair] = []  # of each round, on few servers
         self._rounds: list[Round] = []
         self._samples: list[SearchSample] = []
         self._searching: tuple[TwoLevelSearch, Network, int] | None = None
@@ -256,6 +258,8 @@ class Planning:
         starts = self._problems.of_each_count(self._problems.starts)
         all_servers = everywhere(self._op_graph, self._cluster.servers)
         default = self._pricing.wire(all_servers, self._options.first_mode, 1)
+        if self._options.micro_batches == "auto":
+            starts = self._promising(starts, default)
         networks = dict.fromkeys(starts, default)
         for count, begin in starts.items():
             first = first_pair(self._problems, self._pricing, default, begin, count)
@@ -449,9 +453,25 @@ class Planning:
     def _best_s(self) -> float:
         return self._best.iteration_s if self._best else math.inf
 
+    def _promising(self, starts: Starts, network: Network) -> Starts:
+        """One micro-batch, and the numbers whose best start is nearly as fast as any on `network`:
+        a search of the others would not catch up."""
+        seconds = {
+            count: min(self._pricing.price(start, network, count).iteration_s for start in begin)
+            for count, begin in starts.items()
+        }
+        limit_s = min(seconds.values()) * (1 + _NEARLY)
+        several = sorted((s, count) for count, s in seconds.items() if count > 1 and s <= limit_s)
+        kept = {1, *(count for _, count in several[:_MOST_COUNTS])}
+        return {count: begin for count, begin in starts.items() if count in kept}
+
     def _budgets(self, starts: Starts) -> list[int]:
-        """A round's proposals, divided among the numbers of micro-batches."""
-        return budgets(self._evaluations, len(starts))
+        """A round's proposals, divided among the numbers of micro-batches. With "auto", one
+        micro-batch has as many as alone, and the others share as many."""
+        if self._options.micro_batches != "auto" or 1 not in starts:
+            return budgets(self._evaluations, len(starts))
+        others = iter(budgets(self._evaluations, len(starts) - 1)) if len(starts) > 1 else iter(())
+        return [self._evaluations if count == 1 else next(others) for count in starts]
 
     def _search(
         self,
@@ -528,7 +548,8 @@ class Planning:
         accepted = better.iteration_s < self._best_s
         if accepted:
             self._best = better
-        self._pairs.append(better)
+        if few_servers(self._cluster.servers):  # the others are not used again
+            self._pairs.append(better)
         ring_s, switch_s = self._pricing.references(found)
         self._rounds.append(
             Round(

@@ -84,13 +84,13 @@ class LayoutPlanning:
         self.cluster = cluster
         self.options = options
         self._on_candidate = on_candidate
-        self._device = accelerator(cluster.accelerator)
+        self.device = accelerator(cluster.accelerator)
         self.trainer = trainer_of(options)
-        self.state = trained_state(self.trainer, self._device)
+        self.state = trained_state(self.trainer, self.device)
         self.prices = LayoutPrices(
             op_graph,
-            self._device,
-            boxes_of(cluster, self._device),
+            self.device,
+            boxes_of(cluster, self.device),
             software=SOFTWARE[self.trainer.software],
             state=self.state,
         )
@@ -116,8 +116,8 @@ class LayoutPlanning:
         """Bytes that a layout may use on one accelerator, its runtime included."""
         if not self.cluster.memory_limited:
             return math.inf
-        reserved = self._device.reserved_bytes
-        return _USABLE * self._device.memory_bytes - max(0.0, reserved - RUNTIME_BYTES)
+        reserved = self.device.reserved_bytes
+        return _USABLE * self.device.memory_bytes - max(0.0, reserved - RUNTIME_BYTES)
 
     def data_parallel(self) -> Layout:
         """Whole copies of the model that share the batch, or a part of the accelerators' number if
@@ -136,7 +136,7 @@ class LayoutPlanning:
         for operator, placement in zip(self.op_graph.operators, strategy, strict=True):
             for server in placement.servers:
                 updated[server] += operator.parameter_gradient_bytes / placement.parameter
-        return optimizer_seconds(self._device, max(updated) * self.state.moved)
+        return optimizer_seconds(self.device, max(updated) * self.state.moved)
 
     def check_state(self) -> None:
         """Raises ValueError, with what would fit, if all accelerators together cannot hold the
@@ -157,12 +157,13 @@ class LayoutPlanning:
             if price.memory.total > self.memory_bytes:
                 raise ValueError(what_would_fit(self.prices, price, self))
             return [price]
-        found = self._fastest(self.prices_on(self.options.network))
+        found = self.fastest(self.prices_on(self.options.network))
         if not found:
             raise ValueError(what_would_fit(self.prices, None, self))
         return found
 
-    def _fastest(self, prices: LayoutPrices) -> list[LayoutPrice]:
+    def fastest(self, prices: LayoutPrices) -> list[LayoutPrice]:
+        """The fastest layouts that fit, by `prices`."""
         return fastest_layouts(
             prices,
             self.accelerators,
@@ -178,7 +179,7 @@ class LayoutPlanning:
         """The prices on `network`, or on an ideal switch."""
         if network is None:
             return self.prices
-        return self.prices.on(boxes_of(self.cluster, self._device, network))
+        return self.prices.on(boxes_of(self.cluster, self.device, network))
 
     def best(self) -> WiredLayout:
         """The fastest pair of a layout and a network; raises as `candidates`.
@@ -194,7 +195,7 @@ class LayoutPlanning:
         before_s = math.inf
         while least_s < best.price.times.step_s < before_s * (1 - CONVERGED):
             before_s = best.price.times.step_s
-            best = self._fastest_pair(self._fastest(self.prices_on(best.network)), best)
+            best = self._fastest_pair(self.fastest(self.prices_on(best.network)), best)
         return best
 
     def _fastest_pair(self, found: list[LayoutPrice], best: WiredLayout | None) -> WiredLayout:
@@ -275,7 +276,7 @@ class LayoutPlanning:
         ring = cluster
         if fixed:  # of any degree, while a ring takes two ports
             ring = replace(cluster, degree=2 if cluster.servers > 2 else 1, port_gbps=None)
-        one_ring = boxes_of(cluster, self._device, single_ring(ring, best.demand), schedules=False)
+        one_ring = boxes_of(cluster, self.device, single_ring(ring, best.demand), schedules=False)
         single_ring_s = self._price(self.prices.on(one_ring), layout).times.step_s
         box = cluster.accelerators_per_server
         return Plan(

@@ -42,8 +42,8 @@ class PlanningOptions:
     adamw), which sets the `optimizer_factor` of strategies, too. With "data-parallel" every
     operator runs on every server and only the network is planned; with "samples" operators are
     split by samples only. With `executable`, only strategies are considered all of whose placements
-    it accepts, and with `executable_layout` only layouts that it accepts. The search begins at `strategy` alone, if there is one; `evaluations` 0 only prices
-    it.
+    it accepts, and with `executable_layout` only layouts that it accepts. The search begins at
+    `strategy` alone, if there is one; `evaluations` 0 only prices it.
 
     `mode` "best" continues from the best pair of mode "paper" for as many rounds again, wired by
     TopologyFinder's mode best for the least predicted iteration: its plan is never worse. These

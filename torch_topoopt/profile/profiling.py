@@ -44,6 +44,7 @@ __all__ = [
     "LoadedModel",
     "ProfileError",
     "TracedCalls",
+    "explaining",
     "exporting",
     "load_model",
     "profile",
@@ -95,7 +96,8 @@ def profile(
     """
     with _without_collections():
         kind = CallTrace if boundary else Trace
-        trace, doubled, size = _traces(model, example_batch, batch_size, kind)
+        network, batch = on_meta(model), positional_and_keyword(example_batch)
+        trace, doubled, size = _traces(network, batch, batch_size, kind)
     if not trace.operators:
         raise ProfileError("the model computes nothing from its batch and parameters")
     twice = {operator.name: operator for operator in doubled.operators}
@@ -108,7 +110,7 @@ def profile(
     operators = _whole_results(operators)
     layers = repeated_layers(operators, trace.spans)
     graph = OpGraph(OpGraph.VERSION, name, size, operators, layers)
-    return replace(graph, number_format=_number_format(on_meta(model))).validate()
+    return replace(graph, number_format=_number_format(network)).validate()
 
 
 def _number_format(network: torch.nn.Module) -> Literal["fp32", "bf16"]:
@@ -122,8 +124,8 @@ def _number_format(network: torch.nn.Module) -> Literal["fp32", "bf16"]:
 class TracedCalls(NamedTuple):
     """The calls that `profile` with a boundary sees, of a batch and of one of twice the size.
 
-    `exporting`: the model makes them under the flags of `exporting`, for its control flow depends
-    on values otherwise. It has to run under these flags, too.
+    `exporting`: the model's control flow depends on values except under the flags of `exporting`,
+    so they were set. It has to run under them, too.
     """
 
     once: CallTrace
@@ -136,7 +138,8 @@ def trace_calls(
     model: torch.nn.Module, example_batch: Any, *, batch_size: int | None = None
 ) -> TracedCalls:
     """The calls of the model. Raises ProfileError if it cannot be traced."""
-    once, twice, size = _traces(model, example_batch, batch_size, CallTrace)
+    batch = positional_and_keyword(example_batch)
+    once, twice, size = _traces(on_meta(model), batch, batch_size, CallTrace)
     return TracedCalls(once, twice, size, once.exporting)
 
 
@@ -155,17 +158,15 @@ def result_on_meta(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
     """The result of `module`, which is on the meta device, for arguments that are, too."""
 
     def call() -> Any:
-        with _explaining("", []), torch.no_grad(), torch.device("meta"):
+        with explaining("", []), torch.no_grad(), torch.device("meta"):
             return module(*args, **kwargs)
 
     return _knowing_no_values(call)
 
 
 def _traces(
-    model: Any, example_batch: Any, batch_size: int | None, kind: type[AnyTrace]
+    network: Any, batch: Arguments, batch_size: int | None, kind: type[AnyTrace]
 ) -> tuple[AnyTrace, AnyTrace, int]:
-    network = on_meta(model)
-    batch = positional_and_keyword(example_batch)
     bags = bags_of(network, batch)
     size = batch_size_of(batch, batch_size, bags)
     return *_knowing_no_values(lambda: _once_and_twice(network, batch, size, kind, bags)), size
@@ -323,7 +324,7 @@ def _is_splittable(once: TracedOperator, twice: TracedOperator) -> bool:
 def on_meta(model: Any) -> Any:
     """The model on the meta device, without a copy of any real tensor."""
     if not isinstance(model, torch.nn.Module):
-        with _explaining("building the model", []), torch.device("meta"):
+        with explaining("building the model", []), torch.device("meta"):
             model = model()
         if not isinstance(model, torch.nn.Module):
             raise ProfileError(f"model: expected an nn.Module, got {type(model).__name__}")
@@ -336,13 +337,13 @@ def on_meta(model: Any) -> Any:
     held += [v for m in model.modules() for v in vars(m).values() if isinstance(v, torch.Tensor)]
     if all(tensor.device.type == "meta" for tensor in held):
         return model
-    with _explaining("copying the model to the meta device", []):
+    with explaining("copying the model to the meta device", []):
         return copy.deepcopy(model, {id(tensor): meta_twin(tensor) for tensor in held})
 
 
 def _leaves(network: Any, batch: Arguments, shapes: ShapeCache) -> set[Any]:
     calling: list[tuple[str, Any]] = []
-    with _explaining("", calling):
+    with explaining("", calling):
         return leaf_modules(network, *batch, calling, shapes)
 
 
@@ -356,13 +357,13 @@ def _trace(
 ) -> AnyTrace:
     network.zero_grad(set_to_none=True)
     trace = kind(network, leaves, shapes)
-    with _explaining(what, trace.modules):
+    with explaining(what, trace.modules):
         trace.run(*batch)
     return trace
 
 
 @contextmanager
-def _explaining(what: str, modules: list[tuple[str, Any]]) -> Iterator[None]:
+def explaining(what: str, modules: list[tuple[str, Any]]) -> Iterator[None]:
     """Turns what the user's model raises into one line that names the module."""
     try:
         yield

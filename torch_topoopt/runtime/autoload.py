@@ -39,7 +39,7 @@ def register_named() -> None:
         return
     rank_errors.record_uncaught()
     backend.register()
-    backend.load_in_ranks()
+    backend.load()
 
 
 def _refuse_groups(error: BuildMismatchError) -> None:

@@ -11,12 +11,12 @@ import contextlib
 from torch_topoopt.links.wiring import Wiring
 from torch_topoopt.plan import Plan
 from torch_topoopt.plan.codec import prepare_reader
-from torch_topoopt.runtime.backend import load_in_server
+from torch_topoopt.runtime.backend import load
 
 
 def prepare() -> None:
     """Starts no thread and opens nothing: forks would lose the threads and share the files."""
     with contextlib.suppress(ImportError):  # ranks that need it report the error
-        load_in_server()
+        load()
     for document in (Plan, Wiring):
         prepare_reader(document)

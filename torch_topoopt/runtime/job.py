@@ -38,10 +38,10 @@ from torch_topoopt.runtime.circuits import circuit_client
 from torch_topoopt.runtime.job_network import (
     Place,
     StoreMeeting,
-    cable_ends,
     given_network,
     link_specs,
     meet_versions,
+    session_cables,
 )
 from torch_topoopt.runtime.link_options import (
     connections_per_link,
@@ -56,6 +56,7 @@ from torch_topoopt.runtime.meters.timeline_recorder import TimelineRecorder
 from torch_topoopt.runtime.meters.work_meter import WorkMeter
 from torch_topoopt.runtime.metrics import METRICS_VARIABLE, log_event
 from torch_topoopt.runtime.rank_errors import ERRORS_VARIABLE
+from torch_topoopt.runtime.session_types import GroupConfig
 from torch_topoopt.runtime.supervised import supervise
 from torch_topoopt.supervision.dumps import dump_of
 from torch_topoopt.supervision.job_files import JobFolder
@@ -111,12 +112,12 @@ class Job:
         """Rank of torch.distributed -> rank in this job."""
         return {rank: number for number, rank in enumerate(self.place.ranks)}
 
-    def group(self, ranks: Sequence[int]) -> Any:
-        """The _backend.GroupConfig of those ranks of torch.distributed."""
+    def group(self, ranks: Sequence[int]) -> GroupConfig:
+        """The members, rings and routes of those ranks of torch.distributed."""
         numbers = [self.number_of[rank] for rank in ranks]
         servers = [self.layout.server_of[number] for number in numbers]
         rings = rings_of(self.plan, sorted(set(servers)), self._link_rates)
-        config = self.extension.GroupConfig(
+        config = GroupConfig(
             rank=numbers.index(self.place.index),
             ranks=numbers,
             servers=servers,
@@ -136,7 +137,7 @@ class Job:
             return self.cost
         return replace(self.cost, all_reduce=())
 
-    def why_circuits_stay(self, config: Any) -> str:
+    def why_circuits_stay(self, config: GroupConfig) -> str:
         """During the all-to-alls of a group, though they move for others; "" if nothing is said."""
         if config.circuits is not None or self._circuits is None:
             return ""
@@ -267,7 +268,7 @@ def open_job(extension: Any, place: Place, store: Any, timeout: timedelta) -> Jo
         closed=lambda why: _on_closed(opened[0]() if opened else None, why),
         recorder=recorder,
         supervision=supervision,
-        cables=cable_ends(extension, network, per_link),
+        cables=session_cables(network, per_link),
         servers=list(layout.server_of),
         silence_limit=limit,
         workers=requested.reduce_threads,

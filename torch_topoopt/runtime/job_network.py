@@ -33,6 +33,7 @@ from torch_topoopt.plan import Link
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.plan.given import PLAN_VARIABLE, given_plan
 from torch_topoopt.runtime.link_options import provider_chooser
+from torch_topoopt.runtime.session_types import LinkSpec, SessionCable
 from torch_topoopt.runtime.versions import build_info
 from torch_topoopt.topology.failures.remaining import remaining_network
 
@@ -235,8 +236,8 @@ def log_link(opened: OpenLink, wiring: Wiring) -> None:
     log.info("%s: %s:%d%s - %s:%d", describe(link), *near, where, *far)
 
 
-def cable_ends(extension: Any, network: JobNetwork, per_link: int) -> list[Any]:
-    """All cables of the job as _backend.CableEnds: first connections(plan), then forwarded ones.
+def session_cables(network: JobNetwork, per_link: int) -> list[SessionCable]:
+    """All cables of the job: first connections(plan), then forwarded ones.
 
     The transport treats each of the `per_link` connections of a link as a cable, which may fail
     alone; they are consecutive and share the link's rate.
@@ -246,7 +247,7 @@ def cable_ends(extension: Any, network: JobNetwork, per_link: int) -> list[Any]:
     rates = network.wiring.planned_rates(plan)
     known = all(link in rates for link in plan.network.links)
     ends = [
-        extension.CableEnds(
+        SessionCable(
             link,
             leaders[link.source],
             leaders[link.target],
@@ -257,7 +258,7 @@ def cable_ends(extension: Any, network: JobNetwork, per_link: int) -> list[Any]:
         for _ in range(per_link)
     ]
     for a, b in _forwarded_pairs(network):  # over the cables of others
-        ends.append(extension.CableEnds(Link(a, -1, b, -1), a, b, True, 0.0))
+        ends.append(SessionCable(Link(a, -1, b, -1), a, b, True, 0.0))
     return ends
 
 
@@ -275,15 +276,14 @@ def link_specs(
     network: JobNetwork,
     rank: int,
     requested: RequestedLinks,
-) -> list[Any]:
-    """The connections as _backend.LinkSpec; a Session then owns their descriptors.
+) -> list[LinkSpec]:
+    """The connections of this rank; a Session then owns their descriptors.
 
     Connections between servers are encrypted on request; others stay in the kernel of one machine.
     The plan's links use the requested transport; a forwarded one is TCP, since other hosts relay
     it.
     """
     planned, per_link = list(connections(network.plan)), links.ports.per_link
-    options = {"threads": requested.link_threads, "zero_copy": requested.zero_copy}
     number = {link.reverse: i for i, link in enumerate(planned)}  # the other end of a duplex cable
     number |= {link: i for i, link in enumerate(planned)}
     specs = []
@@ -293,7 +293,7 @@ def link_specs(
         link = opened.link
         provider = provider_of(opened.connection)
         specs.append(
-            extension.LinkSpec(
+            LinkSpec(
                 link=link,
                 fd=opened.connection.detach(),
                 sends=opened.sends,
@@ -302,18 +302,17 @@ def link_specs(
                 cable=number[link] * per_link + opened.number,
                 tls_key=opened.key if requested.encrypted else b"",
                 provider=provider,
-                **options,
             )
         )
     local = "shm" if shared_memory_allowed() else "socket"
     for peer, connection in links.local.items():
         between = Link(rank, -1, peer, -1)
-        specs.append(extension.LinkSpec(between, connection.detach(), True, local, peer))
+        specs.append(LinkSpec(between, connection.detach(), True, local, peer))
     pairs = _forwarded_pairs(network) if links.forwarded else ()
     forwarded = {pair: len(planned) * per_link + i for i, pair in enumerate(pairs)}
     for peer, connection in links.forwarded.items():
         specs.append(
-            extension.LinkSpec(
+            LinkSpec(
                 link=Link(rank, -1, peer, -1),
                 fd=connection.detach(),
                 sends=True,
@@ -321,7 +320,9 @@ def link_specs(
                 peer=peer,
                 cable=forwarded[min(rank, peer), max(rank, peer)],
                 tls_key=links.forwarded_keys[peer] if requested.encrypted else b"",
-                **options,
             )
         )
+    for spec in specs:
+        if spec.cable >= 0:  # between servers
+            spec.threads, spec.zero_copy = requested.link_threads, requested.zero_copy
     return specs

@@ -56,9 +56,9 @@ def provider_chooser(extension: Any, transport: str) -> Callable[[socket.socket]
     _, _, provider = transport.partition(":")
     if provider:
         return lambda _: provider
-    verbs = set()
+    verbs: set[str] = set()
     if not extension.fabric_missing():
-        verbs = {offer.address for offer in extension.fabric_offers("verbs") if offer.address}
+        verbs = set(extension.fabric_addresses("verbs"))
     other = "tcp" if transport == "fabric" else ""
 
     def provider_of(connection: socket.socket) -> str:

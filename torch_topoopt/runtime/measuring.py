@@ -22,10 +22,12 @@ from torch_topoopt.plan import CostModel, kept_files
 from torch_topoopt.plan.codec import decode, json_text, write_text_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from torch_topoopt.links.meeting import Meeting
     from torch_topoopt.plan import AllReduceTime, Plan
+    from torch_topoopt.runtime.session_types import GroupConfig
 
 _TOPIC = "cost model"
 
@@ -33,13 +35,13 @@ log = logging.getLogger("torch_topoopt")
 
 
 def cost_of(
-    plan: Plan, session: Any, group: Any, timeout: timedelta, meeting: Meeting
+    plan: Plan, session: Any, group: GroupConfig, timeout: timedelta, meeting: Meeting
 ) -> CostModel:
     """The plan's cost model, or one that all ranks measure together; its beta is never None.
 
-    `group` is the _backend.GroupConfig of all ranks. A measured model is kept for later jobs of the
-    same plan with the same ranks on its servers. It is also written to the run folder, to be copied
-    into the plan. Raises FabricError for an unknown value of TOPOOPT_COST_MODEL.
+    `group` is that of all ranks. A measured model is kept for later jobs of the same plan with the
+    same ranks on its servers. It is also written to the run folder, to be copied into the plan.
+    Raises FabricError for an unknown value of TOPOOPT_COST_MODEL.
     """
     rated = 1 / plan.cluster.link_bytes_per_s
     if plan.cost_model is not None:
@@ -67,7 +69,7 @@ def cost_of(
     return model
 
 
-def kept_file(plan: Plan, servers: list[int]) -> Path:
+def kept_file(plan: Plan, servers: Sequence[int]) -> Path:
     """The file of the model that was measured for `plan` with ranks on those servers, here."""
     return kept_files.kept_file("cost", [plan.to_json(), list(servers), socket.gethostname()])
 

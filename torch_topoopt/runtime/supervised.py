@@ -10,6 +10,7 @@ former names.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import json
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_topoopt.runtime.rank_errors import MOST_FRAMES, raised_at
+from torch_topoopt.runtime.session_types import SupervisedRank, Supervision
 from torch_topoopt.supervision.job_files import (
     JobFolder,
     folder_without_run,
@@ -75,7 +77,7 @@ def supervise(extension: Any, place: Place, server: int) -> tuple[Any, Any, Call
     recorder = _recorder(extension)
     try:
         folder = _folder()
-        return recorder, *_supervision(extension, place, server, folder, records=bool(recorder))
+        return recorder, *_supervision(place, server, folder, records=bool(recorder))
     except OSError as error:
         log.warning("no status and no dumps of the flight recorder: %s", error)
         return None, None, lambda: None
@@ -100,13 +102,14 @@ def _attempt() -> int:
 
 
 def _supervision(
-    extension: Any, place: Place, server: int, folder: JobFolder, *, records: bool
-) -> tuple[Any, Callable[[], None]]:
+    place: Place, server: int, folder: JobFolder, *, records: bool
+) -> tuple[Supervision, Callable[[], None]]:
     rank, attempt = place.ranks[place.index], _attempt()
-    supervision = extension.Supervision(rank, place.world_size, server, attempt)
+    of = SupervisedRank(rank, place.world_size, server, attempt)
     # Before torch 2.15 its analyzer accepts no other library, and no unknown sender.
     if _torch_version() < (2, 15):
-        supervision.name_operations("nccl", str(rank))
+        of.library, of.any_sender = "nccl", str(rank)
+    supervision = Supervision(of)
     prefix = _value(_DUMP_FILE, "")[1]
     if records:
         supervision.dump_path = f"{prefix}{rank}" if prefix else str(folder.dump(attempt, rank))
@@ -159,10 +162,8 @@ def _watch_stacks(dump: Path, rank: int) -> tuple[int, int]:
             os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK),
         )
         _stacks = (os.getpid(), handle, done)
-        thread = threading.Thread(
-            target=_write_stacks, args=(handle, done), name="topoopt stacks", daemon=True
-        )
-        thread.start()
+        # threading.Thread would wait until the thread runs, on a busy start of many ranks.
+        _thread.start_new_thread(_write_stacks, (handle, done))
     return _stacks[1:]
 
 

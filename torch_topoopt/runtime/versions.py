@@ -5,6 +5,7 @@ The build writes `_build_info.json` (see setup.py). Nothing here imports torch.
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import re
@@ -37,9 +38,15 @@ class BuildInfo:
 
 def build_info() -> BuildInfo | None:
     """The record of the build; None where nothing was built."""
-    if not _RECORD.exists():
+    return _read(_RECORD)
+
+
+@functools.cache
+def _read(record: Path) -> BuildInfo | None:
+    try:
+        return BuildInfo(**json.loads(record.read_bytes()))
+    except FileNotFoundError:
         return None
-    return BuildInfo(**json.loads(_RECORD.read_text()))
 
 
 def check_build(torch_version: str) -> None:

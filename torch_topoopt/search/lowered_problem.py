@@ -17,21 +17,23 @@ if TYPE_CHECKING:
 
 
 _Made = TypeVar("_Made")
+# Networks whose prices are kept, and the servers of all of them together.
+_MOST_NETWORKS = 64
+_KEPT_SERVERS = 2048
 
 
 class LastMade(Generic[_Made]):
-    """A cache of one value, with its key."""
+    """A cache of the last values, with their keys."""
 
-    _KEPT = 8
-
-    def __init__(self) -> None:
+    def __init__(self, most: int = 8) -> None:
+        self._most = most
         self._made: dict[Hashable, _Made] = {}
 
     def get(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
         """The cached value for `key`, or else that of `make`."""
         found = self._made.pop(key) if key in self._made else make()
         self._made[key] = found
-        if len(self._made) > self._KEPT:
+        if len(self._made) > self._most:
             del self._made[next(iter(self._made))]
         return found
 
@@ -61,9 +63,9 @@ class LoweredProblem:
         self._schedule_options = schedule_options
         self._jobs: dict[int, tuple[frozenset[Degrees], _core.Job]] = {}
         self._network: tuple[Network | None, _core.RoutedNetwork] | None = None
-        self._prices: dict[
-            tuple[Network | _core.RoutedNetwork | None, int], _core.IterationPrices
-        ] = {}
+        # its keys are networks: on many servers each holds some 100 MB of routes
+        most = max(2, min(_MOST_NETWORKS, _KEPT_SERVERS // cluster.servers))
+        self._prices: LastMade[_core.IterationPrices] = LastMade(most)
         self.experts: LastMade[dict[Strategy, str]] = LastMade()
 
     def job(self, degrees: Iterable[Degrees], micro_batches: int = 1) -> _core.Job:
@@ -101,6 +103,4 @@ class LoweredProblem:
     ) -> _core.IterationPrices:
         """The known prices of strategies on `network`; equal Networks have the same."""
         key = network, micro_batches
-        if key not in self._prices:
-            self._prices[key] = _core.IterationPrices(self.cluster.servers)
-        return self._prices[key]
+        return self._prices.get(key, lambda: _core.IterationPrices(self.cluster.servers))

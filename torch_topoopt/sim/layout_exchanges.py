@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from torch_topoopt.plan import Cluster, Network, Pair
     from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.layouts.links import Boxes, RankGroup
-    from torch_topoopt.sim.collective_costs import Priced
+    from torch_topoopt.sim.flow_names import FlowKind
     from torch_topoopt.sim.network_paths import WeightedLinks
 
     Tasks = dict[int, int]  # by unit
+    Between = list[tuple[tuple[int, ...], Mapping[Pair, float]]]
+    Collective = Literal["all_gather", "reduce_scatter", "all_reduce"]
     Content = Literal["activations", "gradients", "parameters", "keys and values", "tokens"]
 
 _BITS = 8.0
+_NAMES: dict[Collective, FlowKind] = {
+    "all_gather": "AllGather", "reduce_scatter": "ReduceScatter", "all_reduce": "AllReduce"
+}  # fmt: skip
 
 
 class Unit(NamedTuple):
@@ -35,7 +40,7 @@ class Unit(NamedTuple):
     ranks: int
 
 
-class Part(NamedTuple):
+class ExchangeOrigin(NamedTuple):
     """The operators of an exchange, and the number of its iteration."""
 
     operators: tuple[str, ...]
@@ -110,9 +115,9 @@ class Exchanges:
 
     def join(self, before: Iterable[int], seconds: float = 0.0) -> int:
         """A task that takes `seconds` after others."""
-        tasks = dict.fromkeys(before)
+        tasks = list(dict.fromkeys(before))
         if not seconds and len(tasks) == 1:
-            return next(iter(tasks))
+            return tasks[0]
         return self.then(self.program.add_delay(seconds), tasks)
 
     def then(self, task: int, before: Iterable[int]) -> int:
@@ -127,10 +132,10 @@ class Exchanges:
         group: RankGroup,
         size_bytes: float,
         begin: Tasks,
-        part: Part,
+        part: ExchangeOrigin,
         *,
         what: Content,
-        collective: Priced = "all_gather",
+        collective: Collective = "all_gather",
         count: int = 1,
     ) -> Tasks:
         """`count` collectives of `size_bytes` together in every group of that kind of a stage,
@@ -143,30 +148,18 @@ class Exchanges:
         inside = {}
         if self._boxes.inside(group) > 1:
             inside = dict.fromkeys(begin, passes * moved)
-        between = []
+        between: Between = []
         for servers, groups in self._sets(group, begin):
             whole = moved * groups * len(servers) / (len(servers) - 1)
             ordered = tuple(sorted(servers))
             cost = self._costs.collective(collective, ordered, round(whole))
             between.append((servers, cost.messages))
         latency_s = passes * count * self._boxes.gather_latency_s(group)
-        return self._exchange(
-            begin,
-            inside,
-            between,
-            latency_s,
-            FlowName(
-                {"all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}.get(
-                    collective, "AllReduce"
-                ),
-                part.operators,
-                iteration=part.iteration,
-                content=what,
-            ),
-        )
+        name = FlowName(_NAMES[collective], part.operators, iteration=part.iteration, content=what)
+        return self._exchange(begin, inside, between, latency_s, name)
 
     def all_to_all(
-        self, group: RankGroup, size_bytes: float, begin: Tasks, part: Part, *, count: int
+        self, group: RankGroup, size_bytes: float, begin: Tasks, part: ExchangeOrigin, *, count: int
     ) -> Tasks:
         """All-to-alls of `size_bytes` of every rank; their ends, by unit."""
         ranks = group.ranks
@@ -174,7 +167,7 @@ class Exchanges:
             return begin
         in_box = self._boxes.inside(group)
         near = size_bytes * (in_box - 1) / ranks
-        between = []
+        between: Between = []
         for servers, groups in self._sets(group, begin):
             each = groups * (ranks / len(servers)) ** 2 * size_bytes / ranks
             pairs = {(a, b): each for a in servers for b in servers if a != b}
@@ -185,7 +178,7 @@ class Exchanges:
             begin, dict.fromkeys(begin, near) if near else {}, between, latency_s, name
         )
 
-    def send(self, size_bytes: float, begin: Tasks, part: Part, *, back: bool) -> Tasks:
+    def send(self, size_bytes: float, begin: Tasks, part: ExchangeOrigin, *, back: bool) -> Tasks:
         """A message of every rank of a stage to that of the next stage, or `back` to the one
         before; the arrivals, by unit."""
         stage = self.units[next(iter(begin))].stage
@@ -200,8 +193,9 @@ class Exchanges:
                 (to * self._per_stage + place) // self._box,
             )
             counts[ends] = counts.get(ends, 0) + 1
-        what: Content = "gradients" if back else "activations"
-        name = FlowName(what, part.operators, iteration=part.iteration)
+        name = FlowName(
+            "gradients" if back else "activations", part.operators, iteration=part.iteration
+        )
         arrived: dict[int, list[int]] = {}
         for (source, target), ranks in counts.items():
             before = begin[own[source]]
@@ -231,7 +225,7 @@ class Exchanges:
         self,
         begin: Tasks,
         inside: Mapping[int, float],
-        between: list[tuple[tuple[int, ...], Mapping[Pair, float]]],
+        between: Between,
         latency_s: float,
         name: FlowName,
     ) -> Tasks:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.prices import LayoutPrices
-from torch_topoopt.search.layouts.software import SOFTWARE
+from torch_topoopt.search.layouts.software import SOFTWARE, SPLIT_BACKWARD
 from torch_topoopt.search.layouts.state import trained_state
-from torch_topoopt.search.layouts.times import Groups, Sizes, parameters_of
+from torch_topoopt.search.layouts.times import Groups, StateSizes, parameters_of
 from torch_topoopt.search.layouts.wired_boxes import boxes_of
 from torch_topoopt.sim.iteration_program import Computed
-from torch_topoopt.sim.layout_exchanges import Exchanges, Part
-from torch_topoopt.sim.pipeline_order import Pass, pipeline_order
+from torch_topoopt.sim.layout_exchanges import ExchangeOrigin, Exchanges
+from torch_topoopt.sim.pipeline_order import StagePass, pipeline_order
 
 if TYPE_CHECKING:
     from torch_topoopt import _core
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.stages import LayoutStage
     from torch_topoopt.search.layouts.times import StateGroups
     from torch_topoopt.sim.flow_names import FlowName
-    from torch_topoopt.sim.layout_exchanges import Tasks
+    from torch_topoopt.sim.layout_exchanges import Collective, Content, Tasks
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,9 @@ class _Steps:
             updated += self._update(stage, free[stage]).values()
         return made.join(updated)
 
-    def _may_run(self, stage: int, one: Pass, arrived: dict[tuple[bool, int, int], Tasks]) -> bool:
+    def _may_run(
+        self, stage: int, one: StagePass, arrived: dict[tuple[bool, int, int], Tasks]
+    ) -> bool:
         """Whether the tasks that a pass waits for are known; "weights" follow their own stage."""
         chunk = one.chunk * self._layout.pipeline + stage
         if one.direction == "weights" or (one.direction == "forward" and chunk == 0):
@@ -169,7 +171,7 @@ class _Steps:
     def _pass(
         self,
         stage: int,
-        one: Pass,
+        one: StagePass,
         free: Tasks,
         arrived: dict[tuple[bool, int, int], Tasks],
         early: dict[int, Tasks],
@@ -186,7 +188,7 @@ class _Steps:
         if not back:
             end = self._forward(chunk, one, begin, early)
             if last:
-                end = self._compute(end, self._model.loss_s(self._stages[stage]), "loss", one)
+                end = self._loss(stage, chunk, end, one)
                 arrived[True, number, one.micro_batch] = end
             else:
                 sent = chunk.cells[-1]
@@ -206,7 +208,20 @@ class _Steps:
             )
         return end
 
-    def _forward(self, chunk: _Chunk, one: Pass, begin: Tasks, early: dict[int, Tasks]) -> Tasks:
+    def _loss(self, stage: int, chunk: _Chunk, begin: Tasks, one: StagePass) -> Tasks:
+        """The loss, of whole logits if the trainer gathers them."""
+        made, layout, end = self.exchanges, self._layout, begin
+        part, groups = self._part(chunk.cells[-1]), self._groups
+        if self._model.software.gathers_output:
+            logits = self._stages[stage].logits * layout.tensor
+            end = made.gather(groups.tensor, logits, end, part, what="activations")
+            logits *= layout.context
+            end = made.gather(groups.context, logits, end, part, what="activations")
+        return self._compute(end, self._model.loss_s(self._stages[stage]), "loss", one)
+
+    def _forward(
+        self, chunk: _Chunk, one: StagePass, begin: Tasks, early: dict[int, Tasks]
+    ) -> Tasks:
         end = begin
         for cell in chunk.cells:
             cost = cell.cost
@@ -219,10 +234,10 @@ class _Steps:
             self._gathers[chunk.stage].computed.append(end)
         return end
 
-    def _backward(self, chunk: _Chunk, one: Pass, begin: Tasks, *, split: str) -> Tasks:
+    def _backward(self, chunk: _Chunk, one: StagePass, begin: Tasks, *, split: str) -> Tasks:
         """The backward pass, or a half of it: gradients of inputs, or of parameters."""
         layout, end = self._layout, begin
-        half = 1.0 if split == "both" else 0.5
+        half, issued = (1.0, 2.0) if split == "both" else (0.5, 2.0 * SPLIT_BACKWARD)
         scatters = split != "inputs"
         for cell in reversed(chunk.cells):
             its = self._model.cell_seconds(layout, cell.cost)
@@ -237,9 +252,13 @@ class _Steps:
             if split == "weights":
                 end = self._compute(ready, seconds, "gradients of", one, cell)
             else:
-                end = self._cell(ready, cell, one, (seconds, 2 * its.host_s, 2.0, exchanged_s))
+                end = self._cell(ready, cell, one, (seconds, issued * its.host_s, 2.0, exchanged_s))
             self._gathers[chunk.stage].computed.append(end)
             if scatters:
+                end = self.exchanges.gather(
+                    self._groups.tensor, cell.cost.summed_bytes, end, self._part(cell),
+                    what="gradients", collective="all_reduce",
+                )  # fmt: skip
                 self._scatter(chunk.stage, cell, one, end)
         if scatters:
             stage = self._stages[chunk.stage]
@@ -248,7 +267,11 @@ class _Steps:
         return end
 
     def _cell(
-        self, begin: Tasks, cell: PricedCell, one: Pass, times: tuple[float, float, float, float]
+        self,
+        begin: Tasks,
+        cell: PricedCell,
+        one: StagePass,
+        times: tuple[float, float, float, float],
     ) -> Tasks:
         """A pass through a cell: seconds of computation and of the host, how often keys and values
         pass, and seconds of state beside it."""
@@ -295,22 +318,20 @@ class _Steps:
         gathers.gathered = of
         return self._both(begin, of)
 
-    def _scatter(self, stage: int, cell: PricedCell, one: Pass, begin: Tasks) -> None:
+    def _scatter(self, stage: int, cell: PricedCell, one: StagePass, begin: Tasks) -> None:
         """The exchange of a cell's gradients, after its backward pass."""
         layout = self._layout
         last = one.micro_batch == layout.micro_batches - 1
-        each = layout.zero_stage >= 2 and layout.state_shards > 1
-        if not each and not last:
+        if not last and (layout.zero_stage < 2 or layout.state_shards == 1):
             return
         sizes = self._model.gradients_of(cell.cost, copied=self._stages[stage].copied)
-        if self._shards:
+        if layout.sharding == "none":
+            end = self._state(begin, sizes, cell, "copies", "all_reduce")
+        else:
             end = self._state(begin, sizes, cell, "shards", "reduce_scatter")
             if last:
                 shares = self._groups.shares(sizes)
                 end = self._state(end, shares, cell, "replicas", "all_reduce")
-        else:
-            reduced = "all_reduce" if layout.sharding == "none" else "reduce_scatter"
-            end = self._state(begin, sizes, cell, "copies", reduced)
         for unit, task in end.items():
             self._reduced[unit].append(task)
 
@@ -328,7 +349,6 @@ class _Steps:
                             end,
                             parameters_of(cell.cost, copied=self._stages[stage].copied),
                             cell,
-                            "copies",
                         )
         return end
 
@@ -350,7 +370,6 @@ class _Steps:
                             end,
                             parameters_of(cell.cost, copied=self._stages[stage].copied),
                             cell,
-                            "copies",
                         )
                         found[cell.cell.begin] = end
         return found
@@ -359,13 +378,15 @@ class _Steps:
     def _state(
         self,
         begin: Tasks,
-        sizes: Sizes,
+        sizes: StateSizes,
         cell: PricedCell,
-        among: str = "shards",
-        collective: str = "all_gather",
+        among: Literal["shards", "replicas", "copies"] = "shards",
+        collective: Collective = "all_gather",
     ) -> Tasks:
         end = begin
-        what = "parameters" if collective == "all_gather" else "gradients"
+        one_by_one = self._layout.sharding in ("optimizer", "gradients")
+        count = max(1, cell.cost.operators // 2) if one_by_one else 1  # as the closed form
+        what: Content = "parameters" if collective == "all_gather" else "gradients"
         of: tuple[tuple[StateGroups, float], ...] = (
             (self._groups.state, sizes.dense),
             (self._groups.expert_state, sizes.experts),
@@ -373,7 +394,7 @@ class _Steps:
         for groups, size in of:
             end = self.exchanges.gather(
                 getattr(groups, among), size, end, self._part(cell),
-                what=what, collective=collective,
+                what=what, collective=collective, count=count,
             )  # fmt: skip
         return end
 
@@ -390,7 +411,7 @@ class _Steps:
         begin: Tasks,
         seconds: float,
         word: str,
-        one: Pass | None,
+        one: StagePass | None,
         cell: PricedCell | None = None,
     ) -> Tasks:
         """`seconds` on every unit."""
@@ -418,8 +439,8 @@ class _Steps:
         first, last = self._names[cell.cell.begin], self._names[cell.cell.end - 1]
         return first if first == last else f"{first} to {last}"
 
-    def _part(self, cell: PricedCell) -> Part:
-        return Part(tuple(self._names[cell.cell.begin : cell.cell.end]), self._iteration)
+    def _part(self, cell: PricedCell) -> ExchangeOrigin:
+        return ExchangeOrigin(tuple(self._names[cell.cell.begin : cell.cell.end]), self._iteration)
 
 
 def _chunks_of(

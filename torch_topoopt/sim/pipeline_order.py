@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 Direction = Literal["forward", "backward", "weights"]
 
 
-class Pass(NamedTuple):
+class StagePass(NamedTuple):
     """A pass of a micro-batch through one chunk of a stage; chunks are counted from 0 in each."""
 
     direction: Direction
@@ -19,19 +19,19 @@ class Pass(NamedTuple):
     chunk: int = 0
 
 
-def pipeline_order(layout: Layout) -> list[list[Pass]]:
+def pipeline_order(layout: Layout) -> list[list[StagePass]]:
     """The passes of every stage."""
     count = layout.micro_batches
     if layout.schedule == "zero-bubble":
         return _zero_bubble(layout.pipeline, count)
     if layout.schedule == "gpipe":
-        ahead = [Pass("forward", batch) for batch in range(count)]
-        back = [Pass("backward", batch) for batch in range(count)]
+        ahead = [StagePass("forward", batch) for batch in range(count)]
+        back = [StagePass("backward", batch) for batch in range(count)]
         return [ahead + back for _ in range(layout.pipeline)]
     return [_one_forward_one_backward(layout, stage) for stage in range(layout.pipeline)]
 
 
-def _one_forward_one_backward(layout: Layout, stage: int) -> list[Pass]:
+def _one_forward_one_backward(layout: Layout, stage: int) -> list[StagePass]:
     """Forward passes until the first backward one may begin, then turn by turn.
 
     With chunks as Narayanan et al. 2021, section 2.2.
@@ -50,25 +50,25 @@ def _one_forward_one_backward(layout: Layout, stage: int) -> list[Pass]:
     return found + back[total - warm :]
 
 
-def _chunk_pass(direction: Direction, i: int, stages: int, chunks: int) -> Pass:
-    """Pass i of a stage: `stages` micro-batches go through a chunk before the next one."""
+def _chunk_pass(direction: Direction, i: int, stages: int, chunks: int) -> StagePass:
+    """StagePass i of a stage: `stages` micro-batches go through a chunk before the next one."""
     if chunks == 1:
-        return Pass(direction, i)
+        return StagePass(direction, i)
     turn, place = divmod(i, stages * chunks)
     chunk = place // stages
     if direction == "backward":
         chunk = chunks - 1 - chunk
-    return Pass(direction, turn * stages + place % stages, chunk)
+    return StagePass(direction, turn * stages + place % stages, chunk)
 
 
-def _zero_bubble(stages: int, count: int) -> list[list[Pass]]:
+def _zero_bubble(stages: int, count: int) -> list[list[StagePass]]:
     """ZB-H1 (Qi et al. 2023): gradients of parameters fill what 1F1B waits.
 
     Each stage takes, in steps of one pass, the first of these that it can: a backward pass, a
     forward one, gradients of parameters. It keeps no more micro-batches than the first stage of
     1F1B does.
     """
-    orders: list[list[Pass]] = [[] for _ in range(stages)]
+    orders: list[list[StagePass]] = [[] for _ in range(stages)]
     done = {name: [0] * stages for name in ("forward", "backward", "weights")}
     while any(done["weights"][stage] < count for stage in range(stages)):
         before = {name: list(counts) for name, counts in done.items()}
@@ -85,6 +85,6 @@ def _zero_bubble(stages: int, count: int) -> list[list[Pass]]:
                 name = "weights"
             else:
                 continue
-            orders[stage].append(Pass(name, before[name][stage]))
+            orders[stage].append(StagePass(name, before[name][stage]))
             done[name][stage] += 1
     return orders

@@ -75,13 +75,22 @@ class JobFolder:
 _JOBS = "jobs"
 
 
+def _temporary_folder() -> str:
+    """As tempfile.gettempdir(), but without its test file, which each starting rank would write."""
+    named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+    for folder in (tempfile.tempdir, *named, "/tmp", "/var/tmp"):
+        if folder and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
+            return os.path.abspath(folder)
+    return tempfile.gettempdir()
+
+
 def _runtime_folder() -> Path:
     """A folder of this user alone, made if need be; raises OSError if another owns it."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     if given and os.path.isdir(given):
         folder = Path(given) / "torch_topoopt"
     else:
-        folder = Path(tempfile.gettempdir()) / f"torch_topoopt-{os.getuid()}"
+        folder = Path(_temporary_folder(), f"torch_topoopt-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:

@@ -176,7 +176,7 @@ std::string Supervisor::whereDumpsAre() const {
 }
 
 std::string Supervisor::recorded() const {
-  return recorder_ ? dumpDocument(config_.of, *recorder_, {}, "asked for") : "";
+  return recorder_ ? dumpDocument(config_.of, *recorder_, {}, "requested") : "";
 }
 
 void Supervisor::stop() {
@@ -236,7 +236,7 @@ void Supervisor::checkRequest() {
   const int64_t changed_ns = changedAt(config_.request_path);
   if (std::exchange(request_changed_ns_, changed_ns) == changed_ns || changed_ns == 0) return;
   const std::string why = firstLineOf(config_.request_path);
-  writeDump(why.empty() ? "asked for" : why);
+  writeDump(why.empty() ? "requested" : why);
 }
 
 void Supervisor::writeDump(const std::string& why) {

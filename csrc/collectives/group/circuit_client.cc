@@ -43,8 +43,8 @@ CircuitClient::~CircuitClient() {
   }
 }
 
-void CircuitClient::ask(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
-                        CircuitAnswers call) {
+void CircuitClient::request(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
+                            CircuitAnswers call) {
   calls_[channel] = {number, std::move(call)};
   std::string line = "ask " + std::to_string(channel) + " " + std::to_string(number);
   for (const size_t count : bytes) line += " " + std::to_string(count);

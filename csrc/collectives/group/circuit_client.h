@@ -64,8 +64,8 @@ class CircuitClient final : public std::enable_shared_from_this<CircuitClient>,
   int members() const { return members_; }
 
   // Reactor thread only. At most one collective of a channel at a time.
-  void ask(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
-           CircuitAnswers call);
+  void request(uint32_t channel, uint64_t number, const std::vector<size_t>& bytes,
+               CircuitAnswers call);
   void ready(uint32_t channel, uint64_t number, size_t topology);
   void done(uint32_t channel, uint64_t number);
   void lost(uint32_t channel, uint64_t number, const std::string& why);

@@ -122,7 +122,7 @@ void Group::onControl(const FrameHeader& header, const std::string& payload) {
   if (header.type == FrameType::kState) {
     return surveys_.onAnswer(header.source, {header.message, payload});
   }
-  if (header.type != FrameType::kStateAsk) return;
+  if (header.type != FrameType::kStateRequest) return;
   FrameHeader answer;
   answer.type = FrameType::kState;
   answer.channel = config_.channel;

@@ -168,8 +168,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // Any thread.
   void failSoon(std::exception_ptr error, Notify notify = Notify::kAllRanks);
   int memberOf(int rank) const;  // -1: not a member
-  // Requests the state of `asked` for a late message, then fails the group unless it has completed.
-  void failLate(const std::vector<int>& asked, const std::string& what, Milliseconds limit,
+  // Requests the state of `ranks` for a late message, then fails the group unless it has completed.
+  void failLate(const std::vector<int>& ranks, const std::string& what, Milliseconds limit,
                 std::function<bool()> over);
   // Adds both ranks' calls to the error of a message that does not match its receive.
   std::exception_ptr withBothCalls(std::exception_ptr error, int tag) const;

@@ -44,9 +44,9 @@ void Group::onMessageLate(uint64_t number) {
            message.limit, [this, number] { return messages_.find(number) == nullptr; });
 }
 
-void Group::failLate(const std::vector<int>& asked, const std::string& what, Milliseconds limit,
+void Group::failLate(const std::vector<int>& ranks, const std::string& what, Milliseconds limit,
                      std::function<bool()> over) {
-  surveys_.ask(asked, [this, what, limit, over](const StateSurveys::Answers& answers) {
+  surveys_.request(ranks, [this, what, limit, over](const StateSurveys::Answers& answers) {
     if (over()) return;
     std::string why = what + " in group " + config_.name + ": Timed out after " +
                       std::to_string(limit.count()) + " ms";

@@ -10,13 +10,13 @@ constexpr std::chrono::milliseconds kSurveyLimit{500};
 
 }  // namespace
 
-void StateSurveys::ask(const std::vector<int>& ranks, Done done) {
+void StateSurveys::request(const std::vector<int>& ranks, Done done) {
   const auto survey = surveys_.insert(surveys_.end(), {{}, 0, {}, std::move(done)});
   for (const int rank : ranks) {
     if (!survey->answers.emplace(rank, std::nullopt).second) continue;
     ++survey->awaited;
     FrameHeader header;
-    header.type = FrameType::kStateAsk;
+    header.type = FrameType::kStateRequest;
     header.channel = channel_;
     endpoint_.sendControl(rank, header, "");
   }

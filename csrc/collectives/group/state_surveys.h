@@ -28,7 +28,7 @@ class StateSurveys {
   StateSurveys(Endpoint& endpoint, uint32_t channel) : endpoint_(endpoint), channel_(channel) {}
 
   // `done` is called later, when all have answered or kSurveyLimit expires.
-  void ask(const std::vector<int>& ranks, Done done);
+  void request(const std::vector<int>& ranks, Done done);
   void onAnswer(int rank, Answer answer);
   void cancel();
 

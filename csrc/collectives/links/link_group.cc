@@ -227,16 +227,16 @@ void LinkGroup::watchDeadline() {
 // Requests the state of all members. Other members that time out leave that to the first one.
 void LinkGroup::onTimeout() {
   const auto now = Reactor::Clock::now();
-  if (asked_ && now - *asked_ < kSurveyLimit) {
-    deadline_ = *asked_ + kSurveyLimit;
-    asked_.reset();
+  if (last_state_request_ && now - *last_state_request_ < kSurveyLimit) {
+    deadline_ = *last_state_request_ + kSurveyLimit;
+    last_state_request_.reset();
     return watchDeadline();
   }
   deadline_.reset();
   std::vector<int> others = config_.ranks;
   std::erase(others, config_.ranks[config_.rank]);
   const uint64_t number = queue_.front().number;
-  surveys_.ask(others, [this, number](const StateSurveys::Answers& answers) {
+  surveys_.request(others, [this, number](const StateSurveys::Answers& answers) {
     if (!running_ || queue_.front().number != number) return;  // it has ended in the meantime
     const std::string why = timeoutText(queue_.front(), answers);
     fail(std::make_exception_ptr(TimeoutError(why)), Notify::kAllRanks);

@@ -158,7 +158,8 @@ class LinkGroup final : public Group {
   bool calling_done_ = false;
   std::optional<Reactor::Clock::time_point> deadline_;  // of the running operation
   std::optional<Reactor::TimerId> timer_;               // fires no later than the deadline
-  std::optional<Reactor::Clock::time_point> asked_;     // last request for this member's state
+  // By another member, for the state of this one.
+  std::optional<Reactor::Clock::time_point> last_state_request_;
   std::optional<Reactor::TimerId> progress_timer_;
   std::pair<uint64_t, std::pair<uint64_t, size_t>> progress_seen_{};  // operation and its progress
   std::optional<Reactor::TimerId> dispute_timer_;

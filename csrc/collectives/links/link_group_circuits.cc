@@ -31,7 +31,7 @@ void LinkGroup::askForCircuits() {
   const uint64_t number = pending.number;
   moving_ = Moving{.number = number};
   // A failed group leaves the service and gets no more callbacks.
-  config_.circuits->ask(
+  config_.circuits->request(
       config_.channel, number, pending.shape.counts,
       {.stay = [this] { onCircuitsStay(); },
        .move = [this](const CircuitClient::MoveAnswer& move) { onCircuitsMove(move); },

@@ -80,7 +80,7 @@ void LinkGroup::onControl(const FrameHeader& header, const std::string& payload)
     return;
   }
   if (header.type != FrameType::kCall) {
-    if (header.type == FrameType::kStateAsk) asked_ = Reactor::Clock::now();
+    if (header.type == FrameType::kStateRequest) last_state_request_ = Reactor::Clock::now();
     return Group::onControl(header, payload);
   }
   Called theirs;

@@ -164,9 +164,9 @@ void SharedMemoryGroup::watchDeadline() {
 // Requests the peer's state; a receive from any rank has no peer.
 void SharedMemoryGroup::onLate() {
   for (const LocalMessages::Late& late : messages_.late(Reactor::Clock::now())) {
-    std::vector<int> asked;
-    if (late.member >= 0) asked.push_back(config_.ranks[late.member]);
-    failLate(asked, late.what, late.limit,
+    std::vector<int> peers;
+    if (late.member >= 0) peers.push_back(config_.ranks[late.member]);
+    failLate(peers, late.what, late.limit,
              [this, number = late.number] { return !messages_.pending(number); });
   }
   watchDeadline();

@@ -110,7 +110,7 @@ void Channels::onControl(const FrameHeader& header, const std::string& payload) 
   const auto closed = closed_.find(header.channel);
   FrameHeader answer;
   answer.channel = header.channel;
-  if (header.type == FrameType::kStateAsk) {
+  if (header.type == FrameType::kStateRequest) {
     answer.type = FrameType::kState;
     return routes_.sendControl(header.source, answer,
                                closed == closed_.end()

@@ -29,7 +29,7 @@ namespace topoopt {
 struct ChannelEvents {
   // Another rank fails the channel, or a link is lost.
   std::function<void(std::exception_ptr)> failed;
-  // A frame between members of the group came: of type kCall, kStateAsk, kState, kLook or
+  // A frame between members of the group came: of type kCall, kStateRequest, kState, kLook or
   // kRings... or kSizes.
   std::function<void(const FrameHeader& header, const std::string& payload)> control{};
   // `peer` has sent a message of collective `number`, which is over here and had no receive for it.

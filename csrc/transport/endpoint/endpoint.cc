@@ -300,7 +300,7 @@ void Endpoint::onFrame(Link& link, const FrameHeader& header, PayloadBuffer payl
       if (channels_.isClosed(header.channel)) return in_.refuse(header);
       return in_.onAckRequest(header);
     case FrameType::kCall:
-    case FrameType::kStateAsk:
+    case FrameType::kStateRequest:
     case FrameType::kState:
     case FrameType::kLook:
     case FrameType::kSizes:

@@ -44,10 +44,10 @@ enum class FrameType : uint8_t {
   // `generation`: all of their data is consumed.
   kForget = 17,
   // Between members of a group, on its channel (see ChannelEvents::control).
-  kCall = 24,      // call number `message` of `source`
-  kStateAsk = 25,  // `source` requests the group state of `target`
-  kState = 26,     // the answer as text; message: number of collectives called
-  kLook = 27,      // news in shared memory (local_messages.h)
+  kCall = 24,          // call number `message` of `source`
+  kStateRequest = 25,  // `source` requests the group state of `target`
+  kState = 26,         // the answer as text; message: number of collectives called
+  kLook = 27,          // news in shared memory (local_messages.h)
 };
 
 // Every rank forwards these over all its links and drops duplicates.

@@ -213,12 +213,14 @@ std::string fabricVersion() {
   return std::to_string(FI_MAJOR(version)) + "." + std::to_string(FI_MINOR(version));
 }
 
-std::vector<FabricOffer> fabricOffers(const std::string& provider) {
-  std::vector<FabricOffer> offers;
+std::vector<std::string> fabricAddresses(const std::string& provider) {
+  std::vector<std::string> addresses;
   for (const fi_info* info = allOf(provider).get(); info != nullptr; info = info->next) {
-    offers.push_back({info->fabric_attr->prov_name, info->domain_attr->name, addressText(*info)});
+    if (std::string address = addressText(*info); !address.empty()) {
+      addresses.push_back(std::move(address));
+    }
   }
-  return offers;
+  return addresses;
 }
 
 struct FabricPort::State {
@@ -483,7 +485,7 @@ constexpr char kMissing[] =
 
 std::string fabricMissing() { return kMissing; }
 std::string fabricVersion() { return ""; }
-std::vector<FabricOffer> fabricOffers(const std::string&) { throw FabricError(kMissing); }
+std::vector<std::string> fabricAddresses(const std::string&) { throw FabricError(kMissing); }
 
 struct FabricPort::State {
   std::string provider;

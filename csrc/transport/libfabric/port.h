@@ -25,14 +25,9 @@ struct FabricError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A provider's offer on an interface.
-struct FabricOffer {
-  std::string provider;  // libfabric's name, such as "verbs;ofi_rxm"
-  std::string domain;    // an interface or an RDMA device
-  std::string address;   // of an IP interface, or ""
-};
-// Throws FabricError if libfabric is missing.
-std::vector<FabricOffer> fabricOffers(const std::string& provider);
+// The IP addresses of the interfaces that a provider, such as "verbs", can use. Throws FabricError
+// if libfabric is missing.
+std::vector<std::string> fabricAddresses(const std::string& provider);
 
 class FabricPort {
  public:

@@ -41,15 +41,10 @@ LinkKind kindNamed(const std::string& name) {
   throw std::invalid_argument("kind of link: " + name + "; it must be socket, shm or fabric");
 }
 
-const char* zeroCopyName(ZeroCopy mode) {
-  constexpr const char* kNames[] = {"off", "on", "always"};
-  return kNames[static_cast<size_t>(mode)];
-}
-
 ZeroCopy zeroCopyNamed(const std::string& name) {
-  for (const auto mode : {ZeroCopy::kOff, ZeroCopy::kOn, ZeroCopy::kAlways}) {
-    if (name == zeroCopyName(mode)) return mode;
-  }
+  if (name == "off") return ZeroCopy::kOff;
+  if (name == "on") return ZeroCopy::kOn;
+  if (name == "always") return ZeroCopy::kAlways;
   throw std::invalid_argument("zero_copy: " + name + "; it must be off, on or always");
 }
 

@@ -38,8 +38,8 @@ enum class LinkKind {
 const char* kindName(LinkKind kind);          // "socket", "shm" or "fabric"
 LinkKind kindNamed(const std::string& name);  // throws std::invalid_argument
 
-const char* zeroCopyName(ZeroCopy mode);          // "off", "on" or "always"
-ZeroCopy zeroCopyNamed(const std::string& name);  // throws std::invalid_argument
+// Of "off", "on" or "always"; throws std::invalid_argument.
+ZeroCopy zeroCopyNamed(const std::string& name);
 
 std::string textOf(const plan::LinkPorts& link);  // for messages
 

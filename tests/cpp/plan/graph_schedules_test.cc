@@ -7,12 +7,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 
 #include "plan/block_schedules.h"
 #include "plan/breadth_first.h"
+#include "plan/collective_candidates.h"
 #include "plan/flooding_schedules.h"
+#include "plan/group_layout.h"
+#include "plan/integer_links.h"
 #include "plan/scatter_plan.h"
 #include "support/schedule_checks.h"
 #include "support/schedule_executor.h"
@@ -401,9 +406,20 @@ TEST(ScatterPlan, RefusesAServerThatTheRootDoesNotReach) {
 
 TEST(BreadthFirst, RefusesLinksThatCannotBe) {
   EXPECT_THROW(breadthFirst(2, {{0, 1, 1.0}}), std::invalid_argument);
-  EXPECT_THROW(breadthFirst(2, {{0, 1, 1.0}, {1, 2, 1.0}}), std::invalid_argument);
-  EXPECT_THROW(breadthFirst(2, {{0, 1, 1.0}, {1, 0, 0.0}}), std::invalid_argument);
-  EXPECT_THROW(breadthFirst(2, {{0, 1, 1.0}, {1, 1, 1.0}}), std::invalid_argument);
+}
+
+TEST(RatedLinks, AllThatReadLinksRefuseTheSameOnes) {
+  const double infinite = std::numeric_limits<double>::infinity();
+  const std::vector<RatedLink> wrong = {{1, 2, 1.0},  {-1, 0, 1.0},     {1, 1, 1.0}, {1, 0, 0.0},
+                                        {1, 0, -1.0}, {1, 0, infinite}, {1, 0, NAN}};
+  for (const RatedLink& link : wrong) {
+    const std::vector<RatedLink> links = {{0, 1, 1.0}, {1, 0, 1.0}, link};
+    EXPECT_THROW(checkLinks(2, links), std::invalid_argument);
+    EXPECT_THROW(joinsAll(2, links), std::invalid_argument);
+    EXPECT_THROW(breadthFirst(2, links), std::invalid_argument);
+    EXPECT_THROW(IntegerLinks(2, links), std::invalid_argument);
+    EXPECT_THROW(GraphGroup(2, links, {}, {}), std::invalid_argument);
+  }
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST_F(ChannelsOfARank, AnswerForClosedOnes) {
     channels_.close(5, "over");
     EXPECT_FALSE(channels_.finishCall(5, 42));
     channels_.onControl(from1(FrameType::kRings, 5), "");
-    channels_.onControl(from1(FrameType::kStateAsk, 5), "");
+    channels_.onControl(from1(FrameType::kStateRequest, 5), "");
     const std::vector<FrameHeader> sent = FakeLinks::take(to_1_);
     ASSERT_EQ(sent.size(), 2u);
     EXPECT_EQ(sent[0].type, FrameType::kRingsAnswer);

@@ -181,7 +181,7 @@ def test_reports_and_differences_name_the_layout(
     assert main(["report", str(folder / "p.json")]) == 0
     page = (folder / "p.html").read_text()
     assert layout in page
-    assert named(page, "Memory of the fullest accelerator", "AllReduce", "gradients")
+    assert named(page, "fullest accelerator", "AllReduce", "gradients")
     capsys.readouterr()
     assert main(["diff", str(folder / "tensor.json"), str(folder / "p.json")]) == 0
     out = capsys.readouterr().out
@@ -209,12 +209,6 @@ def test_models_without_layers_are_planned_as_before(folder: Path) -> None:
     assert Plan.load(folder / "p.json").layout is None
 
 
-def test_compare_has_no_layouts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["compare", str(folder / "graph.json"), "--strategy-space", "layouts", *CLUSTER[:-1]]
-    assert main(words) == 2
-    assert named(capsys.readouterr().err, "strategy-space", "layouts")
-
-
 @pytest.mark.parametrize("words", [("--layout", "tensor=4"), ("--strategy-space", "layouts")])
 def test_a_run_with_layouts_needs_a_script_that_divides_its_model(
     words: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
@@ -224,3 +218,18 @@ def test_a_run_with_layouts_needs_a_script_that_divides_its_model(
     model = ("--model", str(folder / "graph.json"))
     assert main(["run", *words, *CLUSTER[:-1], *model, str(script)]) == 2
     assert named(capsys.readouterr().err, "layout", "torch_topoopt.parallelize", script)
+
+
+def test_compare_has_the_layouts_of_architectures(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", str(folder / "graph.json"), *CLUSTER[:-1], *BOXES[-4:]]
+    words += ["--strategy-space", "layouts", "--architectures", "topoopt,torus"]
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["architectures"]
+    assert [row["architecture"] for row in rows] == ["topoopt", "torus"]
+    assert all(row["layout"]["micro_batch"] >= 1 for row in rows)
+    assert main(words) == 0
+    assert named(capsys.readouterr().out, "layout of", "torus")
+    assert main([*words, "--level", "packet"]) == 2
+    assert named(capsys.readouterr().err, "layouts")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refusals import named
 
 from torch_topoopt.plan import Plan
 
@@ -49,6 +50,10 @@ def compare(launcher: Any, folder: Path, *options: str) -> Plan:
             *("--servers", "2", "--degree", "1", "--accelerators-per-server", "2"),
             *("--layout", "sharding=parameters,state_shards=2,micro_batch=4,recompute=full"),
         ),
+        (
+            *("--servers", "2", "--degree", "1", "--accelerators-per-server", "2"),
+            *("--layout", "pipeline=2,sharding=parameters,micro_batch=4"),
+        ),
     ],
 )
 def test_links_carry_what_the_plan_of_a_layout_predicts(
@@ -68,3 +73,10 @@ def test_a_given_plan_of_a_layout_is_executed(launcher: Any, tmp_path: Path) -> 
     plan = compare(launcher, tmp_path, "--plan", str(tmp_path / "plan.json"))
     assert plan.layout is not None
     assert plan.layout.micro_batches == 2
+
+
+def test_a_schedule_that_cannot_be_executed_is_refused(launcher: Any) -> None:
+    layout = "pipeline=2,micro_batch=4,recompute=full,schedule=zero-bubble"
+    done = launcher.run("run", "--servers", "2", "--degree", "1", "--layout", layout, str(EXAMPLE))
+    assert done.returncode == 2
+    assert named(done.stderr, "recompute", "full", "zero-bubble")

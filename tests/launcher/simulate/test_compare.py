@@ -34,7 +34,7 @@ def test_a_table_and_a_picture(
     ]
     assert out.startswith(
         "assumed: chain, 64 samples per iteration, 6 servers, each with 1 x a100 and 4 duplex "
-        "ports of 25 Gb/s; strategy space full\n"
+        "ports of 25 Gb/s; strategy space all\n"
     )
     drawn = picture.read_text()
     assert drawn.lstrip().startswith("<?xml")

@@ -83,14 +83,13 @@ def test_replicas_of_shards_reduce_their_parts() -> None:
 
 def test_tensor_groups_between_servers_exchange_activations_of_both_passes() -> None:
     found = demand(Layout(tensor=2, micro_batch=1, micro_batches=BATCH))
-    # Per sample and pass: the norm is gathered, the output scattered, as are table and head's.
+    # Per sample and pass: the norm is gathered, the output scattered. Table and head have
+    # positions: the gradients of their parameters are summed. The output of the model is gathered.
     (group,) = found.groups
-    per_block = 2 * SAMPLE
     assert group.servers == (0, 1)
-    assert group.size_bytes >= BATCH * BLOCKS * per_block
-    assert group.size_bytes < BATCH * (BLOCKS + 1) * per_block
+    assert group.size_bytes == BATCH * ((2 * BLOCKS + 0.5) * SAMPLE + 2 * PARAMETERS)
     recomputed = demand(Layout(tensor=2, micro_batches=BATCH, recompute="full")).groups[0]
-    assert recomputed.size_bytes == 1.5 * group.size_bytes
+    assert recomputed.size_bytes == group.size_bytes + BATCH * BLOCKS * SAMPLE / 2
 
 
 def test_a_tensor_group_in_a_box_needs_no_network() -> None:
@@ -101,7 +100,8 @@ def test_context_groups_pass_keys_and_values_and_twice_their_gradients() -> None
     found = demand(Layout(context=2, micro_batches=BATCH))
     (group,) = found.groups
     keys_and_values = BLOCKS * BATCH * 2 * SAMPLE
-    assert group.size_bytes == 1.5 * keys_and_values + ALL_PARAMETERS
+    output = BATCH * SAMPLE
+    assert group.size_bytes == 1.5 * keys_and_values + ALL_PARAMETERS + output / 2
 
 
 @pytest.mark.parametrize("interleave", [1, 2])

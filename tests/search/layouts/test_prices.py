@@ -133,7 +133,7 @@ def test_the_fastest_is_that_of_all(memory_bytes: float) -> None:
 
 
 def test_a_host_that_issues_slowly_bounds_short_steps() -> None:
-    layout = Layout(tensor=8)
+    layout = Layout(tensor=4)
     slow = LayoutPrices(decoder(), accelerator("h100:bf16"), BOXES, software=EAGER).price(layout)
     assert slow is not None
     assert slow.times.step_s > price(layout).times.step_s

@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from torch_topoopt.parallel.walk import Functions
@@ -20,6 +21,8 @@ from torch_topoopt.profile.profiling import on_meta, result_on_meta
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch.distributed.device_mesh import DeviceMesh
+
     from torch_topoopt.parallel.sharded.module_calls import ModelCalls, PassedTensor
 
 
@@ -27,38 +30,78 @@ class _ChunkEndError(BaseException):
     """Leaves the user's forward method; user code that catches Exception does not see it."""
 
 
-class ModelChunk(torch.nn.Module):  # type: ignore[misc]
-    """Calls begin..end - 1 of `module`, in place: other modules and parameters are removed.
+class Sent(NamedTuple):
+    """The form of a tensor between chunks: shape and type on one rank. `parts` (placements, shape,
+    stride) describe the DTensor that it is part of, if it is; its mesh is that of tensor groups."""
 
-    Its children and parameters are those of `module`, with the same names. Set `batch` (args,
-    kwargs of the model), then call it with the tensors `takes` of the chunk before. It returns the
-    tensors `gives` for the next chunk, or the output of the model from the last one.
+    shape: torch.Size
+    dtype: torch.dtype
+    parts: tuple[Any, Any, Any] | None
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Sent:
+        """The form in which `tensor` is sent."""
+        if not isinstance(tensor, DTensor):
+            return cls(tensor.shape, tensor.dtype, None)
+        parts = tensor.placements, tensor.shape, tensor.stride()
+        return cls(tensor.to_local().shape, tensor.dtype, parts)
+
+    def received(self, tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        """`tensor` as it was in the chunk that sent it."""
+        if self.parts is None:
+            return tensor
+        placements, shape, stride = self.parts
+        return DTensor.from_local(
+            tensor, mesh, placements, run_check=False, shape=shape, stride=stride
+        )
+
+
+class ModelChunk:
+    """Calls begin..end - 1 of `model`, in place: other modules and parameters are removed.
+
+    Set `batch` (args, kwargs of the model), then call it with the tensors `takes` of the chunk
+    before, in the forms `received_as`. It returns the tensors `gives` for the next chunk, and notes
+    their forms in `sent_as`; from the last chunk, the output of the model. `module` is what is
+    called, and has the model's children and parameters, by name.
     """
 
-    def __init__(self, module: torch.nn.Module, calls: ModelCalls, begin: int, end: int) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        calls: ModelCalls,
+        begin: int,
+        end: int,
+        tensor_group: DeviceMesh,
+    ) -> None:
         self.is_last = end == len(calls.calls)
         self.takes = calls.passed(begin)
         self.gives = () if self.is_last else calls.passed(end)
         self.batch: tuple[Any, Any] = ((), {})
+        self.received_as: tuple[Sent, ...] = ()
+        self.sent_as: tuple[Sent, ...] = ()
+        self.model = model
+        self._tensor_group = tensor_group
         self._calls, self._end = calls, end
         self._walk: _ChunkWalk | None = None
-        _remove_others(module, calls, range(begin, end))
-        for field in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            self.__dict__[field] = module.__dict__[field]
-        self.__dict__["model"] = module  # no child, which would prefix its names
+        _remove_others(model, calls, range(begin, end))
+        self.module = _Front(model, self._run)
 
     def follow(self) -> None:
         """Watches the calls of modules; call it once, after all other hooks are registered."""
         for path in dict.fromkeys(call.name for call in self._calls.calls if call.leaf):
-            part = self.get_submodule(path)
+            part = self.model.get_submodule(path)
             part.register_forward_pre_hook(self._entering(path), prepend=True)
             part.register_forward_hook(self._left)
 
-    def forward(self, *received: torch.Tensor) -> Any:
+    def __call__(self, *received: torch.Tensor) -> Any:
         """Runs the chunk for the samples of `batch`."""
+        return self.module(*received)
+
+    def _run(self, *received: torch.Tensor) -> Any:
         args, kwargs = self.batch
-        taken = dict(zip(self.takes, received, strict=True))
+        forms = zip(self.received_as, received, strict=True)
+        whole = (form.received(tensor, self._tensor_group) for form, tensor in forms)
+        taken = dict(zip(self.takes, whole, strict=True))
         self._walk = walk = _ChunkWalk(self._calls, taken, frozenset(self.gives), self._end)
         passed = (*self.takes, *self.gives)
         by_function = any(not self._calls.calls[tensor.call].leaf for tensor in passed)
@@ -72,7 +115,9 @@ class ModelChunk(torch.nn.Module):  # type: ignore[misc]
             self._walk = None
         if self.is_last:
             return output
-        return tuple(_sendable(walk.given[tensor]) for tensor in self.gives)
+        given = [walk.given[tensor] for tensor in self.gives]
+        self.sent_as = tuple(map(Sent.of, given))
+        return tuple(map(_sendable, given))
 
     def _entering(self, path: str) -> Callable[..., None]:
         def enter(*_: Any) -> None:
@@ -85,6 +130,19 @@ class ModelChunk(torch.nn.Module):  # type: ignore[misc]
         return None if self._walk is None else self._walk.leave(output)
 
 
+class _Front(torch.nn.Module):  # type: ignore[misc]
+    """Has the children and parameters of `model`, and runs `forward`.
+
+    It has no other attributes, because they would hide children of the same name.
+    """
+
+    def __init__(self, model: torch.nn.Module, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        for field in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            self.__dict__[field] = model.__dict__[field]
+        self.__dict__["forward"] = forward
+
+
 def shared_copy(module: torch.nn.Module) -> torch.nn.Module:
     """A copy of `module` with the same parameters and buffers."""
     held = [*module.parameters(), *module.buffers()]
@@ -93,7 +151,9 @@ def shared_copy(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _sendable(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor`, or a copy of one that a schedule cannot detach from its graph."""
+    """This rank's part of `tensor`, or a copy if a schedule cannot detach it from its graph."""
+    if isinstance(tensor, DTensor):
+        tensor = tensor.to_local()
     return tensor.clone() if tensor.is_leaf or tensor._is_view() else tensor
 
 
@@ -126,6 +186,9 @@ def _remove_others(module: torch.nn.Module, calls: ModelCalls, here: range) -> N
         for call in calls.calls
         if call.leaf and call.placed and call.name not in needed
     }
+    for path, one in modules.items():
+        if id(one) in absent and any(name.startswith(f"{path}.") for name in kept):
+            one.forward = absent.pop(id(one)).forward  # it holds what a function of `here` reads
     for owner in list(module.modules()):
         for name, child in owner._modules.items():
             owner._modules[name] = absent.get(id(child), child)

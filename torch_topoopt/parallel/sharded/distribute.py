@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from torch_topoopt.parallel.sharded.blocks import model_cells, path_of
+from torch_topoopt.parallel.sharded.context import context_parallel
+from torch_topoopt.parallel.sharded.experts import expert_parallel, expert_paths
 from torch_topoopt.parallel.sharded.recompute import recompute
 from torch_topoopt.parallel.sharded.tensor import tensor_parallel
-from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.search.accelerators import class_of
 
 if TYPE_CHECKING:
@@ -38,19 +40,23 @@ class Division:
         return self.mesh.layout
 
 
-def distribute(module: torch.nn.Module, division: Division) -> None:
+def distribute(module: torch.nn.Module, division: Division, *, last: bool = True) -> None:
     """Leaves this rank's part of `module` in it: of every tensor, of the experts, of the state.
 
-    `module` is the model, or a stage of it with the same names; cells that it lacks are left out.
-    Raises StrategyError for a layout that cannot be executed.
+    `module` is the model, or a stage of it with the same names, maybe the `last`; cells that it
+    lacks are left out. Raises StrategyError for a layout that cannot be executed.
     """
     layout = division.layout
-    for field in ("context", "expert"):
-        if (degree := getattr(layout, field)) > 1:
-            raise StrategyError(f"layout: {field}: {degree} cannot be executed")
+    if division.mesh.experts is not None:
+        expert_parallel(module, division.mesh.experts["expert"], layout.tensor / layout.expert)
     if layout.tensor > 1:
-        last = getattr(module, "is_last", True)
         tensor_parallel(module, division.op_graph, division.mesh.tensor, last=last)
+        # Results are views of what tensor groups make, which no model changes in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+    if division.mesh.samples is not None:
+        context = division.mesh.samples["context"]
+        recomputed = layout.recompute != "none"
+        context_parallel(module, division.op_graph, context, recomputed=recomputed, last=last)
     cells = tuple(
         cell
         for cell in model_cells(module, division.op_graph)
@@ -59,34 +65,47 @@ def distribute(module: torch.nn.Module, division: Division) -> None:
     for cell in cells:
         for path in cell.paths if cell.block else ():
             recompute(module.get_submodule(path), layout.recompute)
-    _shard_state(module, cells, division)
+    _shard_state(module, cells, division, last=last)
 
 
-def _shard_state(module: torch.nn.Module, cells: tuple[ModelCell, ...], division: Division) -> None:
+def _shard_state(
+    module: torch.nn.Module, cells: tuple[ModelCell, ...], division: Division, *, last: bool
+) -> None:
     """Shares the state of each cell in a group of its own, and of the rest in that of the root.
 
     Without sharding, shares are whole, and only gradients are summed.
     """
-    layout, mesh = division.layout, division.mesh.copies
+    layout, mesh, experts_mesh = division.layout, division.mesh.copies, division.mesh.expert_copies
     policy = MixedPrecisionPolicy()
     if division.precision is not None:
         policy = MixedPrecisionPolicy(division.precision, next(module.parameters()).dtype)
-    elif mesh.size() == 1:
+    elif mesh.size() == 1 and (experts_mesh is None or experts_mesh.size() == 1):
         return
     reshard = layout.sharding == "parameters" and layout.reshard
     uses = Counter(
         id(parameter) for other in module.modules() for parameter in other.parameters(recurse=False)
     )
     uses.update(id(p) for table in _shared_tables(module, division) for p in table.parameters())
+    if experts_mesh is not None:
+        for path in expert_paths(module):
+            experts = module.get_submodule(path)
+            fully_shard(experts, mesh=experts_mesh, reshard_after_forward=reshard, mp_policy=policy)
+            experts.set_modules_to_backward_prefetch([experts])
+    units = []
     for cell in cells:
         modules = [module.get_submodule(path) for path in cell.paths]
         if not cell.block:
             modules = [one for one in modules if all(uses[id(p)] == 1 for p in one.parameters())]
         if modules:
             fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    if division.precision is not None and layout.pipeline == 1:  # the loss has its own type
+            units.append(modules[0])
+    if division.precision is not None and last:  # the loss has its own type
         policy = replace(policy, output_dtype=policy.reduce_dtype)
     fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    # By default, FSDP gathers ahead what ran before, maybe in another micro-batch. A unit that is
+    # its own predecessor gathers nothing ahead.
+    for unit, before in zip((*units, module), (units[0] if units else module, *units), strict=True):
+        unit.set_modules_to_backward_prefetch([before])
 
 
 def _shared_tables(module: torch.nn.Module, division: Division) -> list[torch.nn.Module]:

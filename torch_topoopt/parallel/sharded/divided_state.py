@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
 from torch_topoopt.parallel.checkpoint import checked_state, whole_shapes
 
@@ -28,7 +28,7 @@ class DividedState:
     def gather(self, parts: Sequence[torch.nn.Module]) -> dict[str, Any]:
         """The whole state of the model that `parts` are this rank's of; a collective call."""
         here = {
-            name: value.full_tensor() if isinstance(value, DTensor) else value
+            name: _whole(value) if isinstance(value, DTensor) else value
             for part in parts
             for name, value in part.state_dict().items()
         }
@@ -81,17 +81,31 @@ def _device(here: dict[str, Any]) -> torch.device:
     return next(value.device for value in here.values() if isinstance(value, torch.Tensor))
 
 
+def _divided_dims(tensor: DTensor) -> list[int]:
+    """The dimensions of the mesh in the order in which they divide `tensor`: FSDP divides the parts
+    of a tensor group further, which is called strided."""
+    return sorted(
+        (dim for dim, placement in enumerate(tensor.placements) if hasattr(placement, "dim")),
+        key=lambda dim: "Strided" in type(tensor.placements[dim]).__name__,
+    )
+
+
+def _whole(tensor: DTensor) -> torch.Tensor:
+    """The whole of `tensor`; a collective call. full_tensor() warns of several gathers."""
+    for dim in reversed(_divided_dims(tensor)):
+        placements = list(tensor.placements)
+        placements[dim] = Replicate()
+        tensor = tensor.redistribute(placements=placements)
+    whole: torch.Tensor = tensor.to_local()
+    return whole
+
+
 def _share(value: Any, mine: Any) -> Any:
     """The part of the whole tensor `value` that this rank's `mine` stands for."""
     if not isinstance(mine, DTensor) or isinstance(value, DTensor):
         return value
     mesh, local = mine.device_mesh, value
-    # FSDP divides the parts of a tensor group further ("strided"), so these come first.
-    order = sorted(
-        (dim for dim, placement in enumerate(mine.placements) if hasattr(placement, "dim")),
-        key=lambda dim: "Strided" in type(mine.placements[dim]).__name__,
-    )
-    for dim in order:
+    for dim in _divided_dims(mine):
         along = mine.placements[dim].dim
         chunks = local.chunk(mesh.size(dim), along)
         index = mesh.get_local_rank(dim)

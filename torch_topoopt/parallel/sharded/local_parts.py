@@ -53,7 +53,7 @@ class LocalParts(ParallelStyle):  # type: ignore[misc]
         def local_forward(*args: Any, **kwargs: Any) -> Any:
             if placement is not None:
                 args, kwargs = tree_map_only(torch.Tensor, take, (args, kwargs))
-            with local_parameters(module, sums):
+            with local_parameters(module, device_mesh, sums=sums):
                 made = forward(*args, **kwargs)
             return made if placement is None else tree_map_only(torch.Tensor, make, made)
 
@@ -74,15 +74,18 @@ def replicate_parameters(module: torch.nn.Module, mesh: DeviceMesh) -> None:
 
 
 @contextmanager
-def local_parameters(module: torch.nn.Module, sums: Placement) -> Iterator[None]:
-    """Inside, the DTensors among the parameters in `module` are this rank's plain tensors.
+def local_parameters(
+    module: torch.nn.Module, mesh: DeviceMesh, *, sums: Placement | None = None, scale: float = 1.0
+) -> Iterator[None]:
+    """Inside, parameters in `module` that are DTensors of `mesh` are this rank's plain tensors.
 
     `sums` is the placement of the gradients of whole ones: Partial() if every rank has its own.
+    Gradients are multiplied by `scale`.
     """
     swapped = []
     for owner in module.modules():
         for name, parameter in owner._parameters.items():
-            if isinstance(parameter, DTensor):
+            if isinstance(parameter, DTensor) and parameter.device_mesh == mesh:
                 swapped.append((owner, name, parameter))
     try:
         for owner, name, parameter in swapped:
@@ -90,11 +93,28 @@ def local_parameters(module: torch.nn.Module, sums: Placement) -> Iterator[None]
                 sums if isinstance(placement, Replicate) else placement
                 for placement in parameter.placements
             ]
-            owner._parameters[name] = parameter.to_local(grad_placements=placements)
+            local = parameter.to_local(grad_placements=placements)
+            owner._parameters[name] = local if scale == 1.0 else scaled_gradient(local, scale)
         yield
     finally:
         for owner, name, parameter in swapped:
             owner._parameters[name] = parameter
+
+
+class _ScaledGradient(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor, scale: float) -> torch.Tensor:
+        context.scale = scale
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient * context.scale, None
+
+
+def scaled_gradient(tensor: torch.Tensor, scale: float) -> Any:
+    """`tensor`, whose gradient is multiplied by `scale`."""
+    return _ScaledGradient.apply(tensor, scale)
 
 
 def gathered(value: Any) -> Any:

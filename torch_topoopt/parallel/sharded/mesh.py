@@ -59,6 +59,14 @@ class LayoutMesh:
         return self.state["shards"] if sharded_once else self.state["replicas", "shards"]
 
     @property
+    def expert_copies(self) -> DeviceMesh | None:
+        """As `copies`, of this rank's experts; None without expert parallelism."""
+        if self.experts is None:
+            return None
+        sharded_once = self.experts.size(1) == 1
+        return self.experts["shards"] if sharded_once else self.experts["replicas", "shards"]
+
+    @property
     def tensor(self) -> DeviceMesh:
         """This rank's tensor group."""
         return self.state["tensor"]

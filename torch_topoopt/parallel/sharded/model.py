@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
+from torch_topoopt.parallel.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.sharded.distribute import Division, begin_micro_batch, distribute
 from torch_topoopt.parallel.sharded.divided_state import DividedState
-from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.sharded.mesh import LayoutMesh
 from torch_topoopt.profile.profiling import profile
 
@@ -68,7 +68,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         finally:
             self.module.set_requires_gradient_sync(True)
 
-    def micro_batch(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
+    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """Around the passes of a micro-batch, which is the `last` of an iteration or not."""
         begin_micro_batch(self.module, self.layout, last=last)
         return contextlib.nullcontext()

@@ -36,7 +36,9 @@ class ChunkRunner(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, chunk: ModelChunk, loss: Callable[[Any, Any], torch.Tensor]) -> None:
         super().__init__()
         self.chunk = chunk
+        self.module = chunk.module
         self._loss = loss
+        self._loss_dtype = loss_dtype(chunk.module)
         self._parts: Sequence[tuple[Any, Any, Any]] = ()
         self._next = 0
 
@@ -52,7 +54,14 @@ class ChunkRunner(torch.nn.Module):  # type: ignore[misc]
         made = self.chunk(*(received if self.chunk.takes else ()))
         if not self.chunk.is_last:
             return made
-        return self._loss(made, target) / len(self._parts)
+        loss = self._loss(made, target) / len(self._parts)
+        return loss.to(self._loss_dtype)
+
+
+def loss_dtype(module: torch.nn.Module) -> torch.dtype:
+    """The type in which losses are summed."""
+    of_parameters = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return torch.promote_types(torch.float32, next(of_parameters, torch.float32))
 
 
 class ChunkStage(PipelineStage):  # type: ignore[misc]
@@ -60,16 +69,16 @@ class ChunkStage(PipelineStage):  # type: ignore[misc]
 
     def __init__(self, runner: ChunkRunner, layout: Layout, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, *args, **kwargs)
-        self._chunk, self._layout = runner.chunk, layout
+        self._module, self._layout = runner.module, layout
         self._later = layout.schedule == "zero-bubble"  # gradients of weights
         self._done = 0
         if self._later:
-            sum_at_the_end(self._chunk)
+            sum_at_the_end(self._module)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         """As PipelineStage's."""
         last = bwd_chunk_id == self._layout.micro_batches - 1 and not self._later
-        begin_micro_batch(self._chunk, self._layout, last=last)
+        begin_micro_batch(self._module, self._layout, last=last)
         super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
         if kwargs.get("full_backward", True):
             self._finish()
@@ -83,13 +92,15 @@ class ChunkStage(PipelineStage):  # type: ignore[misc]
         """Counts a micro-batch. After the last one, sums gradients that the passes have not."""
         self._done = (self._done + 1) % self._layout.micro_batches
         if self._later and not self._done:
-            begin_micro_batch(self._chunk, self._layout, last=True)
-            end_backward(self._chunk)
+            begin_micro_batch(self._module, self._layout, last=True)
+            end_backward(self._module)
 
 
 def check_schedule(layout: Layout) -> None:
     """Raises StrategyError if `layout` has a schedule that cannot be executed."""
     schedule = layout.schedule
+    if layout.pipeline == 1:
+        return
     if layout.interleave > 1 and schedule in ("gpipe", "1f1b"):
         raise StrategyError(
             f"layout: interleave: {schedule} has one chunk a stage, not {layout.interleave}; use "

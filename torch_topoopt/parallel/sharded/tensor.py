@@ -27,9 +27,11 @@ from torch_topoopt.parallel.sharded.local_parts import (
     replicate_parameters,
 )
 from torch_topoopt.parallel.stages import StrategyError
+from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import class_of
 from torch_topoopt.search.layouts.cell_costs import parameter_kinds
 from torch_topoopt.search.layouts.cells import with_shared_tables
+from torch_topoopt.search.layouts.divisible import why_not_divided, why_not_joint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +80,10 @@ class TensorStyles:
         assert kinds is not None, "no experts are divided"
         self.kinds = kinds
         self.mixtures = {path.rpartition(".")[0] for path in expert_paths(module)}
-        self._check()
+        why = why_not_divided(self.operators, kinds, Layout(tensor=parts))
+        why = why or why_not_joint(self.operators, kinds)
+        if why:
+            raise StrategyError(f"layout: {why}")
 
     def of_modules(self) -> Iterator[tuple[str, ParallelStyle]]:
         """The style of each module that has parameters, by its path."""
@@ -87,6 +92,12 @@ class TensorStyles:
         for operator, kind in zip(self.operators, self.kinds, strict=True):
             path = path_of(operator)
             leaf = self.modules.get(path)
+            is_function = operator.kind[:1].islower()
+            if kind is not None and is_function and operator.parameter_bytes:
+                raise StrategyError(
+                    f"layout: tensor: {path!r} cannot be divided by {kind}: it is a function that "
+                    "reads a parameter, and no module"
+                )
             if leaf is None or self._in_mixture(path) or not any(True for _ in leaf.parameters()):
                 continue
             yield path, self._style(operator, kind, path, leaf)
@@ -110,15 +121,15 @@ class TensorStyles:
         else:
             return LocalParts(self._result(operator), slices=not operator.operands)
         raise StrategyError(
-            f"tensor: {path!r} cannot be divided by {kind}: it is a {type(leaf).__name__}, and not "
-            "a linear layer or a table"
+            f"layout: tensor: {path!r} cannot be divided by {kind}: it is a "
+            f"{type(leaf).__name__}, and not a linear layer or a table"
         )
 
     def _table(self, operator: Operator, path: str, table: nn.Embedding) -> ParallelStyle:
         if table.padding_idx is not None or table.max_norm is not None or table.sparse:
             raise StrategyError(
-                f"tensor: {path!r} cannot be divided by rows: tables with padding_idx, max_norm or "
-                "sparse gradients are not"
+                f"layout: tensor: {path!r} cannot be divided by rows: tables with "
+                "padding_idx, max_norm or sparse gradients are not"
             )
         return RowwiseParallel(
             input_layouts=Replicate(),
@@ -160,69 +171,6 @@ class TensorStyles:
             return position_placement(operator.output_dimensions)
         return Replicate()
 
-    def _check(self) -> None:
-        """Raises StrategyError for operators that cannot be divided so."""
-        for operator, kind in zip(self.operators, self.kinds, strict=True):
-            path, attention = path_of(operator), class_of(operator) == "attention"
-            positions = operator.split("attribute")
-            if self._in_mixture(path):
-                continue
-            if positions is not None and positions.max_degree % self.parts:
-                raise StrategyError(
-                    f"tensor: {self.parts} does not divide the {positions.max_degree} positions of "
-                    f"{path!r}"
-                )
-            if attention and kind != "columns" and positions is not None:
-                heads = operator.split("columns")
-                count = "its heads are not known" if heads is None else f"{heads.max_degree} heads"
-                raise StrategyError(
-                    f"tensor: attention {path!r} cannot be divided into {self.parts}: {count}"
-                )
-            if kind not in ("columns", "rows"):
-                continue
-            if operator.parameter_bytes and path not in self.modules and self._is_function(path):
-                raise StrategyError(
-                    f"tensor: {path!r} cannot be divided by {kind}: it reads a parameter that no "
-                    "leaf module holds"
-                )
-            split = operator.split(kind)
-            if split is not None and split.max_degree % self.parts and split.max_degree < 2**16:
-                raise StrategyError(
-                    f"tensor: {self.parts} does not divide the {split.max_degree} {kind} of "
-                    f"{path!r}"
-                )
-            self._check_joint(operator, path)
-
-    def _is_function(self, path: str) -> bool:
-        """Whether the module around a call is here, and the call is none of a module."""
-        return path.rpartition(".")[0] in self.modules
-
-    def _check_joint(self, operator: Operator, path: str) -> None:
-        """A projection of several tensors has the columns of each one after the other, which equal
-        parts of its columns do not divide alike."""
-        makers = [self._linear_before(operand.producer) for operand in operator.operands]
-        joint = {at for at in makers if at is not None and makers.count(at) > 1}
-        halves = operator.output_dimensions == 3 and any(
-            operand.size_bytes < self.operators[operand.producer].output_bytes
-            for operand in operator.operands
-        )
-        if joint and (halves or class_of(operator) == "attention"):
-            maker = path_of(self.operators[min(joint)])
-            raise StrategyError(
-                f"tensor: {maker!r} cannot be divided by columns: {path!r} takes several parts of "
-                "its columns"
-            )
-
-    def _linear_before(self, at: int) -> int | None:
-        """The layer of columns whose result operator `at` keeps the split of; None if there are
-        several."""
-        while _needs(self.operators[at], self.kinds[at]) == "part":
-            producers = {operand.producer for operand in self.operators[at].operands}
-            if len(producers) != 1:
-                return None
-            (at,) = producers
-        return at if self.kinds[at] == "columns" else None
-
 
 def _needs(operator: Operator, kind: ParameterKind | None) -> str | None:
     """Whether a shard reads the "whole" of its operands or a "part"; None if it is not split."""
@@ -254,7 +202,7 @@ def _tie(module: nn.Module, first: str, others: Sequence[str]) -> None:
         other: Any = module.get_parameter(name)
         if other.placements != parameter.placements:
             raise StrategyError(
-                f"tensor: {name!r} cannot share {first!r}: they are divided differently"
+                f"layout: tensor: {name!r} cannot share {first!r}: they are divided differently"
             )
         path, _, own = name.rpartition(".")
         module.get_submodule(path)._parameters[own] = parameter

@@ -9,6 +9,7 @@ from torch_topoopt.profile.tracing.batches import (
     resized,
 )
 from torch_topoopt.profile.tracing.calls import INPUT, OUTPUT, Call, CallTensor, CallTrace, Slot
+from torch_topoopt.profile.tracing.devices import as_on_cpu
 from torch_topoopt.profile.tracing.leaf_modules import leaf_modules
 from torch_topoopt.profile.tracing.records import (
     ProfileError,
@@ -43,6 +44,7 @@ __all__ = [
     "Span",
     "Trace",
     "TracedOperator",
+    "as_on_cpu",
     "bags_of",
     "batch_size_of",
     "is_elementwise",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from torch_topoopt.profile.tracing.devices import as_on_cpu
 from torch_topoopt.profile.tracing.records import (
     Read,
     TracedOperator,
@@ -61,6 +60,7 @@ class Slot:
 class Call:
     """A leaf module (its path) or a function between leaf modules (its name) that was called.
 
+    Functions that neither take nor return tensors are left out.
     `operator` is None if it only made views or constants. `numbers[i]` is the i-th of the flat
     arguments (`torch.utils._pytree`), where that is a number or a slice; `inputs` and `outputs` are
     their tensors, in order, and `structure` is what was returned, with Slots in place of them. An
@@ -80,8 +80,8 @@ class Call:
 class CallTrace(Trace):
     """A Trace that notes all calls, and takes the batch and the output for operators.
 
-    The model sees tensors of a CPU, as when it runs. `mixing` are the operators in which a sample's
-    result depends on other samples. `exporting`: torch.export's flags were set.
+    `mixing` are the operators in which a sample's result depends on other samples. `exporting`:
+    torch.export's flags were set.
     """
 
     def __init__(self, model: Any, leaves: set[Any], *rest: Any) -> None:
@@ -121,7 +121,6 @@ class CallTrace(Trace):
     def call(self, function: Any, args: Any, kwargs: Any) -> Any:
         if self._looking:
             return function(*args, **kwargs)
-        function, args, kwargs = as_on_cpu(function, args, kwargs)
         if self._operator is None and not self._backward:
             self._given, self._is_leaf = (args, kwargs), False
         return super().call(function, args, kwargs)
@@ -131,14 +130,18 @@ class CallTrace(Trace):
             self._mixes = True
         return super()._record(operator, func, args, kwargs)
 
+    def _pack(self, tensor: Any) -> Any:
+        with self._look():
+            return super()._pack(tensor)
+
     @contextmanager
     def _look(self) -> Iterator[None]:
         """Excludes calls on tensors inside the block from the model's calls."""
-        self._looking = True
+        before, self._looking = self._looking, True
         try:
             yield
         finally:
-            self._looking = False
+            self._looking = before
 
     def _begin(self, name: str, kind: str) -> None:
         with self._look():
@@ -182,6 +185,8 @@ class CallTrace(Trace):
         slots = iter(range(len(made)))
         call.outputs = [self._describe(tensor) for tensor in made]
         call.opaque |= len(made) != len(list(tensors(output)))
+        if not (call.leaf or call.inputs or made):
+            return  # such as torch.device(...)
         call.structure = tree_unflatten(
             [Slot(next(slots)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves],
             shape,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
@@ -42,3 +43,13 @@ class _Answer:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         return self._value
+
+
+class OnCpu(TorchFunctionMode):  # type: ignore[misc]
+    """Calls every function `as_on_cpu`."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        function, args, kwargs = as_on_cpu(func, args, kwargs or {})
+        return function(*args, **kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_topoopt.profile.tracing.devices import OnCpu
 from torch_topoopt.profile.tracing.records import check_tensor, tensors
 from torch_topoopt.profile.tracing.shape_cache import ShapeCache
 
@@ -60,7 +61,7 @@ def leaf_modules(
     with ExitStack() as stack:
         for path, module in model.named_modules():
             watch(path, module, stack)
-        with torch.device("meta"), _OnlyMeta(shapes or ShapeCache()):
+        with torch.device("meta"), OnCpu(), _OnlyMeta(shapes or ShapeCache()):
             model(*args, **kwargs)
     if not type(model).__module__.startswith("torch.nn."):
         callers.add(model)

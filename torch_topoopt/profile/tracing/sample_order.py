@@ -21,15 +21,18 @@ _ALONG = frozenset(
         *("scatter", "scatter_add", "scatter_reduce"),
     }
 )
-_DEFAULTS = {"sort": -1, "topk": -1, "cat": 0}  # their dimension without an argument for it
+# dimensions without an argument for them; none: all, as if they were one
+_DEFAULTS: dict[str, Any] = {"sort": -1, "topk": -1, "cat": 0, "roll": []}
 
 
 def mixes_samples(func: Any, args: Any, kwargs: Any, is_computed: Callable[[Any], bool]) -> bool:
     """Whether an ATen operation works along the first dimension of a tensor that `is_computed`."""
     name = func._schema.name.removeprefix("aten::").removesuffix("_")
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    if "batch_norm" in name:
+        return bool(given.get("training") or given.get("train"))
     if name not in _ALONG and name not in ("index", "index_put", "repeat"):
         return False
-    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
     values = (given.get(key) for key in ("self", "src", "source", "values"))
     changed = [t for t in (*values, *given.get("tensors", ())) if isinstance(t, torch.Tensor)]
     if not any(is_computed(tensor) for tensor in changed):

@@ -22,6 +22,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_topoopt.profile.tracing.devices import as_on_cpu
 from torch_topoopt.profile.tracing.experts import experts_of
 from torch_topoopt.profile.tracing.heads import heads_of
 from torch_topoopt.profile.tracing.records import (
@@ -67,6 +68,7 @@ _OVERWRITES = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, 
 class Trace(TorchDispatchMode):  # type: ignore[misc]
     """One recorded iteration of `model`, all of it on the meta device.
 
+    The model takes its tensors for those of a CPU, as when it runs.
     `leaves` are the modules whose calls are operators; traces of one model may share `shapes`.
     After `run()`, `operators` holds what was executed, in order, producers first, and `spans` which
     of them ran inside each call of a module, inner calls first; while an exception leaves `run()`,
@@ -97,6 +99,8 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         self._used_parameters: set[int] = set()
         self._saved: set[Region] = set()
         self._owners: dict[int, TracedOperator | None] = {}
+        self.recomputes = False
+        self.recomputed: set[str] = set()  # paths of modules that are called in the backward pass
         self._claimed = 0
         self._pending: list[range] = []  # nodes made between operators: by autograd.Function
         self._function_node: int | None = None
@@ -117,7 +121,8 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             stack.enter_context(torch.device("meta"))
             for path, module in self._model.named_modules():
                 stack.callback(self._watch(path, module).remove)
-                stack.callback(module.register_forward_hook(self._leave).remove)
+                # before the hooks of others, whose calls are not those of the module
+                stack.callback(module.register_forward_hook(self._leave, prepend=True).remove)
             for parameter in self._model.parameters():
                 if parameter.requires_grad:
                     stack.callback(parameter.register_hook(self._measure(parameter)).remove)
@@ -150,8 +155,9 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
 
     def _watch(self, path: str, module: Any) -> Any:
         def enter(module: Any, _: Any) -> None:
-            if self._backward:
-                return  # a checkpointed part is computed again
+            if self._backward:  # a checkpointed part is computed again
+                self.recomputed.add(path)
+                return
             self.modules.append((path, module))
             self._begun.append(len(self.operators))
             if self._operator is None and module in self._leaves:
@@ -483,6 +489,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
         operator = self._owners.get(node._sequence_nr()) if node is not None else None
         now = torch.autograd._get_sequence_nr()
         if now > self._claimed:  # a checkpointed part is computed again
+            self.recomputes |= torch.is_grad_enabled()
             self._owners.update(dict.fromkeys(range(self._claimed, now), operator))
             self._claimed = now
         if operator is not None:
@@ -501,4 +508,4 @@ class _Functions(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return self._trace.call(func, args, kwargs or {})
+        return self._trace.call(*as_on_cpu(func, args, kwargs or {}))

@@ -15,6 +15,7 @@ from torch_topoopt.search.layouts.cells import (
     shared_bytes,
     with_shared_tables,
 )
+from torch_topoopt.search.layouts.divisible import why_not_divided
 from torch_topoopt.search.shards import is_even, may_split, shard_operator
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class GroupExchange:
 
 
 _NOTHING = GroupExchange()
+_DIMENSIONS = 3  # samples, positions, features; fewer in a mixture of experts: tokens, features
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,10 @@ class CellCost:
     again. `operators` is the number of operators that compute.
 
     A forward pass exchanges activations in the `tensor` group, keys and values in the `context`
-    group, and tokens in the `expert` group.
+    group, and tokens in the `expert` group. Full recomputation exchanges those of `repeated_bytes`
+    in the tensor group again: it stops at the last saved tensor. After a backward pass, the tensor
+    group sums the gradients, of `summed_bytes`, of parameters that work on a part of the positions
+    or heads.
     """
 
     forward_s: float = 0.0
@@ -70,6 +75,8 @@ class CellCost:
     saved_bytes: float = 0.0
     gathered_bytes: float = 0.0
     selective_bytes: float = 0.0
+    summed_bytes: float = 0.0
+    repeated_bytes: float = 0.0
     operators: int = 0
     tensor: GroupExchange = _NOTHING
     context: GroupExchange = _NOTHING
@@ -98,7 +105,7 @@ class CellCosts:
         self.cells = cells_of(op_graph)
         self._passed = passed_bytes(self.op_graph, self.cells)
         self._priced: dict[tuple[int, ...], CellCost | None] = {}
-        self._kinds: dict[tuple[int, int], list[ParameterKind | None] | None] = {}
+        self._kinds: dict[tuple[int, int, int], list[ParameterKind | None] | None] = {}
 
     def priced(self, layout: Layout) -> list[PricedCell] | None:
         """All cells under `layout`, in order; None if one cannot be divided so."""
@@ -118,16 +125,24 @@ class CellCosts:
 
     def _price(self, cell: Cell, layout: Layout) -> CellCost | None:
         operators = self.op_graph.operators[cell.begin : cell.end]
-        degrees = layout.tensor, layout.expert
-        if degrees not in self._kinds:
-            self._kinds[degrees] = parameter_kinds(self.op_graph.operators, *degrees)
-        of_all = self._kinds[degrees]
+        of_all = self._kinds_of(layout)
         if of_all is None:
             return None
         kinds = of_all[cell.begin : cell.end]
         samples = layout.micro_batch / self.op_graph.batch_size
         one = _OneCell(self.device, layout, samples, cell.begin, operators, kinds)
         return reduce(add, map(one.operator_cost, range(len(operators))), CellCost())
+
+    def _kinds_of(self, layout: Layout) -> list[ParameterKind | None] | None:
+        """The splits of all parameters; None if they cannot be divided so."""
+        degrees = layout.tensor, layout.expert, layout.context
+        if degrees not in self._kinds:
+            operators = self.op_graph.operators
+            kinds = parameter_kinds(operators, layout.tensor, layout.expert)
+            if kinds is not None and why_not_divided(operators, kinds, layout):
+                kinds = None
+            self._kinds[degrees] = kinds
+        return self._kinds[degrees]
 
 
 def parameter_kinds(
@@ -140,16 +155,19 @@ def parameter_kinds(
     them. The rest shares positions, and so do columns that an operator of the rest would have to
     gather. None if the experts of an operator cannot be shared by `expert` accelerators.
     """
-    experts = [o.split("experts") if expert > 1 else None for o in operators]
-    if any(split is not None and not is_even(split, expert) for split in experts):
+    experts = [o.split("experts") for o in operators]
+    if any(split is not None and split.max_degree % expert for split in experts):
         return None
+    of_experts: ParameterKind | None = "experts" if expert > 1 else None
     read_whole: set[int] = set()
     while True:
         kinds: list[ParameterKind | None] = []
         for i, operator in enumerate(operators):
             read = [kinds[operand.producer] for operand in operator.operands]
             follows = bool(read) and all(kind == "columns" for kind in read)
-            kind = "experts" if experts[i] is not None else _tensor_kind(operator, follows, tensor)
+            kind = of_experts
+            if experts[i] is None:
+                kind = _tensor_kind(operator, follows, tensor)
             kinds.append(None if i in read_whole and kind == "columns" else kind)
         more = {
             operand.producer
@@ -213,6 +231,8 @@ class _OneCell:
             gathered = saved * (1 - 1 / layout.tensor)
         matrix = class_of(operator) in ("dense", "attention", "convolution")
         is_expert = kind == "experts"
+        exchange = self._tensor_exchange(at)
+        repeats = kind != "rows" or any(o.saved_bytes for o in self.operators[at + 1 :])
         state = shard.parameter_bytes, shard.parameter_gradient_bytes
         return CellCost(
             forward_s,
@@ -224,8 +244,10 @@ class _OneCell:
             saved - gathered,
             gathered,
             shard.output_bytes * times if matrix else 0.0,
+            shard.parameter_gradient_bytes if self._works_on_part(operator, kind) else 0.0,
+            exchange.size_bytes if repeats else 0.0,
             int(forward_s > 0),
-            self._tensor_exchange(at),
+            exchange,
             self._context_exchange(operator, kind),
             self._expert_exchange(at),
         )
@@ -240,6 +262,15 @@ class _OneCell:
             return Degrees(1, kind, layout.tensor, self._positions(operator, layout.context))
         both = self._positions(operator, layout.context * layout.tensor)
         return Degrees(attribute=max(both, self._positions(operator, layout.context)))
+
+    def _works_on_part(self, operator: Operator, kind: ParameterKind | None) -> bool:
+        """Whether each accelerator of a tensor group has whole parameters, and a part of the
+        positions or heads."""
+        if self.layout.tensor == 1 or kind in ("rows", "experts"):
+            return False
+        if kind == "columns":
+            return not self._reads_whole(operator)
+        return operator.split("attribute") is not None or operator.output_dimensions < _DIMENSIONS
 
     @staticmethod
     def _positions(operator: Operator, parts: int) -> int:

@@ -96,9 +96,14 @@ class Boxes:
         """Seconds of an all-to-all besides those of its bytes."""
         return LAUNCH_S + math.log2(group.ranks) * self.hop_s
 
-    def send_s(self, size_bytes: float, stride: int) -> float:
-        """A message of every accelerator to that `stride` ranks further."""
-        if stride < self.accelerators:
-            return size_bytes / (self.peer_bytes_per_s * LINK_EFFICIENCY) + LAUNCH_S
-        rate = self.send_rate(stride) * PORT_EFFICIENCY / self.accelerators
-        return size_bytes / rate + LAUNCH_S + self.hop_s
+    def send_s(self, size_bytes: float, stride: int, hops: int) -> float:
+        """A message of every accelerator to that `stride` ranks further: the mean of `hops` from
+        the first ranks on, some of which stay in a box."""
+        box = self.accelerators
+        crossing = sum(i * stride // box != (i + 1) * stride // box for i in range(hops))
+        inside_s = size_bytes / (self.peer_bytes_per_s * LINK_EFFICIENCY)
+        if not crossing:
+            return inside_s + LAUNCH_S
+        rate = self.send_rate(stride) * PORT_EFFICIENCY / min(stride, box)
+        part = crossing / hops
+        return (1 - part) * inside_s + part * (size_bytes / rate + self.hop_s) + LAUNCH_S

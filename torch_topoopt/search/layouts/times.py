@@ -94,14 +94,14 @@ class Groups(NamedTuple):
         return cls(
             RankGroup(tensor, 1),
             RankGroup(layout.context, tensor),
-            RankGroup(expert, 1 if expert > copies else tensor),
+            RankGroup(expert, 1),
             StateGroups.of(copies, shards, tensor),
             StateGroups.of(copies * tensor // expert, layout.expert_shards, expert),
         )
 
-    def shares(self, sizes: Sizes) -> Sizes:
+    def shares(self, sizes: StateSizes) -> StateSizes:
         """The part of sharded state that one accelerator has."""
-        return Sizes(
+        return StateSizes(
             sizes.dense / self.state.shards.ranks, sizes.experts / self.expert_state.shards.ranks
         )
 
@@ -120,17 +120,17 @@ class StateGroups(NamedTuple):
         return cls(RankGroup(copies, stride), RankGroup(shards, stride), replicas)
 
 
-class Sizes(NamedTuple):
+class StateSizes(NamedTuple):
     """Bytes of parameters or gradients on one accelerator: those of experts apart."""
 
     dense: float
     experts: float
 
 
-def parameters_of(cost: CellCost, *, copied: bool) -> Sizes:
+def parameters_of(cost: CellCost, *, copied: bool) -> StateSizes:
     """The parameters of a cell; `copied` as in LayoutStage."""
     dense = cost.parameter_bytes - cost.expert_bytes + copied * cost.copied_bytes
-    return Sizes(dense, cost.expert_bytes)
+    return StateSizes(dense, cost.expert_bytes)
 
 
 class StepModel:
@@ -183,12 +183,26 @@ class StepModel:
 
     def _passes(self, layout: Layout, groups: Groups, stage: LayoutStage) -> _Passes:
         loss_s, summed_s = self.loss_s(stage), self.summed_s(layout, stage)
-        ahead = _Pass(loss_s, 0.0, loss_s)
+        gathers = self._output_gathers(layout, groups, stage)
+        output_s = sum(seconds for _, seconds in gathers)
+        ahead = _Pass(loss_s, output_s, loss_s + output_s, self._far_s(gathers))
         back = _Pass(loss_s + summed_s, 0.0, loss_s + summed_s)
         for one, count in stage.cells:
             its = self._cell_passes(layout, groups, stage, one.cost)
             ahead, back = ahead.plus(its[0], count), back.plus(its[1], count)
         return _Passes(ahead, back, self._seconds(ahead), self._seconds(back))
+
+    def _output_gathers(
+        self, layout: Layout, groups: Groups, stage: LayoutStage
+    ) -> list[tuple[RankGroup, float]]:
+        """The gathers of the model's output, and their seconds."""
+        if not self.software.gathers_output:
+            return []
+        logits = stage.logits * layout.tensor
+        return [
+            (groups.tensor, self.boxes.gather_s(logits, groups.tensor)),
+            (groups.context, self.boxes.gather_s(logits * layout.context, groups.context)),
+        ]
 
     def _seconds(self, of: _Pass, first_s: float = 0.0, last_s: float = 0.0) -> float:
         """A pass and the exchanges beside it. The chain waits `first_s` for the first exchange, or
@@ -243,16 +257,23 @@ class StepModel:
         split = layout.schedule == "zero-bubble" and software.splits_backward
         issued = 2 * (SPLIT_BACKWARD if split else 1)
         forward_s = max(its.forward_s + exchange_s, context_s + beside_s, its.host_s)
-        backward_s = max(its.backward_s + exchange_s, 2 * context_s + beside_s, issued * its.host_s)
+        summed_s = 2 * boxes.gather_s(cost.summed_bytes, groups.tensor)
+        far_summed_s = self._far_s([(groups.tensor, summed_s)])
+        behind_s = far_summed_s if boxes.crosses(groups.context) else 0.0
+        backward_s = max(
+            its.backward_s + exchange_s + summed_s,
+            2 * context_s + beside_s + behind_s,
+            issued * its.host_s,
+        )
         backward_s += its.again_s + recomputed * exchange_s
         state_s = self.shards_s(layout, groups, cost, copied=stage.copied)
         context = self._far_s([(groups.context, context_s)])
         ahead = _Pass(its.forward_s, exchange_s, forward_s, far_s + context, state_s[0])
         back = _Pass(
             its.backward_s + its.again_s,
-            (1 + recomputed) * exchange_s,
+            (1 + recomputed) * exchange_s + summed_s,
             backward_s,
-            (1 + recomputed) * far_s + 2 * context,
+            (1 + recomputed) * far_s + far_summed_s + 2 * context,
             state_s[1],
         )
         return ahead, back
@@ -283,17 +304,17 @@ class StepModel:
         return seconds
 
     def _send_s(self, layout: Layout, first: LayoutStage) -> float:
-        """A micro-batch's activations from the first stage to the next; later ones are alike."""
+        """A micro-batch's activations from a stage to the next."""
         if layout.pipeline == 1:
             return 0.0
         stride = layout.tensor * layout.context * layout.data
-        return self.boxes.send_s(first.last.output_bytes, stride)
+        return self.boxes.send_s(first.last.output_bytes, stride, layout.pipeline - 1)
 
     def _state_s(
         self, layout: Layout, groups: Groups, stage: LayoutStage, passes: _Passes
     ) -> float:
         """What the exchange of gradients and parameters adds to an iteration."""
-        gradients = Sizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
+        gradients = StateSizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
         gradients = self._exchanged(gradients)
         ahead, back = passes.forward, passes.backward
         first, last = (
@@ -323,7 +344,7 @@ class StepModel:
         if layout.sharding == "gradients":  # scattered after each micro-batch
             more_s = max(0.0, scatter_s + back.links_s - back.chain_s)
             seconds += (layout.micro_batches - 1) * more_s
-        parameters = Sizes(stage.parameter_bytes, stage.sum("expert_bytes"))
+        parameters = StateSizes(stage.parameter_bytes, stage.sum("expert_bytes"))
         gather_s = self._gather_s(groups, parameters, "shards", calls)
         if self.software.gathers_early:
             gather_s = self._after(gather_s, ahead)
@@ -332,7 +353,7 @@ class StepModel:
     def _gather_s(
         self,
         groups: Groups,
-        sizes: Sizes,
+        sizes: StateSizes,
         among: Literal["copies", "shards", "replicas"],
         calls: int = 1,
     ) -> float:
@@ -341,15 +362,15 @@ class StepModel:
         seconds = self.boxes.gather_s(sizes.dense, dense, calls)
         return seconds + self.boxes.gather_s(sizes.experts, experts, calls)
 
-    def gradients_of(self, cost: CellCost, *, copied: bool) -> Sizes:
+    def gradients_of(self, cost: CellCost, *, copied: bool) -> StateSizes:
         """The gradients of a cell as groups sum them; `copied` as in LayoutStage."""
         experts = cost.expert_gradient_bytes
         dense = cost.gradient_bytes - experts + copied * cost.copied_bytes
-        return self._exchanged(Sizes(dense, experts))
+        return self._exchanged(StateSizes(dense, experts))
 
-    def _exchanged(self, gradients: Sizes) -> Sizes:
+    def _exchanged(self, gradients: StateSizes) -> StateSizes:
         """Gradients in the type in which groups sum them."""
-        return Sizes(*(size * self.state.exchanged for size in gradients))
+        return StateSizes(*(size * self.state.exchanged for size in gradients))
 
     @staticmethod
     def _after(

@@ -32,15 +32,19 @@ def gathers(layout: Layout, stage: LayoutStage, state: StateBytes) -> list[Gathe
     """The AllGathers and ReduceScatters of a stage in one iteration, by group.
 
     A backward pass repeats those of activations. Full recomputation repeats those of the forward
-    pass, too.
+    pass of blocks, too. The output of the model is gathered for the loss.
     """
     groups, count = Groups.of(layout), layout.micro_batches
-    passes = 3 if layout.recompute == "full" else 2
-    tensor = sum(cells * one.cost.tensor.size_bytes for one, cells in stage.cells)
+    tensor = 2 * sum(cells * one.cost.tensor.size_bytes for one, cells in stage.cells)
+    if layout.recompute == "full":
+        tensor += sum(n * one.cost.repeated_bytes for one, n in stage.cells if one.cell.block)
     context = sum(cells * one.cost.context.size_bytes for one, cells in stage.cells)
+    logits = stage.logits * layout.tensor
     found = [
-        Gathered(groups.tensor, passes * count * tensor),
+        Gathered(groups.tensor, count * tensor),
+        Gathered(groups.tensor, count * (2 * stage.sum("summed_bytes") + logits)),
         Gathered(groups.context, 3 * count * context),  # also the gradients of keys and values
+        Gathered(groups.context, count * logits * layout.context),
     ]
     for of, parameters, gradients in (
         (groups.state, stage.parameter_bytes, stage.gradient_bytes),

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_topoopt.plan import BYTES_PER_GBPS, Demand, Group, GroupDemand
+from torch_topoopt.plan import BYTES_PER_GBPS
 from torch_topoopt.plan.checks import unreachable
 from torch_topoopt.plan.network import Network, Ring
 from torch_topoopt.search.layouts.links import HOP_S, STEP_S, Boxes, RankGroup
 from torch_topoopt.search.layouts.server_groups import server_sets
 from torch_topoopt.search.lowering import lower_network
 from torch_topoopt.topology.collectives.candidates import LinkGraph
-from torch_topoopt.topology.routing.loads import link_bytes, traffic_matrix
+from torch_topoopt.topology.routing.loads import link_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ _PROBE_BYTES = 10**9
 class WiredBoxes(Boxes):
     """Boxes joined by the links of `rates`."""
 
-    rates: NetworkRates | None = None
+    rates: GroupRates | None = None
 
     def gather_rate(self, group: RankGroup) -> float:
         assert self.rates is not None
@@ -57,39 +58,58 @@ def boxes_of(
     schedules: bool = True,
 ) -> Boxes:
     """The boxes of `cluster`, on `network`; without one, on an ideal switch. `schedules` as
-    `NetworkRates`."""
+    `GroupRates`."""
+    if network is None or cluster.servers == 1:
+        return boxes_with(cluster, device, None)
+    return boxes_with(cluster, device, NetworkRates(cluster, network, schedules=schedules))
+
+
+def boxes_with(cluster: Cluster, device: Accelerator, rates: GroupRates | None) -> Boxes:
+    """The boxes of `cluster` on links of these rates; without them, on an ideal switch."""
     inside = device.peer_bytes_per_s
     if cluster.inside_gbps is not None:
         inside = cluster.inside_gbps * BYTES_PER_GBPS
     step_s = STEP_S if cluster.inside_latency_s is None else cluster.inside_latency_s
     slowest = min(map(cluster.server_gbps, range(cluster.servers))) * BYTES_PER_GBPS
     hop_s = max(HOP_S, cluster.link_latency_s)
-    per_server = cluster.accelerators_per_server
-    if network is None or cluster.servers == 1:
-        return Boxes(per_server, inside, slowest, step_s, hop_s)
-    rates = NetworkRates(cluster, network, schedules=schedules)
-    return WiredBoxes(per_server, inside, slowest, step_s, hop_s, rates)
+    own = cluster.accelerators_per_server, inside, slowest, step_s, hop_s
+    return Boxes(*own) if rates is None else WiredBoxes(*own, rates)
 
 
-class NetworkRates:
-    """Rates of groups of accelerators on the links of `network`, in bytes per second of a box.
+def around_rings(traffic: NDArray[np.float64], rings: Sequence[Ring], size_bytes: float) -> None:
+    """Adds a gather of `size_bytes` around rings, by their shares, to the bytes of pairs."""
+    total = sum(ring.share for ring in rings)
+    for ring in rings:
+        moved = size_bytes * ring.share / total * (len(ring.servers) - 1) / len(ring.servers)
+        for hop in ring.hops:
+            traffic[hop] += moved
 
-    All groups of a kind exchange at once. Without `schedules`, they gather over the rings of
-    `network` only. Results are cached.
+
+class GroupRates(ABC):
+    """Rates of groups of accelerators, in bytes per second of a box.
+
+    All groups of a kind exchange at once. `pair_gbps` has the rates of links between two servers.
+    Without `schedules`, groups gather over rings only. Results are cached.
     """
 
-    def __init__(self, cluster: Cluster, network: Network, *, schedules: bool = True) -> None:
+    def __init__(
+        self, cluster: Cluster, pair_gbps: Mapping[Pair, float], *, schedules: bool = True
+    ) -> None:
         self._schedules = schedules
-        self._cluster = cluster
-        self._network = network
+        self._servers = cluster.servers
         self._box = cluster.accelerators_per_server
         self._ranks = range(cluster.servers * self._box)
-        rates = [cluster.gbps_of(link) * BYTES_PER_GBPS for link in network.links]
-        self._link_rates = np.array(rates)
-        self._pair_gbps = cluster.pair_gbps(network.links)
-        self._rings = {tuple(sorted(group.servers)): group for group in network.groups}
+        self._pair_gbps = pair_gbps
         self._found: dict[object, float] = {}
         self._of_graph: dict[object, float] = {}
+
+    @abstractmethod
+    def rings(self, servers: tuple[int, ...]) -> Sequence[Ring]:
+        """The rings of these servers, which are ascending."""
+
+    @abstractmethod
+    def busiest_s(self, traffic: NDArray[np.float64]) -> float:
+        """Seconds that the busiest link takes for bytes of all pairs of servers."""
 
     def gather(self, group: RankGroup) -> float:
         """Into a box, by the fastest schedule of each group over its own links, or by rings over
@@ -97,7 +117,7 @@ class NetworkRates:
         return self._once(("gather", group), lambda: self._gather(group))
 
     def all_to_all(self, group: RankGroup) -> float:
-        """Out of a box, over the routes of the network."""
+        """Out of a box, over routes."""
         return self._once(("all_to_all", group), lambda: self._all_to_all(group))
 
     def send(self, stride: int) -> float:
@@ -127,10 +147,9 @@ class NetworkRates:
         }
         if unreachable(range(len(servers)), set(pairs)) is not None:
             return 0.0
-        group = self._rings.get(tuple(sorted(servers)))
         rings = [
             Ring(tuple(at[server] for server in ring.servers), ring.share)
-            for ring in (group.rings if group else ())
+            for ring in self.rings(tuple(sorted(servers)))
         ]
         if any(hop not in pairs for ring in rings for hop in ring.hops):
             rings = []
@@ -140,39 +159,24 @@ class NetworkRates:
         return self._of_graph[key]
 
     def _over_rings(self, sets: Mapping[tuple[int, ...], int]) -> float:
-        keys = {servers: tuple(sorted(servers)) for servers in sets}
-        groups = tuple(self._ring_group(key) for key in dict.fromkeys(keys.values()))
-        network = Network(self._network.links, groups, self._network.routes)
-        # An AllGather of b bytes is half an AllReduce of them.
-        demands = tuple(
-            GroupDemand(keys[servers], count * _PROBE_BYTES // 2) for servers, count in sets.items()
-        )
-        traffic = traffic_matrix(network, Demand(demands, ()), self._cluster.servers)
-        seconds = self._busiest_s(traffic)
+        traffic = np.zeros((self._servers, self._servers))
+        for servers, count in sets.items():
+            around_rings(traffic, self.rings(tuple(sorted(servers))), count * _PROBE_BYTES)
+        seconds = self.busiest_s(traffic)
         return min(
             count * _PROBE_BYTES * (len(servers) - 1) / len(servers) / seconds
             for servers, count in sets.items()
         )
 
-    def _ring_group(self, servers: tuple[int, ...]) -> Group:
-        group = self._rings.get(servers)
-        if group is None:
-            group = Group(servers, tuple(self._core.rings(servers)))
-        return group
-
-    @cached_property
-    def _core(self) -> _core.RoutedNetwork:
-        return lower_network(self._cluster, self._network)
-
     def _all_to_all(self, group: RankGroup) -> float:
-        traffic = np.zeros((self._cluster.servers,) * 2)
+        traffic = np.zeros((self._servers,) * 2)
         for servers, count in server_sets(group, self._ranks, self._box).items():
             for pair in itertools.permutations(servers, 2):
                 traffic[pair] += count * _PROBE_BYTES
         return self._rate_of(traffic)
 
     def _send(self, stride: int) -> float:
-        traffic = np.zeros((self._cluster.servers,) * 2)
+        traffic = np.zeros((self._servers,) * 2)
         for rank in self._ranks[: len(self._ranks) - stride]:
             traffic[rank // self._box, (rank + stride) // self._box] += _PROBE_BYTES
         np.fill_diagonal(traffic, 0)
@@ -180,9 +184,29 @@ class NetworkRates:
 
     def _rate_of(self, traffic: NDArray[np.float64]) -> float:
         most = float(traffic.sum(axis=1).max())
-        return most / self._busiest_s(traffic) if most else 0.0
+        return most / self.busiest_s(traffic) if most else 0.0
 
-    def _busiest_s(self, traffic: NDArray[np.float64]) -> float:
+
+class NetworkRates(GroupRates):
+    """Rates on the links, routes and rings of `network`."""
+
+    def __init__(self, cluster: Cluster, network: Network, *, schedules: bool = True) -> None:
+        super().__init__(cluster, cluster.pair_gbps(network.links), schedules=schedules)
+        self._cluster, self._network = cluster, network
+        rates = [cluster.gbps_of(link) * BYTES_PER_GBPS for link in network.links]
+        self._link_rates = np.array(rates)
+        self._rings = {tuple(sorted(group.servers)): group.rings for group in network.groups}
+
+    def rings(self, servers: tuple[int, ...]) -> Sequence[Ring]:
+        if servers not in self._rings:
+            self._rings[servers] = tuple(self._core.rings(servers))
+        return self._rings[servers]
+
+    @cached_property
+    def _core(self) -> _core.RoutedNetwork:
+        return lower_network(self._cluster, self._network)
+
+    def busiest_s(self, traffic: NDArray[np.float64]) -> float:
         loads = link_bytes(self._network, traffic)
         return float((loads / self._link_rates).max())
 

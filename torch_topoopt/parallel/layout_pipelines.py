@@ -9,19 +9,20 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
+from torch_topoopt.parallel.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.micro_batches import Pipeline, check_samples, micro_batches_of
 from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.sharded.blocks import model_cells
-from torch_topoopt.parallel.sharded.chunks import ModelChunk, shared_copy
+from torch_topoopt.parallel.sharded.chunks import ModelChunk, Sent, shared_copy
 from torch_topoopt.parallel.sharded.distribute import Division, distribute
 from torch_topoopt.parallel.sharded.divided_state import DividedState
-from torch_topoopt.parallel.sharded.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.sharded.mesh import LayoutMesh
 from torch_topoopt.parallel.sharded.module_calls import ModelCalls
 from torch_topoopt.parallel.sharded.schedules import (
     ChunkRunner,
     ChunkStage,
     check_schedule,
+    loss_dtype,
     schedule_of,
 )
 from torch_topoopt.parallel.sharded.shared_gradients import SharedGradients
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from torch_topoopt.parallel.micro_batches import Loss
     from torch_topoopt.plan.layout import Layout
 
-    Shapes = list[tuple[torch.Size, torch.dtype]]
+    Forms = tuple[Sent, ...]
 
 _ACCELERATOR = "a100"  # its times cut the stages of a layout that is not from a plan
 
@@ -58,7 +59,7 @@ class LayoutPipeline(Pipeline):
         layout, mesh = division.layout, division.mesh
         cells = model_cells(module, division.op_graph)
         calls = ModelCalls.of(module, example_batch, [c.paths[0] for c in cells if c.block])
-        bounds = calls.bounds(cells, _cells_of_chunks(division.op_graph, layout))
+        bounds = calls.bounds(cells, cells_of_chunks(division.op_graph, layout))
         broadcast_values(module)
         self._layout, self._count = layout, len(bounds) - 1
         self._group = mesh.state["pipeline"].get_group()
@@ -68,17 +69,17 @@ class LayoutPipeline(Pipeline):
         numbers = range(mesh.stage, self._count, layout.pipeline)
         modules = [module, *(shared_copy(module) for _ in numbers[1:])]
         self._chunks = {
-            number: ModelChunk(one, calls, *bounds[number : number + 2])
+            number: ModelChunk(one, calls, bounds[number], bounds[number + 1], mesh.tensor)
             for number, one in zip(numbers, modules, strict=True)
         }
         for chunk in self._chunks.values():
-            distribute(chunk, division)
+            distribute(chunk.module, division, last=chunk.is_last)
             chunk.follow()
         self._runners = {number: ChunkRunner(c, loss) for number, c in self._chunks.items()}
         self._schedules: dict[object, Any] = {}
-        self._shapes: dict[object, list[Shapes]] = {}
+        self._forms: dict[object, list[Forms]] = {}  # between chunks, by shapes of a batch
         super().__init__(
-            torch.nn.ModuleList(self._chunks.values()),
+            torch.nn.ModuleList(chunk.module for chunk in self._chunks.values()),
             module if len(modules) == 1 else torch.nn.ModuleList(modules),
             loss,
             layout.micro_batches,
@@ -104,11 +105,11 @@ class LayoutPipeline(Pipeline):
 
     def state_dict(self) -> dict[str, Any]:
         """See Pipeline.state_dict."""
-        return self._state.gather(list(self._chunks.values()))
+        return self._state.gather(list(self._wrapped))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         """See Pipeline.load_state_dict."""
-        return self._state.load(list(self._chunks.values()), state_dict, strict=strict)
+        return self._state.load(list(self._wrapped), state_dict, strict=strict)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """See Pipeline.clip_grad_norm_."""
@@ -124,6 +125,7 @@ class LayoutPipeline(Pipeline):
         schedule = self._schedule(parts[0][:2])
         for runner in self._runners.values():
             runner.begin(parts)
+        self._shared.begin(self._chunks)
         numbers = torch.arange(self.micro_batches, device=self._device)
         losses: list[torch.Tensor] = []
         first = (numbers,) if 0 in self._chunks else ()
@@ -140,26 +142,30 @@ class LayoutPipeline(Pipeline):
 
     def _schedule(self, batch: tuple[Any, Any]) -> Any:
         """The schedule for micro-batches of the shapes of `batch`."""
-        key = _shapes_of(tree_leaves(batch))
+        key = _shapes_of(batch)
         if key not in self._schedules:
             with self._undisturbed():
                 self._forward(batch, zeros=True)
-            self._schedules[key] = schedule_of(
-                self._layout, [self._stage_of(n, self._shapes[key]) for n in self._chunks]
-            )
+            stages = [self._stage_of(number, self._forms[key]) for number in self._chunks]
+            self._schedules[key] = schedule_of(self._layout, stages)
+        for number, chunk in self._chunks.items():
+            chunk.received_as = self._forms[key][number - 1] if number else ()
         return self._schedules[key]
 
-    def _stage_of(self, number: int, shapes: list[Shapes]) -> ChunkStage:
+    def _stage_of(self, number: int, forms: list[Forms]) -> ChunkStage:
         chunk = self._chunks[number]
 
         def tensors(boundary: int, passed: Any) -> tuple[torch.Tensor, ...]:
             return tuple(
-                torch.empty(shape, dtype=dtype, device="meta", requires_grad=tensor.gradient)
-                for (shape, dtype), tensor in zip(shapes[boundary], passed, strict=True)
+                torch.empty(
+                    form.shape, dtype=form.dtype, device="meta", requires_grad=tensor.gradient
+                )
+                for form, tensor in zip(forms[boundary], passed, strict=True)
             )
 
         number_of_part = torch.empty(1, dtype=torch.long, device="meta")
-        loss = torch.empty((), device="meta", requires_grad=True)
+        dtype = loss_dtype(chunk.module)
+        loss = torch.empty((), dtype=dtype, device="meta", requires_grad=True)
         return ChunkStage(
             self._runners[number],
             self._layout,
@@ -174,47 +180,46 @@ class LayoutPipeline(Pipeline):
     def _forward(self, batch: tuple[Any, Any], *, zeros: bool) -> Any:
         """The output of the model for `batch` on the ranks of the last stage, else None.
 
-        With `zeros`, chunks receive zeros: only shapes are needed, which are kept.
+        With `zeros`, chunks receive zeros: only forms are needed, which are kept.
         """
-        key = _shapes_of(tree_leaves(batch))
-        known = self._shapes.get(key)
-        found: list[Shapes] = []
+        key = _shapes_of(batch)
+        known = self._forms.get(key)
+        found: list[Forms] = []
         received: tuple[torch.Tensor, ...] = ()
         made: Any = None
         for number in range(self._count):
-            here = number in self._chunks
-            if here:
-                self._chunks[number].batch = batch
+            chunk = self._chunks.get(number)
+            if chunk is not None:
+                chunk.batch, chunk.received_as = batch, found[-1] if found else ()
                 with torch.no_grad():
-                    made = self._chunks[number](*received)
+                    made = chunk(*received)
             if number == self._count - 1:
                 break
-            sent = made if here else ()
-            shapes = _shapes_of(sent) if known is None else known[number]
-            found.append(self._shared_by(number, shapes) if known is None else known[number])
-            received = self._received(number, sent, found[-1], zeros=zeros)
-        self._shapes[key] = found
+            found.append(self._sent_by(number) if known is None else known[number])
+            received = self._received(number, made, found[-1], zeros=zeros)
+        self._forms[key] = found
         return made if self._count - 1 in self._chunks else None
 
-    def _shared_by(self, number: int, shapes: Shapes) -> Shapes:
-        """The shapes that the rank with chunk `number` has."""
-        value = [shapes]
+    def _sent_by(self, number: int) -> Forms:
+        """The forms of the tensors that chunk `number` has made, on all ranks."""
+        chunk = self._chunks.get(number)
+        value = [() if chunk is None else chunk.sent_as]
         dist.broadcast_object_list(value, self._rank_of(number), group=self._group)
         return value[0]
 
     def _received(
-        self, number: int, sent: Any, shapes: Shapes, *, zeros: bool
+        self, number: int, made: Any, forms: Forms, *, zeros: bool
     ) -> tuple[torch.Tensor, ...]:
-        """The tensors for the next chunk, if it is this rank's; from chunk `number`."""
+        """The tensors for the next chunk, if it is this rank's; `made` by chunk `number`."""
         if number in self._chunks and not zeros:
-            for tensor in sent:
+            for tensor in made:
                 dist.send(tensor.contiguous(), self._rank_of(number + 1), group=self._group)
         if number + 1 not in self._chunks:
             return ()
-        made = tuple(torch.zeros(s, dtype=dtype, device=self._device) for s, dtype in shapes)
-        for tensor in made if not zeros else ():
+        received = tuple(torch.zeros(f.shape, dtype=f.dtype, device=self._device) for f in forms)
+        for tensor in received if not zeros else ():
             dist.recv(tensor, self._rank_of(number), group=self._group)
-        return made
+        return received
 
     def _rank_of(self, number: int) -> int:
         return int(dist.get_global_rank(self._group, number % self.stages))
@@ -222,7 +227,7 @@ class LayoutPipeline(Pipeline):
     @contextlib.contextmanager
     def _undisturbed(self) -> Iterator[None]:
         """Around a pass that leaves buffers and random numbers as they are."""
-        modules = [m for c in self._chunks.values() for m in (c.model, *c.modules())]
+        modules = [m for c in self._chunks.values() for m in (c.model, *c.module.modules())]
         were = [module.training for module in modules]
         devices = [self._device] if self._device.type == "cuda" else []
         try:
@@ -235,11 +240,11 @@ class LayoutPipeline(Pipeline):
                 module.training = training
 
 
-def _shapes_of(values: Any) -> Any:
-    return tuple((v.shape, v.dtype) for v in values if isinstance(v, torch.Tensor))
+def _shapes_of(batch: Any) -> tuple[object, ...]:
+    return tuple((v.shape, v.dtype) for v in tree_leaves(batch) if isinstance(v, torch.Tensor))
 
 
-def _cells_of_chunks(op_graph: OpGraph, layout: Layout) -> tuple[int, ...]:
+def cells_of_chunks(op_graph: OpGraph, layout: Layout) -> tuple[int, ...]:
     """The cells of each chunk: those of `layout`, as in a plan, else of equal times."""
     cells = CellCosts(op_graph, accelerator(_ACCELERATOR)).priced(layout)
     counts = None if cells is None else chunk_cells(cells, layout)

@@ -1,0 +1,201 @@
+"""The default strategy of 32 jobs against simple strategies, and its spread over seeds.
+
+    python benchmarks/simple_strategies.py
+    python benchmarks/simple_strategies.py --only mlp,moe --seeds 5
+
+Jobs are models of a few layers and shipped ones on 4 to 16 servers. Simple strategies are those of
+`search.starts.experts` with 1, 2, 4, ... micro-batches: data parallelism, tables and layers on
+servers of their own or in parts, experts over all servers, and pipelines. Each is priced at flow
+level on the faster of two networks: TopologyFinder's for data parallelism, and its for the
+strategy. Layouts, whose prices include more, are left out. The exit code is 1 if a default plan is
+slower than a simple strategy by more than 0.1 %, or if seeds differ by more than 1 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import nn
+
+from torch_topoopt.launcher.documents import op_graph_of
+from torch_topoopt.launcher.errors import CHECK_FAILED, OK
+from torch_topoopt.plan import Cluster
+from torch_topoopt.planner.alternation import plan
+from torch_topoopt.planner.options import PlanningOptions
+from torch_topoopt.planner.pricing import PairPricing
+from torch_topoopt.profile.profiling import profile
+from torch_topoopt.search.lowered_problem import LoweredProblem
+from torch_topoopt.search.problem import SearchProblem
+from torch_topoopt.search.starts.experts import expert_strategies
+from torch_topoopt.search.starts.planning_starts import planning_starts
+from torch_topoopt.search.strategies import everywhere
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.search.strategies import Strategy
+
+_ALLOWED_LOSS = 1e-3
+_ALLOWED_SPREAD = 0.01
+_MOST_PRICED = 12  # simple strategies of each number of micro-batches, by the ideal switch
+_SEQUENCE = 128
+
+
+class Text(nn.Module):
+    """Encoder layers between a table and an output layer."""
+
+    def __init__(self, hidden: int, vocabulary: int, layers: int = 4) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, hidden)
+        layer = partial(nn.TransformerEncoderLayer, hidden, 8, 4 * hidden, batch_first=True)
+        self.layers = nn.Sequential(*(layer() for _ in range(layers)))
+        self.out = nn.Linear(hidden, vocabulary)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.out(self.layers(self.table(tokens)))
+        return found
+
+
+class Recommendation(nn.Module):
+    """Tables, and layers on what they hold."""
+
+    def __init__(self, tables: int = 8, entries: int = 200_000, width: int = 128) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(entries, width) for _ in range(tables))
+        self.layers = dense(tables * width, 1024, 3)
+
+    def forward(self, keys: torch.Tensor) -> torch.Tensor:
+        looked_up = [table(keys[:, i]) for i, table in enumerate(self.tables)]
+        found: torch.Tensor = self.layers(torch.cat(looked_up, 1))
+        return found
+
+
+def dense(inputs: int, width: int, layers: int) -> nn.Sequential:
+    """Layers of one width."""
+    widths = itertools.pairwise((inputs, *[width] * layers))
+    made = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in widths]
+    return nn.Sequential(*made, nn.Linear(width, 10))
+
+
+_OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
+    "mlp": (lambda: dense(4096, 4096, 8), lambda batch: torch.zeros(batch, 4096)),
+    "tf": (
+        lambda: Text(768, 30_000),
+        lambda batch: torch.zeros(batch, _SEQUENCE, dtype=torch.long),
+    ),
+    "tfwide": (
+        lambda: Text(2048, 8_000),
+        lambda batch: torch.zeros(batch, _SEQUENCE, dtype=torch.long),
+    ),
+    "rec": (Recommendation, lambda batch: torch.zeros(batch, 8, dtype=torch.long)),
+}
+_PER_SERVER = {"mlp": 128, "tf": 16, "tfwide": 16, "rec": 1024}
+
+
+class Case(NamedTuple):
+    """A model on servers with ports."""
+
+    model: str
+    servers: int
+    degree: int
+    gbps: float
+
+
+CASES = (
+    # the twelve of the review
+    Case("tfwide", 4, 3, 10), Case("mlp", 4, 2, 50), Case("mlp", 8, 4, 25),
+    Case("tfwide", 16, 4, 10), Case("tf", 4, 2, 10), Case("tf", 6, 3, 25), Case("tf", 8, 2, 40),
+    Case("rec", 4, 2, 25), Case("rec", 8, 2, 50), Case("rec", 12, 4, 10),
+    Case("moe:gpt2-8e", 8, 2, 40), Case("gpt:gpt2", 8, 3, 10),
+    # twenty more
+    Case("mlp", 4, 2, 10), Case("mlp", 6, 2, 100), Case("mlp", 12, 3, 25), Case("mlp", 16, 4, 100),
+    Case("tf", 12, 3, 10), Case("tf", 16, 4, 25), Case("tfwide", 8, 2, 25),
+    Case("tfwide", 6, 3, 100), Case("rec", 6, 3, 10), Case("rec", 16, 2, 25), Case("vgg", 4, 2, 10),
+    Case("vgg", 8, 4, 25), Case("bert:paper-6", 4, 3, 25), Case("bert:paper-6", 8, 2, 10),
+    Case("dlrm:paper-6", 8, 4, 25), Case("dlrm:paper-6", 12, 3, 10),
+    Case("candle:paper-6", 4, 2, 25), Case("candle:paper-6", 8, 4, 100),
+    Case("ncf:paper-5.3", 8, 2, 25), Case("resnet50:paper-6", 8, 3, 10),
+)  # fmt: skip
+
+
+def op_graph(case: Case) -> OpGraph:
+    """The profile of the case's model, with as many samples as its servers share."""
+    if case.model not in _OWN:
+        return op_graph_of(case.model, accelerators=case.servers)
+    build, batch = _OWN[case.model]
+    with torch.device("meta"):
+        samples = batch(_PER_SERVER[case.model] * case.servers)
+        return profile(build(), samples, name=case.model)
+
+
+def best_simple(graph: OpGraph, cluster: Cluster) -> tuple[float, str]:
+    """Seconds and name of the fastest simple strategy."""
+    found = []
+    for count in (1, 2, 4, 8, 16, 32):
+        if graph.batch_size % count:
+            continue
+        options = PlanningOptions(micro_batches=count)
+        problem = SearchProblem(graph, cluster, dimensions=options.dimensions, micro_batches=count)
+        try:
+            starts = planning_starts(problem)
+        except ValueError:  # too few samples
+            continue
+        problem = problem.changed(None, starts)
+        named: dict[str, Strategy] = expert_strategies(problem, runs=False)
+        if count == 1:
+            named["data parallelism"] = everywhere(graph, cluster.servers)
+        pricing = PairPricing(LoweredProblem(graph, cluster), options)
+        default = pricing.wire(everywhere(graph, cluster.servers), "paper", 1)
+        ranked = sorted(named, key=lambda name: pricing.ideal_switch_s(named[name], count))
+        for name in ranked[:_MOST_PRICED]:
+            pairs = (
+                pricing.price(named[name], default, count),
+                pricing.wired(named[name], "paper", count),
+            )
+            batches = f", {count} micro-batches" if count > 1 else ""
+            found.append((min(pair.iteration_s for pair in pairs), name + batches))
+    return min(found)
+
+
+def run_case(case: Case, seeds: int) -> bool:
+    """Prints one row; whether a simple strategy is faster or seeds differ."""
+    cluster = Cluster(case.servers, case.degree, case.gbps, accelerator="a100")
+    graph = op_graph(case)
+    options = PlanningOptions(micro_batches="auto")
+    begun = time.process_time()
+    plans = [plan(graph, cluster, replace(options, seed=seed)) for seed in range(seeds)]
+    seconds = (time.process_time() - begun) / seeds
+    times = [made.prediction.iteration_s for made in plans]
+    least_s, name = best_simple(graph, cluster)
+    spread = max(times) / min(times) - 1
+    fails = max(times) > least_s * (1 + _ALLOWED_LOSS) or spread > _ALLOWED_SPREAD
+    print(
+        f"{'!' if fails else ' '} {case.model:15} {case.servers:2} {case.degree} {case.gbps:4g} | "
+        f"{max(times) * 1e3:9.3f} {spread:6.2%} {plans[0].micro_batches:2} {seconds:6.1f} s | "
+        f"{least_s * 1e3:9.3f} {name}",
+        flush=True,
+    )
+    return fails
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", metavar="MODEL,...", help="begins of the names of models")
+    parser.add_argument("--seeds", type=int, default=1)
+    arguments = parser.parse_args()
+    begins = tuple(arguments.only.split(",")) if arguments.only else ("",)
+    print("model, servers, degree, Gb/s | plan ms, spread, micro-batches, CPU | best simple ms")
+    failed = [run_case(case, arguments.seeds) for case in CASES if case.model.startswith(begins)]
+    return CHECK_FAILED if any(failed) else OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

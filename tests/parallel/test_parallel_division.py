@@ -1,0 +1,126 @@
+"""Models that groups of tensors, positions or experts cannot divide are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from torch_topoopt.models import bert, gpt, llama, mixtral
+from torch_topoopt.parallel import StrategyError
+from torch_topoopt.parallel.sharded.tensor import TensorStyles
+from torch_topoopt.plan.layout import Layout
+from torch_topoopt.profile.profiling import profile
+from torch_topoopt.search.accelerators import accelerator
+from torch_topoopt.search.layouts.cell_costs import CellCosts, parameter_kinds
+from torch_topoopt.search.layouts.divisible import why_not_divided
+
+if TYPE_CHECKING:
+    from torch_topoopt.op_graph import OpGraph
+
+TINY = llama.SIZES["tiny"]
+
+
+class JointAttention(nn.Module):
+    """Queries, keys and values are thirds of one projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joint, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = (p.unflatten(-1, (4, 4)).transpose(1, 2) for p in self.joint(x).chunk(3, dim=-1))
+        mixed = scaled_dot_product_attention(*parts, is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(-2))
+
+
+def profiled(module: nn.Module, batch: Any) -> OpGraph:
+    return profile(module, batch, name="model")
+
+
+def tokens(length: int = 8) -> torch.Tensor:
+    return torch.zeros(4, length, dtype=torch.long)
+
+
+def padded() -> nn.Module:
+    model = llama.Llama(TINY)
+    model.embedding = nn.Embedding(64, 16, padding_idx=0)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("module", "batch", "parts", "named"),
+    [
+        (llama.Llama(TINY), tokens(), 4, ["scaled_dot_product_attention", "2 groups of heads"]),
+        (llama.Llama(TINY), tokens(7), 2, ["'embedding'", "7 positions"]),
+        (
+            nn.Sequential(JointAttention(), nn.LayerNorm(16)),
+            torch.zeros(4, 8, 16),
+            2,
+            ["'0.joint'"],
+        ),
+        (padded(), tokens(), 2, ["'embedding'", "padding_idx"]),
+    ],
+)
+def test_tensors_that_cannot_be_divided_are_named(
+    module: nn.Module, batch: torch.Tensor, parts: int, named: list[str]
+) -> None:
+    with pytest.raises(StrategyError) as error:
+        dict(TensorStyles(module, profiled(module, batch), parts).of_modules())
+    message = str(error.value)
+    assert message.startswith("layout: tensor: ")
+    assert all(word in message for word in named), message
+
+
+@pytest.mark.parametrize(
+    ("module", "batch", "layout", "named"),
+    [
+        (llama.Llama(TINY), tokens(12), Layout(context=4), ["12 positions", "multiple of 8"]),
+        (nn.Linear(16, 16), torch.zeros(4, 8, 16), Layout(context=2), ["no attention"]),
+        (
+            bert.build("tiny"),
+            bert.example_batch(size="tiny"),
+            Layout(context=3),
+            ["no attention"],
+        ),
+    ],
+)
+def test_positions_that_cannot_be_divided_are_named(
+    module: nn.Module, batch: Any, layout: Layout, named: list[str]
+) -> None:
+    operators = profiled(module, batch).operators
+    why = why_not_divided(operators, [None] * len(operators), layout)
+    assert why.startswith(f"context: {layout.context}: ")
+    assert all(word in why for word in named), why
+
+
+@pytest.mark.parametrize("layout", [Layout(tensor=4), Layout(context=8), Layout(expert=3, data=3)])
+def test_a_search_leaves_them_out(layout: Layout) -> None:
+    model = llama.Llama(replace(mixtral.SIZES["tiny"], experts=4))
+    costs = CellCosts(profiled(model, tokens()), accelerator("cpu"))
+    assert costs.priced(layout) is None
+    assert costs.priced(Layout(tensor=2, context=2, expert=2)) is not None
+
+
+def test_only_pairs_of_columns_and_rows_are_divided() -> None:
+    """A layer of columns whose result another operator needs whole has positions instead."""
+    model = bert.build("tiny")
+    operators = profiled(model, bert.example_batch(size="tiny")).operators
+    kinds = parameter_kinds(operators, 2, 1)
+    assert kinds is not None
+    found = {operator.name: kind for operator, kind in zip(operators, kinds, strict=True)}
+    assert found["encoder.layers.0.linear1"] == "columns"
+    assert found["encoder.layers.0.linear2"] == "rows"
+    assert found["embeddings.projection"] is None
+    assert found["transform"] is None
+
+
+def test_columns_of_one_tensor_share_its_gather() -> None:
+    model = gpt.build("tiny")
+    found = list(TensorStyles(model, profiled(model, tokens()), 2).gathering())
+    of_block = ["attention", "mlp.up"]
+    assert found == [f"blocks.{i}.{path}" for i in range(2) for path in of_block] + ["head"]

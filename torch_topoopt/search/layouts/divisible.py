@@ -1,0 +1,130 @@
+"""Why a model cannot be divided over groups of tensors, of positions and of experts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_topoopt.search.accelerators import class_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch_topoopt.op_graph import Operator
+    from torch_topoopt.plan import ParameterKind
+    from torch_topoopt.plan.layout import Layout
+
+_DIMENSIONS = 3  # samples, positions, features
+
+
+def why_not_divided(
+    operators: Sequence[Operator], kinds: Sequence[ParameterKind | None], layout: Layout
+) -> str:
+    """The field of `layout`, the module, and the reason; empty if `operators` can be divided so.
+
+    `kinds` are the splits of their parameters (cell_costs.parameter_kinds).
+    """
+    if layout.tensor > 1:
+        for at in range(len(operators)):
+            why = _why_not_tensor(operators, kinds, at, layout.tensor)
+            if why:
+                return f"tensor: {layout.tensor}: {_path(operators[at])!r} cannot be divided: {why}"
+    if layout.context > 1:
+        return _why_not_context(operators, layout.context)
+    return ""
+
+
+def _path(operator: Operator) -> str:
+    return operator.name.split("#")[0]
+
+
+def _why_not_tensor(
+    operators: Sequence[Operator], kinds: Sequence[ParameterKind | None], at: int, parts: int
+) -> str:
+    operator, kind = operators[at], kinds[at]
+    positions = operator.split("attribute")
+    if positions is not None and positions.max_degree % parts:
+        return f"{positions.max_degree} positions are no multiple of it"
+    if positions is not None and kind != "columns" and class_of(operator) == "attention":
+        heads = operator.split("columns")
+        if heads is None:
+            return "its projections do not keep heads apart"
+        return f"{heads.max_degree} groups of heads are no multiple of it"
+    split = operator.split(kind) if kind in ("columns", "rows") else None
+    if split is None:
+        return ""
+    entries = class_of(operator) == "lookup" or not _is_read(operators, at)  # of a vocabulary
+    if split.max_degree % parts and not entries:
+        return f"{split.max_degree} {kind} are no multiple of it"
+    return ""
+
+
+def _is_read(operators: Sequence[Operator], at: int) -> bool:
+    return any(operand.producer == at for o in operators[at + 1 :] for operand in o.operands)
+
+
+def why_not_joint(operators: Sequence[Operator], kinds: Sequence[ParameterKind | None]) -> str:
+    """As why_not_divided, for layers whose columns are queries, keys and values.
+
+    Equal parts of all columns do not divide these alike. Trainers that store the columns of a head
+    in one part can divide such layers.
+    """
+    for operator in operators:
+        if class_of(operator) != "attention":
+            continue
+        makers = [
+            _layer_before(operators, kinds, operand.producer) for operand in operator.operands
+        ]
+        joint = [maker for maker in makers if maker is not None and makers.count(maker) > 1]
+        if joint:
+            return (
+                f"tensor: {_path(operators[joint[0]])!r} cannot be divided: its columns are "
+                f"several of the tensors that {_path(operator)!r} reads"
+            )
+    return ""
+
+
+def _layer_before(
+    operators: Sequence[Operator], kinds: Sequence[ParameterKind | None], at: int
+) -> int | None:
+    """The layer of columns whose result operator `at` keeps the split of; None if there are
+    several."""
+    while True:
+        kind = kinds[at]
+        split = operators[at].split(kind) if kind is not None else None
+        if split is None or split.operands == "whole":
+            return at if kind == "columns" else None
+        producers = {operand.producer for operand in operators[at].operands}
+        if len(producers) != 1:
+            return None
+        (at,) = producers
+
+
+def _why_not_context(operators: Sequence[Operator], parts: int) -> str:
+    lengths = set(attention_lengths(operators))
+    if len(lengths) != 1:
+        found = f"attention has {sorted(lengths)} positions" if lengths else "there is no attention"
+        return f"context: {parts}: positions cannot be divided: {found}"
+    (length,) = lengths
+    if length % (2 * parts):
+        return (
+            f"context: {parts}: {length} positions are no multiple of {2 * parts}, two parts for "
+            "each accelerator"
+        )
+    for operator in operators:
+        if operator.split("attribute") is not None or class_of(operator) == "lookup":
+            continue
+        whole = operator.parameter_bytes and operator.output_dimensions >= _DIMENSIONS
+        if class_of(operator) == "attention" or (whole and not operator.split("experts")):
+            return (
+                f"context: {parts}: {_path(operator)!r} ({operator.kind}) cannot be divided by "
+                "positions"
+            )
+    return ""
+
+
+def attention_lengths(operators: Sequence[Operator]) -> Iterator[int]:
+    """The positions of each attention whose queries can be divided."""
+    for operator in operators:
+        split = operator.split("attribute")
+        if split is not None and class_of(operator) == "attention":
+            yield split.max_degree
