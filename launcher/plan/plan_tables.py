@@ -50,8 +50,8 @@ def show_rounds(terminal: Terminal, plan: Plan) -> None:
     )
 
 
-def show_plan(terminal: Terminal, plan: Plan) -> None:
-    """Rounds, rings and strategy."""
+def show_plan(terminal: Terminal, plan: Plan, *, from_steps: bool = False) -> None:
+    """Rounds, rings and strategy. `from_steps`: the times of a layout are those of its steps."""
     show_rounds(terminal, plan)
     for line in network_lines(plan):
         terminal.line(line)
@@ -62,6 +62,8 @@ def show_plan(terminal: Terminal, plan: Plan) -> None:
         return
     prediction = plan.prediction
     how = "at flow level" if plan.layout is None else "in closed form"
+    if plan.layout is not None and from_steps:
+        how = "from measured steps"
     terminal.line(
         f"predicted iteration: {format_seconds(prediction.iteration_s)} {how} "
         f"({format_seconds(prediction.compute_s)} of it compute; "

@@ -30,7 +30,7 @@ def graph_and_program(
     `batch_size`, `accelerators` and `costs` as in `documents.op_graph_of`. Raises InputError for a
     saved OpGraph, no such model, or one that cannot be traced.
     """
-    from torch_topoopt.parallel import Program
+    from torch_topoopt.parallel import checked_program
     from torch_topoopt.profile import profiling
 
     if documents.is_saved_graph(model):
@@ -42,7 +42,7 @@ def graph_and_program(
         build, example_batch, name = documents.load_model(model, batch_size, accelerators)
         graph = profiling.profile(build, example_batch, name=name, boundary=boundary)
         graph = documents.with_measured_costs(graph, costs)
-        return graph, Program.of(build, example_batch)
+        return graph, checked_program(build, example_batch)
     except profiling.ProfileError as error:
         raise InputError(str(error)) from None
 

@@ -227,7 +227,7 @@ class RunInProgress:
         if self.site is not None and not self.leads:
             self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} has come")
         else:
-            plan_tables.show_plan(self.terminal, plan)
+            plan_tables.show_plan(self.terminal, plan, from_steps=stages.trace is not None)
         return plan
 
     def wire(self, plan: Plan, driver: FabricDriver) -> Wiring:

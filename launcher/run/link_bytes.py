@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch_topoopt.profile.script import CommunicationTrace
 
 MOST_SHOWN = 16  # links in the terminal; --json and metrics.jsonl have all
+_NEGLIGIBLE = 1e-4  # of the bytes of the busiest link
 _PATTERN = "links-rank*.json"
 
 
@@ -237,10 +238,15 @@ def iteration_figures(
 
 
 def _largest_difference(plan: Plan, links: list[LinkTraffic]) -> float | None:
+    """Of links that carry more than scalars, such as a norm."""
     predicted = _predicted(plan)
+    pairs = [(link.iteration_bytes or 0.0, predicted[link.link]) for link in links]
+    negligible = _NEGLIGIBLE * max((max(pair) for pair in pairs), default=0.0)
     largest = 0.0
-    for link in links:
-        apart = relative_difference(link.iteration_bytes or 0.0, predicted[link.link])
+    for measured, planned in pairs:
+        if max(measured, planned) < negligible:
+            continue
+        apart = relative_difference(measured, planned)
         if apart is None:
             return None
         largest = max(largest, abs(apart))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,6 +62,13 @@ def losses(folder: Path, *command: str, **environment: str) -> tuple[list[float]
     printed = run(folder, *command, "--output-dir", str(folder), **environment)
     values: list[float] = json.loads((folder / "losses.json").read_text())
     return values, printed
+
+
+def link_differences(printed: str) -> list[float]:
+    """Measured bytes of each link against the prediction, in percent."""
+    links = re.findall(r"server \d+ port \d+ -> server \d+ port \d+ .*([+-][\d.]+)%", printed)
+    assert links, printed
+    return [float(percent) for percent in links]
 
 
 def gloo_losses(folder: Path, *command: str) -> list[float]:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed import checkpoint
 
 import torch_topoopt
-from torch_topoopt.parallel import Program, StrategyError, parallelize
+from torch_topoopt.parallel import Program, StrategyError, checked_program, parallelize
 from torch_topoopt.parallel.api import placed
 from torch_topoopt.parallel.module import ParallelModule
 from torch_topoopt.parallel.transfers import Incoming, Messages
@@ -375,7 +375,7 @@ class Impatient(nn.Module):
 
 def test_a_model_whose_calls_change_is_refused_before_it_runs() -> None:
     with refused(ProfileError, "Impatient", "1", "relu", "tanh"):
-        Program.of(nn.Sequential(nn.Linear(4, 4), Impatient()), torch.zeros(4, 4))
+        checked_program(lambda: nn.Sequential(nn.Linear(4, 4), Impatient()), torch.zeros(4, 4))
 
 
 def test_parallelize_needs_a_process_group_and_a_plan() -> None:

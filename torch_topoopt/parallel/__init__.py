@@ -1,6 +1,7 @@
 """Execution of a model's plan: placed tables, operators on some servers, pipeline stages."""
 
 from torch_topoopt.parallel.api import parallelize
+from torch_topoopt.parallel.dry_run import checked_program
 from torch_topoopt.parallel.layouts import on_ranks
 from torch_topoopt.parallel.micro_batches import Pipeline
 from torch_topoopt.parallel.module import ParallelModule
@@ -16,6 +17,7 @@ __all__ = [
     "ShardedModel",
     "Stage",
     "StrategyError",
+    "checked_program",
     "on_ranks",
     "parallelize",
     "pipeline",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from torch_topoopt.parallel.checkpoint import DataParallel
+from torch_topoopt.parallel.dry_run import checked_program
 from torch_topoopt.parallel.gradients import BUCKETS
 from torch_topoopt.parallel.layouts import on_ranks
 from torch_topoopt.parallel.module import ParallelModule
-from torch_topoopt.parallel.program import Program
 from torch_topoopt.parallel.sharded.model import ShardedModel
 from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan import Placement
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
+
+    from torch_topoopt.parallel.program import Program
 
 
 _PIECE_S = 4e-3
@@ -65,7 +67,7 @@ def parallelize(
     everyone = tuple(range(ranks))
     if all(p.servers == everyone and p.sample == ranks for p in strategy):
         return DataParallel(module, bucket_cap_mb=BUCKETS.cap_bytes / 2**20)
-    program = Program.of(module, example_batch)
+    program = checked_program(module, example_batch)
     return ParallelModule(module, program, placed(program, strategy, ranks), _piece_bytes())
 
 

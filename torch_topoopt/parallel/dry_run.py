@@ -10,31 +10,39 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_topoopt.parallel.program import Program
 from torch_topoopt.parallel.walk import Functions, Walk, catch_leaves, filled
-from torch_topoopt.profile.profiling import explaining
-from torch_topoopt.profile.tracing import as_on_cpu
+from torch_topoopt.profile.profiling import explaining, on_meta, own_batch_size
+from torch_topoopt.profile.tracing import as_on_cpu, positional_and_keyword
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch_topoopt.parallel.program import Argument, Program, Step
-    from torch_topoopt.profile.tracing import Arguments
+    from torch_topoopt.parallel.program import Argument, Step
 
 
-def dry_run(program: Program, network: torch.nn.Module, batch: Arguments, samples: int) -> None:
-    """Calls `network`, on the meta device, with `batch` of that many samples.
+def checked_program(model: Any, example_batch: Any) -> Program:
+    """`Program.of`; also raises ProfileError, which names the module, if the model fails on servers
+    without its operators, or makes other calls there."""
+    if not isinstance(model, torch.nn.Module):
+        with torch.device("meta"):
+            model = model()
+    program = Program.of(model, example_batch)
+    _dry_run(program, on_meta(model), example_batch)
+    return program
 
-    Raises ProfileError, which names the module, if it fails or makes other calls than `program`.
-    """
+
+def _dry_run(program: Program, network: torch.nn.Module, example_batch: Any) -> None:
     calling: list[tuple[str, Any]] = []
-    walk = _DryRun(program, samples)
+    walk = _DryRun(program, own_batch_size(network, example_batch))
+    args, kwargs = positional_and_keyword(example_batch)
     with ExitStack() as stack, explaining("on servers without its operators: ", calling):
         for path, module in network.named_modules():
             stack.callback(module.register_forward_pre_hook(_enter(calling, path)).remove)
             stack.callback(module.register_forward_hook(_leave(calling), prepend=True).remove)
         stack.callback(catch_leaves(network, program, lambda: walk))
         with torch.device("meta"), Functions(walk), program.flags():
-            network(*batch[0], **batch[1])
+            network(*args, **kwargs)
         walk.end()
 
 

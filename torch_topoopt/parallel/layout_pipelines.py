@@ -125,6 +125,7 @@ class LayoutPipeline(Pipeline):
         schedule = self._schedule(parts[0][:2])
         for runner in self._runners.values():
             runner.begin(parts)
+        self._shared.begin(self._chunks)
         numbers = torch.arange(self.micro_batches, device=self._device)
         losses: list[torch.Tensor] = []
         first = (numbers,) if 0 in self._chunks else ()

@@ -17,12 +17,12 @@ from torch_topoopt.parallel.api import (
     refuse_precision,
 )
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
+from torch_topoopt.parallel.dry_run import checked_program
 from torch_topoopt.parallel.gradient_norm import clip_gradients
 from torch_topoopt.parallel.gradients import LaterMeans
 from torch_topoopt.parallel.layout_pipelines import LayoutPipeline
 from torch_topoopt.parallel.micro_batches import Pipeline, check_samples
 from torch_topoopt.parallel.module import broadcast_values
-from torch_topoopt.parallel.program import Program
 from torch_topoopt.parallel.stages import StageModule, stages_of
 from torch_topoopt.parallel.walk import Flat, call_arguments, empty_of
 from torch_topoopt.plan import Placement
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch_topoopt.parallel.micro_batches import Loss
-    from torch_topoopt.parallel.program import Argument
+    from torch_topoopt.parallel.program import Argument, Program
 
 
 def pipeline(
@@ -70,7 +70,7 @@ def pipeline(
     if count == 1 or len(servers) == 1:
         whole = parallelize(module, example_batch, strategy=strategy)
         return Pipeline(whole, whole, loss, count, dist.get_rank(), dist.get_world_size())
-    program = Program.of(module, example_batch)
+    program = checked_program(module, example_batch)
     return StagedPipeline(module, program, example_batch, loss, strategy, count)
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_topoopt.parallel.dry_run import dry_run
 from torch_topoopt.parallel.layouts import made_by, read_by
 from torch_topoopt.parallel.splits import cuts_of
 from torch_topoopt.profile.profiling import exporting, trace_calls
@@ -107,15 +106,12 @@ class Program:
     ) -> Program:
         """Records `model`, or the result of calling it on the meta device.
 
-        Raises ProfileError if it cannot be traced, or fails where its operators are elsewhere.
+        Raises ProfileError if it cannot be traced.
         """
         if not isinstance(model, torch.nn.Module):
             with torch.device("meta"):
                 model = model()
-        traced = trace_calls(model, example_batch)
-        program = _Recorder(model, traced).program()
-        dry_run(program, traced.network, traced.batch, traced.size)
-        return program
+        return _Recorder(model, trace_calls(model, example_batch)).program()
 
     @property
     def boundary(self) -> frozenset[str]:

@@ -124,26 +124,23 @@ def _number_format(network: torch.nn.Module) -> Literal["fp32", "bf16"]:
 class TracedCalls(NamedTuple):
     """The calls that `profile` with a boundary sees, of a batch and of one of twice the size.
 
-    `network` and `batch` are the model and the batch on the meta device. `exporting`: the model's
-    control flow depends on values except under the flags of `exporting`, so they were set. It has
-    to run under them, too.
+    `exporting`: the model's control flow depends on values except under the flags of `exporting`,
+    so they were set. It has to run under them, too.
     """
 
     once: CallTrace
     twice: CallTrace
     size: int
     exporting: bool
-    network: torch.nn.Module
-    batch: Arguments
 
 
 def trace_calls(
     model: torch.nn.Module, example_batch: Any, *, batch_size: int | None = None
 ) -> TracedCalls:
     """The calls of the model. Raises ProfileError if it cannot be traced."""
-    network, batch = on_meta(model), positional_and_keyword(example_batch)
-    once, twice, size = _traces(network, batch, batch_size, CallTrace)
-    return TracedCalls(once, twice, size, once.exporting, network, batch)
+    batch = positional_and_keyword(example_batch)
+    once, twice, size = _traces(on_meta(model), batch, batch_size, CallTrace)
+    return TracedCalls(once, twice, size, once.exporting)
 
 
 def trace_modules(model: torch.nn.Module, example_batch: Any, paths: Sequence[str]) -> CallTrace:

@@ -77,3 +77,18 @@ def test_only_cables_that_carry_less_are_said(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == ""
     comparability.show_rates(console.Terminal(), [SLOWER], stated)
     assert "measured 100 Mb/s on 1 cable of 1, not 10 Gb/s" in capsys.readouterr().out
+
+
+def test_a_few_bytes_on_an_idle_link_are_no_difference(ring_plan: Callable[..., Plan]) -> None:
+    plan = ring_plan(3)
+    sizes = [10**6] * len(plan.network.links)
+    sizes[0] = 3
+    plan = replace(plan, prediction=Prediction(1e-3, 1e-6, 1e-3, 1e-3, tuple(sizes)))
+    measured = [0.0, *(1.01e6 for _ in sizes[1:])]
+    links = [
+        LinkTraffic(k.source, k.source_port, k.target, k.target_port, 5, 0, iteration_bytes=size)
+        for k, size in zip(plan.network.links, measured, strict=True)
+    ]
+    figures = link_bytes.iteration_figures(plan, links, MANY)
+    assert figures is not None
+    assert figures.link_bytes_difference == pytest.approx(0.01)

@@ -54,6 +54,10 @@ def compare(launcher: Any, folder: Path, *options: str) -> Plan:
             *("--servers", "2", "--degree", "1", "--accelerators-per-server", "2"),
             *("--layout", "pipeline=2,sharding=parameters,micro_batch=4"),
         ),
+        (
+            *("--servers", "2", "--degree", "1", "--accelerators-per-server", "2"),
+            *("--layout", "tensor=2,sharding=parameters,micro_batch=4"),
+        ),
     ],
 )
 def test_links_carry_what_the_plan_of_a_layout_predicts(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from support.limits import limit_s
 from support.refusals import refused
 from torch.distributed.checkpoint import save
 
@@ -145,6 +146,15 @@ def test_stages_that_send_each_other_shapes_are_timed(tmp_path: Path) -> None:
     events = time_steps(str(script), [], world_size=2).events
     for rank in range(2):
         assert bytes_by_operation(events[rank]) == {"Send": 4 * 8 * 4, "Recv": 4 * 8 * 4}
+
+
+def test_a_module_that_looks_for_unused_parameters_is_timed(tmp_path: Path) -> None:
+    """Its reducer waits in C++ for a call that the end of the backward pass has waited for."""
+    script = tmp_path / "train.py"
+    wrap = "(lambda model: DistributedDataParallel(model, find_unused_parameters=True))"
+    script.write_text(textwrap.dedent(CALLING).format(wrap=wrap))
+    timing = time_steps(str(script), [], world_size=2, limit_s=limit_s(30))
+    assert bytes_by_operation(timing.events[0])["AllReduce"] == 8 * 8 * 4 + 4
 
 
 def call_event(size_bytes: int) -> list[Any]:

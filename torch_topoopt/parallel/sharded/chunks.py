@@ -186,6 +186,9 @@ def _remove_others(module: torch.nn.Module, calls: ModelCalls, here: range) -> N
         for call in calls.calls
         if call.leaf and call.placed and call.name not in needed
     }
+    for path, one in modules.items():
+        if id(one) in absent and any(name.startswith(f"{path}.") for name in kept):
+            one.forward = absent.pop(id(one)).forward  # it holds what a function of `here` reads
     for owner in list(module.modules()):
         for name, child in owner._modules.items():
             owner._modules[name] = absent.get(id(child), child)

@@ -26,6 +26,14 @@ class _Shared:
     names: dict[int, str]
     group: Any
 
+    def copies(self, chunks: Mapping[int, ModelChunk]) -> list[torch.nn.Parameter]:
+        """Those of `chunks`, which are of this rank."""
+        return [
+            chunks[number].module.get_parameter(name)
+            for number, name in self.names.items()
+            if number in chunks
+        ]
+
 
 class SharedGradients:
     """The copies of a parameter get the sum of their gradients."""
@@ -40,7 +48,8 @@ class SharedGradients:
             for name in kept_parameters(module, calls, range(first, bounds[chunk + 1])):
                 names.setdefault(id(parameters[name]), {}).setdefault(chunk, name)
         groups: dict[tuple[int, ...], Any] = {}
-        self._shared = []
+        self._shared: list[_Shared] = []
+        self._before: list[list[torch.Tensor | None]] = []
         for its in names.values():
             stages = tuple(sorted({chunk % mesh.layout.pipeline for chunk in its}))
             if len(stages) > 1 and stages not in groups:
@@ -48,22 +57,29 @@ class SharedGradients:
             if len(its) > 1:
                 self._shared.append(_Shared(its, groups.get(stages)))
 
-    def add(self, chunks: Mapping[int, ModelChunk]) -> None:
-        """Leaves the sum in the gradient of each copy; `chunks` are those of this rank."""
+    def begin(self, chunks: Mapping[int, ModelChunk]) -> None:
+        """Call it before the passes of an iteration; `chunks` are those of this rank."""
+        self._before = []
         for shared in self._shared:
-            gradients = [
-                local_of(parameter.grad)
-                for number, name in shared.names.items()
-                if number in chunks
-                and (parameter := chunks[number].module.get_parameter(name)).grad is not None
-            ]
+            copies = shared.copies(chunks)
+            self._before.append([parameter.grad for parameter in copies])
+            for parameter in copies:
+                parameter.grad = None
+
+    def add(self, chunks: Mapping[int, ModelChunk]) -> None:
+        """Adds the sum of the passes' gradients to the gradient of each copy."""
+        for shared, before in zip(self._shared, self._before, strict=True):
+            copies = shared.copies(chunks)
+            gradients = [local_of(p.grad) for p in copies if p.grad is not None]
             if not gradients:
                 continue
             total = torch.stack(gradients).sum(0)
             if shared.group is not None:
                 dist.all_reduce(total, group=shared.group)
-            for gradient in gradients:
+            for gradient, earlier in zip(gradients, before, strict=True):
                 gradient.copy_(total)
+                if earlier is not None:
+                    gradient.add_(local_of(earlier))
 
     def repeated(self, chunks: Mapping[int, ModelChunk]) -> list[torch.nn.Parameter]:
         """The parameters of `chunks` that an earlier chunk has, too."""

@@ -87,7 +87,8 @@ class EventLog:
         self._read = read
         self._since = read()
         self._events: list[list[Any]] = []
-        self._pending: dict[int, PendingCall | None] = {}
+        self._pending: dict[int, PendingCall] = {}
+        self._waited: set[int] = set()
         self._calls = 0  # of all steps
         self._first = 0  # call of this step
         self._of_backward: list[int] = []
@@ -120,14 +121,14 @@ class EventLog:
                 torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
             self._of_backward.append(number)
         work = PendingCall(self, number, tensors)
-        self._pending[number] = work  # C++ does not keep Python's part of it
+        self._pending[number] = work  # C++ keeps no Python's part, without which it waits for ever
         return work
 
     def waited(self, number: int) -> None:
         """Records that the rank waits for a call of this step; for each call once."""
-        if self._pending.get(number) is None:
+        if number not in self._pending or number in self._waited:
             return
-        self._pending[number] = None
+        self._waited.add(number)
         self.pause()
         self._events.append(["wait", number - self._first])
         self.resume()
@@ -139,6 +140,7 @@ class EventLog:
             self.steps.append(self._events)
         self._events, self._first = [], self._calls
         self._pending.clear()
+        self._waited.clear()
         self.resume()
 
     def _backward_ended(self) -> None:

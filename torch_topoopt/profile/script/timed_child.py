@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from torch_topoopt.processes.rank_main import die_with
 from torch_topoopt.profile.script import checkpoints, child
 from torch_topoopt.profile.script.integer_messages import Broker, Rank, RankChannel
 from torch_topoopt.profile.script.rank_time import read_clocks
@@ -35,7 +36,7 @@ _KEY = "CPU"
 def main(folder: Path) -> None:
     """Starts the ranks and waits for all of them; the parent process limits the time."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    world_size = len(job["environments"])
+    world_size, parent = len(job["environments"]), os.getpid()
     numbered = [Rank(job["script"], rank) for rank in range(world_size)]
     broker = Broker(numbered)
     live: dict[Rank, int] = {}
@@ -43,6 +44,7 @@ def main(folder: Path) -> None:
         channel = broker.connect(numbered[rank])
         pid = os.fork()
         if pid == 0:
+            die_with(parent)
             log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)
             os.dup2(log, 2)
