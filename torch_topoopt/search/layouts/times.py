@@ -45,8 +45,8 @@ class StepTimes(NamedTuple):
 
 class _Pass(NamedTuple):
     """A pass of a micro-batch through cells: computation, the exchanges that delay it, and both
-    with the host. Besides, links between boxes are busy for `links_s` with other exchanges than
-    those of state, which take `state_s` beside the pass."""
+    with the host. Besides, the links of the group that exchanges state are busy for `links_s` with
+    other exchanges. State takes `state_s` beside the pass."""
 
     compute_s: float = 0.0
     exchange_s: float = 0.0
@@ -185,7 +185,9 @@ class StepModel:
         loss_s, summed_s = self.loss_s(stage), self.summed_s(layout, stage)
         gathers = self._output_gathers(layout, groups, stage)
         output_s = sum(seconds for _, seconds in gathers)
-        ahead = _Pass(loss_s, output_s, loss_s + output_s, self._far_s(gathers))
+        ahead = _Pass(
+            loss_s, output_s, loss_s + output_s, self._shared_s(_of_state(layout, groups), gathers)
+        )
         back = _Pass(loss_s + summed_s, 0.0, loss_s + summed_s)
         for one, count in stage.cells:
             its = self._cell_passes(layout, groups, stage, one.cost)
@@ -252,14 +254,15 @@ class StepModel:
         its = self.cell_seconds(layout, cost)
         recomputed = layout.recompute == "full"
         between = ((groups.tensor, tensor_s), (groups.expert, expert_s))
-        far_s = self._far_s(between)
-        beside_s = far_s if boxes.crosses(groups.context) else 0.0
+        of_state = _of_state(layout, groups)
+        shared_s = self._shared_s(of_state, between)
+        beside_s = self._shared_s(groups.context, between)
         split = layout.schedule == "zero-bubble" and software.splits_backward
         issued = 2 * (SPLIT_BACKWARD if split else 1)
         forward_s = max(its.forward_s + exchange_s, context_s + beside_s, its.host_s)
         summed_s = 2 * boxes.gather_s(cost.summed_bytes, groups.tensor)
-        far_summed_s = self._far_s([(groups.tensor, summed_s)])
-        behind_s = far_summed_s if boxes.crosses(groups.context) else 0.0
+        shared_summed_s = self._shared_s(of_state, [(groups.tensor, summed_s)])
+        behind_s = self._shared_s(groups.context, [(groups.tensor, summed_s)])
         backward_s = max(
             its.backward_s + exchange_s + summed_s,
             2 * context_s + beside_s + behind_s,
@@ -267,13 +270,13 @@ class StepModel:
         )
         backward_s += its.again_s + recomputed * exchange_s
         state_s = self.shards_s(layout, groups, cost, copied=stage.copied)
-        context = self._far_s([(groups.context, context_s)])
-        ahead = _Pass(its.forward_s, exchange_s, forward_s, far_s + context, state_s[0])
+        context = self._shared_s(of_state, [(groups.context, context_s)])
+        ahead = _Pass(its.forward_s, exchange_s, forward_s, shared_s + context, state_s[0])
         back = _Pass(
             its.backward_s + its.again_s,
             (1 + recomputed) * exchange_s + summed_s,
             backward_s,
-            (1 + recomputed) * far_s + far_summed_s + 2 * context,
+            (1 + recomputed) * shared_s + shared_summed_s + 2 * context,
             state_s[1],
         )
         return ahead, back
@@ -289,9 +292,13 @@ class StepModel:
         scatter_s = self._gather_s(groups, self.gradients_of(cost, copied=copied), "shards")
         return gather_s, gather_s * layout.reshard + scatter_s
 
-    def _far_s(self, exchanges: Iterable[tuple[RankGroup, float]]) -> float:
-        """Seconds of the exchanges that take links between boxes."""
-        return sum(seconds for group, seconds in exchanges if self.boxes.crosses(group))
+    def _shared_s(self, group: RankGroup, exchanges: Iterable[tuple[RankGroup, float]]) -> float:
+        """Seconds of the exchanges that take the links of `group`: those between boxes, or inside
+        them."""
+        if group.ranks == 1:
+            return 0.0
+        crosses = self.boxes.crosses
+        return sum(seconds for other, seconds in exchanges if crosses(other) == crosses(group))
 
     def _call_s(self, layout: Layout, tensor: RankGroup) -> float:
         """What the host takes for one exchange of a tensor group."""
@@ -390,6 +397,11 @@ class StepModel:
     def _moved_s(self, size_bytes: float) -> float:
         """Seconds of moving so many bytes through the memory."""
         return size_bytes / (self.memory_bytes_per_s * BANDWIDTH)
+
+
+def _of_state(layout: Layout, groups: Groups) -> RankGroup:
+    """The group that exchanges state."""
+    return groups.state.shards if layout.state_shards > 1 else groups.state.copies
 
 
 def _both(passes: _Passes) -> float:
