@@ -124,12 +124,6 @@ def torchvision_transformer() -> nn.Module:
     return model
 
 
-def resnet() -> nn.Module:
-    models = library("torchvision").models
-    model: nn.Module = models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=10)
-    return model
-
-
 def _words(samples: int, generator: torch.Generator) -> torch.Tensor:
     return torch.randint(0, WORDS, (samples, LENGTH), generator=generator)
 
@@ -190,7 +184,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, torch.Generator]
     "dit": (dit, functools.partial(_noisy, "hidden_states", 8, {"class_labels": _labels})),
     "swin of timm": (swin, functools.partial(_images, "x", 56)),
     "vit of torchvision": (torchvision_transformer, functools.partial(_images, "x", 32)),
-    "resnet of torchvision": (resnet, functools.partial(_images, "x", 32)),
 }
 
 

@@ -45,7 +45,7 @@ def strategy(name: str) -> tuple[Placement, ...]:
 
 
 def alone(name: str) -> list[float]:
-    """Losses in one process; shares one after the other, for batch norms."""
+    """Losses in one process; shares one after the other."""
     model = library_models.build(name)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     losses = []

@@ -117,6 +117,7 @@ def plan_of(layout: Layout, size: llama.LlamaSize) -> Plan:
         "pipeline=2,micro_batch=1,sharding=parameters",
         "pipeline=2,micro_batch=1,sharding=parameters,reshard=false,interleave=2,cells=1-1-1-1",
         "pipeline=4,micro_batch=2,schedule=gpipe,cells=1-1-1-1",
+        "context=2,pipeline=2,micro_batch=2",
         "tensor=2,pipeline=2,micro_batch=2",
     ],
 )

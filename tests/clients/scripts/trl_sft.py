@@ -54,6 +54,7 @@ def main() -> None:
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         with open(f"{arguments.output_dir}/losses.json", "w") as file:
             json.dump(losses, file)
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
