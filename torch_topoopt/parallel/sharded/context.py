@@ -16,7 +16,7 @@ from torch.distributed._functional_collectives import all_gather_tensor_autograd
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from torch_topoopt.parallel.sharded.blocks import path_of
@@ -64,6 +64,7 @@ def context_parallel(
         elif inner is not None and _makes_positions(operator) and path not in lifted:
             lifted.add(path)
             inner.forward = functools.partial(part.in_place, inner.forward)
+    _refuse_own_positions(module, part)
     if last:
         module.register_forward_hook(part.whole_results)
 
@@ -96,7 +97,8 @@ class ContextPart:
 
     def own_indices(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
         """Indices of all positions become those of this rank's, as do numbers of positions."""
-        return tree_map_only(torch.Tensor, self._own, (args, kwargs))
+        with torch._C.DisableTorchFunction():
+            return tree_map_only(torch.Tensor, self._own, (args, kwargs))
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_floating_point() or tensor.dtype == torch.bool or not tensor.dim():
@@ -116,7 +118,8 @@ class ContextPart:
         shape = list(tensor.shape)
         shape[at] = self.length
         placed = tensor.new_zeros(shape).index_copy(at, own, tensor)
-        made: torch.Tensor = forward(placed).index_select(at, own)
+        with torch._C.DisableTorchFunction():
+            made: torch.Tensor = forward(placed).index_select(at, own)
         return made
 
     def attention(
@@ -208,6 +211,63 @@ class _ContextAttention(TorchFunctionMode):  # type: ignore[misc]
         if self._recomputed:
             return self._part.attention(**given)
         return checkpoint(self._part.attention, use_reentrant=False, **given)
+
+
+class _OwnPositions(TorchFunctionMode):  # type: ignore[misc]
+    """Refuses positions that a forward method counts itself, and combines with other tensors: they
+    would be those of the first positions on every rank.
+
+    `made` has tensors of such positions: ranges, and the beginning of a table.
+    """
+
+    def __init__(self, module: nn.Module, part: ContextPart) -> None:
+        super().__init__()
+        self._kind, self._part = type(module).__name__, part
+        self._buffers = {id(buffer) for buffer in module.buffers()}
+        self._made: dict[int, torch.Tensor] = {}
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        made = [id(tensor) in self._made for tensor in given]
+        if any(made) and not all(made):
+            raise StrategyError(
+                f"layout: context: {self._part.ranks}: a forward method of {self._kind} counts the "
+                "positions itself; let a module without parameters do that, or pass their numbers "
+                "to one"
+            )
+        result = function(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and (
+            (given and all(made)) or self._counts(function, args, result)
+        ):
+            self._made[id(result)] = result
+        return result
+
+    def _counts(self, function: Any, args: Any, result: torch.Tensor) -> bool:
+        own = len(self._part.positions)
+        if function is torch.arange:
+            return result.numel() == own
+        if function is not torch.Tensor.__getitem__:
+            return False
+        table, at = args[0], args[1] if isinstance(args[1], tuple) else args[1:2]
+        ends = [part.stop for part in at if isinstance(part, slice) and part.start in (None, 0)]
+        is_table = isinstance(table, nn.Parameter) or id(table) in self._buffers
+        return is_table and own in ends
+
+
+def _refuse_own_positions(module: nn.Module, part: ContextPart) -> None:
+    """The first call of `module` raises StrategyError as _OwnPositions; later calls are alike."""
+    forward = module.forward
+
+    @functools.wraps(forward)
+    def first(*args: Any, **kwargs: Any) -> Any:
+        module.forward = forward
+        with _OwnPositions(module, part):
+            return forward(*args, **kwargs)
+
+    module.forward = first
 
 
 def _replace_attention(around: nn.Module, part: ContextPart, *, recomputed: bool) -> None:
