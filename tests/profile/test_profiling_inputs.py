@@ -42,6 +42,9 @@ class Broken(nn.Module):
         return self.inner(self.fc(x))
 
 
+REAL = torch.zeros(8)
+
+
 def _divide_by_zero(x: torch.Tensor) -> float:
     return 1 / 0
 
@@ -52,7 +55,7 @@ def _divide_by_zero(x: torch.Tensor) -> float:
         (lambda x: x if x.sum() > 0 else -x, "needs the values of tensors"),
         (lambda x: x[x > 0], "needs the values of tensors"),
         (lambda x: x * x.mean().item(), "needs the values of tensors"),
-        (lambda x: x + torch.zeros(8, device="cpu"), "real tensor on cpu of shape (8,)"),
+        (lambda x: x + REAL, "real tensor on cpu of shape (8,)"),
         (lambda x: x.view(4, 2, 4), "batch of 8: "),
         (_divide_by_zero, "ZeroDivisionError: division by zero"),
     ],

@@ -306,8 +306,8 @@ TEST(TreePacking, RefusesBadInput) {
   for (const double rate : {0.0, -1.0, HUGE_VAL, std::nan("")}) {
     EXPECT_NE(packing(2, {{0, 1, rate}, {1, 0}}, {1, 1}).find("rate"), std::string::npos);
   }
-  EXPECT_NE(packing(2, {{0, 2}, {1, 0}}, {1, 1}).find("0 -> 2"), std::string::npos);
-  EXPECT_NE(packing(2, {{0, 0}, {1, 0}}, {1, 1}).find("0 -> 0"), std::string::npos);
+  EXPECT_NE(packing(2, {{0, 2}, {1, 0}}, {1, 1}).find("0 to 2"), std::string::npos);
+  EXPECT_NE(packing(2, {{0, 0}, {1, 0}}, {1, 1}).find("0 to 0"), std::string::npos);
 }
 
 }  // namespace

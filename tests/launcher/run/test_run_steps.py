@@ -28,11 +28,12 @@ def example_batch(samples=8):
 
 if __name__ == "__main__":
     dist.init_process_group()
-    if dist.get_backend() == "fake" and os.path.exists("unwell"):
+    fake = dist.group.WORLD._get_backend(torch.device("cpu")).name() == "fake"
+    if fake and os.path.exists("unwell"):
         raise ValueError("no data")
     model = DistributedDataParallel(build_model(), bucket_cap_mb=2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(40 if dist.get_backend() == "fake" else 6):
+    for _ in range(40 if fake else 6):
         optimizer.zero_grad()
         model(torch.ones(4, 16)).sum().backward()
         optimizer.step()
@@ -79,9 +80,10 @@ def example_batch(samples=8):
 
 if __name__ == "__main__":
     dist.init_process_group()
+    fake = dist.group.WORLD._get_backend(torch.device("cpu")).name() == "fake"
     model = fully_shard(build_model())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(40 if dist.get_backend() == "fake" else 8):
+    for _ in range(40 if fake else 8):
         optimizer.zero_grad()
         model(torch.ones(4, 16)).sum().backward()
         optimizer.step()

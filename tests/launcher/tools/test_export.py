@@ -9,6 +9,7 @@ import pytest
 from conftest import make_op_graph
 from support.plans import make_ring_plan
 from support.refusals import named
+from support.small_op_graphs import decoder
 
 from torch_topoopt.launcher.main import main
 from torch_topoopt.tools.export.formats import FORMATS
@@ -23,6 +24,9 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_op_graph().save(folder / "graph.json")
     assert main(["plan", f"{folder}/graph.json", "--servers", "4", "--degree", "2", "--evaluations",
                  "50", "-o", f"{folder}/plan.json", "--json"]) == 0  # fmt: skip
+    decoder(4).save(folder / "decoder.json")
+    assert main(["plan", f"{folder}/decoder.json", "--servers", "4", "--degree", "2", "--layout",
+                 "sharding=parameters", "-o", f"{folder}/layout.json", "--json"]) == 0  # fmt: skip
     assert main(["advise", "--servers", "4", "--ports", "2", "--speed", "10Gbps", "--mode",
                  "paper", "-o", f"{folder}/cabling"]) == 0  # fmt: skip
     return folder
@@ -32,7 +36,8 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_format_is_written(
     planned: Path, tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["export", f"{planned}/plan.json", "--to", to, "--json"]
+    plan = "layout" if to in ("torchtitan", "megatron", "deepspeed", "accelerate") else "plan"
+    arguments = ["export", f"{planned}/{plan}.json", "--to", to, "--json"]
     arguments += ["--cluster", f"{planned}/cabling/cluster.yaml"]
     capsys.readouterr()
     assert main([*arguments, "-o", f"{tmp_path}/out"]) == 0
