@@ -1,7 +1,7 @@
 """Trains a small Llama on synthetic text, divided as its job's plan says.
 
     topoopt run --servers 4 --degree 2 --bandwidth 50Mbps \\
-        --layout sharding=parameters examples/llama.py
+        --layout sharding=parameters,micro_batch=8 examples/llama.py
     topoopt run --servers 4 --degree 2 --bandwidth 50Mbps \\
         --layout tensor=2,pipeline=2,micro_batch=2 examples/llama.py
 
