@@ -239,8 +239,11 @@ class _OwnPositions(TorchFunctionMode):  # type: ignore[misc]
                 "to one"
             )
         result = function(*args, **kwargs)
-        if isinstance(result, torch.Tensor) and (
-            (given and all(made)) or self._counts(function, args, result)
+        # Stages find shapes by whole modules on the meta device.
+        if (
+            isinstance(result, torch.Tensor)
+            and not result.is_meta
+            and ((given and all(made)) or self._counts(function, args, result))
         ):
             self._made[id(result)] = result
         return result
@@ -248,13 +251,13 @@ class _OwnPositions(TorchFunctionMode):  # type: ignore[misc]
     def _counts(self, function: Any, args: Any, result: torch.Tensor) -> bool:
         own = len(self._part.positions)
         if function is torch.arange:
-            return result.numel() == own
+            return bool(result.numel() == own)
         if function is not torch.Tensor.__getitem__:
             return False
         table, at = args[0], args[1] if isinstance(args[1], tuple) else args[1:2]
         ends = [part.stop for part in at if isinstance(part, slice) and part.start in (None, 0)]
         is_table = isinstance(table, nn.Parameter) or id(table) in self._buffers
-        return is_table and own in ends
+        return bool(is_table and own in ends)
 
 
 def _refuse_own_positions(module: nn.Module, part: ContextPart) -> None:
