@@ -23,6 +23,8 @@ from torch_topoopt.sim.layout_exchanges import ExchangeOrigin, Exchanges
 from torch_topoopt.sim.pipeline_order import StagePass, pipeline_order
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch_topoopt import _core
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network, Plan
@@ -342,14 +344,7 @@ class _Steps:
         seconds = self._model.optimizer_s(self._layout, self._stages[stage])
         end = self._compute(begin, seconds, "optimizer", None)
         if self._gathers_at_the_end and not self._model.software.gathers_early:
-            for chunk in self._chunks:
-                if chunk.stage == stage:
-                    for cell in chunk.cells:
-                        end = self._state(
-                            end,
-                            parameters_of(cell.cost, copied=self._stages[stage].copied),
-                            cell,
-                        )
+            *_, (_, end) = self._all_gathered(stage, end)
         return end
 
     @property
@@ -362,17 +357,17 @@ class _Steps:
         if not (self._gathers_at_the_end and self._model.software.gathers_early):
             return found
         for stage, begin in free.items():
-            end = begin
-            for chunk in self._chunks:
-                if chunk.stage == stage:
-                    for cell in chunk.cells:
-                        end = self._state(
-                            end,
-                            parameters_of(cell.cost, copied=self._stages[stage].copied),
-                            cell,
-                        )
-                        found[cell.cell.begin] = end
+            for cell, end in self._all_gathered(stage, begin):
+                found[cell.cell.begin] = end
         return found
+
+    def _all_gathered(self, stage: int, begin: Tasks) -> Iterator[tuple[PricedCell, Tasks]]:
+        """The parameters of each cell of a stage, one after the other from `begin` on."""
+        end, copied = begin, self._stages[stage].copied
+        for chunk in self._chunks:
+            for cell in chunk.cells if chunk.stage == stage else ():
+                end = self._state(end, parameters_of(cell.cost, copied=copied), cell)
+                yield cell, end
 
     # parameters: what is exchanged, by whom and how
     def _state(
