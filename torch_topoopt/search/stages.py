@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch_topoopt.op_graph import OpGraph
+
+Found = TypeVar("Found")
 
 _HALVINGS = 60  # of the bound on the longest stage
 
@@ -143,15 +146,24 @@ def _balanced(
     if len(cuts) < stages - 1:
         return None
     until = list(itertools.accumulate(seconds, initial=0.0))
-    found = _cuts_within(until[-1], until, cuts, stages)
-    low, high = 0.0, until[-1]
-    for _ in range(_HALVINGS):
+    within = partial(_cuts_within, until=until, cuts=cuts, stages=stages)
+    return at_least_bound(within, 0.0, until[-1], _HALVINGS)
+
+
+def at_least_bound(
+    within: Callable[[float], Found | None], low: float, high: float, halvings: int
+) -> Found | None:
+    """What `within` finds at the least bound in low..high where it finds something, by bisection;
+    None if it finds nothing at `high`."""
+    found = within(high)
+    if found is None:
+        return None
+    for _ in range(halvings):
         middle = (low + high) / 2
-        shorter = _cuts_within(middle, until, cuts, stages)
-        if shorter is None:
+        if (better := within(middle)) is None:
             low = middle
         else:
-            found, high = shorter, middle
+            found, high = better, middle
     return found
 
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
+
+from torch_topoopt.search.stages import at_least_bound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,18 +43,9 @@ def cells_within(
         list(itertools.accumulate((one.state for one in memory), initial=0.0)),
         list(itertools.accumulate((one.kept for one in memory), initial=0.0)),
     )
-    low, high = sums.seconds[-1] / len(kept), sums.seconds[-1]
-    found = _stages_within(high, sums, kept, room)
-    if found is None:
-        return None
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        shorter = _stages_within(middle, sums, kept, room)
-        if shorter is None:
-            low = middle
-        else:
-            found, high = shorter, middle
-    return found
+    within = partial(_stages_within, sums=sums, kept=kept, room=room)
+    longest_s = sums.seconds[-1]
+    return at_least_bound(within, longest_s / len(kept), longest_s, _HALVINGS)
 
 
 class _Sums(NamedTuple):
