@@ -13,7 +13,7 @@ from torch_topoopt.planner.layout_refusals import what_would_fit
 from torch_topoopt.planner.options import CONVERGED, PlanningOptions
 from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.search.accelerators import accelerator, class_of
-from torch_topoopt.search.layouts.memory import RUNTIME_BYTES
+from torch_topoopt.search.layouts.memory import usable_bytes
 from torch_topoopt.search.layouts.prices import LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE
 from torch_topoopt.search.layouts.space import fastest_layouts
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.prices import LayoutPrice
     from torch_topoopt.search.strategies import Strategy
 
-_USABLE = 0.96  # of the memory; an allocator leaves gaps (assumed)
 _WIRED = 8  # layouts that get networks of their own
 
 
@@ -116,8 +115,7 @@ class LayoutPlanning:
         """Bytes that a layout may use on one accelerator, its runtime included."""
         if not self.cluster.memory_limited:
             return math.inf
-        reserved = self.device.reserved_bytes
-        return _USABLE * self.device.memory_bytes - max(0.0, reserved - RUNTIME_BYTES)
+        return usable_bytes(self.device)
 
     def data_parallel(self) -> Layout:
         """Whole copies of the model that share the batch, or a part of the accelerators' number if
