@@ -121,6 +121,18 @@ def test_messages_take_the_routes_and_wait_for_their_senders() -> None:
         estimate([], [call(1, "Recv", MB, (0, 1))], [], [])
 
 
+@pytest.mark.parametrize("operation", ["AllReduce", "Broadcast"])
+def test_messages_of_a_short_algorithm_share_links_with_others(operation: Operation) -> None:
+    both = [call(0, operation, 2 * MB, (0, 1)), call(0, "Send", 2 * MB, (0, 1), 1)]
+    there = [call(1, operation, 2 * MB, (0, 1)), call(1, "Recv", 2 * MB, (0, 1), 0)]
+    alone = estimate([both[0], CallWait(0)], [there[0], CallWait(0)], [], [])
+    assert alone.iteration_s == pytest.approx(2)
+    assert max(alone.link_bytes) == 2 * MB
+    waits = [CallWait(0), CallWait(1)]
+    together = estimate([*both, *waits], [*there, *waits], [], [])
+    assert together.iteration_s == pytest.approx(4)
+
+
 def sends(sizes: Sequence[int]) -> list[list[StepEvent]]:
     """Rank 0 sends to rank 1, one after another, and computes after each; rank 1 only receives."""
     sender: list[StepEvent] = []
