@@ -2,6 +2,9 @@
 
     python benchmarks/prediction.py
     python benchmarks/prediction.py --only dlrm --bandwidth 5Mbps --json
+    sudo python benchmarks/prediction.py --layouts --fabric netns
+
+`--layouts` runs examples/llama.py, and the same with experts, under layouts of every dimension.
 
 Every case is one `topoopt run` of an example on emulated servers: it measures a few steps without
 messages, plans, predicts, and trains for so many iterations as it takes to measure one. Printed are
@@ -52,7 +55,38 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
         ("--steps", "19"),
     ),
 }
-_WIDTHS = (10, 12, 12, 12, 12, 12, 12)
+
+_HERE = Path(__file__).resolve().parent
+_LLAMA = _ROOT / "examples" / "llama.py"
+_EXPERTS = _HERE / "harness" / "llama_of_experts.py"
+_FOUR, _EIGHT = ("--servers", "4", "--degree", "2"), ("--servers", "8", "--degree", "3")
+# name: script, servers, bandwidth of a port, layout
+LAYOUTS: dict[str, tuple[Path, tuple[str, ...], str, str]] = {
+    "zero-1": (_LLAMA, _FOUR, "50Mbps", "sharding=optimizer,micro_batch=8"),
+    "zero-2": (_LLAMA, _FOUR, "50Mbps", "sharding=gradients,micro_batch=8"),
+    "fsdp": (_LLAMA, _FOUR, "50Mbps", "sharding=parameters,micro_batch=8"),
+    "hsdp": (_LLAMA, _FOUR, "50Mbps", "sharding=parameters,state_shards=2,micro_batch=8"),
+    "tensor": (_LLAMA, _FOUR, "100Mbps", "tensor=4,micro_batch=32"),
+    "tensor-fsdp": (_LLAMA, _FOUR, "100Mbps", "tensor=2,sharding=parameters,micro_batch=8"),
+    "context": (_LLAMA, _FOUR, "50Mbps", "context=4,micro_batch=8"),
+    "gpipe": (_LLAMA, _FOUR, "50Mbps", "pipeline=4,schedule=gpipe,micro_batch=4"),
+    "1f1b": (_LLAMA, _FOUR, "50Mbps", "pipeline=4,schedule=1f1b,micro_batch=4"),
+    "interleaved": (
+        _LLAMA, _FOUR, "50Mbps", "pipeline=2,interleave=2,schedule=interleaved,micro_batch=4"
+    ),
+    "zero-bubble": (_LLAMA, _FOUR, "50Mbps", "pipeline=4,schedule=zero-bubble,micro_batch=4"),
+    "tensor-1f1b": (_LLAMA, _FOUR, "100Mbps", "tensor=2,pipeline=2,micro_batch=8"),
+    "experts": (_EXPERTS, _FOUR, "100Mbps", "expert=4,micro_batch=8"),
+    "fsdp of 8": (_LLAMA, _EIGHT, "50Mbps", "sharding=parameters,micro_batch=4"),
+    "1f1b of 8": (_LLAMA, _EIGHT, "50Mbps", "pipeline=4,micro_batch=4"),
+    "experts of 8": (
+        _EXPERTS, _EIGHT, "100Mbps", "expert=4,tensor=2,sharding=parameters,micro_batch=8"
+    ),
+    "all of 8": (
+        _LLAMA, _EIGHT, "100Mbps", "tensor=2,pipeline=2,sharding=parameters,micro_batch=4"
+    ),
+}  # fmt: skip
+_WIDTHS = (13, 12, 12, 12, 12, 12, 12)
 COLUMNS = ("case", "bandwidth", "predicted", "computing", "measured", "difference", "bytes")
 
 
@@ -61,7 +95,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=sorted(CASES), action="append", help="default: all")
+    parser.add_argument("--layouts", action="store_true", help="layouts instead of the examples")
+    parser.add_argument(
+        "--only", choices=sorted({*CASES, *LAYOUTS}), action="append", help="default: all"
+    )
     parser.add_argument("--bandwidth", action="append", help="default: three for each example")
     parser.add_argument("--fabric", choices=["loopback", "netns"], default="loopback")
     parser.add_argument("--json", action="store_true")
@@ -70,10 +107,10 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def run(case: str, bandwidth: str, fabric: str, folder: Path) -> dict[str, Any]:
     """The row of one run; raises RuntimeError if it fails or measures no iteration."""
-    options, _, script_arguments = CASES[case]
+    script, options, arguments = _job(case)
     command = [sys.executable, "-m", "torch_topoopt.launcher.main", "run", "--json", *options]
     command += ["--bandwidth", bandwidth, "--fabric", fabric, "--run-dir", str(folder)]
-    command += [str(_ROOT / "examples" / f"{case}.py"), *script_arguments]
+    command += [str(script), *arguments]
     done = subprocess.run(
         command,
         capture_output=True,
@@ -102,6 +139,19 @@ def run(case: str, bandwidth: str, fabric: str, folder: Path) -> dict[str, Any]:
         "iterations": iterations["count"],
         "other_processors": figures["other_processors"],
     }
+
+
+def _job(case: str) -> tuple[Path, tuple[str, ...], tuple[str, ...]]:
+    """The script, the options of its run, and its arguments."""
+    if case in LAYOUTS:
+        script, servers, _, layout = LAYOUTS[case]
+        return script, (*servers, "--layout", layout), ("--steps", "24")
+    options, _, arguments = CASES[case]
+    return _ROOT / "examples" / f"{case}.py", options, arguments
+
+
+def _bandwidths(case: str) -> tuple[str, ...]:
+    return (LAYOUTS[case][2],) if case in LAYOUTS else CASES[case][1]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -141,8 +191,8 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments.json:
         print(_line(COLUMNS), flush=True)
     with tempfile.TemporaryDirectory() as scratch:
-        for case in arguments.only or CASES:
-            for bandwidth in arguments.bandwidth or CASES[case][1]:
+        for case in arguments.only or (LAYOUTS if arguments.layouts else CASES):
+            for bandwidth in arguments.bandwidth or _bandwidths(case):
                 folder = Path(scratch) / f"{case}-{bandwidth}"
                 row = run(case, bandwidth, arguments.fabric, folder)
                 rows.append(row)

@@ -121,6 +121,38 @@ def test_messages_take_the_routes_and_wait_for_their_senders() -> None:
         estimate([], [call(1, "Recv", MB, (0, 1))], [], [])
 
 
+@pytest.mark.parametrize("operation", ["AllReduce", "Broadcast"])
+def test_messages_of_a_short_algorithm_share_links_with_others(operation: Operation) -> None:
+    both = [call(0, operation, 2 * MB, (0, 1)), call(0, "Send", 2 * MB, (0, 1), 1)]
+    there = [call(1, operation, 2 * MB, (0, 1)), call(1, "Recv", 2 * MB, (0, 1), 0)]
+    alone = estimate([both[0], CallWait(0)], [there[0], CallWait(0)], [], [])
+    assert alone.iteration_s == pytest.approx(2)
+    assert max(alone.link_bytes) == 2 * MB
+    waits = [CallWait(0), CallWait(1)]
+    together = estimate([*both, *waits], [*there, *waits], [], [])
+    assert together.iteration_s == pytest.approx(4)
+
+
+def sends(sizes: Sequence[int]) -> list[list[StepEvent]]:
+    """Rank 0 sends to rank 1, one after another, and computes after each; rank 1 only receives."""
+    sender: list[StepEvent] = []
+    for number, size_bytes in enumerate(sizes):
+        sender += [call(0, "Send", size_bytes, (0, 1), 1), CallWait(number), SECOND]
+    receives = [call(1, "Recv", size_bytes, (0, 1), 0) for size_bytes in sizes]
+    return [sender, [*receives, *(CallWait(number) for number in range(len(sizes)))], [], []]
+
+
+def test_a_sender_does_not_wait_for_bytes_that_its_kernel_keeps() -> None:
+    kept = (16 + 32) << 10  # unsent, and half a segment
+    assert estimate(*sends([kept])).iteration_s == pytest.approx(1)
+    assert estimate(*sends([kept + 2 * MB])).iteration_s == pytest.approx(2 + 1)
+    arrived = [*sends([kept + 2 * MB])]
+    arrived[1].append(SECOND)
+    assert estimate(*arrived).iteration_s == pytest.approx(2 + kept / MB + 1)
+    # messages keep their order
+    assert estimate(*sends([kept + 2 * MB, kept + MB])).iteration_s == pytest.approx(2 + 1 + 1 + 1)
+
+
 def test_a_switch_that_never_blocks_gives_all_ports_to_every_rank() -> None:
     steps = [[SECOND, call(r, "AllReduce", 8 * MB, range(4)), CallWait(0)] for r in range(4)]
     found = script_iteration(CLUSTER, None, IdealSwitchCosts(CLUSTER), steps)

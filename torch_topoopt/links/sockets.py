@@ -212,13 +212,16 @@ def unsent_bytes(near: PortAddress, per_link: int = 1) -> int:
 
     The size of frames and of writes follows it (csrc/transport/tcp/link.cc).
     """
-    rate = near.gbps or near.speed_gbps
-    if rate is None:
-        whole = _MOST_UNSENT_BYTES
-    else:
-        wanted = round(rate * BYTES_PER_GBPS * _UNSENT_S)
-        whole = min(max(wanted, _LEAST_UNSENT_BYTES), _MOST_UNSENT_BYTES)
+    whole = unsent_bytes_at(near.gbps or near.speed_gbps)
     return max(whole // per_link, min(whole, _LEAST_SHARED_BYTES))
+
+
+def unsent_bytes_at(gbps: float | None) -> int:
+    """`unsent_bytes` of a link with one connection and that rate; None: unknown."""
+    if gbps is None:
+        return _MOST_UNSENT_BYTES
+    wanted = round(gbps * BYTES_PER_GBPS * _UNSENT_S)
+    return min(max(wanted, _LEAST_UNSENT_BYTES), _MOST_UNSENT_BYTES)
 
 
 def _leave_bbr(connection: socket.socket) -> None:

@@ -72,8 +72,8 @@ class NetworkCosts:
     """On the links and routes of a network.
 
     `cost` is the model of messages. `algorithm` is taken where it is a candidate; "auto" takes the
-    fastest, and "on-links" the fastest whose messages are known.
-    Algorithms other than rings and schedules over links are latency alone.
+    fastest, and "on-links" the fastest whose messages are known. Algorithms other than rings and
+    schedules over links load all links of the group as much as their busiest one.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class NetworkCosts:
             chosen = min(known, key=lambda candidate: candidate.seconds)
         else:
             chosen = candidates.get(self._algorithm, candidates[found.chosen])
+        rates = dict(self._links_among(servers))
         passes = _PASSES.get(collective, ())
         messages = _messages(group, chosen.algorithm, passes, servers, size_bytes)
-        if not messages:
-            return CollectiveCost({}, chosen.seconds)
-        slowest = min(rate for _, rate in self._links_among(servers))
-        on_links_s = chosen.busiest_link_bytes / slowest
+        if not any(messages.values()):  # not known
+            messages = dict.fromkeys(rates, chosen.busiest_link_bytes)
+        on_links_s = chosen.busiest_link_bytes / min(rates.values())
         return CollectiveCost(messages, max(0.0, chosen.seconds - on_links_s))
 
     def message(self, source: int, target: int, size_bytes: float) -> CollectiveCost:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
+from torch_topoopt.links.sockets import unsent_bytes_at
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.profile.script.step_events import CallWait, Computation
 from torch_topoopt.sim.flows import run_program
@@ -32,6 +33,7 @@ _PRICED: Mapping[Operation, Priced] = {
     "Barrier": "all_reduce",
 }
 _BARRIER_BYTES = 8
+_SEGMENT_BYTES = 64 << 10  # Linux sends so many at a time; half of them are on their way
 
 
 def script_iteration(
@@ -74,6 +76,7 @@ class _ScriptProgram:
         self._per_server = cluster.accelerators_per_server
         self._network = network
         self._costs = costs
+        self._in_kernel_bytes = unsent_bytes_at(cluster.link_gbps) + _SEGMENT_BYTES // 2
         self._paths: dict[Pair, list[WeightedLinks]] = {}
         self._linked = {(link.source, link.target) for link in network.links} if network else set()
         self._called: dict[object, int] = defaultdict(int)  # by rank and channel
@@ -110,16 +113,20 @@ class _ScriptProgram:
         return task
 
     def _add_message(self, before: int, call: CollectiveCall) -> int:
-        """The end of a message, which begins when it is sent."""
+        """The end of a message, which begins when it is sent. A Send ends as soon as the rest of
+        its bytes fits into the buffers of the kernel."""
         if call.peer is None:
             raise DocumentError(f"rank {call.rank} receives from any rank; the sender is not known")
-        sends = call.operation == "Send"
-        ends = (call.rank, call.peer) if sends else (call.peer, call.rank)
+        if call.operation == "Recv":
+            return self._begin(call.rank, ("message", call.peer, call.rank))[1]
+        ends = (call.rank, call.peer)
         first, end, _ = self._begin(call.rank, ("message", *ends))
-        if sends:
-            self.core.add_dependency(before, first)
-            self._add_messages({ends: float(call.size_bytes)}, first, end)
-        return end
+        self.core.add_dependency(before, first)
+        in_kernel = min(self._in_kernel_bytes, call.size_bytes)
+        written = self._then(first, self.core.add_delay(0.0))
+        self._add_messages({ends: float(call.size_bytes - in_kernel)}, first, written)
+        self._add_messages({ends: float(in_kernel)}, written, end)
+        return written
 
     def _add_collective(self, before: int, call: CollectiveCall) -> int:
         """The end of a collective, which begins when all its ranks have called it."""
