@@ -19,10 +19,10 @@ from torch_topoopt.planner.options import CONVERGED, DEFAULT_OPTIONS, PlanningOp
 from torch_topoopt.planner.pricing import PairPricing, rounded
 from torch_topoopt.planner.search_problems import SearchProblems
 from torch_topoopt.search.accelerators import accelerator
-from torch_topoopt.search.boundaries import boundary_shifts
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
 from torch_topoopt.search.descent import descend, descend_by_blocks
+from torch_topoopt.search.last_changes import last_changes
 from torch_topoopt.search.layouts.state import trained_state
 from torch_topoopt.search.starts.as_in_starts import as_in_starts
 from torch_topoopt.search.strategies import data_parallel, everywhere
@@ -48,7 +48,7 @@ _FAILURES_ON_FEW = 1  # rounds with little gain before the last one, on few serv
 _MOST_OPERATORS = 400  # of a model with blocks: more take minutes, and layouts hold the fast ones
 _NEARLY = 0.1  # slower starts of other numbers of micro-batches are not searched
 _MOST_COUNTS = 2  # numbers of micro-batches that are searched besides one
-_GAIN = 1e-4  # least relative gain of a shifted boundary, as of a descent
+_GAIN = 1e-4  # least relative gain of the last changes, as of a descent
 _CURVE_POINTS = 25  # samples of the search curve per round
 
 
@@ -341,7 +341,7 @@ class Planning:
         pair = self._pricing.price(strategy, network, count)
         for other in as_in_starts(problem, strategy, starts) if self._evaluations else ():
             pair = _faster(pair, self._pricing.price(other, network, count))
-        pair = self._with_shifted_boundaries(pair)
+        pair = self._with_last_changes(pair)
         before = self._best.strategy if few_servers(self._cluster.servers) else strategy
         if pair.strategy != before and mode is not None:
             pair = _faster(pair, self._pricing.wired(pair.strategy, mode, count))
@@ -350,15 +350,14 @@ class Planning:
             self._finish_round(pair, pair)
             self._rounds[-1] = replace(self._rounds[-1], network_s=network_s)
 
-    def _with_shifted_boundaries(self, pair: PricedPair) -> PricedPair:
-        """`pair` with other boundaries between the stages of a pipeline, as long as these gain."""
+    def _with_last_changes(self, pair: PricedPair) -> PricedPair:
+        """`pair` after `last_changes`, as long as these gain."""
         network, count = pair.network, pair.micro_batches
-        gains = self._evaluations > 0 and count > 1
+        gains = self._options.micro_batches == "auto" and self._evaluations > 0
         while gains:
-            problem = self._problems.problem(network, (pair.strategy,), count)
-            found = boundary_shifts(problem, pair.strategy)
             before_s = pair.iteration_s
-            for other in found:
+            problem = self._problems.problem(network, (pair.strategy,), count)
+            for other in last_changes(problem, pair.strategy):
                 pair = _faster(pair, self._pricing.price(other, network, count))
             gains = pair.iteration_s < before_s * (1 - _GAIN)
         return pair
