@@ -15,13 +15,15 @@ from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.search.accelerators import accelerator, class_of
 from torch_topoopt.search.layouts.memory import usable_bytes
 from torch_topoopt.search.layouts.prices import LayoutPrices
-from torch_topoopt.search.layouts.software import SOFTWARE
+from torch_topoopt.search.layouts.software import SOFTWARE, WITHOUT_OVERHEADS
 from torch_topoopt.search.layouts.space import fastest_layouts
 from torch_topoopt.search.layouts.state import trained_state
 from torch_topoopt.search.layouts.traffic import layout_demand, layout_placements
 from torch_topoopt.search.layouts.wired_boxes import boxes_of
 from torch_topoopt.search.lowering import lower_network
 from torch_topoopt.search.optimizers import optimizer_seconds
+from torch_topoopt.sim.flows import run_program
+from torch_topoopt.sim.layout_program import program_of
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
@@ -124,9 +126,24 @@ class LayoutPlanning:
         data = max(k for k in range(1, self.accelerators + 1) if batch % k == 0)
         return Layout(data=data, micro_batch=batch // data)
 
-    def data_parallel_s(self) -> float:
-        """Seconds of data parallelism on an ideal switch."""
-        return self._price(self.prices, self.data_parallel()).times.step_s
+    def without_overheads_s(self, plan: Plan) -> float:
+        """Seconds of the layout of `plan` by the flow simulator, in the terms of strategies:
+        without overheads of trainer and messages, on links of full rate; with the optimizer's
+        step."""
+        assert plan.layout is not None
+        boxes = replace(
+            self.prices.model.boxes,
+            step_s=0.0,
+            hop_s=self.cluster.link_latency_s,
+            launch_s=0.0,
+            port_efficiency=1.0,
+        )
+        state = self.state._replace(summed=0.0)
+        prices = LayoutPrices(
+            self.op_graph, self.device, boxes, software=WITHOUT_OVERHEADS, state=state
+        )
+        made = program_of(prices, self.cluster, plan.network, plan.layout)
+        return run_program(made.program).completion_s
 
     def optimizer_s(self, strategy: Strategy) -> float:
         """Seconds of the optimizer's step on the server that updates most."""

@@ -49,6 +49,8 @@ class Software:
 # for 8 small blocks on a CPU.
 SPLIT_BACKWARD = 4.5
 
+# The terms in which strategies are simulated.
+WITHOUT_OVERHEADS = Software(0.0, 0.0, contention=0.0, loss_passes=0.0)
 # PyTorch without compilation: fitted to rows with a micro-batch of one sequence in
 # benchmarks/measured_steps.py, where the host is the limit.
 EAGER = Software(host_s=45e-6, exchange_s=172e-6, splits_backward=True, gathers_output=True)
