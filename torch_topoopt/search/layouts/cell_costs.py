@@ -152,9 +152,7 @@ def _group_sizes(layout: Layout) -> tuple[int, int, int]:
     return layout.tensor, layout.expert, layout.context
 
 
-def _cut_results(
-    operators: Sequence[Operator], kinds: Sequence[ParameterKind | None]
-) -> set[int]:
+def _cut_results(operators: Sequence[Operator], kinds: Sequence[ParameterKind | None]) -> set[int]:
     """The operators whose results are whole, and of which later operators read positions."""
     found: set[int] = set()
     wholes: list[set[int] | None] = []  # modules that a whole result is from; None: other results

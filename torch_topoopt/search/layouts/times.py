@@ -193,7 +193,8 @@ class StepModel:
         loss = _Pass(
             loss_s, output_s, loss_s + output_s, self._shared_s(_of_state(layout, groups), gathers)
         )
-        ahead, back = [], []
+        ahead: list[tuple[_Pass, int]] = []
+        back: list[tuple[_Pass, int]] = []
         for one, count in stage.cells:
             its = self._cell_passes(layout, groups, stage, one.cost)
             ahead += _runs(its[0], count)
@@ -225,9 +226,7 @@ class StepModel:
             (groups.context, self.boxes.gather_s(logits * layout.context, groups.context)),
         ]
 
-    def _seconds(
-        self, cells: Sequence[tuple[_Pass, int]], before_s: float, next_s: float
-    ) -> float:
+    def _seconds(self, cells: Sequence[tuple[_Pass, int]], before_s: float, next_s: float) -> float:
         """A pass through cells in order. While one computes, gradients of the one before are
         scattered, and parameters of the next are gathered: before the first for `before_s`, and
         after the last for `next_s`."""
@@ -355,9 +354,7 @@ class StepModel:
         gradients = StateSizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
         gradients = self._exchanged(gradients)
         ahead, back = passes.forward, passes.backward
-        first, last = (
-            self._cell_passes(layout, groups, stage, one.cost) for one in (stage.first, stage.last)
-        )
+        last = self._cell_passes(layout, groups, stage, stage.last.cost)
         # gradients of the first cell come last
         first_gradients = self.gradients_of(stage.first.cost, copied=stage.copied)
         summed_s, last_summed_s = (
