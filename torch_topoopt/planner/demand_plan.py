@@ -21,7 +21,7 @@ from torch_topoopt.profile.script import demand_of, on_servers, rooted_demands
 from torch_topoopt.sim import complete_groups
 from torch_topoopt.sim.collective_costs import EMULATED_COST, IdealSwitchCosts, NetworkCosts
 from torch_topoopt.sim.demand_seconds import fastest_for
-from torch_topoopt.sim.script_iteration import script_iteration
+from torch_topoopt.sim.script_iteration import emulated_processors, script_iteration
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
@@ -161,7 +161,7 @@ def with_script_times(
             on,
             costs,
             timing.events,
-            ranks_at_once=timing.ranks_at_once,
+            processors=emulated_processors(timing.ranks_at_once),
             payload_share=payload_share,
         )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt import _core
 from torch_topoopt.links.sockets import unsent_bytes_at
@@ -36,33 +36,54 @@ _BARRIER_BYTES = 8
 _SEGMENT_BYTES = 64 << 10  # Linux sends so many at a time; half of them are on their way
 
 
+class Processors(NamedTuple):
+    """The processors that all ranks share: `at_once` ranks compute at full speed, more share them.
+
+    A call takes `call_s` of the script's thread. Each byte that a rank sends or receives takes
+    `byte_s` of the backend's thread.
+    """
+
+    at_once: float = math.inf
+    call_s: float = 0.0
+    byte_s: float = 0.0
+
+
+OWN_PROCESSORS = Processors()  # of every rank
+
+
+def emulated_processors(at_once: float) -> Processors:
+    """Those of one machine whose ranks are joined by TCP: examples/llama.py on emulated servers,
+    measured against its steps without messages."""
+    return Processors(at_once, 0.3e-3, 1.2e-9)
+
+
 def script_iteration(
     cluster: Cluster,
     network: Network | None,
     costs: CollectiveCosts,
     events: Sequence[Sequence[StepEvent]],
     *,
-    ranks_at_once: float = math.inf,
+    processors: Processors = OWN_PROCESSORS,
     payload_share: float = 1.0,
 ) -> IterationEstimate:
     """Simulates the ranks, whose typical steps are `events`, on the links of `network`.
 
-    None is a network whose messages take no time but that in `costs`. `ranks_at_once` compute at
-    full speed, more share the processors. Links carry `payload_share` of their rate. A collective
-    begins when all its ranks have called it, and after earlier ones of its group.
+    None is a network whose messages take no time but that in `costs`. Links carry `payload_share`
+    of their rate. A collective begins when all its ranks have called it, and after earlier ones of
+    its group.
     """
-    program = _ScriptProgram(cluster, network, costs, payload_share, len(events))
-    program.core.set_hosts_at_once(ranks_at_once)
+    program = _ScriptProgram(cluster, network, costs, payload_share, len(events), processors)
     for rank, of_rank in enumerate(events):
         program.add_rank(rank, of_rank)
     result = run_program(program.core)
     link_bytes = tuple(round(size) for size in result.link_bytes)
-    busiest_s = float(result.device_busy_s.max(initial=0.0))
+    busiest_s = float(result.device_busy_s[: len(events)].max(initial=0.0))
     return IterationEstimate(result.completion_s, busiest_s, link_bytes)
 
 
 class _ScriptProgram:
-    """Rank r computes on host r of `core`; links join the hosts of the servers' first ranks."""
+    """Rank r computes on host r of `core`, and its thread of the backend on host `ranks` + r. Links
+    join the hosts of the servers' first ranks."""
 
     def __init__(
         self,
@@ -71,8 +92,11 @@ class _ScriptProgram:
         costs: CollectiveCosts,
         payload_share: float,
         ranks: int,
+        processors: Processors,
     ) -> None:
-        self.core = _core.FlowProgram(ranks, ranks)
+        self.core = _core.FlowProgram(2 * ranks, 2 * ranks)
+        self.core.set_hosts_at_once(processors.at_once)
+        self._ranks, self._processors = ranks, processors
         self._per_server = cluster.accelerators_per_server
         self._network = network
         self._costs = costs
@@ -103,10 +127,11 @@ class _ScriptProgram:
             elif isinstance(event, CallWait):
                 last = self._then(last, self.core.add_delay(0.0))
                 self.core.add_dependency(ends[event.call], last)
-            elif event.operation in ("Send", "Recv"):
-                ends.append(self._add_message(last, event))
             else:
-                ends.append(self._add_collective(last, event))
+                last = self._then(last, self.core.add_compute(rank, self._processors.call_s))
+                is_message = event.operation in ("Send", "Recv")
+                add = self._add_message if is_message else self._add_collective
+                ends.append(add(last, event))
 
     def _then(self, before: int, task: int) -> int:
         self.core.add_dependency(before, task)
@@ -139,7 +164,8 @@ class _ScriptProgram:
         elif is_new and len(servers) > 1:
             barrier = call.operation == "Barrier"
             size_bytes = _BARRIER_BYTES if barrier else call.size_bytes
-            self._add_cost(self._costs.collective(priced, servers, size_bytes), first, end)
+            cost = self._costs.collective(priced, servers, size_bytes)
+            self._add_cost(cost, call.group, first, end)
         return end
 
     def _begin(self, rank: int, channel: tuple[object, ...]) -> tuple[int, int, bool]:
@@ -160,9 +186,20 @@ class _ScriptProgram:
         for ranks, size in size_bytes.items():
             source, target = (rank // self._per_server for rank in ranks)
             if source != target and size:
-                self._add_cost(self._costs.message(source, target, size), first, end)
+                self._add_cost(self._costs.message(source, target, size), ranks, first, end)
 
-    def _add_cost(self, cost: CollectiveCost, first: int, end: int) -> None:
+    def _add_cost(self, cost: CollectiveCost, ranks: Sequence[int], first: int, end: int) -> None:
+        """The messages of a call of `ranks`, and the processor time of moving them."""
+        moved_bytes: dict[int, float] = defaultdict(float)  # by server
+        for pair, size in cost.messages.items():
+            for server in pair:
+                moved_bytes[server] += size
+        shares = Counter(rank // self._per_server for rank in ranks)
+        for rank in ranks:
+            server = rank // self._per_server
+            seconds = self._processors.byte_s * moved_bytes[server] / shares[server]
+            moved = self._then(first, self.core.add_compute(self._ranks + rank, seconds))
+            self.core.add_dependency(moved, end)
         arrived = self._then(first, self.core.add_delay(0.0))
         for pair, size in cost.messages.items():
             source, target = (server * self._per_server for server in pair)
