@@ -45,10 +45,13 @@ def estimate(
     *events: Sequence[StepEvent],
     cluster: Cluster = CLUSTER,
     processors: Processors = OWN_PROCESSORS,
+    burst_bytes: float = 0.0,
 ) -> IterationEstimate:
     network = network_of(cluster)
     costs = NetworkCosts(cluster, network, COST)
-    return script_iteration(cluster, network, costs, events, processors=processors)
+    return script_iteration(
+        cluster, network, costs, events, processors=processors, burst_bytes=burst_bytes
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,6 +184,34 @@ def test_a_sender_does_not_wait_for_bytes_that_its_kernel_keeps() -> None:
     assert estimate(*arrived).iteration_s == pytest.approx(2 + kept / MB + 1)
     # messages keep their order
     assert estimate(*sends([kept + 2 * MB, kept + MB])).iteration_s == pytest.approx(2 + 1 + 1 + 1)
+
+
+def messages(pause_s: float) -> list[list[StepEvent]]:
+    """Rank 0 sends two messages to rank 1 with a pause between them."""
+    first, second = (call(0, "Send", size_bytes, (0, 1), 1) for size_bytes in (2 * MB, 3 * MB))
+    sender = [first, Computation(pause_s, 0.0), second]
+    receives = [call(1, "Recv", size_bytes, (0, 1), 0) for size_bytes in (2 * MB, 3 * MB)]
+    return [sender, [*receives, CallWait(1)], [], []]
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "seconds"),
+    [
+        (0.0, (2 - 1) + 3),  # the second message has no pause
+        (4.0, 4 + (3 - 1)),
+        (1.5, 1.5 + (3 - 0.5)),  # half a second without messages
+    ],
+)
+def test_the_first_bytes_after_a_pause_take_no_time(pause_s: float, seconds: float) -> None:
+    slow = messages(pause_s)
+    found = estimate(*slow, burst_bytes=MB)
+    assert found.iteration_s == pytest.approx(seconds, rel=1e-5)
+    assert found.link_bytes == estimate(*slow).link_bytes
+
+
+def test_collectives_have_no_burst() -> None:
+    steps = [[call(r, "AllGather", 8 * MB, range(4)), CallWait(0)] for r in range(4)]
+    assert estimate(*steps, burst_bytes=MB).iteration_s == pytest.approx(3)
 
 
 def test_a_switch_that_never_blocks_gives_all_ports_to_every_rank() -> None:

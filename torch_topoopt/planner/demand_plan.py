@@ -145,12 +145,18 @@ def predicted(
 
 
 def with_script_times(
-    plan: Plan, timing: StepTiming, *, payload_share: float = 1.0, algorithm: str = "auto"
+    plan: Plan,
+    timing: StepTiming,
+    *,
+    payload_share: float = 1.0,
+    burst_bytes: float = 0.0,
+    algorithm: str = "auto",
 ) -> Plan:
     """`plan` with the predicted times of an iteration of the script that was timed.
 
-    Links carry `payload_share` of their rate. Collectives take `algorithm` where they can. Raises
-    DocumentError for a script whose messages have unknown senders.
+    Links carry `payload_share` of their rate, and after a pause up to `burst_bytes` at once.
+    Collectives take `algorithm` where they can. Raises DocumentError for a script whose messages
+    have unknown senders.
     """
     cluster, network = plan.cluster, plan.network
     model = plan.cost_model or EMULATED_COST
@@ -163,6 +169,7 @@ def with_script_times(
             timing.events,
             processors=emulated_processors(timing.ranks_at_once),
             payload_share=payload_share,
+            burst_bytes=burst_bytes,
         )
 
     here = iteration(network, NetworkCosts(cluster, network, model, algorithm))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt import _core
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch_topoopt.profile.script.document import Operation
     from torch_topoopt.profile.script.step_events import StepEvent
     from torch_topoopt.sim.collective_costs import CollectiveCost, CollectiveCosts, Priced
+    from torch_topoopt.sim.flows import FlowsResult
     from torch_topoopt.sim.network_paths import WeightedLinks
 
 _PRICED: Mapping[Operation, Priced] = {
@@ -33,6 +35,8 @@ _PRICED: Mapping[Operation, Priced] = {
     "Barrier": "all_reduce",
 }
 _BARRIER_BYTES = 8
+_LEAST_BYTES = 1.0  # of a flow
+_BURST_ROUNDS = 3  # a burst changes the pauses of later ones
 _SEGMENT_BYTES = 64 << 10  # Linux sends so many at a time; half of them are on their way
 
 
@@ -65,20 +69,27 @@ def script_iteration(
     *,
     processors: Processors = OWN_PROCESSORS,
     payload_share: float = 1.0,
+    burst_bytes: float = 0.0,
 ) -> IterationEstimate:
     """Simulates the ranks, whose typical steps are `events`, on the links of `network`.
 
     None is a network whose messages take no time but that in `costs`. Links carry `payload_share`
-    of their rate. A collective begins when all its ranks have called it, and after earlier ones of
-    its group.
+    of their rate, and after a pause up to `burst_bytes` at once. A collective begins when all its
+    ranks have called it, and after earlier ones of its group.
     """
-    program = _ScriptProgram(cluster, network, costs, payload_share, len(events), processors)
-    for rank, of_rank in enumerate(events):
-        program.add_rank(rank, of_rank)
-    result = run_program(program.core)
-    link_bytes = tuple(round(size) for size in result.link_bytes)
-    busiest_s = float(result.device_busy_s[: len(events)].max(initial=0.0))
-    return IterationEstimate(result.completion_s, busiest_s, link_bytes)
+    bursts: dict[int, float] = {}
+    estimates: list[IterationEstimate] = []
+    for _ in range(_BURST_ROUNDS if burst_bytes else 1):
+        program = _ScriptProgram(cluster, network, costs, payload_share, len(events), processors)
+        program.bursts = bursts
+        for rank, of_rank in enumerate(events):
+            program.add_rank(rank, of_rank)
+        result = run_program(program.core)
+        bursts = program.bursts_of(result, burst_bytes)
+        link_bytes = tuple(round(size) for size in result.link_bytes)
+        busiest_s = float(result.device_busy_s[: len(events)].max(initial=0.0))
+        estimates.append(IterationEstimate(result.completion_s, busiest_s, link_bytes))
+    return replace(estimates[-1], link_bytes=estimates[0].link_bytes)
 
 
 class _ScriptProgram:
@@ -101,6 +112,8 @@ class _ScriptProgram:
         self._network = network
         self._costs = costs
         self._in_kernel_bytes = unsent_bytes_at(cluster.link_gbps) + _SEGMENT_BYTES // 2
+        self.bursts: dict[int, float] = {}  # bytes of messages that take no time, by flow
+        self._flows: list[tuple[int, bool]] = []  # their tasks, and whether they are messages
         self._paths: dict[Pair, list[WeightedLinks]] = {}
         self._linked = {(link.source, link.target) for link in network.links} if network else set()
         self._called: dict[object, int] = defaultdict(int)  # by rank and channel
@@ -186,9 +199,19 @@ class _ScriptProgram:
         for ranks, size in size_bytes.items():
             source, target = (rank // self._per_server for rank in ranks)
             if source != target and size:
-                self._add_cost(self._costs.message(source, target, size), ranks, first, end)
+                cost = self._costs.message(source, target, size)
+                self._add_cost(cost, ranks, first, end, is_message=True)
 
-    def _add_cost(self, cost: CollectiveCost, ranks: Sequence[int], first: int, end: int) -> None:
+    # parameters: a cost, its ranks, and the tasks around it
+    def _add_cost(
+        self,
+        cost: CollectiveCost,
+        ranks: Sequence[int],
+        first: int,
+        end: int,
+        *,
+        is_message: bool = False,
+    ) -> None:
         """The messages of a call of `ranks`, and the processor time of moving them."""
         moved_bytes: dict[int, float] = defaultdict(float)  # by server
         for pair, size in cost.messages.items():
@@ -204,11 +227,32 @@ class _ScriptProgram:
         for pair, size in cost.messages.items():
             source, target = (server * self._per_server for server in pair)
             for links, weight in self._paths_of(pair):
-                flow = self.core.add_flow(source, target, size * weight, links)
+                left = max(_LEAST_BYTES, size * weight - self.bursts.get(len(self._flows), 0.0))
+                flow = self.core.add_flow(source, target, left, links)
+                self._flows.append((flow, is_message))
                 self.core.add_dependency(first, flow)
                 self.core.add_dependency(flow, arrived)
         latency = self._then(arrived, self.core.add_delay(cost.latency_s))
         self.core.add_dependency(latency, end)
+
+    def bursts_of(self, result: FlowsResult, burst_bytes: float) -> dict[int, float]:
+        """The bytes of each message that its links carry at once, because they paused before.
+        Collectives have no such bytes: their steps wait for those of the slowest rank."""
+        links = self.core.links
+        bursts: dict[int, float] = {}
+        free_s: dict[int, float] = defaultdict(lambda: -math.inf)  # by link
+        order = sorted(range(len(self._flows)), key=lambda i: result.start_s[self._flows[i][0]])
+        for number in order:
+            task, is_message = self._flows[number]
+            flow = self.core.flow(task)
+            size_bytes = flow.size_bytes + self.bursts.get(number, 0.0)
+            paused_s = max(0.0, result.start_s[task] - max(free_s[link] for link in flow.links))
+            bytes_per_s = min(links[link].bits_per_s for link in flow.links) / 8
+            if is_message:
+                bursts[number] = min(size_bytes, burst_bytes, paused_s * bytes_per_s)
+            for link in flow.links:
+                free_s[link] = max(free_s[link], result.finish_s[task])
+        return bursts
 
     def _paths_of(self, pair: Pair) -> list[WeightedLinks]:
         if pair not in self._paths:
