@@ -29,6 +29,7 @@ RESULTS: dict[str, tuple[str, ...]] = {
     "compare": ("launcher.simulate.compare:ComparedModel",),
     "simulate": ("sim.flows:FlowsResult", "launcher.simulate.shared_cluster:SharedOutcomes",
                  "launcher.simulate.routed_jobs:RoutedOutcomes"),
+    "runs": ("launcher.supervise.runs:RecordedRuns",),
     "status": ("supervision.running_job:RunningJob",),
     "top": ("supervision.running_job:LiveJob",),
     "inspect": ("launcher.supervise.inspect:Inspection",),

@@ -24,81 +24,106 @@ class Verb(NamedTuple):
     module: str
 
 
-VERBS = {
-    "profile": Verb(
-        "what one training iteration of a model computes and communicates",
-        "launcher.profile.profile",
-    ),
-    "plan": Verb(
-        "how to split a model, wire the servers and route the bytes", "launcher.plan.plan"
-    ),
-    "diff": Verb("what two plans do differently", "launcher.plan.diff"),
-    "compare": Verb(
-        "a model on many kinds of network: time, cost, bandwidth tax", "launcher.simulate.compare"
-    ),
-    "simulate": Verb(
-        "how long flows with given paths, sizes and dependencies take", "launcher.simulate.simulate"
-    ),
-    "run": Verb("profile, plan, wire and train: a drop-in for torchrun", "launcher.run.run"),
-    "status": Verb("what a running job does at this moment", "launcher.supervise.status"),
-    "top": Verb(
-        "a running job on the terminal or a web page: step time, loss, links",
-        "launcher.supervise.top",
-    ),
-    "inspect": Verb(
-        "which rank is stuck or failed in a job that hangs or has failed",
-        "launcher.supervise.inspect",
-    ),
-    "report": Verb("the report page of a run", "launcher.report"),
-    "bench": Verb(
-        "collectives measured, with the options and the table of nccl-tests", "tools.bench.command"
-    ),
-    "export": Verb(
-        "a plan in the formats of NCCL, MSCCL, Chakra, ASTRA-sim and others", "tools.export.command"
-    ),
-    "timeline": Verb(
-        "iterations as predicted and as measured, as a trace for Perfetto",
-        "launcher.supervise.timeline",
-    ),
-    "topology": Verb(
-        "how to wire servers for a demand, and what the network is worth", "launcher.plan.topology"
-    ),
-    "advise": Verb(
-        "how to cable servers without a switch, and what that is worth", "launcher.plan.advise"
-    ),
-    "alltoall": Verb(
-        "an all-to-all during which an optical switch moves circuits: when, and to what",
-        "launcher.plan.alltoall",
-    ),
-    "hamiltonian": Verb(
-        "two cycles over all servers of a torus that share no cable", "launcher.plan.hamiltonian"
-    ),
-    "allocate": Verb("boards of a HammingMesh for jobs", "launcher.plan.allocate"),
-    "assign": Verb("paths for flows through a leaf-spine network", "launcher.plan.assign"),
-    "controller": Verb(
-        "tells the hosts of a switched network which path each flow takes",
-        "launcher.fabric.controller",
-    ),
-    "probe": Verb(
-        "which source port of this host takes which path to other hosts", "launcher.fabric.probe"
-    ),
-    "discover": Verb(
-        "which port is cabled to which: writes a cluster file", "launcher.fabric.discover"
-    ),
-    "fabric": Verb(
-        "what servers are wired with: make, check, change and remove it", "launcher.fabric.fabric"
-    ),
-    "cluster": Verb(
-        "share a cluster among jobs: a queue, and a daemon that wires and starts them",
-        "tools.queue.commands.cluster",
-    ),
-    "nccl-env": Verb(
-        "the environment in which stock NCCL runs on a plan's cables", "launcher.fabric.nccl_env"
-    ),
-    "doctor": Verb(
-        "what is wrong with a host or a cluster, and how to repair it", "tools.doctor.command"
-    ),
+VERB_GROUPS = {
+    "train": {
+        "run": Verb("profile, plan, wire and train: a drop-in for torchrun", "launcher.run.run"),
+        "bench": Verb(
+            "collectives measured, with the options and the table of nccl-tests",
+            "tools.bench.command",
+        ),
+        "nccl-env": Verb(
+            "the environment in which stock NCCL runs on a plan's cables",
+            "launcher.fabric.nccl_env",
+        ),
+    },
+    "watch a job, or find out why it failed": {
+        "runs": Verb(
+            "the runs of a folder: when, script, servers, state, iteration time",
+            "launcher.supervise.runs",
+        ),
+        "status": Verb("what a running job does at this moment", "launcher.supervise.status"),
+        "top": Verb(
+            "a running job on the terminal or a web page: step time, loss, links",
+            "launcher.supervise.top",
+        ),
+        "inspect": Verb(
+            "which rank is stuck or failed in a job that hangs or has failed",
+            "launcher.supervise.inspect",
+        ),
+        "report": Verb("the report page of a run", "launcher.report"),
+        "timeline": Verb(
+            "iterations as predicted and as measured, as a trace for Perfetto",
+            "launcher.supervise.timeline",
+        ),
+    },
+    "plan, and compare networks": {
+        "profile": Verb(
+            "what one training iteration of a model computes and communicates",
+            "launcher.profile.profile",
+        ),
+        "plan": Verb(
+            "how to split a model, wire the servers and route the bytes", "launcher.plan.plan"
+        ),
+        "topology": Verb(
+            "how to wire servers for a demand, and what the network is worth",
+            "launcher.plan.topology",
+        ),
+        "compare": Verb(
+            "a model on many kinds of network: time, cost, bandwidth tax",
+            "launcher.simulate.compare",
+        ),
+        "simulate": Verb(
+            "how long flows with given paths, sizes and dependencies take",
+            "launcher.simulate.simulate",
+        ),
+        "diff": Verb("what two plans do differently", "launcher.plan.diff"),
+        "export": Verb(
+            "a plan in the formats of NCCL, MSCCL, Chakra, ASTRA-sim and others",
+            "tools.export.command",
+        ),
+        "alltoall": Verb(
+            "an all-to-all during which an optical switch moves circuits: when, and to what",
+            "launcher.plan.alltoall",
+        ),
+        "hamiltonian": Verb(
+            "two cycles over all servers of a torus that share no cable",
+            "launcher.plan.hamiltonian",
+        ),
+    },
+    "cable machines": {
+        "advise": Verb(
+            "how to cable servers without a switch, and what that is worth", "launcher.plan.advise"
+        ),
+        "discover": Verb(
+            "which port is cabled to which: writes a cluster file", "launcher.fabric.discover"
+        ),
+        "doctor": Verb(
+            "what is wrong with a host or a cluster, and how to repair it", "tools.doctor.command"
+        ),
+        "fabric": Verb(
+            "what servers are wired with: make, check, change and remove it",
+            "launcher.fabric.fabric",
+        ),
+    },
+    "share a cluster, or steer its switches": {
+        "cluster": Verb(
+            "share a cluster among jobs: a queue, and a daemon that wires and starts them",
+            "tools.queue.commands.cluster",
+        ),
+        "allocate": Verb("boards of a HammingMesh for jobs", "launcher.plan.allocate"),
+        "assign": Verb("paths for flows through a leaf-spine network", "launcher.plan.assign"),
+        "controller": Verb(
+            "tells the hosts of a switched network which path each flow takes",
+            "launcher.fabric.controller",
+        ),
+        "probe": Verb(
+            "which source port of this host takes which path to other hosts",
+            "launcher.fabric.probe",
+        ),
+    },
 }
+
+VERBS = {verb: about for group in VERB_GROUPS.values() for verb, about in group.items()}
 
 TOOLS = {
     "help": "explains a verb, as VERB --help does",
@@ -111,7 +136,6 @@ usage: topoopt VERB ...
 Distributed PyTorch training on machines that are wired directly to each other: decides how to split
 the model, how to wire the machines and how to route the bytes, and trains on the result.
 
-verbs:
 {verbs}
 
 examples:
@@ -187,10 +211,21 @@ def module_of(verb: str) -> ModuleType:
     return importlib.import_module(f"torch_topoopt.{module}")
 
 
+def _verbs_by_group() -> str:
+    groups = {
+        group: {verb: about.does for verb, about in verbs.items()}
+        for group, verbs in VERB_GROUPS.items()
+    }
+    groups["learn more"] = TOOLS
+    return "\n\n".join(
+        "\n".join([f"{group}:", *(f"  {verb:<13}{does}" for verb, does in verbs.items())])
+        for group, verbs in groups.items()
+    )
+
+
 def _dispatch(arguments: Sequence[str]) -> int:
     if not arguments or list(arguments) in (["-h"], ["--help"], ["help"]):
-        every = {verb: about.does for verb, about in VERBS.items()} | TOOLS
-        print(_HELP.format(verbs="\n".join(f"  {verb:<13}{does}" for verb, does in every.items())))
+        print(_HELP.format(verbs=_verbs_by_group()))
         return OK if arguments else BAD_INPUT
     verb, *rest = arguments
     if verb == "help":

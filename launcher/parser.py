@@ -110,13 +110,16 @@ def fail(options: argparse.ArgumentParser, message: str, given: Sequence[str]) -
         wrong = next((name for name in names if name not in known), None)
         message = _required(options, message)
     if wrong is not None:
-        name = wrong.partition("=")[0]
-        near = difflib.get_close_matches(name, spellings(options), n=1)
-        message = f"{name}: there is no such option" + (
-            f"; did you mean {near[0]}?" if near else ""
-        )
+        raise no_such_option(wrong.partition("=")[0], spellings(options), options.prog)
     message = re.sub(r"^argument (?:-\w/)?--([^\s/]+)\S*: (?:\1: )?", r"--\1: ", message)
     raise InputError(f"{message} (see `{options.prog} --help`)")
+
+
+def no_such_option(name: str, known: Sequence[str], prog: str) -> InputError:
+    """The error for an option that is not in `known`; names the nearest that is."""
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return InputError(f"{name}: there is no such option{hint} (see `{prog} --help`)")
 
 
 def _required(options: argparse.ArgumentParser, message: str) -> str:

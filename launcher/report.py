@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
+from torch_topoopt.launcher.supervise import jobs
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +21,7 @@ why the slowest link is slow, what one more port would bring, which operators ar
 what happens if a cable is pulled. The page is one file, needs no network, and opens from disk."""
 
 _EXAMPLES = """\
+  topoopt report
   topoopt report runs/2026-01-31T12-00-00
   topoopt report plan.json
   topoopt report plan.json --plots figures    # SVG and PNG files for a paper
@@ -43,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
         "run_dir",
         metavar="RUN_DIR",
         nargs="?",
-        help="a folder that `topoopt run` made, or a plan.json",
+        help="a folder that `topoopt run` made, or a plan.json (default: the latest of ./runs)",
     )
     options.add_argument(
         "--compare",
@@ -79,7 +81,7 @@ def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     options = make_parser()
     arguments = options.parse_args(argv)
-    if (arguments.run_dir is None) == (arguments.compare is None):
+    if arguments.run_dir is not None and arguments.compare is not None:
         options.error("give a run folder or a plan, or --compare and two of them")
     if arguments.compare is None and arguments.output is not None:
         options.error("-o is the page of --compare; that of a run or a plan stands beside it")
@@ -96,7 +98,7 @@ def main(argv: list[str]) -> int:
             path = _compare(arguments, on_step)
         else:
             path = write(
-                arguments.run_dir,
+                arguments.run_dir or jobs.last_run(),
                 analysed=arguments.analysis,
                 plots=arguments.plots,
                 on_step=on_step,

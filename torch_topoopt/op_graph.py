@@ -108,10 +108,11 @@ class Operator:
 
 @dataclass(frozen=True)
 class RepeatedLayer:
-    """A layer that the model has several times: `length` operators from each of `starts` on.
+    """A layer of the model: `length` operators from each of `starts` on.
 
-    Its occurrences differ only in names, measured costs, operands from outside the layer, and
-    splits, which may depend on those operands. `kind` is the class of the module.
+    Its occurrences differ only in names, measured costs, operands from outside the layer, and in
+    splits and saved bytes, which depend on those operands. `kind` is the class of the module, of
+    which a model has several layers, equal or not.
     """
 
     kind: str
@@ -157,7 +158,7 @@ DEFAULT_BUCKETS = GradientBuckets(first_bytes=2**20, cap_bytes=25 * 2**20)
 class OpGraph(Document):
     """One training iteration of one model, operators in topological order.
 
-    `layers` occur more than once; no operator is in two of them. `gradient_buckets` describes the
+    No operator is in two of the `layers`. `gradient_buckets` describes the
     buckets of the training script; None: an AllReduce for each operator, as in the TopoOpt paper.
     `measured_step` corrects the operators' costs by a measured step; None: no step was measured.
     `number_format` is that of most parameters: "bf16" for all types of 16 bits.
@@ -227,8 +228,8 @@ class OpGraph(Document):
         taken: set[int] = set()
         for i, layer in enumerate(self.layers):
             where = f"layers[{i}] ({layer.kind})"
-            if layer.length < 1 or len(layer.starts) < 2:
-                raise DocumentError(f"{where}: needs a length of at least 1 and two starts or more")
+            if layer.length < 1 or not layer.starts:
+                raise DocumentError(f"{where}: needs a length of at least 1 and a start")
             first: object = None
             for start in layer.starts:
                 inside = range(start, start + layer.length)
@@ -321,7 +322,9 @@ def layer_form(operators: Sequence[Operator], begin: int, end: int) -> object:
             )
             for operand in operator.operands
         )
-        form.append(replace(operator, name="", operands=read, splits=(), measured=()))
+        form.append(
+            replace(operator, name="", operands=read, splits=(), measured=(), saved_bytes=0)
+        )
     return tuple(form)
 
 

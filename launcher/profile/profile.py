@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from torch_topoopt.op_graph import Operator, OpGraph
+    from torch_topoopt.op_graph import Operator, OpGraph, RepeatedLayer
 
 _DESCRIPTION = """\
 Traces one training iteration of a model without allocating it, and prints its operators: FLOPs,
@@ -94,7 +94,7 @@ class ProfiledModel:
         return sum(operator.saved_bytes for operator in self.graph.operators)
 
     def layers(self) -> list[ProfiledLayer]:
-        return [ProfiledLayer(la.kind, la.length, len(la.starts)) for la in self.graph.layers]
+        return [ProfiledLayer(la.kind, la.length, len(la.starts)) for la in _repeated(self.graph)]
 
     def operators(self) -> list[ProfiledOperator]:
         if not self.times:
@@ -227,7 +227,7 @@ def show(
             for i, operator, name, count in _once_each(graph)
         ],
     )
-    for layer in graph.layers:
+    for layer in _repeated(graph):
         operators = counted(layer.length, "operator")
         terminal.line(f"{len(layer.starts)} x {layer.kind}, {operators} each")
     if times:
@@ -239,11 +239,15 @@ def show(
     terminal.line(summary(graph))
 
 
+def _repeated(graph: OpGraph) -> list[RepeatedLayer]:
+    return [layer for layer in graph.layers if len(layer.starts) > 1]
+
+
 def _once_each(graph: OpGraph) -> Iterator[tuple[int, Operator, str, int]]:
     """(index, operator, name, how often); in the name of a repeated layer, `*` is its number."""
     skipped: set[int] = set()
     repeated: dict[int, tuple[str, int]] = {}
-    for layer in graph.layers:
+    for layer in _repeated(graph):
         first, second, *_ = layer.starts
         for i in range(layer.length):
             names = [graph.operators[start + i].name.split(".") for start in (first, second)]

@@ -156,7 +156,13 @@ def _check_early(argv: list[str]) -> tuple[Plan | None, ClusterFile | None] | No
     parser.use(options, argv)
     if any(name.startswith("PET_") for name in os.environ):
         return None
-    if not run_parser.are_known(options, argv):
+    foreign = run_parser.first_foreign(options, argv)
+    if foreign is not None:
+        torchrun = run_parser.torchrun_spellings()
+        name = foreign if foreign.startswith("--") else foreign[:2]  # -r3 is -r 3
+        if torchrun and name not in torchrun:
+            known = [*parser.spellings(options), *torchrun]
+            raise parser.no_such_option(name, known, options.prog)
         return None
     arguments = options.parse_args(argv)
     files = _named_files(arguments)

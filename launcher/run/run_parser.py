@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -138,8 +140,8 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     shared_options.add(group, "json")
 
 
-def are_known(options: argparse.ArgumentParser, argv: list[str]) -> bool:
-    """Whether every option before the script is one of `options`."""
+def first_foreign(options: argparse.ArgumentParser, argv: list[str]) -> str | None:
+    """The first option before the script that is not one of `options`."""
     words = iter(argv)
     for word in words:
         if not word.startswith("-"):
@@ -147,7 +149,21 @@ def are_known(options: argparse.ArgumentParser, argv: list[str]) -> bool:
         name, equals, _ = word.partition("=")
         action = options._option_string_actions.get(name)
         if action is None:
-            return False
+            return name
         if action.nargs != 0 and not equals:
             next(words, None)
-    return True
+    return None
+
+
+def torchrun_spellings() -> set[str]:
+    """The options of the installed torchrun, read from its source: to import it takes seconds.
+
+    Empty if the source cannot be found.
+    """
+    found = importlib.util.find_spec("torch")
+    folders = found.submodule_search_locations if found else None
+    try:
+        source = Path(folders[0], "distributed", "run.py").read_text() if folders else ""
+    except OSError:
+        return set()
+    return set(re.findall(r"""["'](--?[a-zA-Z][\w-]*)["']""", source))

@@ -26,10 +26,12 @@ ranks that wait for each other, a rank that is gone, a link that does not delive
 such a dump when an operation fails or its time is up, and at SIGUSR1; the error's text says where.
 The ranks of a job that still runs are asked for new ones.
 
-RUN_DIR is the folder of the run, or one with dumps in it (default: the job that runs). PyTorch's
+RUN_DIR is the folder of the run, or one with dumps in it (default: the job that runs, else the
+latest of ./runs). PyTorch's
 own analyzer reads the same files: torchfrtrace RUN_DIR/flight_recorder/attempt0."""
 
 _EXAMPLES = """\
+  topoopt inspect
   topoopt inspect runs/2026-01-31T12-00-00
   topoopt inspect --json
   kill -USR1 PID; topoopt inspect runs/2026-01-31T12-00-00    # PID of one rank: only its dump"""
@@ -57,7 +59,10 @@ class Inspection:
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("inspect", _DESCRIPTION, _EXAMPLES)
-    jobs.add_run(options, "folder of the run, or of dumps (default: the job that runs)")
+    jobs.add_run(
+        options,
+        "folder of the run, or of dumps (default: the job that runs, else the latest of ./runs)",
+    )
     options.add_argument(
         "--wait",
         type=float,
@@ -77,7 +82,7 @@ def main(argv: list[str]) -> int:
     from torch_topoopt.supervision.culprits import find_culprits
     from torch_topoopt.supervision.dumps import read_dumps
 
-    job = jobs.find(arguments.run)
+    job = jobs.find(arguments.run, or_last_run=True)
     terminal = console.Terminal(json_output=arguments.json)
     _ask_running_ranks(terminal, job, arguments.wait)
     folder = job.last_dumps() or job.path

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, documents, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
+from torch_topoopt.launcher.supervise import jobs
 
 if TYPE_CHECKING:
     import argparse
@@ -43,7 +44,13 @@ class WrittenTimeline:
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("timeline", _DESCRIPTION, _EXAMPLES)
-    options.add_argument("run", type=Path, metavar="RUN_OR_PLAN", help="folder, or plan file")
+    options.add_argument(
+        "run",
+        type=Path,
+        nargs="?",
+        metavar="RUN_OR_PLAN",
+        help="folder, or plan file (default: the latest of ./runs)",
+    )
     options.add_argument(
         "--predicted-iterations",
         type=int,
@@ -67,7 +74,7 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     if arguments.predicted_iterations < 1:
         raise InputError(f"predicted-iterations: {arguments.predicted_iterations} is below 1")
-    where: Path = arguments.run
+    where: Path = arguments.run or jobs.last_run()
     if where.is_dir():
         path, said = write(where, arguments.output, arguments.predicted_iterations)
     else:

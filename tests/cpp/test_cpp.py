@@ -12,11 +12,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.checked_command import run
 from support.limits import limit_s, slowness
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-LIMIT_S = 580.0  # less than pytest's own limit, so that what was printed so far is shown
 
 
 def _compiler() -> str:
@@ -45,40 +45,6 @@ def _missing() -> str | None:
     return "GoogleTest is not installed (Debian: apt-get install libgtest-dev; or set GTEST_DIR)"
 
 
-def _run(command: list[str], **variables: str) -> str:
-    """Runs a command; its output when it succeeds, a failed test with the output when not."""
-    seconds = limit_s(LIMIT_S)
-    try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as expired:
-        printed = expired.stdout.decode(errors="replace") if expired.stdout else ""
-        pytest.fail(
-            f"{command[0]}: not done after {seconds:.0f} s\n{_without_warnings(printed)[-8000:]}",
-            pytrace=False,
-        )
-    if done.returncode != 0:
-        printed = _without_warnings(done.stdout)
-        pytest.fail(
-            f"{command[0]}: exit status {done.returncode}\n{printed[-20000:]}", pytrace=False
-        )
-    return done.stdout
-
-
-def _without_warnings(printed: str) -> str:
-    """What is left when the thousands of lines are gone that links write when tests cut them."""
-    lines = printed.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("torch_topoopt WARNING: "))
-
-
 # Every suite runs under each, with a part of its random messages and calls.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
@@ -99,11 +65,11 @@ def test_the_cpp_suites_pass_under_the_sanitizer(sanitizer: str, share: float) -
     (ROOT / "build").mkdir(exist_ok=True)
     with (ROOT / "build" / "cpp-tests.lock").open("w") as lock:  # continuous integration may build
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _run(["make", "-f", makefile, "-j", jobs, f"SANITIZER={sanitizer}", f"CXX={_compiler()}"])
+        run(["make", "-f", makefile, "-j", jobs, f"SANITIZER={sanitizer}", f"CXX={_compiler()}"])
     folder = ROOT / "build" / f"cpp-tests-{sanitizer.replace(',', '-')}"
     programs = ["cpp_tests"] if sanitizer == "thread" else ["cpp_tests", "planner_tests"]
     for program in programs:
-        printed = _run(
+        printed = run(
             [str(folder / program), "--gtest_brief=1"],
             TOPOOPT_TEST_SLOWNESS=f"{slowness():.2f}",
             TOPOOPT_TEST_SHARE=str(share),

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.limits import limit_s
 from support.refusals import named
 
-from torch_topoopt.launcher.main import VERBS, main
+from torch_topoopt.launcher.main import VERB_GROUPS, VERBS, main
 
 
 def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(f"  {verb} " in out for verb in VERBS)
+
+
+def test_the_readme_has_the_groups_of_the_help() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    for group, verbs in VERB_GROUPS.items():
+        assert f"| {group} | {', '.join(f'`{verb}`' for verb in verbs)} |" in readme
 
 
 def test_help_explains_a_verb_or_a_sub_verb(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +49,7 @@ def test_an_unknown_verb_suggests_the_nearest(capsys: pytest.CaptureFixture[str]
         "topoopt: error: 'repotr' is not a verb; did you mean `topoopt report`?\n"
     )
     assert main(["frobnicate"]) == 2
-    assert named(capsys.readouterr().err, "verb", "profile, plan")
+    assert named(capsys.readouterr().err, "verb", "run, bench")
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))

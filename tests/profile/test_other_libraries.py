@@ -62,7 +62,7 @@ def test_a_resnet_and_a_vision_transformer_of_torchvision() -> None:
     torchvision = pytest.importorskip("torchvision", reason=NEEDED)
     images = torch.zeros(4, 3, 224, 224)
     resnet = profile(torchvision.models.resnet50, images, name="resnet50")
-    assert layers(resnet) == [(n, "Bottleneck") for n in (2, 3, 5, 2)]
+    assert layers(resnet) == [(n, "Bottleneck") for n in (1, 2, 1, 3, 1, 5, 1, 2)]
     assert resnet.parameter_bytes == 4 * 25_557_032
     vit = profile(torchvision.models.vit_b_16, images, name="vit")
     assert layers(vit) == [(12, "EncoderBlock")]

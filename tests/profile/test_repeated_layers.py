@@ -14,6 +14,7 @@ from torch_topoopt.models import MODELS
 from torch_topoopt.op_graph import OpGraph, RepeatedLayer
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.profile.profiling import profile
+from torch_topoopt.search.layouts.cells import cells_of
 
 
 class Block(nn.Module):
@@ -23,8 +24,9 @@ class Block(nn.Module):
         super().__init__()
         self.inner = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 8))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.inner(x)
+    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+        made = self.inner(x)
+        return x + (made if scale is None else made * scale)
 
 
 def blocks(*widths: int) -> OpGraph:
@@ -39,7 +41,7 @@ def blocks(*widths: int) -> OpGraph:
     ("widths", "starts"),
     [
         ((16, 16, 16), [(1, 5, 9)]),
-        ((16, 12, 16), [(1, 9)]),
+        ((16, 12, 16), [(1, 9), (5,)]),
         ((16, 12, 16, 12), [(1, 9), (5, 13)]),
         ((16, 12), []),
     ],
@@ -50,13 +52,39 @@ def test_equal_blocks_are_one_layer_and_others_are_not(widths: Any, starts: Any)
     assert {(layer.kind, layer.length) for layer in graph.layers} <= {("Block", 4)}
 
 
+class Scaled(nn.Module):
+    """Blocks that multiply by one tensor, as rotary embeddings do: the first saves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.blocks = nn.ModuleList(Block(16) for _ in range(2))
+
+    def forward(self, tensor: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        tensor, scale = self.first(tensor), scale.cos()
+        for block in self.blocks:
+            tensor = block(tensor, scale)
+        return tensor
+
+
+def test_blocks_that_save_one_tensor_are_equal() -> None:
+    batch = torch.zeros(4, 8), torch.zeros(4, 8)
+    graph = profile(Scaled, batch, name="scaled")
+    (layer,) = graph.layers
+    assert (layer.kind, len(layer.starts)) == ("Block", 2)
+    saved = [[o.saved_bytes for o in graph.operators[s : s + layer.length]] for s in layer.starts]
+    assert sum(saved[0]) - sum(saved[1]) == 4 * 8 * 4
+    kinds = [cell.kind for cell in cells_of(graph) if cell.block]
+    assert len(set(kinds)) == 2, "each costs what it saves"
+
+
 def test_a_block_whose_weights_are_shared_is_not_equal_to_the_first() -> None:
     """Its gradients are summed with the first one's: they are not another AllReduce."""
     shared = Block(16)
     graph = profile(
         lambda: nn.Sequential(nn.Linear(8, 8), shared, shared, shared), torch.zeros(4, 8), name="x"
     )
-    assert [layer.starts for layer in graph.layers] == [(5, 9)]
+    assert [layer.starts for layer in graph.layers] == [(1,), (5, 9)]
 
 
 def test_the_layers_of_the_shipped_models() -> None:
@@ -68,13 +96,13 @@ def test_the_layers_of_the_shipped_models() -> None:
         return [(len(layer.starts), layer.kind) for layer in graph.layers]
 
     assert layers("bert") == [(12, "TransformerEncoderLayer")]
-    assert layers("resnet50") == [(n, "Bottleneck") for n in (2, 3, 5, 2)]
+    assert layers("resnet50") == [(n, "Bottleneck") for n in (1, 2, 1, 3, 1, 5, 1, 2)]
 
 
 @pytest.mark.parametrize(
     ("layer", "tokens"),
     [
-        (RepeatedLayer("Block", 4, (1,)), ("layers[0]", "Block")),
+        (RepeatedLayer("Block", 4, ()), ("layers[0]", "Block")),
         (RepeatedLayer("Block", 4, (1, 10)), ("starts", 10, 4, 13)),
         (RepeatedLayer("Block", 4, (1, 4)), ("starts", 4)),
         (RepeatedLayer("Block", 4, (1, 6)), ("starts", 6)),

@@ -19,6 +19,8 @@ from torch.nn import functional
 from torch_topoopt.profile.tracing import is_elementwise
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_topoopt.plan import Placement
     from torch_topoopt.profile.tracing import Call
 
@@ -56,13 +58,18 @@ def cuts_of(call: Call) -> dict[str, Cut]:
 
 
 def _table_cuts(table: Any, call: Call) -> dict[str, Cut]:
-    if table.sparse or table.scale_grad_by_freq or table.max_norm is not None:
+    if not is_divisible(table):
         return {}
     cuts = {"columns": Cut(table.embedding_dim, whole=True)}
     is_bag = isinstance(table, nn.EmbeddingBag)
     if not is_bag or (table.mode != "max" and _bags_are_rows(call)):
         cuts["rows"] = Cut(table.num_embeddings, whole=True)
     return cuts
+
+
+def is_divisible(table: Any) -> bool:
+    """Whether the gradient of a row depends on that row alone, and is dense."""
+    return not (table.sparse or table.scale_grad_by_freq or table.max_norm is not None)
 
 
 def _bags_are_rows(call: Call) -> bool:
@@ -89,8 +96,13 @@ def keep_part(leaf: nn.Module, placement: Placement, rank: int) -> None:
         parameters[name] = nn.Parameter(piece, requires_grad=parameter.requires_grad)
     if kind == "rows" and not isinstance(leaf, nn.Linear) and "weight" in parameters:
         weight: Any = parameters["weight"]
-        look_up = _bags if isinstance(leaf, nn.EmbeddingBag) else _vectors
-        leaf.forward = functools.partial(look_up, leaf, part * weight.shape[0])
+        leaf.forward = functools.partial(rows_of(leaf), leaf, part * weight.shape[0])
+
+
+def rows_of(table: nn.Module) -> Callable[..., torch.Tensor]:
+    """The forward method of `table`, (table, first row, indices, ...), for the rows that its weight
+    has: a part of the sum."""
+    return _bags if isinstance(table, nn.EmbeddingBag) else _vectors
 
 
 def dimension_of(leaf: nn.Module, kind: str) -> int:

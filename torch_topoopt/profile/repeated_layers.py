@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 def repeated_layers(
     operators: Sequence[Operator], spans: Sequence[Span]
 ) -> tuple[RepeatedLayer, ...]:
-    """Modules of one class whose calls consist of equal operators, by their first occurrence.
+    """Modules of a class of which at least two calls consist of equal operators, in order.
 
-    Calls of one operator are no layers. Larger layers win: what repeats inside a repeated layer is
-    not listed again; of modules that hold nothing but one another, the innermost is.
+    Other calls of that class are layers that occur once. Calls of one operator are no layers.
+    Larger layers win: what repeats inside a layer is not listed again; of modules that hold nothing
+    but one another, the innermost is.
     """
     groups: dict[object, list[Span]] = {}
     seen: set[tuple[int, int]] = set()
@@ -28,17 +29,33 @@ def repeated_layers(
             seen.add((span.begin, span.end))
             form = (span.kind, layer_form(operators, span.begin, span.end))
             groups.setdefault(form, []).append(span)
+    by_size = sorted(groups.values(), key=lambda spans: spans[0].begin - spans[0].end)
     taken: set[int] = set()
-    layers = []
-    for group in sorted(groups.values(), key=lambda spans: spans[0].begin - spans[0].end):
+    layers: list[RepeatedLayer] = []
+
+    def take(group: Sequence[Span], least: int) -> bool:
         free = [span for span in group if taken.isdisjoint(range(span.begin, span.end))]
-        if len(free) < 2:
-            continue
+        if len(free) < least:
+            return False
         for span in free:
             taken.update(range(span.begin, span.end))
         starts = tuple(span.begin for span in free)
         layers.append(RepeatedLayer(free[0].kind, free[0].end - free[0].begin, starts))
+        return True
+
+    for group in by_size:
+        if take(group, 2):
+            for other in by_size:
+                if other[0].kind == group[0].kind and not _holds_its_kind(other[0], spans):
+                    take(other, 1)
     return tuple(sorted(layers, key=lambda layer: layer.starts))
+
+
+def _holds_its_kind(span: Span, spans: Sequence[Span]) -> bool:
+    """Whether a module of the class of `span` runs within it."""
+    return any(
+        other.kind == span.kind and other.path.startswith(f"{span.path}.") for other in spans
+    )
 
 
 def with_occurrences(op_graph: OpGraph, count: int) -> OpGraph:

@@ -102,10 +102,10 @@ class _Chunk(NamedTuple):
 
 class _Gathers:
     """The parameters of a stage that are gathered for its cells, one cell ahead of those that
-    compute."""
+    compute, and the gradients that are scattered after them, those of one cell at a time."""
 
     def __init__(self, begin: Tasks) -> None:
-        self.gathered = begin
+        self.gathered = self.scattered = begin
         self.computed = [begin]
 
     def may_begin(self) -> list[Tasks]:
@@ -231,7 +231,7 @@ class _Steps:
             ready = self._gathered(chunk.stage, cell, end, again=False)
             if cell.cell.begin in early:
                 ready = self._both(ready, early[cell.cell.begin])
-            exchanged_s = self._state_s(chunk.stage, cost)[0]
+            exchanged_s, _ = self._state_s(chunk.stage, cost)
             end = self._cell(ready, cell, one, (its.forward_s, its.host_s, 1.0, exchanged_s))
             self._gathers[chunk.stage].computed.append(end)
         return end
@@ -249,7 +249,8 @@ class _Steps:
                     ready = self._cell(ready, cell, one, (its.again_s, 0.0, 0.0, 0.0))
                 else:
                     ready = self._compute(ready, its.again_s, "recompute", one, cell)
-            exchanged_s = self._state_s(chunk.stage, cell.cost)[1]
+            gather_s, scatter_s = self._state_s(chunk.stage, cell.cost)
+            exchanged_s = gather_s * layout.reshard + scatter_s
             seconds = half * its.backward_s
             if split == "weights":
                 end = self._compute(ready, seconds, "gradients of", one, cell)
@@ -261,7 +262,7 @@ class _Steps:
                     self._groups.tensor, cell.cost.summed_bytes, end, self._part(cell),
                     what="gradients", collective="all_reduce",
                 )  # fmt: skip
-                self._scatter(chunk.stage, cell, one, end)
+                end = self._scatter(chunk.stage, cell, one, end)
         if scatters:
             stage = self._stages[chunk.stage]
             summed_s = self._model.summed_s(layout, stage) / layout.interleave
@@ -320,22 +321,28 @@ class _Steps:
         gathers.gathered = of
         return self._both(begin, of)
 
-    def _scatter(self, stage: int, cell: PricedCell, one: StagePass, begin: Tasks) -> None:
-        """The exchange of a cell's gradients, after its backward pass."""
+    def _scatter(self, stage: int, cell: PricedCell, one: StagePass, begin: Tasks) -> Tasks:
+        """The exchange of a cell's gradients after its backward pass, and when the next may begin:
+        FSDP scatters the gradients of one cell at a time."""
         layout = self._layout
         last = one.micro_batch == layout.micro_batches - 1
         if not last and (layout.zero_stage < 2 or layout.state_shards == 1):
-            return
+            return begin
+        if self._shards:
+            begin = self._both(begin, self._gathers[stage].scattered)
         sizes = self._model.gradients_of(cell.cost, copied=self._stages[stage].copied)
         if layout.sharding == "none":
             end = self._state(begin, sizes, cell, "copies", "all_reduce")
         else:
-            end = self._state(begin, sizes, cell, "shards", "reduce_scatter")
+            end = self._gathers[stage].scattered = self._state(
+                begin, sizes, cell, "shards", "reduce_scatter"
+            )
             if last:
                 shares = self._groups.shares(sizes)
                 end = self._state(end, shares, cell, "replicas", "all_reduce")
         for unit, task in end.items():
             self._reduced[unit].append(task)
+        return begin
 
     def _update(self, stage: int, free: Tasks) -> Tasks:
         """The optimizer's step of a stage, and the parameters that only it shared."""
@@ -394,7 +401,7 @@ class _Steps:
         return end
 
     def _state_s(self, stage: int, cost: CellCost) -> tuple[float, float]:
-        """What the state of a cell takes to exchange in each pass, alone on its links."""
+        """A gather of a cell's parameters and a scatter of its gradients, alone on their links."""
         if not self._shards:
             return 0.0, 0.0
         return self._model.shards_s(

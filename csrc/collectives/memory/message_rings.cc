@@ -48,6 +48,9 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared between proces
 
 // ---- a ring ------------------------------------------------------------------------------------
 
+// As in ByteRing, the stores of head and tail publish what was copied before them. They are
+// sequentially consistent because a member stores one, then loads whether the other side waits.
+
 size_t MessageRing::used() const {
   const uint64_t tail = state_->tail.load(std::memory_order_acquire);
   return static_cast<size_t>(state_->head.load(std::memory_order_acquire) - tail);
@@ -106,6 +109,7 @@ void MessageRing::take(const RingFrame& frame, void* to) {
 bool MessageRing::halfFree() const { return used() <= capacity_bytes_ / 2; }
 
 void MessageRing::setReaderFull(bool full) {
+  // Relaxed, as it is a hint: a writer that sees it late sends a few more messages early.
   if (readerFull() != full) state_->reader_full.store(full, std::memory_order_relaxed);
 }
 

@@ -21,8 +21,10 @@
 
 namespace topoopt {
 
+// Aligns places inside a segment, which is mapped as a whole: pages of 64 KiB work as well.
 inline constexpr size_t kSharedPage = 4096;
-inline constexpr size_t kSharedLine = 128;  // two cache lines: processors fetch them in pairs
+// Two cache lines, which x86 processors fetch in pairs; one line of some Arm processors.
+inline constexpr size_t kSharedLine = 128;
 // Polling time before a thread sleeps: longer than the usual skew of two members on separate cores,
 // and negligible in an idle job.
 inline constexpr std::chrono::microseconds kSharedLook{50};

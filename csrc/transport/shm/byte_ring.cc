@@ -5,6 +5,11 @@
 
 namespace topoopt {
 
+// The store of head publishes the bytes before it, and that of tail that its end has copied them:
+// acquire on the other side, also where a processor reorders memory accesses (Arm). Each end knows
+// its own counter, so that load is relaxed. Flags of sleepers need sequential consistency: an end
+// stores its flag, then loads the other's counter, and these two may not change places.
+
 size_t ByteRing::used() const {
   // Load the tail first: it may then lag, but never exceeds the head.
   const uint64_t tail = state_->tail.load(std::memory_order_acquire);
@@ -37,7 +42,6 @@ size_t ByteRing::write(const iovec* parts, int part_count, size_t limit_bytes, b
     room -= bytes;
   }
   if (moved == 0) return 0;
-  // Sequentially consistent, as is the reader's flag: one of the two sees the other.
   state_->head.store(head + moved, std::memory_order_seq_cst);
   wake = state_->reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
          state_->reader_sleeps.exchange(0, std::memory_order_seq_cst) != 0;

@@ -7,11 +7,14 @@ import contextlib
 import dataclasses
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch.distributed.run
+from support.limits import limit_s
 from support.refusals import named, refused
 
 from torch_topoopt.launcher import documents
@@ -437,3 +440,22 @@ def test_namespaces_without_root_are_refused_before_anything_starts(
         "sudo 'an env/bin/topoopt' ..., or use --fabric loopback\n"
     )
     assert not (folder / "runs").exists()
+
+
+def test_the_options_of_torchrun_are_known_without_importing_it() -> None:
+    theirs = torch.distributed.run.get_args_parser()._option_string_actions
+    assert set(theirs) - {"-h", "--help"} <= run_parser.torchrun_spellings()
+
+
+def test_a_misspelt_option_is_refused_before_torch_is_imported() -> None:
+    code = (
+        "import sys; from torch_topoopt.launcher.main import main; "
+        "code = main(sys.argv[1:]); print(code, 'torch' in sys.modules)"
+    )
+    for word, near in (("--serverz=4", "--servers"), ("--nnodez=4", "--nnodes")):
+        ended = subprocess.run(
+            [sys.executable, "-c", code, "run", word, "script.py"],
+            capture_output=True, text=True, timeout=limit_s(60), check=True,
+        )  # fmt: skip
+        assert ended.stdout.split() == ["2", "False"]
+        assert named(ended.stderr, word.partition("=")[0], near)

@@ -81,7 +81,7 @@ def test_the_dumps_of_a_failure_are_not_replaced(tmp_path: Path) -> None:
         (["."], "has no dumps of a flight recorder"),
         ([".", "--wait", "nan"], "wait: nan is no number of seconds"),
         ([".", "--wait", "-1"], "wait: -1 is no number of seconds"),
-        ([], "RUN_DIR is missing, and no job of yours runs on this machine"),
+        ([], "RUN_DIR is missing, and ./runs has no run"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -96,9 +96,12 @@ def _shard_state(
         modules = [module.get_submodule(path) for path in cell.paths]
         if not cell.block:
             modules = [one for one in modules if all(uses[id(p)] == 1 for p in one.parameters())]
-        if modules:
-            fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-            units.append(modules[0])
+        # FSDP gathers a group for the backward pass at the result of its last module.
+        trained = [one for one in modules if any(p.requires_grad for p in one.parameters())]
+        units += trained[:1]
+        for group in (trained, [one for one in modules if one not in trained]):
+            if group:
+                fully_shard(group, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     if division.precision is not None and last:  # the loss has its own type
         policy = replace(policy, output_dtype=policy.reduce_dtype)
     fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)

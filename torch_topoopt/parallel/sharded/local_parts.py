@@ -13,6 +13,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.utils._pytree import tree_map_only
 
+from torch_topoopt.parallel.splits import rows_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -58,6 +60,35 @@ class LocalParts(ParallelStyle):  # type: ignore[misc]
             return made if placement is None else tree_map_only(torch.Tensor, make, made)
 
         module.forward = local_forward
+        return module
+
+
+class TableRows(ParallelStyle):  # type: ignore[misc]
+    """Runs a table with a part of its rows on each rank, for whole indices.
+
+    The sum over all parts is divided as `result` says.
+    """
+
+    def __init__(self, result: Placement) -> None:
+        super().__init__()
+        self.result = result
+
+    def _apply(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
+        weight: Any = module.weight
+        rows = -(-len(weight) // device_mesh.size())
+        first = rows * device_mesh.get_local_rank()
+        part = distribute_tensor(weight.data, device_mesh, [Shard(0)], src_data_rank=None)
+        module._parameters["weight"] = torch.nn.Parameter(part, weight.requires_grad)
+        look_up = rows_of(module)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = plain((args, kwargs))
+            with local_parameters(module, device_mesh):
+                made = look_up(module, first, *args, **kwargs)
+            parts = DTensor.from_local(made, device_mesh, [Partial()], run_check=False)
+            return parts.redistribute(placements=[self.result])
+
+        module.forward = forward
         return module
 
 

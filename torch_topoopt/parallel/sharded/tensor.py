@@ -21,11 +21,13 @@ from torch_topoopt.parallel.sharded.blocks import path_of
 from torch_topoopt.parallel.sharded.experts import expert_paths
 from torch_topoopt.parallel.sharded.local_parts import (
     LocalParts,
+    TableRows,
     gathered,
     plain,
     position_placement,
     replicate_parameters,
 )
+from torch_topoopt.parallel.splits import is_divisible
 from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import class_of
@@ -106,8 +108,8 @@ class TensorStyles:
         self, operator: Operator, kind: ParameterKind | None, path: str, leaf: nn.Module
     ) -> ParallelStyle:
         if kind == "rows":
-            if isinstance(leaf, nn.Embedding):
-                return self._table(operator, path, leaf)
+            if type(leaf) in (nn.Embedding, nn.EmbeddingBag) and is_divisible(leaf):
+                return TableRows(self._result(operator))
             if isinstance(leaf, nn.Linear):
                 return RowwiseParallel(
                     output_layouts=self._result(operator), use_local_output=False
@@ -123,18 +125,6 @@ class TensorStyles:
         raise StrategyError(
             f"layout: tensor: {path!r} cannot be divided by {kind}: it is a "
             f"{type(leaf).__name__}, and not a linear layer or a table"
-        )
-
-    def _table(self, operator: Operator, path: str, table: nn.Embedding) -> ParallelStyle:
-        if table.padding_idx is not None or table.max_norm is not None or table.sparse:
-            raise StrategyError(
-                f"layout: tensor: {path!r} cannot be divided by rows: tables with "
-                "padding_idx, max_norm or sparse gradients are not"
-            )
-        return RowwiseParallel(
-            input_layouts=Replicate(),
-            output_layouts=self._result(operator),
-            use_local_output=False,
         )
 
     def gathering(self) -> Iterator[str]:

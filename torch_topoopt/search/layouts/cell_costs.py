@@ -106,6 +106,7 @@ class CellCosts:
         self._passed = passed_bytes(self.op_graph, self.cells)
         self._priced: dict[tuple[int, ...], CellCost | None] = {}
         self._kinds: dict[tuple[int, int, int], list[ParameterKind | None] | None] = {}
+        self._cut: dict[tuple[int, int, int], frozenset[int]] = {}
 
     def priced(self, layout: Layout) -> list[PricedCell] | None:
         """All cells under `layout`, in order; None if one cannot be divided so."""
@@ -130,19 +131,48 @@ class CellCosts:
             return None
         kinds = of_all[cell.begin : cell.end]
         samples = layout.micro_batch / self.op_graph.batch_size
-        one = _OneCell(self.device, layout, samples, cell.begin, operators, kinds)
+        cut = self._cut[_group_sizes(layout)]
+        one = _OneCell(self.device, layout, samples, cell.begin, operators, kinds, cut)
         return reduce(add, map(one.operator_cost, range(len(operators))), CellCost())
 
     def _kinds_of(self, layout: Layout) -> list[ParameterKind | None] | None:
         """The splits of all parameters; None if they cannot be divided so."""
-        degrees = layout.tensor, layout.expert, layout.context
+        degrees = _group_sizes(layout)
         if degrees not in self._kinds:
             operators = self.op_graph.operators
             kinds = parameter_kinds(operators, layout.tensor, layout.expert)
             if kinds is not None and why_not_divided(operators, kinds, layout):
                 kinds = None
             self._kinds[degrees] = kinds
+            self._cut[degrees] = frozenset(() if kinds is None else _cut_results(operators, kinds))
         return self._kinds[degrees]
+
+
+def _group_sizes(layout: Layout) -> tuple[int, int, int]:
+    return layout.tensor, layout.expert, layout.context
+
+
+def _cut_results(
+    operators: Sequence[Operator], kinds: Sequence[ParameterKind | None]
+) -> set[int]:
+    """The operators whose results are whole, and of which later operators read positions."""
+    found: set[int] = set()
+    wholes: list[set[int] | None] = []  # modules that a whole result is from; None: other results
+    for i, (operator, kind) in enumerate(zip(operators, kinds, strict=True)):
+        read = [wholes[operand.producer] for operand in operator.operands]
+        known = set().union(*(one for one in read if one is not None))
+        is_module = bool(operator.parameter_bytes)
+        if operator.output_dimensions < _DIMENSIONS and kind != "columns":
+            wholes.append(set())
+        elif is_module and kind is None and operator.split("attribute") is None:
+            wholes.append({i})
+        elif read and not is_module and None not in read:
+            wholes.append(known)
+        else:
+            wholes.append(None)
+            if kind is None:
+                found |= known
+    return found
 
 
 def parameter_kinds(
@@ -188,6 +218,8 @@ def _takes_columns(operator: Operator, kind: ParameterKind | None) -> bool:
 
 def _tensor_kind(operator: Operator, follows: bool, tensor: int) -> ParameterKind | None:
     """The split of an operator in a tensor group; `follows`: its operands are columns already."""
+    if class_of(operator) == "convolution":  # PyTorch has no style for it
+        return None
     splits = {
         split.dimension: split for split in operator.splits if tensor > 1 and is_even(split, tensor)
     }
@@ -210,6 +242,7 @@ class _OneCell:
     begin: int
     operators: Sequence[Operator]
     kinds: Kinds
+    cut: frozenset[int]  # of all operators
 
     def local_bytes(self, size_bytes: float) -> float:
         """Of a tensor of the profile, the part of one context rank and micro-batch."""
@@ -286,8 +319,13 @@ class _OneCell:
         return self.kinds[producer - self.begin] if producer >= self.begin else None
 
     def _tensor_exchange(self, at: int) -> GroupExchange:
-        """What is gathered for columns (each tensor once) and scattered after rows."""
+        """What is gathered for columns (each tensor once) and scattered after rows.
+
+        Of a whole result that is cut into positions, the gradient is gathered.
+        """
         operator, kind = self.operators[at], self.kinds[at]
+        if self.layout.tensor > 1 and self.begin + at in self.cut:
+            return GroupExchange(self.local_bytes(operator.output_bytes) / 2, 1)
         if self.layout.tensor == 1 or kind not in ("columns", "rows"):
             return _NOTHING
         if kind == "rows":

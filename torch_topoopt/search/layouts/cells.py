@@ -6,7 +6,6 @@ recomputation keeps the input of a cell.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +21,7 @@ _MOST_ENTRIES = 2**16  # parts of a vocabulary
 
 
 class Cell(NamedTuple):
-    """Operators begin..end - 1. Cells of one `kind` are equal; `block`: a layer that repeats."""
+    """Operators begin..end - 1. Cells of one `kind` are equal; `block`: a layer of the model."""
 
     begin: int
     end: int
@@ -32,21 +31,23 @@ class Cell(NamedTuple):
 
 def cells_of(op_graph: OpGraph) -> tuple[Cell, ...]:
     """The cells of `op_graph`, in order."""
-    blocks = sorted(
-        (start, start + layer.length, kind)
-        for kind, layer in enumerate(op_graph.layers)
-        for start in layer.starts
-    )
-    other = itertools.count(len(op_graph.layers))
+    spans: list[tuple[int, int, object]] = []  # with what equal blocks have in common
+    for layer, its in enumerate(op_graph.layers):
+        for begin in its.starts:
+            end = begin + its.length
+            differ = tuple((o.splits, o.saved_bytes) for o in op_graph.operators[begin:end])
+            spans.append((begin, end, (layer, differ)))
+    kinds: dict[object, int] = {}
     cells: list[Cell] = []
     at = 0
-    for begin, end, kind in blocks:
+    for begin, end, key in sorted(spans, key=lambda span: span[0]):
         if begin > at:
-            cells.append(Cell(at, begin, next(other), block=False))
-        cells.append(Cell(begin, end, kind, block=True))
+            cells.append(Cell(at, begin, kinds.setdefault(at, len(kinds)), block=False))
+        cells.append(Cell(begin, end, kinds.setdefault(key, len(kinds)), block=True))
         at = end
-    if at < len(op_graph.operators):
-        cells.append(Cell(at, len(op_graph.operators), next(other), block=False))
+    last = len(op_graph.operators)
+    if at < last:
+        cells.append(Cell(at, last, kinds.setdefault(at, len(kinds)), block=False))
     return tuple(cells)
 
 

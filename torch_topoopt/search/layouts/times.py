@@ -7,6 +7,7 @@ of keys and values run beside them. Stages follow the schedule, whose bubble is 
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_topoopt.search.accelerators import BANDWIDTH
@@ -46,25 +47,29 @@ class StepTimes(NamedTuple):
 class _Pass(NamedTuple):
     """A pass of a micro-batch through cells: computation, the exchanges that delay it, and both
     with the host. Besides, the links of the group that exchanges state are busy for `links_s` with
-    other exchanges. State takes `state_s` beside the pass."""
+    other exchanges. Sharded parameters take `gather_s` before the pass, and their gradients
+    `scatter_s` after it."""
 
     compute_s: float = 0.0
     exchange_s: float = 0.0
     chain_s: float = 0.0
     links_s: float = 0.0
-    state_s: float = 0.0
+    gather_s: float = 0.0
+    scatter_s: float = 0.0
 
     def plus(self, other: _Pass, times: int = 1) -> _Pass:
         return _Pass(*(a + times * b for a, b in zip(self, other, strict=True)))
 
 
 class _Passes(NamedTuple):
-    """Both passes of a micro-batch through a stage, and their seconds."""
+    """Both passes of a micro-batch through a stage, and their seconds. No scatter comes before the
+    first forward pass, and no gather after the last backward pass: they take `ends_s` more."""
 
     forward: _Pass
     backward: _Pass
     forward_s: float
     backward_s: float
+    ends_s: float
 
 
 class CellSeconds(NamedTuple):
@@ -185,14 +190,28 @@ class StepModel:
         loss_s, summed_s = self.loss_s(stage), self.summed_s(layout, stage)
         gathers = self._output_gathers(layout, groups, stage)
         output_s = sum(seconds for _, seconds in gathers)
-        ahead = _Pass(
+        loss = _Pass(
             loss_s, output_s, loss_s + output_s, self._shared_s(_of_state(layout, groups), gathers)
         )
-        back = _Pass(loss_s + summed_s, 0.0, loss_s + summed_s)
+        ahead, back = [], []
         for one, count in stage.cells:
             its = self._cell_passes(layout, groups, stage, one.cost)
-            ahead, back = ahead.plus(its[0], count), back.plus(its[1], count)
-        return _Passes(ahead, back, self._seconds(ahead), self._seconds(back))
+            ahead += _runs(its[0], count)
+            back = [*_runs(its[1], count), *back]
+        ahead[-1] = ahead[-1][0].plus(loss), ahead[-1][1]
+        begin_s = loss_s + summed_s
+        gather_s, scatter_s = ahead[0][0].gather_s, back[-1][0].scatter_s
+        again_s = back[0][0].gather_s
+        forward_s = self._seconds(ahead, scatter_s, again_s)
+        backward_s = self._seconds(back, 0.0, gather_s)
+        ends_s = self._seconds(ahead, 0.0, again_s) + self._seconds(back, 0.0, 0.0)
+        return _Passes(
+            _total(ahead),
+            _total(back).plus(_Pass(begin_s, 0.0, begin_s)),
+            forward_s,
+            begin_s + backward_s,
+            gather_s + scatter_s + ends_s - forward_s - backward_s,
+        )
 
     def _output_gathers(
         self, layout: Layout, groups: Groups, stage: LayoutStage
@@ -206,11 +225,22 @@ class StepModel:
             (groups.context, self.boxes.gather_s(logits * layout.context, groups.context)),
         ]
 
-    def _seconds(self, of: _Pass, first_s: float = 0.0, last_s: float = 0.0) -> float:
-        """A pass and the exchanges beside it. The chain waits `first_s` for the first exchange, or
-        ends `last_s` after the last one."""
-        slowed_s = self.software.contention * min(of.chain_s, of.state_s)
-        return max(of.chain_s + slowed_s + first_s, of.state_s + of.links_s + last_s)
+    def _seconds(
+        self, cells: Sequence[tuple[_Pass, int]], before_s: float, next_s: float
+    ) -> float:
+        """A pass through cells in order. While one computes, gradients of the one before are
+        scattered, and parameters of the next are gathered: before the first for `before_s`, and
+        after the last for `next_s`."""
+        seconds = 0.0
+        after_s = (*(its.gather_s for its, _ in cells[1:]), next_s)
+        for (its, count), gather_s in zip(cells, after_s, strict=True):
+            if count > 1:  # amid a run of equal cells
+                gather_s, before_s = its.gather_s, its.scatter_s
+            beside_s = gather_s + before_s
+            slowed_s = self.software.contention * min(its.chain_s, beside_s)
+            seconds += count * max(its.chain_s + slowed_s, beside_s + its.links_s)
+            before_s = its.scatter_s
+        return seconds
 
     def loss_s(self, stage: LayoutStage) -> float:
         """The loss in one pass of a micro-batch."""
@@ -269,28 +299,29 @@ class StepModel:
             issued * its.host_s,
         )
         backward_s += its.again_s + recomputed * exchange_s
-        state_s = self.shards_s(layout, groups, cost, copied=stage.copied)
+        gather_s, scatter_s = self.shards_s(layout, groups, cost, copied=stage.copied)
         context = self._shared_s(of_state, [(groups.context, context_s)])
-        ahead = _Pass(its.forward_s, exchange_s, forward_s, shared_s + context, state_s[0])
+        ahead = _Pass(its.forward_s, exchange_s, forward_s, shared_s + context, gather_s)
         back = _Pass(
             its.backward_s + its.again_s,
             (1 + recomputed) * exchange_s + summed_s,
             backward_s,
             (1 + recomputed) * shared_s + shared_summed_s + 2 * context,
-            state_s[1],
+            gather_s * layout.reshard,
+            scatter_s,
         )
         return ahead, back
 
     def shards_s(
         self, layout: Layout, groups: Groups, cost: CellCost, *, copied: bool
     ) -> tuple[float, float]:
-        """The exchange of a cell's sharded parameters beside its forward and its backward pass;
-        `copied` as in LayoutStage."""
+        """The gather of a cell's sharded parameters, and the scatter of their gradients; `copied`
+        as in LayoutStage."""
         if layout.sharding != "parameters" or layout.state_shards == 1:
             return 0.0, 0.0
         gather_s = self._gather_s(groups, parameters_of(cost, copied=copied), "shards")
         scatter_s = self._gather_s(groups, self.gradients_of(cost, copied=copied), "shards")
-        return gather_s, gather_s * layout.reshard + scatter_s
+        return gather_s, scatter_s
 
     def _shared_s(self, group: RankGroup, exchanges: Iterable[tuple[RankGroup, float]]) -> float:
         """Seconds of the exchanges that take the links of `group`: those between boxes, or inside
@@ -334,11 +365,7 @@ class StepModel:
             for sizes in (gradients, first_gradients)
         )
         if layout.sharding == "parameters" and layout.state_shards > 1:
-            scatter_s = self._gather_s(groups, first_gradients, "shards")
-            seconds = self._seconds(ahead, first[0].state_s, last[0].chain_s)
-            seconds += self._seconds(back, scatter_s, last[1].chain_s)
-            seconds -= passes.forward_s + passes.backward_s
-            return seconds + self._after(summed_s, back, last_summed_s)
+            return passes.ends_s + self._after(summed_s, back, last_summed_s)
         calls = math.ceil(sum(gradients) / _BUCKET_BYTES)
         if layout.sharding == "none":
             reduce_s = 2 * self._gather_s(groups, gradients, "copies", calls)
@@ -397,6 +424,18 @@ class StepModel:
     def _moved_s(self, size_bytes: float) -> float:
         """Seconds of moving so many bytes through the memory."""
         return size_bytes / (self.memory_bytes_per_s * BANDWIDTH)
+
+
+def _runs(its: _Pass, count: int) -> list[tuple[_Pass, int]]:
+    """`count` equal cells: the first, those amid, and the last."""
+    if count < 3:
+        return [(its, 1)] * count
+    return [(its, 1), (its, count - 2), (its, 1)]
+
+
+def _total(cells: Sequence[tuple[_Pass, int]]) -> _Pass:
+    """The passes of all cells."""
+    return reduce(lambda total, of: total.plus(*of), cells, _Pass())
 
 
 def _of_state(layout: Layout, groups: Groups) -> RankGroup:

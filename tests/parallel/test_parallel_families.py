@@ -1,0 +1,85 @@
+"""Encoders with decoders, and tables: they train under plans of layouts as in one process."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import library_models
+import pytest
+import torch
+from planned_training import SAMPLES, Family, check
+from torch import nn
+
+from torch_topoopt.models import dlrm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+CLICKS = dlrm.DLRMSize(2, 32, 2, 64, 4, 512, 16, 5, SAMPLES, "dot")
+
+
+def words(name: str, step: int) -> tuple[Any, torch.Tensor]:
+    """A batch, and a target for each position."""
+    inputs = library_models.batch(name, SAMPLES, step)
+    return inputs, inputs["decoder_input_ids"].roll(-1, 1)
+
+
+def loss_of_words(output: Any, following: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output.logits.flatten(0, 1), following.flatten())
+
+
+def clicks(step: int) -> tuple[Any, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    dense = torch.randn(SAMPLES, CLICKS.dense_width, generator=generator)
+    bags = torch.randint(0, CLICKS.rows, (SAMPLES, CLICKS.tables, CLICKS.bag), generator=generator)
+    return (dense, bags), (dense[:, :1] > 0).float()
+
+
+FAMILIES = {
+    "whisper": Family(
+        functools.partial(library_models.build, "whisper"),
+        functools.partial(words, "whisper"),
+        loss_of_words,
+    ),
+    "dlrm": Family(
+        functools.partial(dlrm.DLRM, CLICKS),
+        clicks,
+        nn.functional.binary_cross_entropy_with_logits,
+    ),
+}
+PLANS = {
+    "whisper": [
+        "micro_batch=2",
+        "micro_batch=1,sharding=optimizer",
+        "micro_batch=1,sharding=gradients",
+        "micro_batch=1,sharding=parameters",
+        "micro_batch=2,sharding=parameters,reshard=false,recompute=full",
+        "tensor=4,micro_batch=4",
+        "tensor=2,micro_batch=2,sharding=parameters",
+        "tensor=2,micro_batch=2,recompute=full",
+        "pipeline=4,micro_batch=2,schedule=gpipe",
+        "pipeline=2,micro_batch=1,sharding=parameters",
+        "pipeline=2,micro_batch=1,schedule=zero-bubble,sharding=optimizer",
+        "pipeline=2,micro_batch=1,interleave=2,recompute=selective",
+        "tensor=2,pipeline=2,micro_batch=2",
+    ],
+    "dlrm": [
+        "micro_batch=2",
+        "micro_batch=1,sharding=optimizer",
+        "micro_batch=1,sharding=gradients",
+        "micro_batch=1,sharding=parameters",
+        "micro_batch=1,sharding=parameters,reshard=false",
+        "micro_batch=1,sharding=parameters,state_shards=2",
+        "micro_batch=2,sharding=optimizer,state_shards=2",
+        "tensor=4,micro_batch=4",
+        "tensor=2,micro_batch=2",
+        "tensor=2,micro_batch=2,sharding=parameters",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_family_trains_as_planned(name: str, tmp_path: Path) -> None:
+    check(FAMILIES[name], PLANS[name], tmp_path)
