@@ -4,8 +4,9 @@
 
 Each row of the file is one measurement: the model's shape, the accelerators, the layout and the
 step. Columns are named as in `_NEEDED` and `_Row`; others are ignored. A row that does not say
-enough is listed with its reason. The printed ranking is Spearman's coefficient of each model on
-one number of accelerators.
+enough is listed with its reason. Errors and rankings are explained in harness/step_errors.py.
+`--failed` takes layouts of the same models that gave no number, with the columns of
+llm-steps-failed.csv.
 
 Software follows from the source: compiled kernels for NVIDIA's frameworks and where the notes say
 so, else PyTorch without compilation.
@@ -17,17 +18,15 @@ import argparse
 import csv
 import json
 import re
-import statistics
 import sys
-from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from scipy.stats import spearmanr
 
+from harness import step_errors
 from torch_topoopt.models import gpt, llama, mixtral, qwen3_moe
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.profile.profiling import profile
@@ -35,15 +34,18 @@ from torch_topoopt.profile.repeated_layers import with_occurrences
 from torch_topoopt.search.accelerators import DEVICES, accelerator
 from torch_topoopt.search.accelerators.attention import KERNELS
 from torch_topoopt.search.layouts.links import Boxes
+from torch_topoopt.search.layouts.memory import memory_of_stage, usable_bytes
 from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 from torch_topoopt.search.layouts.software import COMPILED, EAGER, MEGATRON, NANOTRON
 from torch_topoopt.search.layouts.stages import least_longest
-from torch_topoopt.search.layouts.state import ADAMW, ADAMW_FP32_GRADIENTS
+from torch_topoopt.search.layouts.state import StateBytes
+from torch_topoopt.search.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.search.layouts.memory import StepMemory
     from torch_topoopt.search.layouts.software import Software
 
 _NEEDED = (
@@ -60,13 +62,18 @@ class NotStatedError(ValueError):
 
 @dataclass(frozen=True)
 class Result:
-    """The prediction of row `row` of the file, from 0 on; `reason`: why there is none."""
+    """The prediction of row `row` of the file, from 0 on; `reason`: why there is none.
+
+    `memory_gib` is what PyTorch allocates on the accelerator that the source measured, else on the
+    fullest one. `fits`: every accelerator has enough memory; None if recomputation is not stated.
+    """
 
     row: int
     predicted_step_seconds: float | None = None
     measured_step_seconds: float | None = None
     ratio: float | None = None
     memory_gib: float | None = None
+    fits: bool | None = None
     reason: str | None = None
 
 
@@ -184,8 +191,29 @@ def software_of(row: _Row) -> Software:
         return NANOTRON
     if "nvidia" in source or "megatron" in source:
         return MEGATRON
+    if "llm-foundry" in source:
+        return LLM_FOUNDRY
     compiled = re.search(r"compile(?! off)", row.text("notes"))
     return COMPILED if compiled else EAGER
+
+
+# its loss (flash-attention's) writes the gradients over the logits
+LLM_FOUNDRY = replace(EAGER, loss_outputs=2.0)
+
+
+def optimizer_of(row: _Row) -> str:
+    """The optimizer of the source, and the type in which it sums gradients.
+
+    torchtune and the GB10 sweep train BF16 weights alone. NVIDIA's frameworks sum in FP32, but the
+    benchmarks of Megatron-Bridge do not.
+    """
+    source, notes = row.text("source"), row.text("notes")
+    if "8-bit adamw" in notes:
+        return "adam8bit"
+    if "torchtune" in source or "gb10 sweep" in source:
+        return "adamw-bf16"
+    fp32 = "nvidia" in source and "bridge" not in source
+    return "adamw-fp32-gradients" if fp32 or "fp32" in row.text("precision") else "adamw"
 
 
 @cache
@@ -296,8 +324,9 @@ def greedy(seconds: Sequence[float], chunks: int) -> tuple[int, ...] | None:
 
 
 @cache
-def _prices(graph: int, device: str, boxes: Boxes, software: Software, fp32: bool) -> LayoutPrices:
-    state = ADAMW_FP32_GRADIENTS if fp32 else ADAMW
+def _prices(
+    graph: int, device: str, boxes: Boxes, software: Software, state: StateBytes
+) -> LayoutPrices:
     name, _, kernel = device.partition("/")
     found = accelerator(name, kernel or None)  # type: ignore[arg-type]
     cut = greedy if software is NANOTRON else least_longest
@@ -307,8 +336,9 @@ def _prices(graph: int, device: str, boxes: Boxes, software: Software, fp32: boo
 _GRAPHS: dict[int, OpGraph] = {}
 
 
-def predicted(row: _Row) -> LayoutPrice:
-    """The price of a row's layout; raises ValueError where it does not state enough."""
+def predicted(row: _Row) -> tuple[LayoutPrice, StepMemory]:
+    """The price of a row's layout, and the memory of the accelerator that the source measured;
+    raises ValueError where the row does not state enough."""
     shape = [row.whole(name) for name in ("layers", "hidden", "ffn", "heads")]
     heads = row.whole("kv_heads", row.whole("heads"))
     others = [row.whole(name) for name in ("vocabulary", "sequence")]
@@ -321,77 +351,108 @@ def predicted(row: _Row) -> LayoutPrice:
     per_box = min(row.whole("gpus_per_node", 8), row.whole("gpus"))
     rate = row.number("interconnect_gbps_per_node") or _PORT_GBPS * per_box
     boxes = Boxes(per_box, peer, rate * _BYTES_PER_GBPS)
-    fp32 = "fp32" in row.text("precision") or "nvidia" in row.text("source")
     kernel = attention_of(row, device)
     if kernel:
         device += f"/{kernel}"
-    price = _prices(id(graph), device, boxes, software_of(row), fp32).price(layout_of(row))
+    software, state = software_of(row), StateBytes.of(OPTIMIZERS[optimizer_of(row)])
+    price = _prices(id(graph), device, boxes, software, state).price(layout_of(row))
     if price is None:
         raise NotStatedError("the model cannot be divided so")
-    return price
+    memory = price.memory
+    if software is NANOTRON:  # it prints the memory of rank 0
+        memory = memory_of_stage(price.layout, price.stages[0], 0, state, software)
+    return price, memory
 
 
 def result_of(index: int, cells: dict[str, str]) -> Result:
     """The prediction of one row."""
     try:
         row = _Row(cells)
-        price = predicted(row)
+        price, memory = predicted(row)
     except ValueError as error:
         return Result(index, reason=str(error))
     step_s, measured = price.times.step_s, row.number("step_seconds")
+    fits = None
+    if row.text("recompute") not in ("", "not stated"):
+        fits = price.memory.total <= usable_bytes(accelerator(device_of(row)))
     return Result(
         index,
         step_s,
         measured,
         step_s / measured if measured else None,
-        price.memory.allocated / 2**30,
+        memory.allocated / 2**30,
+        fits,
     )
 
 
-def spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """Spearman's coefficient of rank correlation."""
-    return float(spearmanr(one, other).statistic)
+def _pairs(rows: Sequence[dict[str, str]], results: Sequence[Result]) -> list[step_errors.Pair]:
+    return [
+        step_errors.Pair(
+            rows[result.row],
+            result.predicted_step_seconds,
+            result.measured_step_seconds,
+            result.memory_gib or 0.0,
+            float(rows[result.row].get("memory_gib") or 0) or None,
+        )
+        for result in results
+        if result.predicted_step_seconds and result.measured_step_seconds
+    ]
 
 
-def rankings(rows: Sequence[dict[str, str]], results: Iterable[Result]) -> dict[str, float]:
-    """Spearman's coefficient of each model on one number of accelerators, with 5 rows or more."""
-    groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for result in results:
-        if result.ratio is not None and result.predicted_step_seconds is not None:
-            cells = rows[result.row]
-            name = f"{cells['model']}, {cells['gpus']} x {cells['gpu']}, {cells['sequence']}"
-            pair = result.predicted_step_seconds, result.predicted_step_seconds / result.ratio
-            groups[name].append(pair)
-    return {
-        name: spearman(*zip(*pairs, strict=True))
-        for name, pairs in groups.items()
-        if len(pairs) >= 5 and all(len(set(times)) > 1 for times in zip(*pairs, strict=True))
-    }
+def failed_rows(
+    failed: Sequence[dict[str, str]], rows: Sequence[dict[str, str]]
+) -> list[dict[str, str]]:
+    """Failed layouts as rows, with the other columns of a measured row of their model."""
+    known = {cells["model"]: cells for cells in reversed(rows)}
+    found = []
+    for cells in failed:
+        sequences = int(cells["dp"]) * int(cells["micro_batch"]) * int(cells["grad_accum"])
+        layout = {name: cells[name] for name in ("gpus", "micro_batch", "dp", "tp", "pp")}
+        layout["zero_or_fsdp"] = f"ZeRO-{cells['zero_stage']}"
+        layout["global_batch_sequences"] = str(sequences)
+        found.append({**known[cells["model"]], **layout, "step_seconds": "", "notes": ""})
+    return found
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--rows", required=True, type=Path, metavar="FILE.csv")
+    options.add_argument("--failed", type=Path, metavar="FILE.csv", help="layouts without a number")
     options.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = options.parse_args()
-    with chosen.rows.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = _read(chosen.rows)
     results = [result_of(index, cells) for index, cells in enumerate(rows)]
-    errors = [abs(result.ratio - 1) for result in results if result.ratio is not None]
-    ranks = rankings(rows, results)
+    pairs = _pairs(rows, results)
+    calm = [pair for pair in pairs if step_errors.is_undisturbed(pair.cells)]
+    ranks = step_errors.rankings(pairs)
     summary = {
-        "predicted": len(errors),
-        "median_error": statistics.median(errors) if errors else None,
-        "within_30_percent": sum(e <= 0.3 for e in errors) / len(errors) if errors else None,
-        "rankings": ranks,
+        **step_errors.figures(pairs),
+        "undisturbed": step_errors.figures(calm),
+        "rankings": {name: ranking.predicted for name, ranking in ranks.items()},
+        "rankings_of_repeats": {name: ranking.repeated for name, ranking in ranks.items()},
+        "chosen_over_fastest": {name: ranking.chosen for name, ranking in ranks.items()},
     }
+    ran = [result.fits for result in results if result.measured_step_seconds]
+    summary["ran_but_predicted_not_to_fit"] = ran.count(False)
+    if chosen.failed:
+        failed = failed_rows(_read(chosen.failed), rows)
+        fits = [result_of(index, cells).fits for index, cells in enumerate(failed)]
+        summary["failed"] = len(fits) - fits.count(None)
+        summary["failed_but_predicted_to_fit"] = fits.count(True)
     if chosen.json:
         print(json.dumps({"rows": [asdict(result) for result in results], **summary}))
         return 0
     for result in results:
         if result.reason is not None:
             print(f"row {result.row}: {result.reason}")
-    print(json.dumps(summary, indent=2))
+    print(step_errors.table(pairs))
+    print(step_errors.table_of_rankings(ranks, step_errors.rankings(calm)))
+    print(step_errors.verdict(summary, ranks, step_errors.rankings(calm)))
     return 0
 
 

@@ -2,13 +2,15 @@
 
     python benchmarks/simple_strategies.py
     python benchmarks/simple_strategies.py --only mlp,moe --seeds 5
+    python benchmarks/simple_strategies.py --only tf,bert --space all
 
 Jobs are models of a few layers and shipped ones on 4 to 16 servers. Simple strategies are those of
 `search.starts.experts` with 1, 2, 4, ... micro-batches: data parallelism, tables and layers on
 servers of their own or in parts, experts over all servers, and pipelines. Each is priced at flow
 level on the faster of two networks: TopologyFinder's for data parallelism, and its for the
-strategy. Layouts, whose prices include more, are left out. The exit code is 1 if a default plan is
-slower than a simple strategy by more than 0.1 %, or if seeds differ by more than 1 %.
+strategy. In the space `all`, times of models with blocks include the optimizer's step; layouts (L)
+are simulated in the terms of strategies. The exit code is 1 if a default plan is slower than a
+simple strategy by more than 0.1 %, or if seeds differ by more than 1 %.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -28,6 +30,7 @@ from torch_topoopt.launcher.documents import op_graph_of
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK
 from torch_topoopt.plan import Cluster
 from torch_topoopt.planner.alternation import plan
+from torch_topoopt.planner.layout_planning import LayoutPlanning
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing
 from torch_topoopt.profile.profiling import profile
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch_topoopt.op_graph import OpGraph
+    from torch_topoopt.plan import Plan
     from torch_topoopt.search.strategies import Strategy
 
 _ALLOWED_LOSS = 1e-3
@@ -136,7 +140,26 @@ def op_graph(case: Case) -> OpGraph:
         return profile(build(), samples, name=case.model)
 
 
-def best_simple(graph: OpGraph, cluster: Cluster) -> tuple[float, str]:
+class Terms:
+    """Seconds of plans and strategies, all in the same terms."""
+
+    def __init__(self, graph: OpGraph, cluster: Cluster, options: PlanningOptions) -> None:
+        layouts = LayoutPlanning(graph, cluster, options)
+        compares = options.strategy_space == "all" and layouts.has_blocks
+        self._layouts = layouts if compares else None
+
+    def of_plan(self, made: Plan) -> float:
+        if made.layout is None:
+            return self.of_strategy(made.strategy, made.prediction.iteration_s)
+        assert self._layouts is not None
+        return self._layouts.without_overheads_s(made)
+
+    def of_strategy(self, strategy: Strategy, iteration_s: float) -> float:
+        step_s = 0.0 if self._layouts is None else self._layouts.optimizer_s(strategy)
+        return iteration_s + step_s
+
+
+def best_simple(graph: OpGraph, cluster: Cluster, terms: Terms) -> tuple[float, str]:
     """Seconds and name of the fastest simple strategy."""
     found = []
     for count in (1, 2, 4, 8, 16, 32):
@@ -161,25 +184,28 @@ def best_simple(graph: OpGraph, cluster: Cluster) -> tuple[float, str]:
                 pricing.wired(named[name], "paper", count),
             )
             batches = f", {count} micro-batches" if count > 1 else ""
-            found.append((min(pair.iteration_s for pair in pairs), name + batches))
+            seconds = min(pair.iteration_s for pair in pairs)
+            found.append((terms.of_strategy(named[name], seconds), name + batches))
     return min(found)
 
 
-def run_case(case: Case, seeds: int) -> bool:
+def run_case(case: Case, seeds: int, space: Literal["full", "all"]) -> bool:
     """Prints one row; whether a simple strategy is faster or seeds differ."""
     cluster = Cluster(case.servers, case.degree, case.gbps, accelerator="a100")
     graph = op_graph(case)
-    options = PlanningOptions(micro_batches="auto")
+    options = PlanningOptions(micro_batches="auto", strategy_space=space)
+    terms = Terms(graph, cluster, options)
     begun = time.process_time()
     plans = [plan(graph, cluster, replace(options, seed=seed)) for seed in range(seeds)]
     seconds = (time.process_time() - begun) / seeds
-    times = [made.prediction.iteration_s for made in plans]
-    least_s, name = best_simple(graph, cluster)
+    times = [terms.of_plan(made) for made in plans]
+    least_s, name = best_simple(graph, cluster, terms)
     spread = max(times) / min(times) - 1
     fails = max(times) > least_s * (1 + _ALLOWED_LOSS) or spread > _ALLOWED_SPREAD
     print(
         f"{'!' if fails else ' '} {case.model:15} {case.servers:2} {case.degree} {case.gbps:4g} | "
-        f"{max(times) * 1e3:9.3f} {spread:6.2%} {plans[0].micro_batches:2} {seconds:6.1f} s | "
+        f"{max(times) * 1e3:9.3f} {spread:6.2%} {plans[0].micro_batches:2}"
+        f"{' ' if plans[0].layout is None else 'L'} {seconds:6.1f} s | "
         f"{least_s * 1e3:9.3f} {name}",
         flush=True,
     )
@@ -190,10 +216,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", metavar="MODEL,...", help="begins of the names of models")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--space", choices=("full", "all"), default="full")
     arguments = parser.parse_args()
     begins = tuple(arguments.only.split(",")) if arguments.only else ("",)
     print("model, servers, degree, Gb/s | plan ms, spread, micro-batches, CPU | best simple ms")
-    failed = [run_case(case, arguments.seeds) for case in CASES if case.model.startswith(begins)]
+    failed = [
+        run_case(case, arguments.seeds, arguments.space)
+        for case in CASES
+        if case.model.startswith(begins)
+    ]
     return CHECK_FAILED if any(failed) else OK
 
 

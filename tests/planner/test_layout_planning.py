@@ -10,12 +10,14 @@ from support.small_op_graphs import decoder, embeddings
 
 from torch_topoopt.plan import Cluster, Demand, GroupDemand, Plan
 from torch_topoopt.plan.layout import Layout, layout_from
-from torch_topoopt.planner.alternation import Planning, PlanProgress, plan
+from torch_topoopt.planner.alternation import PlanProgress, plan
 from torch_topoopt.planner.layout_figures import layout_figures, other_layouts
 from torch_topoopt.planner.layout_planning import LayoutPlanning
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.layouts.space import divisions, shardings
 from torch_topoopt.search.layouts.traffic import layout_demand
+from torch_topoopt.search.strategies import everywhere
+from torch_topoopt.sim.iteration import predict
 from torch_topoopt.topology.find_network import find_network
 
 H100 = Cluster(4, 2, 200.0, accelerator="h100:bf16")
@@ -148,15 +150,32 @@ def test_models_without_layers_have_no_optimizer_by_default() -> None:
         plan(op_graph, replace(H100, accelerator="h100"), replace(both, optimizer="adamw"))
 
 
-def test_the_better_of_a_layout_and_a_strategy_is_the_plan() -> None:
+@pytest.mark.parametrize("link_gbps", [5.0, 50.0, 500.0])
+def test_data_parallelism_takes_as_long_as_a_layout_and_as_a_strategy(link_gbps: float) -> None:
+    """Layouts sum the gradients of a block at its end, strategies those of each operator."""
+    cluster = replace(H100, link_gbps=link_gbps)
+    copies = Layout(data=4, micro_batch=GRAPH.batch_size // 4)
+    of_layout = plan(GRAPH, cluster, replace(LAYOUTS, layout=copies))
+    strategy = everywhere(GRAPH, 4)
+    planning = LayoutPlanning(GRAPH, cluster, LAYOUTS)
+    seconds = predict(GRAPH, cluster, of_layout.network, strategy).iteration_s
+    seconds += planning.optimizer_s(strategy)
+    assert planning.without_overheads_s(of_layout) == pytest.approx(seconds, rel=0.06)
+
+
+@pytest.mark.parametrize("link_gbps", [5.0, 200.0])
+def test_the_faster_of_a_layout_and_a_strategy_is_the_plan(link_gbps: float) -> None:
+    cluster = replace(H100, link_gbps=link_gbps)
     both = PlanningOptions(strategy_space="all", evaluations=200, rounds=1)
-    planning = Planning(GRAPH, H100, both)
-    made = planning.run()
-    layouts = LayoutPlanning(GRAPH, H100, both)
-    strategies = plan(GRAPH, H100, replace(both, strategy_space="full", optimizer="adamw"))
+    made = plan(GRAPH, cluster, both)
+    layouts = LayoutPlanning(GRAPH, cluster, both)
+    strategies = plan(GRAPH, cluster, replace(both, strategy_space="full", optimizer="adamw"))
     of_layouts = layouts.plan()
-    assert made in (of_layouts, strategies) or made.strategy == strategies.strategy
-    assert made.layout is None or made == of_layouts
+    strategy_s = strategies.prediction.iteration_s + layouts.optimizer_s(strategies.strategy)
+    if layouts.without_overheads_s(of_layouts) < strategy_s:
+        assert made == of_layouts
+    else:
+        assert made == strategies
 
 
 def test_the_optimizer_needs_memory_in_every_space() -> None:

@@ -22,6 +22,7 @@ from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
 from torch_topoopt.search.descent import descend, descend_by_blocks
+from torch_topoopt.search.last_changes import last_changes
 from torch_topoopt.search.layouts.state import trained_state
 from torch_topoopt.search.starts.as_in_starts import as_in_starts
 from torch_topoopt.search.strategies import data_parallel, everywhere
@@ -47,6 +48,7 @@ _FAILURES_ON_FEW = 1  # rounds with little gain before the last one, on few serv
 _MOST_OPERATORS = 400  # of a model with blocks: more take minutes, and layouts hold the fast ones
 _NEARLY = 0.1  # slower starts of other numbers of micro-batches are not searched
 _MOST_COUNTS = 2  # numbers of micro-batches that are searched besides one
+_GAIN = 1e-4  # least relative gain of the last changes, as of a descent
 _CURVE_POINTS = 25  # samples of the search curve per round
 
 
@@ -145,8 +147,8 @@ class Planning:
         return self._plan_layouts(self._layouts)
 
     def _plan_layouts(self, layouts: LayoutPlanning) -> Plan:
-        """The best layout, or a strategy that gains more over data parallelism. Models without
-        blocks have strategies, and a layout only if no strategy fits."""
+        """The best layout, or a strategy that is faster. Models without blocks have strategies, and
+        a layout only if no strategy fits."""
         if self._layouts_alone or layouts.has_blocks:
             layouts.check_state()
         large = len(self._op_graph.operators) > _MOST_OPERATORS and layouts.has_blocks
@@ -169,18 +171,15 @@ class Planning:
         return self._faster(plan)
 
     def _faster(self, plan: Plan) -> Plan:
-        """`plan`, or that of the best layout if it gains more over data parallelism.
+        """`plan`, or that of the best layout if it is faster.
 
-        Both are compared with data parallelism by their own prices: those of layouts include what
-        the simulator of strategies leaves out.
+        The flow simulator prices both in the terms of strategies, with the optimizer's step.
         """
-        if self._layouts is None or self._of_layouts is None:
+        layouts, layout = self._layouts, self._of_layouts
+        if layouts is None or layout is None:
             return plan
-        layouts, whole = self._layouts, everywhere(self._op_graph, self._cluster.servers)
-        plain_s = self._pricing.ideal_switch_s(whole, 1) + layouts.optimizer_s(whole)
         seconds = plan.prediction.iteration_s + layouts.optimizer_s(plan.strategy)
-        gain = layouts.data_parallel_s() / self._of_layouts.prediction.iteration_s
-        return plan if plain_s / seconds > gain else self._of_layouts
+        return plan if seconds <= layouts.without_overheads_s(layout) else layout
 
     def _report_layout(self, done: int, of: int, best_s: float) -> None:
         if self._on_progress is not None:
@@ -342,6 +341,7 @@ class Planning:
         pair = self._pricing.price(strategy, network, count)
         for other in as_in_starts(problem, strategy, starts) if self._evaluations else ():
             pair = _faster(pair, self._pricing.price(other, network, count))
+        pair = self._with_last_changes(pair)
         before = self._best.strategy if few_servers(self._cluster.servers) else strategy
         if pair.strategy != before and mode is not None:
             pair = _faster(pair, self._pricing.wired(pair.strategy, mode, count))
@@ -349,6 +349,18 @@ class Planning:
             network_s = self._rounds.pop().network_s
             self._finish_round(pair, pair)
             self._rounds[-1] = replace(self._rounds[-1], network_s=network_s)
+
+    def _with_last_changes(self, pair: PricedPair) -> PricedPair:
+        """`pair` after `last_changes`, as long as these gain."""
+        network, count = pair.network, pair.micro_batches
+        gains = self._options.micro_batches == "auto" and self._evaluations > 0
+        while gains:
+            before_s = pair.iteration_s
+            problem = self._problems.problem(network, (pair.strategy,), count)
+            for other in last_changes(problem, pair.strategy):
+                pair = _faster(pair, self._pricing.price(other, network, count))
+            gains = pair.iteration_s < before_s * (1 - _GAIN)
+        return pair
 
     def _below_pairs(self, report: Callable[[], None]) -> PricedPair:
         """On few servers the best descent from the best pairs of all rounds, which often end in

@@ -13,15 +13,17 @@ from torch_topoopt.planner.layout_refusals import what_would_fit
 from torch_topoopt.planner.options import CONVERGED, PlanningOptions
 from torch_topoopt.planner.pricing import rounded
 from torch_topoopt.search.accelerators import accelerator, class_of
-from torch_topoopt.search.layouts.memory import RUNTIME_BYTES
+from torch_topoopt.search.layouts.memory import usable_bytes
 from torch_topoopt.search.layouts.prices import LayoutPrices
-from torch_topoopt.search.layouts.software import SOFTWARE
+from torch_topoopt.search.layouts.software import SOFTWARE, WITHOUT_OVERHEADS
 from torch_topoopt.search.layouts.space import fastest_layouts
 from torch_topoopt.search.layouts.state import trained_state
 from torch_topoopt.search.layouts.traffic import layout_demand, layout_placements
 from torch_topoopt.search.layouts.wired_boxes import boxes_of
 from torch_topoopt.search.lowering import lower_network
 from torch_topoopt.search.optimizers import optimizer_seconds
+from torch_topoopt.sim.flows import run_program
+from torch_topoopt.sim.layout_program import program_of
 from torch_topoopt.topology.best.network_search import NetworkSearch
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.finder.single_ring import single_ring
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from torch_topoopt.search.layouts.prices import LayoutPrice
     from torch_topoopt.search.strategies import Strategy
 
-_USABLE = 0.96  # of the memory; an allocator leaves gaps (assumed)
 _WIRED = 8  # layouts that get networks of their own
 
 
@@ -116,8 +117,7 @@ class LayoutPlanning:
         """Bytes that a layout may use on one accelerator, its runtime included."""
         if not self.cluster.memory_limited:
             return math.inf
-        reserved = self.device.reserved_bytes
-        return _USABLE * self.device.memory_bytes - max(0.0, reserved - RUNTIME_BYTES)
+        return usable_bytes(self.device)
 
     def data_parallel(self) -> Layout:
         """Whole copies of the model that share the batch, or a part of the accelerators' number if
@@ -126,9 +126,24 @@ class LayoutPlanning:
         data = max(k for k in range(1, self.accelerators + 1) if batch % k == 0)
         return Layout(data=data, micro_batch=batch // data)
 
-    def data_parallel_s(self) -> float:
-        """Seconds of data parallelism on an ideal switch."""
-        return self._price(self.prices, self.data_parallel()).times.step_s
+    def without_overheads_s(self, plan: Plan) -> float:
+        """Seconds of the layout of `plan` by the flow simulator, in the terms of strategies:
+        without overheads of trainer and messages, on links of full rate; with the optimizer's
+        step."""
+        assert plan.layout is not None
+        boxes = replace(
+            self.prices.model.boxes,
+            step_s=0.0,
+            hop_s=self.cluster.link_latency_s,
+            launch_s=0.0,
+            port_efficiency=1.0,
+        )
+        state = self.state._replace(summed=0.0)
+        prices = LayoutPrices(
+            self.op_graph, self.device, boxes, software=WITHOUT_OVERHEADS, state=state
+        )
+        made = program_of(prices, self.cluster, plan.network, plan.layout)
+        return run_program(made.program).completion_s
 
     def optimizer_s(self, strategy: Strategy) -> float:
         """Seconds of the optimizer's step on the server that updates most."""

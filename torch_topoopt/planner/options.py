@@ -37,13 +37,14 @@ class PlanningOptions:
     few servers two in a row. The defaults for None are in `search.defaults`.
 
     `strategy_space`: with "layouts" all blocks of a model are divided alike (`plan.layout`), or as
-    `layout` says; with "all" a layout wins where it gains more over data parallelism than the
-    strategy of the space "full". Layouts are trained by `software` with `optimizer` (default:
-    adamw), which sets the `optimizer_factor` of strategies, too. With "data-parallel" every
-    operator runs on every server and only the network is planned; with "samples" operators are
-    split by samples only. With `executable`, only strategies are considered all of whose placements
-    it accepts, and with `executable_layout` only layouts that it accepts. The search begins at
-    `strategy` alone, if there is one; `evaluations` 0 only prices it.
+    `layout` says; with "all" a layout wins where the flow simulator, in the terms of strategies,
+    finds it faster than the strategy of the space "full". Layouts are trained by `software` with
+    `optimizer` (default: adamw), which sets the `optimizer_factor` of strategies, too. With
+    "data-parallel" every operator runs on every server and only the network is planned; with
+    "samples" operators are split by samples only. With `executable`, only strategies are
+    considered all of whose placements it accepts, and with `executable_layout` only layouts that
+    it accepts. The search begins at `strategy` alone, if there is one; `evaluations` 0 only prices
+    it.
 
     `mode` "best" continues from the best pair of mode "paper" for as many rounds again, wired by
     TopologyFinder's mode best for the least predicted iteration: its plan is never worse. These

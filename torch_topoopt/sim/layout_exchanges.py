@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch_topoopt import _core
 from torch_topoopt.plan import CostModel
-from torch_topoopt.search.layouts.links import LAUNCH_S, LINK_EFFICIENCY, PORT_EFFICIENCY
+from torch_topoopt.search.layouts.links import LINK_EFFICIENCY
 from torch_topoopt.search.layouts.server_groups import server_sets
 from torch_topoopt.sim.collective_costs import NetworkCosts
 from torch_topoopt.sim.flow_names import FlowName
@@ -65,7 +65,7 @@ class Exchanges:
         nodes = hosts + len(self.units)
         self.program = _core.FlowProgram(nodes, nodes)
         for link in network.links:
-            bits_per_s = cluster.gbps_of(link) * 1e9 * PORT_EFFICIENCY
+            bits_per_s = cluster.gbps_of(link) * 1e9 * boxes.port_efficiency
             latency_ns = cluster.link_latency_s * 1e9
             self.program.add_link(link.source, link.target, bits_per_s, latency_ns)
         self._inside = [
@@ -200,7 +200,7 @@ class Exchanges:
         arrived: dict[int, list[int]] = {}
         for (source, target), ranks in counts.items():
             before = begin[own[source]]
-            latency_s = LAUNCH_S
+            latency_s = self._boxes.launch_s
             if source == target:
                 sent = [self._inside_flow(own[source], size_bytes, name)]
             else:

@@ -120,6 +120,20 @@ def test_an_odd_number_of_columns_costs_half_of_the_rate() -> None:
         assert slow == pytest.approx(2 * fast, rel=0.1)
 
 
+def test_an_mlp_of_one_operator_also_moves_the_tensors_between_its_products() -> None:
+    device = accelerator("h100:bf16")
+    alone = replace(linear(8192, 4096, 4096), kind="MLP")
+    saved = alone.operands[0].size_bytes + 3 * 10**9
+    kept = replace(alone, saved_bytes=saved)
+    moved_s = 3e9 / (device.memory_bytes_per_s * BANDWIDTH)
+    pairs = zip(operator_seconds(device, kept, 1), operator_seconds(device, alone, 1), strict=True)
+    assert [one - other for one, other in pairs] == pytest.approx([moved_s, 2 * moved_s])
+    layer = replace(kept, kind="Linear")
+    assert operator_seconds(device, layer, 1) == operator_seconds(
+        device, replace(layer, saved_bytes=0), 1
+    )
+
+
 def test_large_layers_take_the_sustained_part_of_the_peak() -> None:
     layer = linear(16384, 16384, 16384)
     forward, backward = operator_seconds(accelerator("h100:bf16"), layer, 1)

@@ -13,7 +13,7 @@ from torch_topoopt.models import qwen3_moe
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.profile.profiling import profile
 from torch_topoopt.profile.repeated_layers import with_occurrences
-from torch_topoopt.search.accelerators import accelerator
+from torch_topoopt.search.accelerators import BANDWIDTH, accelerator
 from torch_topoopt.search.layouts.cell_costs import CellCost, CellCosts, PricedCell
 from torch_topoopt.search.layouts.cells import cells_of
 
@@ -107,6 +107,10 @@ def test_groups_of_experts_hold_their_part_and_exchange_tokens() -> None:
             assert two.cost.expert_bytes == held / 2
             assert two.cost.parameter_bytes == one.cost.parameter_bytes - held / 2
             assert two.cost.expert.count > 0 == one.cost.expert.count
+            sorted_s = 2 * two.cost.expert.size_bytes / (DEVICE.memory_bytes_per_s * BANDWIDTH)
+            for name in ("streamed_forward_s", "streamed_backward_s"):
+                more_s = getattr(two.cost, name) - getattr(one.cost, name)
+                assert more_s == pytest.approx(sorted_s)
     assert costs.priced(Layout(data=3, expert=3)) is None
 
 

@@ -12,10 +12,11 @@ from support.refusals import refused
 from torch_topoopt.plan.layout import SHARDINGS, Layout
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.links import Boxes, RankGroup
-from torch_topoopt.search.layouts.memory import RUNTIME_BYTES, micro_batches_kept
+from torch_topoopt.search.layouts.memory import RUNTIME_BYTES, memory_of_stage, micro_batches_kept
 from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 from torch_topoopt.search.layouts.software import COMPILED, EAGER
 from torch_topoopt.search.layouts.space import divisions, divisors, fastest_layouts, shardings
+from torch_topoopt.search.layouts.state import ADAMW
 
 BOXES = Boxes(8, 450e9, 400e9)
 
@@ -81,6 +82,27 @@ def test_kept_micro_batches() -> None:
     assert micro_batches_kept(replace(layout, schedule="gpipe"), 3) == 16
     interleaved = replace(layout, interleave=2, schedule="interleaved")
     assert micro_batches_kept(interleaved, 0) == 4 * (1 + 3 / (4 * 2))
+
+
+def test_several_micro_batches_under_way_leave_gaps_in_memory() -> None:
+    one, two = (price(Layout(pipeline=2, micro_batches=count), 16).stages[0] for count in (1, 2))
+    kept = [
+        memory_of_stage(
+            Layout(pipeline=2, micro_batches=count), stage, 0, ADAMW, COMPILED
+        ).activations
+        for count, stage in ((1, one), (2, two))
+    ]
+    assert kept[1] == pytest.approx(1.1 * 2 * kept[0])
+
+
+def test_a_loss_in_place_has_fewer_copies_of_the_logits() -> None:
+    layout = Layout(micro_batch=4)
+    stage = price(layout).stages[0]
+    activations = [
+        memory_of_stage(layout, stage, 0, ADAMW, replace(COMPILED, loss_outputs=count)).activations
+        for count in (7.0, 2.0)
+    ]
+    assert activations[0] - activations[1] == pytest.approx(5 * stage.logits)
 
 
 def test_gathers_inside_a_box_and_between() -> None:

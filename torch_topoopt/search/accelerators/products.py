@@ -83,6 +83,18 @@ def shape_of(operator: Operator, shards: float) -> ProductShape:
     return ProductShape(count, max(1.0, rows), columns, inner)
 
 
+def inner_bytes(operator: Operator) -> float:
+    """Bytes that an operator of several products, such as an MLP, moves between them.
+
+    It saves these tensors besides its operands. No product hides the kernels that move them, which
+    move gradients, too, in the backward pass.
+    """
+    if not operator.parameter_bytes or operator.kind.lower() in _ONE_MATRIX:
+        return 0.0
+    read = sum(operand.size_bytes for operand in operator.operands)
+    return max(0.0, operator.saved_bytes - read)
+
+
 def is_aligned(shape: ProductShape) -> bool:
     """Whether rows of both matrices begin at multiples of 16 bytes in bf16."""
     sizes = [round(size) for size in (shape.columns, shape.inner)]

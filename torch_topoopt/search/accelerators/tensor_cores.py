@@ -12,6 +12,7 @@ from torch_topoopt.search.accelerators.attention import (
 from torch_topoopt.search.accelerators.classes import class_of
 from torch_topoopt.search.accelerators.products import (
     ProductShape,
+    inner_bytes,
     is_aligned,
     shape_of,
     utilisation,
@@ -62,17 +63,20 @@ def tensor_core_seconds(
     cores: TensorCores, memory_bytes_per_s: float, operator: Operator, work: Work, shards: float
 ) -> tuple[float, float]:
     """(forward, backward) seconds of an operator that multiplies matrices; no time for no work."""
+    inner = 0.0
     if class_of(operator) == "attention":
         compute, moved = _attention_seconds(cores, operator, work), work[2:]
     else:
+        inner = inner_bytes(operator) / shards
         shape = shape_of(operator, shards)
         narrow = _is_narrow(cores, operator, shape)
         compute = _product_seconds(cores, operator, work, shape, narrow)
         moved = _with_casts(cores, operator, work, shards) if narrow else work[2:]
     passes = []
-    for compute_s, size_bytes in zip(compute, moved, strict=True):
-        busy_s = max(compute_s, size_bytes / (memory_bytes_per_s * BANDWIDTH))
-        passes.append(busy_s + LAUNCH_S if busy_s else 0.0)
+    rate = memory_bytes_per_s * BANDWIDTH
+    for compute_s, size_bytes, more in zip(compute, moved, (inner, 2 * inner), strict=True):
+        busy_s = max(compute_s, size_bytes / rate)
+        passes.append(busy_s + more / rate + LAUNCH_S if busy_s else 0.0)
     return passes[0], passes[1]
 
 

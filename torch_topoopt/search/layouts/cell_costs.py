@@ -8,7 +8,7 @@ from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt.plan import Degrees
-from torch_topoopt.search.accelerators import class_of, operator_seconds
+from torch_topoopt.search.accelerators import BANDWIDTH, class_of, operator_seconds
 from torch_topoopt.search.layouts.cells import (
     cells_of,
     passed_bytes,
@@ -264,13 +264,16 @@ class _OneCell:
             gathered = saved * (1 - 1 / layout.tensor)
         matrix = class_of(operator) in ("dense", "attention", "convolution")
         is_expert = kind == "experts"
-        exchange = self._tensor_exchange(at)
+        exchange, tokens = self._tensor_exchange(at), self._expert_exchange(at)
+        sorted_s = self._sorted_s(tokens)
         repeats = kind != "rows" or any(o.saved_bytes for o in self.operators[at + 1 :])
         state = shard.parameter_bytes, shard.parameter_gradient_bytes
+        streamed = (0.0, 0.0) if matrix else (forward_s, backward_s)
         return CellCost(
-            forward_s,
-            backward_s,
-            *((0.0, 0.0) if matrix else (forward_s, backward_s)),
+            forward_s + sorted_s,
+            backward_s + sorted_s,
+            streamed[0] + sorted_s,
+            streamed[1] + sorted_s,
             *state,
             *(state if is_expert else (0, 0)),
             shared_bytes(operator) / (layout.tensor if kind else 1),
@@ -282,8 +285,12 @@ class _OneCell:
             int(forward_s > 0),
             exchange,
             self._context_exchange(operator, kind),
-            self._expert_exchange(at),
+            tokens,
         )
+
+    def _sorted_s(self, tokens: GroupExchange) -> float:
+        """Seconds of sorting exchanged tokens: they are sent by rank, and computed by expert."""
+        return 2 * tokens.size_bytes / (self.device.memory_bytes_per_s * BANDWIDTH)
 
     def _degrees(self, operator: Operator, kind: ParameterKind | None) -> Degrees:
         """Parts of the parameters, and of the positions: the tensor group shares those of an

@@ -27,7 +27,8 @@ class Boxes:
     """Boxes of `accelerators` each, joined inside at `peer_bytes_per_s` for each accelerator and
     direction, and by a switch to other boxes at `box_bytes_per_s` for each box and direction.
 
-    A step of a ring takes `step_s` inside a box and `hop_s` between two.
+    A step of a ring takes `step_s` inside a box and `hop_s` between two. Beginning an exchange
+    takes `launch_s`. Exchanges between boxes reach the part `port_efficiency` of the rates.
     """
 
     accelerators: int
@@ -35,6 +36,8 @@ class Boxes:
     box_bytes_per_s: float
     step_s: float = STEP_S
     hop_s: float = HOP_S
+    launch_s: float = LAUNCH_S
+    port_efficiency: float = PORT_EFFICIENCY
 
     def gather_rate(self, group: RankGroup) -> float:
         """Bytes per second into each box while all groups of this kind gather at once."""
@@ -67,13 +70,13 @@ class Boxes:
         seconds = moved / (self.peer_bytes_per_s * LINK_EFFICIENCY) if inside > 1 else 0.0
         if inside < ranks:
             groups = self.accelerators / inside  # that leave a box at once
-            rate = self.gather_rate(group) * PORT_EFFICIENCY
+            rate = self.gather_rate(group) * self.port_efficiency
             seconds = max(seconds, moved * groups / rate)
         return seconds + count * self.gather_latency_s(group)
 
     def gather_latency_s(self, group: RankGroup) -> float:
         """Seconds of a gather besides those of its bytes."""
-        seconds = LAUNCH_S + (group.ranks - 1) * self.step_s
+        seconds = self.launch_s + (group.ranks - 1) * self.step_s
         if self.crosses(group):
             seconds += group.ranks / self.inside(group) * self.hop_s
         return seconds
@@ -88,13 +91,13 @@ class Boxes:
         far = size_bytes * (ranks - inside) / ranks
         seconds = near / (self.peer_bytes_per_s * LINK_EFFICIENCY)
         if far:
-            rate = self.all_to_all_rate(group) * PORT_EFFICIENCY
+            rate = self.all_to_all_rate(group) * self.port_efficiency
             seconds = max(seconds, far * self.accelerators / rate)
         return seconds + count * self.all_to_all_latency_s(group)
 
     def all_to_all_latency_s(self, group: RankGroup) -> float:
         """Seconds of an all-to-all besides those of its bytes."""
-        return LAUNCH_S + math.log2(group.ranks) * self.hop_s
+        return self.launch_s + math.log2(group.ranks) * self.hop_s
 
     def send_s(self, size_bytes: float, stride: int, hops: int) -> float:
         """A message of every accelerator to that `stride` ranks further: the mean of `hops` from
@@ -103,7 +106,7 @@ class Boxes:
         crossing = sum(i * stride // box != (i + 1) * stride // box for i in range(hops))
         inside_s = size_bytes / (self.peer_bytes_per_s * LINK_EFFICIENCY)
         if not crossing:
-            return inside_s + LAUNCH_S
-        rate = self.send_rate(stride) * PORT_EFFICIENCY / min(stride, box)
+            return inside_s + self.launch_s
+        rate = self.send_rate(stride) * self.port_efficiency / min(stride, box)
         part = crossing / hops
-        return (1 - part) * inside_s + part * (size_bytes / rate + self.hop_s) + LAUNCH_S
+        return (1 - part) * inside_s + part * (size_bytes / rate + self.hop_s) + self.launch_s

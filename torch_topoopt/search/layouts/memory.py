@@ -11,14 +11,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.search.accelerators import Accelerator
     from torch_topoopt.search.layouts.cell_costs import PricedCell
     from torch_topoopt.search.layouts.software import Software
     from torch_topoopt.search.layouts.state import StateBytes
 
-# Logits in 16 and 32 bits, their softmax, and the gradients of both; in outputs of 16 bits.
-_LOSS_OUTPUTS = 7
 _GATHERED_CELLS = 2  # the one that computes, and the one gathered ahead of it
+# Of what micro-batches under way keep, the allocator loses this part, because it frees blocks in
+# another order than it made them: measured steps of 1F1B in benchmarks/measured_steps.py, where a
+# single micro-batch loses nothing.
+_FRAGMENTS = 0.1
 RUNTIME_BYTES = 2.5e9  # the driver's context, and buffers of communication libraries
+_USABLE = 0.96  # of the memory; an allocator leaves gaps (assumed)
+
+
+def usable_bytes(device: Accelerator) -> float:
+    """Bytes that a layout may use on one accelerator, its runtime included."""
+    return _USABLE * device.memory_bytes - max(0.0, device.reserved_bytes - RUNTIME_BYTES)
 
 
 class StepMemory(NamedTuple):
@@ -47,7 +56,7 @@ def memory_of(
     layout: Layout, stages: Sequence[LayoutStage], state: StateBytes, software: Software
 ) -> StepMemory:
     """The memory of the stage that needs most."""
-    found = [_memory_of_stage(layout, stages[i], i, state, software) for i in range(len(stages))]
+    found = [memory_of_stage(layout, stages[i], i, state, software) for i in range(len(stages))]
     return max(found, key=lambda memory: memory.total)
 
 
@@ -69,7 +78,7 @@ def cells_in_memory(
     if layout.zero_stage >= 3 and layout.reshard:
         fixed += _GATHERED_CELLS * max(one.cost.parameter_bytes for one in cells)
     room = [memory_bytes - fixed] * layout.pipeline
-    room[-1] -= _LOSS_OUTPUTS * cells[-1].output_bytes
+    room[-1] -= software.loss_outputs * cells[-1].output_bytes
     kept = [micro_batches_kept(layout, stage) for stage in range(layout.pipeline)]
     seconds = [one.cost.forward_s + one.cost.backward_s for one in cells]
     return cells_within(seconds, memory, kept, room)
@@ -81,7 +90,7 @@ def _memory_of_cell(
     """From the memory of stages of this cell alone: the last one, and the one before."""
     stage = LayoutStage.of([one], copied=True, logits=0.0)
     last, before = (
-        _memory_of_stage(layout, stage, index, state, software)
+        memory_of_stage(layout, stage, index, state, software)
         for index in (layout.pipeline - 1, layout.pipeline - 2)
     )
     whole = last.parameters + last.gradients + last.optimizer
@@ -91,9 +100,10 @@ def _memory_of_cell(
     return CellMemory(whole, kept, last.activations - kept)
 
 
-def _memory_of_stage(
+def memory_of_stage(
     layout: Layout, stage: LayoutStage, index: int, state: StateBytes, software: Software
 ) -> StepMemory:
+    """The memory of `stage`, the one of that index."""
     zero = layout.zero_stage
 
     def held(whole: float, experts: float, sharded_from: int) -> float:
@@ -129,8 +139,11 @@ def _activations(layout: Layout, stage: LayoutStage, index: int, software: Softw
         kept = stage.sum(field)
         if layout.recompute == "none" and software.keeps_gathered:
             kept += stage.sum("gathered_bytes")
-    again = max(again, _LOSS_OUTPUTS * stage.logits)
-    return kept * micro_batches_kept(layout, index) + again + _gradients_kept(layout, stage, index)
+    again = max(again, software.loss_outputs * stage.logits)
+    kept *= micro_batches_kept(layout, index)
+    if layout.pipeline > 1 and layout.micro_batches > 1:
+        kept *= 1 + _FRAGMENTS
+    return kept + again + _gradients_kept(layout, stage, index)
 
 
 def _gradients_kept(layout: Layout, stage: LayoutStage, index: int) -> float:

@@ -20,7 +20,7 @@ class Software:
     Computation is slower by the fraction `contention` while state is exchanged. Operators that
     stream through memory take the fraction `streams` of their time, because some are fused. Of an
     exchange in a tensor group, `exposes` is not hidden by the products that it feeds. The loss
-    moves `loss_passes` times the bytes of the logits.
+    moves `loss_passes` times the bytes of the logits, and has `loss_outputs` times as many at once.
 
     `keeps_gathered`: the gathered operands of a tensor group stay until the backward pass, which
     otherwise gathers them again beside its products. `gathers_early`: parameters that only the
@@ -38,6 +38,7 @@ class Software:
     exposes: float = 1.0
     # without fusion: logits to 32 bits, log-softmax, and the gradients of both
     loss_passes: float = 14.0
+    loss_outputs: float = 7.0  # logits in 16 and 32 bits, their softmax, and the gradients of both
     keeps_gathered: bool = False
     gathers_early: bool = False
     splits_backward: bool = False
@@ -48,6 +49,8 @@ class Software:
 # for 8 small blocks on a CPU.
 SPLIT_BACKWARD = 4.5
 
+# The terms in which strategies are simulated.
+WITHOUT_OVERHEADS = Software(0.0, 0.0, contention=0.0, loss_passes=0.0)
 # PyTorch without compilation: fitted to rows with a micro-batch of one sequence in
 # benchmarks/measured_steps.py, where the host is the limit.
 EAGER = Software(host_s=45e-6, exchange_s=172e-6, splits_backward=True, gathers_output=True)
@@ -57,8 +60,16 @@ NANOTRON = Software(
 )
 # Compiled blocks or CUDA graphs.
 COMPILED = Software(10e-6, 20e-6, streams=0.75, loss_passes=7.0)
-# Megatron: norms, activations and the loss are fused, products overlap with exchanges.
-MEGATRON = Software(10e-6, 20e-6, streams=0.5, exposes=0.3, loss_passes=5.0, gathers_early=True)
+# Megatron: norms, activations and the loss are fused, products overlap with exchanges. The loss
+# works in place on logits in 32 bits.
+MEGATRON = Software(
+    *(10e-6, 20e-6),
+    streams=0.5,
+    exposes=0.3,
+    loss_passes=5.0,
+    loss_outputs=4.0,
+    gathers_early=True,
+)
 SOFTWARE: dict[SoftwareName, Software] = {
     "eager": EAGER,
     "nanotron": NANOTRON,

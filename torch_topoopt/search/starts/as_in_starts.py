@@ -18,7 +18,7 @@ from torch_topoopt.search.strategy_space import check_strategy
 from torch_topoopt.search.traffic import transfer_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch_topoopt.search.problem import SearchProblem
     from torch_topoopt.search.strategies import Strategy
@@ -36,7 +36,15 @@ def as_in_starts(
     `strategy`. Each fits into memory and makes no more transfers than `problem` allows, or than
     `strategy` makes.
     """
-    found = tuple(dict.fromkeys(_legal(problem, strategy, starts)))
+    placed = _placed_as(problem, strategy, starts)
+    return fastest_near(problem, strategy, legal(problem, placed), most)
+
+
+def fastest_near(
+    problem: SearchProblem, strategy: Strategy, others: Iterable[Strategy], most: int
+) -> tuple[Strategy, ...]:
+    """Up to `most` of `others` as `as_in_starts` describes."""
+    found = tuple(dict.fromkeys(others))
     if not found:
         return ()
     job = problem.job((strategy, *found))
@@ -53,10 +61,19 @@ def as_in_starts(
     return tuple(other for other, _ in zip(fit, range(most), strict=False))
 
 
-def _legal(
+def legal(problem: SearchProblem, strategies: Iterable[Strategy]) -> Iterator[Strategy]:
+    """The strategies whose stages, if any, follow each other."""
+    servers, count = problem.cluster.servers, problem.micro_batches
+    for strategy in strategies:
+        try:
+            yield check_strategy(problem.op_graph, servers, strategy, micro_batches=count)
+        except ValueError:
+            continue
+
+
+def _placed_as(
     problem: SearchProblem, strategy: Strategy, starts: Sequence[Strategy]
 ) -> Iterator[Strategy]:
-    """The strategies whose stages, if any, follow each other."""
     kinds = [operator.kind for operator in problem.op_graph.operators]
     for kind in dict.fromkeys(kinds):
         for start in starts:
@@ -64,14 +81,5 @@ def _legal(
                 placed if of == kind else placement
                 for placement, placed, of in zip(strategy, start, kinds, strict=True)
             )
-            if other == strategy:
-                continue
-            try:
-                yield check_strategy(
-                    problem.op_graph,
-                    problem.cluster.servers,
-                    other,
-                    micro_batches=problem.micro_batches,
-                )
-            except ValueError:
-                continue
+            if other != strategy:
+                yield other

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.search.defaults import LEVELS_SLACK
 from torch_topoopt.search.starts.branches import branches_apart
+from torch_topoopt.search.starts.fewer_servers import on_fewer_servers
 from torch_topoopt.search.starts.fitting import fastest_s, fitting, timed
 from torch_topoopt.search.starts.layer_runs import layers_in_runs
 from torch_topoopt.search.starts.operators_apart import in_parts, on_groups, spread
@@ -37,6 +38,7 @@ _ARRANGEMENTS = 3
 # In the order of their names in reports; runs of layers come after all of these.
 _EXPERTS: tuple[Family, ...] = (
     *(spread, on_groups, branches_apart, in_parts, layers_in_parts, pipelines_of_stages),
+    on_fewer_servers,
 )
 
 
