@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.links.sockets import unsent_bytes_at
 
 if TYPE_CHECKING:
     import argparse
@@ -123,6 +124,16 @@ def payload_share(fabric: str, relay: str, switch_delay_s: float | None) -> floa
     from torch_topoopt.fabric.netns import shaper as netns_shaper
 
     return netns_shaper.paced_share(_mtu(relay, switch_delay_s))
+
+
+def burst_bytes(fabric: str, gbps: float | None) -> float:
+    """The bytes that an emulated link of that rate carries at once after a pause.
+
+    Linux paces a socket from the second write on, whose delay a pause halves.
+    """
+    if fabric != "loopback" or gbps is None:
+        return 0.0
+    return 1.5 * unsent_bytes_at(gbps)
 
 
 def _mtu(relay: str, switch_delay_s: float | None) -> int:

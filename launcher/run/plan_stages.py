@@ -269,8 +269,11 @@ class PlanStages:
         """A plan that is more than data parallel, priced by its own steps; and the measurement."""
         if plan.layout is not None:
             stage.progress(None, "a few steps without messages")
-            plan, self.trace, steps = run_steps.measured_layout(plan, self._options, self._server)
+            graph, plan, self.trace, steps = run_steps.measured_layout(
+                graph, plan, self._options, self._server
+            )
             if self.trace is not None:
+                documents.save(graph, str(self._folder / "opgraph.json"))
                 documents.save(self.trace, str(self._folder / "trace.json"))
             return plan, steps
         if not run_steps.measures(self._options) or plan.is_data_parallel:

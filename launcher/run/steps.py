@@ -85,25 +85,28 @@ def measured_plan(
 
 
 def measured_layout(
-    plan: Plan, options: RunOptions, server: ForkServer | None
-) -> tuple[Plan, CommunicationTrace | None, str]:
-    """The plan of a layout with the times of its steps, the calls of one, and a line about them.
+    graph: OpGraph, plan: Plan, options: RunOptions, server: ForkServer | None
+) -> tuple[OpGraph, Plan, CommunicationTrace | None, str]:
+    """The model and the plan of a layout with the times of its steps, the calls of one, and a line
+    about them.
 
-    The plan as it is, and no calls, if steps are not measured.
+    Both as they are, and no calls, if steps are not measured.
     """
     from torch_topoopt.profile.script.runner import ScriptError, TrainingScript
     from torch_topoopt.profile.script.step_timing import trace_of
+    from torch_topoopt.sim.layout_program import with_measured_ranks
 
     if not measures(options):
-        return plan, None, ""
+        return graph, plan, None, ""
     try:
         timing = _timing(options, plan, server)
     except ScriptError as error:
-        return plan, None, f"steps were not measured, so times are estimates: {error}"
+        return graph, plan, None, f"steps were not measured, so times are estimates: {error}"
     torchrun = options.torchrun
     script = TrainingScript(torchrun.training_script, tuple(torchrun.training_script_args))
     plan, line = priced_by_steps(plan, timing, options, server)
-    return plan, trace_of(script, timing), line
+    graph = with_measured_ranks(graph, plan, timing.computation_s, timing.ranks_at_once)
+    return graph, plan, trace_of(script, timing), line
 
 
 def communicates_itself(events: Iterable[StepEvent], graph: OpGraph) -> bool:
@@ -138,6 +141,7 @@ def priced_by_steps(
             payload_share=fabrics.payload_share(
                 options.fabric, options.relay, options.switch_delay_s
             ),
+            burst_bytes=fabrics.burst_bytes(options.fabric, options.gbps),
             algorithm=os.environ.get("TOPOOPT_ALGORITHM", "auto"),
         )
     except (ScriptError, DocumentError) as error:

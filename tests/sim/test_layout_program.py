@@ -14,7 +14,7 @@ from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.layouts.memory import micro_batches_kept
 from torch_topoopt.search.layouts.traffic import gathers
 from torch_topoopt.sim.flows import run_program
-from torch_topoopt.sim.layout_program import program_of
+from torch_topoopt.sim.layout_program import layout_program, program_of, with_measured_ranks
 from torch_topoopt.sim.pipeline_order import pipeline_order
 
 GRAPH = decoder(4)
@@ -110,3 +110,41 @@ def test_zero_bubble_waits_less_than_one_forward_one_backward() -> None:
         program = program_of(of.prices, CLUSTER, wired.network, layout)
         seconds.append(run_program(program.program).completion_s)
     assert seconds[2] < seconds[1] <= seconds[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "layout", [Layout(data=4, micro_batches=4), Layout(pipeline=4, micro_batches=16)]
+)
+def test_measured_ranks_share_their_processors(layout: Layout) -> None:
+    plan = LayoutPlanning(
+        GRAPH, CLUSTER, PlanningOptions(strategy_space="layouts", layout=layout)
+    ).plan()
+    seconds = {}
+    for at_once in (1, 2, 4):
+        graph = with_measured_ranks(GRAPH, plan, 8.0, at_once)
+        program = layout_program(graph, plan).program
+        result = run_program(program)
+        seconds[at_once] = result.completion_s
+        if at_once == 4:
+            assert graph.measured_step is not None
+            assert graph.measured_step.servers_at_once is None
+            assert result.device_busy_s.sum() == pytest.approx(4 * 8)
+    assert seconds[1] == pytest.approx(4 * 8, rel=0.02)  # one rank at a time
+    if layout.data == 4:  # all ranks compute all the time
+        assert seconds[2] == pytest.approx(2 * seconds[4], rel=0.02)
+    else:  # stages wait for each other
+        assert seconds[4] < seconds[2] < 1.9 * seconds[4]
+
+
+def test_messages_of_a_stage_queue() -> None:
+    layout = Layout(pipeline=4, schedule="gpipe", micro_batches=8)
+    of = planning(replace(CLUSTER, link_gbps=0.01))
+    wired = of.fastest_wired(layout)
+    program = program_of(of.prices, of.cluster, wired.network, layout).program
+    result = run_program(program)
+    ends: dict[tuple[int, ...], float] = {}
+    for task in sorted(program.flow_tasks, key=lambda task: result.start_s[task]):
+        links = tuple(program.flow(task).links)
+        assert result.start_s[task] >= ends.get(links, 0.0) * (1 - 1e-9)
+        ends[links] = result.finish_s[task]
+    assert len(ends) == 2 * 3

@@ -12,7 +12,7 @@ from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.profile.script import CollectiveCall
 from torch_topoopt.profile.script.step_events import CallWait, Computation
 from torch_topoopt.sim.collective_costs import IdealSwitchCosts, NetworkCosts
-from torch_topoopt.sim.script_iteration import script_iteration
+from torch_topoopt.sim.script_iteration import OWN_PROCESSORS, Processors, script_iteration
 from torch_topoopt.topology.find_network import find_network
 
 if TYPE_CHECKING:
@@ -42,11 +42,16 @@ def call(
 
 
 def estimate(
-    *events: Sequence[StepEvent], cluster: Cluster = CLUSTER, ranks_at_once: float = 8
+    *events: Sequence[StepEvent],
+    cluster: Cluster = CLUSTER,
+    processors: Processors = OWN_PROCESSORS,
+    burst_bytes: float = 0.0,
 ) -> IterationEstimate:
     network = network_of(cluster)
     costs = NetworkCosts(cluster, network, COST)
-    return script_iteration(cluster, network, costs, events, ranks_at_once=ranks_at_once)
+    return script_iteration(
+        cluster, network, costs, events, processors=processors, burst_bytes=burst_bytes
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +87,35 @@ def test_a_collective_begins_when_its_last_rank_has_called_it() -> None:
 
 def test_ranks_share_processors_but_not_what_they_wait_for() -> None:
     steps = [[Computation(1.0, 0.5)] for _ in range(4)]
-    assert estimate(*steps, ranks_at_once=2).iteration_s == pytest.approx(2.5)
+    assert estimate(*steps, processors=Processors(2)).iteration_s == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(1, 4), (2, 2), (3, 4 / 3), (4, 1), (8, 1)])
+def test_ranks_that_compute_at_once_share_the_processors_evenly(count: int, seconds: float) -> None:
+    steps = [[SECOND] for _ in range(4)]
+    assert estimate(*steps, processors=Processors(count)).iteration_s == pytest.approx(seconds)
+
+
+def test_stages_that_wait_for_each_other_do_not_share_processors() -> None:
+    first: list[StepEvent] = [SECOND, call(0, "Send", 1, (0, 1), 1)]
+    second: list[StepEvent] = [call(1, "Recv", 1, (0, 1), 0), CallWait(0), SECOND]
+    found = estimate(first, second, [], [], processors=Processors(1))
+    assert found.iteration_s == pytest.approx(2, rel=1e-4)
+    beside = estimate(first, second, [SECOND], [], processors=Processors(1))
+    assert beside.iteration_s == pytest.approx(3, rel=1e-4)
+
+
+def test_calls_and_bytes_take_processor_time() -> None:
+    steps = [[call(r, "AllGather", 8 * MB, range(4)), CallWait(0)] for r in range(4)]
+    free = estimate(*steps).iteration_s
+    calls = estimate(*steps, processors=Processors(4, call_s=0.5))
+    assert calls.iteration_s == pytest.approx(free + 0.5)
+    assert calls.compute_s == pytest.approx(0.5)
+    # 6 MB to and from each rank; the links need 3 s meanwhile
+    assert estimate(*steps, processors=Processors(4, byte_s=0.2e-6)).iteration_s == pytest.approx(3)
+    assert estimate(*steps, processors=Processors(2, byte_s=0.5e-6)).iteration_s == pytest.approx(
+        12
+    )
 
 
 def test_calls_of_one_group_queue_and_those_of_two_groups_share_links() -> None:
@@ -151,6 +184,34 @@ def test_a_sender_does_not_wait_for_bytes_that_its_kernel_keeps() -> None:
     assert estimate(*arrived).iteration_s == pytest.approx(2 + kept / MB + 1)
     # messages keep their order
     assert estimate(*sends([kept + 2 * MB, kept + MB])).iteration_s == pytest.approx(2 + 1 + 1 + 1)
+
+
+def messages(pause_s: float) -> list[list[StepEvent]]:
+    """Rank 0 sends two messages to rank 1 with a pause between them."""
+    first, second = (call(0, "Send", size_bytes, (0, 1), 1) for size_bytes in (2 * MB, 3 * MB))
+    sender = [first, Computation(pause_s, 0.0), second]
+    receives = [call(1, "Recv", size_bytes, (0, 1), 0) for size_bytes in (2 * MB, 3 * MB)]
+    return [sender, [*receives, CallWait(1)], [], []]
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "seconds"),
+    [
+        (0.0, (2 - 1) + 3),  # the second message has no pause
+        (4.0, 4 + (3 - 1)),
+        (1.5, 1.5 + (3 - 0.5)),  # half a second without messages
+    ],
+)
+def test_the_first_bytes_after_a_pause_take_no_time(pause_s: float, seconds: float) -> None:
+    slow = messages(pause_s)
+    found = estimate(*slow, burst_bytes=MB)
+    assert found.iteration_s == pytest.approx(seconds, rel=1e-5)
+    assert found.link_bytes == estimate(*slow).link_bytes
+
+
+def test_collectives_have_no_burst() -> None:
+    steps = [[call(r, "AllGather", 8 * MB, range(4)), CallWait(0)] for r in range(4)]
+    assert estimate(*steps, burst_bytes=MB).iteration_s == pytest.approx(3)
 
 
 def test_a_switch_that_never_blocks_gives_all_ports_to_every_rank() -> None:

@@ -82,6 +82,7 @@ class Exchanges:
         self._linked = {(link.source, link.target) for link in network.links}
         self._paths: dict[Pair, list[WeightedLinks]] = {}
         self._found: dict[Any, Any] = {}
+        self._sent: dict[tuple[int, ...], list[int]] = {}  # last flows between stages and servers
         self.names: dict[int, FlowName] = {}
 
     @property
@@ -180,7 +181,7 @@ class Exchanges:
 
     def send(self, size_bytes: float, begin: Tasks, part: ExchangeOrigin, *, back: bool) -> Tasks:
         """A message of every rank of a stage to that of the next stage, or `back` to the one
-        before; the arrivals, by unit."""
+        before, after its earlier ones there; the arrivals, by unit."""
         stage = self.units[next(iter(begin))].stage
         last = self._ranks // self._per_stage - 1
         to = (stage + (-1 if back else 1)) % (last + 1)
@@ -205,8 +206,10 @@ class Exchanges:
             else:
                 sent = self._flows((source, target), ranks * size_bytes, name)
                 latency_s += self._boxes.hop_s
+            ahead = self._sent.get((stage, to, source, target), [])
             for flow in sent:
-                self.program.add_dependency(before, flow)
+                self.then(flow, [before, *ahead])
+            self._sent[stage, to, source, target] = sent
             arrived.setdefault(unit_of[target], []).append(self.join(sent, latency_s))
         return {unit: self.join(tasks) for unit, tasks in arrived.items()}
 

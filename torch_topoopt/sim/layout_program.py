@@ -8,16 +8,18 @@ the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from torch_topoopt.op_graph import MeasuredStep
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.prices import LayoutPrices
 from torch_topoopt.search.layouts.software import SOFTWARE, SPLIT_BACKWARD
 from torch_topoopt.search.layouts.state import trained_state
 from torch_topoopt.search.layouts.times import Groups, StateSizes, parameters_of
 from torch_topoopt.search.layouts.wired_boxes import boxes_of
+from torch_topoopt.sim.flows import run_program
 from torch_topoopt.sim.iteration_program import Computed
 from torch_topoopt.sim.layout_exchanges import ExchangeOrigin, Exchanges
 from torch_topoopt.sim.pipeline_order import StagePass, pipeline_order
@@ -77,6 +79,19 @@ def layout_program(op_graph: OpGraph, plan: Plan, iterations: int = 1) -> Layout
     return program_of(prices, plan.cluster, plan.network, plan.layout, iterations)
 
 
+def with_measured_ranks(
+    op_graph: OpGraph, plan: Plan, processor_s: float, ranks_at_once: float
+) -> OpGraph:
+    """`op_graph` whose simulated ranks compute for `processor_s` on average under the layout of
+    `plan`, on processors that run `ranks_at_once` at full speed."""
+    busy_s = run_program(layout_program(op_graph, plan).program).device_busy_s
+    scale = processor_s / float(busy_s[busy_s > 0].mean())
+    at_once = ranks_at_once / plan.cluster.accelerators_per_server
+    shared = at_once if at_once < plan.cluster.servers else None
+    step = MeasuredStep(0.0, scale, scale, shared)
+    return replace(op_graph, measured_step=step).validate()
+
+
 def program_of(
     prices: LayoutPrices, cluster: Cluster, network: Network, layout: Layout, iterations: int = 1
 ) -> LayoutProgram:
@@ -122,7 +137,10 @@ class _Steps:
         self._layout, self._model = layout, prices.model
         self._groups = Groups.of(layout)
         self.exchanges = Exchanges(cluster, network, prices.model.boxes, layout)
-        self._names = [operator.name for operator in prices.costs.op_graph.operators]
+        op_graph = prices.costs.op_graph
+        self._names = [operator.name for operator in op_graph.operators]
+        self._step = op_graph.measured_step or MeasuredStep(0.0)
+        self._share_processors(cluster.accelerators_per_server)
         stages, cells = prices.stages(layout), prices.costs.priced(layout)
         assert stages is not None
         assert cells is not None
@@ -134,6 +152,15 @@ class _Steps:
         self._iteration = 0
         self._gathers: list[_Gathers] = []
         self._reduced: dict[int, list[int]] = {}  # by unit: exchanges of gradients
+
+    def _share_processors(self, ranks_per_server: int) -> None:
+        """Emulated servers compute on one machine: a unit is a host of the program."""
+        if self._step.servers_at_once is None:
+            return
+        units = self.exchanges.units
+        ranks_of_unit = sum(unit.ranks for unit in units) / len(units)
+        at_once = self._step.servers_at_once * ranks_per_server / ranks_of_unit
+        self.exchanges.program.set_hosts_at_once(at_once)
 
     def add(self, iteration: int, before: list[int]) -> int:
         """An iteration after other tasks; its last task."""
@@ -416,10 +443,12 @@ class _Steps:
         one: StagePass | None,
         cell: PricedCell | None = None,
     ) -> Tasks:
-        """`seconds` on every unit."""
+        """`seconds` on every unit, as measured."""
         if not seconds:
             return begin
-        made = self.exchanges
+        made, step = self.exchanges, self._step
+        forward = one is not None and one.direction == "forward"
+        seconds *= step.forward_scale if forward else step.backward_scale
         batch = 0 if one is None else one.micro_batch
         name = word if cell is None else f"{self._title(cell)} {word}"
         end: Tasks = {}

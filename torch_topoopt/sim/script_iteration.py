@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch_topoopt import _core
 from torch_topoopt.links.sockets import unsent_bytes_at
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch_topoopt.profile.script.document import Operation
     from torch_topoopt.profile.script.step_events import StepEvent
     from torch_topoopt.sim.collective_costs import CollectiveCost, CollectiveCosts, Priced
+    from torch_topoopt.sim.flows import FlowsResult
     from torch_topoopt.sim.network_paths import WeightedLinks
 
 _PRICED: Mapping[Operation, Priced] = {
@@ -33,7 +35,30 @@ _PRICED: Mapping[Operation, Priced] = {
     "Barrier": "all_reduce",
 }
 _BARRIER_BYTES = 8
+_LEAST_BYTES = 1.0  # of a flow
+_BURST_ROUNDS = 3  # a burst changes the pauses of later ones
 _SEGMENT_BYTES = 64 << 10  # Linux sends so many at a time; half of them are on their way
+
+
+class Processors(NamedTuple):
+    """The processors that all ranks share: `at_once` ranks compute at full speed, more share them.
+
+    A call takes `call_s` of the script's thread. Each byte that a rank sends or receives takes
+    `byte_s` of the backend's thread.
+    """
+
+    at_once: float = math.inf
+    call_s: float = 0.0
+    byte_s: float = 0.0
+
+
+OWN_PROCESSORS = Processors()  # of every rank
+
+
+def emulated_processors(at_once: float) -> Processors:
+    """Those of one machine whose ranks are joined by TCP: examples/llama.py on emulated servers,
+    measured against its steps without messages."""
+    return Processors(at_once, 0.3e-3, 1.2e-9)
 
 
 def script_iteration(
@@ -42,27 +67,34 @@ def script_iteration(
     costs: CollectiveCosts,
     events: Sequence[Sequence[StepEvent]],
     *,
-    ranks_at_once: float = math.inf,
+    processors: Processors = OWN_PROCESSORS,
     payload_share: float = 1.0,
+    burst_bytes: float = 0.0,
 ) -> IterationEstimate:
     """Simulates the ranks, whose typical steps are `events`, on the links of `network`.
 
-    None is a network whose messages take no time but that in `costs`. `ranks_at_once` compute at
-    full speed, more share the processors. Links carry `payload_share` of their rate. A collective
-    begins when all its ranks have called it, and after earlier ones of its group.
+    None is a network whose messages take no time but that in `costs`. Links carry `payload_share`
+    of their rate, and after a pause up to `burst_bytes` at once. A collective begins when all its
+    ranks have called it, and after earlier ones of its group.
     """
-    program = _ScriptProgram(cluster, network, costs, payload_share, len(events))
-    program.core.set_hosts_at_once(ranks_at_once)
-    for rank, of_rank in enumerate(events):
-        program.add_rank(rank, of_rank)
-    result = run_program(program.core)
-    link_bytes = tuple(round(size) for size in result.link_bytes)
-    busiest_s = float(result.device_busy_s.max(initial=0.0))
-    return IterationEstimate(result.completion_s, busiest_s, link_bytes)
+    bursts: dict[int, float] = {}
+    estimates: list[IterationEstimate] = []
+    for _ in range(_BURST_ROUNDS if burst_bytes else 1):
+        program = _ScriptProgram(cluster, network, costs, payload_share, len(events), processors)
+        program.bursts = bursts
+        for rank, of_rank in enumerate(events):
+            program.add_rank(rank, of_rank)
+        result = run_program(program.core)
+        bursts = program.bursts_of(result, burst_bytes)
+        link_bytes = tuple(round(size) for size in result.link_bytes)
+        busiest_s = float(result.device_busy_s[: len(events)].max(initial=0.0))
+        estimates.append(IterationEstimate(result.completion_s, busiest_s, link_bytes))
+    return replace(estimates[-1], link_bytes=estimates[0].link_bytes)
 
 
 class _ScriptProgram:
-    """Rank r computes on host r of `core`; links join the hosts of the servers' first ranks."""
+    """Rank r computes on host r of `core`, and its thread of the backend on host `ranks` + r. Links
+    join the hosts of the servers' first ranks."""
 
     def __init__(
         self,
@@ -71,12 +103,17 @@ class _ScriptProgram:
         costs: CollectiveCosts,
         payload_share: float,
         ranks: int,
+        processors: Processors,
     ) -> None:
-        self.core = _core.FlowProgram(ranks, ranks)
+        self.core = _core.FlowProgram(2 * ranks, 2 * ranks)
+        self.core.set_hosts_at_once(processors.at_once)
+        self._ranks, self._processors = ranks, processors
         self._per_server = cluster.accelerators_per_server
         self._network = network
         self._costs = costs
         self._in_kernel_bytes = unsent_bytes_at(cluster.link_gbps) + _SEGMENT_BYTES // 2
+        self.bursts: dict[int, float] = {}  # bytes of messages that take no time, by flow
+        self._flows: list[tuple[int, bool]] = []  # their tasks, and whether they are messages
         self._paths: dict[Pair, list[WeightedLinks]] = {}
         self._linked = {(link.source, link.target) for link in network.links} if network else set()
         self._called: dict[object, int] = defaultdict(int)  # by rank and channel
@@ -103,10 +140,11 @@ class _ScriptProgram:
             elif isinstance(event, CallWait):
                 last = self._then(last, self.core.add_delay(0.0))
                 self.core.add_dependency(ends[event.call], last)
-            elif event.operation in ("Send", "Recv"):
-                ends.append(self._add_message(last, event))
             else:
-                ends.append(self._add_collective(last, event))
+                last = self._then(last, self.core.add_compute(rank, self._processors.call_s))
+                is_message = event.operation in ("Send", "Recv")
+                add = self._add_message if is_message else self._add_collective
+                ends.append(add(last, event))
 
     def _then(self, before: int, task: int) -> int:
         self.core.add_dependency(before, task)
@@ -139,7 +177,8 @@ class _ScriptProgram:
         elif is_new and len(servers) > 1:
             barrier = call.operation == "Barrier"
             size_bytes = _BARRIER_BYTES if barrier else call.size_bytes
-            self._add_cost(self._costs.collective(priced, servers, size_bytes), first, end)
+            cost = self._costs.collective(priced, servers, size_bytes)
+            self._add_cost(cost, call.group, first, end)
         return end
 
     def _begin(self, rank: int, channel: tuple[object, ...]) -> tuple[int, int, bool]:
@@ -160,18 +199,60 @@ class _ScriptProgram:
         for ranks, size in size_bytes.items():
             source, target = (rank // self._per_server for rank in ranks)
             if source != target and size:
-                self._add_cost(self._costs.message(source, target, size), first, end)
+                cost = self._costs.message(source, target, size)
+                self._add_cost(cost, ranks, first, end, is_message=True)
 
-    def _add_cost(self, cost: CollectiveCost, first: int, end: int) -> None:
+    # parameters: a cost, its ranks, and the tasks around it
+    def _add_cost(
+        self,
+        cost: CollectiveCost,
+        ranks: Sequence[int],
+        first: int,
+        end: int,
+        *,
+        is_message: bool = False,
+    ) -> None:
+        """The messages of a call of `ranks`, and the processor time of moving them."""
+        moved_bytes: dict[int, float] = defaultdict(float)  # by server
+        for pair, size in cost.messages.items():
+            for server in pair:
+                moved_bytes[server] += size
+        shares = Counter(rank // self._per_server for rank in ranks)
+        for rank in ranks:
+            server = rank // self._per_server
+            seconds = self._processors.byte_s * moved_bytes[server] / shares[server]
+            moved = self._then(first, self.core.add_compute(self._ranks + rank, seconds))
+            self.core.add_dependency(moved, end)
         arrived = self._then(first, self.core.add_delay(0.0))
         for pair, size in cost.messages.items():
             source, target = (server * self._per_server for server in pair)
             for links, weight in self._paths_of(pair):
-                flow = self.core.add_flow(source, target, size * weight, links)
+                left = max(_LEAST_BYTES, size * weight - self.bursts.get(len(self._flows), 0.0))
+                flow = self.core.add_flow(source, target, left, links)
+                self._flows.append((flow, is_message))
                 self.core.add_dependency(first, flow)
                 self.core.add_dependency(flow, arrived)
         latency = self._then(arrived, self.core.add_delay(cost.latency_s))
         self.core.add_dependency(latency, end)
+
+    def bursts_of(self, result: FlowsResult, burst_bytes: float) -> dict[int, float]:
+        """The bytes of each message that its links carry at once, because they paused before.
+        Collectives have no such bytes: their steps wait for those of the slowest rank."""
+        links = self.core.links
+        bursts: dict[int, float] = {}
+        free_s: dict[int, float] = defaultdict(lambda: -math.inf)  # by link
+        order = sorted(range(len(self._flows)), key=lambda i: result.start_s[self._flows[i][0]])
+        for number in order:
+            task, is_message = self._flows[number]
+            flow = self.core.flow(task)
+            size_bytes = flow.size_bytes + self.bursts.get(number, 0.0)
+            paused_s = max(0.0, result.start_s[task] - max(free_s[link] for link in flow.links))
+            bytes_per_s = min(links[link].bits_per_s for link in flow.links) / 8
+            if is_message:
+                bursts[number] = min(size_bytes, burst_bytes, paused_s * bytes_per_s)
+            for link in flow.links:
+                free_s[link] = max(free_s[link], result.finish_s[task])
+        return bursts
 
     def _paths_of(self, pair: Pair) -> list[WeightedLinks]:
         if pair not in self._paths:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.refusals import named
 
+from torch_topoopt.launcher.run import fabrics
+from torch_topoopt.links.sockets import unsent_bytes_at
 from torch_topoopt.op_graph import DEFAULT_BUCKETS, GradientBuckets, OpGraph
 from torch_topoopt.plan import Plan
 
@@ -115,3 +117,9 @@ def test_a_script_that_shards_its_model_is_predicted_from_its_own_calls(
         assert found["iterations"]["predicted_s"] == plan.prediction.iteration_s
     else:
         assert found["iterations"]["predicted_s"] is None
+
+
+def test_only_paced_loopback_links_carry_bursts() -> None:
+    assert fabrics.burst_bytes("loopback", 0.05) == pytest.approx(1.5 * unsent_bytes_at(0.05))
+    assert fabrics.burst_bytes("loopback", None) == 0
+    assert fabrics.burst_bytes("netns", 0.05) == 0

@@ -53,6 +53,12 @@ class StepTiming:
     def step_s(self) -> float:
         return self.forward_s + self.backward_s + self.rest_s
 
+    @property
+    def computation_s(self) -> float:
+        """Processor time of the typical step, on the average rank."""
+        computations = (e for events in self.events for e in events if isinstance(e, Computation))
+        return sum(each.processor_s for each in computations) / len(self.events)
+
 
 def time_steps(
     script: str,
