@@ -13,7 +13,7 @@ from torch_topoopt.parallel.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.micro_batches import Pipeline, check_samples, micro_batches_of
 from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.sharded.blocks import model_cells
-from torch_topoopt.parallel.sharded.chunks import ModelChunk, Sent, shared_copy
+from torch_topoopt.parallel.sharded.chunks import JoinedChunks, ModelChunk, Sent, shared_copy
 from torch_topoopt.parallel.sharded.distribute import Division, distribute
 from torch_topoopt.parallel.sharded.divided_state import DividedState
 from torch_topoopt.parallel.sharded.mesh import LayoutMesh
@@ -49,7 +49,7 @@ class LayoutPipeline(Pipeline):
     """This rank's chunks of a model, each divided as the layout says, under a schedule of PyTorch.
 
     All ranks of a copy are called with its samples. `module` is the user's own, without what other
-    ranks have; with several chunks a stage, it is a list of such modules.
+    ranks have.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LayoutPipeline(Pipeline):
         self._forms: dict[object, list[Forms]] = {}  # between chunks, by shapes of a batch
         super().__init__(
             torch.nn.ModuleList(chunk.module for chunk in self._chunks.values()),
-            module if len(modules) == 1 else torch.nn.ModuleList(modules),
+            module if len(modules) == 1 else JoinedChunks(modules),
             loss,
             layout.micro_batches,
             mesh.replica,

@@ -60,6 +60,8 @@ def tensor_parallel(
     chosen = dict(styles.of_modules())
     for path in styles.gathering():
         module.get_submodule(path).register_forward_pre_hook(_gather_inputs, with_kwargs=True)
+    for owner in styles.with_heads():
+        _divide_heads(owner, mesh.size())
     for path, style in chosen.items():
         parallelize_module(module.get_submodule(path), mesh, style, src_data_rank=None)
     replicate_parameters(module, mesh)
@@ -121,7 +123,10 @@ class TensorStyles:
                 is_output = not self._readers(operator)
                 return ColwiseParallel(output_layouts=Replicate() if is_output else Shard(-1))
         else:
-            return LocalParts(self._result(operator), slices=not operator.operands)
+            if operator.operands:
+                return LocalParts(self._result(operator))
+            known = type(leaf).__module__.startswith("torch.nn.")
+            return LocalParts(self._result(operator), cuts="inputs" if known else "result")
         raise StrategyError(
             f"layout: tensor: {path!r} cannot be divided by {kind}: it is a "
             f"{type(leaf).__name__}, and not a linear layer or a table"
@@ -145,6 +150,13 @@ class TensorStyles:
             elif outer in self.modules:
                 yield outer
 
+    def with_heads(self) -> list[nn.Module]:
+        """The modules whose attention has some of the heads."""
+        pairs = zip(self.operators, self.kinds, strict=True)
+        names = [path_of(o) for o, kind in pairs if class_of(o) == "attention" and kind]
+        paths = dict.fromkeys(name.rpartition(".")[0] for name in names)
+        return [self.modules[path] for path in paths if path in self.modules]
+
     def _readers(self, operator: Operator) -> list[Operator]:
         at = self.operators.index(operator)
         return [o for o in self.operators if any(p.producer == at for p in o.operands)]
@@ -160,6 +172,16 @@ class TensorStyles:
         if has_positions or (is_positions and operator.output_dimensions == 2):
             return position_placement(operator.output_dimensions)
         return Replicate()
+
+
+def _divide_heads(module: nn.Module, parts: int) -> None:
+    """Attributes with a number of heads get that of this rank: forward methods view tensors by it.
+
+    Names are those of transformers, diffusers and timm.
+    """
+    for name, value in vars(module).items():
+        if name.endswith(("heads", "n_head")) and isinstance(value, int):
+            setattr(module, name, value // parts)
 
 
 def _needs(operator: Operator, kind: ParameterKind | None) -> str | None:

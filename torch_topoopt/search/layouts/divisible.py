@@ -48,7 +48,9 @@ def _why_not_tensor(
         heads = operator.split("columns")
         if heads is None:
             return "its projections do not keep heads apart"
-        return f"{heads.max_degree} groups of heads are no multiple of it"
+        if heads.max_degree % parts:
+            return f"{heads.max_degree} groups of heads are no multiple of it"
+        return "an operand of it is not divided by heads"
     split = operator.split(kind) if kind in ("columns", "rows") else None
     if split is None:
         return ""
