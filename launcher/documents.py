@@ -98,8 +98,8 @@ def op_graph_of(
     `batch_size` is the number of samples of one iteration on `accelerators` together. None: for a
     shipped model or a configuration of transformers, as many times the batch of one; for a file,
     that of its example_batch; for a saved OpGraph, its own. `costs` is a file of measured costs
-    that replace estimates. With a `precision`, it is of the model in that type. Raises InputError if the model is unknown or cannot be traced, and if
-    `batch_size` cannot be shared evenly.
+    that replace estimates. With a `precision`, it is of the model in that type. Raises InputError
+    if the model is unknown or cannot be traced, and if `batch_size` cannot be shared evenly.
     """
     graph = _op_graph(model, batch_size, accelerators, text, precision)
     return with_measured_costs(graph, costs)

@@ -18,6 +18,7 @@ from torch_topoopt.parallel.sharded.distribute import Division, distribute
 from torch_topoopt.parallel.sharded.divided_state import DividedState
 from torch_topoopt.parallel.sharded.mesh import LayoutMesh
 from torch_topoopt.parallel.sharded.module_calls import ModelCalls
+from torch_topoopt.parallel.sharded.recompute import drop_caches
 from torch_topoopt.parallel.sharded.schedules import (
     ChunkRunner,
     ChunkStage,
@@ -99,6 +100,7 @@ class LayoutPipeline(Pipeline):
     ) -> LayoutPipeline:
         """Divides `module`, which is called with batches like `example_batch`."""
         check_schedule(layout)
+        drop_caches(module, layout.recompute)
         op_graph = profile(module, example_batch, name=type(module).__name__)
         mesh = LayoutMesh.of(layout, next(module.parameters()).device.type)
         return cls(module, example_batch, loss, Division(op_graph, mesh, precision))
@@ -246,13 +248,9 @@ def _shapes_of(batch: Any) -> tuple[object, ...]:
 
 def cells_of_chunks(op_graph: OpGraph, layout: Layout) -> tuple[int, ...]:
     """The cells of each chunk: those of `layout`, as in a plan, else of equal times."""
-    cells = CellCosts(op_graph, accelerator(_ACCELERATOR)).priced(layout)
+    costs = CellCosts(op_graph, accelerator(_ACCELERATOR))
+    cells = costs.priced(layout)
     counts = None if cells is None else chunk_cells(cells, layout)
-    if cells is None or counts is None:
-        blocks = sum(len(layer.starts) for layer in op_graph.layers)
-        raise StrategyError(
-            f"layout: {layout}: the model has {blocks} blocks; it cannot be cut into "
-            f"{layout.pipeline * layout.interleave} chunks"
-            + (f" of {layout.cells} cells" if layout.cells else "")
-        )
+    if counts is None:
+        raise StrategyError(f"layout: {costs.why_not(layout)}")
     return counts

@@ -156,7 +156,7 @@ class LayoutPlanning:
         if self.options.layout is not None:
             price = self.prices.price(self.options.layout)
             if price is None:
-                raise ValueError(f"layout: {self.op_graph.model} cannot be divided into it")
+                raise ValueError(f"layout: {self.prices.costs.why_not(self.options.layout)}")
             if price.memory.total > self.memory_bytes:
                 raise ValueError(what_would_fit(self.prices, price, self))
             return [price]
