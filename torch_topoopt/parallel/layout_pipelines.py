@@ -13,11 +13,12 @@ from torch_topoopt.parallel.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.micro_batches import Pipeline, check_samples, micro_batches_of
 from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.sharded.blocks import model_cells
-from torch_topoopt.parallel.sharded.chunks import ModelChunk, Sent, shared_copy
+from torch_topoopt.parallel.sharded.chunks import JoinedChunks, ModelChunk, Sent, shared_copy
 from torch_topoopt.parallel.sharded.distribute import Division, distribute
 from torch_topoopt.parallel.sharded.divided_state import DividedState
 from torch_topoopt.parallel.sharded.mesh import LayoutMesh
 from torch_topoopt.parallel.sharded.module_calls import ModelCalls
+from torch_topoopt.parallel.sharded.recompute import drop_caches
 from torch_topoopt.parallel.sharded.schedules import (
     ChunkRunner,
     ChunkStage,
@@ -49,7 +50,7 @@ class LayoutPipeline(Pipeline):
     """This rank's chunks of a model, each divided as the layout says, under a schedule of PyTorch.
 
     All ranks of a copy are called with its samples. `module` is the user's own, without what other
-    ranks have; with several chunks a stage, it is a list of such modules.
+    ranks have.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class LayoutPipeline(Pipeline):
         self._forms: dict[object, list[Forms]] = {}  # between chunks, by shapes of a batch
         super().__init__(
             torch.nn.ModuleList(chunk.module for chunk in self._chunks.values()),
-            module if len(modules) == 1 else torch.nn.ModuleList(modules),
+            module if len(modules) == 1 else JoinedChunks(modules),
             loss,
             layout.micro_batches,
             mesh.replica,
@@ -99,6 +100,7 @@ class LayoutPipeline(Pipeline):
     ) -> LayoutPipeline:
         """Divides `module`, which is called with batches like `example_batch`."""
         check_schedule(layout)
+        drop_caches(module, layout.recompute)
         op_graph = profile(module, example_batch, name=type(module).__name__)
         mesh = LayoutMesh.of(layout, next(module.parameters()).device.type)
         return cls(module, example_batch, loss, Division(op_graph, mesh, precision))
@@ -246,13 +248,9 @@ def _shapes_of(batch: Any) -> tuple[object, ...]:
 
 def cells_of_chunks(op_graph: OpGraph, layout: Layout) -> tuple[int, ...]:
     """The cells of each chunk: those of `layout`, as in a plan, else of equal times."""
-    cells = CellCosts(op_graph, accelerator(_ACCELERATOR)).priced(layout)
+    costs = CellCosts(op_graph, accelerator(_ACCELERATOR))
+    cells = costs.priced(layout)
     counts = None if cells is None else chunk_cells(cells, layout)
-    if cells is None or counts is None:
-        blocks = sum(len(layer.starts) for layer in op_graph.layers)
-        raise StrategyError(
-            f"layout: {layout}: the model has {blocks} blocks; it cannot be cut into "
-            f"{layout.pipeline * layout.interleave} chunks"
-            + (f" of {layout.cells} cells" if layout.cells else "")
-        )
+    if counts is None:
+        raise StrategyError(f"layout: {costs.why_not(layout)}")
     return counts

@@ -54,8 +54,10 @@ class WiredLayout(NamedTuple):
 def trainer_of(options: PlanningOptions) -> Trainer:
     """What `options` say of the trainer of layouts."""
     if options.optimizer is None and options.optimizer_factor:
-        return Trainer(options.software, optimizer_factor=options.optimizer_factor)
-    return Trainer(options.software, options.optimizer or DEFAULT_TRAINER.optimizer)
+        factor = options.optimizer_factor
+        return Trainer(options.software, optimizer_factor=factor, precision=options.precision)
+    name = options.optimizer or DEFAULT_TRAINER.optimizer
+    return Trainer(options.software, name, precision=options.precision)
 
 
 def trained_by(trainer: Trainer) -> PlanningOptions:
@@ -66,6 +68,7 @@ def trained_by(trainer: Trainer) -> PlanningOptions:
         optimizer=None if factor else trainer.optimizer,
         optimizer_factor=factor,
         software=trainer.software,
+        precision=trainer.precision,
     )
 
 
@@ -168,7 +171,7 @@ class LayoutPlanning:
         if self.options.layout is not None:
             price = self.prices.price(self.options.layout)
             if price is None:
-                raise ValueError(f"layout: {self.op_graph.model} cannot be divided into it")
+                raise ValueError(f"layout: {self.prices.costs.why_not(self.options.layout)}")
             if price.memory.total > self.memory_bytes:
                 raise ValueError(what_would_fit(self.prices, price, self))
             return [price]

@@ -33,6 +33,15 @@ _KEPT = frozenset(
 )
 
 
+def drop_caches(module: torch.nn.Module, kind: Recompute) -> None:
+    """Switches off the keys and values that transformers keep for generation: a pass that runs
+    again would add to them. Call it before `module` is recorded."""
+    for part in module.modules() if kind != "none" else ():
+        config: Any = getattr(part, "config", None)
+        if getattr(config, "use_cache", False):
+            config.use_cache = False
+
+
 def recompute(block: torch.nn.Module, kind: Recompute) -> None:
     """Makes `block` keep its input alone ("full"), or also what `_KEPT` computes ("selective").
 

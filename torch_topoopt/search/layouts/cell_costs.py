@@ -13,6 +13,7 @@ from torch_topoopt.search.layouts.cells import (
     cells_of,
     passed_bytes,
     shared_bytes,
+    shared_table,
     with_shared_tables,
 )
 from torch_topoopt.search.layouts.divisible import why_not_divided
@@ -103,6 +104,7 @@ class CellCosts:
         self.op_graph = with_shared_tables(op_graph)
         self.device = device
         self.cells = cells_of(op_graph)
+        self.shared_table = shared_table(self.op_graph, self.cells)
         self._passed = passed_bytes(self.op_graph, self.cells)
         self._priced: dict[tuple[int, ...], CellCost | None] = {}
         self._kinds: dict[tuple[int, int, int], list[ParameterKind | None] | None] = {}
@@ -123,6 +125,30 @@ class CellCosts:
                 return None
             found.append(PricedCell(cell, known, passed * part))
         return found
+
+    def gathers_output(self, layout: Layout) -> bool:
+        """Whether accelerators of a tensor group have parts of the model's output."""
+        kinds = self._kinds_of(layout)
+        parts = kinds is not None and kinds[-1] is not None
+        return parts or self.op_graph.operators[-1].output_dimensions >= _DIMENSIONS
+
+    def why_not(self, layout: Layout) -> str:
+        """The field of `layout`, the module if there is one, and the reason why the model cannot be
+        divided so."""
+        operators = self.op_graph.operators
+        kinds = parameter_kinds(operators, layout.tensor, layout.expert)
+        if kinds is None:
+            return f"expert: {layout.expert}: the experts of a module are no multiple of it"
+        why = why_not_divided(operators, kinds, layout)
+        if why:
+            return why
+        blocks = sum(cell.block for cell in self.cells)
+        chunks = layout.pipeline * layout.interleave
+        cells = f" of {layout.cells} cells" if layout.cells else ""
+        return (
+            f"pipeline: {layout.pipeline}: the model has {blocks} blocks; it cannot be cut into "
+            f"{chunks} chunks{cells}"
+        )
 
     def _price(self, cell: Cell, layout: Layout) -> CellCost | None:
         operators = self.op_graph.operators[cell.begin : cell.end]
@@ -222,8 +248,9 @@ def _tensor_kind(operator: Operator, follows: bool, tensor: int) -> ParameterKin
         split.dimension: split for split in operator.splits if tensor > 1 and is_even(split, tensor)
     }
     columns, rows = splits.get("columns"), splits.get("rows")
-    table = class_of(operator) == "lookup"  # by vocabulary
-    if rows is not None and (table or (rows.operands == "part" and follows)):
+    if class_of(operator) == "lookup":  # by vocabulary
+        return None if rows is None else "rows"
+    if rows is not None and rows.operands == "part" and follows:
         return "rows"
     if columns is None or (columns.operands == "part" and not follows):
         return None
@@ -308,7 +335,10 @@ class _OneCell:
             return False
         if kind == "columns":
             return not self._reads_whole(operator)
-        return operator.split("attribute") is not None or operator.output_dimensions < _DIMENSIONS
+        tokens = operator.output_dimensions < _DIMENSIONS and any(
+            other.split("experts") for other in self.operators
+        )
+        return tokens or operator.split("attribute") is not None
 
     @staticmethod
     def _positions(operator: Operator, parts: int) -> int:

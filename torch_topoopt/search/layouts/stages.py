@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,8 +22,8 @@ class LayoutStage(NamedTuple):
     """The cells of a stage: how many of each kind, the `first` and the `last`.
 
     `copied`: it is not the stage of the table that its output layer shares, so it has a copy.
-    `logits`: bytes of the model's output on one accelerator, if this stage makes it. `spans` has
-    begin and end of the operators of each cell.
+    `logits`: bytes of the model's output on one accelerator, if this stage makes it, and a tensor
+    group has parts of it. `spans` has begin and end of the operators of each cell.
     """
 
     cells: tuple[tuple[PricedCell, int], ...]
@@ -92,11 +93,15 @@ def stages_of(
     if cells is None or counts is None:
         return None
     bounds = (0, *itertools.accumulate(counts))
+    home = (bisect.bisect_right(bounds, costs.shared_table) - 1) % layout.pipeline
     made = []
     for stage in range(layout.pipeline):
         mine: list[PricedCell] = []
         for chunk in range(stage, len(counts), layout.pipeline):
             mine += cells[bounds[chunk] : bounds[chunk + 1]]
-        logits = cells[-1].output_bytes if stage == layout.pipeline - 1 else 0.0
-        made.append(LayoutStage.of(mine, copied=stage > 0, logits=logits))
+        makes = stage == layout.pipeline - 1 and (
+            layout.tensor == 1 or costs.gathers_output(layout)
+        )
+        logits = cells[-1].output_bytes if makes else 0.0
+        made.append(LayoutStage.of(mine, copied=stage != home, logits=logits))
     return tuple(made)
