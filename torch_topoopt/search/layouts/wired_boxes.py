@@ -73,7 +73,7 @@ def boxes_with(cluster: Cluster, device: Accelerator, rates: GroupRates | None) 
     slowest = min(map(cluster.server_gbps, range(cluster.servers))) * BYTES_PER_GBPS
     hop_s = max(HOP_S, cluster.link_latency_s)
     own = cluster.accelerators_per_server, inside, slowest, step_s, hop_s
-    return Boxes(*own) if rates is None else WiredBoxes(*own, rates)
+    return Boxes(*own) if rates is None else WiredBoxes(*own, rates=rates)
 
 
 def around_rings(traffic: NDArray[np.float64], rings: Sequence[Ring], size_bytes: float) -> None:
