@@ -350,7 +350,7 @@ def predicted(row: _Row) -> tuple[LayoutPrice, StepMemory]:
     peer = accelerator(device).peer_bytes_per_s
     per_box = min(row.whole("gpus_per_node", 8), row.whole("gpus"))
     rate = row.number("interconnect_gbps_per_node") or _PORT_GBPS * per_box
-    boxes = Boxes(per_box, peer, rate * _BYTES_PER_GBPS)
+    boxes = Boxes(per_box, peer, rate * _BYTES_PER_GBPS, flat_rings=True)  # NCCL's
     kernel = attention_of(row, device)
     if kernel:
         device += f"/{kernel}"

@@ -38,12 +38,7 @@ MIXTURE = replace(
         (SPARKS, replace(TINY, blocks=4), 16),
         (CARDS, BLOCKS_OF_8B, 8),
         (CARDS, replace(TINY, blocks=4), 8),
-        pytest.param(
-            *(H100_BOXES, BLOCKS_OF_8B, 8),
-            marks=pytest.mark.xfail(
-                reason="the gather of a large output layer is priced as hidden"
-            ),
-        ),
+        (H100_BOXES, BLOCKS_OF_8B, 8),
         (H100_BOXES, replace(TINY, blocks=8), 16),
         (CARD_BOXES, replace(llama.SIZES["1b"], blocks=8, sequence=2048), 8),
         (CARD_BOXES, replace(TINY, blocks=4), 8),

@@ -12,7 +12,6 @@ from torch_topoopt.plan.layout import Layout
 from torch_topoopt.planner.layout_planning import LayoutPlanning
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search.layouts.memory import micro_batches_kept
-from torch_topoopt.search.layouts.traffic import gathers
 from torch_topoopt.sim.flows import run_program
 from torch_topoopt.sim.layout_program import layout_program, program_of, with_measured_ranks
 from torch_topoopt.sim.pipeline_order import pipeline_order
@@ -55,19 +54,28 @@ def test_the_closed_form_is_near(cluster: Cluster, layout: dict[str, object]) ->
     )
 
 
-def test_bytes_on_links_are_those_that_groups_gather() -> None:
-    layout = Layout(data=4, sharding="parameters", state_shards=4, micro_batches=4)
-    of = planning(CLUSTER)
-    wired = of.fastest_wired(layout)
-    program = program_of(of.prices, CLUSTER, wired.network, layout)
-    result = run_program(program.program)
-    (stage,) = wired.price.stages
-    gathered = sum(
-        found.size_bytes for found in gathers(layout, stage, of.state) if found.group.ranks > 1
+@pytest.mark.parametrize("cluster", [CLUSTER, BOXES])
+def test_bytes_on_links_are_those_of_the_demand(cluster: Cluster) -> None:
+    """Also if several accelerators of a server are in a group."""
+    of = planning(cluster)
+    ranks = of.accelerators
+    layout = Layout(
+        data=ranks, sharding="parameters", state_shards=ranks, micro_batches=16 // ranks
     )
+    wired = of.fastest_wired(layout)
+    program = program_of(of.prices, cluster, wired.network, layout)
+    result = run_program(program.program)
+    (group,) = wired.demand.groups
     links = len(wired.network.links)
-    assert result.link_bytes[:links].sum() == pytest.approx(3 * gathered)
-    assert result.link_bytes[links:].sum() == 0  # inside servers of one accelerator
+    assert result.link_bytes[:links].sum() == pytest.approx(
+        2 * (cluster.servers - 1) * group.size_bytes
+    )
+    inside = result.link_bytes[links:].sum()
+    if cluster.accelerators_per_server == 1:
+        assert inside == 0
+    else:  # into one accelerator of each server
+        received = (ranks - 1) / ranks * 2 * group.size_bytes
+        assert inside == pytest.approx(cluster.servers * received)
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])

@@ -140,20 +140,18 @@ class Exchanges:
         count: int = 1,
     ) -> Tasks:
         """`count` collectives of `size_bytes` together in every group of that kind of a stage,
-        over rings that enter each box once; their ends, by unit."""
+        by the backend's schedules between servers; their ends, by unit."""
         ranks = group.ranks
         if ranks == 1 or not size_bytes:
             return begin
         passes = 2 if collective == "all_reduce" else 1
-        moved = size_bytes * (ranks - 1) / ranks
         inside = {}
         if self._boxes.inside(group) > 1:
-            inside = dict.fromkeys(begin, passes * moved)
+            inside = dict.fromkeys(begin, passes * size_bytes * (ranks - 1) / ranks)
         between: Between = []
         for servers, groups in self._sets(group, begin):
-            whole = moved * groups * len(servers) / (len(servers) - 1)
             ordered = tuple(sorted(servers))
-            cost = self._costs.collective(collective, ordered, round(whole))
+            cost = self._costs.collective(collective, ordered, round(groups * size_bytes))
             between.append((servers, cost.messages))
         latency_s = passes * count * self._boxes.gather_latency_s(group)
         name = FlowName(_NAMES[collective], part.operators, iteration=part.iteration, content=what)

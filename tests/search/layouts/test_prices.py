@@ -11,7 +11,7 @@ from support.refusals import refused
 
 from torch_topoopt.plan.layout import SHARDINGS, Layout
 from torch_topoopt.search.accelerators import accelerator
-from torch_topoopt.search.layouts.links import Boxes, RankGroup
+from torch_topoopt.search.layouts.links import LAUNCH_S, PORT_EFFICIENCY, Boxes, RankGroup
 from torch_topoopt.search.layouts.memory import RUNTIME_BYTES, memory_of_stage, micro_batches_kept
 from torch_topoopt.search.layouts.prices import LayoutPrice, LayoutPrices
 from torch_topoopt.search.layouts.software import COMPILED, EAGER
@@ -114,6 +114,15 @@ def test_gathers_inside_a_box_and_between() -> None:
     assert inside > 7 / 8 * size / BOXES.peer_bytes_per_s
     assert across > 8 * 7 / 8 * size / BOXES.box_bytes_per_s > inside
     assert BOXES.gather_s(size, RankGroup(64, 1)) < across
+
+
+@pytest.mark.parametrize(("flat", "blocks"), [(False, 2), (True, 16)])
+def test_a_gather_brings_the_blocks_of_other_boxes_or_all_but_one(flat: bool, blocks: int) -> None:
+    slow = replace(BOXES, box_bytes_per_s=40e9, step_s=0.0, hop_s=0.0)
+    boxes = replace(slow, flat_rings=flat)
+    size, both = 1e9, RankGroup(16, 1)  # all accelerators of two boxes
+    entering_s = (blocks - 1) / blocks * size / (boxes.box_bytes_per_s * PORT_EFFICIENCY)
+    assert boxes.gather_s(size, both) == pytest.approx(entering_s + LAUNCH_S)
 
 
 def test_layouts_are_all_factorisations() -> None:

@@ -28,7 +28,10 @@ class Boxes:
     direction, and by a switch to other boxes at `box_bytes_per_s` for each box and direction.
 
     A step of a ring takes `step_s` inside a box and `hop_s` between two. Beginning an exchange
-    takes `launch_s`. Exchanges between boxes reach the part `port_efficiency` of the rates.
+    takes `launch_s`. Exchanges between boxes reach the part `port_efficiency` of the rates. A
+    gather enters a box with the blocks of the other boxes, which its accelerators share: schedules
+    run between the boxes. With `flat_rings`, as NCCL's, one ring of all accelerators brings all
+    blocks but one.
     """
 
     accelerators: int
@@ -38,6 +41,7 @@ class Boxes:
     hop_s: float = HOP_S
     launch_s: float = LAUNCH_S
     port_efficiency: float = PORT_EFFICIENCY
+    flat_rings: bool = False
 
     def gather_rate(self, group: RankGroup) -> float:
         """Bytes per second into each box while all groups of this kind gather at once."""
@@ -59,27 +63,35 @@ class Boxes:
         """Whether the group has members in several boxes."""
         return self.inside(group) < group.ranks
 
+    def boxes(self, group: RankGroup) -> int:
+        """The boxes of the group."""
+        return math.ceil(group.ranks / self.inside(group))
+
     def gather_s(self, size_bytes: float, group: RankGroup, count: int = 1) -> float:
         """AllGather (or ReduceScatter) of `count` tensors of `size_bytes` together, by every group
-        of that kind at once: over a ring that enters each box once."""
+        of that kind at once."""
         ranks = group.ranks
         if ranks == 1 or not size_bytes:
             return 0.0
         inside = self.inside(group)
-        moved = size_bytes * (ranks - 1) / ranks
-        seconds = moved / (self.peer_bytes_per_s * LINK_EFFICIENCY) if inside > 1 else 0.0
+        seconds = 0.0
+        if inside > 1:
+            received = size_bytes * (ranks - 1) / ranks
+            seconds = received / (self.peer_bytes_per_s * LINK_EFFICIENCY)
         if inside < ranks:
+            blocks = ranks if self.flat_rings else self.boxes(group)
             groups = self.accelerators / inside  # that leave a box at once
             rate = self.gather_rate(group) * self.port_efficiency
-            seconds = max(seconds, moved * groups / rate)
+            seconds = max(seconds, size_bytes * (blocks - 1) / blocks * groups / rate)
         return seconds + count * self.gather_latency_s(group)
 
     def gather_latency_s(self, group: RankGroup) -> float:
         """Seconds of a gather besides those of its bytes."""
-        seconds = self.launch_s + (group.ranks - 1) * self.step_s
-        if self.crosses(group):
-            seconds += group.ranks / self.inside(group) * self.hop_s
-        return seconds
+        if self.flat_rings and self.crosses(group):
+            hops_s = group.ranks / self.inside(group) * self.hop_s
+            return self.launch_s + (group.ranks - 1) * self.step_s + hops_s
+        steps_s = (self.inside(group) - 1) * self.step_s
+        return self.launch_s + steps_s + (self.boxes(group) - 1) * self.hop_s
 
     def all_to_all_s(self, size_bytes: float, group: RankGroup, count: int = 1) -> float:
         """All-to-all of `size_bytes` of every rank."""

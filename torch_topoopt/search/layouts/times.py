@@ -354,7 +354,6 @@ class StepModel:
         gradients = StateSizes(stage.gradient_bytes, stage.sum("expert_gradient_bytes"))
         gradients = self._exchanged(gradients)
         ahead, back = passes.forward, passes.backward
-        last = self._cell_passes(layout, groups, stage, stage.last.cost)
         # gradients of the first cell come last
         first_gradients = self.gradients_of(stage.first.cost, copied=stage.copied)
         summed_s, last_summed_s = (
@@ -363,15 +362,16 @@ class StepModel:
         )
         if layout.sharding == "parameters" and layout.state_shards > 1:
             return passes.ends_s + self._after(summed_s, back, last_summed_s)
+        begin_s = self._cell_passes(layout, groups, stage, stage.last.cost)[1].chain_s
         calls = math.ceil(sum(gradients) / _BUCKET_BYTES)
         if layout.sharding == "none":
             reduce_s = 2 * self._gather_s(groups, gradients, "copies", calls)
             last_s = 2 * self._gather_s(groups, first_gradients, "copies")
-            return self._after(reduce_s, back, last_s, last[1].chain_s)
+            return self._after(reduce_s, back, last_s, begin_s)
         calls = int(stage.sum("operators")) // 2
         scatter_s = self._gather_s(groups, gradients, "shards", calls)
         last_s = self._gather_s(groups, first_gradients, "shards")
-        seconds = self._after(scatter_s + summed_s, back, last_s + last_summed_s, last[1].chain_s)
+        seconds = self._after(scatter_s + summed_s, back, last_s + last_summed_s, begin_s)
         if layout.sharding == "gradients":  # scattered after each micro-batch
             more_s = max(0.0, scatter_s + back.links_s - back.chain_s)
             seconds += (layout.micro_batches - 1) * more_s
