@@ -170,7 +170,8 @@ class JoinedChunks(torch.nn.Module):  # type: ignore[misc]
         """As Module.train, for all chunks."""
         for chunk in self._chunks:
             chunk.train(mode)
-        return super().train(mode)
+        super().train(mode)
+        return self
 
 
 def _sendable(tensor: torch.Tensor) -> torch.Tensor:
