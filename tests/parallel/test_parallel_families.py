@@ -61,6 +61,7 @@ PLANS = {
 # stage with both uses of the shared table gathers it twice.
 OTHER_BYTES = {
     "tensor=4,micro_batch=4",
+    "tensor=2,micro_batch=2,sharding=parameters",
     "tensor=2,pipeline=2,micro_batch=2",
     "pipeline=2,micro_batch=1,sharding=parameters",
 }
@@ -85,7 +86,7 @@ MORE_PLANS = {
         "micro_batch=1,sharding=parameters,reshard=false",
         "micro_batch=1,sharding=parameters,state_shards=2",
         "micro_batch=2,sharding=optimizer,state_shards=2",
-        "tensor=4,micro_batch=4",
+        "tensor=4,micro_batch=8",
         "tensor=2,micro_batch=2,sharding=parameters",
     ],
 }
@@ -107,5 +108,5 @@ def test_a_family_trains_under_more_plans(name: str, tmp_path: Path) -> None:
 
 
 def test_a_run_in_another_precision_sends_the_planned_bytes(tmp_path: Path) -> None:
-    texts = ["micro_batch=1,sharding=parameters", "tensor=2,micro_batch=2,sharding=parameters"]
+    texts = ["micro_batch=1,sharding=parameters", "pipeline=2,micro_batch=1,interleave=2"]
     check(FAMILIES["whisper"], texts, tmp_path, precision="bf16")
