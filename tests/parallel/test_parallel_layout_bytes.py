@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 import torch.distributed as dist
+from planned_training import check_bytes, sent_bytes
 from support.backend.ranks import run_ranks, values
 from torch import nn
 
-import torch_topoopt
 from torch_topoopt.models import llama
 from torch_topoopt.models.qwen3_moe import Qwen3MoESize
 from torch_topoopt.parallel import pipeline
-from torch_topoopt.plan import Cluster, Link
+from torch_topoopt.plan import Cluster
 from torch_topoopt.plan.layout import Layout, layout_from
 from torch_topoopt.planner.layout_planning import LayoutPlanning
 from torch_topoopt.planner.options import PlanningOptions
@@ -25,7 +25,7 @@ from torch_topoopt.profile.profiling import profile
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch_topoopt.plan import Plan
+    from torch_topoopt.plan import Link, Plan
 
 SERVERS, SAMPLES, WARM_UP, STEPS = 4, 8, 1, 2
 SIZE = llama.LlamaSize(2, 64, 128, 4, 4, 256, 32, SAMPLES, dtype=torch.float32)
@@ -45,17 +45,6 @@ def batch(samples: int) -> torch.Tensor:
 
 def loss_of(logits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten())
-
-
-def sent_bytes() -> dict[Link, int]:
-    """By links between servers, so far."""
-    return {
-        Link(entry["source"], entry["source_port"], entry["target"], entry["target_port"]): entry[
-            "sent_bytes"
-        ]
-        for entry in torch_topoopt.stats()["links"]
-        if entry["source_port"] >= 0
-    }
 
 
 def bytes_of_a_step(
@@ -125,20 +114,7 @@ def test_a_step_sends_the_predicted_bytes(text: str, tmp_path: Path) -> None:
     size = EXPERTS if "expert" in text else SIZE
     layout = layout_from(text, SERVERS, SAMPLES)
     plan = plan_of(layout, size)
-    done: list[dict[Link, Any]] = values(
+    done: list[dict[Link, float]] = values(
         run_ranks(plan, tmp_path, functools.partial(bytes_of_a_step, size, plan.layout))
     )
-    sent: dict[Link, float] = {}
-    for of_rank in done:
-        for link, size in of_rank.items():
-            sent[link] = max(size, sent.get(link, 0.0))
-    predicted = dict(zip(plan.network.links, plan.prediction.link_bytes, strict=True))
-    assert any(predicted.values())
-    assert sum(sent.values()) == pytest.approx(sum(predicted.values()), rel=0.01)
-    # Short messages over two routes are not divided evenly.
-    direct = {(link.source, link.target) for link in predicted}
-    relayed = [p.size_bytes for p in plan.demand.pairs if (p.source, p.target) not in direct]
-    margin = max(relayed, default=16)
-    assert sent == {
-        link: pytest.approx(size, rel=0.01, abs=margin) for link, size in predicted.items()
-    }
+    check_bytes(text, plan, done)

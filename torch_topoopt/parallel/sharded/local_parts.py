@@ -161,7 +161,9 @@ def gathered(value: Any) -> Any:
     """`value` with whole DTensors for those that have parts."""
 
     def gather(tensor: Any) -> Any:
-        return tensor.redistribute(placements=[Replicate()] * tensor.device_mesh.ndim)
+        whole = [Replicate()] * tensor.device_mesh.ndim
+        # Of a whole tensor, the gradient would be summed here, and again where it was gathered.
+        return tensor if list(tensor.placements) == whole else tensor.redistribute(placements=whole)
 
     return tree_map_only(DTensor, gather, value)
 

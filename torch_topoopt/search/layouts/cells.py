@@ -90,7 +90,7 @@ def with_shared_tables(op_graph: OpGraph) -> OpGraph:
         split = None
         if shared_bytes(operator) in shared:
             split = Split("columns", _MOST_ENTRIES, "whole")
-        elif class_of(operator) == "lookup" and operator.parameter_bytes in shared:
+        elif class_of(operator) == "lookup" and operator.parameter_bytes:
             split = Split("rows", _MOST_ENTRIES, "part")
         if split is not None:
             operators[i] = replace(operator, splits=(*operator.splits, split))

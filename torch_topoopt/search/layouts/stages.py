@@ -23,7 +23,8 @@ class LayoutStage(NamedTuple):
 
     `copied`: it is not the stage of the table that its output layer shares, so it has a copy.
     `logits`: bytes of the model's output on one accelerator, if this stage makes it, and a tensor
-    group has parts of it. `spans` has begin and end of the operators of each cell.
+    group has parts of it. `spans` has begin and end of the operators of each cell. `gives` are the
+    bytes that each of its chunks sends to the next chunk.
     """
 
     cells: tuple[tuple[PricedCell, int], ...]
@@ -32,15 +33,23 @@ class LayoutStage(NamedTuple):
     copied: bool
     logits: float
     spans: tuple[tuple[int, int], ...]
+    gives: tuple[float, ...]
 
     @classmethod
-    def of(cls, cells: Sequence[PricedCell], *, copied: bool, logits: float) -> LayoutStage:
+    def of(
+        cls,
+        cells: Sequence[PricedCell],
+        *,
+        copied: bool,
+        logits: float,
+        gives: Sequence[float] = (),
+    ) -> LayoutStage:
         """The stage of these cells, in order."""
         counts = Counter(one.cell.kind for one in cells)
         kinds = {one.cell.kind: one for one in cells}
         counted = tuple((kinds[kind], count) for kind, count in counts.items())
         spans = tuple((one.cell.begin, one.cell.end) for one in cells)
-        return cls(counted, cells[0], cells[-1], copied, logits, spans)
+        return cls(counted, cells[0], cells[-1], copied, logits, spans, tuple(gives))
 
     def sum(self, field: str) -> float:
         """The sum of a field of CellCost over the cells."""
@@ -97,11 +106,14 @@ def stages_of(
     made = []
     for stage in range(layout.pipeline):
         mine: list[PricedCell] = []
+        gives: list[float] = []
         for chunk in range(stage, len(counts), layout.pipeline):
             mine += cells[bounds[chunk] : bounds[chunk + 1]]
+            if chunk < len(counts) - 1:
+                gives.append(mine[-1].output_bytes)
         makes = stage == layout.pipeline - 1 and (
             layout.tensor == 1 or costs.gathers_output(layout)
         )
         logits = cells[-1].output_bytes if makes else 0.0
-        made.append(LayoutStage.of(mine, copied=stage != home, logits=logits))
+        made.append(LayoutStage.of(mine, copied=stage != home, logits=logits, gives=gives))
     return tuple(made)

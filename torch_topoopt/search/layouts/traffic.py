@@ -135,9 +135,7 @@ def _sends(price: LayoutPrice, box: int) -> tuple[PairDemand, ...]:
     per_stage = layout.accelerators // layout.pipeline
     sent: dict[tuple[int, int], float] = defaultdict(float)
     for at, stage in enumerate(stages):
-        last = at == layout.pipeline - 1
-        times = layout.micro_batches * (layout.interleave - last)
-        size = times * stages[0].last.output_bytes if last else times * stage.last.output_bytes
+        size = layout.micro_batches * sum(stage.gives)
         if not size or layout.pipeline == 1:
             continue
         for rank in range(at * per_stage, (at + 1) * per_stage):
