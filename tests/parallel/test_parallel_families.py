@@ -105,8 +105,3 @@ def test_a_family_trains_as_planned(name: str, tmp_path: Path) -> None:
 def test_a_family_trains_under_more_plans(name: str, tmp_path: Path) -> None:
     other = OTHER_BYTES if name == "whisper" else ()
     check(FAMILIES[name], MORE_PLANS[name], tmp_path, other_bytes=other)
-
-
-def test_a_run_in_another_precision_sends_the_planned_bytes(tmp_path: Path) -> None:
-    texts = ["micro_batch=1,sharding=parameters", "pipeline=2,micro_batch=1,interleave=2"]
-    check(FAMILIES["whisper"], texts, tmp_path, precision="bf16")

@@ -84,7 +84,7 @@ def test_replicas_of_shards_reduce_their_parts() -> None:
 def test_tensor_groups_between_servers_exchange_activations_of_both_passes() -> None:
     found = demand(Layout(tensor=2, micro_batch=1, micro_batches=BATCH))
     # Per sample and pass: the norm is gathered, the output scattered. Table and head have
-    # positions: the gradients of their parameters are summed. The head makes the whole output everywhere.
+    # positions: the gradients of their parameters are summed. The head makes the whole output.
     (group,) = found.groups
     assert group.servers == (0, 1)
     assert group.size_bytes == BATCH * (2 * BLOCKS * SAMPLE + 2 * PARAMETERS)
