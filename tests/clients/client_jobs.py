@@ -71,7 +71,7 @@ def link_differences(printed: str) -> list[float]:
     return [float(percent) for percent in links]
 
 
-def gloo_losses(folder: Path, *command: str) -> list[float]:
+def gloo_losses(folder: Path, *command: str, **environment: str) -> list[float]:
     """The losses.json of a job over gloo.
 
     On a loaded machine gloo often aborts when its groups end. What the job has written by then is
@@ -80,7 +80,7 @@ def gloo_losses(folder: Path, *command: str) -> list[float]:
     for attempt in range(ATTEMPTS):
         written = folder / str(attempt) / "losses.json"
         try:
-            return losses(written.parent, *command)[0]
+            return losses(written.parent, *command, **environment)[0]
         except AssertionError as error:
             if GLOO_ABORTED not in str(error):
                 raise

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(4 * LIMIT_S)]  # two o
 def exported(folder: Path, trainer: str, layout: Layout) -> list[str]:
     """Exports a plan with the layout to `folder`; returns the start of its run."""
     plan = replace(
-        make_ring_plan(layout.data),
+        make_ring_plan(layout.accelerators),
         version=6,
         strategy_space="layouts",
         layout=layout,
@@ -63,14 +63,42 @@ def test_a_script_of_accelerate_takes_the_variables(tmp_path: Path) -> None:
     assert ours == pytest.approx(gloo, rel=SAME)
 
 
-def test_the_trainer_of_hugging_face_takes_the_arguments(tmp_path: Path) -> None:
+FSDP2 = Layout(
+    data=4, sharding="parameters", state_shards=4, recompute="full", micro_batch=2, micro_batches=2
+)
+HYBRID = Layout(data=4, sharding="parameters", state_shards=2, reshard=False, micro_batch=2)
+
+
+@pytest.mark.parametrize("layout", [FSDP2, HYBRID])
+def test_accelerate_shards_a_llama(tmp_path: Path, layout: Layout) -> None:
     pytest.importorskip("accelerate", reason=NEEDED)
     pytest.importorskip("transformers", reason=NEEDED)
-    script = str(SCRIPTS / "hf_trainer.py")
-    planned = exported(tmp_path, "accelerate", Layout(data=4, micro_batch=2, micro_batches=2))
+    script = str(SCRIPTS / "accelerate_llama.py")
+    planned = exported(tmp_path, "accelerate", layout)
+    environment = variables(tmp_path)
+    gloo = gloo_losses(tmp_path / "gloo", *torchrun(4), script, **environment)
+    assert len(set(gloo)) == 8, "it trains"
+    ours, _ = losses(tmp_path / "run", *planned, "--take-over", "gloo", script, **environment)
+    assert ours == pytest.approx(gloo, rel=SAME)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("hf_trainer", Layout(data=4, micro_batch=2, micro_batches=2)),
+        ("trl_sft", replace(HYBRID, micro_batch=1, micro_batches=2)),
+    ],
+)
+def test_trainers_of_hugging_face_take_the_arguments(
+    tmp_path: Path, name: str, layout: Layout
+) -> None:
+    pytest.importorskip("accelerate", reason=NEEDED)
+    pytest.importorskip("transformers" if name == "hf_trainer" else "trl", reason=NEEDED)
+    script = str(SCRIPTS / f"{name}.py")
+    planned = exported(tmp_path, "accelerate", layout)
     chosen = (tmp_path / "trainer.args").read_text().split()
     environment = variables(tmp_path)
-    gloo, _ = losses(tmp_path / "gloo", *torchrun(4), script, *chosen, **environment)
+    gloo = gloo_losses(tmp_path / "gloo", *torchrun(4), script, *chosen, **environment)
     other = gloo_losses(tmp_path / "one", *torchrun(4), script)
     assert gloo != other, "batches are those of the plan"
     run = [*planned, "--take-over", "gloo", script, *chosen]

@@ -228,6 +228,7 @@ def _serve_forks(descriptor: int, parent: int, log: int, prepare: str) -> None:
         usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, usual)
     atexit._clear()
+    atexit.register(sys.modules["torch_topoopt.runtime.backend"]._leave)  # as its import does
     for name in _RUN_BY_NAME:
         sys.modules.pop(name, None)
     sys.stdin = open(0)  # noqa: SIM115

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch_topoopt.runtime import backend
 from torch_topoopt.runtime.job import open_job
 from torch_topoopt.runtime.job_network import Place
+from torch_topoopt.runtime.requested_backends import note_opened
 
 _TIMEOUT = timedelta(minutes=30)  # torch.distributed's default
 
@@ -44,6 +45,7 @@ def new_process_group(
     except BaseException as error:
         job.session.fail(f"{type(error).__name__}: {error}")
         raise
+    note_opened()
     made = dist.ProcessGroup(store, rank, world_size)
     kind = dist.ProcessGroup.BackendType.CUSTOM
     made._set_default_backend(kind)

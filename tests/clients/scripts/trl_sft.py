@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 
+import cpu_accelerator
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, models
@@ -15,7 +17,13 @@ WORDS = 64
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output-dir", required=True)
+    parser.add_argument("--per_device_train_batch_size", type=int, default=2)
+    parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+    parser.add_argument("--bf16", choices=("false",))
     arguments = parser.parse_args()
+    is_sharded = os.environ.get("ACCELERATE_USE_FSDP") == "true"
+    if is_sharded:
+        cpu_accelerator.use()
     torch.manual_seed(0)
     names = {f"w{i}": i for i in range(WORDS)}
     tokenizer = PreTrainedTokenizerFast(
@@ -37,12 +45,13 @@ def main() -> None:
         args=SFTConfig(
             output_dir=arguments.output_dir,
             max_steps=8,
-            per_device_train_batch_size=2,
+            per_device_train_batch_size=arguments.per_device_train_batch_size,
+            gradient_accumulation_steps=arguments.gradient_accumulation_steps,
             learning_rate=1e-2,
             logging_steps=1,
             save_strategy="no",
             report_to="none",
-            use_cpu=True,
+            use_cpu=not is_sharded,
             bf16=False,
             gradient_checkpointing=False,
         ),

@@ -52,6 +52,8 @@ RANKS = (
     ("ENDLESS", 0, 2),
     ("ACCUMULATING", 0, 4),
     *(("OWN_STORE", rank, 2) for rank in range(2)),
+    *(("REPLICAS", rank, 6) for rank in (0, 3)),
+    ("UNEVEN_REPLICAS", 0, 4),
     *((name, 0, 2) for name in ("WAITING_FOR_A_RANK", "ASSERTING", "ASSERTING_IN_A_LIBRARY")),
     *((name, 0, 2) for name in ("NO_OPTIMIZER", "NO_GROUP", "GREEDY")),
 )
@@ -72,6 +74,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], d
         script.write_text(getattr(training_scripts, name))
         run = TrainingScript(str(script), ARGUMENTS.get(name, ()))
         jobs.append(job(run, World(world_size), rank, limits=LIMITS.get(name, PATIENT)))
+    (folder / "torchft").mkdir()
+    (folder / "torchft" / "__init__.py").touch()
     (folder / "package").mkdir()
     (folder / "package" / "__init__.py").touch()
     (folder / "package" / "train.py").write_text(training_scripts.DDP)
@@ -126,6 +130,14 @@ def test_gradients_that_are_summed_up_are_reduced_once_per_step(answers: Answers
 def test_a_store_of_the_script_s_own_waits_for_nobody(answers: Answers, rank: int) -> None:
     calls = _last(answers, "OWN_STORE", rank)
     assert _kinds(calls) == {("backward", "AllReduce", FLOAT * (16 * 16 + 16)): 1}
+
+
+@pytest.mark.parametrize(("rank", "members"), [(0, [0, 2, 4]), (3, [1, 3, 5])])
+def test_a_quorum_has_all_replicas_and_a_group_one_rank_of_each(
+    answers: Answers, rank: int, members: list[int]
+) -> None:
+    (call,) = _last(answers, "REPLICAS", rank)
+    assert (call["operation"], call["size_bytes"], call["group"]) == ("AllReduce", 40, members)
 
 
 def test_a_key_that_another_rank_would_set_is_missed_at_once(answers: Answers) -> None:
@@ -315,6 +327,11 @@ def test_an_error_without_words_names_the_line_that_raised_it(answers: Answers) 
         (
             "CONNECTING",
             "PermissionError: there is no network while a script is profiled (line 3)",
+        ),
+        (
+            "UNEVEN_REPLICAS",
+            "ValueError: new_process_group: rank=1, world_size=3: this profile has rank 0 of 4, "
+            "and replicas of as many ranks each (line 15)",
         ),
         (
             "OTHER_WORLD",

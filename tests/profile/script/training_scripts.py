@@ -214,6 +214,31 @@ for _ in range(3):
     model(torch.ones(4, 16)).sum().backward()
     optimizer.step()
 """
+# Replicas of two ranks, as torchft's Manager connects them.
+REPLICAS = f"""{_START}
+import torch_topoopt
+from torchft._torchft import ManagerClient, ManagerServer
+replica_size = 2
+server = ManagerServer(replica_id="replica", lighthouse_addr="http://127.0.0.1:1",
+                       store_addr="127.0.0.1:2", world_size=replica_size)
+client = ManagerClient(server.address(), connect_timeout=None)
+quorum = client._quorum(group_rank=rank % replica_size, step=3)
+assert (quorum.replica_rank, quorum.replica_world_size) == (rank // 2, world // 2)
+assert (quorum.store_address, quorum.max_step, quorum.heal) == ("127.0.0.1:2", 3, False)
+assert client.should_commit(0, 3, True, timeout=None)
+group = torch_topoopt.new_process_group(
+    dist.HashStore(), quorum.replica_rank, quorum.replica_world_size, timeout=60)
+weight = nn.Parameter(torch.ones(10))
+optimizer = torch.optim.SGD([weight], lr=0.01)
+for _ in range(3):
+    weight.sum().backward()
+    group.allreduce([weight.grad]).wait()
+    optimizer.step()
+"""
+UNEVEN_REPLICAS = f"""{_START}
+import torch_topoopt
+torch_topoopt.new_process_group(dist.HashStore(), 1, 3)
+"""
 WAITING_FOR_A_RANK = """
 import datetime, torch.distributed as dist
 store = dist.TCPStore("127.0.0.1", 0, 2, True, timeout=datetime.timedelta(seconds=3))

@@ -42,7 +42,7 @@ from torch.optim.optimizer import (
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from torch_topoopt.processes.rank_main import die_with
-from torch_topoopt.profile.script import checkpoints
+from torch_topoopt.profile.script import checkpoints, replicas
 from torch_topoopt.profile.script.integer_messages import Broker, Rank, RankChannel
 from torch_topoopt.profile.script.memory import used_bytes
 from torch_topoopt.profile.script.recorder import Recorder
@@ -363,6 +363,7 @@ def _fake_process_groups(rank: int, world_size: int) -> None:
 
     torch.distributed.rendezvous makes its stores by that name, too.
     """
+    replicas.install(rank, world_size)
     real_init, real_new = dist.init_process_group, dist.new_group
 
     @functools.wraps(real_init)
