@@ -57,6 +57,7 @@ RESULTS: dict[str, tuple[str, ...]] = {
     "fabric list": ("launcher.fabric.list:ListedFabrics",),
     "fabric verify": ("launcher.fabric.verify:VerifiedFabric",),
     "fabric apply": ("launcher.fabric.apply:AppliedPlan",),
+    "fabric persist": ("launcher.fabric.persist:PersistedCables",),
     "fabric restore": ("launcher.fabric.switch_verbs:ChangedSwitches",),
     "fabric snapshot": ("launcher.fabric.snapshot:KeptSwitches",),
     "cluster submit": ("tools.queue.commands.submit:SubmittedJob",
