@@ -273,6 +273,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "how to reach a host; --, its management address and a command follow "
         "(default: %(default)s)",
     },
+    "remote-command": {
+        "default": "topoopt",
+        "metavar": "COMMAND",
+        "help": "how to start topoopt on the hosts (default: %(default)s)",
+    },
     "dry-run": {"action": "store_true", "help": "only check, and say what would be done"},
     "json": {
         "action": "store_true",

@@ -62,14 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--no-probes", action="store_true", help="with --local or --facts: send nothing, only read"
     )
-    shared_options.add(options, "ssh-command")
-    options.add_argument(
-        "--remote-command",
-        default="topoopt",
-        metavar="COMMAND",
-        help="how to start topoopt on the hosts (default: %(default)s)",
-    )
-    shared_options.add(options, "json")
+    shared_options.add(options, "ssh-command", "remote-command", "json")
     return options
 
 
@@ -162,6 +155,7 @@ def _examine(
     from torch_topoopt.links.errors import FabricError
     from torch_topoopt.tools.doctor.diagnosis import diagnose
     from torch_topoopt.tools.doctor.findings import Finding, Site
+    from torch_topoopt.tools.doctor.link_history import slower_cables
 
     facts = {}
     silent = []
@@ -181,7 +175,7 @@ def _examine(
                     )
                 )
     site = Site(facts, file)
-    return site, [*silent, *diagnose(site)]
+    return site, [*silent, *diagnose(site), *slower_cables(site)]
 
 
 def _apply(
