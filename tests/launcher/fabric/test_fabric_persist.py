@@ -203,6 +203,14 @@ def discover(hosts: NetworkdHosts, output: Path) -> ClusterFile:
     return load_cluster(output)
 
 
+def slower_gbps(hosts: NetworkdHosts) -> float:
+    """The measured rate of the cable between box0 and box1."""
+    words = ("bench", "link", "box0", "box1", "--cluster", str(hosts.folder / "lab.yaml"))
+    (out,) = everywhere(hosts, hosts.names[:1], *words, "--window", "0.1", "--json")
+    (cable,) = json.loads(out)["cables"]
+    return min(float(direction["gbps"]) for direction in cable["directions"])
+
+
 @pytest.mark.slow
 def test_after_a_restart_the_same_job_runs_on_the_same_cables(tmp_path: Path) -> None:
     hosts = NetworkdHosts(tmp_path, RING, "100mbit")
@@ -224,6 +232,7 @@ def test_after_a_restart_the_same_job_runs_on_the_same_cables(tmp_path: Path) ->
         hosts.set_up(given, mtu=1400)
         before = discover(hosts, tmp_path / "lab.yaml")
         assert len(before.cables) == 3
+        rate = slower_gbps(hosts)
         assert persist(hosts, "--apply") == 0
         hosts.stop()
         hosts.start()
@@ -234,6 +243,7 @@ def test_after_a_restart_the_same_job_runs_on_the_same_cables(tmp_path: Path) ->
                 hosts.wait_for_address(server.name, port.interface, port.address)
         after = discover(hosts, tmp_path / "again.yaml")
         assert after.to_yaml() == before.to_yaml()
+        assert slower_gbps(hosts) == pytest.approx(rate, rel=0.2)
         words = ("run", "--cluster", str(tmp_path / "lab.yaml"), "--nnodes", "3", "--model", "none")
         script = str(tmp_path / "train.py")
         everywhere(hosts, hosts.names, *words, "--no-measure-steps", script)

@@ -88,6 +88,11 @@ def test_below_all_limits_the_cause_is_looked_for(
     assert named(found.limit, limit)
 
 
+def test_frames_that_cards_dropped_are_named_before_losses(site: Site) -> None:
+    found = verdict(site, CABLE, [FlowRate(1, 13.0, 13.0, 0.05, 0.3)], damaged_frames=7)
+    assert named(found.limit, 7)
+
+
 def test_more_connections_and_larger_frames_spare_a_core(site: Site) -> None:
     for server in site.facts:
         site = changed_interface(site, server, "p0", mtu=1500)

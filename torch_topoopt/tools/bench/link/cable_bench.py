@@ -79,7 +79,11 @@ class MeasuredCable:
 
 
 class CableBench:
-    """`agents`: of the hosts at both ends of `cable`; `pingpong`: both have libfabric's program."""
+    """`agents`: of the hosts at both ends of `cable`.
+
+    `provider` of libfabric: None for verbs if both ports have an RDMA device that works;
+    `pingpong`: both hosts have libfabric's program.
+    """
 
     def __init__(
         self,
@@ -88,12 +92,14 @@ class CableBench:
         agents: tuple[Channel, Channel],
         *,
         pingpong: bool,
+        provider: str | None,
         window_s: float,
     ) -> None:
         self._site = site
         self._cable = cable
         self._agents = agents
         self._pingpong = pingpong
+        self._provider = provider
         self._window_s = window_s
         self._ends = cable_ends(site, cable)
         if len(self._ends) < len(cable):
@@ -121,16 +127,13 @@ class CableBench:
                 self._flood([True] * count + [False] * count),
             ]
         latency = tuple(self._latency(size) for size in _LATENCY_BYTES)
-        directions = tuple(self._direction(way, floods) for way in (0, 1))
-        return MeasuredCable(
-            self._cable,
-            directions,
-            latency,
-            self._libfabric() if self._pingpong else None,
-            self._damaged() - damaged,
-        )
+        damaged = self._damaged() - damaged
+        directions = tuple(self._direction(way, floods, damaged) for way in (0, 1))
+        return MeasuredCable(self._cable, directions, latency, self._libfabric(), damaged)
 
-    def _direction(self, way: int, floods: dict[int, list[list[FloodCount]]]) -> MeasuredDirection:
+    def _direction(
+        self, way: int, floods: dict[int, list[list[FloodCount]]], damaged: int
+    ) -> MeasuredDirection:
         rates = []
         for count, passes in floods.items():
             alone, together = passes[way], passes[2]
@@ -145,7 +148,7 @@ class CableBench:
                 )
             )
         source, target = self._cable if way == 0 else self._cable[::-1]
-        judged = verdict(self._site, self._cable, rates)
+        judged = verdict(self._site, self._cable, rates, damaged)
         return MeasuredDirection(source, target, tuple(rates), judged)
 
     def _flood(self, sends: Sequence[bool]) -> list[FloodCount]:
@@ -176,12 +179,18 @@ class CableBench:
     def _damaged(self) -> int:
         return sum(int(agent.ask("errors")["frames"]) for agent in self._agents)
 
-    def _libfabric(self) -> LibfabricTimes:
-        """Over RDMA if both ports have a device that works, else over libfabric's TCP."""
+    def _libfabric(self) -> LibfabricTimes | None:
         ports = [self._site.facts[s].rdma.port_of(i.name) for s, i in self._ends]
         rdma = all(port is not None and port.state == "ACTIVE" for port in ports)
-        provider = "verbs" if rdma else "tcp"
-        domains = [port.device if port is not None and rdma else None for port in ports]
+        provider = self._provider or ("verbs" if rdma else None)
+        if provider is None:
+            return None
+        if not self._pingpong:
+            return LibfabricTimes(
+                provider, error="fi_pingpong is not on both hosts (libfabric-bin)"
+            )
+        verbs = provider.startswith("verbs")
+        domains = [port.device if port is not None and verbs else None for port in ports]
         far = self._addresses[1].partition("%")[0]
         if far != self._addresses[1]:
             far += f"%{self._ends[0][1].name}"

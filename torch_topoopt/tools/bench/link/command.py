@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Measures single cables of a cluster file while nothing else uses them: the rate of TCP with 1, 2 and
 4 connections, each direction alone and both together, the latency of 8 bytes and 64 kB, bytes that
-TCP sent again, and frames that the cards dropped. If both hosts have libfabric's fi_pingpong, its
-latencies, too: over RDMA where both ports have a device, else over TCP.
+TCP sent again, and frames that the cards dropped. Where both ports have an RDMA device, also the
+latencies of libfabric's fi_pingpong.
 
 For each direction it says what port, PCIe link and MTU allow, and what is the limit. Results are
 kept on the host where this runs; a cable that has become slower makes the exit code 1, and
@@ -67,6 +67,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="S",
         help="a rate is the median of five windows of so many seconds (default: %(default)g)",
     )
+    options.add_argument(
+        "--libfabric",
+        metavar="PROVIDER",
+        help="measure this provider of libfabric, such as tcp (default: verbs where there is RDMA)",
+    )
     options.add_argument("--end", metavar="NAME", help=argparse.SUPPRESS)  # be that host's end
     shared_options.add(options, "ssh-command", "remote-command", "json")
     return options
@@ -95,7 +100,7 @@ def main(argv: list[str]) -> int:
         agents = dict(zip(names, channels, strict=True))
         site, pingpong = _site(file, agents)
         measured = [
-            _measure(site, cable, agents, pingpong, arguments.window, progress) for cable in cables
+            _measure(site, cable, agents, pingpong, arguments, progress) for cable in cables
         ]
     if arguments.json:
         console.print_json(MeasuredCables(file.name, measured))
@@ -150,7 +155,15 @@ def _command(file: ClusterFile, name: str, arguments: argparse.Namespace) -> lis
 
     with contextlib.suppress(FabricError):
         if this_server(file) == name:
-            return [sys.executable, "-m", "torch_topoopt", "bench", "link", "--end", name]
+            return [
+                sys.executable,
+                "-m",
+                "torch_topoopt.launcher.main",
+                "bench",
+                "link",
+                "--end",
+                name,
+            ]
     ssh = tuple(shlex.split(arguments.ssh_command))
     if not ssh:
         raise InputError("ssh-command: is empty")
@@ -173,7 +186,7 @@ def _measure(
     cable: tuple[str, str],
     agents: dict[str, Channel],
     pingpong: set[str],
-    window_s: float,
+    arguments: argparse.Namespace,
     progress: Callable[[float | None, str], None],
 ) -> MeasuredCable:
     from torch_topoopt.tools.bench.link.cable_bench import CableBench
@@ -185,7 +198,8 @@ def _measure(
         cable,
         (agents[names[0]], agents[names[1]]),
         pingpong=pingpong.issuperset(names),
-        window_s=window_s,
+        provider=arguments.libfabric,
+        window_s=arguments.window,
     )
     measured = bench.run(progress)
     now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -116,7 +116,13 @@ class LinkEnd:
                 break
             time.sleep(_RETRY_S)  # the other end is not listening yet
         reason = done.stderr.strip().splitlines()
-        found = re.findall(r"^\d\S*\s.*", done.stdout, re.MULTILINE)
-        if done.returncode != 0 or not found:
+        seconds = pingpong_s(done.stdout)
+        if done.returncode != 0 or seconds is None:
             raise FabricError(f"{_PINGPONG}: {reason[-1] if reason else 'failed'}")
-        return {"seconds": float(found[-1].split()[-2]) * 1e-6}
+        return {"seconds": seconds}
+
+
+def pingpong_s(output: str) -> float | None:
+    """The column usec/xfer of the program's only line of figures."""
+    found = re.findall(r"^\d\S*\s.*", output, re.MULTILINE)
+    return float(found[-1].split()[-2]) * 1e-6 if found else None

@@ -45,8 +45,10 @@ class LinkVerdict:
     advice: str
 
 
-def verdict(site: Site, cable: tuple[str, str], rates: Sequence[FlowRate]) -> LinkVerdict:
-    """For one direction of a cable."""
+def verdict(
+    site: Site, cable: tuple[str, str], rates: Sequence[FlowRate], damaged_frames: int = 0
+) -> LinkVerdict:
+    """For one direction of a cable, whose cards have dropped so many frames meanwhile."""
     ends = cable_ends(site, cable)
     limits = cable_limits(site, cable, alone=True)
     least = min(limits, key=lambda limit: limit.gbps, default=None)
@@ -56,9 +58,12 @@ def verdict(site: Site, cable: tuple[str, str], rates: Sequence[FlowRate]) -> Li
     advice = [*_narrow_pcie(site, cable, limits)]
     if least is not None and should is not None and best.gbps >= _REACHED * should:
         limit = least.what
+    elif damaged_frames:
+        limit = f"frames that the cards dropped ({damaged_frames})"
+        advice.append("check cable, module and pause frames")
     elif best.resent >= _LOSSY:
-        limit = f"losses: {best.resent:.1%} of the bytes are sent again"
-        advice.append("check cable and module, and pause frames at both ends")
+        limit = f"losses on the way: TCP sends {best.resent:.1%} of the bytes again"
+        advice.append("look for a shaper (tc qdisc), and for a switch in between")
     elif best.core >= _BUSY:
         limit = "one core, which is busy with this link"
         advice += _for_a_core(site, cable, mtu)
