@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch_topoopt.fabric.ssh import DEFAULT_SSH
 from torch_topoopt.launcher import parser
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import POLICIES
@@ -271,6 +272,17 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "action": "store_true",
     },
     "plot": {"type": picture, "metavar": "FILE", "help": "also draw it: .png, .pdf or .svg"},
+    "ssh-command": {
+        "default": DEFAULT_SSH,
+        "metavar": "COMMAND",
+        "help": "how to reach a host; --, its management address and a command follow "
+        "(default: %(default)s)",
+    },
+    "remote-command": {
+        "default": "topoopt",
+        "metavar": "COMMAND",
+        "help": "how to start topoopt on the hosts (default: %(default)s)",
+    },
     "dry-run": {"action": "store_true", "help": "only check, and say what would be done"},
     "json": {
         "action": "store_true",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import sys
 from dataclasses import dataclass
@@ -320,3 +321,5 @@ def _show(terminal: console.Terminal, found: Survey, output: Path) -> None:
         rows,
     )
     terminal.line(f"cluster file: {output}")
+    keep = shlex.join(["topoopt", "fabric", "persist", "--cluster", str(output)])
+    terminal.line(f"keep these addresses over restarts of the hosts: {keep}")

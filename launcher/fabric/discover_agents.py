@@ -100,13 +100,24 @@ def ssh_agents(hosts: Sequence[str], command: str) -> Iterator[list[Channel]]:
     If one fails, raises FabricError with the reasons of all failed ssh processes.
     """
     try:
-        started_by = [_ssh(host, command) for host in hosts]
+        commands = [(host, _ssh(host, command)) for host in hosts]
     except ValueError as error:
         raise InputError(f"ssh: {error}") from None
+    with started_agents(commands, LIMIT_S) as channels:
+        yield channels
+
+
+@contextmanager
+def started_agents(
+    commands: Sequence[tuple[str, list[str]]], limit_s: float
+) -> Iterator[list[Channel]]:
+    """Channels to the standard streams of commands, each with its host; `ssh_agents` says more.
+
+    They are killed after `limit_s`.
+    """
     with ExitStack() as stack:
         started = [
-            stack.enter_context(_SshAgent(host, arguments))
-            for host, arguments in zip(hosts, started_by, strict=True)
+            stack.enter_context(_SshAgent(host, arguments, limit_s)) for host, arguments in commands
         ]
         try:
             yield [agent.channel for agent in started]
@@ -122,7 +133,7 @@ def _ssh(host: str, command: str) -> list[str]:
 
 
 class _SshAgent:
-    def __init__(self, host: str, arguments: list[str]) -> None:
+    def __init__(self, host: str, arguments: list[str], limit_s: float) -> None:
         self._host = host
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the agent
         try:
@@ -138,7 +149,7 @@ class _SshAgent:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.channel = Channel(self._process.stdout, self._process.stdin, host)
-        self._limit = threading.Timer(LIMIT_S, self._process.kill)
+        self._limit = threading.Timer(limit_s, self._process.kill)
         self._limit.daemon = True
         self._limit.start()
 

@@ -15,6 +15,7 @@ SUB_VERBS: dict[str, str] = {
     "apply": "makes the circuits of a plan on the switches of a cluster",
     "snapshot": "writes down the circuits of a cluster on its switches",
     "restore": "brings the switches back to a snapshot",
+    "persist": "keeps the addresses of cable ports over restarts of their hosts, or undoes that",
     "script": "the shell script that sets up one real host for a plan, or takes that back",
 }
 

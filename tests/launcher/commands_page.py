@@ -32,6 +32,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "cluster_status": "of jobs",
         "fabric_down": "of fabrics",
     },
+    "--apply": {"fabric_persist": "changes settings, and repairs none"},
     "--bandwidth": {"alltoall": "of a circuit; nothing is emulated"},
     "--batch-size": {
         "profile": "of one accelerator, whose operators are shown",
@@ -47,6 +48,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "plan": "stands in for servers, ports and bandwidth",
         "nccl-env": "only addresses are read",
         "fabric_script": "needs interfaces in the file",
+        "fabric_persist": "needs interfaces in the file",
         "fabric_apply": "its switches are set",
         "fabric_snapshot": "its switches are asked",
         "fabric_restore": "its switches are set",
@@ -95,6 +97,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "discover": "the result, which has a default name",
         "timeline": "the result, which has a default name",
         "fabric_script": "the default is to print it",
+        "fabric_persist": "a cluster file, if its addresses are new",
         "nccl-env": "what the plugin reads, only if asked for",
     },
     "--remote-command": {"discover": "with --ssh", "doctor": "always"},
@@ -103,6 +106,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "allocate": "boards, not paths",
         "controller": "only those that always have an answer, soon",
     },
+    "--subnet": {"fabric_persist": "of either family"},
     "--token-file": {
         "controller": "every request needs it",
         "probe": "of the controller",
@@ -110,6 +114,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "--ports": {"advise": "the number of ports of each server"},
     "--run-dir": {"bench": "nothing is kept unless asked for"},
     "--seed": {"simulate": "of the packet level, which has a default of its own"},
+    "--undo": {"fabric_persist": "of hosts, with --apply"},
     "--transport": {"run": "of the links that are made, not of simulated senders"},
 }
 

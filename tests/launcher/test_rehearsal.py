@@ -48,7 +48,7 @@ def test_the_commands_of_the_page_end_in_a_trained_model(
     (script,) = blocks("python")
     (tmp_path / "train.py").write_text(script)
     commands = "set -e -o pipefail\n" + "".join(blocks("sh"))
-    assert commands.count("rehearsal") == 3
+    assert commands.count("rehearsal") == 4
     try:
         done = subprocess.run(
             ["bash", "-c", commands.replace("rehearsal", name)],
@@ -66,6 +66,7 @@ def test_the_commands_of_the_page_end_in_a_trained_model(
     cluster = load_cluster(tmp_path / "lab.yaml")
     joined = {frozenset(end.partition(":")[0] for end in cable) for cable in cluster.cables}
     assert joined == {frozenset(pair) for pair in (("h0", "h1"), ("h1", "h2"), ("h0", "h2"))}
+    assert "limited by the cluster file's bandwidth" in done.stdout
     assert re.search(r"^loss \d", done.stdout, re.MULTILINE), done.stdout
     assert (tmp_path / "run0" / "report.html").is_file()
     plans = {Plan.load(tmp_path / f"run{host}" / "plan.json") for host in range(3)}

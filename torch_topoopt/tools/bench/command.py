@@ -30,7 +30,9 @@ than 0 makes the exit code 1.
 
 OPERATION is one of all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, sendrecv,
 barrier; several with commas, or all. Options that are not listed here go to `topoopt run`; put them
-after OPERATION."""
+after OPERATION.
+
+`topoopt bench link` measures single cables instead: see `topoopt bench link --help`."""
 
 _EXAMPLES = """\
   topoopt bench all_reduce --servers 4 --degree 2 --bandwidth 200Mbps -b 64K -e 4M
@@ -62,6 +64,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
+    if argv[:1] == ["link"]:
+        from torch_topoopt.tools.bench.link import command
+
+        return command.main(argv[1:])
     options = make_parser()
     arguments, further = options.parse_known_args(argv)
     _check_operation(options, arguments.operation, argv)

@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.own_command import own_command
-from torch_topoopt.fabric.ssh import DEFAULT_SSH
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.tools.doctor import command_output
@@ -63,20 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--no-probes", action="store_true", help="with --local or --facts: send nothing, only read"
     )
-    options.add_argument(
-        "--ssh-command",
-        default=DEFAULT_SSH,
-        metavar="COMMAND",
-        help="how to reach a host; --, its management address and a command follow "
-        "(default: %(default)s)",
-    )
-    options.add_argument(
-        "--remote-command",
-        default="topoopt",
-        metavar="COMMAND",
-        help="how to start topoopt on the hosts (default: %(default)s)",
-    )
-    shared_options.add(options, "json")
+    shared_options.add(options, "ssh-command", "remote-command", "json")
     return options
 
 
@@ -169,6 +155,7 @@ def _examine(
     from torch_topoopt.links.errors import FabricError
     from torch_topoopt.tools.doctor.diagnosis import diagnose
     from torch_topoopt.tools.doctor.findings import Finding, Site
+    from torch_topoopt.tools.doctor.link_history import slower_cables
 
     facts = {}
     silent = []
@@ -188,7 +175,7 @@ def _examine(
                     )
                 )
     site = Site(facts, file)
-    return site, [*silent, *diagnose(site)]
+    return site, [*silent, *diagnose(site), *slower_cables(site)]
 
 
 def _apply(

@@ -99,6 +99,7 @@ class CardFacts:
     `pcie_gbps`: rate of its PCIe link each way without packet overhead, `pcie_text` in PCIe's
     terms; `pcie_best_gbps`: the best rate of card and slot. Functions of one `slot` share that
     link, and those of one `physical_port` its rate (links/hardware.py).
+    `driver`: the name of its kernel module ("": not known).
     `pfc`: priorities with priority flow control; `pause`: whether pause frames are sent and heeded;
     `ecn`: whether RoCE reacts to marks.
     """
@@ -112,6 +113,7 @@ class CardFacts:
     pfc: tuple[int, ...] | None
     pause: bool | None
     ecn: bool | None
+    driver: str = ""
 
 
 @dataclass(frozen=True)

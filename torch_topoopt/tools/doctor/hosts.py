@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from torch_topoopt.fabric.ssh import ssh_command
+from torch_topoopt.fabric.ssh import run_checked, ssh_command
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.codec import DocumentError
 from torch_topoopt.tools.doctor.facts import HostFacts
@@ -15,8 +14,6 @@ from torch_topoopt.tools.doctor.gather import gather
 
 if TYPE_CHECKING:
     from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
-
-_LIMIT_S = 60.0
 
 
 class HostAccess(Protocol):
@@ -42,7 +39,7 @@ class LocalAccess:
         return gather(self.file, self.server, probing=probing)
 
     def shell(self, command: str) -> None:
-        _run(self.server, ["sh", "-c", command], "", command)
+        run_checked(self.server, ["sh", "-c", command], "", command)
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class RemoteHost:
         command = f"{self.remote_command} doctor --facts --cluster - --host {self.server}"
         if not probing:
             command += " --no-probes"
-        text = _run(
+        text = run_checked(
             self.server, ssh_command(self.ssh, self.address, command), self.file.to_yaml(), ""
         )
         try:
@@ -74,20 +71,4 @@ class RemoteHost:
 
     def shell(self, command: str) -> None:
         remote = f"sh -c {shlex.quote(command)}"
-        _run(self.server, ssh_command(self.ssh, self.address, remote), "", command)
-
-
-def _run(server: str, command: list[str], given: str, shown: str) -> str:
-    what = f"{server}: `{shown}`" if shown else f"{server}: {shlex.join(command[:-1])}"
-    try:
-        done = subprocess.run(
-            command, input=given, capture_output=True, text=True, timeout=_LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise FabricError(f"{what}: no end within {_LIMIT_S:g} s") from None
-    except OSError as error:
-        raise FabricError(f"{what}: {error.strerror}") from None
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
-        raise FabricError(f"{what}: {lines[-1]}")
-    return done.stdout
+        run_checked(self.server, ssh_command(self.ssh, self.address, remote), "", command)

@@ -41,23 +41,33 @@ def link_rates(site: Site) -> list[ExpectedLink]:
 def _of_cables(site: Site) -> Iterator[ExpectedLink]:
     assert site.file is not None
     for cable in site.file.cables:
-        ends = []
-        for end in cable:
-            server, _, name = end.partition(":")
-            found = (
-                [i for p, i in site.ports(server) if p.name == name] if _asked(site, end) else []
-            )
-            ends += [(server, interface) for interface in found]
-        if not ends:
-            continue
-        limits = [limit for end in ends for limit in _limits(site, *end)]
-        rates = [(end, site.file.ports[end][1].gbps) for end in cable]
-        limits += [
-            Limit(gbps, f"the cluster file's bandwidth of {end}") for end, gbps in rates if gbps
-        ]
-        least = min(limits, key=lambda limit: limit.gbps, default=None)
-        direct = len(ends) == 2 and all(_by_verbs(site.facts[server], i) for server, i in ends)
-        yield _rate(" - ".join(cable), direct, least)
+        ends = cable_ends(site, cable)
+        if ends:
+            direct = len(ends) == 2 and all(_by_verbs(site.facts[server], i) for server, i in ends)
+            least = min(cable_limits(site, cable), key=lambda limit: limit.gbps, default=None)
+            yield _rate(" - ".join(cable), direct, least)
+
+
+def cable_ends(site: Site, cable: tuple[str, str]) -> list[tuple[str, InterfaceFacts]]:
+    """The known servers and interfaces of a cable."""
+    ends = []
+    for end in cable:
+        server, _, name = end.partition(":")
+        if _asked(site, end):
+            ends += [(server, i) for p, i in site.ports(server) if p.name == name]
+    return ends
+
+
+def cable_limits(site: Site, cable: tuple[str, str], *, alone: bool = False) -> list[Limit]:
+    """The rates that bound a cable each way; `alone`: while others that share a port or a card are
+    idle."""
+    assert site.file is not None
+    ends = cable_ends(site, cable)
+    limits = [limit for end in ends for limit in _limits(site, *end, alone=alone)]
+    rates = [(end, site.file.ports[end][1].gbps) for end in cable]
+    return limits + [
+        Limit(gbps, f"the cluster file's bandwidth of {end}") for end, gbps in rates if gbps
+    ]
 
 
 def _asked(site: Site, end: str) -> bool:
@@ -90,27 +100,32 @@ def _by_verbs(facts: HostFacts, interface: InterfaceFacts) -> bool:
     return port.layer != "Ethernet" or roce_index(port, interface) is not None
 
 
-def _limits(site: Site, server: str, interface: InterfaceFacts) -> Iterator[Limit]:
-    """The rates that bound a link at this end; links share resources evenly."""
-    if port := port_limit(site, server, interface):
+def _limits(
+    site: Site, server: str, interface: InterfaceFacts, *, alone: bool = False
+) -> Iterator[Limit]:
+    """The rates that bound a link at this end; links share resources evenly, unless `alone`."""
+    if port := port_limit(site, server, interface, alone=alone):
         yield port
     card = site.facts[server].rdma.card_of(interface.name)
     if card is not None and card.pcie_gbps is not None:
-        count = _sharing(_cards(site, server), "slot", card.slot)
+        count = 1 if alone else _sharing(_cards(site, server), "slot", card.slot)
         yield Limit(
             card.pcie_gbps / count,
             f"PCIe {card.pcie_text} of {server} {interface.name}{_shared(card.pcie_gbps, count)}",
         )
 
 
-def port_limit(site: Site, server: str, interface: InterfaceFacts) -> Limit | None:
+def port_limit(
+    site: Site, server: str, interface: InterfaceFacts, *, alone: bool = False
+) -> Limit | None:
     """The rate of a port, or its part of one that several functions share; None: not known."""
     facts = site.facts[server]
     card, rdma = facts.rdma.card_of(interface.name), facts.rdma.port_of(interface.name)
     rate = interface.gbps or (rdma.gbps if rdma else None)
     if rate is None:
         return None
-    count = _sharing(_cards(site, server), "physical_port", card.physical_port if card else None)
+    port = None if alone or card is None else card.physical_port
+    count = _sharing(_cards(site, server), "physical_port", port)
     return Limit(rate / count, f"the port of {server} {interface.name}{_shared(rate, count)}")
 
 

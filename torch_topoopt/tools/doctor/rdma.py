@@ -125,6 +125,7 @@ def _card(interface: str) -> CardFacts | None:
         pfc=read_pfc(interface),
         pause=read_pause(interface),
         ecn=_ecn(folder),
+        driver=(device / "driver").resolve().name if (device / "driver").exists() else "",
     )
 
 

@@ -1,0 +1,1 @@
+"""`topoopt bench link`: measures single cables between real hosts."""
