@@ -31,7 +31,7 @@ from torch_topoopt.parallel.walk import call_arguments
 from torch_topoopt.profile.profiling import profile
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.cell_costs import CellCosts
-from torch_topoopt.search.layouts.stages import chunk_cells
+from torch_topoopt.search.layouts.stages import chunk_cells, why_not_cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -246,13 +246,9 @@ def _shapes_of(batch: Any) -> tuple[object, ...]:
 
 def cells_of_chunks(op_graph: OpGraph, layout: Layout) -> tuple[int, ...]:
     """The cells of each chunk: those of `layout`, as in a plan, else of equal times."""
-    cells = CellCosts(op_graph, accelerator(_ACCELERATOR)).priced(layout)
+    costs = CellCosts(op_graph, accelerator(_ACCELERATOR))
+    cells = costs.priced(layout)
     counts = None if cells is None else chunk_cells(cells, layout)
-    if cells is None or counts is None:
-        blocks = sum(len(layer.starts) for layer in op_graph.layers)
-        raise StrategyError(
-            f"layout: {layout}: the model has {blocks} blocks; it cannot be cut into "
-            f"{layout.pipeline * layout.interleave} chunks"
-            + (f" of {layout.cells} cells" if layout.cells else "")
-        )
+    if counts is None:
+        raise StrategyError(f"layout: {costs.why_not(layout) or why_not_cut(costs.cells, layout)}")
     return counts

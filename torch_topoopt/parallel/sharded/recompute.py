@@ -12,6 +12,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from torch_topoopt.profile.tracing.records import multiplies_stacks
+
 if TYPE_CHECKING:
     from torch_topoopt.plan.layout import Recompute
 
@@ -21,10 +23,8 @@ _KEPT = frozenset(
     {
         _ATEN.mm.default,
         _ATEN.addmm.default,
-        _ATEN.bmm.default,
-        _ATEN.baddbmm.default,
         _ATEN.convolution.default,
-        _ATEN._grouped_mm.default,
+        torch.ops._c10d_functional.all_to_all_single.default,  # tokens of experts
         _ATEN._scaled_dot_product_flash_attention.default,
         _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
         _ATEN._scaled_dot_product_efficient_attention.default,
@@ -33,8 +33,16 @@ _KEPT = frozenset(
 )
 
 
-def recompute(block: torch.nn.Module, kind: Recompute) -> None:
-    """Makes `block` keep its input alone ("full"), or also what `_KEPT` computes ("selective").
+_FUNCTIONAL = torch.ops._c10d_functional
+# What `selective` keeps of a tensor group, whose exchanges it does not repeat.
+_KEPT_OF_GROUP = frozenset(
+    {_FUNCTIONAL.all_gather_into_tensor.default, _FUNCTIONAL.reduce_scatter_tensor.default}
+)
+
+
+def recompute(block: torch.nn.Module, kind: Recompute, tensor_group: Any) -> None:
+    """Makes `block` keep its input alone ("full"), or also what `_KEPT` computes and what
+    `tensor_group` exchanges ("selective").
 
     The forward method is wrapped, and no module, so names stay; hooks of the block run once.
     """
@@ -42,7 +50,8 @@ def recompute(block: torch.nn.Module, kind: Recompute) -> None:
         return
     options: dict[str, Any] = {"use_reentrant": False}
     if kind == "selective":
-        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _policy)
+        policy = functools.partial(_policy, tensor_group.group_name)
+        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, policy)
     forward = block.forward
 
     @functools.wraps(forward)
@@ -54,6 +63,12 @@ def recompute(block: torch.nn.Module, kind: Recompute) -> None:
     block.forward = again
 
 
-def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    kept = operation in _KEPT
+def _policy(
+    group_name: str, context: Any, operation: Any, *args: Any, **kwargs: Any
+) -> CheckpointPolicy:
+    kept = (
+        operation in _KEPT
+        or multiplies_stacks(operation)
+        or (operation in _KEPT_OF_GROUP and args[-1] == group_name)
+    )
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE

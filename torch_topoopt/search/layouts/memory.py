@@ -127,7 +127,7 @@ def _activations(layout: Layout, stage: LayoutStage, index: int, software: Softw
         again = max(one.cost.saved_bytes for one, _ in stage.cells)
     else:
         kept = stage.sum(field)
-        if layout.recompute == "none" and software.keeps_gathered:
+        if software.keeps_gathered:
             kept += stage.sum("gathered_bytes")
     again = max(again, _LOSS_OUTPUTS * stage.logits)
     return kept * micro_batches_kept(layout, index) + again + _gradients_kept(layout, stage, index)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.layouts.cell_costs import CellCosts, PricedCell
+    from torch_topoopt.search.layouts.cells import Cell
 
     Cut = Callable[[Sequence[float], int], tuple[int, ...] | None]  # seconds of cells, chunks
 
@@ -78,6 +79,16 @@ def chunk_cells(
     if cuts is None:
         return None
     return tuple(end - begin for begin, end in itertools.pairwise((0, *cuts, len(cells))))
+
+
+def why_not_cut(cells: Sequence[Cell], layout: Layout) -> str:
+    """Why chunk_cells finds no cells of chunks: the field of `layout`, and the reason."""
+    blocks, chunks = sum(cell.block for cell in cells), layout.pipeline * layout.interleave
+    counts = f" of {layout.cells} cells" if layout.cells else ""
+    return (
+        f"pipeline: {layout.pipeline}: the model has {blocks} blocks; it cannot be cut into "
+        f"{chunks} chunks{counts}"
+    )
 
 
 def stages_of(
