@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Plan
+    from torch_topoopt.plan.layout import Precision
     from torch_topoopt.planner.alternation import PlanProgress
     from torch_topoopt.planner.options import PlanningOptions
     from torch_topoopt.profile.profiling import LoadedModel
@@ -90,16 +91,18 @@ def op_graph_of(
     accelerators: int = 1,
     costs: str | None = None,
     text: TextOptions = _DEFAULT_TEXT,
+    precision: Precision = "own",
 ) -> OpGraph:
     """The OpGraph of MODEL: a saved one (*.json), or the profile of a model.
 
     `batch_size` is the number of samples of one iteration on `accelerators` together. None: for a
     shipped model or a configuration of transformers, as many times the batch of one; for a file,
     that of its example_batch; for a saved OpGraph, its own. `costs` is a file of measured costs
-    that replace estimates. Raises InputError if the model is unknown or cannot be traced, and if
-    `batch_size` cannot be shared evenly.
+    that replace estimates. With a `precision`, it is of the model in that type. Raises InputError
+    if the model is unknown or cannot be traced, and if `batch_size` cannot be shared evenly.
     """
-    return with_measured_costs(_op_graph(model, batch_size, accelerators, text), costs)
+    graph = _op_graph(model, batch_size, accelerators, text, precision)
+    return with_measured_costs(graph, costs)
 
 
 def in_format_of(cluster: Cluster, graph: OpGraph) -> Cluster:
@@ -122,13 +125,25 @@ def with_measured_costs(graph: OpGraph, costs: str | None) -> OpGraph:
         raise InputError(f"{costs}: {error}") from None
 
 
-def _op_graph(model: str, batch_size: int | None, accelerators: int, text: TextOptions) -> OpGraph:
+def _op_graph(
+    model: str,
+    batch_size: int | None,
+    accelerators: int,
+    text: TextOptions,
+    precision: Precision,
+) -> OpGraph:
     if is_saved_graph(model):
+        if precision != "own":
+            raise InputError(
+                f"precision: {model} is a saved OpGraph, whose precision is chosen; name its model"
+            )
         return _saved_graph(model, batch_size, accelerators, text)
     from torch_topoopt.profile import profiling  # imports torch
 
     try:
         loaded = load_model(model, batch_size, accelerators, text)
+        if precision != "own":
+            loaded = loaded.in_precision(precision)
         return profiling.profile(loaded.build, loaded.example_batch, name=loaded.name)
     except profiling.ProfileError as error:
         raise InputError(str(error)) from None

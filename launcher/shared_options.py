@@ -174,6 +174,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "dimensions: tensor, context, data, expert, pipeline, interleave, sharding, state_shards, "
         "reshard, recompute, schedule, micro_batch, micro_batches, cells",
     },
+    "precision": {
+        "choices": ["bf16"],
+        "help": "blocks of a layout compute in this type, while parameters, sums of gradients and "
+        "the optimizer's state keep 32 bits (default: that of the script's call, else the model's)",
+    },
     "stages": {"type": int, "metavar": "S", "help": "number of pipeline stages (default: any)"},
     "micro-batches": {
         "type": parser.micro_batches,

@@ -127,7 +127,7 @@ def _add_layout_options(options: argparse.ArgumentParser) -> None:
         help="rate in each direction between an accelerator and the others of its server, such as "
         "3600Gbps (default: that of the accelerator's usual box)",
     )
-    shared_options.add(options, "layout")
+    shared_options.add(options, "layout", "precision")
     options.add_argument(
         "--software",
         choices=get_args(SoftwareName),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Cluster, Network, Plan
-    from torch_topoopt.plan.layout import Layout
+    from torch_topoopt.plan.layout import Layout, Precision
     from torch_topoopt.planner.options import MicroBatches, PlanningOptions
     from torch_topoopt.search.strategies import Strategy
 
@@ -97,6 +97,7 @@ class PlanningChoice:
                 optimizer_factor=_optimizer_factor(arguments),
                 optimizer=arguments.optimizer,
                 software=getattr(arguments, "software", "compiled"),
+                precision=_precision(arguments, space, script),
                 search=SearchOptions(chains=arguments.chains, ray=arguments.ray),
             ),
         )
@@ -112,6 +113,7 @@ class PlanningChoice:
             accelerators=cluster.servers * cluster.accelerators_per_server,
             costs=self.costs,
             text=self.text,
+            precision=self.options.precision,
         )
 
     def graph_and_program(self, model: str, cluster: Cluster) -> tuple[OpGraph, Program]:
@@ -241,6 +243,25 @@ def _all_unless_strategies(arguments: argparse.Namespace, space: Space) -> Space
     return "all"
 
 
+def _precision(arguments: argparse.Namespace, space: Space, script: str | None) -> Precision:
+    """The precision in which a layout computes: by default that of the call in the script."""
+    asked: Precision | None = getattr(arguments, "precision", None)
+    if space == "layouts":
+        return asked or precision_of(script)
+    if asked is not None:
+        raise InputError("precision: --precision is for --strategy-space layouts, or --layout")
+    return "own"
+
+
+def precision_of(script: str | None) -> Precision:
+    """The literal `precision` of a call of torch_topoopt in `script`, such as torch.bfloat16."""
+    for _, call in _calls(script) if script else ():
+        for keyword in call.keywords:
+            if keyword.arg == "precision" and ast.unparse(keyword.value) == "torch.bfloat16":
+                return "bf16"
+    return "own"
+
+
 def _optimizer_factor(arguments: argparse.Namespace) -> float:
     """The optimizer's bytes for each byte of gradients."""
     if arguments.optimizer is None:
@@ -329,10 +350,7 @@ def space_of(asked: str, model: str, script: str | None = None) -> Space:
         if not model.endswith(".py"):
             return "full"
         script = model
-    try:
-        called = _calls(Path(script).read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):  # not Python, or missing: no call
-        called = set()
+    called = {name for name, _ in _calls(script)}
     return next((space for name, space in _CALLS if name in called), "data-parallel")
 
 
@@ -391,9 +409,12 @@ def why_not_layout(
     return why_not
 
 
-def _calls(source: str) -> set[str]:
-    """The functions of torch_topoopt that a script calls: `torch_topoopt.f(...)`, or imported."""
-    tree = ast.parse(source)
+def _calls(script: str) -> list[tuple[str, ast.Call]]:
+    """The calls of functions of torch_topoopt, by name: `torch_topoopt.f(...)`, or imported."""
+    try:
+        tree = ast.parse(Path(script).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):  # not Python, or missing: no call
+        return []
     modules: set[str] = set()
     functions: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -403,17 +424,17 @@ def _calls(source: str) -> set[str]:
             )
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch_topoopt"):
             functions.update({name.asname or name.name: name.name for name in node.names})
-    called: set[str] = set()
+    called: list[tuple[str, ast.Call]] = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         function = node.func
-        if isinstance(function, ast.Name):
-            called.add(functions.get(function.id, ""))
+        if isinstance(function, ast.Name) and function.id in functions:
+            called.append((functions[function.id], node))
         elif isinstance(function, ast.Attribute):
             owner = function.value
             if isinstance(owner, ast.Name) and owner.id in modules:
-                called.add(function.attr)
+                called.append((function.attr, node))
     return called
 
 

@@ -99,7 +99,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
         nargs=0,
         help="also show the options of torchrun, all of which work, and exit",
     )
-    shared_options.add(group, *shared_options.PLANNING, "layout")
+    shared_options.add(group, *shared_options.PLANNING, "layout", "precision")
     group.add_argument("--ranks-per-server", action=parser.Renamed, now="--accelerators-per-server")
     group.add_argument(
         "--model",

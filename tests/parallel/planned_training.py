@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from support.backend.ranks import run_ranks, values
+from support.backend.ranks import make_plan, run_ranks, values
 from torch.utils._pytree import tree_map
 
 import torch_topoopt
@@ -49,7 +49,7 @@ class Family(NamedTuple):
         cluster = Cluster(SERVERS, 3, 10.0, accelerator="cpu")
         layouts = [layout_from(text, SERVERS, SAMPLES) for text in texts]
         plans: list[Plan] = []
-        network = None
+        network = make_plan(SERVERS, 3).network  # all servers with all others
         for layout in (*layouts, *layouts):  # the network of the second half has groups of all
             options = PlanningOptions(strategy_space="layouts", layout=layout, network=network)
             plans.append(LayoutPlanning(op_graph, cluster, options).plan())

@@ -38,6 +38,46 @@ class JointAttention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(-2))
 
 
+class CrossAttention(nn.Module):
+    """Attention of the positions in `x` to those in `memory`, with a bias if there is one."""
+
+    def __init__(self, *, biased: bool = False) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(16, 16) for _ in range(4))
+        self.bias = nn.Linear(16, 8) if biased else None
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            layer(read).unflatten(-1, (4, 4)).transpose(1, 2)
+            for layer, read in ((self.query, x), (self.key, memory), (self.value, memory))
+        )
+        bias = None if self.bias is None else self.bias(x)[:, None]
+        mixed = scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return self.out(mixed.transpose(1, 2).flatten(-2))
+
+
+class Encoding(nn.Module):
+    """An encoder of 16 positions, and a decoder of 8 that reads its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = CrossAttention(), CrossAttention()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.decoder(y, self.encoder(x, x))
+
+
+class Biased(nn.Module):
+    """Attention with a bias that the model computes, as in T5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = CrossAttention(biased=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x)
+
+
 def profiled(module: nn.Module, batch: Any) -> OpGraph:
     return profile(module, batch, name="model")
 
@@ -46,9 +86,9 @@ def tokens(length: int = 8) -> torch.Tensor:
     return torch.zeros(4, length, dtype=torch.long)
 
 
-def padded() -> nn.Module:
+def with_limited_norms() -> nn.Module:
     model = llama.Llama(TINY)
-    model.embedding = nn.Embedding(64, 16, padding_idx=0)
+    model.embedding = nn.Embedding(64, 16, max_norm=1.0)
     return model
 
 
@@ -63,7 +103,7 @@ def padded() -> nn.Module:
             2,
             ["'0.joint'"],
         ),
-        (padded(), tokens(), 2, ["'embedding'", "padding_idx"]),
+        (with_limited_norms(), tokens(), 2, ["'embedding'", "max_norm"]),
     ],
 )
 def test_tensors_that_cannot_be_divided_are_named(
@@ -87,6 +127,13 @@ def test_tensors_that_cannot_be_divided_are_named(
             Layout(context=3),
             ["no attention"],
         ),
+        (
+            Encoding(),
+            (torch.zeros(4, 16, 16), torch.zeros(4, 8, 16)),
+            Layout(context=2),
+            ["'encoder.scaled_dot_product_attention' has 16", "'decoder.", "has 8"],
+        ),
+        (Biased(), torch.zeros(4, 8, 16), Layout(context=2), ["'attention.", "bias"]),
     ],
 )
 def test_positions_that_cannot_be_divided_are_named(
@@ -103,6 +150,7 @@ def test_a_search_leaves_them_out(layout: Layout) -> None:
     model = llama.Llama(replace(mixtral.SIZES["tiny"], experts=4))
     costs = CellCosts(profiled(model, tokens()), accelerator("cpu"))
     assert costs.priced(layout) is None
+    assert costs.why_not(layout).startswith(("tensor: 4: '", "context: 8: ", "expert: 3: "))
     assert costs.priced(Layout(tensor=2, context=2, expert=2)) is not None
 
 

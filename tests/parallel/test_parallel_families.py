@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-CLICKS = dlrm.DLRMSize(2, 32, 2, 64, 4, 512, 16, 5, SAMPLES, "dot")
+CLICKS = dlrm.DLRMSize(2, 128, 2, 256, 4, 512, 64, 5, SAMPLES, "dot")
 
 
 def words(name: str, step: int) -> tuple[Any, torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +27,7 @@ from torch_topoopt.parallel.sharded.recompute import recompute
 from torch_topoopt.plan.layout import Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 RANKS, STEPS, RATE, SAMPLES, LENGTH, WORDS, NORM = 4, 3, 1e-2, 8, 8, 64, 0.1
@@ -34,6 +36,7 @@ FSDP = Layout(data=4, micro_batch=2, sharding="parameters", state_shards=4)
 HSDP = Layout(data=4, micro_batch=2, sharding="parameters", state_shards=2)
 TENSOR = Layout(tensor=2, data=2, micro_batch=4, sharding="parameters", state_shards=2)
 STAGES = Layout(data=2, pipeline=2, micro_batches=4, sharding="parameters", state_shards=2)
+CHUNKS = replace(STAGES, interleave=2, schedule="interleaved", cells=(1, 1, 1, 1))
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -132,12 +135,19 @@ def take_steps(pipe: Any, optimizer: torch.optim.Optimizer, steps: range) -> Non
 
 def save_and_load(folder: str, rank: int, world: int) -> None:
     dist.init_process_group("topoopt")
-    pipe, optimizer = staged(STAGES)
+    continue_under((COPIES, FSDP, HSDP, TENSOR, CHUNKS), STAGES, f"{folder}/stages")
+    continue_under((STAGES, FSDP), CHUNKS, f"{folder}/chunks")
+    dist.destroy_process_group()
+
+
+def continue_under(layouts: Sequence[Layout], saved: Layout, folder: str) -> None:
+    pipe, optimizer = staged(saved)
     take_steps(pipe, optimizer, range(STEPS))
     checkpoint.save(shares_of(pipe, optimizer), checkpoint_id=folder)
     take_steps(pipe, optimizer, range(STEPS, STEPS + 1))
     expected = pipe.state_dict()
-    for layout in (COPIES, FSDP, HSDP, TENSOR):
+    assert set(pipe.module.state_dict()) <= set(expected)
+    for layout in layouts:
         other, its = staged(layout)
         wanted = shares_of(other, its)
         checkpoint.load(wanted, checkpoint_id=folder)
@@ -151,7 +161,6 @@ def save_and_load(folder: str, rank: int, world: int) -> None:
         for name, value in other.state_dict().items():
             assert torch.equal(value, changed[name])
     build().load_state_dict(expected)
-    dist.destroy_process_group()
 
 
 def test_a_checkpoint_continues_under_another_layout(tmp_path: Path) -> None:

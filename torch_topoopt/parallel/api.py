@@ -16,6 +16,7 @@ from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan import Placement
 from torch_topoopt.plan.given import given_plan
 from torch_topoopt.plan.layout import Layout
+from torch_topoopt.profile.model_files import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +46,8 @@ def parallelize(
     `example_batch` is an input of the module (a tensor, a tuple of positional or a dict of
     keyword arguments) with any number of samples; only shapes and types matter. `strategy`, a
     layout or the placement of each operator of the module's OpGraph, replaces the plan's.
-    `precision` is the type in which a layout's blocks compute, such as torch.bfloat16; parameters,
-    sums of gradients and the optimizer's state keep their own.
+    `precision` is the type in which a layout's blocks compute, such as torch.bfloat16 (default: the
+    plan's); parameters, sums of gradients and the optimizer's state keep their own.
 
     Raises RuntimeError without a process group or a plan, StrategyError for a strategy that does
     not fit the module or cannot be executed, and ProfileError for a module that cannot be traced.
@@ -55,6 +56,7 @@ def parallelize(
     ranks = dist.get_world_size()
     if strategy is None:
         strategy, micro_batches = planned(ranks)
+        precision = precision or planned_precision()
         if micro_batches > 1:
             raise RuntimeError(
                 f"topoopt: parallelize: the plan works in {micro_batches} micro-batches; use "
@@ -69,6 +71,12 @@ def parallelize(
         return DataParallel(module, bucket_cap_mb=BUCKETS.cap_bytes / 2**20)
     program = checked_program(module, example_batch)
     return ParallelModule(module, program, placed(program, strategy, ranks), _piece_bytes())
+
+
+def planned_precision() -> torch.dtype | None:
+    """The type in which the plan's layout computes; None for the parameters' own."""
+    given = given_plan()
+    return None if given is None else TYPES.get(given.plan.trainer.precision)
 
 
 def check_without_steps(layout: Layout) -> None:

@@ -13,11 +13,12 @@ from torch_topoopt.parallel.gradient_norm import clip_gradients, holders_of
 from torch_topoopt.parallel.micro_batches import Pipeline, check_samples, micro_batches_of
 from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.sharded.blocks import model_cells
-from torch_topoopt.parallel.sharded.chunks import ModelChunk, Sent, shared_copy
+from torch_topoopt.parallel.sharded.chunks import JoinedChunks, ModelChunk, Sent, shared_copy
 from torch_topoopt.parallel.sharded.distribute import Division, distribute
 from torch_topoopt.parallel.sharded.divided_state import DividedState
 from torch_topoopt.parallel.sharded.mesh import LayoutMesh
 from torch_topoopt.parallel.sharded.module_calls import ModelCalls
+from torch_topoopt.parallel.sharded.recompute import drop_caches
 from torch_topoopt.parallel.sharded.schedules import (
     ChunkRunner,
     ChunkStage,
@@ -31,7 +32,7 @@ from torch_topoopt.parallel.walk import call_arguments
 from torch_topoopt.profile.profiling import profile
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.layouts.cell_costs import CellCosts
-from torch_topoopt.search.layouts.stages import chunk_cells, why_not_cut
+from torch_topoopt.search.layouts.stages import chunk_cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,7 +50,7 @@ class LayoutPipeline(Pipeline):
     """This rank's chunks of a model, each divided as the layout says, under a schedule of PyTorch.
 
     All ranks of a copy are called with its samples. `module` is the user's own, without what other
-    ranks have; with several chunks a stage, it is a list of such modules.
+    ranks have.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class LayoutPipeline(Pipeline):
         self._forms: dict[object, list[Forms]] = {}  # between chunks, by shapes of a batch
         super().__init__(
             torch.nn.ModuleList(chunk.module for chunk in self._chunks.values()),
-            module if len(modules) == 1 else torch.nn.ModuleList(modules),
+            module if len(modules) == 1 else JoinedChunks(modules),
             loss,
             layout.micro_batches,
             mesh.replica,
@@ -99,6 +100,7 @@ class LayoutPipeline(Pipeline):
     ) -> LayoutPipeline:
         """Divides `module`, which is called with batches like `example_batch`."""
         check_schedule(layout)
+        drop_caches(module, layout.recompute)
         op_graph = profile(module, example_batch, name=type(module).__name__)
         mesh = LayoutMesh.of(layout, next(module.parameters()).device.type)
         return cls(module, example_batch, loss, Division(op_graph, mesh, precision))
@@ -250,5 +252,5 @@ def cells_of_chunks(op_graph: OpGraph, layout: Layout) -> tuple[int, ...]:
     cells = costs.priced(layout)
     counts = None if cells is None else chunk_cells(cells, layout)
     if counts is None:
-        raise StrategyError(f"layout: {costs.why_not(layout) or why_not_cut(costs.cells, layout)}")
+        raise StrategyError(f"layout: {costs.why_not(layout)}")
     return counts

@@ -14,6 +14,7 @@ from torch_topoopt.parallel.api import (
     divided,
     parallelize,
     planned,
+    planned_precision,
     refuse_precision,
 )
 from torch_topoopt.parallel.checkpoint import ModelState, homes_of
@@ -59,6 +60,7 @@ def pipeline(
     check_process_group("pipeline")
     if strategy is None:
         strategy, count = planned(dist.get_world_size())
+        precision = precision or planned_precision()
     else:
         count = 1 if micro_batches is None else micro_batches
     if isinstance(strategy, Layout):

@@ -10,6 +10,7 @@ from torch_topoopt.plan.codec import DocumentError, brief, decode
 
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 Recompute = Literal["none", "selective", "full"]
+Precision = Literal["own", "bf16"]
 SoftwareName = Literal["eager", "nanotron", "compiled", "megatron"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
@@ -146,11 +147,15 @@ class Layout:
 @dataclass(frozen=True)
 class Trainer:
     """How a layout is trained: by `software` (`topoopt plan --software`) and `optimizer`, or by one
-    whose state has `optimizer_factor` bytes per byte of gradients, if that is not 0."""
+    whose state has `optimizer_factor` bytes per byte of gradients, if that is not 0.
+
+    Blocks compute in `precision`, by default that of the parameters.
+    """
 
     software: SoftwareName = "compiled"
     optimizer: str = "adamw"
     optimizer_factor: float = 0.0
+    precision: Precision = "own"
 
     def validate(self) -> Self:
         """Returns self, or raises DocumentError."""

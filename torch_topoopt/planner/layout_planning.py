@@ -53,8 +53,10 @@ class WiredLayout(NamedTuple):
 def trainer_of(options: PlanningOptions) -> Trainer:
     """What `options` say of the trainer of layouts."""
     if options.optimizer is None and options.optimizer_factor:
-        return Trainer(options.software, optimizer_factor=options.optimizer_factor)
-    return Trainer(options.software, options.optimizer or DEFAULT_TRAINER.optimizer)
+        factor = options.optimizer_factor
+        return Trainer(options.software, optimizer_factor=factor, precision=options.precision)
+    name = options.optimizer or DEFAULT_TRAINER.optimizer
+    return Trainer(options.software, name, precision=options.precision)
 
 
 def trained_by(trainer: Trainer) -> PlanningOptions:
@@ -65,6 +67,7 @@ def trained_by(trainer: Trainer) -> PlanningOptions:
         optimizer=None if factor else trainer.optimizer,
         optimizer_factor=factor,
         software=trainer.software,
+        precision=trainer.precision,
     )
 
 
@@ -153,7 +156,7 @@ class LayoutPlanning:
         layout = self.options.layout
         if layout is not None:
             price = self.prices.price(layout)
-            why = "" if price is not None else self.prices.why_not(layout)
+            why = "" if price is not None else self.prices.costs.why_not(layout)
             if not why and self.options.why_not_layout is not None:
                 why = self.options.why_not_layout(layout)
             if why or price is None:

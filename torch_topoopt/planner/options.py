@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torch_topoopt.plan import POLICIES, SpaceName
-from torch_topoopt.plan.layout import SoftwareName
+from torch_topoopt.plan.layout import Precision, SoftwareName
 from torch_topoopt.search.defaults import default_evaluations, default_rounds
 from torch_topoopt.search.optimizers import optimizer
 from torch_topoopt.search.strategy_space import DIMENSIONS
@@ -39,7 +39,8 @@ class PlanningOptions:
     `strategy_space`: with "layouts" all blocks of a model are divided alike (`plan.layout`), or as
     `layout` says; with "all" a layout wins where it gains more over data parallelism than the
     strategy of the space "full". Layouts are trained by `software` with `optimizer` (default:
-    adamw), which sets the `optimizer_factor` of strategies, too. With "data-parallel" every
+    adamw), which sets the `optimizer_factor` of strategies, too; with a `precision`, the OpGraph is
+    of a model in that type, and the parameters have 32 bits. With "data-parallel" every
     operator runs on every server and only the network is planned; with "samples" operators are
     split by samples only. With `executable`, only strategies are considered all of whose placements
     it accepts, and with `why_not_layout` only layouts without such a reason. The search begins at
@@ -78,6 +79,7 @@ class PlanningOptions:
     optimizer_factor: float = 0.0
     optimizer: str | None = None
     software: SoftwareName = "compiled"
+    precision: Precision = "own"
     layout: Layout | None = None
     schedules: bool = True
     search: SearchOptions = field(default_factory=SearchOptions)
@@ -145,6 +147,7 @@ class PlanningOptions:
         choices: tuple[tuple[str, str | UserFunction, tuple[str, ...]], ...] = (
             ("strategy_space", self.strategy_space, (*get_args(SpaceName), "all")),
             ("software", self.software, get_args(SoftwareName)),
+            ("precision", self.precision, get_args(Precision)),
             ("mode", self.mode, ("paper", "best")),
             ("ablation", self.ablation, ABLATIONS),
             ("routing", self.routing, POLICIES),

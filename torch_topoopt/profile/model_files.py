@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from torch_topoopt.plan.file_kinds import wrong_kind
 from torch_topoopt.profile.tracing import (
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from torch_topoopt.plan.layout import Precision
+
+TYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16}
 DEFAULT_BATCH_SIZE = 32  # without a choice of the caller or script
 
 
@@ -43,6 +47,22 @@ class LoadedModel(NamedTuple):
     build: Callable[[], Any]
     example_batch: Any
     name: str
+
+    def in_precision(self, precision: Precision) -> LoadedModel:
+        """The same with parameters and inputs of another type than their own."""
+        dtype = TYPES[precision]
+
+        def converted(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+        def build() -> torch.nn.Module:
+            model: torch.nn.Module = self.build()
+            if all(parameter.dtype == dtype for parameter in model.parameters()):
+                raise ProfileError(f"precision: {self.name} is in {precision} already; use its own")
+            return model.to(dtype)
+
+        batch = tree_map_only(torch.Tensor, converted, self.example_batch)
+        return self._replace(build=build, example_batch=batch)
 
 
 def load_model(

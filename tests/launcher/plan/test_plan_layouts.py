@@ -11,6 +11,7 @@ from support.refusals import named
 from support.small_op_graphs import chain, decoder
 
 from torch_topoopt.launcher.main import main
+from torch_topoopt.launcher.plan import planning
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
@@ -293,3 +294,39 @@ def test_compare_has_the_layouts_of_architectures(
     assert named(capsys.readouterr().out, "layout of", "torus")
     assert main([*words, "--level", "packet"]) == 2
     assert named(capsys.readouterr().err, "layouts")
+
+
+def test_a_precision_halves_what_is_gathered_and_not_the_sums(tmp_path: Path) -> None:
+    sent = []
+    for precision in ((), ("--precision", "bf16")):
+        words = ["plan", "gpt:tiny", *CLUSTER, "--accelerator", "h100", *precision]
+        output = str(tmp_path / "p.json")
+        assert main([*words, "--layout", "sharding=parameters", "-o", output]) == 0
+        made = Plan.load(tmp_path / "p.json")
+        assert made.trainer.precision == ("bf16" if precision else "own")
+        sent.append(sum(group.size_bytes for group in made.demand.groups))
+    assert sent[1] == pytest.approx(sent[0] * 2 / 3, rel=1e-3)  # two gathers and a scatter
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("gpt:tiny", "--strategy-space", "full"), "layouts"),
+        (("graph.json", "--layout", "tensor=2"), "OpGraph"),
+        (("llama:1b", "--layout", "sharding=parameters"), "already"),
+    ],
+)
+def test_a_precision_that_is_not_chosen_there_is_refused(
+    words: tuple[str, ...], why: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(folder / words[0]) if words[0].endswith(".json") else words[0]
+    options = (*CLUSTER, "--precision", "bf16", "-o", str(folder / "p.json"))
+    assert main(["plan", model, *words[1:], *options]) == 2
+    assert named(capsys.readouterr().err, "precision", why)
+
+
+@pytest.mark.parametrize("call", ["torch.bfloat16", "chosen"])
+def test_a_script_says_its_precision(call: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import torch_topoopt as t\nt.pipeline(m, b, loss, precision={call})\n")
+    assert planning.precision_of(str(script)) == ("bf16" if call != "chosen" else "own")

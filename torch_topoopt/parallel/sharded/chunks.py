@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -19,7 +19,7 @@ from torch_topoopt.parallel.walk import Functions
 from torch_topoopt.profile.profiling import on_meta, result_on_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -148,6 +148,29 @@ def shared_copy(module: torch.nn.Module) -> torch.nn.Module:
     held = [*module.parameters(), *module.buffers()]
     copied: torch.nn.Module = copy.deepcopy(module, {id(tensor): tensor for tensor in held})
     return copied
+
+
+class JoinedChunks(torch.nn.Module):  # type: ignore[misc]
+    """What several chunks of one model have, under the names of the model; for its state."""
+
+    def __init__(self, chunks: Sequence[torch.nn.Module]) -> None:
+        super().__init__()
+        self.__dict__["_chunks"] = tuple(chunks)  # no children
+        for chunk in reversed(chunks):
+            self._parameters.update(chunk._parameters)
+            self._buffers.update(chunk._buffers)
+            self._non_persistent_buffers_set |= chunk._non_persistent_buffers_set
+        for name in dict.fromkeys(name for chunk in chunks for name in chunk._modules):
+            its = [chunk._modules[name] for chunk in chunks if name in chunk._modules]
+            there = [one for one in its if one is not None and not isinstance(one, AbsentModule)]
+            if there:
+                self._modules[name] = there[0] if len(there) == 1 else JoinedChunks(there)
+
+    def train(self, mode: bool = True) -> Self:
+        """As Module.train, for all chunks."""
+        for chunk in self._chunks:
+            chunk.train(mode)
+        return super().train(mode)
 
 
 def _sendable(tensor: torch.Tensor) -> torch.Tensor:

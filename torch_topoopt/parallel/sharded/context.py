@@ -23,7 +23,7 @@ from torch_topoopt.parallel.sharded.blocks import path_of
 from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import class_of
-from torch_topoopt.search.layouts.divisible import attention_lengths, why_not_divided
+from torch_topoopt.search.layouts.divisible import attention_length, why_not_divided
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,8 +96,7 @@ class ContextPart:
         why = why_not_divided(operators, [None] * len(operators), Layout(context=parts))
         if why:
             raise StrategyError(f"layout: {why}")
-        length = next(attention_lengths(operators))
-        return cls(length, mesh.get_local_rank(), mesh.get_group())
+        return cls(attention_length(operators), mesh.get_local_rank(), mesh.get_group())
 
     def own_indices(self, _: nn.Module, args: Any, kwargs: Any) -> Any:
         """Indices of all positions become those of this rank's, as do numbers of positions."""

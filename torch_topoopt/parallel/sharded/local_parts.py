@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -30,23 +30,29 @@ class LocalParts(ParallelStyle):  # type: ignore[misc]
 
     The parameters are whole on every rank. Where inputs have parts, the group sums the gradients of
     parameters. Without a placement, inputs are plain tensors that have parts already, and so is the
-    result. With `slices`, plain inputs are whole and cut as the result is.
+    result. Plain inputs are whole. They are cut as the result is if `cuts` says "inputs"; or the
+    "result" is, of a module that may count the positions of its inputs.
     """
 
-    def __init__(self, placement: Placement | None, *, slices: bool = False) -> None:
+    def __init__(
+        self,
+        placement: Placement | None,
+        *,
+        cuts: Literal["nothing", "inputs", "result"] = "nothing",
+    ) -> None:
         super().__init__()
-        self.placement, self.slices = placement, slices
+        self.placement, self.cuts = placement, cuts
 
     def _apply(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
         replicate_parameters(module, device_mesh)
-        placement, slices = self.placement, self.slices
+        placement, cuts = self.placement, self.cuts
         sums = Replicate() if isinstance(placement, Replicate) else Partial()
         forward = module.forward
 
         def take(given: Any, taken: dict[int, Any]) -> Any:
             tensor = given
             if not isinstance(tensor, DTensor):
-                if not slices or tensor.dim() < 2:
+                if cuts != "inputs" or tensor.dim() < 2:
                     return tensor
                 tensor = DTensor.from_local(tensor, device_mesh, [Replicate()], run_check=False)
             if id(given) not in taken:  # queries may be keys and values, too
@@ -54,6 +60,9 @@ class LocalParts(ParallelStyle):  # type: ignore[misc]
             return taken[id(given)]
 
         def make(tensor: Any) -> Any:
+            if cuts == "result" and isinstance(placement, Shard):
+                parts = tensor.chunk(device_mesh.size(), placement.dim)
+                tensor = parts[device_mesh.get_local_rank()]
             return DTensor.from_local(tensor, device_mesh, [placement], run_check=False)
 
         def local_forward(*args: Any, **kwargs: Any) -> Any:

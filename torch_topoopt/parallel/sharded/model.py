@@ -13,6 +13,7 @@ from torch_topoopt.parallel.module import broadcast_values
 from torch_topoopt.parallel.sharded.distribute import Division, begin_micro_batch, distribute
 from torch_topoopt.parallel.sharded.divided_state import DividedState
 from torch_topoopt.parallel.sharded.mesh import LayoutMesh
+from torch_topoopt.parallel.sharded.recompute import drop_caches
 from torch_topoopt.profile.profiling import profile
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         precision: torch.dtype | None,
     ) -> ShardedModel:
         """Divides `module`, which is called with batches like `example_batch`."""
+        drop_caches(module, layout.recompute)
         op_graph = profile(module, example_batch, name=type(module).__name__)
         device_type = next(module.parameters()).device.type
         return cls(module, Division(op_graph, LayoutMesh.of(layout, device_type), precision))

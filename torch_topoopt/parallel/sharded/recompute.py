@@ -40,6 +40,15 @@ _KEPT_OF_GROUP = frozenset(
 )
 
 
+def drop_caches(module: torch.nn.Module, kind: Recompute) -> None:
+    """Switches off the keys and values that transformers keep for generation: a pass that runs
+    again would add to them. Call it before `module` is recorded."""
+    for part in module.modules() if kind != "none" else ():
+        config: Any = getattr(part, "config", None)
+        if getattr(config, "use_cache", False):
+            config.use_cache = False
+
+
 def recompute(block: torch.nn.Module, kind: Recompute, tensor_group: Any) -> None:
     """Makes `block` keep its input alone ("full"), or also what `_KEPT` computes and what
     `tensor_group` exchanges ("selective").

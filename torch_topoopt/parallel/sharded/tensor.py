@@ -32,7 +32,7 @@ from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.plan.layout import Layout
 from torch_topoopt.search.accelerators import class_of
 from torch_topoopt.search.layouts.cell_costs import parameter_kinds
-from torch_topoopt.search.layouts.cells import with_shared_tables
+from torch_topoopt.search.layouts.cells import cells_of, with_shared_tables
 from torch_topoopt.search.layouts.divisible import why_not_divided, why_not_joint
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def tensor_parallel(
     chosen = dict(styles.of_modules())
     for path in styles.gathering():
         module.get_submodule(path).register_forward_pre_hook(_gather_inputs, with_kwargs=True)
+    for owner in styles.with_heads():
+        _divide_heads(owner, mesh.size())
     for path, style in chosen.items():
         parallelize_module(module.get_submodule(path), mesh, style, src_data_rank=None)
     replicate_parameters(module, mesh)
@@ -78,6 +80,7 @@ class TensorStyles:
         self.modules = dict(module.named_modules())
         self.parts = parts
         self.operators = with_shared_tables(op_graph).operators
+        self.cells = [n for n, c in enumerate(cells_of(op_graph)) for _ in range(c.begin, c.end)]
         kinds = parameter_kinds(self.operators, parts, 1)
         assert kinds is not None, "no experts are divided"
         self.kinds = kinds
@@ -88,7 +91,7 @@ class TensorStyles:
             raise StrategyError(f"layout: {why}")
 
     def of_modules(self) -> Iterator[tuple[str, ParallelStyle]]:
-        """The style of each module that has parameters, by its path."""
+        """The style of each module that has tensors, by its path."""
         for path in self.mixtures:
             yield path, LocalParts(Shard(1))
         for operator, kind in zip(self.operators, self.kinds, strict=True):
@@ -100,15 +103,22 @@ class TensorStyles:
                     f"layout: tensor: {path!r} cannot be divided by {kind}: it is a function that "
                     "reads a parameter, and no module"
                 )
-            if leaf is None or self._in_mixture(path) or not any(True for _ in leaf.parameters()):
+            if leaf is None or self._in_mixture(path):
                 continue
-            yield path, self._style(operator, kind, path, leaf)
+            reads_buffers = kind is None and any(True for _ in leaf.buffers())
+            if reads_buffers or any(True for _ in leaf.parameters()):
+                yield path, self._style(operator, kind, path, leaf)
 
     def _style(
         self, operator: Operator, kind: ParameterKind | None, path: str, leaf: nn.Module
     ) -> ParallelStyle:
         if kind == "rows":
-            if type(leaf) in (nn.Embedding, nn.EmbeddingBag) and is_divisible(leaf):
+            if isinstance(leaf, nn.Embedding | nn.EmbeddingBag):
+                if not is_divisible(leaf):
+                    raise StrategyError(
+                        f"layout: tensor: {path!r} cannot be divided by rows: tables with "
+                        "max_norm, sparse gradients or gradients scaled by frequency are not"
+                    )
                 return TableRows(self._result(operator))
             if isinstance(leaf, nn.Linear):
                 return RowwiseParallel(
@@ -121,29 +131,40 @@ class TensorStyles:
                 is_output = not self._readers(operator)
                 return ColwiseParallel(output_layouts=Replicate() if is_output else Shard(-1))
         else:
-            return LocalParts(self._result(operator), slices=not operator.operands)
+            if operator.operands:
+                return LocalParts(self._result(operator))
+            known = type(leaf).__module__.startswith("torch.nn.")
+            return LocalParts(self._result(operator), cuts="inputs" if known else "result")
         raise StrategyError(
             f"layout: tensor: {path!r} cannot be divided by {kind}: it is a "
             f"{type(leaf).__name__}, and not a linear layer or a table"
         )
 
     def gathering(self) -> Iterator[str]:
-        """The modules whose inputs are gathered: the innermost that all columns of a tensor are in,
-        so that they share it."""
-        readers: dict[tuple[int, int, int], list[str]] = defaultdict(list)
+        """The modules whose inputs are gathered: the innermost that all columns of a tensor in a
+        cell are in, so that they share it."""
+        readers: dict[tuple[int, int, int, int], list[str]] = defaultdict(list)
         for i, (operator, kind) in enumerate(zip(self.operators, self.kinds, strict=True)):
             whole = kind == "columns" and _needs(operator, "columns") == "whole"
             if not whole or self._in_mixture(path_of(operator)):
                 continue
             for operand in operator.operands:
                 alone = 0 if operand.tensor else i
-                readers[operand.producer, operand.tensor, alone].append(path_of(operator))
-        for (producer, _, _), paths in readers.items():
+                key = operand.producer, operand.tensor, alone, self.cells[i]
+                readers[key].append(path_of(operator))
+        for (producer, *_), paths in readers.items():
             outer = _common(paths)
             if len(paths) == 1 or f"{path_of(self.operators[producer])}.".startswith(f"{outer}."):
                 yield from (path for path in paths if path in self.modules)
             elif outer in self.modules:
                 yield outer
+
+    def with_heads(self) -> list[nn.Module]:
+        """The modules whose attention has some of the heads."""
+        pairs = zip(self.operators, self.kinds, strict=True)
+        names = [path_of(o) for o, kind in pairs if class_of(o) == "attention" and kind]
+        paths = dict.fromkeys(name.rpartition(".")[0] for name in names)
+        return [self.modules[path] for path in paths if path in self.modules]
 
     def _readers(self, operator: Operator) -> list[Operator]:
         at = self.operators.index(operator)
@@ -160,6 +181,16 @@ class TensorStyles:
         if has_positions or (is_positions and operator.output_dimensions == 2):
             return position_placement(operator.output_dimensions)
         return Replicate()
+
+
+def _divide_heads(module: nn.Module, parts: int) -> None:
+    """Attributes with a number of heads get that of this rank: forward methods view tensors by it.
+
+    Names are those of transformers, diffusers and timm.
+    """
+    for name, value in vars(module).items():
+        if name.endswith(("heads", "n_head")) and isinstance(value, int):
+            setattr(module, name, value // parts)
 
 
 def _needs(operator: Operator, kind: ParameterKind | None) -> str | None:

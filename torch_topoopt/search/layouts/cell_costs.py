@@ -13,6 +13,7 @@ from torch_topoopt.search.layouts.cells import (
     cells_of,
     passed_bytes,
     shared_bytes,
+    shared_table,
     with_shared_tables,
 )
 from torch_topoopt.search.layouts.divisible import why_not_divided, why_not_experts
@@ -103,6 +104,7 @@ class CellCosts:
         self.op_graph = with_shared_tables(op_graph)
         self.device = device
         self.cells = cells_of(op_graph)
+        self.shared_table = shared_table(self.op_graph, self.cells)
         self._passed = passed_bytes(self.op_graph, self.cells)
         self._priced: dict[tuple[int, ...], CellCost | None] = {}
         self._kinds: dict[tuple[int, int, int], list[ParameterKind | None] | None] = {}
@@ -124,6 +126,26 @@ class CellCosts:
             found.append(PricedCell(cell, known, passed * part))
         return found
 
+    def gathers_output(self, layout: Layout) -> bool:
+        """Whether accelerators of a tensor group have parts of the model's output."""
+        kinds = self._kinds_of(layout)
+        parts = kinds is not None and kinds[-1] is not None
+        return parts or self.op_graph.operators[-1].output_dimensions >= _DIMENSIONS
+
+    def why_not(self, layout: Layout) -> str:
+        """The field of `layout`, the module if there is one, and the reason why the model cannot be
+        divided so."""
+        why = self._why_not_divided(layout)
+        if why:
+            return why
+        blocks = sum(cell.block for cell in self.cells)
+        chunks = layout.pipeline * layout.interleave
+        cells = f" of {layout.cells} cells" if layout.cells else ""
+        return (
+            f"pipeline: {layout.pipeline}: the model has {blocks} blocks; it cannot be cut into "
+            f"{chunks} chunks{cells}"
+        )
+
     def _price(self, cell: Cell, layout: Layout) -> CellCost | None:
         operators = self.op_graph.operators[cell.begin : cell.end]
         of_all = self._kinds_of(layout)
@@ -141,7 +163,7 @@ class CellCosts:
         if degrees not in self._kinds:
             operators = self.op_graph.operators
             kinds = parameter_kinds(operators, layout.tensor, layout.expert)
-            kinds = None if self.why_not(layout) else kinds
+            kinds = None if self._why_not_divided(layout) else kinds
             self._kinds[degrees] = kinds
             self._wholes[degrees] = (
                 _Wholes({}, {})
@@ -150,7 +172,7 @@ class CellCosts:
             )
         return self._kinds[degrees]
 
-    def why_not(self, layout: Layout) -> str:
+    def _why_not_divided(self, layout: Layout) -> str:
         """The field of `layout`, the module, and the reason; empty if its cells can be divided."""
         operators = self.op_graph.operators
         why = why_not_experts(operators, layout.expert)
@@ -247,8 +269,9 @@ def _tensor_kind(operator: Operator, follows: bool, tensor: int) -> ParameterKin
         split.dimension: split for split in operator.splits if tensor > 1 and is_even(split, tensor)
     }
     columns, rows = splits.get("columns"), splits.get("rows")
-    table = class_of(operator) == "lookup"  # by vocabulary
-    if rows is not None and (table or (rows.operands == "part" and follows)):
+    if class_of(operator) == "lookup":  # by vocabulary
+        return None if rows is None else "rows"
+    if rows is not None and rows.operands == "part" and follows:
         return "rows"
     if columns is None or (columns.operands == "part" and not follows):
         return None
@@ -333,7 +356,10 @@ class _OneCell:
             return False
         if kind == "columns":
             return not self._reads_whole(operator)
-        return operator.split("attribute") is not None or operator.output_dimensions < _DIMENSIONS
+        tokens = operator.output_dimensions < _DIMENSIONS and any(
+            other.split("experts") for other in self.operators
+        )
+        return tokens or operator.split("attribute") is not None
 
     @staticmethod
     def _positions(operator: Operator, parts: int) -> int:

@@ -60,6 +60,22 @@ def shared_bytes(operator: Operator) -> int:
     return max(0, operator.memory_bytes - moved)
 
 
+def _shared_sizes(operators: Sequence[Operator]) -> set[int]:
+    """Bytes of the tables that an output layer shares."""
+    tables = {o.parameter_bytes for o in operators if class_of(o) == "lookup"}
+    return {shared_bytes(operator) for operator in operators} & tables - {0}
+
+
+def shared_table(op_graph: OpGraph, cells: Sequence[Cell]) -> int:
+    """The number of the cell whose table the output layer shares; 0 if there is none."""
+    sizes = _shared_sizes(op_graph.operators)
+    for number, cell in enumerate(cells):
+        for operator in op_graph.operators[cell.begin : cell.end]:
+            if class_of(operator) == "lookup" and operator.parameter_bytes in sizes:
+                return number
+    return 0
+
+
 def with_shared_tables(op_graph: OpGraph) -> OpGraph:
     """`op_graph` where a table and the output layer that shares it are split by vocabulary.
 
@@ -67,13 +83,14 @@ def with_shared_tables(op_graph: OpGraph) -> OpGraph:
     the table by its rows, the layer by its columns, which are the same entries.
     """
     operators = list(op_graph.operators)
+    shared = _shared_sizes(operators)
     for i, operator in enumerate(operators):
         if {split.dimension for split in operator.splits} & {"columns", "rows"}:
             continue
         split = None
-        if shared_bytes(operator):
+        if shared_bytes(operator) in shared:
             split = Split("columns", _MOST_ENTRIES, "whole")
-        elif class_of(operator) == "lookup" and operator.parameter_bytes:
+        elif class_of(operator) == "lookup" and operator.parameter_bytes in shared:
             split = Split("rows", _MOST_ENTRIES, "part")
         if split is not None:
             operators[i] = replace(operator, splits=(*operator.splits, split))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch_topoopt.plan.layout import Layout
 
 _DIMENSIONS = 3  # samples, positions, features
+_QUERY_KEY_VALUE = 3
 
 
 def why_not_divided(
@@ -115,10 +116,13 @@ def _layer_before(
 
 
 def _why_not_context(operators: Sequence[Operator], parts: int) -> str:
-    lengths = set(attention_lengths(operators))
+    lengths = dict(_attention_lengths(operators))
     if len(lengths) != 1:
-        found = f"attention has {sorted(lengths)} positions" if lengths else "there is no attention"
-        return f"context: {parts}: positions cannot be divided: {found}"
+        found = [f"{path!r} has {length}" for length, path in lengths.items()]
+        return (
+            f"context: {parts}: positions cannot be divided: "
+            f"{', '.join(found) or 'there is no attention'}"
+        )
     (length,) = lengths
     if length % (2 * parts):
         return (
@@ -126,10 +130,13 @@ def _why_not_context(operators: Sequence[Operator], parts: int) -> str:
             "each accelerator"
         )
     for operator in operators:
+        is_attention = class_of(operator) == "attention"
+        if is_attention and len(operator.operands) > _QUERY_KEY_VALUE:
+            return f"context: {parts}: {_path(operator)!r} cannot be divided: it has a mask or bias"
         if operator.split("attribute") is not None or class_of(operator) == "lookup":
             continue
         whole = operator.parameter_bytes and operator.output_dimensions >= _DIMENSIONS
-        if class_of(operator) == "attention" or (whole and not operator.split("experts")):
+        if is_attention or (whole and not operator.split("experts")):
             return (
                 f"context: {parts}: {_path(operator)!r} ({operator.kind}) cannot be divided by "
                 "positions"
@@ -137,9 +144,14 @@ def _why_not_context(operators: Sequence[Operator], parts: int) -> str:
     return ""
 
 
-def attention_lengths(operators: Sequence[Operator]) -> Iterator[int]:
-    """The positions of each attention whose queries can be divided."""
+def attention_length(operators: Sequence[Operator]) -> int:
+    """The positions of attention, which are the same everywhere if they can be divided."""
+    return next(length for length, _ in _attention_lengths(operators))
+
+
+def _attention_lengths(operators: Sequence[Operator]) -> Iterator[tuple[int, str]]:
+    """The positions of each attention whose queries can be divided, and its path."""
     for operator in operators:
         split = operator.split("attribute")
         if split is not None and class_of(operator) == "attention":
-            yield split.max_degree
+            yield split.max_degree, _path(operator)

@@ -14,7 +14,6 @@ from torch_topoopt.search.layouts.stages import (
     chunk_cells,
     least_longest,
     stages_of,
-    why_not_cut,
 )
 from torch_topoopt.search.layouts.state import ADAMW
 from torch_topoopt.search.layouts.times import StepModel
@@ -79,10 +78,6 @@ class LayoutPrices:
             return None
         times = self.model.times(layout, stages)
         return LayoutPrice(layout, times, memory_of(layout, stages, *self._memory), stages)
-
-    def why_not(self, layout: Layout) -> str:
-        """The field of `layout`, the module if it is one, and the reason why it has no price."""
-        return self.costs.why_not(layout) or why_not_cut(self.costs.cells, layout)
 
     def least_s(self, layout: Layout) -> float:
         """The computation of the slowest stage, which an iteration of `layout` takes at least;

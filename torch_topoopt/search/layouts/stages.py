@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
     from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.layouts.cell_costs import CellCosts, PricedCell
-    from torch_topoopt.search.layouts.cells import Cell
 
     Cut = Callable[[Sequence[float], int], tuple[int, ...] | None]  # seconds of cells, chunks
 
@@ -22,8 +22,8 @@ class LayoutStage(NamedTuple):
     """The cells of a stage: how many of each kind, the `first` and the `last`.
 
     `copied`: it is not the stage of the table that its output layer shares, so it has a copy.
-    `logits`: bytes of the model's output on one accelerator, if this stage makes it. `spans` has
-    begin and end of the operators of each cell.
+    `logits`: bytes of the model's output on one accelerator, if this stage makes it, and a tensor
+    group has parts of it. `spans` has begin and end of the operators of each cell.
     """
 
     cells: tuple[tuple[PricedCell, int], ...]
@@ -81,16 +81,6 @@ def chunk_cells(
     return tuple(end - begin for begin, end in itertools.pairwise((0, *cuts, len(cells))))
 
 
-def why_not_cut(cells: Sequence[Cell], layout: Layout) -> str:
-    """Why chunk_cells finds no cells of chunks: the field of `layout`, and the reason."""
-    blocks, chunks = sum(cell.block for cell in cells), layout.pipeline * layout.interleave
-    counts = f" of {layout.cells} cells" if layout.cells else ""
-    return (
-        f"pipeline: {layout.pipeline}: the model has {blocks} blocks; it cannot be cut into "
-        f"{chunks} chunks{counts}"
-    )
-
-
 def stages_of(
     costs: CellCosts, layout: Layout, cut: Cut = least_longest
 ) -> tuple[LayoutStage, ...] | None:
@@ -103,11 +93,15 @@ def stages_of(
     if cells is None or counts is None:
         return None
     bounds = (0, *itertools.accumulate(counts))
+    home = (bisect.bisect_right(bounds, costs.shared_table) - 1) % layout.pipeline
     made = []
     for stage in range(layout.pipeline):
         mine: list[PricedCell] = []
         for chunk in range(stage, len(counts), layout.pipeline):
             mine += cells[bounds[chunk] : bounds[chunk + 1]]
-        logits = cells[-1].output_bytes if stage == layout.pipeline - 1 else 0.0
-        made.append(LayoutStage.of(mine, copied=stage > 0, logits=logits))
+        makes = stage == layout.pipeline - 1 and (
+            layout.tensor == 1 or costs.gathers_output(layout)
+        )
+        logits = cells[-1].output_bytes if makes else 0.0
+        made.append(LayoutStage.of(mine, copied=stage != home, logits=logits))
     return tuple(made)

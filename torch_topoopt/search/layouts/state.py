@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_topoopt.search.optimizers import OPTIMIZERS, optimizer
+from torch_topoopt.search.optimizers import OPTIMIZERS, Optimizer, optimizer
 
 if TYPE_CHECKING:
     from torch_topoopt.plan.layout import Trainer
     from torch_topoopt.search.accelerators import Accelerator
-    from torch_topoopt.search.optimizers import Optimizer
 
 _WEIGHT, _FP32 = 2.0, 4.0  # bytes, in 16 and 32 bits
 
@@ -57,7 +56,13 @@ def state_on(device: Accelerator, trained_by: Optimizer) -> StateBytes:
 
 def trained_state(trainer: Trainer, device: Accelerator) -> StateBytes:
     """The state of a layout that `trainer` trains on `device`; raises ValueError for an unknown
-    optimizer."""
+    optimizer.
+
+    In another precision than theirs, parameters have 32 bits, as the sums of their gradients.
+    """
+    if trainer.precision != "own":
+        moments = _FP32 * trainer.optimizer_factor or optimizer(trainer.optimizer).moment_bytes
+        return StateBytes.of(Optimizer(_FP32, _FP32, moments))
     if trainer.optimizer_factor:
         return state_of_factor(trainer.optimizer_factor)
     return state_on(device, optimizer(trainer.optimizer))

@@ -122,8 +122,9 @@ def _copied(
     if not size_bytes:
         return
     per_stage = layout.accelerators // layout.pipeline
+    home = next(i for i, other in enumerate(price.stages) if not other.copied)
     for rank in range(per_stage):
-        servers = (rank // box, (rank + at * per_stage) // box)
+        servers = ((rank + home * per_stage) // box, (rank + at * per_stage) // box)
         if servers[0] != servers[1]:
             yield servers, size_bytes * state.exchanged / layout.state_shards
 
