@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from torch_topoopt.launcher import (
     console,
@@ -152,14 +152,16 @@ def main(argv: list[str]) -> int:
     try:
         with terminal.progress(f"planning {arguments.model}") as progress:
             progress(None, "profiling")
-            graph = choice.op_graph(arguments.model, cluster)
+            graph, executable = _profiled(choice, arguments.model, cluster)
             cluster = documents.in_format_of(cluster, graph)
             terminal.line(
                 planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )
             for line in planning.whole_model_lines(graph):
                 terminal.line(line)
-            plan = choice.plan(graph, cluster, progress, network=network, keep_best=True)
+            plan = choice.plan(
+                graph, cluster, progress, network=network, keep_best=True, **executable
+            )
             if arguments.failures is not False:
                 plan = documents.with_failures(plan, progress)
     except documents.StoppedEarly as stopped:
@@ -170,6 +172,20 @@ def main(argv: list[str]) -> int:
         return stopped.by.exit_code
     _keep(terminal, graph, plan, arguments, replace(choice.options, network=network))
     return OK
+
+
+def _profiled(
+    choice: planning.PlanningChoice, model: str, cluster: Cluster
+) -> tuple[OpGraph, dict[str, Any]]:
+    """The OpGraph, and how `choice.plan` knows what a script can execute that divides its model."""
+    by_script = model.endswith(".py") and planning.divides_model(model)
+    if not by_script or choice.space == "data-parallel" or choice.strategy is not None:
+        return choice.op_graph(model, cluster), {}
+    if choice.space == "layouts":
+        graph = choice.op_graph(model, cluster)
+        return graph, {"why_not_layout": planning.why_not_layout(choice, graph, model, model)}
+    graph, program = choice.graph_and_program(model, cluster)
+    return graph, {"program": program}
 
 
 def _plan_traced(

@@ -116,6 +116,17 @@ class PlanningChoice:
             precision=self.options.precision,
         )
 
+    def graph_and_program(self, model: str, cluster: Cluster) -> tuple[OpGraph, Program]:
+        """As `op_graph`, with what can be executed."""
+        return programs.graph_and_program(
+            model,
+            # a pipeline's first stage has its input, and its last its output, locally
+            boundary=self.space != "pipeline",
+            batch_size=self.batch_size,
+            accelerators=cluster.servers * cluster.accelerators_per_server,
+            costs=self.costs,
+        )
+
     def plan(
         self,
         graph: OpGraph,
@@ -124,21 +135,15 @@ class PlanningChoice:
         *,
         network: Network | None = None,
         program: Program | None = None,
-        script: str = "",
+        why_not_layout: Callable[[Layout], str] | None = None,
         keep_best: bool = False,
     ) -> Plan:
-        """The Plan; with a `program`, or a layout for a `script`, an executable one. Raises
-        InputError, and with `keep_best` StoppedEarly, as `documents.make_plan`."""
-        options = replace(self.options, network=network)
-        if script and _has_no_steps(script):
-            options = replace(options, executable_layout=_has_one_pass)
+        """The Plan; with a `program`, or a layout that `why_not_layout` has no reason against, an
+        executable one. Raises InputError, and with `keep_best` StoppedEarly, as
+        `documents.make_plan`."""
+        options = replace(self.options, network=network, why_not_layout=why_not_layout)
         if self.layout is not None:
-            from torch_topoopt.plan.layout import layout_from
-
-            accelerators = cluster.servers * cluster.accelerators_per_server
-            with input_errors():
-                layout = layout_from(self.layout, accelerators, graph.batch_size)
-            options = replace(options, layout=layout)
+            options = replace(options, layout=self._given_layout(graph, cluster, options))
         if self.space == "pipeline" and self.strategy is None:
             asked = "auto" if self.micro_batches is None else self.micro_batches
             options = replace(options, micro_batches=asked)
@@ -160,6 +165,16 @@ class PlanningChoice:
             micro_batches = "auto" if pipelines else 1
         options = replace(options, micro_batches=micro_batches)
         return documents.make_plan(graph, cluster, options, progress, keep_best=keep_best)
+
+    def _given_layout(self, graph: OpGraph, cluster: Cluster, options: PlanningOptions) -> Layout:
+        from torch_topoopt.plan.layout import layouts_from
+        from torch_topoopt.planner.layout_planning import LayoutPlanning
+
+        assert self.layout is not None
+        accelerators = cluster.servers * cluster.accelerators_per_server
+        with input_errors():
+            layouts = layouts_from(self.layout, accelerators, graph.batch_size)
+            return LayoutPlanning(graph, cluster, options).fastest_of(layouts)
 
     def _plan_pipeline(
         self,
@@ -339,9 +354,14 @@ def space_of(asked: str, model: str, script: str | None = None) -> Space:
     return next((space for name, space in _CALLS if name in called), "data-parallel")
 
 
+def divides_model(script: str) -> bool:
+    """Whether `script` leaves the division of its model to this package."""
+    return space_of("auto", "", script) != "data-parallel"
+
+
 def check_divides(script: str) -> None:
     """Raises InputError if `script` does not leave the division of its model to this package."""
-    if space_of("auto", "", script) == "data-parallel":
+    if not divides_model(script):
         raise InputError(
             f"layout: {script} calls neither torch_topoopt.parallelize nor pipeline, which divide "
             "a model"
@@ -367,8 +387,26 @@ def _has_no_steps(script: str) -> bool:
     return space_of("auto", "", script) == "full"
 
 
-def _has_one_pass(layout: Layout) -> bool:
-    return layout.pipeline == layout.micro_batches == 1
+def why_not_layout(
+    choice: PlanningChoice, graph: OpGraph, model: str, script: str
+) -> Callable[[Layout], str]:
+    """The reason why `script` cannot execute a layout of MODEL; empty if it can."""
+    from torch_topoopt.parallel import StrategyError
+    from torch_topoopt.parallel.api import check_without_steps
+    from torch_topoopt.parallel.executable import ExecutableLayouts
+
+    layouts = ExecutableLayouts(programs.module_of(model, choice.batch_size), graph)
+    has_no_steps = _has_no_steps(script)
+
+    def why_not(layout: Layout) -> str:
+        try:
+            if has_no_steps:
+                check_without_steps(layout)
+        except StrategyError as error:
+            return str(error).removeprefix("layout: ")
+        return layouts.why_not(layout)
+
+    return why_not
 
 
 def _calls(script: str) -> list[tuple[str, ast.Call]]:

@@ -11,6 +11,8 @@ from torch_topoopt.launcher.plan.strategy_files import GivenStrategy
 from torch_topoopt.plan.units import counted
 
 if TYPE_CHECKING:
+    import torch
+
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
@@ -43,6 +45,16 @@ def graph_and_program(
         graph = profiling.profile(build, example_batch, name=name, boundary=boundary)
         graph = documents.with_measured_costs(graph, costs)
         return graph, checked_program(build, example_batch)
+    except profiling.ProfileError as error:
+        raise InputError(str(error)) from None
+
+
+def module_of(model: str, batch_size: int | None) -> torch.nn.Module:
+    """MODEL, on the meta device; raises InputError."""
+    from torch_topoopt.profile import profiling
+
+    try:
+        return profiling.on_meta(documents.load_model(model, batch_size, 1).build)
     except profiling.ProfileError as error:
         raise InputError(str(error)) from None
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel import Program
     from torch_topoopt.plan import Demand, Network, Plan
+    from torch_topoopt.plan.layout import Layout
     from torch_topoopt.processes.fork_server import ForkServer
     from torch_topoopt.profile.script import CommunicationTrace
     from torch_topoopt.profile.script.step_timing import StepTiming
@@ -188,14 +189,7 @@ class PlanStages:
             if choice.space == "layouts":
                 graph = choice.op_graph(self._options.source.model, cluster)
             elif choice.space != "data-parallel":
-                # a pipeline's first stage has its input, and its last its output, locally
-                graph, program = programs.graph_and_program(
-                    self._options.source.model,
-                    boundary=choice.space != "pipeline",
-                    batch_size=choice.batch_size,
-                    accelerators=cluster.servers * cluster.accelerators_per_server,
-                    costs=choice.costs,
-                )
+                graph, program = choice.graph_and_program(self._options.source.model, cluster)
             else:
                 graph = choice.op_graph(self._options.source.model, cluster)
             measured = ""
@@ -251,7 +245,7 @@ class PlanStages:
                 stage.progress,
                 network=network,
                 program=program,
-                script=self._options.torchrun.training_script if space == "layouts" else "",
+                why_not_layout=self._why_not_layout(graph) if space == "layouts" else None,
             )
             if plan.layout is not None:
                 planning.check_executes(plan.layout, self._options.torchrun.training_script)
@@ -262,6 +256,11 @@ class PlanStages:
         if steps:
             self._terminal.line(f"      as planned: {steps}")
         return plan
+
+    def _why_not_layout(self, graph: OpGraph) -> Callable[[Layout], str]:
+        options = self._options
+        script = options.torchrun.training_script
+        return planning.why_not_layout(options.planning, graph, options.source.model, script)
 
     def _price_as_measured(
         self, graph: OpGraph, plan: Plan, stage: StageProgress

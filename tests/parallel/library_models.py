@@ -103,6 +103,25 @@ def dit() -> nn.Module:
     return model
 
 
+def gpt2(words: int) -> nn.Module:
+    transformers = library("transformers")
+    sizes = {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 16, "vocab_size": words}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    drops = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+    config = transformers.GPT2Config(**sizes, **ends, **drops, use_cache=False)
+    model: nn.Module = transformers.GPT2LMHeadModel(config)
+    return model
+
+
+def timm_transformer() -> nn.Module:
+    model: nn.Module = library("timm").create_model(
+        "vit_tiny_patch16_224",
+        **{"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 4},
+        num_classes=10,
+    )
+    return model
+
+
 def swin() -> nn.Module:
     model: nn.Module = library("timm").create_model(
         "swin_tiny_patch4_window7_224",
@@ -182,6 +201,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, torch.Generator]
     "whisper": (whisper, _speech),
     "unet": (unet, functools.partial(_noisy, "sample", 16, {"encoder_hidden_states": _texts})),
     "dit": (dit, functools.partial(_noisy, "hidden_states", 8, {"class_labels": _labels})),
+    "vit of timm": (timm_transformer, functools.partial(_images, "x", 32)),
     "swin of timm": (swin, functools.partial(_images, "x", 56)),
     "vit of torchvision": (torchvision_transformer, functools.partial(_images, "x", 32)),
 }

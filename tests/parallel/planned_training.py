@@ -71,6 +71,7 @@ class Family(NamedTuple):
         for step in range(STEPS):
             inputs, target = self.batch(step)
             args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+            args = (args,) if isinstance(args, torch.Tensor) else args
             loss = self.loss(model(*args, **kwargs), target)
             optimizer.zero_grad()
             loss.backward()

@@ -1,4 +1,4 @@
-"""The strategies that can be executed for a model."""
+"""The strategies and layouts that can be executed for a model."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.parallel.api import placed
 from torch_topoopt.parallel.layouts import on_ranks
-from torch_topoopt.parallel.stages import stages_of
+from torch_topoopt.parallel.sharded.tensor import TensorStyles
+from torch_topoopt.parallel.stages import StrategyError, stages_of
 
 if TYPE_CHECKING:
+    import torch
+
+    from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.parallel.program import Program
     from torch_topoopt.plan import Cluster
+    from torch_topoopt.plan.layout import Layout
     from torch_topoopt.search.strategies import Executable, Strategy
 
 
@@ -24,6 +29,29 @@ def executable(program: Program, cluster: Cluster) -> Executable:
         return not program.why_not_placed(on_all, ranks)
 
     return can_run
+
+
+class ExecutableLayouts:
+    """The layouts that can be executed for `module`, on any device; `op_graph` is its own."""
+
+    def __init__(self, module: torch.nn.Module, op_graph: OpGraph) -> None:
+        self._module, self._op_graph = module, op_graph
+        self._why_not_tensor: dict[int, str] = {1: ""}
+
+    def why_not(self, layout: Layout) -> str:
+        """The field of `layout`, the module, and the reason; empty if it can be executed."""
+        parts = layout.tensor
+        if parts not in self._why_not_tensor:
+            self._why_not_tensor[parts] = self._styles_fail(parts)
+        return self._why_not_tensor[parts]
+
+    def _styles_fail(self, parts: int) -> str:
+        try:
+            for _ in TensorStyles(self._module, self._op_graph, parts).of_modules():
+                pass
+        except StrategyError as error:
+            return str(error).removeprefix("layout: ")
+        return ""
 
 
 def check_executable(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, get_args
 
 from torch_topoopt.plan.codec import DocumentError, brief, decode
@@ -205,6 +205,20 @@ def layout_from(text: str, accelerators: int, batch_size: int) -> Layout:
             f"{layout.micro_batch} = {layout.batch_size} samples, and the batch has {batch_size}"
         )
     return layout
+
+
+def layouts_from(text: str, accelerators: int, batch_size: int) -> list[Layout]:
+    """As `layout_from`, with micro-batches of every size that `text` leaves open."""
+    layout = layout_from(text, accelerators, batch_size)
+    if {"micro_batch", "micro_batches"} & layout_fields(text).keys():
+        return [layout]
+    share = layout.micro_batches
+    made = [
+        replace(layout, micro_batch=size, micro_batches=share // size)
+        for size in range(1, share + 1)
+        if share % size == 0
+    ]
+    return [one for one in made if one.interleave == 1 or one.micro_batches % one.pipeline == 0]
 
 
 def layout_fields(text: str) -> dict[str, Any]:

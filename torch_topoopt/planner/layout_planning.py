@@ -30,7 +30,7 @@ from torch_topoopt.topology.finder.single_ring import single_ring
 from torch_topoopt.topology.routing.loads import link_load_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
@@ -168,10 +168,14 @@ class LayoutPlanning:
     def candidates(self) -> list[LayoutPrice]:
         """The fastest layouts on the given network, else on an ideal switch; raises ValueError with
         what would fit if none does."""
-        if self.options.layout is not None:
-            price = self.prices.price(self.options.layout)
-            if price is None:
-                raise ValueError(f"layout: {self.prices.costs.why_not(self.options.layout)}")
+        layout = self.options.layout
+        if layout is not None:
+            price = self.prices.price(layout)
+            why = "" if price is not None else self.prices.costs.why_not(layout)
+            if not why and self.options.why_not_layout is not None:
+                why = self.options.why_not_layout(layout)
+            if why or price is None:
+                raise ValueError(f"layout: {why}")
             if price.memory.total > self.memory_bytes:
                 raise ValueError(what_would_fit(self.prices, price, self))
             return [price]
@@ -190,8 +194,15 @@ class LayoutPlanning:
             memory_bytes=self.memory_bytes,
             count=_WIRED,
             most_experts=_most_experts(self.op_graph),
-            executable=self.options.executable_layout,
+            why_not=self.options.why_not_layout,
         )
+
+    def fastest_of(self, layouts: Sequence[Layout]) -> Layout:
+        """The fastest of `layouts` that fits and can be executed, by itself; the first if none."""
+        prices, why_not = self.prices_on(self.options.network), self.options.why_not_layout
+        priced = [prices.price(one) for one in layouts if why_not is None or not why_not(one)]
+        fit = [one for one in priced if one and one.memory.total <= self.memory_bytes]
+        return min(fit, key=lambda one: one.times.step_s).layout if fit else layouts[0]
 
     def prices_on(self, network: Network | None) -> LayoutPrices:
         """The prices on `network`, or on an ideal switch."""

@@ -43,9 +43,9 @@ class PlanningOptions:
     `precision`, the OpGraph is of a model in that type, and the parameters have 32 bits. With
     "data-parallel" every operator runs on every server and only the network is planned; with
     "samples" operators are split by samples only. With `executable`, only strategies are
-    considered all of whose placements it accepts, and with `executable_layout` only layouts that
-    it accepts. The search begins at `strategy` alone, if there is one; `evaluations` 0 only prices
-    it.
+    considered all of whose placements it accepts, and with `why_not_layout` only layouts without
+    such a reason. The search begins at `strategy` alone, if there is one; `evaluations` 0 only
+    prices it.
 
     `mode` "best" continues from the best pair of mode "paper" for as many rounds again, wired by
     TopologyFinder's mode best for the least predicted iteration: its plan is never worse. These
@@ -74,7 +74,7 @@ class PlanningOptions:
     network: Network | None = None
     routing: Policy | UserFunction = "shortest"
     executable: Executable | None = None
-    executable_layout: Callable[[Layout], bool] | None = None
+    why_not_layout: Callable[[Layout], str] | None = None
     strategy: Strategy | None = None
     micro_batches: MicroBatches = 1
     optimizer_factor: float = 0.0

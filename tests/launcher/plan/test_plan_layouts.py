@@ -89,6 +89,18 @@ def test_a_layout_is_priced_alone(folder: Path) -> None:
     assert (layout.tensor, layout.data, layout.state_shards) == (2, 4, 4)
 
 
+def test_a_size_of_micro_batches_that_is_left_open_is_searched(folder: Path) -> None:
+    def planned(text: str) -> Plan:
+        assert plan(folder, "--layout", text) == 0
+        return Plan.load(folder / "p.json")
+
+    sharded = "sharding=parameters"
+    open_plan, least = planned(sharded), planned(f"{sharded},micro_batch=1")
+    assert open_plan.layout is not None
+    assert open_plan.layout.micro_batch > 1
+    assert open_plan.prediction.iteration_s < least.prediction.iteration_s
+
+
 def test_the_optimizer_and_the_rate_inside_a_server_count(folder: Path) -> None:
     def seconds(*options: str) -> float:
         assert plan(folder, "--layout", "tensor=2", *options) == 0
@@ -107,6 +119,8 @@ def test_the_optimizer_and_the_rate_inside_a_server_count(folder: Path) -> None:
     [
         (("--layout", "tensor=3"), ("tensor=3", 8)),
         (("--layout", "width=3"), ("layout", "width")),
+        (("--layout", "expert=2"), ("expert", 2, "experts")),
+        (("--layout", "pipeline=8"), ("pipeline", 8, "4 blocks")),
         (("--layout", "tensor=2", "--strategy-space", "full"), ("layout",)),
         (("--strategy-space", "layouts", "--micro-batches", "2"), ("micro-batches",)),
         (("--optimizer", "adamw", "--optimizer-state", "2"), ("optimizer-state",)),
@@ -125,6 +139,52 @@ def test_what_cannot_be_is_named(
     assert named(error, *tokens)
     assert error.count("\n") == 1
     assert not (folder / "p.json").exists()
+
+
+JOINT = """
+import torch
+import torch_topoopt
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.joint, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x):
+        parts = (p.unflatten(-1, (4, 4)).transpose(1, 2) for p in self.joint(x).chunk(3, dim=-1))
+        mixed = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(-2))
+
+
+def build_model():
+    return nn.Sequential(*(Block() for _ in range(4)))
+
+
+def example_batch():
+    return torch.zeros(8, 8, 16)
+
+
+if __name__ == "__main__":
+    torch_topoopt.pipeline(build_model(), example_batch(), nn.functional.mse_loss)
+"""
+
+
+def test_what_a_script_cannot_execute_is_not_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "joint.py"
+    script.write_text(JOINT, encoding="utf-8")
+    words = ["plan", str(script), *CLUSTER, "-o", str(tmp_path / "p.json")]
+    assert main([*words, "--layout", "tensor=2"]) == 2
+    error = capsys.readouterr().err
+    assert named(error, "tensor", "0.joint")
+    assert error.count("\n") == 1
+    assert main([*words, "--strategy-space", "layouts"]) == 0
+    layout = Plan.load(tmp_path / "p.json").layout
+    assert layout is not None
+    assert layout.tensor == 1
 
 
 def test_what_does_not_fit_says_what_would(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._functional_collectives import all_gather_tensor_autograd
+from torch.distributed import _functional_collectives as functional
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import Operator, OpGraph
 
+# Before torch 2.15, all_gather_tensor_autograd, which warns since.
+_all_gather = getattr(functional, "all_gather_single_autograd", None) or (
+    functional.all_gather_tensor_autograd
+)
 _HEADS = 4  # dimensions of a tensor with heads: samples, heads, positions, features
 
 
@@ -132,7 +136,7 @@ class ContextPart:
     ) -> torch.Tensor:
         """Attention of this rank's queries to all keys and values."""
         joint = torch.cat((key, value), dim=-1)
-        gathered = all_gather_tensor_autograd(joint, joint.dim() - 2, self.group)
+        gathered = _all_gather(joint, joint.dim() - 2, self.group)
         whole = gathered.index_select(-2, self.order.to(gathered.device))
         keys, values = whole.split((key.shape[-1], value.shape[-1]), dim=-1)
         if not is_causal:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
 
 from torch_topoopt.parallel.sharded.blocks import model_cells, path_of
 from torch_topoopt.parallel.sharded.context import context_parallel
 from torch_topoopt.parallel.sharded.experts import expert_parallel, expert_paths
 from torch_topoopt.parallel.sharded.recompute import recompute
 from torch_topoopt.parallel.sharded.tensor import tensor_parallel
+from torch_topoopt.parallel.stages import StrategyError
 from torch_topoopt.search.accelerators import class_of
+from torch_topoopt.search.layouts.divisible import why_not_experts
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +51,9 @@ def distribute(module: torch.nn.Module, division: Division, *, last: bool = True
     lacks are left out. Raises StrategyError for a layout that cannot be executed.
     """
     layout = division.layout
+    why = why_not_experts(division.op_graph.operators, layout.expert)
+    if why:
+        raise StrategyError(f"layout: {why}")
     if division.mesh.experts is not None:
         expert_parallel(module, division.mesh.experts["expert"], layout.tensor / layout.expert)
     if layout.tensor > 1:
@@ -62,9 +69,9 @@ def distribute(module: torch.nn.Module, division: Division, *, last: bool = True
         for cell in model_cells(module, division.op_graph)
         if any(any(True for _ in module.get_submodule(path).parameters()) for path in cell.paths)
     )
-    for cell in cells:
-        for path in cell.paths if cell.block else ():
-            recompute(module.get_submodule(path), layout.recompute)
+    for path in dict.fromkeys(path for cell in cells if cell.block for path in cell.paths):
+        tensor_group = division.mesh.tensor.get_group()
+        recompute(module.get_submodule(path), layout.recompute, tensor_group)
     _shard_state(module, cells, division, last=last)
 
 
@@ -81,7 +88,11 @@ def _shard_state(
         policy = MixedPrecisionPolicy(division.precision, next(module.parameters()).dtype)
     elif mesh.size() == 1 and (experts_mesh is None or experts_mesh.size() == 1):
         return
-    reshard = layout.sharding == "parameters" and layout.reshard
+    shard = partial(
+        fully_shard,
+        reshard_after_forward=layout.sharding == "parameters" and layout.reshard,
+        shard_placement_fn=partial(_even_dimension, parts=layout.state_shards),
+    )
     uses = Counter(
         id(parameter) for other in module.modules() for parameter in other.parameters(recurse=False)
     )
@@ -89,7 +100,12 @@ def _shard_state(
     if experts_mesh is not None:
         for path in expert_paths(module):
             experts = module.get_submodule(path)
-            fully_shard(experts, mesh=experts_mesh, reshard_after_forward=reshard, mp_policy=policy)
+            shard(
+                experts,
+                mesh=experts_mesh,
+                mp_policy=policy,
+                shard_placement_fn=partial(_even_dimension, parts=layout.expert_shards),
+            )
             experts.set_modules_to_backward_prefetch([experts])
     units = []
     for cell in cells:
@@ -101,14 +117,22 @@ def _shard_state(
         units += trained[:1]
         for group in (trained, [one for one in modules if one not in trained]):
             if group:
-                fully_shard(group, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+                shard(group, mesh=mesh, mp_policy=policy)
     if division.precision is not None and last:  # the loss has its own type
         policy = replace(policy, output_dtype=policy.reduce_dtype)
-    fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    shard(module, mesh=mesh, mp_policy=policy)
     # By default, FSDP gathers ahead what ran before, maybe in another micro-batch. A unit that is
     # its own predecessor gathers nothing ahead.
     for unit, before in zip((*units, module), (units[0] if units else module, *units), strict=True):
         unit.set_modules_to_backward_prefetch([before])
+
+
+def _even_dimension(parameter: torch.nn.Parameter, *, parts: int) -> Shard | None:
+    """The dimension of equal parts; None: the first one. FSDP pads unequal parts of the first: a
+    table of positions [1, positions, features] would be sent `parts` times."""
+    whole = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    even = (at for at, size in enumerate(whole.shape) if size % parts == 0)
+    return next(map(Shard, even), None) if whole.dim() and whole.shape[0] % parts else None
 
 
 def _shared_tables(module: torch.nn.Module, division: Division) -> list[torch.nn.Module]:

@@ -6,6 +6,7 @@ Between modules, activations are DTensors, so that models see the shapes of whol
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -48,12 +49,15 @@ class LocalParts(ParallelStyle):  # type: ignore[misc]
         sums = Replicate() if isinstance(placement, Replicate) else Partial()
         forward = module.forward
 
-        def take(tensor: Any) -> Any:
+        def take(given: Any, taken: dict[int, Any]) -> Any:
+            tensor = given
             if not isinstance(tensor, DTensor):
                 if cuts != "inputs" or tensor.dim() < 2:
                     return tensor
                 tensor = DTensor.from_local(tensor, device_mesh, [Replicate()], run_check=False)
-            return tensor.redistribute(placements=[placement]).to_local()
+            if id(given) not in taken:  # queries may be keys and values, too
+                taken[id(given)] = tensor.redistribute(placements=[placement]).to_local()
+            return taken[id(given)]
 
         def make(tensor: Any) -> Any:
             if cuts == "result" and isinstance(placement, Shard):
@@ -63,7 +67,8 @@ class LocalParts(ParallelStyle):  # type: ignore[misc]
 
         def local_forward(*args: Any, **kwargs: Any) -> Any:
             if placement is not None:
-                args, kwargs = tree_map_only(torch.Tensor, take, (args, kwargs))
+                once = partial(take, taken={})
+                args, kwargs = tree_map_only(torch.Tensor, once, (args, kwargs))
             with local_parameters(module, device_mesh, sums=sums):
                 made = forward(*args, **kwargs)
             return made if placement is None else tree_map_only(torch.Tensor, make, made)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
 )
+
+from torch_topoopt.profile.tracing.records import multiplies_stacks
 
 if TYPE_CHECKING:
     from torch_topoopt.plan.layout import Recompute
@@ -21,15 +24,27 @@ _KEPT = frozenset(
     {
         _ATEN.mm.default,
         _ATEN.addmm.default,
-        _ATEN.bmm.default,
-        _ATEN.baddbmm.default,
         _ATEN.convolution.default,
-        _ATEN._grouped_mm.default,
+        torch.ops._c10d_functional.all_to_all_single.default,  # tokens of experts
         _ATEN._scaled_dot_product_flash_attention.default,
         _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
         _ATEN._scaled_dot_product_efficient_attention.default,
         _ATEN._scaled_dot_product_cudnn_attention.default,
     }
+)
+
+# Marks of the profiler, whose number differs where a pass runs again.
+_MARKS = frozenset(
+    {
+        torch.ops.profiler._record_function_enter_new.default,
+        torch.ops.profiler._record_function_exit._RecordFunction,
+    }
+)
+
+_FUNCTIONAL = torch.ops._c10d_functional
+# What `selective` keeps of a tensor group, whose exchanges it does not repeat.
+_KEPT_OF_GROUP = frozenset(
+    {_FUNCTIONAL.all_gather_into_tensor.default, _FUNCTIONAL.reduce_scatter_tensor.default}
 )
 
 
@@ -42,8 +57,9 @@ def drop_caches(module: torch.nn.Module, kind: Recompute) -> None:
             config.use_cache = False
 
 
-def recompute(block: torch.nn.Module, kind: Recompute) -> None:
-    """Makes `block` keep its input alone ("full"), or also what `_KEPT` computes ("selective").
+def recompute(block: torch.nn.Module, kind: Recompute, tensor_group: Any) -> None:
+    """Makes `block` keep its input alone ("full"), or also what `_KEPT` computes and what
+    `tensor_group` exchanges ("selective").
 
     The forward method is wrapped, and no module, so names stay; hooks of the block run once.
     """
@@ -51,7 +67,9 @@ def recompute(block: torch.nn.Module, kind: Recompute) -> None:
         return
     options: dict[str, Any] = {"use_reentrant": False}
     if kind == "selective":
-        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _policy)
+        SAC_IGNORED_OPS.update(_MARKS)
+        policy = functools.partial(_policy, tensor_group.group_name)
+        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, policy)
     forward = block.forward
 
     @functools.wraps(forward)
@@ -63,6 +81,12 @@ def recompute(block: torch.nn.Module, kind: Recompute) -> None:
     block.forward = again
 
 
-def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    kept = operation in _KEPT
+def _policy(
+    group_name: str, context: Any, operation: Any, *args: Any, **kwargs: Any
+) -> CheckpointPolicy:
+    kept = (
+        operation in _KEPT
+        or multiplies_stacks(operation)
+        or (operation in _KEPT_OF_GROUP and args[-1] == group_name)
+    )
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE

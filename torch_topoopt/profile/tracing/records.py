@@ -200,8 +200,9 @@ def only_uses_shape(operation: Any) -> bool:
 
 def flops_of(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     """FLOPs of one ATen operation by PyTorch's registry; 0 for what it does not list."""
-    if func._overloadpacket in _GROUPED_PRODUCTS:
-        return _grouped_flops(args[0], args[1])
+    products = _grouped_products(func)
+    if products:
+        return products * _grouped_flops(args[0], args[1])
     count = flop_registry.get(func._overloadpacket)
     return int(count(*args, **kwargs, out_val=result)) if count else 0
 
@@ -210,6 +211,25 @@ def flops_of(func: Any, args: Any, kwargs: Any, result: Any) -> int:
 _GROUPED_PRODUCTS = {
     getattr(torch.ops.aten, name) for name in ("_grouped_mm",) if hasattr(torch.ops.aten, name)
 }
+
+
+# transformers' own, of types that it does not support, and the products that each computes
+_OTHER_GROUPED_PRODUCTS = {
+    "transformers::grouped_mm_fallback": 1,
+    "transformers::grouped_mm_fallback_backward": 2,
+}
+_BATCHED_PRODUCTS = {torch.ops.aten.bmm, torch.ops.aten.baddbmm}
+
+
+def _grouped_products(func: Any) -> int:
+    if func._overloadpacket in _GROUPED_PRODUCTS:
+        return 1
+    return _OTHER_GROUPED_PRODUCTS.get(func._schema.name, 0)
+
+
+def multiplies_stacks(func: Any) -> bool:
+    """Whether an operation multiplies with stacks of matrices."""
+    return func._overloadpacket in _BATCHED_PRODUCTS or _grouped_products(func) == 1
 
 
 def _grouped_flops(a: Any, b: Any) -> int:

@@ -36,6 +36,7 @@ from torch_topoopt.profile.tracing.records import (
     check_tensor,
     flops_of,
     is_part,
+    multiplies_stacks,
     mutated_by,
     only_uses_shape,
     region_of,
@@ -55,10 +56,6 @@ _LOOKUPS = {
     aten.embedding.default: (0, 1),
     aten._embedding_bag.default: (0, 1),
     aten._embedding_bag_forward_only.default: (0, 1),
-}
-# products of stacks of matrices
-_STACKED = {
-    getattr(aten, name) for name in ("bmm", "baddbmm", "_grouped_mm") if hasattr(aten, name)
 }
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _RMS_NORM = torch.nn.functional.rms_norm
@@ -410,7 +407,7 @@ class Trace(TorchDispatchMode):  # type: ignore[misc]
             return result  # a view
         operator.works = True
         operator.forward_flops += flops_of(func, args, kwargs, result)
-        if func._overloadpacket in _STACKED:
+        if multiplies_stacks(func):
             for tensor in inputs:
                 if tensor.dim() == 3 and storage_of(tensor) in self._parameters:
                     operator.stacks[storage_of(tensor)] = tuple(tensor.shape)

@@ -16,7 +16,7 @@ from torch_topoopt.search.layouts.cells import (
     shared_table,
     with_shared_tables,
 )
-from torch_topoopt.search.layouts.divisible import why_not_divided
+from torch_topoopt.search.layouts.divisible import why_not_divided, why_not_experts
 from torch_topoopt.search.shards import is_even, may_split, shard_operator
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class CellCosts:
         self._passed = passed_bytes(self.op_graph, self.cells)
         self._priced: dict[tuple[int, ...], CellCost | None] = {}
         self._kinds: dict[tuple[int, int, int], list[ParameterKind | None] | None] = {}
-        self._cut: dict[tuple[int, int, int], frozenset[int]] = {}
+        self._wholes: dict[tuple[int, int, int], _Wholes] = {}
 
     def priced(self, layout: Layout) -> list[PricedCell] | None:
         """All cells under `layout`, in order; None if one cannot be divided so."""
@@ -135,11 +135,7 @@ class CellCosts:
     def why_not(self, layout: Layout) -> str:
         """The field of `layout`, the module if there is one, and the reason why the model cannot be
         divided so."""
-        operators = self.op_graph.operators
-        kinds = parameter_kinds(operators, layout.tensor, layout.expert)
-        if kinds is None:
-            return f"expert: {layout.expert}: the experts of a module are no multiple of it"
-        why = why_not_divided(operators, kinds, layout)
+        why = self._why_not_divided(layout)
         if why:
             return why
         blocks = sum(cell.block for cell in self.cells)
@@ -157,8 +153,8 @@ class CellCosts:
             return None
         kinds = of_all[cell.begin : cell.end]
         samples = layout.micro_batch / self.op_graph.batch_size
-        cut = self._cut[_group_sizes(layout)]
-        one = _OneCell(self.device, layout, samples, cell.begin, operators, kinds, cut)
+        wholes = self._wholes[_group_sizes(layout)]
+        one = _OneCell(self.device, layout, samples, cell.begin, operators, kinds, wholes)
         return reduce(add, map(one.operator_cost, range(len(operators))), CellCost())
 
     def _kinds_of(self, layout: Layout) -> list[ParameterKind | None] | None:
@@ -167,36 +163,62 @@ class CellCosts:
         if degrees not in self._kinds:
             operators = self.op_graph.operators
             kinds = parameter_kinds(operators, layout.tensor, layout.expert)
-            if kinds is not None and why_not_divided(operators, kinds, layout):
-                kinds = None
+            kinds = None if self._why_not_divided(layout) else kinds
             self._kinds[degrees] = kinds
-            self._cut[degrees] = frozenset(() if kinds is None else _cut_results(operators, kinds))
+            self._wholes[degrees] = (
+                _Wholes({}, {})
+                if kinds is None or layout.tensor == 1
+                else _Wholes.of(operators, kinds)
+            )
         return self._kinds[degrees]
+
+    def _why_not_divided(self, layout: Layout) -> str:
+        """The field of `layout`, the module, and the reason; empty if its cells can be divided."""
+        operators = self.op_graph.operators
+        why = why_not_experts(operators, layout.expert)
+        kinds = None if why else parameter_kinds(operators, layout.tensor, layout.expert)
+        return why if kinds is None else why_not_divided(operators, kinds, layout)
 
 
 def _group_sizes(layout: Layout) -> tuple[int, int, int]:
     return layout.tensor, layout.expert, layout.context
 
 
-def _cut_results(operators: Sequence[Operator], kinds: Sequence[ParameterKind | None]) -> set[int]:
-    """The operators whose results are whole, and of which later operators read positions."""
-    found: set[int] = set()
-    wholes: list[set[int] | None] = []  # modules that a whole result is from; None: other results
-    for i, (operator, kind) in enumerate(zip(operators, kinds, strict=True)):
-        read = [wholes[operand.producer] for operand in operator.operands]
-        known = set().union(*(one for one in read if one is not None))
-        is_module = bool(operator.parameter_bytes)
-        if operator.output_dimensions < _DIMENSIONS and kind != "columns":
-            wholes.append(set())
-        elif is_module and kind is None and operator.split("attribute") is None:
-            wholes.append({i})
-        elif read and not is_module and None not in read:
-            wholes.append(known)
-        else:
-            wholes.append(None)
-            if kind is None:
-                found |= known
-    return found
+class _Wholes(NamedTuple):
+    """Modules of a tensor group that work on whole positions: bytes of tensors that are gathered
+    for them, and of results that later operators cut into positions, by operator."""
+
+    gathered: dict[int, int]
+    cut: dict[int, int]
+
+    @classmethod
+    def of(cls, operators: Sequence[Operator], kinds: Sequence[ParameterKind | None]) -> _Wholes:
+        """Those of all operators."""
+        gathered: dict[int, int] = {}
+        cut: dict[int, int] = {}
+        wholes: list[set[int] | None] = []  # modules that a whole result is from; None: others
+        for i, (operator, kind) in enumerate(zip(operators, kinds, strict=True)):
+            read = [wholes[operand.producer] for operand in operator.operands]
+            known = set().union(*(one for one in read if one is not None))
+            is_module = bool(operator.parameter_bytes) and operator.split("experts") is None
+            if operator.output_dimensions < _DIMENSIONS and kind != "columns":
+                wholes.append(set())
+            elif is_module and kind is None and operator.split("attribute") is None:
+                wholes.append({i})
+                gathered[i] = sum(
+                    {
+                        (operand.producer, operand.tensor): operand.size_bytes
+                        for operand in operator.operands
+                        if wholes[operand.producer] is None
+                    }.values()
+                )
+            elif read and not is_module and None not in read:
+                wholes.append(known)
+            else:
+                wholes.append(None)
+                if kind is None:
+                    cut.update((at, operators[at].output_bytes) for at in known)
+        return cls(gathered, cut)
 
 
 def parameter_kinds(
@@ -267,7 +289,7 @@ class _OneCell:
     begin: int
     operators: Sequence[Operator]
     kinds: Kinds
-    cut: frozenset[int]  # of all operators
+    wholes: _Wholes
 
     def local_bytes(self, size_bytes: float) -> float:
         """Of a tensor of the profile, the part of one context rank and micro-batch."""
@@ -291,7 +313,6 @@ class _OneCell:
         is_expert = kind == "experts"
         exchange, tokens = self._tensor_exchange(at), self._expert_exchange(at)
         sorted_s = self._sorted_s(tokens)
-        repeats = kind != "rows" or any(o.saved_bytes for o in self.operators[at + 1 :])
         state = shard.parameter_bytes, shard.parameter_gradient_bytes
         streamed = (0.0, 0.0) if matrix else (forward_s, backward_s)
         return CellCost(
@@ -306,7 +327,7 @@ class _OneCell:
             gathered,
             shard.output_bytes * times if matrix else 0.0,
             shard.parameter_gradient_bytes if self._works_on_part(operator, kind) else 0.0,
-            exchange.size_bytes if repeats else 0.0,
+            self._repeated_bytes(at, exchange),
             int(forward_s > 0),
             exchange,
             self._context_exchange(operator, kind),
@@ -316,6 +337,14 @@ class _OneCell:
     def _sorted_s(self, tokens: GroupExchange) -> float:
         """Seconds of sorting exchanged tokens: they are sent by rank, and computed by expert."""
         return 2 * tokens.size_bytes / (self.device.memory_bytes_per_s * BANDWIDTH)
+
+    def _repeated_bytes(self, at: int, exchange: GroupExchange) -> float:
+        """What full recomputation exchanges again: it stops at the last saved tensor."""
+        whole = self.begin + at
+        if whole in self.wholes.gathered:
+            return self.local_bytes(self.wholes.gathered[whole])
+        last = self.kinds[at] == "rows" and not any(o.saved_bytes for o in self.operators[at + 1 :])
+        return 0.0 if last else exchange.size_bytes
 
     def _degrees(self, operator: Operator, kind: ParameterKind | None) -> Degrees:
         """Parts of the parameters, and of the positions: the tensor group shares those of an
@@ -356,11 +385,13 @@ class _OneCell:
     def _tensor_exchange(self, at: int) -> GroupExchange:
         """What is gathered for columns (each tensor once) and scattered after rows.
 
-        Of a whole result that is cut into positions, the gradient is gathered.
+        For a module that is whole, its operands are gathered in the forward pass, and the gradient
+        of a result that is cut into positions in the backward pass.
         """
         operator, kind = self.operators[at], self.kinds[at]
-        if self.layout.tensor > 1 and self.begin + at in self.cut:
-            return GroupExchange(self.local_bytes(operator.output_bytes) / 2, 1)
+        sizes = [of.get(self.begin + at, 0) for of in (self.wholes.gathered, self.wholes.cut)]
+        if any(sizes):
+            return GroupExchange(self.local_bytes(sum(sizes)) / 2, sum(map(bool, sizes)))
         if self.layout.tensor == 1 or kind not in ("columns", "rows"):
             return _NOTHING
         if kind == "rows":

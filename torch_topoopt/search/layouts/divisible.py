@@ -34,6 +34,18 @@ def why_not_divided(
     return ""
 
 
+def why_not_experts(operators: Sequence[Operator], parts: int) -> str:
+    """As why_not_divided, for the experts of a mixture."""
+    splits = [(operator, operator.split("experts")) for operator in operators]
+    experts = [(_path(operator), split.max_degree) for operator, split in splits if split]
+    if parts > 1 and not experts:
+        return f"expert: {parts}: the model has no experts"
+    for path, count in experts:
+        if count % parts:
+            return f"expert: {parts}: {path!r} cannot be divided: {count} experts are no multiple"
+    return ""
+
+
 def _path(operator: Operator) -> str:
     return operator.name.split("#")[0]
 
@@ -51,7 +63,8 @@ def _why_not_tensor(
             return "its projections do not keep heads apart"
         if heads.max_degree % parts:
             return f"{heads.max_degree} groups of heads are no multiple of it"
-        return "an operand of it is not divided by heads"
+        makers = [_path(operators[o.producer]) for o in operator.operands if not kinds[o.producer]]
+        return f"it reads heads of {', '.join(map(repr, dict.fromkeys(makers)))}, which is whole"
     split = operator.split(kind) if kind in ("columns", "rows") else None
     if split is None:
         return ""

@@ -137,7 +137,7 @@ def _activations(layout: Layout, stage: LayoutStage, index: int, software: Softw
         again = max(one.cost.saved_bytes for one, _ in stage.cells)
     else:
         kept = stage.sum(field)
-        if layout.recompute == "none" and software.keeps_gathered:
+        if software.keeps_gathered:
             kept += stage.sum("gathered_bytes")
     again = max(again, software.loss_outputs * stage.logits)
     kept *= micro_batches_kept(layout, index)

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_topoopt.search.layouts.cell_costs import CellCosts
 from torch_topoopt.search.layouts.memory import cells_in_memory, memory_of
 from torch_topoopt.search.layouts.software import EAGER
-from torch_topoopt.search.layouts.stages import chunk_cells, least_longest, stages_of
+from torch_topoopt.search.layouts.stages import (
+    chunk_cells,
+    least_longest,
+    stages_of,
+)
 from torch_topoopt.search.layouts.state import ADAMW
 from torch_topoopt.search.layouts.times import StepModel
 

@@ -78,10 +78,10 @@ def fastest_layouts(
     memory_bytes: float,
     count: int = 8,
     most_experts: int = 1,
-    executable: Callable[[Layout], bool] | None = None,
+    why_not: Callable[[Layout], str] | None = None,
 ) -> list[LayoutPrice]:
-    """The fastest layouts that fit into `memory_bytes` and are `executable`, at most one of each
-    factorisation of the accelerators.
+    """The fastest layouts that fit into `memory_bytes`, and that `why_not` has no reason against,
+    at most one of each factorisation of the accelerators.
 
     Of each, the least recomputation that fits: more of it is only slower.
     """
@@ -90,7 +90,7 @@ def fastest_layouts(
     for division in divisions(accelerators, batch_size, most_experts):
         if prices.least_s(division) > slowest_s:
             continue
-        if executable is not None and not executable(division):
+        if why_not is not None and why_not(division):
             continue
         key = division.tensor, division.context, division.expert, division.pipeline
         for sharded in shardings(division, box):

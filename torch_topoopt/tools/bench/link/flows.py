@@ -165,7 +165,8 @@ def echo(connection: socket.socket, size_bytes: int) -> None:
 
 def latency_s(connection: socket.socket, size_bytes: int, limit_s: float) -> float:
     """Half of the median round trip; raises OSError."""
-    message, trips = bytearray(size_bytes), []
+    message = bytearray(size_bytes)
+    trips: list[float] = []
     end = time.monotonic() + limit_s
     while time.monotonic() < end or len(trips) < _FEWEST_TRIPS:
         begin = time.perf_counter()
