@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from torch_topoopt.search.defaults import few_servers
@@ -54,7 +55,13 @@ class Descents:
         With a `mode`, results are wired again.
         """
         begins = self._by_blocks(best, pairs) if self._few else [best]
-        ends = [self._descended(begin, best, starts, mode) for begin in begins]
+        ends = []
+        for end in begins:
+            before_s = math.inf
+            while end.iteration_s < before_s * (1 - _GAIN):
+                before_s = end.iteration_s if self._thorough else 0.0
+                end = self._descended(end, best, starts, mode)
+            ends.append(end)
         return min(ends, key=_seconds)
 
     def _by_blocks(self, best: PricedPair, pairs: Sequence[PricedPair]) -> list[PricedPair]:
