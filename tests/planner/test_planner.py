@@ -20,7 +20,7 @@ from support.small_op_graphs import chain, embeddings, random_graph
 
 from figures.cells.iterations import plan_each_mode
 from torch_topoopt.plan import Cluster, Link, Placement, Plan
-from torch_topoopt.planner import alternation
+from torch_topoopt.planner import descents
 from torch_topoopt.planner.alternation import Planning, PlanProgress, plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing
@@ -154,7 +154,7 @@ def test_tables_end_as_in_a_start_where_that_is_faster_and_layers_as_found(
         Placement(o.name, (0,) if o.kind == "table" else (0, 2, 4, 6)) for o in op_graph.operators
     )
     monkeypatch.setattr(Planning, "_search", lambda *_: found)
-    monkeypatch.setattr(alternation, "descend", lambda problem, *_: problem.starts[0])
+    monkeypatch.setattr(descents, "descend", lambda problem, *_: problem.starts[0])
     options = PlanningOptions(rounds=1, evaluations=100)
     made = plan(op_graph, small(8, 4), options)
     tables = [p.servers for p in made.strategy if p.operator.startswith("table")]
@@ -162,7 +162,7 @@ def test_tables_end_as_in_a_start_where_that_is_faster_and_layers_as_found(
     assert [p for p in made.strategy if not p.operator.startswith("table")] == [
         p for p in found if not p.operator.startswith("table")
     ]
-    monkeypatch.setattr(alternation, "as_in_starts", lambda *_: ())
+    monkeypatch.setattr(descents, "as_in_starts", lambda *_: ())
     as_found = plan(op_graph, small(8, 4), options)
     assert as_found.strategy == found
     assert made.prediction.iteration_s < as_found.prediction.iteration_s

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
+from torch_topoopt.planner.descents import Descents
 from torch_topoopt.planner.first_network import first_pair
 from torch_topoopt.planner.layout_planning import LayoutPlanning, trainer_of
 from torch_topoopt.planner.options import CONVERGED, DEFAULT_OPTIONS, PlanningOptions
@@ -21,10 +22,7 @@ from torch_topoopt.planner.search_problems import SearchProblems
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.chains import budgets
 from torch_topoopt.search.defaults import few_servers
-from torch_topoopt.search.descent import descend, descend_by_blocks
-from torch_topoopt.search.last_changes import last_changes
 from torch_topoopt.search.layouts.state import trained_state
-from torch_topoopt.search.starts.as_in_starts import as_in_starts
 from torch_topoopt.search.strategies import data_parallel, everywhere
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.search.two_levels import TwoLevelSearch
@@ -43,12 +41,10 @@ if TYPE_CHECKING:
 
 _MUCH_SLOWER = 0.1  # than the best pair: such a network gets no search
 _WIRED_FOR = 3  # strategies of a search that get networks of their own
-_DESCENTS = 4  # from the best pairs of all rounds, on few servers
 _FAILURES_ON_FEW = 1  # rounds with little gain before the last one, on few servers
 _MOST_OPERATORS = 400  # of a model with blocks: more take minutes, and layouts hold the fast ones
 _NEARLY = 0.1  # slower starts of other numbers of micro-batches are not searched
 _MOST_COUNTS = 2  # numbers of micro-batches that are searched besides one
-_GAIN = 1e-4  # least relative gain of the last changes, as of a descent
 _CURVE_POINTS = 25  # samples of the search curve per round
 
 
@@ -320,7 +316,7 @@ class Planning:
             if turn == self._most_rounds:
                 following = None
             if following is None:
-                self._descend(starts[count], mode if rewires else None)
+                self._descend({**begun_at, **starts}, mode if rewires else None)
             self._round += 1
             self._proposed_before = self._proposed
             if following is None:
@@ -328,66 +324,17 @@ class Planning:
             networks = {count: following}
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
 
-    def _descend(self, starts: tuple[Strategy, ...], mode: WiringMode | None) -> None:
-        """Descends from the best pair on its network. Then places all operators of a kind as in one
-        of `starts` where that is faster, there or, with a `mode`, on a network wired for it. The
-        gain is credited to the last round."""
+    def _descend(self, starts: Starts, mode: WiringMode | None) -> None:
+        """Descends from the best pairs; the gain is credited to the last round."""
         assert self._best is not None
         done = self._proposed - self._proposed_before
-        begin = self._below_pairs(lambda: self._report("search", done))
-        network, count = begin.network, begin.micro_batches
-        problem = self._problems.problem(network, (begin.strategy,), count)
-        strategy = descend(problem, self._evaluations, lambda: self._report("search", done))
-        pair = self._pricing.price(strategy, network, count)
-        for other in as_in_starts(problem, strategy, starts) if self._evaluations else ():
-            pair = _faster(pair, self._pricing.price(other, network, count))
-        pair = self._with_last_changes(pair)
-        before = self._best.strategy if few_servers(self._cluster.servers) else strategy
-        if pair.strategy != before and mode is not None:
-            pair = _faster(pair, self._pricing.wired(pair.strategy, mode, count))
+        report = partial(self._report, "search", done)
+        descents = Descents(self._problems, self._pricing, self._evaluations, report)
+        pair = descents.best(self._best, self._pairs, starts, mode)
         if pair.iteration_s < self._best_s:
             network_s = self._rounds.pop().network_s
             self._finish_round(pair, pair)
             self._rounds[-1] = replace(self._rounds[-1], network_s=network_s)
-
-    def _with_last_changes(self, pair: PricedPair) -> PricedPair:
-        """`pair` after `last_changes`, as long as these gain."""
-        network, count = pair.network, pair.micro_batches
-        gains = self._options.micro_batches == "auto" and self._evaluations > 0
-        while gains:
-            before_s = pair.iteration_s
-            problem = self._problems.problem(network, (pair.strategy,), count)
-            for other in last_changes(problem, pair.strategy):
-                pair = _faster(pair, self._pricing.price(other, network, count))
-            gains = pair.iteration_s < before_s * (1 - _GAIN)
-        return pair
-
-    def _below_pairs(self, report: Callable[[], None]) -> PricedPair:
-        """On few servers the best descent from the best pairs of all rounds, which often end in
-        different local minima; else the best pair."""
-        assert self._best is not None
-        cluster, best = self._cluster, self._best
-        if not few_servers(cluster.servers) or not self._evaluations:
-            return best
-        pairs = sorted(self._pairs, key=lambda pair: pair.iteration_s)
-        chosen = {(p.strategy, p.micro_batches): p for p in reversed((best, *pairs))}
-        near = sorted(chosen.values(), key=lambda pair: pair.iteration_s)[:_DESCENTS]
-        found = descend_by_blocks(
-            [
-                self._problems.problem(None, (pair.strategy,), pair.micro_batches).changed(
-                    self._problems.lowered.lower(pair.network), (pair.strategy,)
-                )
-                for pair in near
-            ],
-            self._evaluations,
-            report,
-            workers=self._options.search.workers,
-        )
-        ends = [
-            self._pricing.price(strategy, pair.network, pair.micro_batches)
-            for strategy, pair in zip(found, near, strict=True)
-        ]
-        return min((best, *ends), key=lambda pair: pair.iteration_s)
 
     def _next_network(
         self, searched: list[Network], wired: tuple[Network, float], gained: bool
@@ -573,7 +520,3 @@ class Planning:
                 micro_batches=found.micro_batches,
             )
         )
-
-
-def _faster(pair: PricedPair, other: PricedPair) -> PricedPair:
-    return min(pair, other, key=lambda one: one.iteration_s)

@@ -1,0 +1,143 @@
+"""The end of the last round: descents from the best pairs, at flow level."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch_topoopt.search.defaults import few_servers
+from torch_topoopt.search.descent import descend, descend_by_blocks
+from torch_topoopt.search.last_changes import exchanged_servers, other_boundaries
+from torch_topoopt.search.starts.as_in_starts import as_in_starts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch_topoopt.planner.pricing import PairPricing, PricedPair, WiringMode
+    from torch_topoopt.planner.search_problems import SearchProblems, Starts
+    from torch_topoopt.search.strategies import Strategy
+
+_DESCENTS = 4  # from the best pairs of all rounds, on few servers
+_CATCHES_UP = 1.25  # times the best: a descent from such a pair may end below it
+_GAIN = 1e-4  # least relative gain of the last changes, as of a descent
+
+
+class Descents:
+    """Descents of the strategies of `problems`, by at most `evaluations` changes each.
+
+    With automatic numbers of micro-batches on few servers, all descents end with further changes.
+    The paper's space, with one micro-batch, has one descent.
+    """
+
+    def __init__(
+        self,
+        problems: SearchProblems,
+        pricing: PairPricing,
+        evaluations: int,
+        on_step: Callable[[], None],
+    ) -> None:
+        self._problems = problems
+        self._pricing = pricing
+        self._evaluations = evaluations
+        self._on_step = on_step
+        self._few = few_servers(problems.cluster.servers) and evaluations > 0
+        self._thorough = self._few and problems.options.micro_batches == "auto"
+
+    def best(
+        self,
+        best: PricedPair,
+        pairs: Sequence[PricedPair],
+        starts: Starts,
+        mode: WiringMode | None,
+    ) -> PricedPair:
+        """The best end of descents from `best` and, on few servers, from `pairs` of all rounds.
+
+        With a `mode`, results are wired again.
+        """
+        begins = self._by_blocks(best, pairs) if self._few else [best]
+        ends = []
+        for end in begins:
+            before_s = math.inf
+            while end.iteration_s < before_s * (1 - _GAIN):
+                before_s = end.iteration_s if self._thorough else 0.0
+                end = self._descended(end, best, starts, mode)
+            ends.append(end)
+        return min(ends, key=_seconds)
+
+    def _by_blocks(self, best: PricedPair, pairs: Sequence[PricedPair]) -> list[PricedPair]:
+        """The best of the descents by blocks, which often end in different local minima; all of
+        them if these are thorough."""
+        ordered = (best, *sorted(pairs, key=_seconds))
+        chosen = {(pair.strategy, pair.micro_batches): pair for pair in reversed(ordered)}
+        near = sorted(chosen.values(), key=_seconds)
+        if self._thorough:  # the best of each number of micro-batches comes first
+            near = [pair for pair in near if pair.iteration_s <= best.iteration_s * _CATCHES_UP]
+            of_count = {pair.micro_batches: pair for pair in reversed(near)}
+            near.sort(key=lambda pair: pair is not of_count[pair.micro_batches])
+        near = near[:_DESCENTS]
+        found = descend_by_blocks(
+            [
+                self._problems.problem(None, (pair.strategy,), pair.micro_batches).changed(
+                    self._problems.lowered.lower(pair.network), (pair.strategy,)
+                )
+                for pair in near
+            ],
+            self._evaluations,
+            self._on_step,
+            workers=self._problems.options.search.workers,
+        )
+        ends = [
+            self._pricing.price(strategy, pair.network, pair.micro_batches)
+            for strategy, pair in zip(found, near, strict=True)
+        ]
+        if self._thorough:
+            return list({(p.strategy, p.micro_batches): p for p in (best, *ends)}.values())
+        return [min((best, *ends), key=_seconds)]
+
+    def _descended(
+        self, begin: PricedPair, best: PricedPair, starts: Starts, mode: WiringMode | None
+    ) -> PricedPair:
+        """`begin` after a descent on its network. Then places all operators of a kind as in one of
+        `starts` where that is faster, there or, with a `mode`, on a network wired for it."""
+        network, count = begin.network, begin.micro_batches
+        problem = self._problems.problem(network, (begin.strategy,), count)
+        strategy = descend(problem, self._evaluations, self._on_step)
+        pair = self._pricing.price(strategy, network, count)
+        placed: tuple[Strategy, ...] = ()
+        if self._evaluations:
+            placed = as_in_starts(problem, strategy, starts[count])
+        for other in placed:
+            pair = faster(pair, self._pricing.price(other, network, count))
+        if self._thorough:
+            pair = self._with_last_changes(pair, mode)
+        before = best.strategy if few_servers(self._problems.cluster.servers) else strategy
+        if pair.strategy != before and mode is not None:
+            pair = faster(pair, self._pricing.wired(pair.strategy, mode, count))
+        return pair
+
+    def _with_last_changes(self, pair: PricedPair, mode: WiringMode | None) -> PricedPair:
+        """`pair` with other boundaries of stages, or with two servers exchanged and, with a `mode`,
+        wired again, as long as these gain."""
+        count, gains = pair.micro_batches, True
+        while gains:
+            before_s = pair.iteration_s
+            network = pair.network
+            problem = self._problems.problem(network, (pair.strategy,), count)
+            for other in other_boundaries(problem, pair.strategy):
+                pair = faster(pair, self._pricing.price(other, network, count))
+            for other in exchanged_servers(problem, pair.strategy):
+                pair = faster(pair, self._pricing.price(other, network, count))
+                if mode is not None:
+                    pair = faster(pair, self._pricing.wired(other, mode, count))
+                self._on_step()
+            gains = pair.iteration_s < before_s * (1 - _GAIN)
+        return pair
+
+
+def faster(pair: PricedPair, other: PricedPair) -> PricedPair:
+    """The one that takes less time."""
+    return min(pair, other, key=_seconds)
+
+
+def _seconds(pair: PricedPair) -> float:
+    return pair.iteration_s
