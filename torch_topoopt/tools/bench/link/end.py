@@ -14,7 +14,7 @@ from torch_topoopt.links import sockets
 from torch_topoopt.links.addresses import is_ipv6
 from torch_topoopt.links.errors import FabricError
 from torch_topoopt.links.wiring import PortAddress
-from torch_topoopt.tools.bench.link.flows import Flood, echo, latency_s, open_connections
+from torch_topoopt.tools.bench.link.flows import TcpFlood, echo, latency_s, open_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ class LinkEnd:
         return open_connections(self._near, self._listener, dialled, count)
 
     def _flood(self, far: list[Any] | None, sends: list[bool], window_s: float) -> dict[str, Any]:
-        return asdict(Flood(self._open(far, len(sends)), sends).run(window_s))
+        return asdict(TcpFlood(self._open(far, len(sends)), sends).run(window_s))
 
     def _latency(self, far: list[Any] | None, size_bytes: int, limit_s: float) -> dict[str, Any]:
         (connection,) = self._open(far, 1)

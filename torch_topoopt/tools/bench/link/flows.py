@@ -73,7 +73,7 @@ def open_connections(
     return [opened[number] for number in range(count)]
 
 
-class Flood:
+class TcpFlood:
     """A flood over open connections: those of `sends` are sent to, the others received from."""
 
     def __init__(self, connections: Sequence[socket.socket], sends: Sequence[bool]) -> None:
