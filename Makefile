@@ -8,6 +8,7 @@
 # make figures-quick  the same at small sizes; make figure-11a: one figure
 # make bench-regression BASE=COMMIT  is anything slower than at an older commit? (idle machine; minutes)
 # make fuzz    ten million inputs to readers of the wire and of documents (FUZZ_INPUTS=100000: fewer)
+# make test-aarch64  the C++ suites on an emulated 64-bit Arm processor
 # make site    the documentation as a site, in build/site
 # make stubs   the stubs of the extension modules, from their bindings
 # make dist    source distribution and wheel, in dist/
@@ -20,7 +21,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-all test-clients bench-regression figures figures-quick fuzz lint typecheck site stubs dist check-torch clean
+.PHONY: help setup setup-dev demo test test-all test-clients bench-regression figures figures-quick fuzz test-aarch64 lint typecheck site stubs dist check-torch clean
 
 # The stamp of an active environment lies here, because another checkout may use that one as well.
 ifdef VIRTUAL_ENV
@@ -113,6 +114,9 @@ else
 	@$(PIP) install -r requirements-clients.txt
 endif
 	@$(BIN)/python -m pytest -m '' tests/clients
+
+test-aarch64: setup-dev
+	@$(BIN)/python -m pytest -m '' tests/cpp/test_aarch64.py
 
 FIGURES ?=
 JOBS ?= $(shell nproc)
