@@ -78,6 +78,8 @@ def _unknown_to_the_launcher(arguments: list[str]) -> list[str]:
         sub_verb, *rest = rest
         if sub_verb not in sub_verbs:
             return [sub_verb]
+    if verb == "bench" and rest[:1] == ["link"]:
+        sub_verb = "link.command"
     if verb == "run" or sub_verb == "submit":  # options behind the script are the script's
         scripts = [n for n, word in enumerate(rest) if word.endswith(".py")]
         rest = rest[: scripts[0]] if scripts else rest

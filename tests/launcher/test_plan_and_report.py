@@ -216,7 +216,6 @@ def test_report_draws_figures_and_compares_two_plans(
 @pytest.mark.parametrize(
     ("options", "tokens"),
     [
-        ((), ("--compare",)),
         (("a.json", "--compare", "a.json", "b.json"), ("--compare",)),
         (("a.json", "-o", "page.html"), ("-o", "--compare")),
         (("--compare", "a.json", "b.json", "--plots", "x"), ("--plots",)),
