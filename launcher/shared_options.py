@@ -216,9 +216,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "mode": {
         "type": functools.partial(parser.name_or_function, "mode"),
         "choices": parser.NamesOrFile(("paper", "best")),
-        "default": "paper",
-        "help": "how the network is found: by the paper's rules (default), or searched from there "
-        "on, which takes longer and is never worse; or by an algorithm of your own, FILE.py:NAME "
+        "default": "best",
+        "help": "how the network is found: best: searched from what mode paper finds, never worse, "
+        "and slower (default); paper: by the paper's own algorithms, in milliseconds, with "
+        "AllReduces on its rings; or by an algorithm of your own, FILE.py:NAME "
         "(docs/guides/extending.md)",
     },
     "rounds": {

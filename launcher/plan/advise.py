@@ -66,15 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="MODEL",
         help="wire for this model (as `topoopt plan` takes it) and show its iterations",
     )
-    shared_options.add(options, "accelerator", "batch-size", "evaluations")
-    shared_options.add(
-        options,
-        "mode",
-        default="best",
-        help="how the network is found: searched (best, the default), or by the paper's rules "
-        "alone; or by an algorithm of your own, FILE.py:NAME (docs/guides/extending.md)",
-    )
-    shared_options.add(options, "seed")
+    shared_options.add(options, "accelerator", "batch-size", "evaluations", "mode", "seed")
     options.add_argument(
         "--sizes",
         type=_sizes,

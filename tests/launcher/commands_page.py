@@ -75,7 +75,6 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "--level": {"alltoall": "beside the model of slots, with which it plans"},
     "--links": {"bench": "shows the bytes of every link", "topology": "reads a graph from a file"},
     "--mode": {
-        "advise": "cables are plugged once, so the network is searched",
         "alltoall": "of schedules",
         "topology": "the released artifact's rules make a network, but no plan",
     },
