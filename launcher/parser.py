@@ -79,6 +79,20 @@ def as_option(message: str) -> str:
     return f"--{name.replace('_', '-')}: {rest}"
 
 
+def defaults_text(arguments: argparse.Namespace) -> str:
+    """The options of the command in progress that have their default value."""
+    if _in_use is None:
+        return ""
+    options, _ = _in_use
+    return ", ".join(
+        f"{action.option_strings[-1]} {action.default}"
+        for action in options._actions
+        if action.option_strings
+        and not any(action.default is none for none in (None, False, argparse.SUPPRESS))
+        and getattr(arguments, action.dest, None) == action.default
+    )
+
+
 def refuse_after_script(script: str, words: Sequence[str], missing: str, *others: str) -> None:
     """Raises InputError if the option `missing`, or one of `others` that replace it, is among the
     arguments of the script, so was meant for us."""

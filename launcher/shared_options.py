@@ -299,6 +299,23 @@ def add(options: argparse._ActionsContainer, *names: str, **changes: Any) -> Non
         options.add_argument(f"--{name}", **keywords)
 
 
+def add_verbosity(options: argparse._ActionsContainer) -> None:
+    """Adds -q and -v, which `console.Terminal.of` obeys."""
+    group = options.add_mutually_exclusive_group()
+    group.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print only the result, warnings and errors",
+    )
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print, on stderr, the defaults that are used, and the time of each step",
+    )
+
+
 def quantity(name: str, parse: Callable[[str], float]) -> Callable[[str], float]:
     """argparse type of a number with a unit."""
 

@@ -76,6 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_rack_options(options)
     shared_options.add(options, "json")
+    shared_options.add_verbosity(options)
     return options
 
 
@@ -138,7 +139,7 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     cluster = _cluster(arguments)
     names = _names(arguments, cluster)
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     with terminal.progress("advise") as progress:
         advice = _advise(arguments, cluster, names, progress)
     if arguments.output:

@@ -138,6 +138,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument("--budget", action=parser.Renamed, now="--operations (4e9 for a second)")
     topology_collectives.add_options(options)
     shared_options.add(options, "plot", "failures", "json")
+    shared_options.add_verbosity(options)
     return options
 
 
@@ -149,7 +150,7 @@ def main(argv: list[str]) -> int:
         return code
     cluster = _cluster(arguments)
     demand = _demand(arguments.demand, cluster)
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     from torch_topoopt.sim.demand_seconds import reduced_bytes
     from torch_topoopt.topology.measures.figures import figures_of
 

@@ -35,9 +35,7 @@ def run(options: RunOptions, argv: list[str]) -> tuple[int, outcome.RunResult]:
     metrics = MetricsWriter(folder / "metrics.jsonl", started)
     # Imports torch while a plan is being made.
     server = ForkServer("torch_topoopt.runtime.before_fork") if options.forks else None
-    job = RunInProgress(
-        options, console.Terminal(json_output=options.json), folder, metrics, server
-    )
+    job = RunInProgress(options, console.Terminal.of(options.torchrun), folder, metrics, server)
     cluster = options.cluster
     try:
         metrics.write(

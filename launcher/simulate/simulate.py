@@ -136,6 +136,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="write a trace for ui.perfetto.dev, one track per host",
     )
     shared_options.add(options, "json")
+    shared_options.add_verbosity(options)
     return options
 
 
@@ -152,7 +153,7 @@ def main(argv: list[str]) -> int:
             _refuse_others(arguments, name, options)
             return run(arguments)
     options.pop("ring_steps", None)  # belongs to the program
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     with (
         terminal.progress(f"simulating {arguments.flows or arguments.plan}") as progress,
         input_errors(),
@@ -216,7 +217,7 @@ def _program(
 
     plan = documents.load(Plan, arguments.plan)
     graph = _planned_graph(plan, arguments)
-    terminal.line(
+    terminal.note(
         planning.assumptions(plan.cluster, plan.strategy_space, graph.model, graph.batch_size)
     )
     how: dict[str, Any] = {
