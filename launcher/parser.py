@@ -188,6 +188,28 @@ class Renamed(argparse.Action):
         )
 
 
+class Alias(Renamed):
+    """An earlier spelling of the option `now` of the same parser: it works, and a line on stderr
+    names the one of today."""
+
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, *, now: str, **keywords: Any
+    ) -> None:
+        super().__init__(option_strings, dest, now=now)
+        self.dest, self.nargs = now.lstrip("-").replace("-", "_"), None
+        self.type = keywords.get("type")
+
+    def __call__(  # type: ignore[override]
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        print(f"topoopt: {option_string} is now {self._now}", file=sys.stderr)
+        setattr(namespace, self.dest, values)
+
+
 class NamesOrFile(tuple[str, ...]):
     """Choices of argparse: names, or a function of a file of the user's."""
 

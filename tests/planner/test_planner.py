@@ -340,7 +340,7 @@ def test_rounds_of_mode_paper_are_priced_as_the_result_of_mode_best() -> None:
 
 
 def test_mode_best_descends_from_pairs_of_all_numbers_of_micro_batches() -> None:
-    """The rounds of mode best have one number; those before had others, with starts of their own."""
+    """The rounds of mode best have one number; those before had starts of others."""
     op_graph = chain(8)
     options = PlanningOptions(rounds=1, evaluations=20, mode="best", micro_batches=(1, 2, 4))
     made = plan(op_graph, small(8, 3), options)
