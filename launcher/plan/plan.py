@@ -113,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=shared_options.output_file,
         metavar="FILE",
         default="plan.json",
-        help="default: plan.json",
+        help="the plan (default: plan.json)",
     )
     shared_options.add(options, "json")
     shared_options.add_verbosity(options)

@@ -139,9 +139,9 @@ with them.
 _SHARED = """\
 An option has the same values, meaning and default for all verbs, except those with \\*: see
 `topoopt help VERB` for these. Ports of a server are `--degree`, and their rate is `--bandwidth`;
-`--ports` and `--speed` of `advise` still work, with a note. `plan`, `run` and `compare` have all planning options, so the same
-options describe the same job to each. The first line of their output is what they assume
-(accelerator, samples, ports, bandwidth).
+`--ports` and `--speed` of `advise` still work, with a note. `plan`, `run` and `compare` have all
+planning options, so the same options describe the same job to each. The first line of their output
+is what they assume (accelerator, samples, ports, bandwidth).
 
 `--json` prints one JSON object on stdout. On the site, the page of each verb has the JSON Schema of
 that object.
