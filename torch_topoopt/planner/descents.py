@@ -136,9 +136,10 @@ class Descents:
             ]
             exchanged.sort(key=_seconds)
             pair = min((pair, *exchanged[:1]), key=_seconds)
-            for other in exchanged[:_WIRED] if mode is not None else ():
-                pair = faster(pair, self._pricing.wired(other.strategy, mode, count))
-                self._on_step()
+            if mode is not None:
+                for one in exchanged[:_WIRED]:
+                    pair = faster(pair, self._pricing.wired(one.strategy, mode, count))
+                    self._on_step()
             gains = pair.iteration_s < before_s * (1 - _GAIN)
         return pair
 
