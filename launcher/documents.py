@@ -68,6 +68,7 @@ class TextOptions:
 
 
 _DEFAULT_TEXT = TextOptions()
+_MOST_WITH_FAILURES = 256  # servers
 
 
 def is_saved_graph(model: str) -> bool:
@@ -258,10 +259,17 @@ def without_progress(part: float | None, what: str) -> None:
     """The progress callback of later planning: intermediate plans are not shown."""
 
 
-def with_failures(plan: Plan, progress: Callable[[float | None, str], None]) -> Plan:
-    """`plan` with recovery plans for the loss of any one link or server."""
+def with_failures(
+    plan: Plan, progress: Callable[[float | None, str], None], asked: bool | None = None
+) -> Plan:
+    """`plan` with recovery plans for the loss of any one link or server, if `asked`.
+
+    By default on at most 256 servers: their time grows with the third power of the servers.
+    """
     from torch_topoopt.topology.failures import failure_plans
 
+    if asked is False or (asked is None and plan.cluster.servers > _MOST_WITH_FAILURES):
+        return plan
     progress(None, "what the loss of a cable or server costs")
     return failure_plans.with_failures(plan)
 

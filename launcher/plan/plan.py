@@ -105,7 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
         "failures",
         action=argparse.BooleanOptionalAction,
         help="show what the loss of any one cable or server costs; the plan says how to go on "
-        "then, unless --no-failures leaves that out",
+        "then, on at most 256 servers, unless --no-failures leaves that out",
     )
     options.add_argument(
         "-o",
@@ -162,8 +162,7 @@ def main(argv: list[str]) -> int:
             plan = choice.plan(
                 graph, cluster, progress, network=network, keep_best=True, **executable
             )
-            if arguments.failures is not False:
-                plan = documents.with_failures(plan, progress)
+            plan = documents.with_failures(plan, progress, arguments.failures)
     except documents.StoppedEarly as stopped:
         _keep(terminal, graph, stopped.plan, arguments, choice.options)
         console.warning(
@@ -227,8 +226,7 @@ def _plan_traced(
                 mode=arguments.mode,
                 routing=arguments.routing,
             )
-        if arguments.failures is not False:
-            plan = documents.with_failures(plan, progress)
+        plan = documents.with_failures(plan, progress, arguments.failures)
     terminal.line(f"demand: {script_plan.demand_text(demand)}")
     documents.save(plan, arguments.output)
     result = PlanResult(plan, arguments.failures, None, None, None, arguments.output, None)
