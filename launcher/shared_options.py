@@ -145,8 +145,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "sequence": {
         "type": int,
         "metavar": "TOKENS",
-        "help": "tokens of a sample, for a configuration of transformers (default: as many as it "
-        "allows, at most 4096)",
+        "help": "tokens of a sample, of a shipped model that reads them (default: its own) or a "
+        "configuration of transformers (default: as many as it allows, at most 4096)",
     },
     "task": {
         "choices": ["causal-lm", "sequence-classification"],
