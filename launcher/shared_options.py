@@ -216,9 +216,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "mode": {
         "type": functools.partial(parser.name_or_function, "mode"),
         "choices": parser.NamesOrFile(("paper", "best")),
-        "default": "paper",
-        "help": "how the network is found: by the paper's rules (default), or searched from there "
-        "on, which takes longer and is never worse; or by an algorithm of your own, FILE.py:NAME "
+        "default": "best",
+        "help": "how the network is found: best: searched from what mode paper finds, never worse, "
+        "and slower (default); paper: by the paper's own algorithms, in milliseconds, with "
+        "AllReduces on its rings; or by an algorithm of your own, FILE.py:NAME "
         "(docs/guides/extending.md)",
     },
     "rounds": {
@@ -296,6 +297,23 @@ def add(options: argparse._ActionsContainer, *names: str, **changes: Any) -> Non
     for name in names:
         keywords = {**_OPTIONS[name], **changes}
         options.add_argument(f"--{name}", **keywords)
+
+
+def add_verbosity(options: argparse._ActionsContainer) -> None:
+    """Adds -q and -v, which `console.Terminal.of` obeys."""
+    group = options.add_mutually_exclusive_group()
+    group.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print only the result, warnings and errors",
+    )
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print, on stderr, the defaults that are used, and the time of each step",
+    )
 
 
 def quantity(name: str, parse: Callable[[str], float]) -> Callable[[str], float]:

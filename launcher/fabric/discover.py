@@ -125,7 +125,11 @@ def make_parser() -> argparse.ArgumentParser:
     options = parser.Parser("discover", _DESCRIPTION, _EXAMPLES)
     _add_hosts(options)
     options.add_argument(
-        "-o", "--output", metavar="FILE", default="cluster.yaml", help="default: cluster.yaml"
+        "-o",
+        "--output",
+        metavar="FILE",
+        default="cluster.yaml",
+        help="the cluster file (default: cluster.yaml)",
     )
     options.add_argument("--force", action="store_true", help="overwrite the file if it is there")
     shared_options.add(options, "dry-run")

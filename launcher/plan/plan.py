@@ -113,9 +113,10 @@ def make_parser() -> argparse.ArgumentParser:
         type=shared_options.output_file,
         metavar="FILE",
         default="plan.json",
-        help="default: plan.json",
+        help="the plan (default: plan.json)",
     )
     shared_options.add(options, "json")
+    shared_options.add_verbosity(options)
     return options
 
 
@@ -142,7 +143,7 @@ def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
     cluster, network = _cluster(arguments)
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     if documents.is_script_without_model(arguments.model):
         return _plan_traced(arguments, cluster, network, terminal)
     choice = planning.PlanningChoice.of(
@@ -154,11 +155,11 @@ def main(argv: list[str]) -> int:
             progress(None, "profiling")
             graph, executable = _profiled(choice, arguments.model, cluster)
             cluster = documents.in_format_of(cluster, graph)
-            terminal.line(
+            terminal.note(
                 planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )
             for line in planning.whole_model_lines(graph):
-                terminal.line(line)
+                terminal.note(line)
             plan = choice.plan(
                 graph, cluster, progress, network=network, keep_best=True, **executable
             )
@@ -204,7 +205,7 @@ def _plan_traced(
     from torch_topoopt.profile.script import TrainingScript
 
     limits = trace_options.limits()
-    terminal.line(planning.assumptions(cluster))
+    terminal.note(planning.assumptions(cluster))
     terminal.line(
         f"tracing {script}, which has no build_model(): its first iterations are run without a "
         f"network, to see what they communicate (at most {limits.time_s:g} s)"

@@ -134,6 +134,7 @@ def make_parser() -> argparse.ArgumentParser:
     shared_options.add(options, *shared_options.TEXT)
     profile_measure.add_options(options)
     shared_options.add(options, "costs", "json")
+    shared_options.add_verbosity(options)
     profile_script.add_options(options)
     return options
 
@@ -153,7 +154,7 @@ def main(argv: list[str]) -> int:
         if getattr(arguments, option) is not None and not arguments.measure:
             name = option.replace("_", "-")
             raise InputError(f"{name}: nothing is measured; add --measure, or leave --{name} out")
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     measured = None
     with terminal.progress(f"profiling {arguments.model or arguments.from_trace}") as progress:
         if arguments.measure:

@@ -138,6 +138,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     )
     watch.add_options(group)
     shared_options.add(group, "json")
+    shared_options.add_verbosity(group)
 
 
 def first_foreign(options: argparse.ArgumentParser, argv: list[str]) -> str | None:
