@@ -6,6 +6,7 @@ a file of the right kind with a wrong field is the reader's to report.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ CLUSTER_FILE = "cluster file"
 MLX_HOSTFILE = "MLX hostfile"
 FLOW_FILE = "file of flows"
 KINETO_TRACE = "Kineto trace"
+EXECUTION_TRACE = "PyTorch execution trace"
 MSCCL_ALGORITHM = "MSCCL algorithm"
 GZIP_FILE = "gzip file"
 MODEL_CONFIGURATION = "model configuration"
 
+_GZIP = b"\x1f\x8b"
 _HEAD_BYTES = 1 << 16  # covers the XML root or the first lines of text
 _NOTHING = "no command reads it"
 
@@ -102,11 +105,7 @@ _OBJECTS = (
         frozenset({"traceEvents", "schemaVersion"}),
     ),
     _foreign("a trace for Perfetto", "traceEvents", "ui.perfetto.dev shows it"),
-    _foreign(
-        "a PyTorch execution trace",
-        "schema nodes",
-        f"{_NOTHING}; `topoopt profile --from-trace` reads the profiler's Kineto trace",
-    ),
+    _own(EXECUTION_TRACE, "schema nodes", "`topoopt profile --from-trace` reads it"),
     _Shape(_CONFIGURATION, frozenset({"model_type"})),
     _Shape(_CONFIGURATION, frozenset({"architectures", "transformers_version"})),
     _foreign("a list of peers for exo", "peers"),
@@ -126,7 +125,7 @@ _XML_ROOTS = {
 _OTHER_XML = FileKind("", _NOTHING, "XML of another program")
 
 _MAGIC = {
-    b"\x1f\x8b": FileKind(GZIP_FILE, "`topoopt profile --from-trace` reads Kineto traces so"),
+    _GZIP: FileKind(GZIP_FILE, "`topoopt profile --from-trace` reads traces so"),
     b"PK\x03\x04": FileKind("", _NOTHING, "a zip archive, such as a checkpoint of torch.save"),
 }
 
@@ -139,6 +138,7 @@ _SOURCES = {
     CLUSTER_FILE: "`topoopt discover` writes one",
     FLOW_FILE: "docs/planning/simulators.md has the format",
     KINETO_TRACE: "torch.profiler's export_chrome_trace writes one",
+    EXECUTION_TRACE: "torch.profiler's ExecutionTraceObserver writes one",
 }
 
 
@@ -150,10 +150,17 @@ def wrong_kind(path: str | os.PathLike[str], *expected: str) -> str:
     return wrong_content(_content(path), *expected)
 
 
-def is_model_configuration(path: str | os.PathLike[str]) -> bool:
-    """Whether the file at `path` is a configuration of transformers (config.json)."""
-    kind = kind_of(_content(path))
-    return kind is not None and kind.name == MODEL_CONFIGURATION
+def is_kind(path: str | os.PathLike[str], name: str) -> bool:
+    """Whether the file at `path` is of the kind of this name; it may be gzipped."""
+    kind = kind_of(_unzipped(_content(path)))
+    return kind is not None and kind.name == name
+
+
+def _unzipped(data: bytes) -> bytes:
+    try:
+        return gzip.decompress(data) if data.startswith(_GZIP) else data
+    except (OSError, EOFError):
+        return data
 
 
 def _content(path: str | os.PathLike[str]) -> bytes:
@@ -163,7 +170,8 @@ def _content(path: str | os.PathLike[str]) -> bytes:
     try:
         with Path(path).open("rb") as file:
             head = file.read(_HEAD_BYTES)
-            return head + (file.read() if head.lstrip()[:1] in (b"{", b"[") else b"")
+            whole = head.startswith(_GZIP) or head.lstrip()[:1] in (b"{", b"[")
+            return head + (file.read() if whole else b"")
     except OSError:
         return b""
 
