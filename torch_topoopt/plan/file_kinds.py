@@ -23,6 +23,7 @@ FLOW_FILE = "file of flows"
 KINETO_TRACE = "Kineto trace"
 EXECUTION_TRACE = "PyTorch execution trace"
 MSCCL_ALGORITHM = "MSCCL algorithm"
+NCCL_TOPOLOGY = "topology of NCCL"
 GZIP_FILE = "gzip file"
 MODEL_CONFIGURATION = "model configuration"
 
@@ -117,7 +118,11 @@ _FLOWS = FileKind(FLOW_FILE, "`topoopt simulate --flows` reads it")
 
 _XML_ROOTS = {
     "algo": FileKind(MSCCL_ALGORITHM, "`topoopt export --check` reads it"),
-    "system": FileKind("", _NOTHING, "a topology of NCCL (NCCL_TOPO_FILE)"),
+    "system": FileKind(
+        NCCL_TOPOLOGY,
+        "`topoopt plan` and `discover` read it as --server-file",
+        "a topology of NCCL (NCCL_TOPO_DUMP_FILE)",
+    ),
     "graphs": FileKind("", _NOTHING, "a file of NCCL's graphs (NCCL_GRAPH_FILE)"),
     "platform": FileKind("", _NOTHING, "a platform of SimGrid"),
     "graphml": FileKind("", _NOTHING, "a graph in GraphML"),
@@ -138,6 +143,7 @@ _SOURCES = {
     CLUSTER_FILE: "`topoopt discover` writes one",
     FLOW_FILE: "docs/planning/simulators.md has the format",
     KINETO_TRACE: "torch.profiler's export_chrome_trace writes one",
+    NCCL_TOPOLOGY: "NCCL_TOPO_DUMP_FILE=FILE makes NCCL write one",
     EXECUTION_TRACE: "torch.profiler's ExecutionTraceObserver writes one",
 }
 
