@@ -168,7 +168,9 @@ def _add_hosts(options: argparse.ArgumentParser) -> None:
     hosts = options.add_argument_group("hosts (one of these)").add_mutually_exclusive_group()
     hosts.add_argument("--ssh", nargs="+", metavar="HOST", help="hosts as ssh knows them")
     hosts.add_argument(
-        "--hostfile", metavar="FILE", help="the ssh names of an MLX hostfile, in its order"
+        "--hostfile",
+        metavar="FILE",
+        help="the hosts of an MLX hostfile, a state of exo (GET /state) or its list of peers",
     )
     hosts.add_argument(
         "--agents", nargs="+", metavar="ADDRESS", help="where agents listen: host or host:port"
@@ -227,18 +229,20 @@ def _channels(arguments: argparse.Namespace) -> AbstractContextManager[list[Chan
 
 
 def _hosts_of_file(path: str) -> list[str]:
+    from torch_topoopt.fabric.cluster_file.exo_state import addresses_of_exo, is_exo
     from torch_topoopt.fabric.cluster_file.mlx_hostfile import ssh_names
     from torch_topoopt.plan.codec import DocumentError
-    from torch_topoopt.plan.file_kinds import MLX_HOSTFILE, wrong_kind
+    from torch_topoopt.plan.file_kinds import EXO_LIST, MLX_HOSTFILE, wrong_kind
 
     try:
-        return ssh_names(json.loads(Path(path).read_text(encoding="utf-8")))
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        return addresses_of_exo(value) if is_exo(value) else ssh_names(value)
     except OSError as error:
         raise InputError(f"{path}: cannot read this hostfile: {error.strerror}") from None
     except RecursionError:
         raise InputError(f"{path}: not an MLX hostfile: nested too deeply") from None
     except (DocumentError, ValueError) as error:
-        problem = wrong_kind(path, MLX_HOSTFILE) or f"not an MLX hostfile: {error}"
+        problem = wrong_kind(path, MLX_HOSTFILE, EXO_LIST) or f"not an MLX hostfile: {error}"
         raise InputError(f"{path}: {problem}") from None
 
 

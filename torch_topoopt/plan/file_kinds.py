@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CLUSTER_FILE = "cluster file"
 MLX_HOSTFILE = "MLX hostfile"
+EXO_LIST = "list of exo"
 FLOW_FILE = "file of flows"
 KINETO_TRACE = "Kineto trace"
 EXECUTION_TRACE = "PyTorch execution trace"
@@ -67,6 +68,11 @@ _CONFIGURATION = FileKind(
     "a Hugging Face model configuration",
 )
 
+_EXO_PEERS = FileKind(EXO_LIST, "`topoopt discover --hostfile` reads it", "a list of peers for exo")
+_EXO_STATE = FileKind(
+    EXO_LIST, "`topoopt discover --hostfile` and --cluster read it", "a state of exo (GET /state)"
+)
+
 # The first shape that fits counts. Names are the KIND of the documents.
 _OBJECTS = (
     _own(
@@ -109,7 +115,8 @@ _OBJECTS = (
     _own(EXECUTION_TRACE, "schema nodes", "`topoopt profile --from-trace` reads it"),
     _Shape(_CONFIGURATION, frozenset({"model_type"})),
     _Shape(_CONFIGURATION, frozenset({"architectures", "transformers_version"})),
-    _foreign("a list of peers for exo", "peers"),
+    _Shape(_EXO_PEERS, frozenset({"peers"})),
+    _Shape(_EXO_STATE, frozenset({"topology", "nodeNetwork"})),
 )
 
 _CLUSTER = FileKind(CLUSTER_FILE, "`topoopt run`, `doctor` and others read it as --cluster")
