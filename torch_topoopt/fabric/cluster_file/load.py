@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def load_cluster(path: str | os.PathLike[str]) -> ClusterFile:
-    """Reads a cluster file, an MLX hostfile or a state of exo; raises DocumentError with the path."""
+    """Reads a cluster file, an MLX hostfile or a state of exo; raises DocumentError with path."""
     try:
         return cluster_of(Path(path).read_bytes(), Path(path).stem)
     except OSError as error:

@@ -26,7 +26,7 @@ _REMEDY = "find out how the hosts are connected with `topoopt discover --hostfil
 _End = tuple[int, ipaddress.IPv4Address]  # host, its address on the cable
 
 
-class _Host(NamedTuple):
+class _HostfileEntry(NamedTuple):
     """An entry; `devices` are its RDMA devices for each host."""
 
     ssh: str
@@ -70,7 +70,7 @@ def cluster_of_hostfile(value: object, name: str) -> ClusterFile:
     return ClusterFile(VERSION, name, servers, tuple(cables)).validate()
 
 
-def _hosts(value: object) -> list[_Host]:
+def _hosts(value: object) -> list[_HostfileEntry]:
     where = ""
     if isinstance(value, dict):  # with what to launch, which is not about the network
         fields = Fields(value, "", ("backend", "envs", "hosts"))
@@ -78,9 +78,11 @@ def _hosts(value: object) -> list[_Host]:
     return list(list_at(where, value, _host))
 
 
-def _host(value: object, path: str) -> _Host:
+def _host(value: object, path: str) -> _HostfileEntry:
     fields = Fields(value, path, ("ssh", "ips", "rdma"))
-    return _Host(fields.text("ssh"), fields.list("ips", _address), fields.list("rdma", _devices))
+    return _HostfileEntry(
+        fields.text("ssh"), fields.list("ips", _address), fields.list("rdma", _devices)
+    )
 
 
 def _devices(value: object, path: str) -> tuple[str, ...]:
@@ -99,7 +101,7 @@ def _address(value: object, path: str) -> ipaddress.IPv4Address:
         raise DocumentError(f"{path}: {found(value)} is not an IPv4 address") from None
 
 
-def _cables(hosts: list[_Host]) -> list[tuple[_End, _End]]:
+def _cables(hosts: list[_HostfileEntry]) -> list[tuple[_End, _End]]:
     """Both ends of every cable, in the order of the file."""
     by_subnet: dict[ipaddress.IPv4Network, list[_End]] = {}
     for host, (ssh, addresses, _) in enumerate(hosts):
