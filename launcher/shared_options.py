@@ -134,8 +134,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "server-file": {
         "metavar": "FILE",
-        "help": "a server as NCCL describes it (XML of NCCL_TOPO_DUMP_FILE): its accelerators, "
-        "what joins them, and its ports with the limits of their PCIe links (default: none)",
+        "help": "a server as NCCL (XML of NCCL_TOPO_DUMP_FILE) or InfraGraph describes it: its "
+        "accelerators, what joins them, and its ports with their PCIe limits (default: none)",
     },
     "no-memory-limit": {
         "action": "store_true",

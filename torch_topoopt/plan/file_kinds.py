@@ -25,6 +25,7 @@ KINETO_TRACE = "Kineto trace"
 EXECUTION_TRACE = "PyTorch execution trace"
 MSCCL_ALGORITHM = "MSCCL algorithm"
 NCCL_TOPOLOGY = "topology of NCCL"
+INFRAGRAPH = "InfraGraph"
 GZIP_FILE = "gzip file"
 MODEL_CONFIGURATION = "model configuration"
 
@@ -115,6 +116,11 @@ _OBJECTS = (
     _own(EXECUTION_TRACE, "schema nodes", "`topoopt profile --from-trace` reads it"),
     _Shape(_CONFIGURATION, frozenset({"model_type"})),
     _Shape(_CONFIGURATION, frozenset({"architectures", "transformers_version"})),
+    _own(
+        INFRAGRAPH,
+        "devices instances edges",
+        "`topoopt plan` and `discover` read it as --server-file",
+    ),
     _Shape(_EXO_PEERS, frozenset({"peers"})),
     _Shape(_EXO_STATE, frozenset({"topology", "nodeNetwork"})),
 )
