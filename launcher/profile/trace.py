@@ -6,14 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher.errors import InputError, input_errors
-from torch_topoopt.plan.file_kinds import EXECUTION_TRACE, is_kind
+from torch_topoopt.plan.file_kinds import (
+    CHAKRA_TRACE,
+    EXECUTION_TRACE,
+    GZIP_FILE,
+    is_kind,
+    wrong_kind,
+)
 
 if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.op_graph import OpGraph
 
-_CHAKRA = ".et"
+_CHAKRA_SUFFIX = ".et"
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -45,10 +51,12 @@ def load(arguments: argparse.Namespace) -> OpGraph:
     try:
         if others:
             return _linked(arguments.from_trace, arguments.batch_size)
-        if Path(path).suffix == _CHAKRA:
+        if is_kind(path, CHAKRA_TRACE) or Path(path).suffix == _CHAKRA_SUFFIX:
             from torch_topoopt.profile.chakra_format import decode
             from torch_topoopt.profile.chakra_import import op_graph_of
 
+            if problem := wrong_kind(path, CHAKRA_TRACE, GZIP_FILE):
+                raise InputError(f"{path}: {problem}")
             with input_errors():
                 trace = decode(Path(path).read_bytes())
                 return op_graph_of(trace, Path(path).name.partition(".")[0], arguments.batch_size)

@@ -22,6 +22,7 @@ MLX_HOSTFILE = "MLX hostfile"
 EXO_LIST = "list of exo"
 FLOW_FILE = "file of flows"
 KINETO_TRACE = "Kineto trace"
+CHAKRA_TRACE = "Chakra trace"
 EXECUTION_TRACE = "PyTorch execution trace"
 MSCCL_ALGORITHM = "MSCCL algorithm"
 NCCL_TOPOLOGY = "topology of NCCL"
@@ -118,13 +119,14 @@ _OBJECTS = (
     _Shape(_CONFIGURATION, frozenset({"architectures", "transformers_version"})),
     _own(
         INFRAGRAPH,
-        "devices instances edges",
+        "devices instances",
         "`topoopt plan` and `discover` read it as --server-file",
     ),
     _Shape(_EXO_PEERS, frozenset({"peers"})),
     _Shape(_EXO_STATE, frozenset({"topology", "nodeNetwork"})),
 )
 
+_CHAKRA = FileKind(CHAKRA_TRACE, "`topoopt profile --from-trace` reads it")
 _CLUSTER = FileKind(CLUSTER_FILE, "`topoopt run`, `doctor` and others read it as --cluster")
 _HOSTFILE = FileKind(MLX_HOSTFILE, "`topoopt discover --hostfile` and --cluster read it")
 _FLOWS = FileKind(FLOW_FILE, "`topoopt simulate --flows` reads it")
@@ -212,6 +214,8 @@ def kind_of(data: bytes) -> FileKind | None:
     for magic, kind in _MAGIC.items():
         if data.startswith(magic):
             return kind
+    if _is_chakra(data):
+        return _CHAKRA
     text = data.decode("utf-8", errors="replace").lstrip("\ufeff \t\r\n")
     if text.startswith("<"):
         root = re.search(r"<([A-Za-z_][\w.:-]*)", re.sub(r"<!--.*?-->", "", text, flags=re.S))
@@ -226,6 +230,24 @@ def kind_of(data: bytes) -> FileKind | None:
     if re.search(r"^nodes\s+\d+\s+hosts\s+\d+", text, re.M):
         return _FLOWS
     return None
+
+
+def _is_chakra(data: bytes) -> bool:
+    """Whether protobuf messages follow each other, each after its length: metadata, then a node."""
+    place, ends = 0, []
+    for _ in range(2):
+        size, shift = 0, 0
+        while place < len(data) and shift <= 21:
+            digit = data[place]
+            place += 1
+            size |= (digit & 0x7F) << shift
+            shift += 7
+            if digit < 0x80:
+                break
+        ends.append(data[place : place + 1])
+        place += size
+    # fields of GlobalMetadata: version, attributes; of a Node: number, name, type
+    return ends[0] in (b"\x0a", b"\x12") and ends[1] in (b"\x08", b"\x12", b"\x18")
 
 
 def _kind_of_json(value: Any) -> FileKind | None:

@@ -85,10 +85,10 @@ def test_a_server_with_composed_cards(tmp_path: Path, dumps: Any) -> None:
     server = load_server(path)
     assert (server.accelerators, server.joined_by, server.inside_gbps) == (8, "nvlink", 3200)
     assert [port.name for port in server.data_ports] == [
-        f"card{i}.{j}" for i in range(4) for j in range(2)
+        f"card.{i}.{j}" for i in range(4) for j in range(2)
     ]
     assert {(p.speed_gbps, p.pcie_gbps, p.gbps) for p in server.data_ports} == {(200, 126, 126)}
-    assert server.ports[0].name == "manage0"
+    assert server.ports[0].name == "manage.0"
 
 
 def test_accelerators_in_a_ring_and_links_without_a_rate(tmp_path: Path) -> None:

@@ -83,4 +83,4 @@ def _management(value: dict[str, Any], node: str) -> str:
 
 
 def _malformed(error: Exception) -> DocumentError:
-    return DocumentError(f"not a state of exo: without {error}")
+    return DocumentError(f"a state of exo without {error}")

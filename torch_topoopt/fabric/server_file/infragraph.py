@@ -39,7 +39,9 @@ def read_infragraph(value: dict[str, Any]) -> ServerDescription:
         cards = [n for name in _of_choice(server, "xpu") for n in _nodes(name, counts)]
         joined_by, inside = _inside(cards, edges, _rates(server))
         ports = tuple(_ports(value, server, counts, edges))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except DocumentError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise DocumentError(f"not an InfraGraph: without {error}") from None
     return ServerDescription(len(cards), joined_by, inside, ports)
 
@@ -131,5 +133,5 @@ def _ports(
             slots = [inside[link] for a, b, link in edges if node in (a, b) and link in inside]
             limit = min(slots) / each if slots else None
             for port in range(each):
-                label = f"{name}{node[1]}" + (f".{port}" if each > 1 else "")
+                label = f"{name}.{node[1]}" + (f".{port}" if each > 1 else "")
                 yield DescribedPort(label, speeds.get(node) or None, limit)
