@@ -11,7 +11,7 @@ from torch_topoopt.launcher import script_syntax
 from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.plan.codec import Document
-from torch_topoopt.plan.file_kinds import is_model_configuration
+from torch_topoopt.plan.file_kinds import MODEL_CONFIGURATION, is_kind
 from torch_topoopt.plan.units import format_seconds
 from torch_topoopt.user_functions import is_file
 
@@ -73,7 +73,7 @@ _MOST_WITH_FAILURES = 256  # servers
 
 def is_saved_graph(model: str) -> bool:
     """Whether MODEL is the file of an OpGraph, and not a model."""
-    return Path(model).suffix == ".json" and not is_model_configuration(model)
+    return Path(model).suffix == ".json" and not is_kind(model, MODEL_CONFIGURATION)
 
 
 def check_places_operators(plan: Plan, path: str) -> None:
