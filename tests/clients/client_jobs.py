@@ -74,8 +74,9 @@ def link_differences(printed: str) -> list[float]:
 def gloo_losses(folder: Path, *command: str, **environment: str) -> list[float]:
     """The losses.json of a job over gloo.
 
-    On a loaded machine gloo often aborts when its groups end, or joins its own thread. What the job has written by then is
-    whole, since all ranks have taken all steps; where that is not yet there, the job runs again.
+    On a loaded machine gloo often aborts when its groups end, or joins a thread with itself. The
+    losses that the job has written by then are complete, since all ranks have taken all steps. If
+    there are none yet, the job runs again.
     """
     for attempt in range(ATTEMPTS):
         written = folder / str(attempt) / "losses.json"
