@@ -295,10 +295,15 @@ class _OneCell:
         """Of a tensor of the profile, the part of one context rank and micro-batch."""
         return size_bytes * self.samples / self.layout.context
 
-    def _result_bytes(self, operator: Operator) -> float:
-        """As local_bytes, of an output. That of a table of positions has no samples."""
+    def _scattered_bytes(self, operator: Operator) -> float:
+        """Of the output of rows, as local_bytes. That of a table of positions has no samples.
+
+        Nothing is gathered in the backward pass for what has no gradient: such output counts half.
+        """
         size = self.local_bytes(operator.output_bytes)
-        return size if operator.splittable else size / self.samples
+        whole = size if operator.splittable else size / self.samples
+        read = any(operand.gradient_bytes for operand in operator.operands)
+        return whole if operator.parameter_gradient_bytes or read else whole / 2
 
     def operator_cost(self, at: int) -> CellCost:
         operator, kind, layout = self.operators[at], self.kinds[at], self.layout
@@ -404,7 +409,7 @@ class _OneCell:
         if self.layout.tensor == 1 or kind not in ("columns", "rows"):
             return _NOTHING
         if kind == "rows":
-            return GroupExchange(self._result_bytes(operator), 1)
+            return GroupExchange(self._scattered_bytes(operator), 1)
         if not self._reads_whole(operator):
             return _NOTHING
         before = {
@@ -414,7 +419,7 @@ class _OneCell:
             for operand in other.operands
         }
         new = [
-            operand.size_bytes
+            operand.size_bytes / (1 if operand.gradient_bytes else 2)
             for operand in operator.operands
             if self._kind_of(operand.producer) != "columns"
             and (operand.producer, operand.tensor) not in before
