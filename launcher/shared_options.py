@@ -20,6 +20,7 @@ from torch_topoopt.search.optimizers import OPTIMIZERS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch_topoopt.fabric.server_file.description import ServerDescription
     from torch_topoopt.plan import Cluster
 
 DEFAULT_LINK_GBPS = 10.0  # of plans where no --bandwidth is given
@@ -131,6 +132,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "default the format of the model "
         f"(default: {DEFAULT_ACCELERATOR}; with `topoopt run` {EMULATED_ACCELERATOR})",
     },
+    "server-file": {
+        "metavar": "FILE",
+        "help": "a server as NCCL (XML of NCCL_TOPO_DUMP_FILE) or InfraGraph describes it: its "
+        "accelerators, what joins them, and its ports with their PCIe limits (default: none)",
+    },
     "no-memory-limit": {
         "action": "store_true",
         "help": "also strategies that need more memory than an accelerator has",
@@ -145,8 +151,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "sequence": {
         "type": int,
         "metavar": "TOKENS",
-        "help": "tokens of a sample, for a configuration of transformers (default: as many as it "
-        "allows, at most 4096)",
+        "help": "tokens of a sample, of a shipped model that reads them (default: its own) or a "
+        "configuration of transformers (default: as many as it allows, at most 4096)",
     },
     "task": {
         "choices": ["causal-lm", "sequence-classification"],
@@ -352,6 +358,28 @@ def cluster_of(
         memory_limited=not getattr(arguments, "no_memory_limit", False),
     )
     return replace(made, inside_gbps=getattr(arguments, "inside_bandwidth", None)).validate()
+
+
+def described_server(arguments: argparse.Namespace) -> ServerDescription | None:
+    """The server of --server-file; its facts replace options of CLUSTER that are not given.
+
+    Raises DocumentError."""
+    if arguments.server_file is None:
+        return None
+    from torch_topoopt.fabric.server_file.load import load_server
+
+    server = load_server(arguments.server_file)
+    ports = server.data_ports
+    facts = {
+        "accelerators_per_server": server.accelerators,
+        "inside_bandwidth": server.inside_gbps,
+        "degree": len(ports) or None,
+        "bandwidth": ports[0].gbps if ports else None,
+    }
+    for name, value in facts.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+    return server
 
 
 def degree_of(arguments: argparse.Namespace) -> int:

@@ -277,7 +277,7 @@ def _with_failures(cluster: Cluster, network: Network, demand: Demand) -> Plan:
     from torch_topoopt.plan import Plan
 
     plan = Plan.of_network(cluster, network, demand, model="")
-    return documents.with_failures(plan, lambda _share, _text: None)
+    return documents.with_failures(plan, lambda _share, _text: None, asked=True)
 
 
 def _show(terminal: Terminal, found: FoundNetwork) -> None:
