@@ -136,7 +136,7 @@ class Descents:
             ]
             exchanged.sort(key=_seconds)
             pair = min((pair, *exchanged[:1]), key=_seconds)
-            if mode is not None:
+            if mode not in (None, "best"):  # mode best has the same networks for both
                 for one in exchanged[:_WIRED]:
                     pair = faster(pair, self._pricing.wired(one.strategy, mode, count))
                     self._on_step()
