@@ -46,6 +46,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "--cluster": {
         "doctor": "optional, and may be the standard input",
         "bench": "measured, not trained on",
+        "inspect": "hosts with dumps, each over ssh",
         "export": "for names, addresses and interfaces",
         "run": "the same command runs on every host",
         "plan": "stands in for servers, ports and bandwidth",
