@@ -166,6 +166,17 @@ def test_what_is_no_execution_trace_is_refused(
         load_execution_trace(path, BATCH)
 
 
+def test_a_node_with_a_parent_that_is_no_number_is_refused(
+    traces: tuple[Path, Path], tmp_path: Path
+) -> None:
+    document = json.loads(traces[0].read_text())
+    document["nodes"][5]["ctrl_deps"] = {}
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(document))
+    with refused(ProfileError, path, "node"):
+        load_execution_trace(path, BATCH)
+
+
 def test_another_batch_size_is_refused(traces: tuple[Path, Path]) -> None:
     for load in (load_execution_trace, load_trace):
         with refused(ProfileError, "batch-size", 7):

@@ -106,6 +106,11 @@ def test_kernels_are_what_takes_time_where_there_are_some(trace: Path, tmp_path:
         ("[]", ("traceEvents",)),
         ('{"traceEvents": []}', ("backward",)),
         ('{"traceEvents": [{"ph": "X", "cat": "cpu_op"}]}', ("ts",)),
+        (
+            '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": [], "ts": 1, "dur": 1, '
+            '"args": {"Sequence number": {}}}]}',
+            ("Kineto", "dict"),
+        ),
     ],
 )
 def test_what_is_no_trace_is_refused(

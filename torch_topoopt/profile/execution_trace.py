@@ -75,17 +75,19 @@ class _Node(NamedTuple):
     @classmethod
     def of(cls, raw: dict[str, Any]) -> Self:
         values = {entry["name"]: entry["value"] for entry in raw["attrs"]}
-        number = values["seq_id"]
+        number = int(values["seq_id"])
+        own = int(raw["id"])
         event = RecordedEvent(
-            raw["name"],
-            raw["id"],
+            str(raw["name"]),
+            own,
             number if number >= 0 else None,
             list(_tensors(raw["inputs"])),
             list(_tensors(raw["outputs"])),
             seconds=raw.get("inclusive_dur", 0) / 1e6,
         )
         kernel = raw.get("cat") == _KERNEL
-        return cls(raw["id"], raw["ctrl_deps"], values["scope"], values["rf_id"], kernel, event)
+        parent, record_id = int(raw["ctrl_deps"]), int(values["rf_id"])
+        return cls(own, parent, values["scope"], record_id, kernel, event)
 
 
 def _nested(nodes: list[_Node]) -> list[RecordedEvent]:
@@ -139,4 +141,4 @@ def _of_type(value: Any, shape: Any, kind: str) -> Iterator[RecordedTensor]:
         for inner in zip(value, shape, kinds, strict=False):
             yield from _of_type(*inner)
     elif kind.startswith(_TENSOR) and (item := kind[len(_TENSOR) : -1]) in ITEM_BYTES:
-        yield RecordedTensor(tuple(shape), item, value[0], value[1])
+        yield RecordedTensor(tuple(map(int, shape)), item, int(value[0]), int(value[1]))

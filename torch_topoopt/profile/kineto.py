@@ -53,7 +53,7 @@ def read_events(
     events = read_trace(path, KINETO_TRACE, "traceEvents")
     try:
         return _nested([event for event in events if event.get("ph") == "X"], last_step)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ProfileError(f"{path}: not a Kineto trace: an event without {error}") from None
 
 
@@ -76,10 +76,11 @@ def _nested(
     open_on: dict[object, list[tuple[float, RecordedEvent]]] = {}
     for raw in sorted(operations, key=lambda e: (e["ts"], -e["dur"])):
         arguments = raw.get("args", {})
+        number = arguments.get("Sequence number")
         event = RecordedEvent(
-            raw["name"],
+            str(raw["name"]),
             raw["ts"],
-            arguments.get("Sequence number"),
+            None if number is None else int(number),
             _tensors(arguments),
             seconds=raw["dur"] / 1e6,
             kernel_s=kernels.get(arguments.get("External id"), 0.0),

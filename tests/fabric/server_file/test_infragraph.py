@@ -105,6 +105,14 @@ def test_accelerators_in_a_ring_and_links_without_a_rate(tmp_path: Path) -> None
     assert found.data_ports[0].gbps == 200
 
 
+def test_a_card_without_ports_adds_none(tmp_path: Path) -> None:
+    value = infrastructure()
+    value["devices"][1]["components"].pop()
+    path = tmp_path / "infra.json"
+    path.write_text(json.dumps(value))
+    assert [port.name for port in load_server(path).ports] == ["manage.0"]
+
+
 @pytest.mark.parametrize(
     ("change", "tokens"),
     [

@@ -131,7 +131,7 @@ def _ports(
     for name, each in cards.items():
         for node in _nodes(name, counts):
             slots = [inside[link] for a, b, link in edges if node in (a, b) and link in inside]
-            limit = min(slots) / each if slots else None
+            limit = min(slots) / each if slots and each else None
             for port in range(each):
                 label = f"{name}.{node[1]}" + (f".{port}" if each > 1 else "")
                 yield DescribedPort(label, speeds.get(node) or None, limit)
