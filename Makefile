@@ -67,7 +67,7 @@ ifdef VIRTUAL_ENV
 	@$(call while-compiling,TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(BIN)/python -c 'import torch' 2>/dev/null || \
 	  $(PIP) install "$$(grep '^torch==' requirements.txt)")
 	@echo "setup: building the extensions"
-	@$(PIP) install --no-build-isolation -e '.[examples]'
+	@$(PIP) install --no-build-isolation -e .
 else
 	@test -x $(BIN)/python || { echo "setup: making $(VENV)"; python3 -m venv $(VENV); }
 	@echo "setup: installing the pinned dependencies (requirements.txt)"
@@ -96,7 +96,7 @@ endif
 	@mkdir -p $(@D) && touch $@
 
 demo: setup
-	@$(BIN)/topoopt run --servers 4 --degree 2 --bandwidth 150Mbps examples/digits.py
+	@$(BIN)/topoopt demo
 
 # Tests start processes by the hundred: what they import is compiled once, also where the environment
 # (PYTHONDONTWRITEBYTECODE) keeps them from keeping it.

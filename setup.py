@@ -71,6 +71,7 @@ DEPENDENCIES = [  # beside torch
     "numpy>=2",
     "networkx>=3.4",
     "scipy>=1.15",
+    "scikit-learn>=1.6",  # the digits of `topoopt demo`
     "rich>=14",
     "jinja2>=3.1",
     "matplotlib>=3.10",

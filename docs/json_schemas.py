@@ -24,6 +24,7 @@ RESULTS: dict[str, tuple[str, ...]] = {
     "profile": ("launcher.profile.profile:ProfiledModel", "launcher.profile.script:ProfiledScript"),
     "plan": ("launcher.plan.plan:PlanResult",),
     "run": ("launcher.run.outcome:RunResult",),
+    "demo": ("launcher.run.outcome:RunResult",),
     "bench": ("tools.bench.table:BenchResults", "tools.bench.link.command:MeasuredCables"),
     "diff": ("planner.difference:PlanDifference",),
     "compare": ("launcher.simulate.compare:ComparedModel",),

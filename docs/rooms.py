@@ -48,11 +48,16 @@ SIDEWAYS = frozenset({("op_graph", "plan"), ("tools", "launcher"), ("ray_train",
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the package, by its name inside of it ("plan.codec"); "" is the package."""
+    """Every module of the package, by its name inside of it ("plan.codec"); "" is the package.
+
+    Without the scripts of examples/, to which the package has links.
+    """
     folder = ROOT / PACKAGE
     links = [path for path in folder.iterdir() if path.is_symlink()]  # not followed by rglob
     found = {}
     for path in sorted([*folder.rglob("*.py"), *(p for link in links for p in link.rglob("*.py"))]):
+        if path.is_symlink():
+            continue
         parts = path.relative_to(folder).with_suffix("").parts
         found[".".join(part for part in parts if part != "__init__")] = path
     return found

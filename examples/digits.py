@@ -68,15 +68,15 @@ def train_epoch(
         optimizer.step()
         schedule.step()
         total += loss.detach()
-    return total.item() / len(loader)
+    return float(total.item() / len(loader))
 
 
-@torch.no_grad()
 def accuracy(model: torch.nn.Module, dataset: TensorDataset) -> float:
     """Fraction of the test set that is right."""
     model.eval()
     images, labels = dataset.tensors
-    return (model(images).argmax(1) == labels).float().mean().item()
+    with torch.no_grad():
+        return float((model(images).argmax(1) == labels).float().mean())
 
 
 def main() -> int:

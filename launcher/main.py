@@ -27,6 +27,9 @@ class Verb(NamedTuple):
 VERB_GROUPS = {
     "train": {
         "run": Verb("profile, plan, wire and train: a drop-in for torchrun", "launcher.run.run"),
+        "demo": Verb(
+            "an example trained on four emulated servers: a first look", "launcher.run.demo"
+        ),
         "bench": Verb(
             "collectives measured, with the options and the table of nccl-tests",
             "tools.bench.command",

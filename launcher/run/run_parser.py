@@ -118,9 +118,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     )
     cluster_options.add_options(group)
     shared_options.add(group, "plan")
-    group.add_argument(
-        "--run-dir", type=Path, metavar="DIR", help="folder for the results (default: runs/<time>)"
-    )
+    add_run_dir(group)
     fabrics.add_options(group)
     alltoall.add_options(group)
     controller_options.add_options(group)
@@ -138,6 +136,13 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     )
     watch.add_options(group)
     shared_options.add(group, "json")
+    shared_options.add_verbosity(group)
+
+
+def add_run_dir(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="folder for the results (default: runs/<time>)"
+    )
 
 
 def first_foreign(options: argparse.ArgumentParser, argv: list[str]) -> str | None:

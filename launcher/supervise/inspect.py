@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -11,10 +12,10 @@ from torch_topoopt.launcher.errors import OK, InputError
 from torch_topoopt.launcher.supervise import jobs
 
 if TYPE_CHECKING:
-    import argparse
     from pathlib import Path
 
     from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.launcher.supervise.inspect_hosts import HostAnswer
     from torch_topoopt.supervision.culprits import Blame
     from torch_topoopt.supervision.dumps import Dump
     from torch_topoopt.supervision.job_files import JobFolder
@@ -27,13 +28,19 @@ such a dump when an operation fails or its time is up, and at SIGUSR1; the error
 The ranks of a job that still runs are asked for new ones.
 
 RUN_DIR is the folder of the run, or one with dumps in it (default: the job that runs, else the
-latest of ./runs). PyTorch's
-own analyzer reads the same files: torchfrtrace RUN_DIR/flight_recorder/attempt0."""
+latest of ./runs). PyTorch's own analyzer reads the same files:
+torchfrtrace RUN_DIR/flight_recorder/attempt0.
+
+With --cluster, the dumps of all hosts are collected over ssh (BatchMode: keys, no passwords), where
+topoopt must be installed, too. RUN_DIR is then a path on the hosts: of a run, or of the folder with
+the runs, whose latest is used."""
 
 _EXAMPLES = """\
   topoopt inspect
   topoopt inspect runs/2026-01-31T12-00-00
   topoopt inspect --json
+  topoopt inspect --cluster lab.yaml
+  topoopt inspect --cluster lab.yaml /home/me/runs     # of a job that has ended
   kill -USR1 PID; topoopt inspect runs/2026-01-31T12-00-00    # PID of one rank: only its dump"""
 
 _PAUSE_S = 0.05
@@ -41,13 +48,15 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True)
 class Inspection:
-    """The result of `topoopt inspect`."""
+    """The result of `topoopt inspect`: of one `folder`, or of `hosts`."""
 
-    JSON_FIELDS: ClassVar = ("folder", "culprits", "findings", "ranks")
+    JSON_FIELDS: ClassVar = ("folder", "hosts", "culprits", "findings", "ranks")
+    OMIT_IF_NONE: ClassVar = ("folder", "hosts")
 
-    folder: Path
     dumps: dict[int, Dump]
     findings: list[Blame]
+    folder: Path | None = None
+    hosts: list[HostAnswer] | None = None
 
     def culprits(self) -> tuple[int, ...]:
         return self.findings[0].ranks if self.findings else ()
@@ -70,7 +79,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long the ranks of a running job may take to write their dumps (default: 5)",
     )
-    shared_options.add(options, "json")
+    options.add_argument("--cluster", metavar="FILE", help="collect from the hosts of this file")
+    options.add_argument("--dumps-of", type=int, help=argparse.SUPPRESS)  # print them, as a host
+    shared_options.add(options, "ssh-command", "remote-command", "json")
     return options
 
 
@@ -79,27 +90,59 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     if not 0 <= arguments.wait < float("inf"):
         raise InputError(f"wait: {arguments.wait:g} is no number of seconds from 0 on")
+    terminal = console.Terminal(json_output=arguments.json or arguments.dumps_of is not None)
+    if arguments.dumps_of is not None:
+        return _print_dumps(terminal, arguments)
+    found = _of_hosts(arguments) if arguments.cluster else _of_folder(terminal, arguments)
+    if arguments.json:
+        console.print_json(found)
+    else:
+        _show(terminal, found)
+    return OK
+
+
+def _print_dumps(terminal: Terminal, arguments: argparse.Namespace) -> int:
+    from torch_topoopt.launcher.supervise import inspect_hosts
+
+    job = inspect_hosts.job_of_server(arguments.run, arguments.dumps_of)
+    _ask_running_ranks(terminal, job, arguments.wait)
+    console.print_json(inspect_hosts.dumps_of(job, arguments.dumps_of))
+    return OK
+
+
+def _of_hosts(arguments: argparse.Namespace) -> Inspection:
+    from torch_topoopt.fabric.cluster_file.load import load_cluster
+    from torch_topoopt.launcher.supervise.inspect_hosts import collect
+    from torch_topoopt.supervision.culprits import find_culprits
+
+    dumps, hosts = collect(load_cluster(arguments.cluster), arguments)
+    return Inspection(dumps, find_culprits(dumps), hosts=hosts)
+
+
+def _of_folder(terminal: Terminal, arguments: argparse.Namespace) -> Inspection:
     from torch_topoopt.supervision.culprits import find_culprits
     from torch_topoopt.supervision.dumps import read_dumps
 
     job = jobs.find(arguments.run, or_last_run=True)
-    terminal = console.Terminal(json_output=arguments.json)
     _ask_running_ranks(terminal, job, arguments.wait)
     folder = job.last_dumps() or job.path
     dumps = read_dumps(folder)
-    findings = find_culprits(dumps)
-    if arguments.json:
-        console.print_json(Inspection(folder, dumps, findings))
-        return OK
-    terminal.line(f"{len(dumps)} dumps in {folder}")
-    if not findings:
+    return Inspection(dumps, find_culprits(dumps), folder)
+
+
+def _show(terminal: Terminal, found: Inspection) -> None:
+    answered = [host for host in found.hosts or () if host.error is None]
+    terminal.line(f"{len(found.dumps)} dumps in {found.folder or f'{len(answered)} hosts'}")
+    for host in found.hosts or ():
+        if host.error is not None:
+            console.warning(host.error)
+    if not found.findings:
         terminal.line("no operation waits for anybody, and none has failed")
-    for i, finding in enumerate(findings):
+    for i, finding in enumerate(found.findings):
         terminal.line(
             f"{'also' if i else 'culprit' if finding.ranks else 'finding'}: {finding.text}"
         )
-    _show_ranks(terminal, dumps)
-    return OK
+    _show_ranks(terminal, found.dumps)
 
 
 def _ask_running_ranks(terminal: Terminal, job: JobFolder, limit_s: float) -> None:

@@ -21,6 +21,7 @@ from support.limits import limit_s
 ROOT = Path(__file__).parents[2]
 # Packages of torch_topoopt, and their folders in the checkout.
 SHIPPED = {
+    "torch_topoopt/launcher/examples/digits.py": "examples/digits.py",
     "torch_topoopt/launcher/": "launcher/",
     "torch_topoopt/models/": "models/",
     "torch_topoopt/": "torch_topoopt/",
@@ -167,7 +168,7 @@ def test_the_wheel_depends_on_the_torch_it_was_built_with(wheel: Path) -> None:
     required = re.findall(r"^Requires-Dist: torch([<>=].*)$", metadata, re.MULTILINE)
     assert required == [f"=={series}.*"]
     extras = re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)
-    known = {"dev", "docs", "examples", "models", "ocs", "ray", "tensorboard", "viz", "wandb"}
+    known = {"dev", "docs", "models", "ocs", "ray", "tensorboard", "viz", "wandb"}
     assert known <= set(extras)
 
 
@@ -202,6 +203,14 @@ def test_a_script_trains_and_is_reported_on_outside_of_the_checkout(
     for text in (written, page.read_text()):
         assert "Content-Security-Policy" in text
         assert "All links" in text or "Network" in text
+
+
+def test_the_demo_trains_outside_of_the_checkout(installed: Path, tmp_path: Path) -> None:
+    printed = _run(installed / "topoopt", "demo", cwd=tmp_path)
+    reached = re.search(r"^test accuracy .* reached after .*$", printed, re.MULTILINE)
+    assert reached, printed
+    (page,) = tmp_path.glob("runs/*/report.html")
+    assert printed.splitlines()[-1].endswith(str(page.relative_to(tmp_path)))
 
 
 def test_a_shipped_model_is_planned_by_its_name(installed: Path, tmp_path: Path) -> None:

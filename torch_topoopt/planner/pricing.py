@@ -48,6 +48,7 @@ class PairPricing:
         self._problem = problem
         self.schedules = problem.schedules
         self._references: dict[tuple[Strategy, int], tuple[float, float]] = {}
+        self._wired: dict[tuple[Strategy, WiringMode, int], Network] = {}
 
     def price(self, strategy: Strategy, network: Network, count: int) -> PricedPair:
         """The pair, with rings on `network` for each group that the strategy needs."""
@@ -58,9 +59,15 @@ class PairPricing:
     def wire(self, strategy: Strategy, mode: WiringMode, count: int) -> Network:
         """The network for `strategy`: the existing one, else TopologyFinder's; in mode best the one
         with the least predicted iteration."""
+        if self._options.network is not None:
+            return self._options.network
+        key = strategy, mode, count
+        if key not in self._wired:
+            self._wired[key] = self._wire(strategy, mode, count)
+        return self._wired[key]
+
+    def _wire(self, strategy: Strategy, mode: WiringMode, count: int) -> Network:
         options = self._options
-        if options.network is not None:
-            return options.network
         traffic = demand(self._op_graph, strategy, self._cluster.servers)
 
         def seconds(network: Network) -> float:

@@ -149,7 +149,8 @@ def test_the_containerfile_copies_what_there_is_and_installs_what_the_build_need
     ]
     sources = {word for words in copied for word in words}
     assert all((ROOT / source).exists() for source in sources)
-    assert {"csrc", "torch_topoopt", "launcher", "models", "setup.py", "pyproject.toml"} <= sources
+    folders = {"csrc", "torch_topoopt", "launcher", "models", "examples"}
+    assert {*folders, "setup.py", "pyproject.toml"} <= sources
     stages = [words.split()[0] for name, words in steps if name == "FROM"]
     assert len(set(stages)) == 1, "the environment of the first is that of the second"
     (version,) = re.findall(r"python:(\d+)\.(\d+)-", stages[0])

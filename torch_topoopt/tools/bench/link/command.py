@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console, parser, shared_options
 from torch_topoopt.launcher.errors import CHECK_FAILED, OK, InputError
-from torch_topoopt.links.errors import FabricError
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 
 if TYPE_CHECKING:
@@ -88,11 +86,16 @@ def main(argv: list[str]) -> int:
         raise InputError(f"window: {arguments.window:g} is not greater than 0")
     from torch_topoopt.fabric.cluster_file.load import load_cluster
     from torch_topoopt.launcher.fabric.discover_agents import started_agents
+    from torch_topoopt.launcher.fabric.host_command import host_command
 
     file = load_cluster(arguments.cluster)
     cables = _chosen(file, arguments)
     names = list(dict.fromkeys(end.partition(":")[0] for cable in cables for end in cable))
-    commands = [(name, _command(file, name, arguments)) for name in names]
+    ends = {name: ["bench", "link", "--end", name] for name in names}
+    commands = [
+        (name, host_command(file, file.server_number(name), words, arguments))
+        for name, words in ends.items()
+    ]
     terminal = console.Terminal(json_output=arguments.json)
     with contextlib.ExitStack() as stack:
         channels = stack.enter_context(started_agents(commands, _CABLE_LIMIT_S * len(cables)))
@@ -146,29 +149,6 @@ def _chosen(file: ClusterFile, arguments: argparse.Namespace) -> list[tuple[str,
             f"cables: {file.name} has none" + f" of {' and '.join(named)}" * bool(named)
         )
     return found
-
-
-def _command(file: ClusterFile, name: str, arguments: argparse.Namespace) -> list[str]:
-    """What starts the end of a server: here, or over ssh."""
-    from torch_topoopt.fabric.ssh import ssh_command
-    from torch_topoopt.tools.doctor.gather import this_server
-
-    with contextlib.suppress(FabricError):
-        if this_server(file) == name:
-            return [
-                sys.executable,
-                "-m",
-                "torch_topoopt.launcher.main",
-                "bench",
-                "link",
-                "--end",
-                name,
-            ]
-    ssh = tuple(shlex.split(arguments.ssh_command))
-    if not ssh:
-        raise InputError("ssh-command: is empty")
-    management = file.servers[file.server_number(name)].management
-    return ssh_command(ssh, management, f"{arguments.remote_command} bench link --end {name}")
 
 
 def _site(file: ClusterFile, agents: dict[str, Channel]) -> tuple[Site, set[str]]:
