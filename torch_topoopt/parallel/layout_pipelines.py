@@ -70,7 +70,9 @@ class LayoutPipeline(Pipeline):
         numbers = range(mesh.stage, self._count, layout.pipeline)
         modules = [module, *(shared_copy(module) for _ in numbers[1:])]
         self._chunks = {
-            number: ModelChunk(one, calls, bounds[number], bounds[number + 1], mesh.tensor)
+            number: ModelChunk(
+                one, calls, bounds[number], bounds[number + 1], mesh.tensor, division.precision
+            )
             for number, one in zip(numbers, modules, strict=True)
         }
         for chunk in self._chunks.values():

@@ -62,7 +62,8 @@ class ModelChunk:
     Set `batch` (args, kwargs of the model), then call it with the tensors `takes` of the chunk
     before, in the forms `received_as`. It returns the tensors `gives` for the next chunk, and notes
     their forms in `sent_as`; from the last chunk, the output of the model. `module` is what is
-    called, and has the model's children and parameters, by name.
+    called, and has the model's children and parameters, by name. `precision` is the type in which
+    modules compute (None: that of their parameters).
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class ModelChunk:
         begin: int,
         end: int,
         tensor_group: DeviceMesh,
+        precision: torch.dtype | None = None,
     ) -> None:
         self.is_last = end == len(calls.calls)
         self.takes = calls.passed(begin)
@@ -83,7 +85,7 @@ class ModelChunk:
         self._tensor_group = tensor_group
         self._calls, self._end = calls, end
         self._walk: _ChunkWalk | None = None
-        _remove_others(model, calls, range(begin, end))
+        _remove_others(model, calls, range(begin, end), precision)
         self.module = _Front(model, self._run)
 
     def follow(self) -> None:
@@ -200,13 +202,15 @@ def kept_parameters(module: torch.nn.Module, calls: ModelCalls, here: range) -> 
     }
 
 
-def _remove_others(module: torch.nn.Module, calls: ModelCalls, here: range) -> None:
+def _remove_others(
+    module: torch.nn.Module, calls: ModelCalls, here: range, precision: torch.dtype | None
+) -> None:
     """Removes the modules and parameters that no call of `here` needs."""
     kept = kept_parameters(module, calls, here)
     needed = {calls.calls[i].name for i in here}
     modules = dict(module.named_modules())
     absent = {
-        id(modules[call.name]): AbsentModule(modules[call.name])
+        id(modules[call.name]): AbsentModule(modules[call.name], precision)
         for call in calls.calls
         if call.leaf and call.placed and call.name not in needed
     }
@@ -226,12 +230,19 @@ def _remove_others(module: torch.nn.Module, calls: ModelCalls, here: range) -> N
 
 class AbsentModule(torch.nn.Module):  # type: ignore[misc]
     """A module of another chunk: it has no parameters and returns zeros. It has the attributes of
-    the module."""
+    the module.
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    FSDP casts the parameters and arguments of modules to `precision`. Here, the arguments are
+    results of other modules of both types, and attention needs one.
+    """
+
+    def __init__(self, module: torch.nn.Module, precision: torch.dtype | None) -> None:
         super().__init__()
         self._device = next((p.device for p in module.parameters()), torch.device("cpu"))
-        self.__dict__["_original"] = on_meta(module)  # no child
+        self._precision = precision
+        self.__dict__["_original"] = original = on_meta(module)  # no child
+        for parameter in original.parameters():
+            parameter.data = self._on_meta(parameter.data)
         self._results: dict[object, Any] = {}  # on the meta device, by the shapes of arguments
 
     def __getattr__(self, name: str) -> Any:
@@ -245,9 +256,13 @@ class AbsentModule(torch.nn.Module):  # type: ignore[misc]
         leaves, structure = tree_flatten((args, kwargs))
         key = tuple(map(_shape_key, leaves)), str(structure)
         if key not in self._results:
-            metas = tree_map_only(torch.Tensor, lambda t: t.detach().to("meta"), (args, kwargs))
+            metas = tree_map_only(torch.Tensor, self._on_meta, (args, kwargs))
             self._results[key] = result_on_meta(self._original, *metas)
         return tree_map_only(torch.Tensor, self._zeros, self._results[key])
+
+    def _on_meta(self, tensor: torch.Tensor) -> torch.Tensor:
+        casts = self._precision is not None and tensor.is_floating_point()
+        return tensor.detach().to("meta", self._precision if casts else tensor.dtype)
 
     def _zeros(self, like: torch.Tensor) -> torch.Tensor:
         return torch.zeros(like.shape, dtype=like.dtype, device=self._device)
