@@ -66,7 +66,9 @@ _COLLECTIVES = {
     "fabric others": ("fabric", "all_to_all,sendrecv", "1M", "1M", "2", "3"),
 }
 _PINNED = "shared memory all_reduce"
-_PLANS = shlex.split("--degree 4 --bandwidth 25Gbps --seed 1 --evaluations 300 --no-failures")
+_PLANS = shlex.split(
+    "--degree 4 --bandwidth 25Gbps --seed 1 --evaluations 300 --no-failures --mode paper"
+)
 _ITERATION = "plan: predicted iteration"
 _CASES = (_PINNED, *_COLLECTIVES, "start-up", "plan", "wiring", "flow", "packet")
 

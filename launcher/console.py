@@ -18,10 +18,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from torch_topoopt.launcher import signals
 from torch_topoopt.launcher.fitted_table import FittedTable
+from torch_topoopt.launcher.parser import defaults_text
 from torch_topoopt.plan.result_json import plain
 from torch_topoopt.plan.units import format_seconds
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import RenderableType
@@ -67,12 +69,33 @@ class StageProgress:
 class Terminal:
     """Prints for people: to stdout, or to stderr when stdout is kept for JSON.
 
-    On a terminal there are colours and a moving progress line; elsewhere plain lines.
+    On a terminal there are colours and a moving progress line; elsewhere plain lines. A `quiet` one
+    prints results only; a `verbose` one also prints the time of each step, on stderr.
     """
 
-    def __init__(self, *, json_output: bool = False) -> None:
+    def __init__(
+        self, *, json_output: bool = False, quiet: bool = False, verbose: bool = False
+    ) -> None:
+        self.quiet, self._verbose = quiet, verbose
         self._file = sys.stderr if json_output else sys.stdout
         self._console = make_console(self._file)
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Terminal:
+        """For --json and the options of `shared_options.add_verbosity`; a verbose terminal begins
+        with the options that have their defaults."""
+        terminal = cls(json_output=arguments.json, quiet=arguments.quiet, verbose=arguments.verbose)
+        terminal._detail(f"assumed: {defaults_text(arguments)}")
+        return terminal
+
+    def _detail(self, text: str) -> None:
+        if self._verbose:
+            print(f"topoopt: {text}", file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        """A line that is no result."""
+        if not self.quiet:
+            self.line(text)
 
     def line(self, text: str = "") -> None:
         """One line of plain text; a long one is left to the terminal to wrap."""
@@ -116,32 +139,36 @@ class Terminal:
         signals.check()
         heading = f"[{number}/{count}] {name}"
         started = time.perf_counter()
-        if live and self._console.is_terminal:
+        if live and self._console.is_terminal and not self.quiet:
             with self._progress(heading) as show:
                 stage = StageProgress(name, show)
                 yield stage
         else:
-            self.line(heading)
+            self.note(heading)
             stage = StageProgress(name, lambda fraction, text: None)
             yield stage
         stage.seconds = time.perf_counter() - started
         result = f"  {stage.result}" if stage.result else ""
-        self.line(f"{heading}: {format_seconds(stage.seconds)}{result}")
+        self.note(f"{heading}: {format_seconds(stage.seconds)}{result}")
 
     @contextmanager
     def progress(self, heading: str) -> Iterator[Callable[[float | None, str], None]]:
         """A moving line for one long computation outside the stages."""
-        if not self._console.is_terminal:
+        started = time.perf_counter()
+        if self.quiet:
+            yield lambda fraction, text: signals.check()
+        elif not self._console.is_terminal:
             with _reminders(heading) as remind:
                 yield remind
-            return
-        with self._progress(heading) as show:
+        else:
+            with self._progress(heading) as show:
 
-            def checked(fraction: float | None, text: str) -> None:
-                signals.check()
-                show(fraction, text)
+                def checked(fraction: float | None, text: str) -> None:
+                    signals.check()
+                    show(fraction, text)
 
-            yield checked
+                yield checked
+        self._detail(f"{heading}: {format_seconds(time.perf_counter() - started)}")
 
     @contextmanager
     def _progress(self, heading: str) -> Iterator[Callable[[float | None, str], None]]:

@@ -11,7 +11,7 @@ from torch_topoopt.launcher import script_syntax
 from torch_topoopt.launcher.errors import InputError, input_errors
 from torch_topoopt.launcher.signals import Interrupted
 from torch_topoopt.plan.codec import Document
-from torch_topoopt.plan.file_kinds import is_model_configuration
+from torch_topoopt.plan.file_kinds import MODEL_CONFIGURATION, is_kind
 from torch_topoopt.plan.units import format_seconds
 from torch_topoopt.user_functions import is_file
 
@@ -68,11 +68,12 @@ class TextOptions:
 
 
 _DEFAULT_TEXT = TextOptions()
+_MOST_WITH_FAILURES = 256  # servers
 
 
 def is_saved_graph(model: str) -> bool:
     """Whether MODEL is the file of an OpGraph, and not a model."""
-    return Path(model).suffix == ".json" and not is_model_configuration(model)
+    return Path(model).suffix == ".json" and not is_kind(model, MODEL_CONFIGURATION)
 
 
 def check_places_operators(plan: Plan, path: str) -> None:
@@ -258,10 +259,17 @@ def without_progress(part: float | None, what: str) -> None:
     """The progress callback of later planning: intermediate plans are not shown."""
 
 
-def with_failures(plan: Plan, progress: Callable[[float | None, str], None]) -> Plan:
-    """`plan` with recovery plans for the loss of any one link or server."""
+def with_failures(
+    plan: Plan, progress: Callable[[float | None, str], None], asked: bool | None = None
+) -> Plan:
+    """`plan` with recovery plans for the loss of any one link or server, if `asked`.
+
+    By default on at most 256 servers: their time grows with the third power of the servers.
+    """
     from torch_topoopt.topology.failures import failure_plans
 
+    if asked is False or (asked is None and plan.cluster.servers > _MOST_WITH_FAILURES):
+        return plan
     progress(None, "what the loss of a cable or server costs")
     return failure_plans.with_failures(plan)
 

@@ -79,6 +79,20 @@ def as_option(message: str) -> str:
     return f"--{name.replace('_', '-')}: {rest}"
 
 
+def defaults_text(arguments: argparse.Namespace) -> str:
+    """The options of the command in progress that have their default value."""
+    if _in_use is None:
+        return ""
+    options, _ = _in_use
+    return ", ".join(
+        f"{action.option_strings[-1]} {action.default}"
+        for action in options._actions
+        if action.option_strings
+        and not any(action.default is none for none in (None, False, argparse.SUPPRESS))
+        and getattr(arguments, action.dest, None) == action.default
+    )
+
+
 def refuse_after_script(script: str, words: Sequence[str], missing: str, *others: str) -> None:
     """Raises InputError if the option `missing`, or one of `others` that replace it, is among the
     arguments of the script, so was meant for us."""
@@ -172,6 +186,28 @@ class Renamed(argparse.Action):
         raise InputError(
             f"--{name}: this option is called {self._now} here (see `{parser.prog} --help`)"
         )
+
+
+class Alias(Renamed):
+    """An earlier spelling of the option `now` of the same parser: it works, and a line on stderr
+    names the one of today."""
+
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, *, now: str, **keywords: Any
+    ) -> None:
+        super().__init__(option_strings, dest, now=now)
+        self.dest, self.nargs = now.lstrip("-").replace("-", "_"), None
+        self.type = keywords.get("type")
+
+    def __call__(  # type: ignore[override]
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        print(f"topoopt: {option_string} is now {self._now}", file=sys.stderr)
+        setattr(namespace, self.dest, values)
 
 
 class NamesOrFile(tuple[str, ...]):

@@ -20,6 +20,7 @@ from torch_topoopt.search.optimizers import OPTIMIZERS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch_topoopt.fabric.server_file.description import ServerDescription
     from torch_topoopt.plan import Cluster
 
 DEFAULT_LINK_GBPS = 10.0  # of plans where no --bandwidth is given
@@ -131,6 +132,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "default the format of the model "
         f"(default: {DEFAULT_ACCELERATOR}; with `topoopt run` {EMULATED_ACCELERATOR})",
     },
+    "server-file": {
+        "metavar": "FILE",
+        "help": "a server as NCCL (XML of NCCL_TOPO_DUMP_FILE) or InfraGraph describes it: its "
+        "accelerators, what joins them, and its ports with their PCIe limits (default: none)",
+    },
     "no-memory-limit": {
         "action": "store_true",
         "help": "also strategies that need more memory than an accelerator has",
@@ -145,8 +151,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "sequence": {
         "type": int,
         "metavar": "TOKENS",
-        "help": "tokens of a sample, for a configuration of transformers (default: as many as it "
-        "allows, at most 4096)",
+        "help": "tokens of a sample, of a shipped model that reads them (default: its own) or a "
+        "configuration of transformers (default: as many as it allows, at most 4096)",
     },
     "task": {
         "choices": ["causal-lm", "sequence-classification"],
@@ -216,9 +222,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "mode": {
         "type": functools.partial(parser.name_or_function, "mode"),
         "choices": parser.NamesOrFile(("paper", "best")),
-        "default": "paper",
-        "help": "how the network is found: by the paper's rules (default), or searched from there "
-        "on, which takes longer and is never worse; or by an algorithm of your own, FILE.py:NAME "
+        "default": "best",
+        "help": "how the network is found: best: searched from what mode paper finds, never worse, "
+        "and slower (default); paper: by the paper's own algorithms, in milliseconds, with "
+        "AllReduces on its rings; or by an algorithm of your own, FILE.py:NAME "
         "(docs/guides/extending.md)",
     },
     "rounds": {
@@ -298,6 +305,23 @@ def add(options: argparse._ActionsContainer, *names: str, **changes: Any) -> Non
         options.add_argument(f"--{name}", **keywords)
 
 
+def add_verbosity(options: argparse._ActionsContainer) -> None:
+    """Adds -q and -v, which `console.Terminal.of` obeys."""
+    group = options.add_mutually_exclusive_group()
+    group.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print only the result, warnings and errors",
+    )
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print, on stderr, the defaults that are used, and the time of each step",
+    )
+
+
 def quantity(name: str, parse: Callable[[str], float]) -> Callable[[str], float]:
     """argparse type of a number with a unit."""
 
@@ -334,6 +358,28 @@ def cluster_of(
         memory_limited=not getattr(arguments, "no_memory_limit", False),
     )
     return replace(made, inside_gbps=getattr(arguments, "inside_bandwidth", None)).validate()
+
+
+def described_server(arguments: argparse.Namespace) -> ServerDescription | None:
+    """The server of --server-file; its facts replace options of CLUSTER that are not given.
+
+    Raises DocumentError."""
+    if arguments.server_file is None:
+        return None
+    from torch_topoopt.fabric.server_file.load import load_server
+
+    server = load_server(arguments.server_file)
+    ports = server.data_ports
+    facts = {
+        "accelerators_per_server": server.accelerators,
+        "inside_bandwidth": server.inside_gbps,
+        "degree": len(ports) or None,
+        "bandwidth": ports[0].gbps if ports else None,
+    }
+    for name, value in facts.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+    return server
 
 
 def degree_of(arguments: argparse.Namespace) -> int:

@@ -33,6 +33,11 @@ class BERTSize:
     vocabulary: int
     batch_size: int
 
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sample."""
+        return self.sequence
+
 
 _VOCABULARY = 30522  # of the published uncased models
 

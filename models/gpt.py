@@ -39,6 +39,11 @@ class GPTSize:
     positions: int = 0
     labels: int = 0
 
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sample."""
+        return self.positions or self.sequence
+
 
 _VOCABULARY = 50304  # GPT-2's 50257, rounded up to a multiple of 128 for splitting
 
@@ -58,7 +63,7 @@ class Embedding(nn.Module):
     def __init__(self, size: GPTSize) -> None:
         super().__init__()
         self.tokens = nn.Embedding(size.vocabulary, size.hidden)
-        self.positions = nn.Embedding(size.positions or size.sequence, size.hidden)
+        self.positions = nn.Embedding(size.longest, size.hidden)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)

@@ -42,6 +42,11 @@ class LlamaSize:
     labels: int = 0
     dtype: torch.dtype = torch.bfloat16
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a sample: rotary positions have no limit."""
+        return None
+
     def mlp(self) -> nn.Module:
         """The MLP of one block."""
         return GatedMLP(self.hidden, self.ffn)

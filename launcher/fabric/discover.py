@@ -7,7 +7,7 @@ import os
 import shlex
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
     from torch_topoopt.discovery.agent import Channel
     from torch_topoopt.discovery.survey import Survey
+    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+    from torch_topoopt.fabric.cluster_file.entries import PortEntry
     from torch_topoopt.fabric.credentials import Password
+    from torch_topoopt.fabric.server_file.description import ServerDescription
 
 _TOKEN_VARIABLE = "TOPOOPT_DISCOVER_TOKEN"
 
@@ -88,7 +91,9 @@ def main(argv: list[str]) -> int:
         return OK
     _check(arguments)
     from torch_topoopt.discovery.survey import survey
+    from torch_topoopt.fabric.server_file.load import load_server
 
+    server = None if arguments.server_file is None else load_server(arguments.server_file)
     output = Path(arguments.output)
     terminal = console.Terminal(json_output=arguments.json or arguments.dry_run)
     with terminal.progress("discovering") as progress, _channels(arguments) as channels:
@@ -99,6 +104,8 @@ def main(argv: list[str]) -> int:
             interfaces=arguments.interfaces,
             listen_s=arguments.listen_seconds,
         )
+    if server is not None:
+        found = replace(found, cluster=described(found.cluster, server))
     if not found.cluster.cables:
         if arguments.json:
             console.print_json(DiscoveredCluster(found, None))
@@ -125,7 +132,11 @@ def make_parser() -> argparse.ArgumentParser:
     options = parser.Parser("discover", _DESCRIPTION, _EXAMPLES)
     _add_hosts(options)
     options.add_argument(
-        "-o", "--output", metavar="FILE", default="cluster.yaml", help="default: cluster.yaml"
+        "-o",
+        "--output",
+        metavar="FILE",
+        default="cluster.yaml",
+        help="the cluster file (default: cluster.yaml)",
     )
     options.add_argument("--force", action="store_true", help="overwrite the file if it is there")
     shared_options.add(options, "dry-run")
@@ -137,6 +148,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="prefixes of names of interfaces to look at, such as enp,ib; ^docker,virbr: all but "
         "these (default: all; the network by which a host was reached only by its whole name)",
     )
+    shared_options.add(options, "server-file")
     options.add_argument(
         "--listen-seconds",
         type=float,
@@ -160,7 +172,9 @@ def _add_hosts(options: argparse.ArgumentParser) -> None:
     hosts = options.add_argument_group("hosts (one of these)").add_mutually_exclusive_group()
     hosts.add_argument("--ssh", nargs="+", metavar="HOST", help="hosts as ssh knows them")
     hosts.add_argument(
-        "--hostfile", metavar="FILE", help="the ssh names of an MLX hostfile, in its order"
+        "--hostfile",
+        metavar="FILE",
+        help="the hosts of an MLX hostfile, a state of exo (GET /state) or its list of peers",
     )
     hosts.add_argument(
         "--agents", nargs="+", metavar="ADDRESS", help="where agents listen: host or host:port"
@@ -219,18 +233,20 @@ def _channels(arguments: argparse.Namespace) -> AbstractContextManager[list[Chan
 
 
 def _hosts_of_file(path: str) -> list[str]:
+    from torch_topoopt.fabric.cluster_file.exo_state import addresses_of_exo, is_exo
     from torch_topoopt.fabric.cluster_file.mlx_hostfile import ssh_names
     from torch_topoopt.plan.codec import DocumentError
-    from torch_topoopt.plan.file_kinds import MLX_HOSTFILE, wrong_kind
+    from torch_topoopt.plan.file_kinds import EXO_LIST, MLX_HOSTFILE, wrong_kind
 
     try:
-        return ssh_names(json.loads(Path(path).read_text(encoding="utf-8")))
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        return addresses_of_exo(value) if is_exo(value) else ssh_names(value)
     except OSError as error:
         raise InputError(f"{path}: cannot read this hostfile: {error.strerror}") from None
     except RecursionError:
         raise InputError(f"{path}: not an MLX hostfile: nested too deeply") from None
     except (DocumentError, ValueError) as error:
-        problem = wrong_kind(path, MLX_HOSTFILE) or f"not an MLX hostfile: {error}"
+        problem = wrong_kind(path, MLX_HOSTFILE, EXO_LIST) or f"not an MLX hostfile: {error}"
         raise InputError(f"{path}: {problem}") from None
 
 
@@ -285,6 +301,27 @@ def _nothing(found: Survey, interfaces: str) -> str:
         f"{remarks}{more}. Check that both ends of each cable are up (ip link), "
         "have addresses of one subnet (ip address) and let UDP and TCP pass"
     )
+
+
+def described(cluster: ClusterFile, description: ServerDescription) -> ClusterFile:
+    """The cluster with the accelerators and PCIe limits of a description of its servers."""
+    limits = {port.name: port.pcie_gbps for port in description.ports if port.pcie_gbps}
+
+    def limited(port: PortEntry) -> PortEntry:
+        limit = limits.get(port.interface or port.name)
+        slower = limit is not None and port.gbps is not None and limit < port.gbps
+        return replace(port, gbps=limit) if slower else port
+
+    servers = (
+        replace(
+            server,
+            accelerators=description.accelerators,
+            inside_gbps=description.inside_gbps if description.accelerators > 1 else None,
+            ports=tuple(map(limited, server.ports)),
+        )
+        for server in cluster.servers
+    )
+    return replace(cluster, servers=tuple(servers)).validate()
 
 
 def _unconnected(found: Survey) -> list[str]:

@@ -61,10 +61,17 @@ def make_parser() -> argparse.ArgumentParser:
         "--targets", metavar="NAMES", help="hosts, with commas between (default: all others)"
     )
     options.add_argument(
-        "--protocol", choices=list(_PROTOCOLS), default="tcp", help="default: %(default)s"
+        "--protocol",
+        choices=list(_PROTOCOLS),
+        default="tcp",
+        help="protocol of the probes (default: %(default)s)",
     )
     options.add_argument(
-        "--ports-per-path", type=int, default=2, metavar="N", help="default: %(default)s"
+        "--ports-per-path",
+        type=int,
+        default=2,
+        metavar="N",
+        help="source ports to find for each path (default: %(default)s)",
     )
     options.add_argument("--controller", metavar="URL", help="report it to this one")
     options.add_argument(

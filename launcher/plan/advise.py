@@ -39,42 +39,29 @@ TopoOpt paper's (NICs, transceivers, switch ports, fibre) and the HammingMesh pa
 switch ports alone)."""
 
 _EXAMPLES = """\
-  topoopt advise --servers 6 --ports 2 --speed 200Gbps
-  topoopt advise --servers 4 --ports 3 --speed 100Gbps -o cabling    # a full mesh
-  topoopt advise --servers 3 --ports 2 --speed 200Gbps --names spark0 spark1 spark2 \\
+  topoopt advise --servers 6 --degree 2 --bandwidth 200Gbps
+  topoopt advise --servers 4 --degree 3 --bandwidth 100Gbps -o cabling    # a full mesh
+  topoopt advise --servers 3 --degree 2 --bandwidth 200Gbps --names spark0 spark1 spark2 \\
       --interfaces enp1s0f0np0 enp1s0f1np1 -o cabling
-  topoopt advise --servers 16 --ports 4 --speed 100Gbps --model bert --json"""
+  topoopt advise --servers 16 --degree 4 --bandwidth 100Gbps --model bert --json"""
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The options of the verb."""
     options = parser.Parser("advise", _DESCRIPTION, _EXAMPLES)
     shared_options.add(options, "servers")
-    options.add_argument(
-        "--ports", type=int, metavar="P", help="ports of each server that take cables"
+    shared_options.add(options, "degree", help="ports of each server that take cables")
+    shared_options.add(
+        options, "bandwidth", help="port rate in each direction, such as 200Gbps or 40Gbps"
     )
-    options.add_argument(
-        "--speed",
-        type=shared_options.quantity("speed", _gbps),
-        metavar="RATE",
-        help="port rate in each direction, such as 200Gbps or 40Gbps",
-    )
-    options.add_argument("--degree", action=parser.Renamed, now="--ports")
-    options.add_argument("--bandwidth", action=parser.Renamed, now="--speed")
+    options.add_argument("--ports", action=parser.Alias, now="--degree", type=int)
+    options.add_argument("--speed", action=parser.Alias, now="--bandwidth", type=parser.rate)
     options.add_argument(
         "--model",
         metavar="MODEL",
         help="wire for this model (as `topoopt plan` takes it) and show its iterations",
     )
-    shared_options.add(options, "accelerator", "batch-size", "evaluations")
-    shared_options.add(
-        options,
-        "mode",
-        default="best",
-        help="how the network is found: searched (best, the default), or by the paper's rules "
-        "alone; or by an algorithm of your own, FILE.py:NAME (docs/guides/extending.md)",
-    )
-    shared_options.add(options, "seed")
+    shared_options.add(options, "accelerator", "batch-size", "evaluations", "mode", "seed")
     options.add_argument(
         "--sizes",
         type=_sizes,
@@ -84,6 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_rack_options(options)
     shared_options.add(options, "json")
+    shared_options.add_verbosity(options)
     return options
 
 
@@ -114,12 +102,6 @@ def _add_rack_options(options: argparse.ArgumentParser) -> None:
     )
 
 
-def _gbps(text: str) -> float:
-    from torch_topoopt.plan.units import parse_gbps
-
-    return parse_gbps(text)
-
-
 def _sizes(text: str) -> tuple[float, ...]:
     from torch_topoopt.plan.units import parse_bytes
 
@@ -146,7 +128,7 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     cluster = _cluster(arguments)
     names = _names(arguments, cluster)
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     with terminal.progress("advise") as progress:
         advice = _advise(arguments, cluster, names, progress)
     if arguments.output:
@@ -161,7 +143,7 @@ def main(argv: list[str]) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
-    for name, example in (("servers", "6"), ("ports", "2"), ("speed", "200Gbps")):
+    for name, example in (("servers", "6"), ("degree", "2"), ("bandwidth", "200Gbps")):
         if getattr(arguments, name) is None:
             raise InputError(f"{name}: missing; say for example --{name} {example}")
     from torch_topoopt.comparison.cabling.advice import cluster_for
@@ -169,7 +151,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     accelerator = arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     parser.check_accelerator(accelerator)
     with input_errors():
-        return cluster_for(arguments.servers, arguments.ports, arguments.speed, accelerator)
+        return cluster_for(arguments.servers, arguments.degree, arguments.bandwidth, accelerator)
 
 
 def _names(arguments: argparse.Namespace, cluster: Cluster) -> Names:

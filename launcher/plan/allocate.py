@@ -52,14 +52,14 @@ def make_parser() -> argparse.ArgumentParser:
         type=int,
         default=0,
         metavar="N",
-        help="mark this many boards, chosen at random, as failed",
+        help="mark this many boards, chosen at random, as failed (default: 0)",
     )
     options.add_argument(
         "--failed-boards", type=_boards, default=frozenset(), metavar="LIST",
         help="these have failed, as 1:2,3:3",
     )  # fmt: skip
     options.add_argument("--scheme", choices=("greedy", "ruin-recreate"), default="ruin-recreate",
-                         help="default: ruin-recreate")  # fmt: skip
+                         help="how boards are chosen (default: ruin-recreate)")  # fmt: skip
     options.add_argument(
         "--transpose", action="store_true", help="a job of u x v also takes v x u boards"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch_topoopt.launcher import console, documents, packet_options, parser, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import alltoall_collectives
+from torch_topoopt.plan.file_kinds import wrong_kind
 from torch_topoopt.plan.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
@@ -250,6 +251,8 @@ def _loaded(path: str) -> NDArray[Any]:
     except OSError as error:
         raise InputError(f"matrix: {path}: {error.strerror or 'not NumPy'}") from None
     except (ValueError, EOFError):
+        if problem := wrong_kind(path, "file of numpy.save"):
+            raise InputError(f"matrix: {path}: {problem}") from None
         raise InputError(f"matrix: {path} is not a file of numpy.save") from None
     if not isinstance(matrix, np.ndarray):
         raise InputError(f"matrix: {path} has several arrays; save one")

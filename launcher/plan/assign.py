@@ -58,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument("--flows", metavar="FILE", required=True, help="flows to route, JSON")
     options.add_argument("--dead-links", metavar="FILE", help="links that are down, JSON")
     options.add_argument("--scheme", choices=_SCHEMES, default="local-search",
-                         help="default: local-search")  # fmt: skip
+                         help="how paths are chosen (default: local-search)")  # fmt: skip
     shared_options.add(options, "seed", "json")
     return options
 

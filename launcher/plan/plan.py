@@ -45,6 +45,7 @@ _EXAMPLES = """\
   topoopt plan dlrm --servers 32 --degree 4 --bandwidth 100Gbps --mode best
   topoopt plan opgraph.json --servers 8 --degree 2 --bandwidth 100Gbps --accelerator a100 --json
   topoopt plan Llama-3.1-8B/config.json --servers 4 --accelerator gb10:bf16 --batch-size 8
+  topoopt plan llama:8b --servers 4 --server-file nccl.xml --accelerator h100:bf16 --degree 2
   topoopt plan train.py --cluster lab.yaml    # on cables that are plugged already
   topoopt plan vgg --servers 16 --degree 4 --bandwidth 25Gbps --failures    # the cost of losses"""
 
@@ -84,7 +85,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="instead of servers, ports and bandwidth: the machines of this file; where they are "
         "joined by cables, the network is given and only the strategy is searched",
     )
-    shared_options.add(options, *shared_options.PLANNING, *shared_options.TEXT, "no-memory-limit")
+    shared_options.add(options, "server-file", *shared_options.PLANNING, *shared_options.TEXT)
+    shared_options.add(options, "no-memory-limit")
     _add_layout_options(options)
     options.add_argument(
         "--export-strategy",
@@ -105,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
         "failures",
         action=argparse.BooleanOptionalAction,
         help="show what the loss of any one cable or server costs; the plan says how to go on "
-        "then, unless --no-failures leaves that out",
+        "then, on at most 256 servers, unless --no-failures leaves that out",
     )
     options.add_argument(
         "-o",
@@ -113,9 +115,10 @@ def make_parser() -> argparse.ArgumentParser:
         type=shared_options.output_file,
         metavar="FILE",
         default="plan.json",
-        help="default: plan.json",
+        help="the plan (default: plan.json)",
     )
     shared_options.add(options, "json")
+    shared_options.add_verbosity(options)
     return options
 
 
@@ -142,7 +145,7 @@ def main(argv: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     arguments = make_parser().parse_args(argv)
     cluster, network = _cluster(arguments)
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     if documents.is_script_without_model(arguments.model):
         return _plan_traced(arguments, cluster, network, terminal)
     choice = planning.PlanningChoice.of(
@@ -154,16 +157,15 @@ def main(argv: list[str]) -> int:
             progress(None, "profiling")
             graph, executable = _profiled(choice, arguments.model, cluster)
             cluster = documents.in_format_of(cluster, graph)
-            terminal.line(
+            terminal.note(
                 planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )
             for line in planning.whole_model_lines(graph):
-                terminal.line(line)
+                terminal.note(line)
             plan = choice.plan(
                 graph, cluster, progress, network=network, keep_best=True, **executable
             )
-            if arguments.failures is not False:
-                plan = documents.with_failures(plan, progress)
+            plan = documents.with_failures(plan, progress, arguments.failures)
     except documents.StoppedEarly as stopped:
         _keep(terminal, graph, stopped.plan, arguments, choice.options)
         console.warning(
@@ -205,7 +207,7 @@ def _plan_traced(
     from torch_topoopt.profile.script import TrainingScript
 
     limits = trace_options.limits()
-    terminal.line(planning.assumptions(cluster))
+    terminal.note(planning.assumptions(cluster))
     terminal.line(
         f"tracing {script}, which has no build_model(): its first iterations are run without a "
         f"network, to see what they communicate (at most {limits.time_s:g} s)"
@@ -227,8 +229,7 @@ def _plan_traced(
                 mode=arguments.mode,
                 routing=arguments.routing,
             )
-        if arguments.failures is not False:
-            plan = documents.with_failures(plan, progress)
+        plan = documents.with_failures(plan, progress, arguments.failures)
     terminal.line(f"demand: {script_plan.demand_text(demand)}")
     documents.save(plan, arguments.output)
     result = PlanResult(plan, arguments.failures, None, None, None, arguments.output, None)
@@ -290,10 +291,14 @@ def _cluster(arguments: argparse.Namespace) -> tuple[Cluster, Network | None]:
     """The demand to plan for, and an existing network; raises InputError, FabricError."""
     accelerator = arguments.accelerator or shared_options.DEFAULT_ACCELERATOR
     if arguments.cluster is None:
+        if (server := shared_options.described_server(arguments)) is not None:
+            console.Terminal(json_output=arguments.json).line(f"{arguments.server_file}: {server}")
         cluster = shared_options.cluster_of(
             arguments, accelerator, or_else=", or give the machines in a --cluster file"
         )
         return cluster, None
+    if arguments.server_file is not None:
+        raise InputError("server-file: the cluster file says it; leave --server-file out")
     shared_options.refuse_beside_cluster_file(arguments)
     from torch_topoopt.fabric.cluster.static_plan import cluster_of, network_of
     from torch_topoopt.fabric.cluster.switched_plan import cluster_on_switches

@@ -23,9 +23,9 @@ def show_rounds(terminal: Terminal, plan: Plan) -> None:
     """The table of rounds of the alternating optimisation, predicted seconds per iteration.
 
     A round keeps the faster of its two pairs of strategy and network, if it is the best so far.
-    Empty for a plan without predictions.
+    Empty for a plan without predictions, and on a quiet terminal.
     """
-    if not plan.rounds:
+    if not plan.rounds or terminal.quiet:
         return
     several = len({entry.micro_batches for entry in plan.rounds}) > 1
     columns = (

@@ -35,9 +35,9 @@ Wires servers for a demand and says what the network is worth: which port is joi
 rings of every AllReduce, how far servers are apart, and what the busiest link carries.
 
 modes:
-  paper     the paper's algorithms: strides near a geometric sequence, matchings
-  released  what the paper's public artifact does: all ports to strides, of another rule
   best      searched: rings of any order, links where the demand needs them; --operations limits it
+  paper     the paper's own algorithms: strides near a geometric sequence, matchings
+  released  the rules of the paper's public artifact: all ports to strides, of another rule
   FILE.py:NAME  an algorithm of your own (docs/guides/extending.md)
 
 Without --demand: one AllReduce of 1 GB over all servers, and 100 MB from each server to all others
@@ -64,7 +64,7 @@ _EXAMPLES = """\
   topoopt topology --servers 12 --degree 4
   topoopt topology --servers 128 --degree 4 --ports simplex --mode paper --json
   topoopt topology --servers 16 --degree 4 --demand demand.json --plot network.png
-  topoopt topology --servers 16 --degree 4 --mode best --failures
+  topoopt topology --servers 16 --degree 4 --failures
   topoopt topology --servers 16 --degree 4 --collective all_gather --bytes 1MB
   topoopt topology --links graph.json --collective all_reduce --bytes 64MB --schedule steps.json
   topoopt topology --check-schedule steps.json"""
@@ -123,7 +123,7 @@ def make_parser() -> argparse.ArgumentParser:
         options,
         "mode",
         choices=parser.NamesOrFile(("paper", "released", "best")),
-        help="how the network is found, as described above (default: paper)",
+        help="how the network is found, as described above (default: best)",
     )
     shared_options.add(options, "routing")
     options.add_argument("--demand", metavar="FILE", help="demand to wire for (see above)")
@@ -138,6 +138,7 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument("--budget", action=parser.Renamed, now="--operations (4e9 for a second)")
     topology_collectives.add_options(options)
     shared_options.add(options, "plot", "failures", "json")
+    shared_options.add_verbosity(options)
     return options
 
 
@@ -149,7 +150,7 @@ def main(argv: list[str]) -> int:
         return code
     cluster = _cluster(arguments)
     demand = _demand(arguments.demand, cluster)
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     from torch_topoopt.sim.demand_seconds import reduced_bytes
     from torch_topoopt.topology.measures.figures import figures_of
 
@@ -276,7 +277,7 @@ def _with_failures(cluster: Cluster, network: Network, demand: Demand) -> Plan:
     from torch_topoopt.plan import Plan
 
     plan = Plan.of_network(cluster, network, demand, model="")
-    return documents.with_failures(plan, lambda _share, _text: None)
+    return documents.with_failures(plan, lambda _share, _text: None, asked=True)
 
 
 def _show(terminal: Terminal, found: FoundNetwork) -> None:

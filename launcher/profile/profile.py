@@ -45,6 +45,7 @@ _EXAMPLES = """\
   topoopt profile Llama-3.1-8B/config.json --sequence 8192 --batch-size 4
   topoopt profile vgg:tiny --measure --output-costs costs.json    # then: topoopt plan --costs ...
   topoopt profile --from-trace trace.json --batch-size 64 -o opgraph.json
+  topoopt profile --from-trace execution.json kineto.json --batch-size 64 -o opgraph.json
   topoopt profile train.py --world-size 8 --output-demand demand.json -- --epochs 3
   topoopt topology --servers 8 --degree 4 --demand demand.json"""
 
@@ -111,10 +112,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     options.add_argument(
         "--from-trace",
+        nargs="+",
         metavar="FILE",
-        help="instead of MODEL: what was measured in a Kineto trace (torch.profiler, with "
-        "record_shapes=True, .json or .json.gz) or a Chakra trace (.et) of one rank's iteration of "
-        "--batch-size samples",
+        help="instead of MODEL: the operators that one rank's iteration of --batch-size samples "
+        "recorded: a Kineto trace (torch.profiler, with record_shapes=True, .json or .json.gz), an "
+        "execution trace (ExecutionTraceObserver), both of one run, or a Chakra trace (.et)",
     )
     options.add_argument(
         "-o",
@@ -134,6 +136,7 @@ def make_parser() -> argparse.ArgumentParser:
     shared_options.add(options, *shared_options.TEXT)
     profile_measure.add_options(options)
     shared_options.add(options, "costs", "json")
+    shared_options.add_verbosity(options)
     profile_script.add_options(options)
     return options
 
@@ -153,9 +156,11 @@ def main(argv: list[str]) -> int:
         if getattr(arguments, option) is not None and not arguments.measure:
             name = option.replace("_", "-")
             raise InputError(f"{name}: nothing is measured; add --measure, or leave --{name} out")
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     measured = None
-    with terminal.progress(f"profiling {arguments.model or arguments.from_trace}") as progress:
+    with terminal.progress(
+        f"profiling {arguments.model or ' and '.join(arguments.from_trace)}"
+    ) as progress:
         if arguments.measure:
             table, measured = profile_measure.measure(arguments, progress)
         progress(None, "tracing")

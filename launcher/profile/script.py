@@ -76,7 +76,7 @@ def main(arguments: argparse.Namespace, script_arguments: list[str]) -> int:
     from torch_topoopt.plan import DemandFile, PairTable
     from torch_topoopt.profile.script import demand_of
 
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     trace = _trace(arguments, script_arguments, terminal)
     demand, assumptions = demand_of(trace)
     pairs = demand.pairs
@@ -195,7 +195,7 @@ def _show(terminal: console.Terminal, found: ProfiledScript) -> None:
     if between:
         terminal.line(f"{format_bytes(between)} between {counted(len(file.pairs), 'pair')}")
     for sentence in found.assumptions:
-        terminal.line(f"assumed: {sentence}")
+        terminal.note(f"assumed: {sentence}")
 
 
 def _ranks_text(ranks: tuple[int, ...]) -> str:

@@ -6,13 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher.errors import InputError, input_errors
+from torch_topoopt.plan.file_kinds import (
+    CHAKRA_TRACE,
+    EXECUTION_TRACE,
+    GZIP_FILE,
+    is_kind,
+    wrong_kind,
+)
 
 if TYPE_CHECKING:
     import argparse
 
     from torch_topoopt.op_graph import OpGraph
 
-_CHAKRA = ".et"
+_CHAKRA_SUFFIX = ".et"
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -37,22 +44,44 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def load(arguments: argparse.Namespace) -> OpGraph:
-    """Reads the trace; raises InputError."""
-    path = arguments.from_trace
+    """Reads the traces; raises InputError."""
+    from torch_topoopt.profile.profiling import ProfileError
+
+    path, *others = arguments.from_trace
     try:
-        if Path(path).suffix == _CHAKRA:
+        if others:
+            return _linked(arguments.from_trace, arguments.batch_size)
+        if is_kind(path, CHAKRA_TRACE) or Path(path).suffix == _CHAKRA_SUFFIX:
             from torch_topoopt.profile.chakra_format import decode
             from torch_topoopt.profile.chakra_import import op_graph_of
 
+            if problem := wrong_kind(path, CHAKRA_TRACE, GZIP_FILE):
+                raise InputError(f"{path}: {problem}")
             with input_errors():
                 trace = decode(Path(path).read_bytes())
                 return op_graph_of(trace, Path(path).name.partition(".")[0], arguments.batch_size)
-        from torch_topoopt.profile.kineto import load_trace
-        from torch_topoopt.profile.profiling import ProfileError
+        if is_kind(path, EXECUTION_TRACE):
+            from torch_topoopt.profile.execution_trace import load_execution_trace
 
-        try:
-            return load_trace(path, arguments.batch_size)
-        except ProfileError as error:
-            raise InputError(str(error)) from None
+            return load_execution_trace(path, arguments.batch_size)
+        from torch_topoopt.profile.kineto import load_trace
+
+        return load_trace(path, arguments.batch_size)
+    except ProfileError as error:
+        raise InputError(str(error)) from None
     except OSError as error:
-        raise InputError(f"from-trace: {path}: {error.strerror}") from None
+        raise InputError(f"from-trace: {error.filename}: {error.strerror}") from None
+
+
+def _linked(paths: list[str], batch_size: int) -> OpGraph:
+    """The OpGraph of an execution trace with the times of a Kineto trace, in any order."""
+    from torch_topoopt.profile.execution_trace import load_execution_trace
+
+    recorded = [path for path in paths if is_kind(path, EXECUTION_TRACE)]
+    timed = [path for path in paths if path not in recorded]
+    if len(recorded) != 1 or len(timed) != 1:
+        raise InputError(
+            f"from-trace: {' and '.join(paths)} are not an execution trace and the Kineto trace of "
+            "the same run; name one file, or these two"
+        )
+    return load_execution_trace(recorded[0], batch_size, timed[0])

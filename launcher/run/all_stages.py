@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from dataclasses import asdict
@@ -35,9 +36,7 @@ def run(options: RunOptions, argv: list[str]) -> tuple[int, outcome.RunResult]:
     metrics = MetricsWriter(folder / "metrics.jsonl", started)
     # Imports torch while a plan is being made.
     server = ForkServer("torch_topoopt.runtime.before_fork") if options.forks else None
-    job = RunInProgress(
-        options, console.Terminal(json_output=options.json), folder, metrics, server
-    )
+    job = RunInProgress(options, console.Terminal.of(options.torchrun), folder, metrics, server)
     cluster = options.cluster
     try:
         metrics.write(
@@ -51,14 +50,25 @@ def run(options: RunOptions, argv: list[str]) -> tuple[int, outcome.RunResult]:
         return _stages(job)
     except BaseException as error:
         if folder.discard_unfinished():
-            if isinstance(error, signals.Interrupted):
-                job.end(error.exit_code)
-            shown = f"; `topoopt report {folder.path}` shows it" if folder.has_plan else ""
-            print(f"topoopt: partial results are in {folder.path}{shown}", file=sys.stderr)
+            _end_early(job, error)
         raise
     finally:
         if server is not None:
             server.close()
+
+
+def _end_early(job: RunInProgress, error: BaseException) -> None:
+    """Says where the results of a stopped run are; after Ctrl-C they include a report."""
+    page = None
+    if isinstance(error, signals.Interrupted):
+        job.end(error.exit_code)
+        if error.signum == signal.SIGINT and job.folder.has_plan and job.leads:
+            page = outcome.page(job, stopped=True)
+    path = job.folder.path
+    shown = f"; `topoopt report {path}` shows it" if job.folder.has_plan else ""
+    if page is not None:
+        shown = f"; report: {page}"
+    print(f"topoopt: partial results are in {path}{shown}", file=sys.stderr)
 
 
 def _of_all_hosts(

@@ -108,7 +108,7 @@ class AllToAlls:
             error=exchange.error,
         )
         if not said:
-            self._terminal.line(
+            self._terminal.note(
                 f"      all-to-all of {format_bytes(exchange.total_bytes)}: {exchange.choice.why}"
             )
 
@@ -156,7 +156,7 @@ def served(
         yield ""
         return
     if why := _obstacle(fabric.switch().delay_s, fabric.relay, plan.cluster):
-        terminal.line(f"      all-to-alls keep the circuits of the plan: {why}")
+        terminal.note(f"      all-to-alls keep the circuits of the plan: {why}")
         yield ""
         return
     from torch_topoopt.reconfiguration.alltoall_choice import AllToAllChooser, measured_move_s
@@ -170,6 +170,6 @@ def served(
             plan, move_s, always=choice == "reconfigure", gbps=fabric.paced_gbps(plan)
         )
         stack.callback(chooser.close)
-        terminal.line(f"      all-to-alls may move circuits: a move takes {format_seconds(move_s)}")
+        terminal.note(f"      all-to-alls may move circuits: a move takes {format_seconds(move_s)}")
         service = CircuitService(plan.cluster.servers, mover, chooser, all_to_alls.add)
         yield stack.enter_context(service).path

@@ -122,7 +122,7 @@ class RunInProgress:
         if choice is None:
             yield
             return
-        self.terminal.line(
+        self.terminal.note(
             f"this host is {choice.describe(choice.server)} of {choice.file.name}; waiting up to "
             f"{choice.meet_timeout_s:g} s for {counted(len(choice.file.servers), 'server')}"
         )
@@ -219,14 +219,14 @@ class RunInProgress:
         stages = PlanStages(self.options, self.terminal, self.folder, self.server, self.stage)
         if self.site is not None and not self.leads:
             leader = self.site.choice.describe(0)
-            self.terminal.line(f"[1-2/{len(STAGES)}] waiting for the plan of {leader}")
+            self.terminal.note(f"[1-2/{len(STAGES)}] waiting for the plan of {leader}")
         plan = stages.plan() if self.site is None else self.site.share_plan(stages.plan)
         self.trace = stages.trace or self.trace
         documents.save(plan, str(self.folder / "plan.json"))
         self.metrics.write("demand", of_script=self.options.source.of_script)
         if self.site is not None and not self.leads:
-            self.terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} has come")
-        else:
+            self.terminal.note(f"[1-2/{len(STAGES)}] the plan {plan.digest()} has come")
+        elif not self.terminal.quiet:
             plan_tables.show_plan(self.terminal, plan, from_steps=stages.trace is not None)
         return plan
 

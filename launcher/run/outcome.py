@@ -75,11 +75,11 @@ def finish(
 ) -> RunResult:
     """Report and summary, on the host that leads, and the result for `--json`."""
     links, iterations, groups = measured
-    page = _page(job) if job.leads else None
-    tracked = _track(job, plan, links) if page is not None else {}
-    if page is not None and not failures:
+    written = page(job) if job.leads else None
+    tracked = _track(job, plan, links) if written is not None else {}
+    if written is not None and not failures:
         _tables(job, plan, links, iterations)
-    _summary(job, page, tracked, failed=bool(failures))
+    _summary(job, written, tracked, failed=bool(failures))
     script = job.options.torchrun.training_script
     if job.leads and plan.network.links and not (failures or job.options.nccl):
         if unused := requested_groups.unused_links(groups, measured=bool(links)):
@@ -93,7 +93,7 @@ def finish(
     return RunResult(
         exit_code=code,
         run_dir=job.folder.path,
-        report=page,
+        report=written,
         wandb=tracked.get("wandb"),
         tensorboard=tracked.get("tensorboard"),
         stage_s=job.stage_s,
@@ -116,12 +116,13 @@ def finish(
     )
 
 
-def _page(job: RunInProgress) -> Path | None:
-    """The report; none if the run folder was broken during training."""
+def page(job: RunInProgress, *, stopped: bool = False) -> Path | None:
+    """The report; none if the run folder was broken during training, or of a `stopped` run that
+    has none."""
     try:
         return report.write(job.folder.path)
     except (InputError, DocumentError) as error:
-        if not job.metrics.error:
+        if not (job.metrics.error or stopped):
             raise
         console.warning(f"there is no report: {error}")
         return None

@@ -61,7 +61,7 @@ class PlanStages:
         plan = self._options.plan
         cluster = self._options.cluster
         choice = self._options.planning
-        self._terminal.line(
+        self._terminal.note(
             planning.assumptions(
                 cluster,
                 choice.space if plan is None and self._options.source.model else None,
@@ -71,9 +71,9 @@ class PlanStages:
         )
         if self._options.plan is not None:
             plan = self._options.plan
-            self._terminal.line(f"[1-2/{len(STAGES)}] the plan {plan.digest()} was given")
+            self._terminal.note(f"[1-2/{len(STAGES)}] the plan {plan.digest()} was given")
             if plan.layout is not None:
-                self._terminal.line(f"      layout: {plan.layout}")
+                self._terminal.note(f"      layout: {plan.layout}")
         else:
             plan = self._plan_for_model() or self._plan_for_script()
         if self._options.site is not None and self._options.site.file.switches:
@@ -91,10 +91,10 @@ class PlanStages:
             script = self._options.source.script
             if script is None or self._options.planning.space != "data-parallel":
                 raise
-            self._terminal.line(f"      {error}; {script.name} is traced instead")
+            self._terminal.note(f"      {error}; {script.name} is traced instead")
             return None
         if self._communicates_itself(graph):
-            self._terminal.line(
+            self._terminal.note(
                 "      the script's own collectives are not those of data parallelism, so it is "
                 "predicted from them"
             )
@@ -124,7 +124,7 @@ class PlanStages:
         cluster = self._options.cluster
         demand, trace, why = self._demand or self._demand_of_script()
         if trace is None:
-            self._terminal.line(f"      rings for an unknown demand, nothing predicted: {why}")
+            self._terminal.note(f"      rings for an unknown demand, nothing predicted: {why}")
         else:
             documents.save(trace, str(self._folder / "trace.json"))
             self.trace = trace
@@ -151,7 +151,7 @@ class PlanStages:
             plan = documents.with_failures(plan, stage.progress)
             stage.result = f"network for this demand, plan {plan.digest()}"
         if steps and self._timing is None:
-            self._terminal.line(f"      {steps}")
+            self._terminal.note(f"      {steps}")
         return plan
 
     def _demand_of_script(self) -> tuple[Demand, CommunicationTrace | None, str]:
@@ -163,7 +163,7 @@ class PlanStages:
             return unknown_demand(cluster), None, self._options.source.unknown
         if self._timing is not None:
             return script_plan.demand_of_steps(script, cluster, self._timing)
-        self._terminal.line(
+        self._terminal.note(
             f"      tracing {script.name}: its first iterations are run without a network, to see "
             f"what they communicate (at most {script.limits.time_s:g} s; --model none does without)"
         )
@@ -208,7 +208,7 @@ class PlanStages:
                 )
             stage.result = profile.summary(graph)
         for line in filter(None, (measured, steps)):
-            self._terminal.line(f"      {line}")
+            self._terminal.note(f"      {line}")
         return graph, program
 
     def _co_optimise(self, graph: OpGraph, program: Program | None) -> Plan:
@@ -218,23 +218,23 @@ class PlanStages:
         if program is not None and space != "pipeline":
             programs.show(self._terminal, program)
         elif space == "data-parallel":
-            self._terminal.line(
+            self._terminal.note(
                 f"      data parallelism over all {cluster.servers} servers; --strategy-space full "
                 "also considers tables and operators on some of them"
             )
         network = self._given_network()
         if self._options.site is not None and self._options.site.file.switches:
-            self._terminal.line(
+            self._terminal.note(
                 f"      {counted(cluster.degree, 'port')} of every server on switches, planned "
                 f"for {format_gbps(cluster.link_gbps)} per link"
             )
         elif network is not None:
-            self._terminal.line(
+            self._terminal.note(
                 f"      {counted(len(network.links) // 2, 'cable')} that are plugged already, of "
                 f"{format_gbps(cluster.link_gbps)} or more"
             )
         elif self._options.gbps is None:
-            self._terminal.line(
+            self._terminal.note(
                 f"      no --bandwidth: planned for {format_gbps(cluster.link_gbps)} per link, "
                 "links as fast as this machine"
             )
@@ -254,7 +254,7 @@ class PlanStages:
             found = plan.layout or counted(len(plan.rounds), "round")
             stage.result = f"{found}, plan {plan.digest()}"
         if steps:
-            self._terminal.line(f"      as planned: {steps}")
+            self._terminal.note(f"      as planned: {steps}")
         return plan
 
     def _why_not_layout(self, graph: OpGraph) -> Callable[[Layout], str]:

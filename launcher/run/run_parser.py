@@ -136,6 +136,7 @@ def _add_options(group: argparse._ActionsContainer) -> None:
     )
     watch.add_options(group)
     shared_options.add(group, "json")
+    shared_options.add_verbosity(group)
 
 
 def add_run_dir(group: argparse._ActionsContainer) -> None:

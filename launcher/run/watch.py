@@ -120,7 +120,7 @@ class _View:
             if self._terminal is None or early or not self._job.ranks:
                 continue
             said = time.monotonic()
-            self._terminal.line(f"      {top_view.one_line(self._job)}")
+            self._terminal.note(f"      {top_view.one_line(self._job)}")
 
     def _read(self) -> bool:
         """Waits a while; False when the job is over."""

@@ -87,6 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     packet_options.add_level(options)
     packet_options.add_options(options, seed=False)
     shared_options.add(options, "plot", "json")
+    shared_options.add_verbosity(options)
     return options
 
 
@@ -106,7 +107,7 @@ def main(argv: list[str]) -> int:
 
     names = _names(arguments.architectures, tuple(ARCHITECTURES))
     _check_same_time(arguments, names)
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     with terminal.progress(f"comparing {arguments.model}") as progress:
         progress(None, "profiling")
         with input_errors():
@@ -114,11 +115,11 @@ def main(argv: list[str]) -> int:
                 architecture(name)
             graph = choice.op_graph(arguments.model, cluster)
             cluster = documents.in_format_of(cluster, graph)
-            terminal.line(
+            terminal.note(
                 planning.assumptions(cluster, choice.space, graph.model, graph.batch_size)
             )
             for line in planning.whole_model_lines(graph):
-                terminal.line(line)
+                terminal.note(line)
             comparison, same = _compared(arguments, choice, graph, cluster, packet, progress)
     if arguments.plot is not None:
         from torch_topoopt.launcher.simulate import compare_plot
@@ -287,11 +288,11 @@ def _show(terminal: Terminal, comparison: Comparison, level: str, *, by_time: bo
     for line in (*price_lists.LEGEND, *_LEGEND):
         terminal.line(line)
     for line in plan_tables.dark_ports_lines(comparison.plan.cluster, comparison.plan.network):
-        terminal.line(f"note: topoopt: {line}")
+        terminal.note(f"note: topoopt: {line}")
     for name, found in comparison.grid_plans.items():
-        terminal.line(f"note: {name}: {_order(found)}")
+        terminal.note(f"note: {name}: {_order(found)}")
     for name, why in comparison.impossible.items():
-        terminal.line(f"note: not {name}: {why}")
+        terminal.note(f"note: not {name}: {why}")
 
 
 def _order(found: GridPlan) -> str:

@@ -117,25 +117,19 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--until", type=float, metavar="SECONDS", help="end at this simulated time at the latest"
     )
-    options.add_argument(
-        "--flow-csv",
-        type=shared_options.output_file,
-        metavar="FILE",
-        help="write start and end of every flow",
-    )
-    options.add_argument(
-        "--link-csv",
-        type=shared_options.output_file,
-        metavar="FILE",
-        help="write the bytes of every link",
-    )
-    options.add_argument(
-        "--trace",
-        type=shared_options.output_file,
-        metavar="FILE",
-        help="write a trace for ui.perfetto.dev, one track per host",
-    )
+    for name, content in (
+        ("flow-csv", "start and end of every flow"),
+        ("link-csv", "the bytes of every link"),
+        ("trace", "a trace for ui.perfetto.dev, one track per host"),
+    ):
+        options.add_argument(
+            f"--{name}",
+            type=shared_options.output_file,
+            metavar="FILE",
+            help=f"write {content}",
+        )
     shared_options.add(options, "json")
+    shared_options.add_verbosity(options)
     return options
 
 
@@ -152,7 +146,7 @@ def main(argv: list[str]) -> int:
             _refuse_others(arguments, name, options)
             return run(arguments)
     options.pop("ring_steps", None)  # belongs to the program
-    terminal = console.Terminal(json_output=arguments.json)
+    terminal = console.Terminal.of(arguments)
     with (
         terminal.progress(f"simulating {arguments.flows or arguments.plan}") as progress,
         input_errors(),
@@ -216,7 +210,7 @@ def _program(
 
     plan = documents.load(Plan, arguments.plan)
     graph = _planned_graph(plan, arguments)
-    terminal.line(
+    terminal.note(
         planning.assumptions(plan.cluster, plan.strategy_space, graph.model, graph.batch_size)
     )
     how: dict[str, Any] = {

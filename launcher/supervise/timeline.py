@@ -63,7 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--output",
         type=shared_options.output_file,
         metavar="FILE",
-        help="default: timeline.json in the folder, or beside PLAN",
+        help="the trace (default: timeline.json in the folder, or beside PLAN)",
     )
     shared_options.add(options, "json")
     return options

@@ -55,7 +55,7 @@ def test_a_script_of_accelerate_takes_the_variables(tmp_path: Path) -> None:
     planned = exported(tmp_path, "accelerate", Layout(data=4, micro_batch=3, micro_batches=2))
     chosen = ["--batch-size", "3"]
     environment = variables(tmp_path)
-    gloo, _ = losses(tmp_path / "gloo", *torchrun(4), script, *chosen, **environment)
+    gloo = gloo_losses(tmp_path / "gloo", *torchrun(4), script, *chosen, **environment)
     assert gloo[-1] == 96 / (4 * 3) / 2, "gradients of two batches are reduced at once"
     run = [*planned, "--take-over", "gloo", script, *chosen]
     ours, printed = losses(tmp_path / "run", *run, **environment)
@@ -115,7 +115,7 @@ def test_an_engine_of_deepspeed_takes_the_file(tmp_path: Path, sharding: str) ->
     script = [str(SCRIPTS / "deepspeed_engine.py"), "--config", str(tmp_path / "deepspeed.json")]
     cpu = {"DS_ACCELERATOR": "cpu"}
     chosen = ["--dist-backend", "gloo"]
-    gloo, _ = losses(tmp_path / "gloo", *torchrun(2), *script, *chosen, **cpu)
+    gloo = gloo_losses(tmp_path / "gloo", *torchrun(2), *script, *chosen, **cpu)
     run = [*topoopt_run(2, 1), "--bandwidth", "500Mbps"]
     ours, printed = losses(tmp_path / "run", *run, *script, **cpu)
     assert ours == pytest.approx(gloo, rel=SAME)

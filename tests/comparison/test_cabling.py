@@ -98,8 +98,8 @@ def test_a_subnet_that_is_too_small_is_refused() -> None:
     ("servers", "ports", "tokens"),
     [
         (1, 2, ("servers", 2)),
-        (3, 0, ("ports", 1)),
-        (3, 1, ("ports", 1)),
+        (3, 0, ("degree", 1)),
+        (3, 1, ("degree", 1)),
     ],
 )
 def test_what_cannot_be_cabled_is_refused(

@@ -33,7 +33,10 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "fabric_down": "of fabrics",
     },
     "--apply": {"fabric_persist": "changes settings, and repairs none"},
-    "--bandwidth": {"alltoall": "of a circuit; nothing is emulated"},
+    "--bandwidth": {
+        "advise": "of the cables to buy; it has no default",
+        "alltoall": "of a circuit; nothing is emulated",
+    },
     "--batch-size": {
         "profile": "of one accelerator, whose operators are shown",
         "simulate": "the default is what was planned",
@@ -60,7 +63,10 @@ DIFFERENT: dict[str, dict[str, str]] = {
     },
     "--collective": {"topology": "over links that stay; an all-to-all is not one of them"},
     "--controller": {"probe": "it is reported to, not followed"},
-    "--degree": {"alltoall": "circuits are directed, and one is enough"},
+    "--degree": {
+        "advise": "of the cables to buy; it has no default",
+        "alltoall": "circuits are directed, and one is enough",
+    },
     "--evaluations": {"compare": "two searches, and all networks to price after them"},
     "--rounds": {"compare": "two searches, and all networks to price after them"},
     "--failures": {"plan": "on unless refused: the plan says how to go on"},
@@ -76,7 +82,6 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "--level": {"alltoall": "beside the model of slots, with which it plans"},
     "--links": {"bench": "shows the bytes of every link", "topology": "reads a graph from a file"},
     "--mode": {
-        "advise": "cables are plugged once, so the network is searched",
         "alltoall": "of schedules",
         "topology": "the released artifact's rules make a network, but no plan",
     },
@@ -112,7 +117,6 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "controller": "every request needs it",
         "probe": "of the controller",
     },
-    "--ports": {"advise": "the number of ports of each server"},
     "--run-dir": {"bench": "nothing is kept unless asked for"},
     "--seed": {"simulate": "of the packet level, which has a default of its own"},
     "--undo": {"fabric_persist": "of hosts, with --apply"},
@@ -135,9 +139,10 @@ with them.
 
 _SHARED = """\
 An option has the same values, meaning and default for all verbs, except those with \\*: see
-`topoopt help VERB` for these. `plan`, `run` and `compare` have all planning options, so the same
-options describe the same job to each. The first line of their output is what they assume
-(accelerator, samples, ports, bandwidth).
+`topoopt help VERB` for these. Ports of a server are `--degree`, and their rate is `--bandwidth`;
+`--ports` and `--speed` of `advise` still work, with a note. `plan`, `run` and `compare` have all
+planning options, so the same options describe the same job to each. The first line of their output
+is what they assume (accelerator, samples, ports, bandwidth).
 
 `--json` prints one JSON object on stdout. On the site, the page of each verb has the JSON Schema of
 that object.

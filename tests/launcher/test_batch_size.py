@@ -10,6 +10,7 @@ from support.refusals import named
 
 from torch_topoopt.launcher.main import main
 from torch_topoopt.models import MODELS
+from torch_topoopt.op_graph import OpGraph
 from torch_topoopt.plan import Plan
 
 if TYPE_CHECKING:
@@ -132,9 +133,32 @@ def test_a_configuration_that_is_not_supported_is_one_line(
     assert named(lines[0], str(file), *words)
 
 
-def test_only_configurations_have_a_sequence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "gpt:tiny", "--sequence", "4"]) == 2
-    assert named(capsys.readouterr().err, "--sequence", "gpt:tiny")
+@pytest.mark.parametrize(
+    ("model", "sequence", "word"),
+    [("gpt:tiny", 9, "8"), ("llama:tiny", 0, "1"), ("vgg:tiny", 4, "vgg:tiny")],
+)
+def test_shipped_models_refuse_sequences_that_they_cannot_read(
+    model: str, sequence: int, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", model, "--sequence", str(sequence)]) == 2
+    assert named(capsys.readouterr().err, "--sequence", sequence, word)
+
+
+@pytest.mark.parametrize("model", ["gpt", "llama", "qwen3-moe", "bert"])
+def test_shipped_models_take_other_sequences(model: str, tmp_path: Path) -> None:
+    def graph_of(*options: str) -> OpGraph:
+        path = tmp_path / "graph.json"
+        assert main(["profile", f"{model}:tiny", *options, "-o", str(path)]) == 0
+        return OpGraph.load(path)
+
+    whole, shorter = graph_of(), graph_of("--sequence", "3")
+    assert sum(o.parameter_bytes for o in whole.operators) == sum(
+        o.parameter_bytes for o in shorter.operators
+    )
+    assert max(o.output_bytes for o in shorter.operators) < max(
+        o.output_bytes for o in whole.operators
+    )
+    assert shorter.model == f"{model}:tiny, 3 tokens"
 
 
 def test_compare_and_profile_agree_with_plan(capsys: pytest.CaptureFixture[str]) -> None:

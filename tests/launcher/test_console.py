@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_topoopt.launcher import console
+from torch_topoopt.launcher.main import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import pytest
 
@@ -34,3 +36,31 @@ def test_a_short_one_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         progress(None, "failures")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
+
+
+def test_quiet_leaves_the_result_and_verbose_adds_defaults_and_times(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plan = ("plan", "vgg:tiny", "--servers", "4", "--evaluations", "0")
+
+    def printed(*more: str) -> tuple[list[str], list[str]]:
+        assert main([*plan, "-o", str(tmp_path / "plan.json"), *more]) == 0
+        captured = capsys.readouterr()
+        return captured.out.splitlines(), captured.err.splitlines()
+
+    (plain, nothing), (quiet, silent), (verbose, details) = printed(), printed("-q"), printed("-v")
+    assert (nothing, silent) == ([], [])
+    assert set(quiet) < set(plain)
+    assert not any(line.startswith("assumed:") for line in quiet)
+    assert any(line.startswith("predicted iteration:") for line in quiet)
+    assert verbose == plain
+    assumed, seconds = details
+    assert {"--seed 0", "--mode best"} <= set(assumed.split(": ", 2)[2].split(", "))
+    assert seconds.startswith("topoopt: planning vgg:tiny: ")
+
+
+def test_quiet_leaves_out_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.Terminal(quiet=True).stage(1, 2, "profile") as stage:
+        stage.progress(None, "now")
+    assert stage.seconds > 0
+    assert capsys.readouterr().out == ""

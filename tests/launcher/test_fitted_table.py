@@ -93,8 +93,8 @@ def test_a_row_is_one_line_where_the_output_is_no_terminal() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        "advise --servers 4 --ports 2 --speed 25Gbps",
-        "advise --servers 16 --ports 4 --speed 25Gbps",
+        "advise --servers 4 --degree 2 --bandwidth 25Gbps",
+        "advise --servers 16 --degree 4 --bandwidth 25Gbps",
         "alltoall --servers 8 --degree 1 --bandwidth 800Gbps",
         "allocate --boards 4x4 --jobs jobs.json",
         "compare gpt:tiny --servers 4 --evaluations 20 --rounds 1",

@@ -39,8 +39,8 @@ from torch_topoopt.launcher.main import main
         ("plan vgg --servers 4 -o /", ("error", "--output", "/")),
         ("plan vgg --servers 4 --export-strategy no/x", ("error", "--export-strategy", "no/x")),
         ("profile vgg -o no/x.json", ("error", "--output", "no/x.json")),
-        ("advise --degree 2", ("error", "--degree", "--ports")),
-        ("advise --servers 4 --ports 2 --speed 1Gbps -o /dev/null/x", ("/dev/null", "folder")),
+        ("advise --degree 2", ("error", "--servers")),
+        ("advise --servers 4 --degree 2 --bandwidth 1Gbps -o /dev/null/x", ("/dev/null", "folder")),
         ("cluster submit", ("required", "SCRIPT")),
         ("cluster submit x.py --cluster lab.yaml", ("--cluster", "x.py")),
         ("inspect no-run", ("error", "no-run")),
@@ -97,8 +97,8 @@ FULL = Path("/dev/full")
         "--help",
         "--version",
         "plan --help",
-        "advise --servers 4 --ports 2 --speed 25Gbps",
-        "advise --servers 4 --ports 2 --speed 25Gbps --json",
+        "advise --servers 4 --degree 2 --bandwidth 25Gbps",
+        "advise --servers 4 --degree 2 --bandwidth 25Gbps --json",
     ],
 )
 def test_an_output_that_is_full_is_one_line(arguments: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,6 +74,23 @@ def test_a_spelling_of_before_names_the_one_of_now(
     error = capsys.readouterr().err
     assert f"is called {now}" in error
     assert error.count("\n") == 1
+
+
+def test_an_earlier_spelling_works_and_names_the_one_of_today(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shape = ("--servers", "4", "--json")
+    assert main(["advise", *shape, "--degree", "2", "--bandwidth", "25Gbps"]) == 0
+    today = json.loads(capsys.readouterr().out)
+    assert main(["advise", *shape, "--ports", "2", "--speed", "25Gbps"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == today
+    assert captured.err.splitlines() == [
+        "topoopt: --ports is now --degree",
+        "topoopt: --speed is now --bandwidth",
+    ]
+    assert main(["advise", *shape, "--ports", "2", "--speed", "fast"]) == 2
+    assert "--speed: bandwidth: 'fast'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

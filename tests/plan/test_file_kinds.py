@@ -14,6 +14,7 @@ import pytest
 import torch_topoopt
 from torch_topoopt.plan.codec import Document
 from torch_topoopt.plan.file_kinds import (
+    CHAKRA_TRACE,
     CLUSTER_FILE,
     FLOW_FILE,
     KINETO_TRACE,
@@ -23,6 +24,7 @@ from torch_topoopt.plan.file_kinds import (
     wrong_content,
     wrong_kind,
 )
+from torch_topoopt.profile.chakra_format import ChakraNode, ChakraTrace, NodeType, encode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,6 +104,8 @@ def test_a_document_without_its_optional_fields_is_no_other_kind(
         ('<graphs version="1"/>', "NCCL_GRAPH_FILE"),
         ("<graphml/>", "GraphML"),
         ("<svg/>", "XML of another program"),
+        ({"devices": [], "instances": []}, "an InfraGraph"),
+        ({"topology": {}, "nodeNetwork": {}}, "a state of exo"),
         ("PK\x03\x04", "a zip archive"),
     ],
 )
@@ -138,6 +142,20 @@ def test_other_files_that_commands_read(text: str, name: str) -> None:
 )
 def test_what_is_not_recognised_is_left_to_its_reader(content: bytes) -> None:
     assert wrong_content(content, "Plan") == ""
+
+
+@pytest.mark.parametrize("nodes", [1, 300])
+@pytest.mark.parametrize("attributes", [{}, {"input_file": "x" * 9000}])
+def test_chakra_traces_are_recognised(nodes: int, attributes: dict[str, str]) -> None:
+    trace = [ChakraNode(i, f"node {i}", NodeType.COMP) for i in range(nodes)]
+    for version in ("", "1.0.0"):
+        data = encode(ChakraTrace(tuple(trace), version, attributes))
+        if not (version or attributes):
+            continue  # an empty message has no fields
+        assert wrong_content(data, "Plan").endswith(
+            "but this is a Chakra trace; `topoopt profile --from-trace` reads it"
+        )
+        assert wrong_content(data, CHAKRA_TRACE) == ""
 
 
 def test_compressed_files_and_files_that_are_none(tmp_path: Path) -> None:

@@ -316,7 +316,35 @@ def test_mode_best_is_never_worse_than_mode_paper(
         plan(op_graph, small(8, 3), replace(options, mode=mode)) for mode in ("paper", "best")
     )
     assert best.prediction.iteration_s <= paper.prediction.iteration_s
-    assert best.rounds[: len(paper.rounds)] == paper.rounds
+    of_paper = best.rounds[: len(paper.rounds)]
+    assert [entry.micro_batches for entry in of_paper] == [
+        entry.micro_batches for entry in paper.rounds
+    ]
+
+
+def test_rounds_of_mode_paper_are_priced_as_the_result_of_mode_best() -> None:
+    """Large groups cost less on schedules than on rings, so the first rounds change their price."""
+    op_graph, cluster = embeddings(6, rows_bytes=10**7), small(8, 3)
+    options = PlanningOptions(rounds=2, evaluations=60, mode="best")
+    planning = Planning(op_graph, cluster, options)
+    best, paper = planning.run(), planning.of_mode_paper
+    assert paper is not None
+    assert best.rounds[: len(paper.rounds)] != paper.rounds
+    kept = [min(entry.strategy_s, entry.network_s) for entry in best.rounds if entry.accepted]
+    assert kept == sorted(kept, reverse=True)
+    printed = [s for entry in best.rounds for s in (entry.strategy_s, entry.network_s)]
+    assert best.prediction.iteration_s == kept[-1] == min(printed)
+    bests = [sample.best_s for sample in best.search]
+    assert bests == sorted(bests, reverse=True)
+    assert planning.priced(paper).prediction.iteration_s >= best.prediction.iteration_s
+
+
+def test_mode_best_descends_from_pairs_of_all_numbers_of_micro_batches() -> None:
+    """The rounds of mode best have one number; those before had starts of others."""
+    op_graph = chain(8)
+    options = PlanningOptions(rounds=1, evaluations=20, mode="best", micro_batches=(1, 2, 4))
+    made = plan(op_graph, small(8, 3), options)
+    assert {entry.micro_batches for entry in made.rounds} == {1, 2, 4}
 
 
 def test_ablations_leave_out_one_half() -> None:

@@ -21,6 +21,10 @@ from pathlib import Path
 SYSFS_VARIABLE = "TOPOOPT_SYSFS"
 _PORT_NAME = re.compile(r"p\d+(s\d+)?")  # Documentation/networking/switchdev.rst: of a port itself
 
+# PCIe: giga transfers per second -> part of the bits that is data (its generations 1 to 6)
+_PCIE_DATA = {2.5: 8 / 10, 5.0: 8 / 10, 8.0: 128 / 130, 16.0: 128 / 130, 32.0: 128 / 130}
+_PCIE_FLIT = 242 / 256
+
 
 def sysfs() -> Path:
     """The kernel's tree of devices: /sys, or in a container where the host's is mounted."""
@@ -65,3 +69,17 @@ def physical_port(name: str) -> str | None:
     devices = sorted(folder.glob("device/infiniband/*/sys_image_guid"))
     card = read(folder / "phys_switch_id") or next(filter(None, map(read, devices)), "")
     return f"card {card} {port}" if card else None
+
+
+def pcie_gbps(speed: str, width: str) -> float | None:
+    """Gb/s each way, of "32.0 GT/s PCIe" and "4"; None where the kernel does not know."""
+    rate = leading_number(speed)
+    if not rate or not width.isdigit() or int(width) == 0:
+        return None
+    return rate * int(width) * _PCIE_DATA.get(rate, _PCIE_FLIT)
+
+
+def leading_number(text: str) -> float | None:
+    """The number that a text begins with."""
+    found = re.match(r"\d+(\.\d+)?", text)
+    return float(found[0]) if found else None

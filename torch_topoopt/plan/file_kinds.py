@@ -6,6 +6,7 @@ a file of the right kind with a wrong field is the reader's to report.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from dataclasses import dataclass
@@ -18,12 +19,18 @@ if TYPE_CHECKING:
 
 CLUSTER_FILE = "cluster file"
 MLX_HOSTFILE = "MLX hostfile"
+EXO_LIST = "list of exo"
 FLOW_FILE = "file of flows"
 KINETO_TRACE = "Kineto trace"
+CHAKRA_TRACE = "Chakra trace"
+EXECUTION_TRACE = "PyTorch execution trace"
 MSCCL_ALGORITHM = "MSCCL algorithm"
+NCCL_TOPOLOGY = "topology of NCCL"
+INFRAGRAPH = "InfraGraph"
 GZIP_FILE = "gzip file"
 MODEL_CONFIGURATION = "model configuration"
 
+_GZIP = b"\x1f\x8b"
 _HEAD_BYTES = 1 << 16  # covers the XML root or the first lines of text
 _NOTHING = "no command reads it"
 
@@ -61,6 +68,11 @@ _CONFIGURATION = FileKind(
     MODEL_CONFIGURATION,
     "`topoopt plan`, `compare` and `profile` read it as MODEL",
     "a Hugging Face model configuration",
+)
+
+_EXO_PEERS = FileKind(EXO_LIST, "`topoopt discover --hostfile` reads it", "a list of peers for exo")
+_EXO_STATE = FileKind(
+    EXO_LIST, "`topoopt discover --hostfile` and --cluster read it", "a state of exo (GET /state)"
 )
 
 # The first shape that fits counts. Names are the KIND of the documents.
@@ -102,23 +114,30 @@ _OBJECTS = (
         frozenset({"traceEvents", "schemaVersion"}),
     ),
     _foreign("a trace for Perfetto", "traceEvents", "ui.perfetto.dev shows it"),
-    _foreign(
-        "a PyTorch execution trace",
-        "schema nodes",
-        f"{_NOTHING}; `topoopt profile --from-trace` reads the profiler's Kineto trace",
-    ),
+    _own(EXECUTION_TRACE, "schema nodes", "`topoopt profile --from-trace` reads it"),
     _Shape(_CONFIGURATION, frozenset({"model_type"})),
     _Shape(_CONFIGURATION, frozenset({"architectures", "transformers_version"})),
-    _foreign("a list of peers for exo", "peers"),
+    _own(
+        INFRAGRAPH,
+        "devices instances",
+        "`topoopt plan` and `discover` read it as --server-file",
+    ),
+    _Shape(_EXO_PEERS, frozenset({"peers"})),
+    _Shape(_EXO_STATE, frozenset({"topology", "nodeNetwork"})),
 )
 
+_CHAKRA = FileKind(CHAKRA_TRACE, "`topoopt profile --from-trace` reads it")
 _CLUSTER = FileKind(CLUSTER_FILE, "`topoopt run`, `doctor` and others read it as --cluster")
 _HOSTFILE = FileKind(MLX_HOSTFILE, "`topoopt discover --hostfile` and --cluster read it")
 _FLOWS = FileKind(FLOW_FILE, "`topoopt simulate --flows` reads it")
 
 _XML_ROOTS = {
     "algo": FileKind(MSCCL_ALGORITHM, "`topoopt export --check` reads it"),
-    "system": FileKind("", _NOTHING, "a topology of NCCL (NCCL_TOPO_FILE)"),
+    "system": FileKind(
+        NCCL_TOPOLOGY,
+        "`topoopt plan` and `discover` read it as --server-file",
+        "a topology of NCCL (NCCL_TOPO_DUMP_FILE)",
+    ),
     "graphs": FileKind("", _NOTHING, "a file of NCCL's graphs (NCCL_GRAPH_FILE)"),
     "platform": FileKind("", _NOTHING, "a platform of SimGrid"),
     "graphml": FileKind("", _NOTHING, "a graph in GraphML"),
@@ -126,7 +145,7 @@ _XML_ROOTS = {
 _OTHER_XML = FileKind("", _NOTHING, "XML of another program")
 
 _MAGIC = {
-    b"\x1f\x8b": FileKind(GZIP_FILE, "`topoopt profile --from-trace` reads Kineto traces so"),
+    _GZIP: FileKind(GZIP_FILE, "`topoopt profile --from-trace` reads traces so"),
     b"PK\x03\x04": FileKind("", _NOTHING, "a zip archive, such as a checkpoint of torch.save"),
 }
 
@@ -139,6 +158,8 @@ _SOURCES = {
     CLUSTER_FILE: "`topoopt discover` writes one",
     FLOW_FILE: "docs/planning/simulators.md has the format",
     KINETO_TRACE: "torch.profiler's export_chrome_trace writes one",
+    NCCL_TOPOLOGY: "NCCL_TOPO_DUMP_FILE=FILE makes NCCL write one",
+    EXECUTION_TRACE: "torch.profiler's ExecutionTraceObserver writes one",
 }
 
 
@@ -150,10 +171,17 @@ def wrong_kind(path: str | os.PathLike[str], *expected: str) -> str:
     return wrong_content(_content(path), *expected)
 
 
-def is_model_configuration(path: str | os.PathLike[str]) -> bool:
-    """Whether the file at `path` is a configuration of transformers (config.json)."""
-    kind = kind_of(_content(path))
-    return kind is not None and kind.name == MODEL_CONFIGURATION
+def is_kind(path: str | os.PathLike[str], name: str) -> bool:
+    """Whether the file at `path` is of the kind of this name; it may be gzipped."""
+    kind = kind_of(_unzipped(_content(path)))
+    return kind is not None and kind.name == name
+
+
+def _unzipped(data: bytes) -> bytes:
+    try:
+        return gzip.decompress(data) if data.startswith(_GZIP) else data
+    except (OSError, EOFError):
+        return data
 
 
 def _content(path: str | os.PathLike[str]) -> bytes:
@@ -163,7 +191,8 @@ def _content(path: str | os.PathLike[str]) -> bytes:
     try:
         with Path(path).open("rb") as file:
             head = file.read(_HEAD_BYTES)
-            return head + (file.read() if head.lstrip()[:1] in (b"{", b"[") else b"")
+            whole = head.startswith(_GZIP) or head.lstrip()[:1] in (b"{", b"[")
+            return head + (file.read() if whole else b"")
     except OSError:
         return b""
 
@@ -185,6 +214,8 @@ def kind_of(data: bytes) -> FileKind | None:
     for magic, kind in _MAGIC.items():
         if data.startswith(magic):
             return kind
+    if _is_chakra(data):
+        return _CHAKRA
     text = data.decode("utf-8", errors="replace").lstrip("\ufeff \t\r\n")
     if text.startswith("<"):
         root = re.search(r"<([A-Za-z_][\w.:-]*)", re.sub(r"<!--.*?-->", "", text, flags=re.S))
@@ -199,6 +230,24 @@ def kind_of(data: bytes) -> FileKind | None:
     if re.search(r"^nodes\s+\d+\s+hosts\s+\d+", text, re.M):
         return _FLOWS
     return None
+
+
+def _is_chakra(data: bytes) -> bool:
+    """Whether protobuf messages follow each other, each after its length: metadata, then a node."""
+    place, ends = 0, []
+    for _ in range(2):
+        size, shift = 0, 0
+        while place < len(data) and shift <= 21:
+            digit = data[place]
+            place += 1
+            size |= (digit & 0x7F) << shift
+            shift += 7
+            if digit < 0x80:
+                break
+        ends.append(data[place : place + 1])
+        place += size
+    # fields of GlobalMetadata: version, attributes; of a Node: number, name, type
+    return ends[0] in (b"\x0a", b"\x12") and ends[1] in (b"\x08", b"\x12", b"\x18")
 
 
 def _kind_of_json(value: Any) -> FileKind | None:

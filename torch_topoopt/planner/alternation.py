@@ -122,6 +122,8 @@ class Planning:
         self._best: PricedPair | None = None
         self._pairs: list[PricedPair] = []  # of each round, on few servers
         self._rounds: list[Round] = []
+        self._of_rounds: list[tuple[PricedPair, PricedPair]] = []  # the last, or all to price again
+        self._begun_at: Starts = {}  # of all numbers of micro-batches so far
         self._samples: list[SearchSample] = []
         self._searching: tuple[TwoLevelSearch, Network, int] | None = None
         self._candidates: list[Strategy] = []  # of the last search, best first
@@ -212,8 +214,12 @@ class Planning:
         return replace(plan, prediction=prediction).validate()
 
     def _price_schedules(self) -> None:
-        """Prices all pairs on the fastest schedules from now on, if mode best does so."""
-        if not self._options.prices_schedules:
+        """Prices all pairs on the fastest schedules from now on, if mode best does so.
+
+        Finished rounds are priced again, and the best pair of them is kept. The search curve begins
+        anew: its samples are prices on rings.
+        """
+        if self._pricing.schedules or not self._options.prices_schedules:
             return
         self._problems = SearchProblems(
             self._op_graph, self._cluster, self._options, schedules=True
@@ -223,9 +229,13 @@ class Planning:
         def again(pair: PricedPair) -> PricedPair:
             return pricing.price(pair.strategy, pair.network, pair.micro_batches)
 
-        self._pairs = [again(pair) for pair in self._pairs]
-        if self._best is not None:
-            self._best = again(self._best)
+        finished, self._of_rounds = self._of_rounds, []
+        pairs = [again(pair) for pair in self._pairs]
+        self._best, self._rounds = None, []
+        self._samples, self._curve_s = [], math.inf
+        for found, rewired in finished:
+            self._finish_round(again(found), again(rewired))
+        self._pairs = pairs
 
     def _plan_data_parallel(self) -> None:
         """One round without a strategy search; in mode best it searches the network."""
@@ -266,8 +276,8 @@ class Planning:
             assert self._best is not None
             so_far = self._best, tuple(self._rounds), tuple(self._samples)
             self._of_mode_paper = partial(self._plan_of, self._pricing, "paper", *so_far)
-            self._price_schedules()
             best, count = self._best.strategy, self._best.micro_batches
+            self._price_schedules()
             starts = {count: tuple(dict.fromkeys((best, *starts[count])))}
             strategy = all_servers if self._options.ablation == "search-only" else best
             networks = {count: self._pricing.wire(strategy, "best", count)}
@@ -286,7 +296,7 @@ class Planning:
         """
         rewires = self._options.ablation != "search-only"
         few = few_servers(self._cluster.servers)
-        begun_at = starts
+        begun_at = self._begun_at = {**self._begun_at, **starts}
         failures = 0  # consecutive rounds with little gain
         searched: list[Network] = []
         wired_for: dict[int, Network] = {}  # by number of micro-batches, as `networks`
@@ -332,9 +342,9 @@ class Planning:
         descents = Descents(self._problems, self._pricing, self._evaluations, report)
         pair = descents.best(self._best, self._pairs, starts, mode)
         if pair.iteration_s < self._best_s:
-            network_s = self._rounds.pop().network_s
-            self._finish_round(pair, pair)
-            self._rounds[-1] = replace(self._rounds[-1], network_s=network_s)
+            self._rounds.pop()
+            _, rewired = self._of_rounds.pop()
+            self._finish_round(pair, rewired)
 
     def _next_network(
         self, searched: list[Network], wired: tuple[Network, float], gained: bool
@@ -509,6 +519,9 @@ class Planning:
             self._best = better
         if few_servers(self._cluster.servers):  # the others are not used again
             self._pairs.append(better)
+        if self._pricing.schedules or not self._options.prices_schedules:
+            self._of_rounds.clear()
+        self._of_rounds.append((found, rewired))
         ring_s, switch_s = self._pricing.references(found)
         self._rounds.append(
             Round(

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 _DESCENTS = 4  # from the best pairs of all rounds, on few servers
 _CATCHES_UP = 1.25  # times the best: a descent from such a pair may end below it
+_WIRED = 4  # strategies with exchanged servers: to wire takes longer than to price
+_LARGEST_THOROUGH = 2048  # operators times servers
 _GAIN = 1e-4  # least relative gain of the last changes, as of a descent
 
 
 class Descents:
     """Descents of the strategies of `problems`, by at most `evaluations` changes each.
 
-    With automatic numbers of micro-batches on few servers, all descents end with further changes.
+    With automatic numbers of micro-batches, all descents of small problems end with further
+    changes.
     The paper's space, with one micro-batch, has one descent.
     """
 
@@ -41,7 +44,9 @@ class Descents:
         self._evaluations = evaluations
         self._on_step = on_step
         self._few = few_servers(problems.cluster.servers) and evaluations > 0
-        self._thorough = self._few and problems.options.micro_batches == "auto"
+        size = problems.cluster.servers * len(problems.op_graph.operators)
+        auto = problems.options.micro_batches == "auto"
+        self._thorough = self._few and auto and size <= _LARGEST_THOROUGH
 
     def best(
         self,
@@ -125,11 +130,16 @@ class Descents:
             problem = self._problems.problem(network, (pair.strategy,), count)
             for other in other_boundaries(problem, pair.strategy):
                 pair = faster(pair, self._pricing.price(other, network, count))
-            for other in exchanged_servers(problem, pair.strategy):
-                pair = faster(pair, self._pricing.price(other, network, count))
-                if mode is not None:
-                    pair = faster(pair, self._pricing.wired(other, mode, count))
-                self._on_step()
+            exchanged = [
+                self._pricing.price(other, network, count)
+                for other in exchanged_servers(problem, pair.strategy)
+            ]
+            exchanged.sort(key=_seconds)
+            pair = min((pair, *exchanged[:1]), key=_seconds)
+            if mode is not None:
+                for one in exchanged[:_WIRED]:
+                    pair = faster(pair, self._pricing.wired(one.strategy, mode, count))
+                    self._on_step()
             gains = pair.iteration_s < before_s * (1 - _GAIN)
         return pair
 

@@ -75,7 +75,8 @@ def load_model(
 ) -> LoadedModel:
     """Finds the model that `spec` names.
 
-    - `NAME` or `NAME:SIZE`: a module of torch_topoopt.models and one of its sizes.
+    - `NAME` or `NAME:SIZE`: a module of torch_topoopt.models and one of its sizes. With `sequence`,
+      samples of one that reads tokens have so many.
     - `path/to/file.py:callable`: the callable returns a module, or (module, example batch); in the
       first case the file has an `example_batch(batch_size)`.
     - `path/to/file.py`: a script with `build_model()` and `example_batch()` at module level. It is
@@ -91,14 +92,15 @@ def load_model(
         raise ProfileError(f"batch_size: must be at least 1 (got {batch_size})")
     if spec.endswith(".json"):
         return _load_configuration(Path(spec), batch_size, sequence, task)
-    for option, value in (("sequence", sequence), ("task", task)):
+    shipped = not is_file(spec)
+    for option, value in (("sequence", None if shipped else sequence), ("task", task)):
         if value is not None:
             raise ProfileError(
                 f"{option}: {value} is for a configuration of transformers (config.json); {spec} "
                 f"has its own {option}"
             )
-    if not is_file(spec):
-        return _load_shipped(spec, size, batch_size)
+    if shipped:
+        return _load_shipped(spec, size, batch_size, sequence)
     path, _, function = (spec, "", "build_model") if spec.endswith(".py") else spec.rpartition(":")
     try:
         loaded = _load_file(Path(path), function, batch_size)
@@ -109,7 +111,9 @@ def load_model(
     return loaded
 
 
-def _load_shipped(spec: str, size: str | None, batch_size: int | None) -> LoadedModel:
+def _load_shipped(
+    spec: str, size: str | None, batch_size: int | None, sequence: int | None
+) -> LoadedModel:
     # models are a higher layer: look them up by name, never import them
     models: Any = importlib.import_module("torch_topoopt.models").MODELS
     name, _, suffix = spec.partition(":")
@@ -130,7 +134,27 @@ def _load_shipped(spec: str, size: str | None, batch_size: int | None) -> Loaded
         )
     with torch.device("meta"):
         batch = module.example_batch(batch_size, size=chosen)
-    return LoadedModel(lambda: module.build(chosen), batch, f"{name}:{chosen}")
+    named = f"{name}:{chosen}"
+    if sequence is not None:
+        batch = _with_sequence(named, module.SIZES[chosen], batch, sequence)
+        named += f", {sequence} tokens"
+    return LoadedModel(lambda: module.build(chosen), batch, named)
+
+
+def _with_sequence(named: str, size: Any, batch: Any, sequence: int) -> Any:
+    """The batch of a shipped model with samples of `sequence` tokens."""
+    if not hasattr(size, "sequence"):
+        raise ProfileError(f"sequence: {sequence} is for models that read tokens; {named} does not")
+    most = size.longest  # None: no limit
+    if sequence < 1 or (most is not None and sequence > most):
+        raise ProfileError(
+            f"sequence: {sequence} is not in the range of {named}: 1 to {most or 'any number'}"
+        )
+
+    def resized(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.new_zeros(tensor.shape[0], sequence, *tensor.shape[2:])
+
+    return tree_map_only(torch.Tensor, resized, batch)
 
 
 def _load_configuration(

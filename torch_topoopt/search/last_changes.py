@@ -29,7 +29,7 @@ def other_boundaries(problem: SearchProblem, strategy: Strategy) -> tuple[Strate
     """Up to eight strategies in which consecutive operators are placed as the one before or after
     them; the fastest by the coarse simulator. As `fastest_near`."""
     others = dict.fromkeys(_other_boundaries(strategy))
-    return fastest_near(problem, strategy, _allowed(problem, others), _TRIED)
+    return fastest_near(problem, strategy, _allowed(problem, strategy, others), _TRIED)
 
 
 def exchanged_servers(problem: SearchProblem, strategy: Strategy) -> tuple[Strategy, ...]:
@@ -38,13 +38,15 @@ def exchanged_servers(problem: SearchProblem, strategy: Strategy) -> tuple[Strat
     pairs = sorted(itertools.combinations(servers, 2), key=lambda pair: pair[1] - pair[0])
     exchanged = (_exchanged(strategy, pair, list(servers)) for pair in pairs)
     others = dict.fromkeys(other for other in exchanged if other != strategy)
-    return tuple(itertools.islice(_allowed(problem, others), _MOST_EXCHANGES))
+    return tuple(itertools.islice(_allowed(problem, strategy, others), _MOST_EXCHANGES))
 
 
-def _allowed(problem: SearchProblem, strategies: Iterable[Strategy]) -> Iterator[Strategy]:
-    for strategy in legal(problem, strategies):
-        if problem.executable is None or all(map(problem.executable, strategy)):
-            yield strategy
+def _allowed(
+    problem: SearchProblem, strategy: Strategy, others: Iterable[Strategy]
+) -> Iterator[Strategy]:
+    for other in legal(problem, strategy, others):
+        if problem.executable is None or all(map(problem.executable, other)):
+            yield other
 
 
 def _other_boundaries(strategy: Strategy) -> Iterator[Strategy]:

@@ -182,16 +182,21 @@ def _degrees(
 
 
 def check_strategy(
-    op_graph: OpGraph, servers: int, strategy: Strategy, *, micro_batches: int = 1
+    op_graph: OpGraph,
+    servers: int,
+    strategy: Strategy,
+    *,
+    micro_batches: int = 1,
+    checked: Strategy = (),
 ) -> Strategy:
     """Returns `strategy`, or raises ValueError with one line for the first broken rule.
 
     Each operator of `op_graph`, in order, is on distinct servers, split as it allows, with at least
     one sample per part of a micro-batch. Micro-batches are equal, and the stages of a pipeline
-    follow each other.
+    follow each other. Placements that are those of `checked` need no check of their own.
     """
-    names = tuple(operator.name for operator in op_graph.operators)
-    if tuple(placement.operator for placement in strategy) != names:
+    names = [operator.name for operator in op_graph.operators]
+    if [placement.operator for placement in strategy] != names:
         raise ValueError(
             f"strategy: must place the {len(names)} operators of {op_graph.model} in their order"
         )
@@ -200,7 +205,10 @@ def check_strategy(
             f"micro_batches: {micro_batches} does not divide the batch of {op_graph.batch_size}"
         )
     samples = op_graph.batch_size // micro_batches
-    for operator, placement in zip(op_graph.operators, strategy, strict=True):
+    before = checked or (None,) * len(strategy)
+    for operator, placement, same in zip(op_graph.operators, strategy, before, strict=True):
+        if placement is same:
+            continue
         where = f"strategy ({placement.operator})"
         validate_placement(where, placement, servers)
         if placement.sample > samples:

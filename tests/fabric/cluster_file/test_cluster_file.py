@@ -11,6 +11,7 @@ from support.refusals import refused
 
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 from torch_topoopt.fabric.cluster_file.entries import PortEntry
+from torch_topoopt.fabric.cluster_file.exo_state import addresses_of_exo
 from torch_topoopt.fabric.cluster_file.load import load_cluster
 from torch_topoopt.fabric.credentials import PasswordSource
 from torch_topoopt.plan.codec import DocumentError
@@ -322,3 +323,108 @@ def test_a_hostfile_that_leaves_cables_open_is_refused(
     with pytest.raises(DocumentError) as error:
         load_cluster(hostfile(tmp_path, hosts))
     assert message in str(error.value)
+
+
+def jaccl(*rows: list[object]) -> list[dict[str, object]]:
+    return [
+        {"ssh": f"ann@m{i}", "ips": [f"10.0.0.{i + 1}"], "rdma": row} for i, row in enumerate(rows)
+    ]
+
+
+TRIANGLE = jaccl(
+    [None, "rdma_en5", "rdma_en4"], ["rdma_en5", None, "rdma_en3"], ["rdma_en4", "rdma_en3", None]
+)
+
+
+def test_a_jaccl_hostfile_has_a_cable_for_each_device(tmp_path: Path) -> None:
+    for value in (TRIANGLE, {"backend": "jaccl", "envs": [], "hosts": TRIANGLE}):
+        cluster = load_cluster(hostfile(tmp_path, value))
+        assert cluster.cables == (("m0:en5", "m1:en5"), ("m0:en4", "m2:en4"), ("m1:en3", "m2:en3"))
+        assert [server.management for server in cluster.servers] == ["m0", "m1", "m2"]
+        assert cluster.servers[1].ports == (
+            PortEntry("en5", "10.201.0.2/30", interface="en5"),
+            PortEntry("en3", "10.201.0.9/30", interface="en3"),
+        )
+
+
+def test_a_jaccl_ring_may_have_several_cables_and_hosts_without_one(tmp_path: Path) -> None:
+    both = ["mlx5_0", "mlx5_1"]
+    rows = ([None, both, None], [both, None, "x"], [None, "y", None])
+    cluster = load_cluster(hostfile(tmp_path, jaccl(*rows)))
+    assert cluster.cables == (
+        ("m0:mlx5_0", "m1:mlx5_0"), ("m0:mlx5_1", "m1:mlx5_1"), ("m1:x", "m2:y")
+    )  # fmt: skip
+    assert cluster.servers[0].ports[0].interface is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens"),
+    [
+        (([None, "a"], [None, None]), ("[1].rdma[0]", "m1", "m0")),
+        (([None, "a"], ["b"]), ("[1].rdma", "m1", 1)),
+        (([None, "a", "a"], ["b", None, "c"], ["b", "c", None]), ("rdma", "a of m0", "switch")),
+        (([None, 5], ["b", None]), ("[0].rdma[1]",)),
+    ],
+)
+def test_devices_that_are_no_ends_of_cables_are_refused(
+    rows: tuple[list[object], ...], tokens: tuple[object, ...], tmp_path: Path
+) -> None:
+    with refused(DocumentError, "hosts.json", *tokens):
+        load_cluster(hostfile(tmp_path, jaccl(*rows)))
+
+
+def exo_state(*, rdma: bool = True) -> dict[str, object]:
+    """Two Macs on one cable and one Ethernet network."""
+
+    def toward(other: int) -> list[object]:
+        socket = {"sinkMultiaddr": {"address": f"/ip4/10.0.0.{other + 1}/tcp/1"}}
+        device = {"sourceRdmaIface": f"rdma_en{3 - other}", "sinkRdmaIface": f"rdma_en{2 + other}"}
+        return [socket, device] if rdma else [socket]
+
+    interfaces = [
+        [
+            {"name": "lo0", "ipAddress": "127.0.0.1", "interfaceType": "unknown"},
+            {"name": "en2", "ipAddress": f"192.168.0.{i + 1}", "interfaceType": "thunderbolt"},
+            {"name": "en0", "ipAddress": f"10.0.0.{i + 1}", "interfaceType": "ethernet"},
+            {"name": "en0", "ipAddress": "fe80::1", "interfaceType": "ethernet"},
+        ]
+        for i in range(2)
+    ]
+    return {
+        "topology": {
+            "nodes": ["n0", "n1"],
+            "connections": {"n0": {"n1": toward(1)}, "n1": {"n0": toward(0)}},
+        },
+        "nodeNetwork": {f"n{i}": {"interfaces": own} for i, own in enumerate(interfaces)},
+        "nodeIdentities": {"n0": {"friendlyName": "Ann's Mac"}},
+    }
+
+
+def test_a_state_of_exo_has_its_connections_over_rdma(tmp_path: Path) -> None:
+    cluster = load_cluster(hostfile(tmp_path, exo_state()))
+    assert [(s.name, s.management) for s in cluster.servers] == [
+        ("Ann-s-Mac", "10.0.0.1"),
+        ("n1", "10.0.0.2"),
+    ]
+    assert cluster.cables == (("Ann-s-Mac:en2", "n1:en3"),)
+
+
+@pytest.mark.parametrize(
+    ("value", "tokens"),
+    [
+        (exo_state(rdma=False), ("RDMA", "discover --hostfile")),
+        (exo_state() | {"nodeNetwork": {}}, ("exo", "n0")),
+        ({"peers": {"a": {"address": "10.0.0.1", "port": 1}}}, ("peers", "discover --hostfile")),
+    ],
+)
+def test_lists_of_exo_without_cables_are_refused(
+    value: object, tokens: tuple[object, ...], tmp_path: Path
+) -> None:
+    with refused(DocumentError, "hosts.json", *tokens):
+        load_cluster(hostfile(tmp_path, value))
+
+
+def test_hosts_of_exo_are_found_by_their_addresses() -> None:
+    assert addresses_of_exo(exo_state()) == ["10.0.0.1", "10.0.0.2"]
+    peers = {f"n{i}": {"address": f"10.0.1.{i}", "port": 5678} for i in range(2)}
+    assert addresses_of_exo({"peers": peers}) == ["10.0.1.0", "10.0.1.1"]

@@ -21,8 +21,12 @@ from support.plain_namespaces import (
 )
 from support.refusals import named, refused
 
+from torch_topoopt.fabric.cluster_file.cluster_file import VERSION, ClusterFile
+from torch_topoopt.fabric.cluster_file.entries import PortEntry, ServerEntry
 from torch_topoopt.fabric.cluster_file.load import load_cluster
+from torch_topoopt.fabric.server_file.description import DescribedPort, ServerDescription
 from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher.fabric.discover import described
 from torch_topoopt.launcher.fabric.discover_agents import split_address
 from torch_topoopt.launcher.main import main
 
@@ -32,8 +36,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from support.launcher import Launcher
-
-    from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
 
 LIMIT_S = 60.0
 
@@ -307,6 +309,25 @@ def test_bad_options_are_one_line(
     assert captured.err.startswith("topoopt: error: ")
     assert named(captured.err, *tokens)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_description_of_the_servers_adds_accelerators_and_pcie_limits() -> None:
+    ports = [PortEntry(f"p{i}", f"10.0.0.{i + 1}/30", 200.0, f"nic{i}") for i in range(2)]
+    servers = tuple(ServerEntry(f"h{i}", f"10.1.0.{i}", ports=(ports[i],)) for i in range(2))
+    cluster = ClusterFile(VERSION, "lab", servers, (("h0:p0", "h1:p1"),))
+    description = ServerDescription(8, "NVLink", 3600.0, (DescribedPort("nic0", 200.0, 126.0),))
+    made = described(cluster, description)
+    assert {(s.accelerators, s.inside_gbps) for s in made.servers} == {(8, 3600.0)}
+    assert [server.ports[0].gbps for server in made.servers] == [126.0, 200.0]
+
+
+def test_a_bad_description_is_refused_before_any_host_is_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.xml").write_text("<graphs/>")
+    given = ("--ssh", "none.invalid", "--dry-run", "--server-file", f"{tmp_path}/bad.xml")
+    assert main(["discover", *given]) == 2
+    assert named(capsys.readouterr().err, "bad.xml", "NCCL_GRAPH_FILE")
 
 
 def test_addresses_of_agents() -> None:

@@ -14,7 +14,7 @@ from torch_topoopt.plan import Plan
 if TYPE_CHECKING:
     from pathlib import Path
 
-ARGUMENTS = ("--speed", "200Gbps", "--mode", "paper")
+ARGUMENTS = ("--bandwidth", "200Gbps", "--mode", "paper")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -29,7 +29,7 @@ def results(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 
 def test_six_desktops_in_a_ring(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "new" / "cabling"
-    text = run(capsys, "--servers", "6", "--ports", "2", "-o", str(folder))
+    text = run(capsys, "--servers", "6", "--degree", "2", "-o", str(folder))
     assert "a ring\n" in text
     assert "the loss of any one cable disconnects nobody" in text
     assert "3 ports, cabled: AllReduce 1.50x as fast" in text
@@ -42,7 +42,7 @@ def test_six_desktops_in_a_ring(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 
 
 def test_both_costs_name_their_list_of_prices(capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, "--servers", "4", "--ports", "2")
+    text = run(capsys, "--servers", "4", "--degree", "2")
     for prices in ("TopoOpt prices", "HammingMesh prices"):
         assert f"  cost, {prices} " in text
         assert f"\n{prices}: " in text
@@ -62,11 +62,11 @@ def test_both_costs_name_their_list_of_prices(capsys: pytest.CaptureFixture[str]
 def test_other_shapes(
     capsys: pytest.CaptureFixture[str], servers: str, ports: str, said: str
 ) -> None:
-    assert said in run(capsys, "--servers", servers, "--ports", ports)
+    assert said in run(capsys, "--servers", servers, "--degree", ports)
 
 
 def test_json_has_cables_times_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
-    found = results(capsys, "--servers", "4", "--ports", "2", "--sizes", "1MB,1GB")
+    found = results(capsys, "--servers", "4", "--degree", "2", "--sizes", "1MB,1GB")
     assert len(found["cables"]) == 4
     assert found["sizes"] == [1e6, 1e9]
     assert [(a["kind"], a["ports"]) for a in found["alternatives"]] == [
@@ -81,22 +81,22 @@ def test_json_has_cables_times_and_costs(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_model_has_iterations(capsys: pytest.CaptureFixture[str]) -> None:
     model = ("--model", "vgg:tiny", "--evaluations", "20")
-    found = results(capsys, "--servers", "3", "--ports", "2", *model)
+    found = results(capsys, "--servers", "3", "--degree", "2", *model)
     assert all(a["iteration_s"] > 0 for a in found["alternatives"])
-    assert "iteration" in run(capsys, "--servers", "3", "--ports", "2", *model)
+    assert "iteration" in run(capsys, "--servers", "3", "--degree", "2", *model)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--ports", "2"), "servers: missing"),
-        (("--servers", "3", "--ports", "1"), "ports: 1 port of each server joins two"),
-        (("--servers", "3", "--ports", "2", "--names", "a", "b"), "names: 2 for 3 servers"),
-        (("--servers", "2", "--ports", "1", "--names", "a", "a"), "--names: duplicate name 'a'"),
-        (("--servers", "3", "--ports", "2", "--interfaces", "a"), "interfaces: 1 for 2 ports"),
-        (("--servers", "3", "--ports", "2", "--sizes", "0B"), "sizes: 0B has one"),
-        (("--servers", "3", "--ports", "2", "--subnet", "x"), "subnet: 'x' is not a network"),
-        (("--servers", "3", "--ports", "2", "--batch-size", "8"), "batch-size, evaluations"),
+        (("--degree", "2"), "servers: missing"),
+        (("--servers", "3", "--degree", "1"), "degree: 1 port of each server joins two"),
+        (("--servers", "3", "--degree", "2", "--names", "a", "b"), "names: 2 for 3 servers"),
+        (("--servers", "2", "--degree", "1", "--names", "a", "a"), "--names: duplicate name 'a'"),
+        (("--servers", "3", "--degree", "2", "--interfaces", "a"), "interfaces: 1 for 2 ports"),
+        (("--servers", "3", "--degree", "2", "--sizes", "0B"), "sizes: 0B has one"),
+        (("--servers", "3", "--degree", "2", "--subnet", "x"), "subnet: 'x' is not a network"),
+        (("--servers", "3", "--degree", "2", "--batch-size", "8"), "batch-size, evaluations"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -110,6 +110,6 @@ def test_an_output_that_is_a_file_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "taken").touch()
-    arguments = ("--servers", "3", "--ports", "2", "-o", str(tmp_path / "taken"))
+    arguments = ("--servers", "3", "--degree", "2", "-o", str(tmp_path / "taken"))
     assert main(["advise", *ARGUMENTS, *arguments]) == 2
     assert "output: " in capsys.readouterr().err

@@ -6,8 +6,10 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from support.plans import make_ring_plan
 from support.refusals import named
 
+from torch_topoopt.launcher import documents
 from torch_topoopt.launcher.main import main
 from torch_topoopt.plan import Plan
 
@@ -85,3 +87,11 @@ def test_an_emulated_fabric_refuses_a_plan_with_links_of_unequal_rates(
     capsys.readouterr()
     assert main(["run", "--plan", str(output), str(script)]) == 2
     assert named(capsys.readouterr().err, "cluster.port_gbps", "alike")
+
+
+def test_many_servers_have_failures_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_ring_plan(4)
+    monkeypatch.setattr(documents, "_MOST_WITH_FAILURES", 3)
+    assert documents.with_failures(plan, documents.without_progress).failures is None
+    asked = documents.with_failures(plan, documents.without_progress, asked=True)
+    assert asked.failures is not None

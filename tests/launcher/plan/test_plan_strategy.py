@@ -61,7 +61,9 @@ def test_a_given_strategy_is_kept_wired_and_priced(op_graph: OpGraph, tmp_path: 
     assert plan(tmp_path, "--strategy", tmp_path / "given.json", *PRICED) == 0
     made = Plan.load(tmp_path / "p.json")
     assert (made.strategy, made.micro_batches) == (HYBRID, 2)
-    estimate = predict(op_graph, made.cluster, made.network, HYBRID, micro_batches=2)
+    estimate = predict(
+        op_graph, made.cluster, made.network, HYBRID, micro_batches=2, schedules=True
+    )
     assert made.prediction.iteration_s == pytest.approx(estimate.iteration_s, rel=1e-11)
     # the strategy of that plan, of a file of its own, and the same again
     exported = tmp_path / "exported.json"

@@ -29,6 +29,8 @@ def results(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     ("arguments", "strides", "mean", "longest"),
     [
         (("--degree", "4", "--ports", "simplex", "--mode", "paper"), [1, 3, 11, 37], 4.52, 8),
+        (("--degree", "4", "--mode", "paper"), [1, 11], 5.48, 9),
+        (("--degree", "4"), None, 3.51, 5),
         (("--degree", "4", "--mode", "released"), [1, 13], 5.62, 10),
         (("--degree", "8", "--mode", "released"), [1, 5, 13, 39], 2.96, 5),
     ],
@@ -36,7 +38,7 @@ def results(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 def test_the_known_networks_of_128_servers(
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
-    strides: list[int],
+    strides: list[int] | None,
     mean: float,
     longest: int,
 ) -> None:
@@ -92,7 +94,7 @@ def test_a_demand_file_decides_the_links(
     found = results(capsys, *shape, "--demand", str(file))
     assert found["strides"] is None
     assert [0, 4, 25.0] in [[a, b, gbps] for a, b, _, _, gbps in found["links"]]
-    assert found["bandwidth_tax"] == pytest.approx(1)
+    assert found["bandwidth_tax"] == pytest.approx(1, abs=1e-3)
     file.write_text(
         '{"version": 1, "pairs": {"all_to_all": [{"servers": [1, 3, 6], "size_bytes": 7}]}}'
     )
@@ -154,7 +156,8 @@ def test_help_says_what_is_wired_for_without_a_demand(capsys: pytest.CaptureFixt
         (("--servers", "8", "--degree", "0"), None, ("degree", 1)),
         (("--servers", "8", "--degree", "8"), None, ("degree", 8, 7)),
         (("--servers", "8", "--degree", "1"), None, ("degree", 1, 8)),
-        (("--servers", "8", "--operations", "3"), None, ("operations", "mode paper")),
+        (("--servers", "8", "--mode", "paper", "--operations", "3"), None,
+         ("operations", "mode paper")),
         (("--servers", "8", "--degree", "2", "--mode", "best", "--operations", "4e6", "--routing",
           "coin-change"), None, ("routing",)),
         (("--servers", "8", "--degree", "2", "--plot", "x.txt"), None, ("plot", "x.txt")),

@@ -6,7 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from support.refusals import named
+from support.torch_traces import record
 
 from torch_topoopt.launcher.main import main
 from torch_topoopt.op_graph import OpGraph
@@ -26,6 +28,25 @@ def test_a_chakra_trace_is_profiled_and_planned(
     assert json.loads(capsys.readouterr().out)["model"] == "rank"
     graph = OpGraph.load(tmp_path / "graph.json")
     assert graph.operators[0].measured[0].forward_s == 7e-6
+
+
+def test_an_execution_trace_and_its_kineto_trace_are_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net, x = torch.nn.Linear(16, 4), torch.randn(8, 16)
+    execution, kineto = map(str, record(tmp_path, lambda: net(x).relu()))
+    graph = f"{tmp_path}/graph.json"
+    arguments = ("--batch-size", "8", "-o", graph, "--json")
+    assert main(["profile", "--from-trace", execution, *arguments]) == 0
+    assert not OpGraph.load(graph).operators[0].measured
+    assert main(["profile", "--from-trace", kineto, execution, *arguments]) == 0
+    assert OpGraph.load(graph).operators[0].measured[0].forward_s > 0
+    network = ("--servers", "4", "--degree", "2", "--bandwidth", "10Gbps", "--evaluations", "10")
+    assert main(["plan", graph, *network, "-o", f"{tmp_path}/plan.json"]) == 0
+    capsys.readouterr()
+    for files in ((execution, execution), (kineto, kineto), (execution, kineto, kineto)):
+        assert main(["profile", "--from-trace", *files, *arguments]) == 2
+        assert named(capsys.readouterr().err, "from-trace", "same run")
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def plan_file(tmp_path: Path, ring_plan: Callable[..., Plan]) -> Path:
     [
         ("profile", None),
         ("co-optimise", ["metrics.jsonl", "opgraph.json"]),
-        ("wire", ["metrics.jsonl", "opgraph.json", "plan.json"]),
+        ("wire", ["metrics.jsonl", "opgraph.json", "plan.json", "report.html"]),
     ],
 )
 def test_ctrl_c_before_training(
@@ -165,7 +165,10 @@ def test_a_signal_during_training(
     if signum == signal.SIGINT:
         assert err.count("\n") == 2, "where the results are, and no traceback of any rank"
     launcher.wait_for_its_end()
-    assert _check_files(tmp_path / "here") == ["metrics.jsonl", "plan.json", "wiring.json"]
+    report = ["report.html"] if signum == signal.SIGINT else []
+    kept = ["metrics.jsonl", "plan.json", *report, "wiring.json"]
+    assert _check_files(tmp_path / "here") == kept
+    assert ("report.html" in err.splitlines()[-2]) == bool(report)
     last = (tmp_path / "here" / "metrics.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["exit_code"] == exit_code
 

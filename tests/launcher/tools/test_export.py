@@ -27,7 +27,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     decoder(4).save(folder / "decoder.json")
     assert main(["plan", f"{folder}/decoder.json", "--servers", "4", "--degree", "2", "--layout",
                  "sharding=parameters", "-o", f"{folder}/layout.json", "--json"]) == 0  # fmt: skip
-    assert main(["advise", "--servers", "4", "--ports", "2", "--speed", "10Gbps", "--mode",
+    assert main(["advise", "--servers", "4", "--degree", "2", "--bandwidth", "10Gbps", "--mode",
                  "paper", "-o", f"{folder}/cabling"]) == 0  # fmt: skip
     return folder
 

@@ -30,6 +30,7 @@ from torch_topoopt.search.strategies import data_parallel
 from torch_topoopt.search.traffic import demand
 from torch_topoopt.tools.export import astra_sim
 from torch_topoopt.tools.export.chakra import group_names, traces
+from torch_topoopt.tools.export.custom_collectives import CustomCollectives
 from torch_topoopt.tools.export.errors import ExportError
 from torch_topoopt.topology.find_network import find_network
 
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from torch_topoopt.search.strategies import Strategy
 
 
-def plan_for(graph: OpGraph, strategy: Strategy, servers: int) -> Plan:
-    cluster = Cluster(servers, min(2, servers - 1), 10.0).validate()
+def plan_for(graph: OpGraph, strategy: Strategy, servers: int, degree: int = 2) -> Plan:
+    cluster = Cluster(servers, max(1, min(degree, servers - 1)), 10.0).validate()
     asked = demand(graph, strategy, servers)
     network = find_network(cluster, asked)
     plan = Plan.of_network(cluster, network, asked, model=graph.model)
@@ -192,15 +193,24 @@ def test_what_is_no_trace_is_refused(data: bytes, tokens: tuple[object, ...]) ->
         decode(data)
 
 
-def test_the_ns3_topology_has_every_cable() -> None:
+def configuration(plan: Plan) -> dict[str, str]:
+    return astra_sim.configuration(plan, CustomCollectives((), {}, {}, "no rings here"))
+
+
+def test_the_ns3_topology_has_a_switch_for_each_server_and_every_cable() -> None:
     graph = chain(2)
     plan = plan_for(graph, data_parallel(graph, 6), 6)
-    files = astra_sim.configuration(plan)
-    head, _, *lines = files["topology.txt"].splitlines()
-    assert head == "6 0 6"
-    ends = {tuple(map(int, line.split()[:2])) for line in lines}
+    files = configuration(plan)
+    head, switches, *lines = files["topology.txt"].splitlines()
+    assert head == "12 6 12"
+    assert switches == "6 7 8 9 10 11"
+    words = [line.split() for line in lines]
+    own, cables = words[:6], words[6:]
+    assert [line[:3] for line in own] == [[str(i), str(6 + i), "20Gbps"] for i in range(6)]
+    ends = {(int(a) - 6, int(b) - 6) for a, b, *_ in cables}
     assert ends == {(k.source, k.target) for k in plan.network.links if k.source < k.target}
-    assert {tuple(line.split()[2:]) for line in lines} == {("10Gbps", "0.001ms", "0")}
+    assert {tuple(line[2:]) for line in cables} == {("10Gbps", "0.001ms", "0")}
+    assert "KMIN_MAP 2 10000000000 40 20000000000 80\n" in files["config.txt"]
     assert "topology: [ Ring ]\nnpus_count: [ 6 ]\nbandwidth: [ 1.25 ]" in files["network.yml"]
     for name in ("system.json", "memory.json", "logical.json", "groups.json"):
         assert isinstance(json.loads(files[name]), dict)
@@ -211,16 +221,15 @@ def test_networks_that_the_analytical_model_lacks_have_no_file_for_it() -> None:
     plan = plan_for(graph, data_parallel(graph, 6), 6)
     wide = replace(plan.cluster, degree=4)
     network = find_network(wide, plan.demand)
-    files = astra_sim.configuration(replace(plan, cluster=wide, network=network))
+    files = configuration(replace(plan, cluster=wide, network=network))
     assert "network.yml" not in files
-    assert "ns-3 backend aborts" in files["limits.txt"]
-    assert "analytical backend does not have this network either" in files["limits.txt"]
+    assert "analytical backend does not have this network" in files["limits.txt"]
+    assert "no rings here" in files["limits.txt"]
     full = replace(plan.cluster, degree=5)
     network = find_network(full, plan.demand)
-    files = astra_sim.configuration(replace(plan, cluster=full, network=network))
+    files = configuration(replace(plan, cluster=full, network=network))
     assert "FullyConnected" in files["network.yml"]
-    assert "ns-3 backend aborts" in files["limits.txt"]
-    assert "either" not in files["limits.txt"]
+    assert "does not have" not in files["limits.txt"]
 
 
 def test_a_trace_becomes_the_operators_of_its_rank() -> None:

@@ -23,8 +23,10 @@ from support.small_op_graphs import random_graph, random_hybrid_strategy
 from test_chakra import plan_for
 from test_other_formats import plan_and_file
 
+from torch_topoopt.plan.units import parse_gbps
 from torch_topoopt.profile.chakra_format import NodeType, decode
 from torch_topoopt.tools.export import astra_sim
+from torch_topoopt.tools.export.custom_collectives import CustomCollectives
 from torch_topoopt.tools.export.formats import FORMATS, Exported
 from torch_topoopt.tools.export.graphs import dot
 from torch_topoopt.tools.export.host_order import mlx_hostfile, nccl_files
@@ -126,6 +128,7 @@ SYSTEM: dict[str, Any] = {
     "local-mem-bw": lambda v: v > 0,
     "boost-mode": lambda v: v in (0, 1),
     "roofline-enabled": lambda v: v in (0, 1),
+    "per-node-custom-implementation": lambda v: isinstance(v, str),
     **{
         f"{name}-implementation": lambda v: all(re.fullmatch(IMPLEMENTATIONS, one) for one in v)
         for name in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
@@ -147,24 +150,40 @@ def read_ns3_topology(text: str) -> nx.Graph[int]:
     assert len(switches.split()) == switch_count
     assert len(lines) == links
     graph: nx.Graph[int] = nx.Graph()
-    graph.add_nodes_from(range(nodes))
+    graph.add_nodes_from(range(nodes), switch=False)
+    graph.add_nodes_from(map(int, switches.split()), switch=True)
     for line in lines:
         a, b, rate, delay, error = line.split()
         assert 0 <= int(a) != int(b) < nodes
         assert re.fullmatch(r"\d+(\.\d+)?[MGT]bps", rate)
         assert re.fullmatch(r"\d+(\.\d+)?(e-\d+)?(ms|us|ns)", delay)
         assert 0 <= float(error) < 1
-        graph.add_edge(int(a), int(b))
+        assert not graph.has_edge(int(a), int(b)), "ns-3 keeps one link of two nodes"
+        graph.add_edge(int(a), int(b), gbps=parse_gbps(rate))
     return graph
+
+
+def check_ns3(files: dict[str, str], servers: int) -> None:
+    """Every host reaches every other one through switches alone, and each rate has thresholds."""
+    config = {line.split()[0]: line.split()[1:] for line in files["config.txt"].splitlines()}
+    graph = read_ns3_topology(files[config["TOPOLOGY_FILE"][0]])
+    hosts = [node for node, of in graph.nodes.items() if not of["switch"]]
+    assert hosts == list(range(servers))
+    assert {graph.degree[host] for host in hosts} == {1}
+    assert nx.is_connected(graph.subgraph(set(graph) - set(hosts)))
+    rates = {round(gbps * 1e9) for _, _, gbps in graph.edges(data="gbps")}
+    for name in ("KMIN_MAP", "KMAX_MAP", "PMAX_MAP"):
+        count, *pairs = config[name]
+        assert len(pairs) == 2 * int(count)
+        assert set(map(int, pairs[::2])) == rates
+    assert all(files[config[name][0]] == "0\n" for name in ("FLOW_FILE", "TRACE_FILE"))
 
 
 @pytest.mark.parametrize(("servers", "degree"), SHAPES)
 def test_astra_sim_reads_its_configuration(servers: int, degree: int) -> None:
     plan, _ = plan_and_file(servers, degree)
-    files = astra_sim.configuration(plan)
-    graph = read_ns3_topology(files["topology.txt"])
-    assert graph.number_of_nodes() == servers
-    assert nx.is_connected(graph)
+    files = astra_sim.configuration(plan, CustomCollectives((), {}, {}))
+    check_ns3(files, servers)
     system = json.loads(files["system.json"])
     assert system.keys() <= SYSTEM.keys()
     assert all(SYSTEM[name](value) for name, value in system.items())
@@ -184,6 +203,7 @@ def test_astra_sim_reads_its_configuration(servers: int, degree: int) -> None:
         assert network["bandwidth"][0] > 0
     paths = re.findall(r"--[\w-]+-configuration=([\w.]+)", files["run.txt"])
     assert set(paths) - {"workload"} <= files.keys()
+    assert "system-rings.json" not in files["run.txt"]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -195,7 +215,7 @@ def test_astra_sim_knows_every_group_of_the_traces(seed: int) -> None:
     rng = random.Random(seed)
     graph = random_graph(rng, 9, splits=True)
     plan = plan_for(graph, random_hybrid_strategy(rng, graph, 4), 4)
-    groups = json.loads(astra_sim.configuration(plan)["groups.json"])
+    groups = json.loads(astra_sim.configuration(plan, CustomCollectives((), {}, {}))["groups.json"])
     for name, members in groups.items():
         assert int(name) > 0, "CommunicatorGroup's numbers; 0 is nobody's"
         assert len(set(members)) == len(members) >= 2

@@ -75,10 +75,10 @@ def cluster_for(servers: int, ports: int, gbps: float, accelerator: str = "cpu-c
     if servers < 2:
         raise ValueError(f"servers: must be at least 2 (got {servers})")
     if ports < 1:
-        raise ValueError(f"ports: must be at least 1 (got {ports})")
+        raise ValueError(f"degree: must be at least 1 (got {ports})")
     if ports == 1 and servers > 2:
         raise ValueError(
-            f"ports: 1 port of each server joins two of them, not {servers}; a ring needs 2, and "
+            f"degree: 1 port of each server joins two of them, not {servers}; a ring needs 2, and "
             "with 1 there has to be a switch"
         )
     return Cluster(

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.cluster_file import strict_yaml
 from torch_topoopt.fabric.cluster_file.cluster_file import ClusterFile
+from torch_topoopt.fabric.cluster_file.exo_state import cluster_of_exo, is_exo
 from torch_topoopt.fabric.cluster_file.mlx_hostfile import cluster_of_hostfile, is_hostfile
 from torch_topoopt.plan.codec import DocumentError
-from torch_topoopt.plan.file_kinds import CLUSTER_FILE, MLX_HOSTFILE, wrong_content
+from torch_topoopt.plan.file_kinds import CLUSTER_FILE, EXO_LIST, MLX_HOSTFILE, wrong_content
 
 if TYPE_CHECKING:
     import os
 
 
 def load_cluster(path: str | os.PathLike[str]) -> ClusterFile:
-    """Reads a cluster file, or an MLX hostfile; raises DocumentError prefixed with the path."""
+    """Reads a cluster file, an MLX hostfile or a state of exo; raises DocumentError with path."""
     try:
         return cluster_of(Path(path).read_bytes(), Path(path).stem)
     except OSError as error:
@@ -32,10 +33,12 @@ def cluster_of(content: bytes, name: str) -> ClusterFile:
         value = strict_yaml.parse(content.decode("utf-8"))
         if is_hostfile(value):
             return cluster_of_hostfile(value, name)
+        if is_exo(value):
+            return cluster_of_exo(value, name)
         return ClusterFile.from_value(value)
     except UnicodeDecodeError:
         problem = wrong_content(content, CLUSTER_FILE) or "not a text file"
         raise DocumentError(problem) from None
     except DocumentError as error:
-        problem = wrong_content(content, CLUSTER_FILE, MLX_HOSTFILE) or str(error)
+        problem = wrong_content(content, CLUSTER_FILE, MLX_HOSTFILE, EXO_LIST) or str(error)
         raise DocumentError(problem) from None

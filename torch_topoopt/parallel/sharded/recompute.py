@@ -6,6 +6,8 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.utils.checkpoint import (
     SAC_IGNORED_OPS,
     CheckpointPolicy,
@@ -68,7 +70,7 @@ def recompute(block: torch.nn.Module, kind: Recompute, tensor_group: Any) -> Non
     options: dict[str, Any] = {"use_reentrant": False}
     if kind == "selective":
         SAC_IGNORED_OPS.update(_MARKS)
-        policy = functools.partial(_policy, tensor_group.group_name)
+        policy = functools.partial(_policy, dist.get_process_group_ranks(tensor_group))
         options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, policy)
     forward = block.forward
 
@@ -82,11 +84,17 @@ def recompute(block: torch.nn.Module, kind: Recompute, tensor_group: Any) -> Non
 
 
 def _policy(
-    group_name: str, context: Any, operation: Any, *args: Any, **kwargs: Any
+    ranks: list[int], context: Any, operation: Any, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy:
     kept = (
         operation in _KEPT
         or multiplies_stacks(operation)
-        or (operation in _KEPT_OF_GROUP and args[-1] == group_name)
+        # DTensor caches meshes: the group may be that of an earlier model with the same ranks.
+        or (operation in _KEPT_OF_GROUP and _ranks_of(args[-1]) == ranks)
     )
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _ranks_of(group_name: str) -> list[int]:
+    ranks: list[int] = dist.get_process_group_ranks(_resolve_process_group(group_name))
+    return ranks

@@ -295,12 +295,22 @@ class _OneCell:
         """Of a tensor of the profile, the part of one context rank and micro-batch."""
         return size_bytes * self.samples / self.layout.context
 
+    def _scattered_bytes(self, operator: Operator) -> float:
+        """Of the output of rows, as local_bytes. That of a table of positions has no samples.
+
+        Nothing is gathered in the backward pass for what has no gradient: such output counts half.
+        """
+        size = self.local_bytes(operator.output_bytes)
+        whole = size if operator.splittable else size / self.samples
+        read = any(operand.gradient_bytes for operand in operator.operands)
+        return whole if operator.parameter_gradient_bytes or read else whole / 2
+
     def operator_cost(self, at: int) -> CellCost:
         operator, kind, layout = self.operators[at], self.kinds[at], self.layout
         shard = shard_operator(operator, self._degrees(operator, kind))
-        # A group that shares experts brings the tokens of all its accelerators to them.
-        brought = layout.expert / layout.tensor / layout.context if kind == "experts" else 1.0
-        times = self.samples * brought
+        times = self.samples
+        if self._has_experts(operator):  # a group brings the tokens of all its accelerators
+            times *= layout.expert / layout.tensor / layout.context
         forward_s, backward_s = operator_seconds(self.device, shard, 1 / times)
         saved = shard.saved_bytes * times
         if self._passes_context(operator):  # of queries, each rank keeps its own
@@ -365,9 +375,13 @@ class _OneCell:
         if kind == "columns":
             return not self._reads_whole(operator)
         tokens = operator.output_dimensions < _DIMENSIONS and any(
-            other.split("experts") for other in self.operators
+            map(self._has_experts, self.operators)
         )
-        return tokens or operator.split("attribute") is not None
+        return tokens or self._has_experts(operator) or operator.split("attribute") is not None
+
+    @staticmethod
+    def _has_experts(operator: Operator) -> bool:
+        return operator.split("experts") is not None
 
     @staticmethod
     def _positions(operator: Operator, parts: int) -> int:
@@ -395,7 +409,7 @@ class _OneCell:
         if self.layout.tensor == 1 or kind not in ("columns", "rows"):
             return _NOTHING
         if kind == "rows":
-            return GroupExchange(self.local_bytes(operator.output_bytes), 1)
+            return GroupExchange(self._scattered_bytes(operator), 1)
         if not self._reads_whole(operator):
             return _NOTHING
         before = {
@@ -405,7 +419,7 @@ class _OneCell:
             for operand in other.operands
         }
         new = [
-            operand.size_bytes
+            operand.size_bytes / (1 if operand.gradient_bytes else 2)
             for operand in operator.operands
             if self._kind_of(operand.producer) != "columns"
             and (operand.producer, operand.tensor) not in before

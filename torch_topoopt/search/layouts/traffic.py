@@ -39,10 +39,13 @@ def gathers(layout: Layout, stage: LayoutStage, state: StateBytes) -> list[Gathe
     if layout.recompute == "full":
         tensor += sum(n * one.cost.repeated_bytes for one, n in stage.cells if one.cell.block)
     context = sum(cells * one.cost.context.size_bytes for one, cells in stage.cells)
+    # FSDP sums the gradients of a tensor group where it exchanges them with other copies.
+    sums = 1 if layout.zero_stage < 2 and layout.data * layout.context > 1 else count
     logits = stage.logits * layout.tensor
     found = [
         Gathered(groups.tensor, count * tensor),
-        Gathered(groups.tensor, count * (2 * stage.sum("summed_bytes") + logits)),
+        Gathered(groups.tensor, 2 * sums * stage.sum("summed_bytes") * state.exchanged),
+        Gathered(groups.tensor, count * logits),
         Gathered(groups.context, 3 * count * context),  # also the gradients of keys and values
         Gathered(groups.context, count * logits * layout.context),
     ]

@@ -37,7 +37,7 @@ def as_in_starts(
     `strategy` makes.
     """
     placed = _placed_as(problem, strategy, starts)
-    return fastest_near(problem, strategy, legal(problem, placed), most)
+    return fastest_near(problem, strategy, legal(problem, strategy, placed), most)
 
 
 def fastest_near(
@@ -61,12 +61,17 @@ def fastest_near(
     return tuple(other for other, _ in zip(fit, range(most), strict=False))
 
 
-def legal(problem: SearchProblem, strategies: Iterable[Strategy]) -> Iterator[Strategy]:
-    """The strategies whose stages, if any, follow each other."""
+def legal(
+    problem: SearchProblem, strategy: Strategy, others: Iterable[Strategy]
+) -> Iterator[Strategy]:
+    """Those of `others` that a legal `strategy` may become: each operator is split as it allows,
+    and stages, if any, follow each other."""
     servers, count = problem.cluster.servers, problem.micro_batches
-    for strategy in strategies:
+    for other in others:
         try:
-            yield check_strategy(problem.op_graph, servers, strategy, micro_batches=count)
+            yield check_strategy(
+                problem.op_graph, servers, other, micro_batches=count, checked=strategy
+            )
         except ValueError:
             continue
 

@@ -14,7 +14,14 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from torch_topoopt.links.hardware import interface_folder, physical_port, read, sysfs
+from torch_topoopt.links.hardware import (
+    interface_folder,
+    leading_number,
+    pcie_gbps,
+    physical_port,
+    read,
+    sysfs,
+)
 from torch_topoopt.tools.doctor.facts import CardFacts, GidFacts, RdmaFacts, RdmaPortFacts
 from torch_topoopt.tools.doctor.flow_control import read_pause, read_pfc
 
@@ -25,9 +32,6 @@ if TYPE_CHECKING:
 _LIBRARIES = ("fabric", "ibverbs")
 _NOBODY = "0000:0000:0000:0000:0000:0000:0000:0000"
 _PROGRAM_S = 10.0
-# PCIe: giga transfers per second -> part of the bits that is data (its generations 1 to 6)
-_PCIE_DATA = {2.5: 8 / 10, 5.0: 8 / 10, 8.0: 128 / 130, 16.0: 128 / 130, 32.0: 128 / 130}
-_PCIE_FLIT = 242 / 256
 _PCI_ADDRESS = re.compile(r"([0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2})\.[0-7]")
 
 
@@ -59,7 +63,7 @@ def _ports() -> Iterator[RdmaPortFacts]:
                 interface=named[0] if named else None,
                 state=read(folder / "state").rpartition(": ")[2],
                 layer=read(folder / "link_layer"),
-                gbps=_leading_number(read(folder / "rate")),
+                gbps=leading_number(read(folder / "rate")),
                 mtu=_active_mtu(device.name, number),
                 gids=gids,
             )
@@ -120,8 +124,8 @@ def _card(interface: str) -> CardFacts | None:
         physical_port=port,
         slot=address[1] if address else None,
         pcie_text=f"{speed.removesuffix(' PCIe')} x{width}" if speed and width else "",
-        pcie_gbps=_pcie_gbps(speed, width),
-        pcie_best_gbps=_pcie_gbps(*best),
+        pcie_gbps=pcie_gbps(speed, width),
+        pcie_best_gbps=pcie_gbps(*best),
         pfc=read_pfc(interface),
         pause=read_pause(interface),
         ecn=_ecn(folder),
@@ -129,20 +133,7 @@ def _card(interface: str) -> CardFacts | None:
     )
 
 
-def _pcie_gbps(speed: str, width: str) -> float | None:
-    """Gb/s each way, of "32.0 GT/s PCIe" and "4"; None where the kernel does not know."""
-    rate = _leading_number(speed)
-    if not rate or not width.isdigit() or int(width) == 0:
-        return None
-    return rate * int(width) * _PCIE_DATA.get(rate, _PCIE_FLIT)
-
-
 def _ecn(folder: Path) -> bool | None:
     """Of the reacting side: NVIDIA's driver has a file per priority, others nothing."""
     enabled = [read(path) for path in folder.glob("ecn/roce_rp/enable/*")]
     return any(value == "1" for value in enabled) if enabled else None
-
-
-def _leading_number(text: str) -> float | None:
-    found = re.match(r"\d+(\.\d+)?", text)
-    return float(found[0]) if found else None

@@ -173,12 +173,12 @@ def _check(arguments: argparse.Namespace) -> int:
     from torch_topoopt.tools.export.msccl_check import check_text
 
     path = arguments.check
+    if problem := wrong_kind(path, MSCCL_ALGORITHM):
+        raise InputError(f"check: {path}: {problem}")
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"check: {path}: {error}") from None
-    if problem := wrong_kind(path, MSCCL_ALGORITHM):
-        raise InputError(f"check: {path}: {problem}")
     try:
         found = check_text(text)
     except FormatError as error:

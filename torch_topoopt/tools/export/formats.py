@@ -82,18 +82,24 @@ def _chakra(exported: Exported) -> Files:
     return _encoded_traces(traces(exported.plan, exported.placed_op_graph()))
 
 
-def _encoded_traces(traces: Sequence[ChakraTrace]) -> Files:
+def _encoded_traces(traces: Sequence[ChakraTrace], name: str = "workload") -> Files:
     from torch_topoopt.profile.chakra_format import encode
 
-    return {f"workload.{rank}.et": encode(trace) for rank, trace in enumerate(traces)}
+    return {f"{name}.{rank}.et": encode(trace) for rank, trace in enumerate(traces)}
 
 
 def _astra_sim(exported: Exported) -> Files:
     from torch_topoopt.tools.export.astra_sim import configuration, without_default_group
     from torch_topoopt.tools.export.chakra import traces
+    from torch_topoopt.tools.export.custom_collectives import custom_collectives
 
-    found = [without_default_group(t) for t in traces(exported.plan, exported.placed_op_graph())]
-    return {**_encoded_traces(found), **_encoded(configuration(exported.plan))}
+    plan = exported.plan
+    workload = [without_default_group(t) for t in traces(plan, exported.placed_op_graph())]
+    rings = custom_collectives(plan, workload)
+    files = _encoded_traces(rings.workload) | _encoded(configuration(plan, rings))
+    for name, ranks in rings.traces.items():
+        files |= _encoded_traces(ranks, name)
+    return files
 
 
 def _dot(exported: Exported) -> Files:

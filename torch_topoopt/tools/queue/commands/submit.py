@@ -97,7 +97,12 @@ def make_parser() -> argparse.ArgumentParser:
         "profile, only lay rings",
     )
     shared_options.add(options, "seed", "plan")
-    options.add_argument("--launch", choices=["run", "hosts", "program"], default="run")
+    options.add_argument(
+        "--launch",
+        choices=["run", "hosts", "program"],
+        default="run",
+        help="how the job is started, as described above (default: run)",
+    )
     options.add_argument(
         "--reach",
         metavar="COMMAND",
