@@ -72,12 +72,14 @@ else
 	@test -x $(BIN)/python || { echo "setup: making $(VENV)"; python3 -m venv $(VENV); }
 	@echo "setup: installing the pinned dependencies (requirements.txt)"
 	@$(PIP) install $$(grep -E '^(ninja|setuptools|wheel)==' requirements.txt)
-	@$(call while-compiling,$(PIP) install -r requirements.txt)
+	@$(call while-compiling,$(PIP) install --no-compile -r requirements.txt && \
+	  { $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true; })
 	@echo "setup: building the extensions"
 	@$(PIP) install --no-build-isolation --no-deps -e .
 endif
 	@mkdir -p $(@D) && touch $@
 
+# pip would compile Python's files one after the other, hence --no-compile and compileall.
 # Most of csrc/ needs no torch, whose download leaves the processor idle. What does not compile is
 # compiled again, and shown, where the extensions are built.
 define while-compiling

@@ -79,7 +79,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long the ranks of a running job may take to write their dumps (default: 5)",
     )
-    options.add_argument("--cluster", metavar="FILE", help="collect from the hosts of this file")
+    options.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help="cluster file of the hosts to collect from (default: only this host)",
+    )
     options.add_argument("--dumps-of", type=int, help=argparse.SUPPRESS)  # print them, as a host
     shared_options.add(options, "ssh-command", "remote-command", "json")
     return options
