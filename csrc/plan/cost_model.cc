@@ -68,6 +68,14 @@ double linksOfRings(const GroupLayout& layout) {
   return rate > 0 && load > 0 ? rate / load : std::numeric_limits<double>::infinity();
 }
 
+// The rate of the links that leave a server, of the one with least; infinity if links are unknown.
+double leastOut(const GroupLayout& layout) {
+  if (layout.links().empty()) return std::numeric_limits<double>::infinity();
+  std::vector<double> out(layout.leaders().size(), 0.0);
+  for (const RatedLink& link : layout.links()) out[link.source] += link.rate;
+  return *std::min_element(out.begin(), out.end());
+}
+
 }  // namespace
 
 const char* nameOf(Algorithm algorithm) { return kNames[static_cast<size_t>(algorithm)]; }
@@ -110,6 +118,7 @@ CostEstimate::CostEstimate(const GroupLayout& layout, const CostModel& model)
   for (const plan::Ring& ring : layout.rings()) largest = std::max(largest, ring.share);
   links_ = 1.0 / largest;
   ring_links_ = std::min(links_, linksOfRings(layout));
+  tree_links_ = std::min(links_, leastOut(layout));
   const std::vector<int>& order = layout.rings()[0].servers;
   for (size_t i = 0; i < order.size(); ++i) {
     ring_hops_ = std::max(ring_hops_, layout.hops(order[i], order[(i + 1) % order.size()]));
@@ -333,7 +342,7 @@ double CostEstimate::treeSeconds(const std::vector<TreeShare>& trees, size_t byt
   }
   const double parallel = static_cast<double>(trees.size() - 1) * model_.alpha_s;
   return directions * (latency + parallel) +
-         std::max(busiest_edge, *std::max_element(out.begin(), out.end()) / links_);
+         std::max(busiest_edge, *std::max_element(out.begin(), out.end()) / tree_links_);
 }
 
 double CostEstimate::doublingSeconds(size_t bytes) const {

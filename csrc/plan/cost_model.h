@@ -130,6 +130,7 @@ class CostEstimate {
   const bool swings_;               // a grid with powers of two rows and columns
   double links_ = 1;                // links of a server used by all rings together
   double ring_links_ = 1;           // fewer if their neighbours are joined through others
+  double tree_links_ = 1;           // fewer if a server has more rings than links
   int ring_hops_ = 0;               // maximum links between neighbours on the first ring
   std::array<int, 2> grid_hops_{};  // the same in rows and columns of the grid
   mutable std::optional<std::array<Tree, 2>> binary_;  // computed on first use

@@ -156,6 +156,32 @@ TEST(RouteLoads, BoundTheTimeOfRingsAndOfMessagesBetweenPairs) {
   }
 }
 
+// Four servers with three links each may have six rings, of which each link carries two.
+TEST(OddPorts, ATreeHasTheLinksOfAServerNotItsRings) {
+  std::vector<plan::Ring> rings;
+  for (const std::vector<int>& order : std::vector<std::vector<int>>{
+           {0, 1, 2, 3}, {0, 3, 2, 1}, {0, 2, 1, 3}, {0, 3, 1, 2}, {0, 1, 3, 2}, {0, 2, 3, 1}}) {
+    rings.push_back({.servers = order, .share = 1.0 / 6});
+  }
+  GroupLayout layout{4, rings};
+  LinkSet links;
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      if (i != j) links.push_back({i, j, 1.0});
+    }
+  }
+  const size_t bytes = size_t{1} << 30;
+  const Request request{Collective::kAllReduce, bytes, 0, true};
+  const double unknown_s = CostEstimate(layout, kModel).seconds(request, Algorithm::kTree);
+  layout.setLinks(links);
+  const CostEstimate estimate{layout, kModel};
+  // a server sends up and down at least what three links carry
+  const double least_s = 2.0 * 3 / 4 * static_cast<double>(bytes) / 3 * kModel.beta_s_per_byte;
+  EXPECT_GE(estimate.seconds(request, Algorithm::kTree), least_s);
+  EXPECT_GT(estimate.seconds(request, Algorithm::kTree), unknown_s);
+  EXPECT_NE(estimate.choose(request, std::nullopt), Algorithm::kTree);
+}
+
 TEST(ForcedChoice, AllRingsOfAGroupWithOneAreThatRing) {
   CostModel fast_tree = kModel;
   fast_tree.all_reduce = {{"tree", 64 << 20, 1e-3}, {"ring", 64 << 20, 1.0}};
