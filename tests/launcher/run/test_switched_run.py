@@ -114,7 +114,7 @@ def test_the_switches_are_set_and_the_job_trains(launcher: Launcher, lab: Lab) -
     check_trained(launcher.folder, lab.hosts, ended)
     run = launcher.folder / "server0" / "run"
     plan = Plan.load(run / "plan.json")
-    assert plan.mode == "paper"
+    assert plan.mode == "best"
     assert len(plan.network.links) == 8
     with Switches(lab.file) as switches:
         left = switches.preview(place_on_switches(plan, lab.file).cables)

@@ -59,7 +59,7 @@ def test_the_limits_of_astra_sim_are_printed(
     capsys.readouterr()
     assert main(["export", f"{planned}/plan.json", "--to", "astra-sim", "-o", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "ns-3 backend aborts" in printed
+    assert "ns-3 sends on shortest paths" in printed
     assert (tmp_path / "limits.txt").read_text().rstrip() in printed
 
 

@@ -70,8 +70,8 @@ def distribute(module: torch.nn.Module, division: Division, *, last: bool = True
         if any(any(True for _ in module.get_submodule(path).parameters()) for path in cell.paths)
     )
     for path in dict.fromkeys(path for cell in cells if cell.block for path in cell.paths):
-        tensor_group = division.mesh.tensor.get_group()
-        recompute(module.get_submodule(path), layout.recompute, tensor_group)
+        tensor_ranks = division.mesh.tensor.mesh.flatten().tolist()
+        recompute(module.get_submodule(path), layout.recompute, tensor_ranks)
     _shard_state(module, cells, division, last=last)
 
 

@@ -18,6 +18,8 @@ from torch.utils.checkpoint import (
 from torch_topoopt.profile.tracing.records import multiplies_stacks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch_topoopt.plan.layout import Recompute
 
 _ATEN = torch.ops.aten
@@ -59,9 +61,9 @@ def drop_caches(module: torch.nn.Module, kind: Recompute) -> None:
             config.use_cache = False
 
 
-def recompute(block: torch.nn.Module, kind: Recompute, tensor_group: Any) -> None:
-    """Makes `block` keep its input alone ("full"), or also what `_KEPT` computes and what
-    `tensor_group` exchanges ("selective").
+def recompute(block: torch.nn.Module, kind: Recompute, tensor_ranks: Sequence[int]) -> None:
+    """Makes `block` keep its input alone ("full"), or also what `_KEPT` computes and what the group
+    of `tensor_ranks` exchanges ("selective").
 
     The forward method is wrapped, and no module, so names stay; hooks of the block run once.
     """
@@ -70,7 +72,7 @@ def recompute(block: torch.nn.Module, kind: Recompute, tensor_group: Any) -> Non
     options: dict[str, Any] = {"use_reentrant": False}
     if kind == "selective":
         SAC_IGNORED_OPS.update(_MARKS)
-        policy = functools.partial(_policy, dist.get_process_group_ranks(tensor_group))
+        policy = functools.partial(_policy, list(tensor_ranks))
         options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, policy)
     forward = block.forward
 
