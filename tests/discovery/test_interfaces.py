@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import pytest
+from support.plain_namespaces import Namespaces, run
 from support.refusals import refused
 
 from torch_topoopt.discovery import interfaces
@@ -71,3 +73,26 @@ def test_names_are_prefixes_and_a_caret_turns_the_list_round(
 def test_a_list_that_means_nothing_is_refused(wanted: str) -> None:
     with refused(FabricError, "TOPOOPT_INTERFACES", "eth0,eth1"):
         select(ALL, wanted)
+
+
+CABLES = """
+import socket, subprocess
+from torch_topoopt.discovery.interfaces import is_up
+
+up = []
+with socket.socket() as control:
+    for n in range(4):
+        a, b = f"a{n}", f"b{n}"
+        subprocess.run(["ip", "link", "add", a, "type", "veth", "peer", b], check=True)
+        up.append(is_up(control, a))
+        for end in (a, b):
+            subprocess.run(["ip", "link", "set", end, "up"], check=True)
+        up += [is_up(control, a), is_up(control, b)]
+print(*up)
+"""
+
+
+def test_a_cable_is_in_as_soon_as_both_ends_are_switched_on() -> None:
+    with Namespaces() as namespaces:
+        printed = run("ip", "netns", "exec", namespaces.add(), sys.executable, "-c", CABLES)
+    assert printed.split() == ["False", "True", "True"] * 4

@@ -24,7 +24,7 @@ INTERFACES_VARIABLE = "TOPOOPT_INTERFACES"
 
 # <linux/sockios.h>, <linux/wireless.h>, <linux/ethtool.h>, <linux/if.h>
 _SIOCGIFFLAGS, _SIOCETHTOOL, _SIOCGIWNAME = 0x8913, 0x8946, 0x8B01
-_ETHTOOL_GSET = 0x1
+_ETHTOOL_GSET, _ETHTOOL_GLINK = 0x1, 0xA
 _IFF_UP, _IFF_LOOPBACK, _IFF_RUNNING = 0x1, 0x8, 0x40
 _UNKNOWN_MBPS = 0xFFFFFFFF
 
@@ -139,6 +139,8 @@ def select(interfaces: list[Interface], wanted: str) -> tuple[list[Interface], l
 
 def is_up(control: socket.socket, name: str) -> bool:
     """Whether the interface is switched on and its cable is in; `control` is any socket."""
+    # Flags may be a second late (linkwatch); the kernel updates them when ethtool asks for the link.
+    _ask_driver(control, name, array.array("B", struct.pack("=II", _ETHTOOL_GLINK, 0)))
     flags = _flags(control, name)
     return bool(flags & _IFF_UP and flags & _IFF_RUNNING)
 
@@ -158,14 +160,21 @@ def _flags(control: socket.socket, name: str) -> int:
 def speed_gbps(control: socket.socket, name: str) -> float | None:
     """The rate of the interface, by its driver; `control` is any socket."""
     command = array.array("B", struct.pack("=I40x", _ETHTOOL_GSET))
+    if not _ask_driver(control, name, command):
+        return None
+    low, high = struct.unpack_from("=H", command, 12)[0], struct.unpack_from("=H", command, 28)[0]
+    mbps = low | high << 16
+    return None if mbps in (0, 0xFFFF, _UNKNOWN_MBPS) else mbps / 1000
+
+
+def _ask_driver(control: socket.socket, name: str, command: array.array[int]) -> bool:
+    """Runs an ethtool command, which holds the answer then; False if the driver knows none."""
     request = struct.pack("16sP8x", name.encode(), command.buffer_info()[0])
     try:
         fcntl.ioctl(control, _SIOCETHTOOL, request)
     except OSError:
-        return None  # not an Ethernet-like interface, or its driver does not say
-    low, high = struct.unpack_from("=H", command, 12)[0], struct.unpack_from("=H", command, 28)[0]
-    mbps = low | high << 16
-    return None if mbps in (0, 0xFFFF, _UNKNOWN_MBPS) else mbps / 1000
+        return False
+    return True
 
 
 def _is_wireless(control: socket.socket, index: int, name: str) -> bool:
