@@ -139,7 +139,7 @@ def select(interfaces: list[Interface], wanted: str) -> tuple[list[Interface], l
 
 def is_up(control: socket.socket, name: str) -> bool:
     """Whether the interface is switched on and its cable is in; `control` is any socket."""
-    # Flags may be a second late (linkwatch); the kernel updates them when ethtool asks for the link.
+    # Flags may be a second late (linkwatch). The kernel updates them when ethtool asks for it.
     _ask_driver(control, name, array.array("B", struct.pack("=II", _ETHTOOL_GLINK, 0)))
     flags = _flags(control, name)
     return bool(flags & _IFF_UP and flags & _IFF_RUNNING)
