@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import socket
-import sys
 
 import pytest
-from support.plain_namespaces import Namespaces, run
 from support.refusals import refused
 
 from torch_topoopt.discovery import interfaces
@@ -73,30 +71,3 @@ def test_names_are_prefixes_and_a_caret_turns_the_list_round(
 def test_a_list_that_means_nothing_is_refused(wanted: str) -> None:
     with refused(FabricError, "TOPOOPT_INTERFACES", "eth0,eth1"):
         select(ALL, wanted)
-
-
-# The kernel takes a second to set the flags of an interface whose peer has its index.
-CABLES = """
-import socket, subprocess, sys
-from torch_topoopt.discovery.interfaces import is_up
-
-up = []
-with socket.socket() as control:
-    for n in range(40, 44):
-        for command in (
-            f"ip link add a{n} index {n} type veth peer b{n} index {n} netns {sys.argv[1]}",
-            f"ip link set a{n} up",
-            f"ip -n {sys.argv[1]} link set b{n} up",
-        ):
-            up.append(is_up(control, f"a{n}"))
-            subprocess.run(command.split(), check=True)
-        up.append(is_up(control, f"a{n}"))
-print(*up)
-"""
-
-
-def test_a_cable_is_in_as_soon_as_both_ends_are_switched_on() -> None:
-    with Namespaces() as namespaces:
-        name, other = namespaces.add(), namespaces.add()
-        printed = run("ip", "netns", "exec", name, sys.executable, "-c", CABLES, other)
-    assert printed.split() == ["False", "False", "False", "True"] * 4
