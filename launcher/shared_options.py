@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -358,6 +359,14 @@ def cluster_of(
         memory_limited=not getattr(arguments, "no_memory_limit", False),
     )
     return replace(made, inside_gbps=getattr(arguments, "inside_bandwidth", None)).validate()
+
+
+def ssh_words(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The words of --ssh-command; raises InputError if there are none."""
+    words = tuple(shlex.split(arguments.ssh_command))
+    if not words:
+        raise InputError("ssh-command: is empty")
+    return words
 
 
 def described_server(arguments: argparse.Namespace) -> ServerDescription | None:

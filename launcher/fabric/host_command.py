@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from torch_topoopt.fabric.ssh import ssh_command
-from torch_topoopt.launcher.errors import InputError
+from torch_topoopt.launcher import shared_options
 from torch_topoopt.launcher.rendezvous.cluster_site import servers_here
 
 if TYPE_CHECKING:
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 def host_command(
     file: ClusterFile, server: int, words: Sequence[str], arguments: argparse.Namespace
 ) -> list[str]:
-    """What runs `topoopt WORDS` on a server. `arguments` has --ssh-command and --remote-command."""
-    ssh = shlex.split(arguments.ssh_command)
-    if not ssh:
-        raise InputError("ssh-command: is empty")
+    """The command that runs `topoopt WORDS` on a server: here, or over the --ssh-command and with
+    the --remote-command of `arguments`. Raises InputError."""
+    ssh = shared_options.ssh_words(arguments)
     if server in servers_here(file):
         return [sys.executable, "-m", "torch_topoopt.launcher.main", *words]
     command = f"{arguments.remote_command} {shlex.join(words)}"

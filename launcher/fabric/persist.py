@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -105,9 +104,7 @@ def main(argv: list[str]) -> int:
     arguments = make_parser().parse_args(argv)
     _check(arguments)
     file, subnet = _cluster(arguments)
-    ssh = tuple(shlex.split(arguments.ssh_command))
-    if not ssh:
-        raise InputError("ssh-command: is empty")
+    ssh = shared_options.ssh_words(arguments)
     terminal = console.Terminal(json_output=arguments.json)
     access = {server.name: _Host(server.name, server.management, ssh) for server in file.servers}
     with terminal.progress("looking at the hosts"):

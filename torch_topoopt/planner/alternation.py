@@ -216,8 +216,8 @@ class Planning:
     def _price_schedules(self) -> None:
         """Prices all pairs on the fastest schedules from now on, if mode best does so.
 
-        Finished rounds are priced again, and the best pair of them is kept. The search curve begins
-        anew: its samples are prices on rings.
+        Finished rounds are priced again, and the best pair of them is kept. The search curve starts
+        again, because its samples were priced on rings.
         """
         if self._pricing.schedules or not self._options.prices_schedules:
             return

@@ -349,7 +349,7 @@ class _OneCell:
         return 2 * tokens.size_bytes / (self.device.memory_bytes_per_s * BANDWIDTH)
 
     def _repeated_bytes(self, at: int, exchange: GroupExchange) -> float:
-        """What full recomputation exchanges again: it stops at the last saved tensor."""
+        """Bytes that full recomputation exchanges again; it stops at the last saved tensor."""
         whole = self.begin + at
         if whole in self.wholes.gathered:
             return self.local_bytes(self.wholes.gathered[whole])

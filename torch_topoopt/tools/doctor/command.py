@@ -131,9 +131,7 @@ def _hosts(
         here = _here(file, arguments.host)
     except FabricError:
         here = ""  # this machine is not in the cluster: query all over ssh
-    ssh = tuple(shlex.split(arguments.ssh_command))
-    if not ssh:
-        raise InputError("ssh-command: is empty")
+    ssh = shared_options.ssh_words(arguments)
     return {
         server.name: LocalAccess(server.name, file)
         if server.name == here
