@@ -107,9 +107,10 @@ def _plain_flows(value: dict[str, Any]) -> FlowsRequest | None:
         for name, kind in _PLAIN.items():
             if type(flow.get(name)) is not kind:
                 return None
-        period_s = flow.get("period_s")
-        if len(flow) == 5 and not (type(period_s) is float and period_s < math.inf):
-            return None
+        if len(flow) == 5:
+            period_s = flow.get("period_s", math.inf)
+            if period_s is not None and not (type(period_s) is float and period_s < math.inf):
+                return None
         reports.append(FlowReport(**flow))
     return FlowsRequest(request, job, tuple(reports))
 
