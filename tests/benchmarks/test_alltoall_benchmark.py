@@ -71,7 +71,8 @@ def test_most_is_gained_at_one_of_the_swept_delays() -> None:
     others = {"slow": (1, 100), "direct": (8, 20)}
     gain = alltoall.most_gained(others, [(1, 100), (3, 40)])
     assert gain.delay_s in alltoall.SWEPT_S
-    assert (gain.topologies, gain.worst) == (3, 1.0), "staying is no slower than the same baseline"
+    assert gain.topologies == 3
+    assert gain.worst == pytest.approx(2, rel=0.02), "40 slots against 20 where moves cost nothing"
     for delay_s in alltoall.SWEPT_S:
         best_s = min(alltoall.fastest([other], delay_s)[0] for other in others.values())
         assert 1 - alltoall.fastest([(3, 40)], delay_s)[0] / best_s <= gain.reduction + 1e-12
