@@ -1,4 +1,4 @@
-"""Figures 11, 27 and 28: one job on a dedicated cluster of 128 servers."""
+"""Figures 3, 11, 27 and 28: one job on a dedicated cluster, of 128 servers but in Figure 3."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _IDEAL = {"candle": 1.0, "dlrm": 1.3, "ncf": 1.7}
 _MODES = ("released", "paper", "best")
 _TREES = ("Fat-tree, Table 2", "Fat-tree, d B' = B")
 _DEGREES = (2, 4, 6, 8)  # Figure 28
+_GPUS, _GBPS_3 = (8, 16, 32, 64, 128), 100.0  # Figure 3
 _SAME = 1 + 1e-6  # seconds that differ by less are equal
 _BOUND = (
     "the tree has {rates} Gb/s a server, so that a job of nothing but communication is {bound:.2f} "
@@ -220,6 +221,35 @@ def _figure_28(results: Results, quick: bool) -> Made:
     return Made(csv, draw, quantities, (8.0, 4.0))
 
 
+def _overhead_cells(quick: bool) -> list[Cell]:
+    return [
+        Cell.of("figures.cells.data_parallel:network_overhead", model=model, gpus=gpus,
+                gbps=_GBPS_3, seed=0)
+        for model in (("vgg", "dlrm") if quick else _PANELS.values())
+        for gpus in (_GPUS[:2] if quick else _GPUS)
+    ]  # fmt: skip
+
+
+def _figure_3(results: Results, quick: bool) -> Made:
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for p, row in results:
+        curves.setdefault(p["model"], []).append((p["gpus"], 100 * row["overhead"]))
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.subplots()
+        plots.lines(axes, curves, "GPUs", "network overhead (% of an iteration)", log="x")
+        axes.axhline(60, color="0.4", linewidth=0.8, linestyle="--", label="the paper: at most")
+        axes.set_xticks(_GPUS, [str(gpus) for gpus in _GPUS])
+        canvas.legend(loc="outside right center")
+
+    quantities = [
+        Quantity(f"network overhead (%), {gpus:g} GPUs", percent, model=model)
+        for model, points in curves.items()
+        for gpus, percent in (points[0], points[-1])
+    ]
+    return Made([{**p, **row} for p, row in results], draw, quantities, (7.0, 4.2))
+
+
 def _panel(number: str, letter: str, model: str, degree: int) -> Figure:
     return Figure(
         *(f"{number}{letter}", f"iteration time of {model}, d = {degree}"),
@@ -232,6 +262,16 @@ def _panel(number: str, letter: str, model: str, degree: int) -> Figure:
 
 
 FIGURES = (
+    Figure(
+        *("3", "network overhead over the number of GPUs"),
+        about="List 1's models with data parallelism (tables of DLRM and NCF apart) on a fat-tree "
+        "of 100 Gb/s to a server of 4 GPUs; the paper's models and networks are not stated, and it "
+        "measures up to 60 % (section 2.2)",
+        cells=_overhead_cells,
+        make=_figure_3,
+        full="8 to 128 GPUs",
+        quick="two models, 8 and 16 GPUs",
+    ),
     *(
         _panel(number, letter, model, degree)
         for number, degree in (("11", 4), ("27", 8))
