@@ -5,6 +5,8 @@
     python benchmarks/alltoall.py ratios --servers 32 64 512 4096                 # Figure 13
     python benchmarks/alltoall.py delays --servers 16 --degree 1 --workloads random   # Figure 14
 
+`make figures FIGURES="alltoall-11"` also draws them, and compares with the paper's numbers.
+
 800 Gb/s, alpha 500 ns, chunks of 4 MB, as in "To Reconfigure or Not to Reconfigure"; sizes are
 means, in MB. Baselines: circulant and kautz, static, as DirectConnect's, with the routes of its
 linear program; rings, TopoOpt's union of strides; mixnet, circuits for the largest demands; fast, a
@@ -13,18 +15,14 @@ replayed. `cells` prints, for each, the delay at which reconfiguring gains most 
 what ours and the best baseline take then, and over all delays the largest ratio of the two: above 1
 ours would be slower. `ratios` prints slots over Theorem 1's bound, the worst of all numbers of
 topologies, with one circuit and chunks that stay.
-
-`--keep FILE` stores what was planned, and takes from there what it has; `plot --keep FILE` draws
-the figures of which it has cells, as SVG and PNG (`--out DIR`).
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,7 +39,13 @@ from torch_topoopt.reconfiguration.all_to_all.optimal_routes import (
     optimal_schedule,
     variables,
 )
-from torch_topoopt.reconfiguration.all_to_all.schedule import circulant_links
+from torch_topoopt.reconfiguration.all_to_all.schedule import (
+    PORT,
+    SENDER,
+    SOURCE,
+    TARGET,
+    circulant_links,
+)
 from torch_topoopt.reconfiguration.all_to_all.sequence_routes import sequence_schedule
 from torch_topoopt.reconfiguration.all_to_all.single_cycles import (
     best_shifts,
@@ -49,14 +53,17 @@ from torch_topoopt.reconfiguration.all_to_all.single_cycles import (
     shift_hops,
 )
 from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
+from torch_topoopt.reconfiguration.all_to_all.uneven import assigned
 from torch_topoopt.reconfiguration.all_to_all.verification import verify
 from torch_topoopt.topology.finder.select_permutations import select_permutations
 from torch_topoopt.topology.finder.totient_perms import totient_perms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from torch_topoopt.reconfiguration.all_to_all.schedule import AllToAllSchedule
 
 CHUNK_MB = 4
 DELAYS_S = tuple(float(f"{10.0**exponent:.2g}") for exponent in np.arange(-6, 0.1, 0.5))
@@ -116,85 +123,121 @@ def ours(counts: NDArray[np.int32], degree: int, workload: str, seed: int) -> li
     return found
 
 
+def paper_sequences(counts: NDArray[np.int32], degree: int, seed: int) -> list[Timed]:
+    """(topologies, slots) of the paper's sequences, where a chunk stays on one topology.
+
+    A topology takes a slot for each chunk of its busiest circuit. Servers are relabelled for
+    unequal sizes.
+    """
+    found = []
+    for strategy in strategies(len(counts), degree, mode="paper", seed=seed):
+        parts = assigned(strategy.schedule, counts, seed=seed)
+        slots = busiest_circuits(strategy.schedule, counts[np.ix_(parts, parts)])
+        found.append((strategy.reconfigurations, slots))
+    return found
+
+
+def busiest_circuits(schedule: AllToAllSchedule, counts: NDArray[np.int32]) -> int:
+    """Chunks of the busiest circuit of each topology, added up, if pairs take the routes of
+    `schedule` with all their chunks."""
+    sends = schedule.whole().sends
+    carried = np.zeros(schedule.links.shape, dtype=np.int64)
+    circuit = (schedule.topology_of(sends), sends[:, SENDER], sends[:, PORT])
+    np.add.at(carried, circuit, counts[sends[:, SOURCE], sends[:, TARGET]])
+    return int(carried.max(axis=(1, 2)).sum())
+
+
 def fastest(found: Sequence[Timed], delay_s: float) -> tuple[float, int]:
     """(seconds, topologies) of the fastest."""
     costs = CircuitCosts(800, 500e-9, delay_s)
     return min((costs.seconds(slots, d, CHUNK_MB * 1e6), d) for d, slots in found)
 
 
+@dataclass(frozen=True)
+class Gain:
+    """The delay at which reconfiguring gains most: seconds and topologies of the fastest schedule,
+    and the fastest baseline. `worst` is the largest ratio of both times at any delay."""
+
+    delay_s: float
+    seconds: float
+    topologies: int
+    baseline_s: float
+    baseline: str
+    worst: float
+
+    @property
+    def reduction(self) -> float:
+        return 1 - self.seconds / self.baseline_s
+
+
+def most_gained(others: Mapping[str, Timed], found: Sequence[Timed]) -> Gain:
+    """Over all delays of SWEPT_S, of schedules `found` against the baselines `others`."""
+    rows = []
+    for delay_s in SWEPT_S:
+        best_s, best = min((fastest([other], delay_s)[0], name) for name, other in others.items())
+        own_s, d = fastest(found, delay_s)
+        rows.append((own_s / best_s, delay_s, own_s, d, best_s, best))
+    _, delay_s, own_s, d, best_s, best = min(rows)
+    return Gain(delay_s, own_s, d, best_s, best, max(rows)[0])
+
+
 def cells(
     chosen: argparse.Namespace,
 ) -> Iterator[tuple[str, dict[str, Timed], list[Timed]]]:
-    """(name, baselines, ours) of every combination that is asked for."""
-    asked = itertools.product(chosen.servers, chosen.degree, chosen.workloads, chosen.sizes)
-    for n, degree, workload, size in asked:
-        kept = read_kept(chosen.keep)
-        key = f"{n} {degree} {workload} {size:g} {chosen.seed}"
-        if key not in kept:
-            counts = chunk_counts(n, workload, size, chosen.seed)
-            others = baselines(counts, degree, chosen.seed)
-            kept[key] = {"others": others, "ours": ours(counts, degree, workload, chosen.seed)}
-            if chosen.keep is not None:
-                write_kept(chosen.keep, kept)
+    """(name, baselines, ours) of every combination that is requested."""
+    every = itertools.product(chosen.servers, chosen.degree, chosen.workloads, chosen.sizes)
+    for n, degree, workload, size in every:
+        counts = chunk_counts(n, workload, size, chosen.seed)
+        others = baselines(counts, degree, chosen.seed)
         name = f"{n:7}  {degree:8}  {workload:8} {size:3g} MB"
-        yield name, kept[key]["others"], kept[key]["ours"]
-
-
-def read_kept(path: Path | None) -> dict[str, Any]:
-    """By servers, circuits, sizes, their mean and the seed: (topologies, slots) of all."""
-    if path is None or not path.exists():
-        return {}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
-def write_kept(path: Path, kept: dict[str, Any]) -> None:
-    """In one step: a stopped run leaves a whole file."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+        yield name, others, ours(counts, degree, workload, chosen.seed)
 
 
 def show_cells(chosen: argparse.Namespace) -> None:
     columns = f"{'delay':>20}{'ours':>13}{'d':>5}{'best baseline':>18}   less  worst"
     print(f"servers  circuits  sizes{columns}")
-    reductions, worst_of_all = [], 0.0
+    gains = []
     for name, others, mine in cells(chosen):
-        rows = []
-        for delay_s in SWEPT_S:
-            best_s, best = min(
-                (fastest([other], delay_s)[0], name) for name, other in others.items()
-            )
-            our_s, d = fastest(mine, delay_s)
-            rows.append((our_s / best_s, delay_s, our_s, d, best_s, best))
-        ratio, delay_s, our_s, d, best_s, best = min(rows)
-        worst = max(rows)[0]
-        reductions.append(1 - ratio)
-        worst_of_all = max(worst_of_all, worst)
+        gain = most_gained(others, mine)
+        gains.append(gain)
         print(
-            f"{name}  {delay_s:8.2g} s  {our_s * 1e3:8.2f} ms {d:4}  {best_s * 1e3:8.2f} ms "
-            f"{best:10}{1 - ratio:6.1%}  {worst:.3f}",
+            f"{name}  {gain.delay_s:8.2g} s  {gain.seconds * 1e3:8.2f} ms {gain.topologies:4}  "
+            f"{gain.baseline_s * 1e3:8.2f} ms {gain.baseline:10}{gain.reduction:6.1%}  "
+            f"{gain.worst:.3f}",
             flush=True,
         )
-    mean = np.mean(reductions)
-    print(f"mean of {len(reductions)} cells: {mean:.2%} less; worst {worst_of_all:.3f}")
+    mean = np.mean([gain.reduction for gain in gains])
+    worst = max(gain.worst for gain in gains)
+    print(f"mean of {len(gains)} cells: {mean:.2%} less; worst {worst:.3f}")
+
+
+def shift_slots(servers: int) -> dict[str, dict[int, int]]:
+    """With one circuit and chunks that stay, slots by the number of topologies: of chosen sets of
+    shifts, of the paper's order, and of Theorem 1."""
+    table = shift_hops(servers)
+    chosen = {
+        d: int(table[list(shifts)].min(axis=0).sum(dtype=np.int64))
+        for d, shifts in best_shifts(servers).items()
+    }
+    hops = np.full(servers, 4 * servers, dtype=np.int64)
+    paper = {}
+    for d, shift in enumerate(paper_shifts(servers), 1):
+        hops = np.minimum(hops, table[shift])
+        paper[d] = int(hops.sum())
+    bound = {d: uncarried_bound_slots(servers, 1, d) for d in chosen}
+    return {"chosen sets": chosen, "the paper's order": paper, "Theorem 1": bound}
+
+
+def worst_gap(slots: Mapping[str, Mapping[int, int]], name: str) -> tuple[float, int]:
+    """(slots over Theorem 1's bound, topologies) where that is largest."""
+    return max((count / slots["Theorem 1"][d], d) for d, count in slots[name].items())
 
 
 def show_ratios(chosen: argparse.Namespace) -> None:
     print("servers  chosen sets      the paper's order")
     for n in chosen.servers:
-        table = shift_hops(n)
-        own = max(
-            (int(table[list(shifts)].min(axis=0).sum(dtype=np.int64)) / bound, d)
-            for d, shifts in best_shifts(n).items()
-            for bound in [uncarried_bound_slots(n, 1, d)]
-        )
-        hops = np.full(n, 4 * n, dtype=np.int64)
-        nested = []
-        for d, shift in enumerate(paper_shifts(n), 1):
-            hops = np.minimum(hops, table[shift])
-            nested.append((int(hops.sum()) / uncarried_bound_slots(n, 1, d), d))
-        paper = max(nested)
+        slots = shift_slots(n)
+        own, paper = worst_gap(slots, "chosen sets"), worst_gap(slots, "the paper's order")
         print(f"{n:7}  {own[0]:.3f} (d = {own[1]:3})  {paper[0]:.3f} (d = {paper[1]})", flush=True)
 
 
@@ -212,32 +255,18 @@ def show_delays(chosen: argparse.Namespace) -> None:
             )
 
 
-def show_plots(chosen: argparse.Namespace) -> None:
-    import alltoall_plots
-
-    kept = read_kept(chosen.keep)
-    for path in alltoall_plots.draw(
-        kept, chosen.out, alltoall_plots.Pricing(fastest, DELAYS_S, SWEPT_S)
-    ):
-        print(path, flush=True)
-
-
 def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("what", choices=["cells", "ratios", "delays", "plot"])
+    options.add_argument("what", choices=["cells", "ratios", "delays"])
     options.add_argument("--servers", type=int, nargs="+", default=[8, 16, 32])
     options.add_argument("--degree", type=int, nargs="+", default=[1, 2])
     options.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     options.add_argument("--sizes", type=float, nargs="+", default=[32.0], help="mean, MB")
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--keep", type=Path, help="store what was planned, and take it from there")
-    options.add_argument("--out", type=Path, default=Path("alltoall-plots"), help="folder of plots")
     chosen = options.parse_args()
-    if chosen.what == "plot" and (chosen.keep is None or not chosen.keep.exists()):
-        options.error(f"keep: {chosen.keep} is no file; name one that cells or delays have stored")
-    show = {"cells": show_cells, "ratios": show_ratios, "delays": show_delays, "plot": show_plots}
+    show = {"cells": show_cells, "ratios": show_ratios, "delays": show_delays}
     show[chosen.what](chosen)
 
 

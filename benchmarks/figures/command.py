@@ -19,7 +19,7 @@ from figures.cell import REPOSITORY, Cell, CellResult
 from figures.registry import all_figures, chosen
 from figures.results_page import file_stem, heading, results_page
 from figures.store import CellStore
-from figures.table import FigureTable, rows_of
+from figures.table import FigureTable, rows_of, share
 from figures.workers import run_in_processes
 from torch_topoopt.launcher.errors import BAD_INPUT, CHECK_FAILED, OK
 
@@ -191,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument("--ray", metavar="ADDRESS", help="cells as tasks of this cluster, or auto")
     options.add_argument("--out", type=Path, default=_OUT, help="folder (default: figures)")
     options.add_argument("--list", action="store_true", help="names the figures, and ends")
+    options.add_argument("--share", action="store_true", help="counts rows of the kept table")
     options.add_argument("--json", action="store_true", help="prints the rows of the table")
     return options
 
@@ -208,6 +209,10 @@ def main(words: Sequence[str]) -> int:
             _list(figures)
             return OK
         table = FigureTable(arguments.out / "table.json", list(known))
+        if arguments.share:
+            names = {figure.name for figure in figures}
+            print(share(row for row in table.rows if row["figure"] in names))
+            return OK
         run = FigureRun(
             *(figures, arguments.quick, arguments.out, arguments.jobs, arguments.ray),
             *(console, table),
@@ -236,6 +241,7 @@ def _report(run: FigureRun, console: Console, *, as_json: bool) -> int:
         f"all cells: {run.cells_cpu_s:.0f} s of processor time, {run.cells_wall_s:.0f} s one by one"
     )
     console.print(f"{len(run.rows)} rows, {run.computed} cells computed")
+    console.print(f"{run.out / 'table.json'}: {share(run.table.rows)}")
     return CHECK_FAILED if run.left_out else OK
 
 

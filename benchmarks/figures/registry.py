@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from figures.figure import Figure
 
 _MODULES = (
+    "alltoall",
     "as_released",
     "board_jobs",
     "costs",
@@ -30,7 +31,11 @@ _MODULES = (
     "tree_rings",
 )
 
-_OTHER_PAPERS = ("route", "hx")  # "Routing for Large ML Models", HammingMesh
+_OTHER_PAPERS = (
+    "alltoall",
+    "route",
+    "hx",
+)  # all-to-alls, "Routing for Large ML Models", HammingMesh
 
 
 def all_figures() -> dict[str, Figure]:

@@ -6,8 +6,10 @@ documentation. It is never committed: figures/table.json is its source.
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
+
+from figures.table import share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +64,7 @@ def _overview(figures: Mapping[str, Figure], by_figure: Mapping[str, Sequence[Ro
         link = f"[{heading(name)}](#{heading(name).lower().replace(' ', '-')})"
         counts = (len(rows), len(compared), near) if compared else (len(rows), "", "")
         lines.append(_table_row((link, figures[name].title, *counts)))
-    return [*lines, ""]
+    return [*lines, "", f"Altogether, {share(chain(*by_figure.values()))}.", ""]
 
 
 def _section(figure: Figure, rows: Sequence[Row], folder: Path) -> Iterator[str]:

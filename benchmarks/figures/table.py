@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from figures.figure import Figure, Quantity
@@ -29,6 +29,16 @@ def rows_of(figure: Figure, quantities: Iterable[Quantity], **shared: Any) -> li
         }
         for q in quantities
     ]
+
+
+def share(rows: Iterable[Mapping[str, Any]]) -> str:
+    """How many of these rows have a number of a paper, and how many of them are near it."""
+    compared = [row["within"] for row in rows if row["within"] is not None]
+    if not compared:
+        return "no row has a paper's number"
+    near = sum(compared)
+    part = near / len(compared)
+    return f"{near} of {len(compared)} rows with a paper's number are within 15 % ({part:.1%})"
 
 
 class FigureTable:

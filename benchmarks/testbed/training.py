@@ -8,7 +8,8 @@ its gradients, so that computation stands to communication as it does there.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.distributed as dist
@@ -17,12 +18,17 @@ from sklearn.model_selection import train_test_split
 from torch import _dynamo  # noqa: F401  (ranks are forks: else each imports it, for two seconds)
 from torch.nn.functional import cross_entropy
 
-from testbed.workload import SLOWER
+from testbed.workload import PAPER_GBPS, SLOWER
 from torch_topoopt.launcher.documents import op_graph_of
 from torch_topoopt.models.vgg import VGG, VGGSize
 from torch_topoopt.plan import Placement
 from torch_topoopt.search.accelerators import accelerator
 from torch_topoopt.search.shards import shard_cost
+
+if TYPE_CHECKING:
+    from torch_topoopt.search.accelerators import Accelerator
+
+Convolutions = Literal["tf32", "fp32"]
 
 _SIZE = VGGSize(((16, 16), (32, 32)), (256, 128), 10, 1, 8, 0.0, 10)
 _LEARNING_RATE = 2e-3
@@ -47,15 +53,42 @@ def gradient_bytes() -> int:
 
 def compute_s(servers: int) -> float:
     """VGG19's computation of a step on a server, stretched for this model's bytes."""
+    seconds, whole = _vgg19(servers, "tf32")
+    return seconds * SLOWER * gradient_bytes() / whole
+
+
+def step_ratio(servers: int, links: int, convolutions: Convolutions) -> float:
+    """VGG19's step over one of the paper's links, divided by that over `links` of them: computing,
+    then an AllReduce at the full rate of the links."""
+    seconds, whole = _vgg19(servers, convolutions)
+    sent_s = 2 * (servers - 1) / servers * whole * 8 / (PAPER_GBPS * 1e9)
+    return (seconds + sent_s) / (seconds + sent_s / links)
+
+
+def _vgg19(servers: int, convolutions: Convolutions) -> tuple[float, int]:
+    """Seconds that a server's A100 computes in a step, and bytes of the gradients."""
     graph = op_graph_of("vgg:vgg19", 32 * servers)
     device = accelerator("a100")
+    if convolutions == "fp32":
+        device = _without_tensor_cores(device)
     seconds = 0.0
     for operator in graph.operators:
         degrees = Placement(operator.name, tuple(range(servers))).degrees
         cost = shard_cost(device, operator, degrees, 1, 1)
         seconds += cost.forward_s + cost.backward_s
-    whole = sum(operator.parameter_gradient_bytes for operator in graph.operators)
-    return seconds * SLOWER * gradient_bytes() / whole
+    return seconds, sum(operator.parameter_gradient_bytes for operator in graph.operators)
+
+
+def _without_tensor_cores(device: Accelerator) -> Accelerator:
+    """Convolutions use the FP32 units, and reach the fraction of their peak that dense layers
+    reach."""
+    known = device.classes
+    passes = [
+        own._replace(efficiency=dense.efficiency)
+        for own, dense in zip(known["convolution"], known["dense"], strict=True)
+    ]
+    classes = {**known, "convolution": type(known["convolution"])(*passes)}
+    return replace(device, tensor_flops=device.dense_flops, classes=classes)
 
 
 def train(steps: int, step_compute_s: float, seed: int) -> AccuracyCurve:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import alltoall
-import alltoall_plots
 import numpy as np
 import pytest
-from support.refusals import named
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from torch_topoopt.reconfiguration.all_to_all.sweep import strategies
 
 
 @pytest.mark.parametrize("workload", alltoall.WORKLOADS)
@@ -52,46 +48,40 @@ def test_cells_delays_and_ratios_are_printed(
     assert re.search(r" 8  1\.100 \(d = +4\)", text)
 
 
-def test_what_is_kept_is_not_planned_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = tmp_path / "cells.json"
-    cell = ["--servers", "5", "--degree", "2", "--workloads", "zipf", "--keep", str(kept)]
-    monkeypatch.setattr("sys.argv", ["alltoall.py", "cells", *cell])
-    alltoall.main()
-    first = capsys.readouterr().out
-    monkeypatch.setattr(alltoall, "ours", None)
-    alltoall.main()
-    assert capsys.readouterr().out == first
+def test_the_papers_sequences_take_the_slots_of_their_schedules_for_equal_sizes() -> None:
+    counts = alltoall.chunk_counts(8, "uniform", 32, seed=0)
+    found = dict(alltoall.paper_sequences(counts, 1, seed=0))
+    schedules = {s.reconfigurations: s.slots for s in strategies(8, 1, mode="paper")}
+    assert found == {d: 8 * slots for d, slots in schedules.items()}
+    assert found[2] == 8 * 16, "the paper's example: with two moves of 7 slots each, 30 slots"
 
 
-def test_figures_are_drawn_from_what_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = ["--workloads", "random", "zipf", "--keep", str(tmp_path / "cells.json")]
-    monkeypatch.setattr(alltoall_plots, "_RATIO_SERVERS", (8, 16))
-    monkeypatch.setattr(alltoall_plots, "_SHOWN_SLOTS", (8,))
-    for what in (
-        ["cells", "--servers", "4", "5", "--sizes", "8", *kept],
-        ["cells", "--servers", "4", "--sizes", "16", "--degree", "1", *kept],
-        ["plot", *kept[-2:], "--out", str(tmp_path / "plots")],
-    ):
-        monkeypatch.setattr("sys.argv", ["alltoall.py", *what])
-        alltoall.main()
-    drawn = capsys.readouterr().out
-    names = {"networks-8MB", "sizes-4", "bounds", "delays"}
-    files = {path.name for path in (tmp_path / "plots").iterdir()}
-    assert files == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
-    assert all(f"{name}.png" in drawn for name in names)
-    text = (tmp_path / "plots" / "networks-8MB.svg").read_text(encoding="utf-8")
-    for word in ("4 servers, 2 circuits", "5 servers, 1 circuit", "kautz", "zipf", "time, ms"):
-        assert word in text
+@pytest.mark.parametrize("workload", ["random", "zipf"])
+def test_carried_chunks_need_no_more_slots_than_the_papers_sequences(workload: str) -> None:
+    counts = alltoall.chunk_counts(6, workload, 16, seed=1)
+    mine, papers = (
+        alltoall.ours(counts, 1, workload, seed=1),
+        alltoall.paper_sequences(counts, 1, 1),
+    )
+    for delay_s in alltoall.SWEPT_S:
+        assert alltoall.fastest(mine, delay_s) <= alltoall.fastest(papers, delay_s)
 
 
-def test_plots_of_nothing_are_an_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["alltoall.py", "plot", "--keep", "none.json"])
-    with pytest.raises(SystemExit):
-        alltoall.main()
-    assert named(capsys.readouterr().err, "keep", "none.json")
+def test_most_is_gained_at_one_of_the_swept_delays() -> None:
+    others = {"slow": (1, 100), "direct": (8, 20)}
+    gain = alltoall.most_gained(others, [(1, 100), (3, 40)])
+    assert gain.delay_s in alltoall.SWEPT_S
+    assert gain.topologies == 3
+    assert gain.worst == pytest.approx(2, rel=0.02), "40 slots against 20 where moves cost nothing"
+    for delay_s in alltoall.SWEPT_S:
+        best_s = min(alltoall.fastest([other], delay_s)[0] for other in others.values())
+        assert 1 - alltoall.fastest([(3, 40)], delay_s)[0] / best_s <= gain.reduction + 1e-12
+
+
+def test_theorem_1_holds_for_both_orders_of_shifts() -> None:
+    for servers in (8, 16, 33):
+        slots = alltoall.shift_slots(servers)
+        for name in ("chosen sets", "the paper's order"):
+            assert set(slots[name]) == set(range(1, servers))
+            assert all(count >= slots["Theorem 1"][d] for d, count in slots[name].items())
+        assert slots["chosen sets"][servers - 1] == servers - 1, "every server sends directly"

@@ -164,6 +164,20 @@ def test_the_results_page_names_rows_of_an_unknown_figure(tmp_path: Path) -> Non
         results_page.results_page(rows, FIGURES, tmp_path)
 
 
+def test_the_share_counts_rows_with_a_papers_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = table.FigureTable(tmp_path / "table.json", list(FIGURES))
+    kept.replace("14", rows_of_figure_14())
+    kept.replace("12", [{**rows_of_figure_14()[0], "figure": "12", "within": None}])
+    assert run(tmp_path, "--share") == 0
+    assert "1 of 3 " in capsys.readouterr().out
+    assert run(tmp_path, "12", "--share") == 0
+    assert "no row" in capsys.readouterr().out
+    page = results_page.results_page(kept.rows, FIGURES, tmp_path)
+    assert table.share(kept.rows) in page
+
+
 def test_names_of_figures_choose_them() -> None:
     assert [f.name for f in chosen(FIGURES, ["14", "10"])] == ["10", "14"]
     assert len(chosen(FIGURES, [])) == len(FIGURES)

@@ -118,6 +118,7 @@ def test_without_namespaces_a_figure_is_left_out_with_one_line(
     assert error[1:] == [
         "all cells: 0 s of processor time, 0 s one by one",
         "0 rows, 0 cells computed",
+        f"{tmp_path}/table.json: no row has a paper's number",
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
 
@@ -13,7 +13,13 @@ from torch_topoopt.architectures import (
     ocs_reconfig,
     topoopt,
 )
-from torch_topoopt.comparison.cost import FIBRE_M, TABLE_2, capital_cost, price_at
+from torch_topoopt.comparison.cost import (
+    FIBRE_M,
+    TABLE_2,
+    capital_cost,
+    parts_of,
+    price_at,
+)
 from torch_topoopt.plan import Cluster
 from torch_topoopt.topology.find_network import find_network
 from torch_topoopt.topology.measures.figures import default_demand
@@ -94,6 +100,34 @@ def _ideal(d: float, b: float, nics: str, lanes: str) -> float:
     count, rate = _IDEAL_LANES[lanes](d, b)
     port, transceiver = price_at(TABLE_2.switch_port, rate), price_at(TABLE_2.transceiver, rate)
     return _IDEAL_NICS[nics](d, b) + count * (5 * port + 6 * transceiver + 3 * _FIBRE)
+
+
+def at_4394(*, degree: int, gbps: float) -> Any:
+    """Of 4394 servers (a fat-tree of k = 26): dollars with patch panels at full and half price, and
+    the parts that take power."""
+    servers = 4394
+    half = replace(TABLE_2, panel_port=TABLE_2.panel_port / 2)
+    cluster, few = Cluster(servers, degree, gbps), Cluster(_MEASURED_AT, degree, gbps)
+    network = find_network(few, default_demand(_MEASURED_AT))
+    own = topoopt.build(few, network=network)
+    tree = fat_tree.build(cluster)
+    times = servers / _MEASURED_AT
+    found: dict[str, Any] = {}
+    for name, topology, of, count in (
+        ("TopoOpt", own, few, times),
+        ("Ideal Switch", tree, cluster, 1.0),
+    ):
+        dollars = {
+            label: capital_cost(topology, of, prices)
+            for label, prices in (("full", TABLE_2), ("half", half))
+        }
+        parts = parts_of(topology)
+        found[name] = {
+            **{f"dollars_{label}": cost.total * count for label, cost in dollars.items() if cost},
+            "switch_ports": sum(parts.switch_ports.values()) * count / servers,
+            "transceivers": sum(parts.transceivers.values()) * count / servers,
+        }
+    return found
 
 
 def of_parts(*, rates: list[float]) -> Any:

@@ -50,6 +50,53 @@ def on_rings(*, strides: list[int], hybrid: bool) -> Any:
     return {"all_reduce": reduced.tolist(), "mp": demand_matrix(demand, SERVERS).tolist()}
 
 
+def tree_parents(servers: int) -> list[int | None]:
+    """A balanced binary tree whose leaves are the odd servers; the root, 0, has one child.
+
+    Server x with lowest set bit b is below x - b + 2 b, or x - b where there is no such server.
+    """
+    parents: list[int | None] = [None]
+    for server in range(1, servers):
+        bit = server & -server
+        above = (server ^ bit) | (bit << 1)
+        parents.append(above if above < servers else server ^ bit)
+    return parents
+
+
+def relabelled(place: int, step: int, offset: int) -> int:
+    """The server at a place of the first tree: inner ones count in steps from 0, leaves from
+    `offset`."""
+    return (place // 2 * step + place % 2 * offset) % SERVERS
+
+
+def double_tree(step: int, offset: int) -> list[list[int | None]]:
+    """Parents in both trees, by `relabelled`: in the second one, each inner server has changed
+    places with the leaf after it."""
+    trees = []
+    for flip in (0, 1):
+        parents: list[int | None] = [None] * SERVERS
+        for server, parent in enumerate(tree_parents(SERVERS)):
+            if parent is not None:
+                own = relabelled(server ^ flip, step, offset)
+                parents[own] = relabelled(parent ^ flip, step, offset)
+        trees.append(parents)
+    return trees
+
+
+def on_trees(*, step: int, offset: int) -> Any:
+    """Bytes as `on_rings`: each tree reduces half of the AllReduce, and broadcasts the sum."""
+    demand = _demand(hybrid=True)
+    reduced = np.zeros((SERVERS, SERVERS))
+    trees = double_tree(step, offset)
+    for parents in trees:
+        for server, parent in enumerate(parents):
+            if parent is not None:
+                reduced[server, parent] += DENSE_BYTES / 2
+                reduced[parent, server] += DENSE_BYTES / 2
+    mp = demand_matrix(demand, SERVERS)
+    return {"trees": trees, "all_reduce": reduced.tolist(), "mp": mp.tolist()}
+
+
 def on_topoopt(*, degree: int, mode: str) -> Any:
     """The same on the network that TopologyFinder wires for it: what servers exchange, and what
     crosses the links, forwarded bytes included."""

@@ -1,4 +1,4 @@
-"""Figures 1 and 7 to 9: the traffic of DLRM on 16 servers, its rings, and TopoOpt's network."""
+"""Figures 1, 7 to 9, 22 and 23: DLRM's traffic on 16 servers, rings, trees, TopoOpt's network."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from figures import plots
 from figures.cell import Cell
+from figures.cells.traffic import relabelled
 from figures.figure import Figure, Made, Quantity
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from figures.figure import Results
 
 _STRIDES = (1, 3, 7)  # Figures 7 and 8 show three; TopologyFinder chooses its own in Figure 9
+_TREES = ((2, 1), (6, 1), (3, 8))  # Figure 23: steps of inner servers and leaves, the first leaf
+_NO_ROOTS = 14.0  # Appendix A: all servers but the two roots
 _ALL_REDUCE, _HYBRID, _MP = 44e9, 4e9, 32 * 2**20  # section 2.1
 
 
@@ -204,6 +207,71 @@ def _figure_9(results: Results, quick: bool) -> Made:
     return Made(_csv(results), draw, quantities, (12.0, 3.8))
 
 
+def _tree_cells(quick: bool) -> list[Cell]:
+    return [
+        Cell.of("figures.cells.traffic:on_trees", step=step, offset=offset)
+        for step, offset in _TREES
+    ]
+
+
+def _figure_22(results: Results, quick: bool) -> Made:
+    most = max(float(_sum(row).max()) for _, row in results)
+
+    def draw(canvas: Canvas) -> None:
+        panels = zip(canvas.subplots(1, 3), results, strict=True)
+        for axes, (p, row) in panels:
+            title = f"AllReduce over two trees, inner servers in steps of {p['step']}"
+            _heatmap(canvas, axes, _sum(row), title, most)
+
+    sent = [np.array(row["all_reduce"]).sum(axis=1) for _, row in results]
+    equal = min(int((own == np.median(own)).sum()) for own in sent)
+    name = "servers that send equally much in every permutation: all but the roots"
+    largest = np.array(results[0][1]["all_reduce"]).max() / 1e9
+    quantities = [
+        Quantity(name, float(equal), _NO_ROOTS, "dlrm"),
+        Quantity("largest AllReduce transfer (GB)", largest, model="dlrm"),
+    ]
+    return Made(_csv(results), draw, quantities, (12.0, 3.8))
+
+
+def _figure_23(results: Results, quick: bool) -> Made:
+    def draw(canvas: Canvas) -> None:
+        for column, (p, row) in zip(canvas.subplots(2, 3).T, results, strict=True):
+            for index, (axes, parents) in enumerate(zip(column, row["trees"], strict=True)):
+                _tree(axes, parents, p, index)
+
+    csv = [
+        {**p, "tree": index, "server": server, "parent": parent}
+        for p, row in results
+        for index, parents in enumerate(row["trees"])
+        for server, parent in enumerate(parents)
+    ]
+    quantities = []
+    for p, row in results:
+        inner = [set(parents) - {None} for parents in row["trees"]]
+        name = f"servers that are inner in one tree, leaves in the other, steps of {p['step']}"
+        quantities.append(Quantity(name, float(len(inner[0] ^ inner[1]))))
+    return Made(csv, draw, quantities, (12.0, 5.0))
+
+
+def _tree(axes: Axes, parents: list[int | None], p: dict[str, int], flip: int) -> None:
+    """Servers in the order of their places in the tree; a place's lowest set bit is its height."""
+    places = {
+        relabelled(place ^ flip, **p): (place, (place or 32) & -(place or 32))
+        for place in range(16)
+    }
+    for server, parent in enumerate(parents):
+        x, bit = places[server]
+        y = bit.bit_length()
+        if parent is not None:
+            above, its_bit = places[parent]
+            axes.plot([x, above], [y, its_bit.bit_length()], color=plots.colour(flip), zorder=1)
+        axes.text(x, y, str(server), ha="center", va="center", fontsize=8, zorder=2,
+                  bbox={"boxstyle": "circle", "fc": "w", "ec": "0.6"})  # fmt: skip
+    axes.set_axis_off()
+    axes.set_title(f"tree {flip + 1}, inner servers in steps of {p['step']}", fontsize=9)
+
+
 def _figure_1_cells(quick: bool) -> list[Cell]:
     return [_rings([1], hybrid=False), _rings([1], hybrid=True)]
 
@@ -232,5 +300,17 @@ FIGURES = (
         about="several permutations together balance AllReduce (section 4.3)",
         cells=_figure_9_cells,
         make=_figure_9,
+    ),
+    Figure(
+        *("22", "traffic of DLRM on 16 servers over double binary trees"),
+        about="three permutations of the servers move AllReduce transfers, MP stays (Appendix A)",
+        cells=_tree_cells,
+        make=_figure_22,
+    ),
+    Figure(
+        *("23", "double binary trees of 16 servers"),
+        about="three permutations of the servers (Appendix A)",
+        cells=_tree_cells,
+        make=_figure_23,
     ),
 )
