@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import threading
 import time
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     _Part: TypeAlias = str | _Table | RenderableType
 
 _PLAIN_WIDTH = 120
+_USUAL_WIDTH = 80  # of terminals that do not say theirs
 _LEAST_WIDTH = 40  # on narrower terminals, lines are left to the terminal to wrap
 _QUIET_S = 30.0  # before a longer computation is announced, if no line can move
 _MOST_ERROR, _ERROR_START, _ERROR_END = 2000, 800, 400  # characters
@@ -225,8 +225,16 @@ def _reminders(heading: str) -> Iterator[Callable[[float | None, str], None]]:
 def make_console(file: IO[str]) -> Console:
     """A rich console whose lines never depend on the width of a non-terminal."""
     if file.isatty():
-        return Console(file=file, width=max(shutil.get_terminal_size().columns, _LEAST_WIDTH))
+        return Console(file=file, width=max(_columns(file), _LEAST_WIDTH))
     return Console(file=file, width=_PLAIN_WIDTH, force_terminal=False, color_system=None)
+
+
+def _columns(file: IO[str]) -> int:
+    """The width of a terminal: COLUMNS, or else its own, which may be that of stderr alone."""
+    text = os.environ.get("COLUMNS", "")
+    if text.isdecimal() and int(text):
+        return int(text)
+    return os.get_terminal_size(file.fileno()).columns or _USUAL_WIDTH
 
 
 def _indented(value: Any) -> str:

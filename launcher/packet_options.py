@@ -38,7 +38,7 @@ def add_options(options: argparse.ArgumentParser, *, seed: bool = True, rings: b
         "--transport", choices=TRANSPORTS, help="how senders behave (default: constant, full rate)"
     )
     packet.add_argument(
-        "--mtu", type=int, metavar="BYTES", help="payload of a full packet (default 8936)"
+        "--mtu", type=int, metavar="BYTES", help="payload of a full packet (bytes, default: 8936)"
     )
     packet.add_argument(
         "--acks",

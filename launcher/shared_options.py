@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_topoopt.fabric.ssh import DEFAULT_SSH
-from torch_topoopt.launcher import parser
+from torch_topoopt.launcher import parser, price_lists
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.plan import POLICIES
 from torch_topoopt.search import defaults as planning_defaults
@@ -132,6 +132,18 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "accelerator to plan for: device or device:format, such as h100 or a100:bf16; by "
         "default the format of the model "
         f"(default: {DEFAULT_ACCELERATOR}; with `topoopt run` {EMULATED_ACCELERATOR})",
+    },
+    "prices": {
+        "choices": tuple(price_lists.LISTS),
+        "default": "topoopt",
+        "help": "price list of the costs: topoopt, all network parts with NICs (default), or "
+        "hammingmesh, cables and switch ports alone",
+    },
+    "switch-delay": {
+        "type": float,
+        "metavar": "SECONDS",
+        "help": "time in which the emulated optical switch between the cables of network "
+        "namespaces moves a circuit (seconds, default: there is no switch)",
     },
     "server-file": {
         "metavar": "FILE",

@@ -48,8 +48,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
         default=_TRACE_TIMEOUT_S,
         metavar="SECONDS",
         help="time limit for the trace of a script without a build_model(); after it, rings "
-        "are planned for "
-        "an unknown demand (default: %(default)g)",
+        "are planned for an unknown demand (seconds, default: %(default)g)",
     )
     group.add_argument(
         "--trace-iterations",
@@ -62,7 +61,8 @@ def add_options(group: argparse._ActionsContainer) -> None:
         "--trace-memory",
         type=memory,
         metavar="SIZE",
-        help="memory limit of the trace, such as 4GB (default: half of what is available)",
+        help="memory limit of the trace (with its unit, as 4GB; "
+        "default: half of what is available)",
     )
     group.add_argument(
         "--take-over",

@@ -80,7 +80,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         metavar="SECONDS",
         default=60.0,
-        help="drop the flows of a host not heard from for this many seconds (default: 60)",
+        help="silence after which a host's flows are dropped (seconds, default: 60)",
     )
     options.add_argument(
         "--limit-rates",

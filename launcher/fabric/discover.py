@@ -153,9 +153,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--listen-seconds",
         type=float,
         default=2.0,
-        metavar="S",
+        metavar="SECONDS",
         help="listen until no new announcement has arrived for so long, or longer where a host is "
-        "too busy to announce its ports (default: %(default)g)",
+        "too busy to announce its ports (seconds, default: %(default)g)",
     )
     options.add_argument(
         "--remote-command",

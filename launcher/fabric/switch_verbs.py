@@ -36,8 +36,8 @@ def add_change_options(options: argparse.ArgumentParser) -> None:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="how long each switch may take until all its circuits carry light (default: by what "
-        "its vendor says)",
+        help="how long each switch may take until all its circuits carry light (seconds, default: "
+        "by what its vendor says)",
     )
 
 

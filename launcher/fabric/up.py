@@ -89,7 +89,7 @@ def main(argv: list[str]) -> int:
                 mtu=arguments.mtu,
                 shaper=arguments.shaper,
                 forwarding=arguments.forwarding,
-                switch_delay_s=arguments.switch_delay_s,
+                switch_delay_s=arguments.switch_delay,
                 keep=True,
             ),
             progress=lambda text: show(None, text),
@@ -124,7 +124,13 @@ def make_parser() -> argparse.ArgumentParser:
     options.add_argument("--name", action=parser.Renamed, now="NAME: topoopt fabric up NAME ...")
     shared_options.add(options, "plan", "servers", "degree", "bandwidth", "parallel-links")
     shared_options.add(options, "network")
-    options.add_argument("--mtu", type=int, default=1500, help="MTU of the cables (default: 1500)")
+    options.add_argument(
+        "--mtu",
+        type=int,
+        default=1500,
+        metavar="BYTES",
+        help="MTU of the cables (bytes, default: 1500)",
+    )
     options.add_argument(
         "--shaper",
         choices=["tbf", "htb"],
@@ -137,13 +143,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="how relays recognise packets to forward: by IP address (default), or by the MAC "
         "address of a second interface per port, as in the paper's Appendix I",
     )
-    options.add_argument(
-        "--switch-delay-s",
-        type=float,
-        metavar="SECONDS",
-        help="let the cables run through an emulated optical switch that takes this long to move a "
-        "circuit (torch_topoopt.fabric.netns.switch controls it)",
-    )
+    shared_options.add(options, "switch-delay")
+    options.add_argument("--switch-delay-s", action=parser.Alias, now="--switch-delay", type=float)
     shared_options.add(options, "dry-run", "json")
     return options
 

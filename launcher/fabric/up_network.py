@@ -24,7 +24,7 @@ _NOT_WITH = {
     "mtu": 1500,
     "shaper": None,
     "forwarding": "routes",
-    "switch_delay_s": None,
+    "switch_delay": None,
 }
 
 

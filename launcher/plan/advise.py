@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_topoopt.launcher import console, documents, parser, shared_options
+from torch_topoopt.launcher import console, documents, parser, price_lists, shared_options
 from torch_topoopt.launcher.errors import OK, InputError, input_errors
 from torch_topoopt.launcher.plan import advise_output
 from torch_topoopt.launcher.plan.advise_output import Advice
@@ -34,9 +34,9 @@ list, a label for each end of each cable), cables.csv, labels.csv, the cluster.y
 `topoopt run --cluster` and the plan.json of rings and routes.
 
 Times are what the links allow: bytes of the busiest link over its rate, and the signal's latency;
-sizes are the whole buffer of a server. Costs are by the price lists of `topoopt compare`: the
-TopoOpt paper's (NICs, transceivers, switch ports, fibre) and the HammingMesh paper's (cables and
-switch ports alone)."""
+sizes are the whole buffer of a server. Costs are by one of two price
+lists (--prices): the TopoOpt paper's (NICs, transceivers, switch ports, fibre) or the HammingMesh
+paper's (cables and switch ports alone); --json has both."""
 
 _EXAMPLES = """\
   topoopt advise --servers 6 --degree 2 --bandwidth 200Gbps
@@ -70,7 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"sizes of the collectives that are timed (default: {_SIZES})",
     )
     _add_rack_options(options)
-    shared_options.add(options, "json")
+    shared_options.add(options, "prices", "json")
     shared_options.add_verbosity(options)
     return options
 
@@ -137,7 +137,7 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         console.print_json(advice)
         return OK
-    advise_output.show(terminal, advice)
+    advise_output.show(terminal, advice, price_lists.LISTS[arguments.prices])
     _next_commands(terminal, arguments, cluster.servers)
     return OK
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from torch_topoopt.launcher import price_lists
 from torch_topoopt.launcher.plan import cabling_text, plan_tables
 from torch_topoopt.plan.units import counted, format_bytes, format_gbps, format_seconds
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from torch_topoopt.comparison.cabling.sheets import LabelledCable, Names
     from torch_topoopt.launcher.console import Terminal
     from torch_topoopt.launcher.plan.failure_tables import WorstLoss
+    from torch_topoopt.launcher.price_lists import PriceList
     from torch_topoopt.plan import Cluster, Plan
 
 _MOST_LISTED = 12  # servers; up to here ports are listed one by one
@@ -104,7 +104,7 @@ def _loss(advice: Advice) -> str:
     return f"the loss of any one cable disconnects nobody{kept}"
 
 
-def show(terminal: Terminal, advice: Advice) -> None:
+def show(terminal: Terminal, advice: Advice, prices: PriceList) -> None:
     """Drawing, list of cables and the table of alternatives."""
     terminal.line(title(advice))
     for line in facts(advice):
@@ -112,7 +112,7 @@ def show(terminal: Terminal, advice: Advice) -> None:
     for line in cabling_text.draw_text(advice.names.servers, advice.cables):
         terminal.line(line)
     _show_cables(terminal, advice)
-    _show_alternatives(terminal, advice)
+    _show_alternatives(terminal, advice, prices)
 
 
 def _show_cables(terminal: Terminal, advice: Advice) -> None:
@@ -143,7 +143,7 @@ def _show_cables(terminal: Terminal, advice: Advice) -> None:
     )
 
 
-def _show_alternatives(terminal: Terminal, advice: Advice) -> None:
+def _show_alternatives(terminal: Terminal, advice: Advice, prices: PriceList) -> None:
     """A column for each alternative, as there are more figures than these."""
     others = advice.alternatives
     rows: list[tuple[str, list[str]]] = []
@@ -155,8 +155,7 @@ def _show_alternatives(terminal: Terminal, advice: Advice) -> None:
             rows.append((f"{name} {format_bytes(size)}", times))
     rows += [
         ("cables", [str(other.cables) for other in others]),
-        (f"cost, {price_lists.TOPOOPT}", [_dollars(other.cost) for other in others]),
-        (f"cost, {price_lists.HAMMINGMESH}", [_dollars(other.cable_cost) for other in others]),
+        (prices.heading, [_dollars(prices.cost(other)) for other in others]),
         (
             "one cable lost",
             ["disconnects" if other.disconnecting else "goes on" for other in others],
@@ -167,11 +166,13 @@ def _show_alternatives(terminal: Terminal, advice: Advice) -> None:
         ("", f"{others[0].name} (this)", *(other.name for other in others[1:])),
         [(name, *values) for name, values in rows],
     )
-    for line in (*price_lists.LEGEND, *_changes(others[0], others[1:])):
+    for line in (prices.legend, *_changes(others[0], others[1:], prices)):
         terminal.line(line)
 
 
-def _changes(first: CablingOption, others: tuple[CablingOption, ...]) -> list[str]:
+def _changes(
+    first: CablingOption, others: tuple[CablingOption, ...], prices: PriceList
+) -> list[str]:
     """A line per alternative: the factor for the largest sizes, and the cost."""
     lines = []
     for other in others:
@@ -184,8 +185,9 @@ def _changes(first: CablingOption, others: tuple[CablingOption, ...]) -> list[st
         parts.append(
             f"all-to-all {_factor(first.times.all_to_all_s[-1], other.times.all_to_all_s[-1])}"
         )
-        if first.cost is not None and other.cost is not None:
-            more = other.cost - first.cost
+        before, after = prices.cost(first), prices.cost(other)
+        if before is not None and after is not None:
+            more = after - before
             parts.append(f"{_dollars(abs(more))} {'more' if more >= 0 else 'less'}")
         lines.append(f"{other.name}: {', '.join(parts)}")
     return lines

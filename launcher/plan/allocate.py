@@ -97,7 +97,7 @@ def _add_defragmentation(options: argparse.ArgumentParser) -> None:
     moving.add_argument(
         "--checkpoint-bytes", type=shared_options.quantity("checkpoint-bytes", parse_bytes),
         default=64 * 2.0**30, metavar="SIZE",
-        help="checkpoint size of an accelerator (default: 64GiB)",
+        help="checkpoint size of an accelerator (with its unit, default: 64GiB)",
     )  # fmt: skip
     moving.add_argument(
         "--accelerator-bandwidth", type=parser.rate, default=6400.0, metavar="RATE",
@@ -109,8 +109,8 @@ def _add_defragmentation(options: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     moving.add_argument(
         "--restart-time", type=shared_options.quantity("restart-time", parse_seconds),
-        default=0.0, metavar="SECONDS",
-        help="time to stop and start jobs, without the transfer (default: 0s)",
+        default=0.0, metavar="TIME",
+        help="time to stop and start jobs, without the transfer (with its unit, default: 0s)",
     )  # fmt: skip
 
 

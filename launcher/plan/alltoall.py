@@ -79,13 +79,13 @@ def make_parser() -> argparse.ArgumentParser:
         type=shared_options.quantity("reconfiguration-delay", parse_seconds),
         default=1e-5,
         metavar="TIME",
-        help="time in which the switch sets a topology, with its unit (default: 10us)",
+        help="time in which the switch sets a topology (with its unit, default: 10us)",
     )
     options.add_argument(
         "--bytes-per-pair",
         type=shared_options.quantity("bytes-per-pair", parse_bytes),
         metavar="SIZE",
-        help="size of the message from each server to each other, with its unit (default: 4MB)",
+        help="size of the message from each server to each other (with its unit, default: 4MB)",
     )
     options.add_argument(
         "--matrix", metavar="FILE.npy", help="bytes from each server to each, instead"
@@ -94,9 +94,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--chunk",
         type=shared_options.quantity("chunk", parse_bytes),
         metavar="SIZE",
-        help="with --matrix: bytes that a link carries in a slot, with their unit (default: an "
-        "eighth of "
-        "the mean)",
+        help="with --matrix: size of what a link carries in a slot, such as 64kB (with its unit, "
+        "default: an eighth of the mean)",
     )
     shared_options.add(options, "bandwidth", help=_BANDWIDTH)
     options.add_argument(
@@ -104,7 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=shared_options.quantity("latency", parse_seconds),
         default=5e-7,
         metavar="TIME",
-        help="latency of a message over one hop, with its unit (default: 500ns)",
+        help="latency of a message over one hop (with its unit, default: 500ns)",
     )
     shared_options.add(
         options,

@@ -49,9 +49,8 @@ def add_options(options: argparse.ArgumentParser) -> None:
         "--bytes",
         type=shared_options.quantity("bytes", parse_bytes),
         metavar="SIZE",
-        help="with --collective: size of the whole message (of all_gather, the gathered one), "
-        "with its unit "
-        "(default: 64MB)",
+        help="with --collective: size of the whole message (of all_gather, the gathered one; "
+        "with its unit, default: 64MB)",
     )
 
 

@@ -74,19 +74,20 @@ def add_options(options: argparse.ArgumentParser) -> None:
         type=shared_options.quantity("bytes", parse_bytes),
         metavar="SIZE",
         help="with --collective: size of the whole message (of all_gather, the gathered one), "
-        "with its unit",
+        "such as 64MB (with its unit)",
     )
     options.add_argument(
         "--alpha",
         type=shared_options.quantity("alpha", parse_seconds),
         metavar="TIME",
-        help="with --collective: latency of a message, with its unit (default: 2us)",
+        help="with --collective: latency of a message (with its unit, default: 2us)",
     )
     options.add_argument(
         "--hop",
         type=shared_options.quantity("hop", parse_seconds),
         metavar="TIME",
-        help="with --collective: latency that each link adds to a message (default: 1us)",
+        help="with --collective: latency that each link adds to a message (with its unit, "
+        "default: 1us)",
     )
     options.add_argument(
         "--links",

@@ -30,7 +30,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
         "--measure-limit",
         type=float,
         metavar="SECONDS",
-        help="operators that were not reached by then are left out (default: 60)",
+        help="time limit; operators not reached by then are left out (seconds, default: 60)",
     )
 
 

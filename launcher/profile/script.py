@@ -37,7 +37,10 @@ def add_options(options: argparse.ArgumentParser) -> None:
         "and up to 16 if they are quick)",
     )
     group.add_argument(
-        "--time-limit", type=float, metavar="SECONDS", help="time limit of each rank (default: 120)"
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="time limit of each rank (seconds, default: 120)",
     )
     group.add_argument(
         "--output-demand",

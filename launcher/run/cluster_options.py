@@ -31,7 +31,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="with --cluster: how long to wait for the other hosts (default: %(default)g)",
+        help="with --cluster: time limit for the other hosts (seconds, default: %(default)g)",
     )
 
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from torch_topoopt.launcher import shared_options
 from torch_topoopt.launcher.errors import InputError
 from torch_topoopt.links.sockets import unsent_bytes_at
 
@@ -51,13 +52,7 @@ def add_options(group: argparse._ActionsContainer) -> None:
         help="who passes on what is for a server without a link: the ranks between, along all "
         "planned routes (default), or the kernels of the hosts, along the heaviest; netns only",
     )
-    group.add_argument(
-        "--switch-delay",
-        type=float,
-        metavar="SECONDS",
-        help="let the cables of --fabric netns run through an emulated optical switch, whose "
-        "mirrors take that long to move",
-    )
+    shared_options.add(group, "switch-delay")
 
 
 def check(fabric: str, arguments: argparse.Namespace) -> None:

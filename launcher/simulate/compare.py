@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch_topoopt.comparison.compare import Compared, Comparison
     from torch_topoopt.comparison.same_time import SameTimes
     from torch_topoopt.launcher.console import Terminal
+    from torch_topoopt.launcher.price_lists import PriceList
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster
     from torch_topoopt.planner.mesh.grid_plan import GridPlan
@@ -40,17 +41,17 @@ MODEL is the name of a shipped model, file.py:callable, a script or an opgraph.j
 columns:
   rate        what a server can send
   tax         bytes that servers send (forwarded ones included) over those that they have to send
-  cost        TopoOpt prices: all network parts, NICs included (TopoOpt paper, Table 2);
-              HammingMesh prices: cables and switch ports, without NICs (its paper, section III-C)
-  iterations/s per M$   iterations per second for a million dollars at TopoOpt prices
+  cost        by the price list of --prices: all network parts with NICs (topoopt: that paper's
+              Table 2), or cables and switch ports (hammingmesh: that paper's section III-C)
+  iterations/s per M$   iterations per second for a million dollars by that list
   strategy    where it was found: own, on this architecture or an ideal switch of its rate; topoopt,
               by the planner; ideal-switch; start, where a search begins; placed, planned together
               with the order of servers on the rows and columns of a HammingMesh
 Rows are in the order of --architectures, without it the fastest first.
 
 --same-time NAME says which is the cheaper way to the same iteration time: the least bandwidth with
-which each architecture is as fast as NAME is at --bandwidth, and what it costs then, by both lists
-of prices."""
+which each architecture is as fast as NAME is at --bandwidth, and what it costs then. --json has the
+costs by both lists."""
 
 _EXAMPLES = """\
   topoopt compare dlrm --servers 128 --degree 4 --bandwidth 100Gbps
@@ -86,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     shared_options.add(options, "evaluations", default=5000, help=few)
     packet_options.add_level(options)
     packet_options.add_options(options, seed=False)
-    shared_options.add(options, "plot", "json")
+    shared_options.add(options, "plot", "prices", "json")
     shared_options.add_verbosity(options)
     return options
 
@@ -128,9 +129,9 @@ def main(argv: list[str]) -> int:
     if arguments.json:
         console.print_json(ComparedModel(comparison, graph, cluster, arguments.level, same))
     else:
-        _show(terminal, comparison, arguments.level, by_time=arguments.architectures is None)
+        _show(terminal, comparison, arguments)
         if same is not None:
-            _show_same_time(terminal, same)
+            _show_same_time(terminal, same, price_lists.LISTS[arguments.prices])
     return OK
 
 
@@ -213,12 +214,6 @@ class ComparedModel:
     same_time: SameTimes | None = None
 
 
-# The price lists by the field of a cost.
-_PRICE_LISTS = {
-    "cost": "TopoOpt's prices (Table 2)",
-    "cable_cost": "HammingMesh's prices (III-C)",
-}
-_COSTS = (f"cost, {price_lists.TOPOOPT}", f"cost, {price_lists.HAMMINGMESH}")
 _LEGEND = (
     "tax: bytes that servers send, forwarded ones included, over the bytes that they have to send",
     "strategy: own: found on this architecture or on an ideal switch of its rate; topoopt: found "
@@ -230,38 +225,38 @@ def _dollars(cost: float | None) -> str:
     return "-" if cost is None else f"${cost / 1000:,.1f}k"
 
 
-def _rate_per_mdollar(row: Compared) -> str:
-    value = row.iterations_per_s_per_mdollar
-    if value is None:
+def _rate_per_mdollar(row: Compared, prices: PriceList) -> str:
+    cost = prices.cost(row)
+    if cost is None:
         return "-"
+    value = 1e6 / (row.iteration_s * cost)
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _show_same_time(terminal: Terminal, same: SameTimes) -> None:
+def _show_same_time(terminal: Terminal, same: SameTimes, prices: PriceList) -> None:
     time = format_seconds(same.target_s)
     rows = [
         [
             row.architecture,
             "-" if row.server_gbps is None else format_gbps(round(row.server_gbps, 1)),
             "not reached" if row.iteration_s is None else format_seconds(row.iteration_s),
-            _dollars(row.cost),
-            _dollars(row.cable_cost),
+            _dollars(prices.cost(row)),
         ]
         for row in same.rows
     ]
     title = f"The least bandwidth for an iteration of {time}, as {same.reference} takes"
-    terminal.table(title, ["architecture", "rate", "iteration", *_COSTS], rows)
-    for name, prices in _PRICE_LISTS.items():
-        if (cheapest := same.cheapest(name)) is not None:
-            cost = next(getattr(r, name) for r in same.rows if r.architecture == cheapest)
-            terminal.line(f"cheapest for {time} by {prices}: {cheapest}, {_dollars(cost)}")
+    terminal.table(title, ["architecture", "rate", "iteration", prices.heading], rows)
+    if (cheapest := same.cheapest(prices.field)) is not None:
+        cost = next(prices.cost(row) for row in same.rows if row.architecture == cheapest)
+        terminal.line(f"cheapest for {time}, {prices.name}: {cheapest}, {_dollars(cost)}")
 
 
-def _show(terminal: Terminal, comparison: Comparison, level: str, *, by_time: bool) -> None:
+def _show(terminal: Terminal, comparison: Comparison, arguments: argparse.Namespace) -> None:
+    prices = price_lists.LISTS[arguments.prices]
     shown = comparison.rows
-    if by_time:
+    if arguments.architectures is None:
         shown = tuple(sorted(shown, key=lambda row: row.iteration_s))
-    columns = ["architecture", "rate", "iteration", "compute", "tax", *_COSTS]
+    columns = ["architecture", "rate", "iteration", "compute", "tax", prices.heading]
     columns += ["iterations/s per M$", "strategy"]
     rows = [
         [
@@ -270,14 +265,13 @@ def _show(terminal: Terminal, comparison: Comparison, level: str, *, by_time: bo
             format_seconds(row.iteration_s),
             format_seconds(row.compute_s),
             f"{row.bandwidth_tax:.2f}",
-            _dollars(row.cost),
-            _dollars(row.cable_cost),
-            _rate_per_mdollar(row),
+            _dollars(prices.cost(row)),
+            _rate_per_mdollar(row, prices),
             row.strategy,
         ]
         for row in shown
     ]
-    title = f"One training iteration on each architecture, at {level} level"
+    title = f"One training iteration on each architecture, at {arguments.level} level"
     terminal.table(title, columns, rows)
     layouts: dict[str, list[str]] = {}
     for row in shown:
@@ -285,7 +279,7 @@ def _show(terminal: Terminal, comparison: Comparison, level: str, *, by_time: bo
             layouts.setdefault(str(row.layout), []).append(row.architecture)
     for layout, architectures in layouts.items():
         terminal.line(f"layout of {', '.join(architectures)}: {layout}")
-    for line in (*price_lists.LEGEND, *_LEGEND):
+    for line in (prices.legend, *_LEGEND):
         terminal.line(line)
     for line in plan_tables.dark_ports_lines(comparison.plan.cluster, comparison.plan.network):
         terminal.note(f"note: topoopt: {line}")

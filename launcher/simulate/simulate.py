@@ -115,7 +115,10 @@ def make_parser() -> argparse.ArgumentParser:
     packet_options.add_level(options)
     packet_options.add_options(options)
     options.add_argument(
-        "--until", type=float, metavar="SECONDS", help="end at this simulated time at the latest"
+        "--until",
+        type=float,
+        metavar="SECONDS",
+        help="simulated time at which to end (seconds, default: when all flows have ended)",
     )
     for name, content in (
         ("flow-csv", "start and end of every flow"),

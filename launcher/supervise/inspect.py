@@ -77,7 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         default=5.0,
         metavar="SECONDS",
-        help="how long the ranks of a running job may take to write their dumps (default: 5)",
+        help="time limit for the dumps of a running job's ranks (seconds, default: 5)",
     )
     options.add_argument(
         "--cluster",

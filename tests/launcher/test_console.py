@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import IO, TYPE_CHECKING
+
+from support.pseudo_terminal import lines_on_terminal
 
 from torch_topoopt.launcher import console
 from torch_topoopt.launcher.main import main
@@ -64,3 +67,18 @@ def test_quiet_leaves_out_stages(capsys: pytest.CaptureFixture[str]) -> None:
         stage.progress(None, "now")
     assert stage.seconds > 0
     assert capsys.readouterr().out == ""
+
+
+def test_a_table_on_stderr_has_the_width_of_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def widest(width: int) -> int:
+        def show(terminal: IO[str]) -> None:
+            with monkeypatch.context() as patches:
+                patches.setattr(sys, "stderr", terminal)
+                rows = [["rank 0", "one operation of many words " * 10]]
+                console.Terminal(json_output=True).table("", ["rank", "operation"], rows)
+
+        return max(map(len, lines_on_terminal(width, show)))
+
+    assert widest(60) <= 60 < 100 < widest(120) <= 120

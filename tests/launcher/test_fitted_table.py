@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from rich.console import Console, Group
 from support.dumps import collective, dump, save
+from support.pseudo_terminal import lines_on_terminal
+from support.running_job import a_running_job
 
 from torch_topoopt.launcher import console
 from torch_topoopt.launcher.fitted_table import FittedTable
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-WIDTHS = (80, 60)
+WIDTHS = (60, 80, 120)
 HEADINGS = st.text("abcdefgh", min_size=1, max_size=12)
 WORDS = st.text("abcdefghij0123456789.", min_size=1, max_size=20)
 CELLS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
@@ -37,8 +40,13 @@ def drawn(table: RenderableType, width: int, *, terminal: bool = True) -> list[s
 
 
 def check(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    check_lines(drawn(FittedTable("", columns, rows), width), columns, rows, width)
+
+
+def check_lines(
+    lines: list[str], columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> None:
     """Every word of the table is there, and every row has its name at the start of a line."""
-    lines = drawn(FittedTable("", columns, rows), width)
     assert max(map(len, lines)) <= width
     lines = [line.replace(f" {columns[0]}: ", f" {columns[0]} ") for line in lines]
     words = set(" ".join(lines).split())
@@ -89,7 +97,6 @@ def test_a_row_is_one_line_where_the_output_is_no_terminal() -> None:
     assert "train.py:7 in step" in line
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -102,36 +109,50 @@ def test_a_row_is_one_line_where_the_output_is_no_terminal() -> None:
         "inspect dumps",
         "plan gpt:tiny --servers 4 --evaluations 20 --rounds 2 -o c.json --failures",
         "profile gpt:tiny",
+        "top running --once",
         "topology --servers 8 --degree 4 --failures",
     ],
 )
 def test_the_tables_of_a_verb_fit_a_terminal(
-    arguments: str,
-    width: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    save_inputs(arguments)
+    parts: list[RenderableType] = []
+    with monkeypatch.context() as patches:
+        patches.setattr(console.Terminal, "show", lambda terminal, part: parts.append(part))
+        assert main(arguments.split()) == 0
+    tables = [table for part in parts for table in tables_of(part)]
+    assert tables
+    for width in WIDTHS:
+
+        def show(terminal: IO[str]) -> None:
+            with monkeypatch.context() as patches:
+                patches.setattr(sys, "stdout", terminal)
+                for part in parts:
+                    console.Terminal().show(part)
+
+        lines = lines_on_terminal(width, show)
+        for table in tables:
+            cells = [[str(cell) for cell in row] for row in table.rows]
+            check_lines(lines, table.columns, cells, width)
+
+
+def save_inputs(arguments: str) -> None:
+    """The files that the verb reads, in the current folder."""
     if "diff" in arguments:
         for name, degree in (("a", 2), ("b", 3)):
             plan = f"plan gpt:tiny --servers 4 --evaluations 20 --degree {degree} -o {name}.json"
             assert main(plan.split()) == 0
     Path("jobs.json").write_text('[{"name": "first", "boards": 4}]')
-    save(JobFolder(tmp_path / "dumps").dumps(0), dump(0, [collective(1)]), dump(1, []))
-    shown: list[FittedTable] = []
-    show = console.Terminal.show
+    save(JobFolder(Path("dumps")).dumps(0), dump(0, [collective(1)]), dump(1, []))
+    if "running" in arguments:
+        Path("running").mkdir()
+        a_running_job(Path("running"))
 
-    def keep(terminal: console.Terminal, part: RenderableType) -> None:
-        if isinstance(part, FittedTable):
-            shown.append(part)
-        show(terminal, part)
 
-    def narrow(file: IO[str]) -> Console:
-        return Console(file=file, width=width, force_terminal=True, color_system=None)
-
-    monkeypatch.setattr(console.Terminal, "show", keep)
-    monkeypatch.setattr(console, "make_console", narrow)
-    assert main(arguments.split()) == 0
-    assert shown
-    for table in shown:
-        check(table.columns, [[str(cell) for cell in row] for row in table.rows], width)
+def tables_of(part: RenderableType) -> list[FittedTable]:
+    parts = part.renderables if isinstance(part, Group) else [part]
+    return [table for table in parts if isinstance(table, FittedTable)]

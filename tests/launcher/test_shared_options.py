@@ -9,6 +9,7 @@ import pytest
 from commands_page import DIFFERENT, PAGE, options_by_verb, page
 
 from torch_topoopt.launcher import shared_options
+from torch_topoopt.launcher.fabric import up
 from torch_topoopt.launcher.main import main
 from torch_topoopt.launcher.plan import planning
 
@@ -91,6 +92,14 @@ def test_an_earlier_spelling_works_and_names_the_one_of_today(
     ]
     assert main(["advise", *shape, "--ports", "2", "--speed", "fast"]) == 2
     assert "--speed: bandwidth: 'fast'" in capsys.readouterr().err
+
+
+def test_the_delay_of_a_switch_is_spelt_as_that_of_a_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for option in ("--switch-delay", "--switch-delay-s"):
+        assert up.make_parser().parse_args(["lab", option, "0.1"]).switch_delay == 0.1
+    assert capsys.readouterr().err == "topoopt: --switch-delay-s is now --switch-delay\n"
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_what_it_cannot_wire_is_refused_by_name() -> None:
         NetnsFabric("x", NetnsOptions(mtu=100))
     with refused(FabricError, "bandwidth", 40, 32):
         NetnsFabric("x", NetnsOptions(gbps=40.0))
-    with refused(FabricError, "switch-delay-s", -1, "0..600"):
+    with refused(FabricError, "switch-delay", -1, "0..600"):
         NetnsFabric("x", NetnsOptions(switch_delay_s=-1.0))
     import dataclasses
 

@@ -41,11 +41,16 @@ def test_six_desktops_in_a_ring(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert plan.failures is not None
 
 
-def test_both_costs_name_their_list_of_prices(capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, "--servers", "4", "--degree", "2")
-    for prices in ("TopoOpt prices", "HammingMesh prices"):
-        assert f"  cost, {prices} " in text
-        assert f"\n{prices}: " in text
+@pytest.mark.parametrize(
+    ("arguments", "prices"), [([], "TopoOpt"), (["--prices", "hammingmesh"], "HammingMesh")]
+)
+def test_costs_are_by_one_list_of_prices(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], prices: str
+) -> None:
+    text = run(capsys, "--servers", "4", "--degree", "2", *arguments)
+    lines = text.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("  cost, ")] == [prices]
+    assert [line.split()[0] for line in lines if " prices: " in line] == [prices]
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from rich.console import Console
-from support.backend.ranks import make_plan, wired
-from support.dumps import link, save_statuses, status
 from support.launcher import LIMIT_S
 from support.limits import limit_s
 from support.refusals import named, refused
+from support.running_job import a_running_job
 
 from torch_topoopt.launcher import console
 from torch_topoopt.launcher.errors import InputError
@@ -27,7 +26,6 @@ from torch_topoopt.launcher.run import watch
 from torch_topoopt.launcher.supervise import top_view
 from torch_topoopt.launcher.supervise.live_page import LivePage
 from torch_topoopt.supervision.job_files import JobFolder
-from torch_topoopt.supervision.rank_paces import RankPace
 from torch_topoopt.supervision.running_job import LiveJob
 from torch_topoopt.supervision.training_log import Point
 
@@ -58,32 +56,6 @@ while True:
     time.sleep(0.01)
 dist.destroy_process_group()
 """
-
-
-def a_running_job(folder: Path) -> Path:
-    """Of four servers on a ring with links of 1 Gb/s, of which one is slow."""
-    plan = make_plan(4, 2, gbps=1.0)
-    with wired(plan, folder, gbps=1.0):
-        pass  # what it has written stays
-    ranks = []
-    for rank in range(4):
-        own = [of for of in plan.network.links if of.source == rank]
-        links = [
-            link(rank, of.target, 1, 1, source_port=of.source_port, target_port=of.target_port,
-                 gbps=0.1 if (rank, of.source_port) == (2, 1) else 0.75, busy=1.0)
-            for of in own
-        ]  # fmt: skip
-        ranks.append(status(rank, world_size=4, links=links))
-    events = [
-        {"event": "step", "time_s": i, "iteration": i, "step_s": 0.2, "loss": 3 - i}
-        for i in range(3)
-    ]
-    lines = "".join(json.dumps(event) + "\n" for event in events)
-    (folder / "metrics.jsonl").write_text(lines)
-    save_statuses(folder, *ranks)
-    for rank in range(4):
-        RankPace(1, rank, 7, 0.2, 0.15 if rank == 2 else 0.08).save(JobFolder(folder).pace(rank))
-    return folder
 
 
 def test_steps_loss_and_links_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ class NetnsOptions:
             raise FabricError(f"mtu: {self.mtu} is not in {_MIN_MTU}..{_MAX_MTU}")
         if self.switch_delay_s is not None and not 0 <= self.switch_delay_s <= _MAX_DELAY_S:
             raise FabricError(
-                f"switch-delay-s: {self.switch_delay_s:g} is not in 0..{_MAX_DELAY_S:g} seconds"
+                f"switch-delay: {self.switch_delay_s:g} is not in 0..{_MAX_DELAY_S:g} seconds"
             )
         if self.gbps is not None:
             netns_shaper.check_rate(self.gbps)

@@ -45,11 +45,11 @@ def add_options(options: argparse._ActionsContainer) -> None:
     """The options of nccl-tests, with their letters, names and defaults."""
     add = options.add_argument
     add("-b", "--minbytes", type=parse_size, default=8, metavar="SIZE",
-        help="smallest size: 8, 64K, 16M (default: 8)")  # fmt: skip
+        help="smallest size (bytes, K, M or G, default: 8)")  # fmt: skip
     add("-e", "--maxbytes", type=parse_size, default=32 << 20, metavar="SIZE",
-        help="largest size (default: 32M)")  # fmt: skip
+        help="largest size (bytes, K, M or G, default: 32M)")  # fmt: skip
     add("-i", "--stepbytes", type=parse_size, default=0, metavar="SIZE",
-        help="between sizes (default: a factor)")  # fmt: skip
+        help="difference of sizes (bytes, K, M or G, default: a factor)")  # fmt: skip
     add("-f", "--stepfactor", type=int, default=4, metavar="K",
         help="from one size to the next (default: 4)")  # fmt: skip
     add("-n", "--iters", type=int, default=20, metavar="N",

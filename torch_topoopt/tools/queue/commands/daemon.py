@@ -40,14 +40,15 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         default=1.0,
         metavar="SECONDS",
-        help="after a failure; doubled after each further one, up to 60 (default: %(default)g)",
+        help="pause after a failure, doubled after each further one, up to 60 (seconds, default: "
+        "%(default)g)",
     )
     options.add_argument(
         "--check-every",
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="compare the switches with the jobs (default: %(default)g)",
+        help="pause between comparisons of switches and jobs (seconds, default: %(default)g)",
     )
     return options
 
