@@ -32,13 +32,25 @@ def rows_of(figure: Figure, quantities: Iterable[Quantity], **shared: Any) -> li
 
 
 def share(rows: Iterable[Mapping[str, Any]]) -> str:
-    """How many of these rows have a number of a paper, and how many of them are near it."""
-    compared = [row["within"] for row in rows if row["within"] is not None]
+    """How many of these rows have a number of a paper, and how many of them are near it.
+
+    Rows of several modes and readings that have one quantity are also counted as one number, which
+    is near if one of them is.
+    """
+    compared = [row for row in rows if row["within"] is not None]
     if not compared:
         return "no row has a paper's number"
-    near = sum(compared)
-    part = near / len(compared)
-    return f"{near} of {len(compared)} rows with a paper's number are within 15 % ({part:.1%})"
+    near = sum(row["within"] for row in compared)
+    numbers: dict[tuple[str, ...], bool] = {}
+    for row in compared:
+        name = (row["figure"], row["quantity"], row["model"])
+        numbers[name] = numbers.get(name, False) or row["within"]
+    found = sum(numbers.values())
+    return (
+        f"{near} of {len(compared)} rows with a paper's number are within 15 % "
+        f"({near / len(compared):.1%}); in one mode or reading at least, {found} of "
+        f"{len(numbers)} numbers are ({found / len(numbers):.1%})"
+    )
 
 
 class FigureTable:

@@ -170,8 +170,12 @@ def test_the_share_counts_rows_with_a_papers_number(
     kept = table.FigureTable(tmp_path / "table.json", list(FIGURES))
     kept.replace("14", rows_of_figure_14())
     kept.replace("12", [{**rows_of_figure_14()[0], "figure": "12", "within": None}])
+    again = rows_of_figure_14()
+    kept.replace("13", [{**row, "figure": "13", "quantity": "one"} for row in again])
     assert run(tmp_path, "--share") == 0
-    assert "1 of 3 " in capsys.readouterr().out
+    words = capsys.readouterr().out
+    assert "2 of 6 " in words
+    assert "2 of 4 " in words, "one reading of Figure 13 is near, and one number of Figure 14"
     assert run(tmp_path, "12", "--share") == 0
     assert "no row" in capsys.readouterr().out
     page = results_page.results_page(kept.rows, FIGURES, tmp_path)

@@ -1,9 +1,8 @@
-"""Rates of flows: max-min fair, the slowest flow of each job, Theorem 1, windows."""
+"""Rates of flows: max-min fair, the slowest flow of each job, Theorem 1."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import random
 
 import pytest
@@ -14,11 +13,7 @@ from torch_topoopt.route_control.clos_network import ClosNetwork, leaf_spine
 from torch_topoopt.route_control.exact import exact_paths
 from torch_topoopt.route_control.flows import RoutingProblem, SwitchedFlow
 from torch_topoopt.route_control.network_shapes import fat_tree_file
-from torch_topoopt.route_control.rates import (
-    fair_shares,
-    job_rates,
-    window_bytes,
-)
+from torch_topoopt.route_control.rates import fair_shares, job_rates
 from torch_topoopt.route_control.schemes import ecmp_paths, greedy_paths
 
 
@@ -92,11 +87,3 @@ def test_links_that_there_are_not_are_refused() -> None:
         _core.max_min_rates([0.0], [[0]])
     with refused(ValueError, "link"):
         _core.max_min_rates([1.0], [[]])
-
-
-def test_a_window_is_the_share_for_a_round_trip_and_its_slack() -> None:
-    assert window_bytes(100e9, 8e-6, slack=0) == 100_000
-    assert window_bytes(100e9, 8e-6, slack=0.25) == 125_000
-    for share, trip, slack in ((0, 1, 0), (1, 0, 0), (1, 1, -0.1), (math.inf, 1, 0)):
-        with refused(ValueError, "number"):
-            window_bytes(share, trip, slack=slack)

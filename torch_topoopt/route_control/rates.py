@@ -1,4 +1,4 @@
-"""Rates of flows under a path assignment: max-min fair rates, fairness among jobs, windows.
+"""Rates of flows under a path assignment: max-min fair rates, fairness among jobs.
 
 Source: the paper's section 3.3 (two-layered max-min fairness) and section 8 (rate limits).
 """
@@ -57,17 +57,3 @@ def job_rates(problem: RoutingProblem, rates: Sequence[float]) -> Mapping[int, f
     for flow, rate in zip(problem.flows, rates, strict=True):
         slowest[flow.job] = min(rate, slowest.get(flow.job, math.inf))
     return slowest
-
-
-def window_bytes(bits_per_s: float, round_trip_s: float, *, slack: float = 0.1) -> int:
-    """The congestion window with which a host sends its bandwidth share and little more: share
-    times round-trip time times (1 + slack), rounded up (section 8).
-
-    Raises ValueError for a share or time that is not above 0, or a slack below 0.
-    """
-    for name, value in (("bits_per_s", bits_per_s), ("round_trip_s", round_trip_s)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name}: {value} is not a number above 0")
-    if not 0 <= slack < math.inf:
-        raise ValueError(f"slack: {slack} is not a number from 0 on")
-    return math.ceil(bits_per_s / 8 * round_trip_s * (1 + slack))

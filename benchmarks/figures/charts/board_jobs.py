@@ -157,8 +157,9 @@ def _make_used(results: Results, quick: bool) -> Made:
                 quantities.append(
                     Quantity(
                         *(f"utilisation, {what}", ours, theirs, model, variant),
-                        "of two jobs that share a board in all shapes none but one has boards: "
-                        "of transpose + aspect, no allocation has a higher 1st percentile",
+                        "job sizes are our own distribution, in which two jobs may share a board "
+                        "in all shapes: no allocation of transpose + aspect has a higher 1st "
+                        "percentile. The paper's sizes are those of a log",
                     )
                 )
     csv = [

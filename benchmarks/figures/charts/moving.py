@@ -23,8 +23,9 @@ _HIDDEN = (
     "hides behind with and without forwarding"
 )
 _ASKED = (
-    "without forwarding a pair waits for a circuit of its own, and DLRM's all-to-all has more "
-    "pairs than a window of {window} has circuits"
+    "without forwarding a pair waits for a circuit of its own: a server has {others} others and "
+    "{degree} circuits, so that each of DLRM's two all-to-alls takes at least {windows:.1f} "
+    "windows of {window}"
 )
 
 
@@ -49,6 +50,12 @@ def _cells(quick: bool) -> list[Cell]:
         )
         for model in _MODELS
     ]
+
+
+def why_windows(parameters: dict[str, Any], window: str) -> str:
+    """Each window gives a server so many circuits, each to one other server."""
+    others, degree = parameters["servers"] - 1, parameters["degree"]
+    return _ASKED.format(others=others, degree=degree, windows=others / degree, window=window)
 
 
 def _at(row: dict[str, Any], delay_s: float, forwarding: bool) -> float:
@@ -97,7 +104,7 @@ def _make(results: Results, quick: bool) -> Made:
                 _at(row, least, False) / row["topoopt_s"],
                 None if quick else 1.0,
                 *(model, "paper"),
-                reason=_ASKED.format(window=window),
+                reason=why_windows(results[0][0], window),
             )
         )
     for model, row in packets:
