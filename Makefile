@@ -8,10 +8,11 @@
 # make figures-quick  the same at small sizes; make figure-11a: one figure
 # make bench-regression BASE=COMMIT  is anything slower than at an older commit? (idle machine; minutes)
 # make fuzz    ten million inputs to readers of the wire and of documents (FUZZ_INPUTS=100000: fewer)
-# make test-aarch64  the C++ suites on an emulated 64-bit Arm processor
+# make test-aarch64  the C++ suites and the wheel on an emulated 64-bit Arm processor
 # make site    the documentation as a site, in build/site
 # make stubs   the stubs of the extension modules, from their bindings
 # make dist    source distribution and wheel, in dist/
+# make dist-aarch64  a wheel for 64-bit Arm, by Debian's cross compiler
 # make check-torch VERSIONS="2.11.0 2.15.0"  builds and tests with each of these versions of PyTorch
 # make clean   removes what these made
 #
@@ -21,7 +22,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-all test-clients bench-regression figures figures-quick fuzz test-aarch64 lint typecheck site stubs dist check-torch clean
+.PHONY: help setup setup-dev demo test test-all test-clients bench-regression figures figures-quick fuzz test-aarch64 lint typecheck site stubs dist dist-aarch64 check-torch clean
 
 # The stamp of an active environment lies here, because another checkout may use that one as well.
 ifdef VIRTUAL_ENV
@@ -168,6 +169,9 @@ stubs: setup-dev
 
 dist: setup
 	@.ci/make-dist $(BIN)/python dist
+
+dist-aarch64: setup
+	@.ci/make-dist-aarch64 $(BIN)/python dist
 
 check-torch:
 	@WORKERS=$(WORKERS) .ci/check-torch $(VERSIONS)

@@ -4,8 +4,12 @@ depend on.
 `_core` (planner and simulators) needs no torch at run time and only borrows pybind11's headers from
 it. `_backend` (the process group) is linked against libtorch, whose C++ interface changes between
 releases: what is built with torch X.Y depends on torch X.Y, and is refused at import by any other.
+
+TOPOOPT_SYSROOT names a folder with Debian's Python and a torch for another processor, of the same
+versions as here, to build for it (`.ci/make-dist-aarch64`).
 """
 
+import importlib.util
 import json
 import os
 import re
@@ -58,15 +62,48 @@ def torch_to_build_with() -> str:
             f"torch_topoopt: building needs {wanted}, but here is torch {torch.__version__}; "
             "install one of these first, or leave out --no-build-isolation"
         )
-    return torch.__version__
+    return torch.__version__ if SYSROOT is None else torch_of_sysroot(torch.__version__)
 
 
+def torch_of_sysroot(here: str) -> str:
+    """The version of the torch in SYSROOT; one line and the end if it is not the release `here`."""
+    path = SYSROOT / PACKAGES / "torch" / "version.py"
+    try:
+        (version,) = re.findall(r"^__version__ = '(.+)'$", path.read_text(), re.MULTILINE)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"torch_topoopt: TOPOOPT_SYSROOT: {path}: {error}") from None
+    if release(version) != release(here):
+        raise SystemExit(
+            f"torch_topoopt: TOPOOPT_SYSROOT: {path}: torch {version} is not of the release of "
+            f"torch {here}, which builds"
+        )
+    return version
+
+
+def of_target(paths: list[str]) -> list[str]:
+    """Folders of the torch here, in the one to build with."""
+    if SYSROOT is None:
+        return paths
+    (here,) = importlib.util.find_spec("torch").submodule_search_locations
+    return [path.replace(here, str(SYSROOT / PACKAGES / "torch")) for path in paths]
+
+
+def python_headers() -> str:
+    """The folder of Python's headers."""
+    if SYSROOT is None:
+        return sysconfig.get_path("include")
+    return str(SYSROOT / "usr/include/python{}.{}".format(*sys.version_info))
+
+
+SYSROOT = Path(os.environ["TOPOOPT_SYSROOT"]) if os.environ.get("TOPOOPT_SYSROOT") else None
+PACKAGES = "usr/lib/python3/dist-packages"  # where Debian's Python looks
 SUPPORTED_TORCH = supported_torch()
 TORCH = torch_to_build_with()
 
 # This import is only known to work with a torch that fits.
-from torch.utils.cpp_extension import CppExtension, include_paths  # noqa: E402
+from torch.utils.cpp_extension import include_paths, library_paths  # noqa: E402
 
+HEADERS = of_target(include_paths())
 DEPENDENCIES = [  # beside torch
     "numpy>=2",
     "networkx>=3.4",
@@ -93,7 +130,8 @@ class Build(build_ext):
         # A folder that is kept: an editable install would compile into one that is removed, and a
         # wheel or a build in place after it would compile everything again.
         if self.build_temp is None:
-            self.build_temp = f"build/objects-{sys.implementation.cache_tag}-torch{TORCH}"
+            tag = sys.implementation.cache_tag
+            self.build_temp = f"build/objects{objects.FOREIGN}-{tag}-torch{TORCH}"
         super().finalize_options()
 
     def build_extensions(self) -> None:
@@ -110,7 +148,7 @@ class Build(build_ext):
     def _objects(self, extension: Extension) -> list[Path]:
         """Compiles what an extension is made of; its object files."""
         module = extension.name.rpartition(".")[2]
-        includes = [*extension.include_dirs, sysconfig.get_path("include")]
+        includes = [*extension.include_dirs, python_headers()]
         unit = objects.Unit(
             objects.bindings(module),
             objects.HEADERS[module],
@@ -158,8 +196,15 @@ setup(
     packages=find_packages(include=["torch_topoopt*"]),  # launcher and models are links there
     install_requires=["torch=={}.{}.*".format(*release(TORCH)), *DEPENDENCIES],
     ext_modules=[
-        Extension("torch_topoopt._core", [], include_dirs=include_paths(), language="c++"),
-        CppExtension("torch_topoopt._backend", []),
+        Extension("torch_topoopt._core", [], include_dirs=HEADERS, language="c++"),
+        Extension(
+            "torch_topoopt._backend",
+            [],
+            include_dirs=HEADERS,
+            library_dirs=of_target(library_paths()),
+            libraries=["c10", "torch", "torch_cpu", "torch_python"],
+            language="c++",
+        ),
     ],
     cmdclass={"build_ext": Build, "sdist": SourceDistribution},
 )

@@ -22,7 +22,9 @@ from functools import cache
 from pathlib import Path
 
 CSRC = Path(__file__).parent.resolve()
-PLAIN_FOLDER = CSRC.parent / "build" / "objects"  # of what needs no torch
+# "-linux-aarch64", if Python was told to build for another machine than this.
+FOREIGN = f"-{platform}" if (platform := os.environ.get("_PYTHON_HOST_PLATFORM")) else ""
+PLAIN_FOLDER = CSRC.parent / "build" / f"objects{FOREIGN}"  # of what needs no torch
 
 # The folders of each module that include neither torch nor Python, with their rooms.
 PLAIN = {
