@@ -103,7 +103,10 @@ class Operator:
 
     def split(self, dimension: SplitDimension) -> Split | None:
         """The operator's split along `dimension`; None if it cannot be split along it."""
-        return next((split for split in self.splits if split.dimension == dimension), None)
+        for split in self.splits:
+            if split.dimension == dimension:
+                return split
+        return None
 
 
 @dataclass(frozen=True)

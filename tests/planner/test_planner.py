@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -20,7 +21,7 @@ from support.small_op_graphs import chain, embeddings, random_graph
 
 from figures.cells.iterations import plan_each_mode
 from torch_topoopt.plan import Cluster, Link, Placement, Plan
-from torch_topoopt.planner import descents
+from torch_topoopt.planner import alternation, descents
 from torch_topoopt.planner.alternation import Planning, PlanProgress, plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.planner.pricing import PairPricing
@@ -35,6 +36,7 @@ from torch_topoopt.topology.routing.loads import link_load_bytes
 if TYPE_CHECKING:
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Network
+    from torch_topoopt.search.problem import SearchProblem
     from torch_topoopt.search.strategies import Strategy
 
 TESTS = Path(__file__).parents[1]
@@ -154,7 +156,7 @@ def test_tables_end_as_in_a_start_where_that_is_faster_and_layers_as_found(
         Placement(o.name, (0,) if o.kind == "table" else (0, 2, 4, 6)) for o in op_graph.operators
     )
     monkeypatch.setattr(Planning, "_search", lambda *_: found)
-    monkeypatch.setattr(descents, "descend", lambda problem, *_: problem.starts[0])
+    monkeypatch.setattr(descents, "descend", lambda problem, *_, **__: problem.starts[0])
     options = PlanningOptions(rounds=1, evaluations=100)
     made = plan(op_graph, small(8, 4), options)
     tables = [p.servers for p in made.strategy if p.operator.startswith("table")]
@@ -337,6 +339,31 @@ def test_rounds_of_mode_paper_are_priced_as_the_result_of_mode_best() -> None:
     bests = [sample.best_s for sample in best.search]
     assert bests == sorted(bests, reverse=True)
     assert planning.priced(paper).prediction.iteration_s >= best.prediction.iteration_s
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_large_search_has_no_descents_on_rings_in_mode_best(
+    large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op_graph, cluster = embeddings(6, rows_bytes=10**7), small(8, 3)
+    options = PlanningOptions(rounds=2, evaluations=60)
+    of_paper = plan(op_graph, cluster, options)
+    on_schedules: list[bool] = []
+    descend = descents.descend
+
+    def record(problem: SearchProblem, *args: Any, **options: Any) -> Strategy:
+        on_schedules.append(problem._problem.schedules)
+        return descend(problem, *args, **options)
+
+    monkeypatch.setattr(descents, "descend", record)
+    monkeypatch.setattr(alternation, "LARGE_STEPS", 0 if large else math.inf)
+    assert plan(op_graph, cluster, options) == of_paper
+    assert not any(on_schedules)
+    on_schedules.clear()
+    best = Planning(op_graph, cluster, replace(options, mode="best"))
+    made = best.run()
+    assert set(on_schedules) == ({True} if large else {False, True})
+    assert made.prediction.iteration_s <= best.priced(of_paper).prediction.iteration_s
 
 
 def test_mode_best_descends_from_pairs_of_all_numbers_of_micro_batches() -> None:

@@ -15,7 +15,7 @@ from torch_topoopt.plan import Cluster, Placement
 from torch_topoopt.planner.alternation import plan
 from torch_topoopt.planner.options import PlanningOptions
 from torch_topoopt.search import descent
-from torch_topoopt.search.descent import descend, descend_by_blocks
+from torch_topoopt.search.descent import TaskBudget, descend, descend_by_blocks
 from torch_topoopt.search.lowering import memory_limit
 from torch_topoopt.search.problem import SearchProblem
 from torch_topoopt.search.strategies import data_parallel
@@ -96,6 +96,22 @@ def test_descents_side_by_side_find_what_each_finds_alone() -> None:
     problems = [_broken_pattern(seed) for seed in range(4)]
     alone = [descend_by_blocks([_broken_pattern(seed)], 10_000)[0] for seed in range(4)]
     assert descend_by_blocks(problems, 10_000, workers=3) == alone
+
+
+def test_descents_share_a_task_budget() -> None:
+    problems = [_broken_pattern(seed) for seed in range(2)]
+    starts = [problem.starts[0] for problem in problems]
+    spent = TaskBudget(0)
+    assert descend_by_blocks(problems, 10_000, budget=spent) == starts
+    assert descend(problems[0], 10_000, budget=spent) == starts[0]
+    assert spent.left == 0
+    ample = TaskBudget(10**9)
+    ends = descend_by_blocks(problems, 10_000, budget=ample)
+    left = ample.left
+    assert left < 10**9
+    assert ends == descend_by_blocks([_broken_pattern(seed) for seed in range(2)], 10_000)
+    assert descend(problems[0], 10_000, budget=ample) == descend(problems[0], 10_000)
+    assert ample.left < left
 
 
 def test_what_a_report_raises_ends_descents_side_by_side() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch_topoopt.plan import Plan, Round, SearchSample, validate_network
 from torch_topoopt.planner.descents import Descents
+from torch_topoopt.planner.effort import LARGE_ON_RINGS, LARGE_ON_SCHEDULES, LARGE_STEPS, UNLIMITED
 from torch_topoopt.planner.first_network import first_pair
 from torch_topoopt.planner.layout_planning import LayoutPlanning, trainer_of
 from torch_topoopt.planner.options import CONVERGED, DEFAULT_OPTIONS, PlanningOptions
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from torch_topoopt.op_graph import OpGraph
     from torch_topoopt.plan import Cluster, Network
+    from torch_topoopt.planner.effort import Effort
     from torch_topoopt.planner.pricing import PricedPair, WiringMode
     from torch_topoopt.planner.search_problems import Starts
     from torch_topoopt.search.chains import ChainProgress
@@ -126,6 +128,7 @@ class Planning:
         self._begun_at: Starts = {}  # of all numbers of micro-batches so far
         self._samples: list[SearchSample] = []
         self._searching: tuple[TwoLevelSearch, Network, int] | None = None
+        self._large = False  # whether a search was
         self._candidates: list[Strategy] = []  # of the last search, best first
         self._round = 1
         self._proposed = 0  # in all finished searches
@@ -339,12 +342,22 @@ class Planning:
         assert self._best is not None
         done = self._proposed - self._proposed_before
         report = partial(self._report, "search", done)
-        descents = Descents(self._problems, self._pricing, self._evaluations, report)
+        descents = Descents(
+            *(self._problems, self._pricing, self._evaluations, report),
+            effort=self._effort,
+        )
         pair = descents.best(self._best, self._pairs, starts, mode)
         if pair.iteration_s < self._best_s:
             self._rounds.pop()
             _, rewired = self._of_rounds.pop()
             self._finish_round(pair, rewired)
+
+    @property
+    def _effort(self) -> Effort:
+        """The limits of the descents; mode paper has none."""
+        if not (self._large and self._options.prices_schedules):
+            return UNLIMITED
+        return LARGE_ON_SCHEDULES if self._pricing.schedules else LARGE_ON_RINGS
 
     def _next_network(
         self, searched: list[Network], wired: tuple[Network, float], gained: bool
@@ -483,7 +496,9 @@ class Planning:
         record(search.result().progress())
         strategy = search.run(budget, record)
         self._searching = None
-        self._candidates = [candidate.strategy for candidate in search.result().candidates]
+        result = search.result()
+        self._candidates = [candidate.strategy for candidate in result.candidates]
+        self._large = self._large or result.steps_simulated > LARGE_STEPS
         self._proposed += budget
         return strategy
 

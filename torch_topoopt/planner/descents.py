@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from torch_topoopt.planner.effort import UNLIMITED
 from torch_topoopt.search.defaults import few_servers
-from torch_topoopt.search.descent import descend, descend_by_blocks
+from torch_topoopt.search.descent import TaskBudget, descend, descend_by_blocks
 from torch_topoopt.search.last_changes import exchanged_servers, other_boundaries
 from torch_topoopt.search.starts.as_in_starts import as_in_starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from torch_topoopt.planner.effort import Effort
     from torch_topoopt.planner.pricing import PairPricing, PricedPair, WiringMode
     from torch_topoopt.planner.search_problems import SearchProblems, Starts
     from torch_topoopt.search.strategies import Strategy
@@ -25,7 +27,8 @@ _GAIN = 1e-4  # least relative gain of the last changes, as of a descent
 
 
 class Descents:
-    """Descents of the strategies of `problems`, by at most `evaluations` changes each.
+    """Descents of the strategies of `problems`, by at most `evaluations` changes each, within the
+    limits of `effort` for all of them.
 
     With automatic numbers of micro-batches, all descents of small problems end with further
     changes.
@@ -38,11 +41,15 @@ class Descents:
         pricing: PairPricing,
         evaluations: int,
         on_step: Callable[[], None],
+        *,
+        effort: Effort = UNLIMITED,
     ) -> None:
         self._problems = problems
         self._pricing = pricing
         self._evaluations = evaluations
         self._on_step = on_step
+        self._effort = effort
+        self._budget = TaskBudget(effort.tasks)
         self._few = few_servers(problems.cluster.servers) and evaluations > 0
         size = problems.cluster.servers * len(problems.op_graph.operators)
         auto = problems.options.micro_batches == "auto"
@@ -59,12 +66,19 @@ class Descents:
 
         With a `mode`, results are wired again.
         """
+        if self._budget.left <= 0:
+            return best
+        pairs = [p for p in pairs if p.iteration_s <= best.iteration_s * (1 + self._effort.near)]
         begins = self._by_blocks(best, pairs) if self._few else [best]
-        ends = []
+        if self._budget.left < math.inf:  # the best ones before it is spent
+            begins.sort(key=_seconds)
+        ends: list[PricedPair] = []
         for end in begins:
+            if ends and self._budget.left <= 0:
+                break
             before_s = math.inf
             while end.iteration_s < before_s * (1 - _GAIN):
-                before_s = end.iteration_s if self._thorough else 0.0
+                before_s = end.iteration_s if self._thorough and self._budget.left > 0 else 0.0
                 end = self._descended(end, best, starts, mode)
             ends.append(end)
         return min(ends, key=_seconds)
@@ -90,6 +104,7 @@ class Descents:
             self._evaluations,
             self._on_step,
             workers=self._problems.options.search.workers,
+            budget=self._budget,
         )
         ends = [
             self._pricing.price(strategy, pair.network, pair.micro_batches)
@@ -106,14 +121,14 @@ class Descents:
         `starts` where that is faster, there or, with a `mode`, on a network wired for it."""
         network, count = begin.network, begin.micro_batches
         problem = self._problems.problem(network, (begin.strategy,), count)
-        strategy = descend(problem, self._evaluations, self._on_step)
+        strategy = descend(problem, self._evaluations, self._on_step, budget=self._budget)
         pair = self._pricing.price(strategy, network, count)
         placed: tuple[Strategy, ...] = ()
         if self._evaluations:
             placed = as_in_starts(problem, strategy, starts[count])
         for other in placed:
             pair = faster(pair, self._pricing.price(other, network, count))
-        if self._thorough:
+        if self._thorough and self._budget.left > 0:
             pair = self._with_last_changes(pair, mode)
         before = best.strategy if few_servers(self._problems.cluster.servers) else strategy
         if pair.strategy != before and mode is not None:

@@ -7,9 +7,11 @@ Operators of equal cost that are split alike count once.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
@@ -31,30 +33,42 @@ _BETWEEN_REPORTS_S = 0.2
 _SLICE = 10  # changes between two checks for Ctrl-C
 
 
+@dataclass
+class TaskBudget:
+    """The tasks of flow-level simulations `left` to several descents together."""
+
+    left: float = math.inf
+
+
 def descend(
     problem: SearchProblem,
     evaluations: int,
     on_step: Callable[[], None] = lambda: None,
     *,
     slack: float = LEVELS_SLACK,
+    budget: TaskBudget | None = None,
 ) -> Strategy:
     """Descends from the first start of `problem`, by at most `evaluations` changes.
 
     A change moves one operator, all operators that are alike, or, on few servers, a block: some
     consecutive layers get the placements of others. A change is rejected without a flow-level
     simulation where the coarse simulator predicts a slowdown above the fraction `slack`. Ends early
-    where many servers make simulations expensive. An exception of `on_step`, called between
-    changes, ends it.
+    where many servers make simulations expensive, and with the `budget`. An exception of `on_step`,
+    called between changes, ends it.
 
     Raises ValueError where the start does not fit into memory, and as SearchProblem.lowered does.
     """
     descent = _descent(problem)
+    budget = budget or TaskBudget()
 
     def go(blocks: bool) -> bool:
         """Whether a change helped."""
         before_s = descent.best_s
-        for _ in _steps(descent, evaluations, problem.cluster.servers, slack, blocks=blocks):
+        most_tasks = min(_most_tasks(problem, blocks=blocks), budget.left)
+        begun = descent.tasks
+        for _ in _steps(descent, evaluations, most_tasks, slack, blocks=blocks):
             on_step()
+        budget.left -= descent.tasks - begun
         return descent.best_s < before_s
 
     go(blocks=False)
@@ -70,24 +84,28 @@ def descend_by_blocks(
     on_step: Callable[[], None] = lambda: None,
     *,
     workers: int | None = None,
+    budget: TaskBudget | None = None,
 ) -> list[Strategy]:
     """Descends from the first start of each of `problems`, by blocks alone.
 
     `workers` (default: one per processor) descend at a time; no two problems may share a network
-    of the core. Otherwise as `descend`.
+    of the core. They share the `budget` equally. Otherwise as `descend`.
     """
+    budget = budget or TaskBudget()
+    each = budget.left / max(1, len(problems))
     descents = [_descent(problem) for problem in problems]
     ends = threading.Event()
 
-    def run(descent: _core.Descent, servers: int) -> None:
-        for _ in _steps(descent, evaluations, servers, LEVELS_SLACK, blocks=True):
+    def run(descent: _core.Descent, most_tasks: float) -> None:
+        for _ in _steps(descent, evaluations, most_tasks, LEVELS_SLACK, blocks=True):
             if ends.is_set():
                 return
 
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
         try:
-            servers = [problem.cluster.servers for problem in problems]
-            left = {pool.submit(run, *one) for one in zip(descents, servers, strict=True)}
+            most_tasks = [min(_most_tasks(p, blocks=True), each) for p in problems]
+            begun = sum(descent.tasks for descent in descents)
+            left = {pool.submit(run, *one) for one in zip(descents, most_tasks, strict=True)}
             while left:
                 done, left = wait(left, timeout=_BETWEEN_REPORTS_S)
                 for one in done:
@@ -95,6 +113,7 @@ def descend_by_blocks(
                 on_step()
         finally:
             ends.set()
+    budget.left -= sum(descent.tasks for descent in descents) - begun
     return [p.named(descent.best()) for p, descent in zip(problems, descents, strict=True)]
 
 
@@ -111,11 +130,16 @@ def _descent(problem: SearchProblem) -> _core.Descent:
     )
 
 
+def _most_tasks(problem: SearchProblem, *, blocks: bool) -> int:
+    """The task budget of one turn of a descent."""
+    of_servers = (_BLOCK_TASKS if blocks else _TASKS) // problem.cluster.servers**2
+    return min(_MOST_TASKS, of_servers)
+
+
 def _steps(
-    descent: _core.Descent, evaluations: int, servers: int, slack: float, *, blocks: bool
+    descent: _core.Descent, evaluations: int, most_tasks: float, slack: float, *, blocks: bool
 ) -> Iterator[None]:
-    """Tries changes, or blocks, in slices, until none helps or the task budget is spent."""
-    most_tasks = min(_MOST_TASKS, (_BLOCK_TASKS if blocks else _TASKS) // servers**2)
+    """Tries changes, or blocks, in slices, until none helps or `most_tasks` are simulated."""
     most_tasks += descent.tasks
     while not (descent.blocks_done if blocks else descent.done):
         now = min(_SLICE, evaluations - descent.evaluations)

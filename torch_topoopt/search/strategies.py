@@ -5,6 +5,7 @@ A strategy is a tuple of `Placement`, one per operator of the OpGraph, in its or
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from torch_topoopt import _core
@@ -43,6 +44,7 @@ def samples_of_servers(op_graph: OpGraph, cluster: Cluster, micro_batches: int) 
     return max(1, op_graph.batch_size // micro_batches // cluster.accelerators_per_server)
 
 
+@lru_cache(maxsize=4096)
 def most_parts(servers: int, samples: int) -> int:
     """The largest divisor of `servers` that is at most `samples`."""
     return max(k for k in range(1, min(servers, samples) + 1) if servers % k == 0)

@@ -83,6 +83,8 @@ def _parameter_kind(
     kinds: Sequence[ParameterKind],
 ) -> ParameterKind | None:
     """The dimension among `kinds`; `follows`: how its operands are split already."""
+    if not chosen and follows is None:
+        return None
     splits = {
         kind: split for kind in kinds if (split := operator.split(kind)) and is_even(split, parts)
     }
