@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from torch_topoopt.fabric.switches.switch import CircuitSwitch
     from torch_topoopt.reconfiguration.circuit_service import Choice, CollectiveChoices
 
 SWITCH_VARIABLE = "TOPOOPT_TEST_SWITCH"  # its namespace
@@ -39,6 +40,7 @@ class MovingBench:
         gbps: float | None,
         choose: Callable[[NDArray[np.int64]], Choice] | None,
         choose_collective: CollectiveChoices | None = None,
+        open_switch: Callable[[NetnsFabric], CircuitSwitch] | None = None,
     ) -> None:
         self.servers = servers
         self.plan = make_plan(servers, 2)
@@ -50,7 +52,11 @@ class MovingBench:
         self.plan.save(folder / "plan.json")
         self.fabric.connect(self.plan).save(folder / "wiring.json")
         self.folder = folder
-        self.mover = self.fabric.circuit_mover(self.plan)
+        switch = None if open_switch is None else open_switch(self.fabric)
+        limit = None if switch is None else limit_s(2.0)
+        self.mover = self.fabric.circuit_mover(self.plan, switch, limit_s=limit)
+        if switch is not None:
+            self.mover.restore()
         self.ended: list[Any] = []  # MovedExchange, and MovedCollective with `choose_collective`
         self.service = stack.enter_context(
             CircuitService(servers, self.mover, choose, self.ended.append, choose_collective)
