@@ -106,6 +106,8 @@ class AllToAlls:
     summary and its metrics."""
 
     JSON_FIELDS: ClassVar = ("counts.moved", "counts.stayed", "counts.stopped", "matrix")
+    counts: MoveCounts
+    others: MoveCounts  # of the other collectives
 
     def __init__(self, terminal: Terminal, metrics: MetricsWriter, folder: Path) -> None:
         self._terminal = terminal
