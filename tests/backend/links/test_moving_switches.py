@@ -142,7 +142,7 @@ def test_a_sonic_device_moves_circuits_and_one_that_stays_dark_is_named(
     assert device.circuits() == plan_circuits
 
 
-def test_a_polatis_device_moves_circuits_and_its_restart_stops_one_collective(
+def test_a_polatis_device_moves_circuits_and_its_restart_is_survived(
     tmp_path: Path, stack: contextlib.ExitStack
 ) -> None:
     users = {"admin": OcsServer.password}
@@ -151,12 +151,9 @@ def test_a_polatis_device_moves_circuits_and_its_restart_stops_one_collective(
     assert measured_move_s(bench.plan, bench.mover) > SETTLE_S
     plan_circuits = set(bench.mover._circuits(bench.plan.network.links))
     moves.before = {1: lambda: setattr(device, "reboot_after", 2)}
-    for first, second, third in values(bench.run(all_reduces)):
-        assert (first, third) == ("right", "right")
-        assert "ocs0" in second
-        assert "the circuits from before are restored" in second
+    assert values(bench.run(all_reduces)) == [["right"] * CALLS] * SERVERS
     assert device.boots == 1
-    assert [bool(ended.error) for ended in bench.ended] == [False, True, False]
+    assert not [ended.error for ended in bench.ended if ended.error]
     assert device.circuits() == plan_circuits
 
 

@@ -20,6 +20,7 @@ from torch_topoopt.fabric.netns.layout import port_interface, socket_name
 from torch_topoopt.fabric.switches.circuits import Circuit, Fence, circuit_order
 from torch_topoopt.fabric.switches.configure import configure
 from torch_topoopt.fabric.switches.moved_links import first_links, moved_links
+from torch_topoopt.fabric.switches.switch import SwitchUnreachable
 from torch_topoopt.links import sockets as fabric_links
 from torch_topoopt.links.errors import FabricError
 
@@ -206,7 +207,12 @@ class NetnsCircuitMover:
                     del self._selected[server]
 
     def _configure(self, links: Sequence[Link]) -> None:
-        configure(self._switch, self._circuits(links), self._fence, timeout_s=self._limit_s)
+        """A device that restarts during the change is read again, and changed once more."""
+        circuits = self._circuits(links)
+        try:
+            configure(self._switch, circuits, self._fence, timeout_s=self._limit_s)
+        except SwitchUnreachable:
+            configure(self._switch, circuits, self._fence, timeout_s=self._limit_s)
 
     def _circuits(self, links: Sequence[Link]) -> list[Circuit]:
         return [
