@@ -53,7 +53,7 @@ class MovingBench:
         self.fabric.connect(self.plan).save(folder / "wiring.json")
         self.folder = folder
         switch = None if open_switch is None else open_switch(self.fabric)
-        limit = None if switch is None else limit_s(2.0)
+        limit = None if switch is None else limit_s(1.0)
         self.mover = self.fabric.circuit_mover(self.plan, switch, limit_s=limit)
         if switch is not None:
             self.mover.restore()
